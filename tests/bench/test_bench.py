@@ -1,5 +1,4 @@
-"""tools/bench on a tiny case: each contender writes what it was given, and the report computes what it
-says."""
+"""tools/bench on a tiny case: each contender writes what it was given, and the table shows its figures."""
 
 import subprocess
 import sys
@@ -8,29 +7,26 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
-
-from benchmarks import compaction_report, contest, processes
-from benchmarks.cases import Case, page
-from benchmarks.contest import Child, Entry, Result, compare, entries, frames_file
-from benchmarks.peers import CONTENDERS
-from benchmarks.peers import repackers as compaction
-from benchmarks.report import summary, table, verdicts
+from benchmarks import contest, processes
+from benchmarks.__main__ import main
+from benchmarks.cases import Case, saved, throughput
+from benchmarks.contest import Child, Result, compare, entries
+from benchmarks.peers import CONTENDERS, REPACKERS, repackers
+from benchmarks.table import table
 
 CASE = Case(frames=8, distinct=4, shape=(96, 64), chunk=(2, 32, 64), shard=(4, 96, 64))
 
 
 @pytest.mark.parametrize("name", CONTENDERS)
 def test_contender_writes_the_frames_and_proves_it(name, tmp_path):
-    with frames_file(CASE) as frames:
-        child = Child(Entry(name, name, CASE), frames, tmp_path / name)
+    with saved(CASE.draw()) as frames:
+        (entry,) = entries([name], CASE)
+        child = Child(entry, frames, tmp_path / name)
         try:
             child.wait_until_ready()
             child.round(timed=True)
             child.verify()
-            assert any((tmp_path / name).iterdir()) is (
-                child.result.kind != "core" and name != "floor-kernel"
-            )
+            assert any((tmp_path / name).iterdir()) is (name != "floor-kernel")
             child.clear()
             assert not [path for path in (tmp_path / name).iterdir() if path.is_dir()]
         finally:
@@ -38,6 +34,7 @@ def test_contender_writes_the_frames_and_proves_it(name, tmp_path):
     result = child.result
     assert len(result.seconds) == len(result.cpu_seconds) == 1
     assert result.stored_bytes > 0
+    assert result.counted_bytes == CASE.raw_bytes
 
 
 UNCOMPRESSED = (
@@ -57,14 +54,14 @@ def test_contender_writes_uncompressed_and_small_chunks(name, tmp_path):
     """Without a compressor what is stored has the size of the frames; the readers that verify it prove that
     the layout is the one asked for."""
     case = replace(CASE, cname="none", chunk=(2, 32, 32))  # of one page
-    (result,) = compare([Entry(name, name, case)], 1, tmp_path / "work", lambda _: None)
+    (result,) = compare(entries([name], case), 1, tmp_path / "work")
     assert result.error is None
     assert case.raw_bytes <= result.stored_bytes < 4 * case.raw_bytes
 
 
 def test_a_contender_that_hangs_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "ANSWER_LIMIT_S", 0.0)
-    (result,) = compare(entries(["zarr-python"], CASE), 1, tmp_path / "work", lambda _: None)
+    (result,) = compare(entries(["zarr-python"], CASE), 1, tmp_path / "work")
     assert "no answer within" in result.error
 
 
@@ -74,7 +71,6 @@ def test_frames_must_be_the_same_for_all(tmp_path):
             [*entries(["zarr-python"], CASE), *entries(["zarrs"], replace(CASE, seed=8))],
             1,
             tmp_path / "work",
-            lambda _: None,
         )
 
 
@@ -89,7 +85,7 @@ def test_both_scenes_draw_distinct_frames():
 
 def test_verification_fails_on_a_wrong_pixel(tmp_path):
     """The check that all contenders rely on, seen failing."""
-    from benchmarks.peers.contender import check_last_shard
+    from benchmarks.peers import check_last_shard
     from benchmarks.peers.zarr_python import ZarrPython
 
     frames = CASE.draw()
@@ -102,47 +98,50 @@ def test_verification_fails_on_a_wrong_pixel(tmp_path):
         check_last_shard(tmp_path / "store", contender)
 
 
-def test_a_contender_that_fails_is_reported_and_the_others_go_on(tmp_path, monkeypatch):
-    monkeypatch.setitem(CONTENDERS, "broken", ("no_such_module", "Nothing"))
-    said = []
-    broken, right = compare(entries(["broken", "zarr-python"], CASE), 1, tmp_path / "work", said.append)
-    assert broken.error is not None
+def test_a_contender_that_fails_is_reported_and_the_others_go_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(CONTENDERS, "broken", "no_such_module.Nothing")
+    broken, right = compare(entries(["broken", "zarr-python"], CASE), 1, tmp_path / "work")
+    assert "no_such_module" in broken.error
     assert right.error is None
     assert len(right.seconds) == 1
     assert not (tmp_path / "work").exists()
-    rows = summary([broken, right], CASE)
-    assert "failed" in table(rows)
+    shown = table([broken.row(), right.row()], throughput.COLUMNS).splitlines()
+    assert shown[2].startswith("broken")
+    assert "failed: " in shown[2]
+    assert shown[3].startswith("zarr-python")
+    assert "broken failed" in capsys.readouterr().err
 
 
-def test_ratios_are_taken_within_each_round():
-    case = Case(frames=64)
-    second = case.raw_bytes / 1e9
-    ours = Result(
-        "shardwright", "ours", 100, [second, second / 2, second / 4], [second] * 3, case.raw_bytes // 2, 50
-    )
-    reference = Result(
-        "acquire-zarr",
-        "peer",
-        None,
-        [2 * second, 2 * second, 2 * second],
-        [second] * 3,
-        case.raw_bytes // 2,
-        70,
-    )
-    row = summary([ours, reference], case)[0]
-    assert row["gb_per_s"] == pytest.approx(2)
-    assert row["versus_reference"] == pytest.approx(4)
-    assert row["within_plan"] is True
-    assert row["ratio"] == pytest.approx(2)
-    assert verdicts([row]) == ["shardwright is 4.00x acquire-zarr (asked: 2.0x)"]
+def test_a_row_has_the_medians_and_every_round():
+    second = Case(frames=64).raw_bytes
+    result = Result("one", "ours", second, 100, [1.0, 0.5, 0.25], [1.0, 1.0, 2.0], second // 2, 50)
+    row = result.row()
+    assert row["gb_per_s"]["rounds"] == pytest.approx([second / 1e9 * many for many in (1, 2, 4)], rel=1e-5)
+    assert row["gb_per_s"]["median"] == row["gb_per_s"]["rounds"][1]
+    assert (row["gb_per_s"]["least"], row["gb_per_s"]["most"]) == tuple(row["gb_per_s"]["rounds"][::2])
+    assert row["cpu_s_per_gb"]["median"] == pytest.approx(1e9 / second, rel=1e-5)
+    assert (row["cores_used"], row["ratio"]) == (2, 2)
+    assert (row["memory_bytes"], row["planned_memory_bytes"]) == (50, 100)
+    assert "no round was timed" in Result("two").row()["error"]
 
 
-def test_more_memory_than_planned_is_said():
-    case = Case(frames=64)
-    greedy = Result("shardwright", "ours", 100, [1.0], [1.0], 1000, 101)
-    rows = summary([greedy], case)
-    assert rows[0]["within_plan"] is False
-    assert any("more than its plan" in line for line in verdicts(rows))
+def test_a_table_has_a_line_for_each_row_and_a_column_for_each_figure():
+    rows = [
+        {
+            "name": "a",
+            "speed": {"median": 1234.567},
+            "memory_bytes": 3 << 20,
+            "plan": None,
+            "runs": [{"n": 7}],
+        },
+        {"name": "a longer name", "error": "first line\nlast line"},
+    ]
+    columns = {"GB/s": "speed.median", "MiB": "memory_bytes", "plan": "plan", "first": "runs.0.n"}
+    head, rule, first, second = table(rows, columns).splitlines()
+    assert head.split() == list(columns)
+    assert set(rule) == {"-"}
+    assert first.split() == ["a", "1,234.57", "3", "7"]
+    assert second.split() == ["a", "longer", "name", "failed:", "last", "line"]
 
 
 def test_help_lists_the_contenders():
@@ -154,69 +153,35 @@ def test_help_lists_the_contenders():
 
 
 def test_every_way_to_repack_gives_the_same_pixels_and_is_measured(tmp_path):
-    names = list(compaction.REPACKERS)
-    live_bytes, results = compaction.measure(names, CASE, 1, tmp_path / "work", lambda _: None)
-    assert [result.error for result in results] == [None] * len(names)
+    results = compare(entries(list(REPACKERS), CASE, REPACKERS), 1, tmp_path / "work")
+    assert [result.error for result in results] == [None] * len(REPACKERS)
     assert all(len(result.seconds) == len(result.cpu_seconds) == 1 for result in results)
     stored = {result.name: result.stored_bytes for result in results}
-    assert {stored[name] for name in ("pack", "pack-job", "cp", "cp-sync", "cp-sync-cmp")} == {live_bytes}
-    assert stored["recompress-zstd"] < live_bytes
+    live = {result.counted_bytes for result in results}
+    assert {stored[name] for name in ("pack", "pack-job", "cp", "cp-sync", "cp-sync-cmp")} == live
+    assert len(live) == 1
+    assert stored["recompress-zstd"] < stored["pack"]
     assert not (tmp_path / "work").exists()
-    rows = compaction_report.summary(results, live_bytes)
-    assert rows[names.index("cp")]["versus"]["cp"] == 1
-    assert "asked: 0.8x" in compaction_report.verdicts(rows)[0]
-    assert all(name in compaction_report.table(rows) for name in names)
 
 
-def test_a_way_to_repack_that_loses_a_pixel_is_an_error(tmp_path, monkeypatch):
-    class Lossy(compaction.Cp):
+def test_a_way_to_repack_that_loses_a_pixel_is_an_error(tmp_path):
+    class Lossy(repackers.Cp):
         def write(self, path):
             nbytes = super().write(path)
-            shard = max((path / "0" / "c").rglob("*"))
-            shard.unlink()
+            max((path / "0" / "c").rglob("*")).unlink()
             return nbytes
 
-    monkeypatch.setitem(compaction.REPACKERS, "lossy", Lossy)
-    _, (lossy, right) = compaction.measure(["lossy", "cp"], CASE, 1, tmp_path / "work", lambda _: None)
-    assert "AssertionError" in lossy.error
-    assert right.error is None
-    (row, _) = compaction_report.summary([lossy, right], 1)
-    assert "failed: AssertionError" in compaction_report.table([row])
-
-
-def test_the_page_costs_what_its_rounds_lost():
-    off, polled = page.summary(
-        {
-            "off": [page.Round(rate, 0.0) for rate in (100.0, 200.0, 400.0, 100.0)],
-            "polled": [
-                page.Round(99.0, 0.01),
-                page.Round(190.0, 0.012),
-                page.Round(400.0, 0.03),
-                page.Round(98.0, 0.008),
-            ],
-        }
-    )
-    assert (off["rate_cost"], off["web_share"]) == (0, 0)
-    assert polled["rate_cost"] == pytest.approx(0.015), (
-        "the middle of the rounds, each against its own neighbour"
-    )
-    assert (polled["rate_cost_at_least"], polled["rate_cost_at_most"]) == pytest.approx((0.01, 0.02)), (
-        "half of the rounds lie between"
-    )
-    assert polled["web_share"] == pytest.approx(0.011)
-    assert polled["frames_per_s"] == 144.5
-
-
-def test_who_polls_asks_what_the_page_asks(tmp_path):
-    daemon = page.Daemon(tmp_path / "on", http=True)
-    try:
-        with page.polled(daemon.url):
-            measured = daemon.camera(20, "64x64")
-        assert measured.frames_per_s > 0
-        assert 0 <= measured.web_share < 1
-    finally:
-        daemon.close()
-    assert daemon.url.startswith("http://127.0.0.1:")
+    (tmp_path / "own").mkdir()
+    for kind, right in ((repackers.Cp, True), (Lossy, False)):
+        contender = kind(CASE, CASE.draw())
+        contender.start(tmp_path / "own")
+        contender.prepare(tmp_path / "own" / kind.__name__)
+        contender.write(tmp_path / "own" / kind.__name__)
+        if right:
+            contender.verify(tmp_path / "own" / kind.__name__)
+        else:
+            with pytest.raises(AssertionError, match="differs"):
+                contender.verify(tmp_path / "own" / kind.__name__)
 
 
 def test_nobody_pays_for_what_the_one_before_deleted(tmp_path, monkeypatch):
@@ -225,6 +190,7 @@ def test_nobody_pays_for_what_the_one_before_deleted(tmp_path, monkeypatch):
     moves = iter(range(4))
     monkeypatch.setattr(contest, "Path", lambda _: counters)
     monkeypatch.setattr(contest, "QUIET_S", 0.01)
+    monkeypatch.setattr(contest, "MOST_QUIET_WAIT_S", 20.0)
     monkeypatch.setattr(contest.time, "sleep", lambda _: counters.write_text(str(next(moves, "at rest"))))
     counters.write_text("begin")
     contest.wait_until_quiet(tmp_path)
@@ -234,3 +200,12 @@ def test_nobody_pays_for_what_the_one_before_deleted(tmp_path, monkeypatch):
     monkeypatch.setattr(contest, "MOST_QUIET_WAIT_S", 0.1)
     contest.wait_until_quiet(tmp_path)
     assert int(counters.read_text()) > 0
+
+
+def test_the_command_prints_the_table(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("benchmarks.__main__.Case", lambda **given: replace(CASE, threads=given["threads"]))
+    assert main(["--only", "zarr-python", "--rounds", "1", "--folder", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("zarr-python")
+    assert main(["compact", "--only", "cp", "--rounds", "1", "--folder", str(tmp_path), "--json"]) == 0
+    assert '"name": "cp"' in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())

@@ -1,30 +1,28 @@
-"""The parts of the record on tiny cameras: latency, small, cameras, flat; and what they make of invented
-times."""
+"""The parts of the record on tiny cameras: latency, small, cameras, overload, flat, prediction; and the rows
+that they make of invented times."""
 
+import json
 import os
 import shutil
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
-
-from benchmarks import camera as camera_process
-from benchmarks import part_command
-from benchmarks import testbed as rig
-from benchmarks.cases import Case, cameras, flat, latency, overload, prediction, small
-from benchmarks.outcomes import outcomes_of_part
+from benchmarks import run, testbed
+from benchmarks.__main__ import main
+from benchmarks.cases import Case, cameras, flat, latency, overload, prediction, saved, small
 from benchmarks.processes import ProcessFailedError
+from benchmarks.processes import Usage as RealUsage
+from benchmarks.run import outcomes_of_part
+from benchmarks.table import part_text
 
 CASE = Case(frames=8, distinct=4, shape=(96, 64), chunk=(2, 32, 64), shard=(4, 96, 64))
 
 
 @pytest.fixture
 def places(tmp_path):
-    found = rig.Places(tmp_path / "disk", tmp_path / "memory")
+    found = testbed.Places(tmp_path / "disk", tmp_path / "memory")
     for folder in (found.disk, found.memory):
         folder.mkdir()
     yield found
@@ -43,15 +41,25 @@ class Sink:
         self.frames.append(int(frame[0, 0]))
 
 
-@pytest.mark.parametrize("paced", [camera_process.send_paced, camera_process.send_in_ticks])
-def test_a_paced_camera_sends_every_frame_in_order_and_none_before_it_is_due(paced):
+@pytest.mark.parametrize("one_by_one_up_to_hz", [1000.0, 3000.0])
+def test_a_paced_camera_sends_every_frame_in_order_and_none_before_it_is_due(
+    one_by_one_up_to_hz, monkeypatch
+):
+    monkeypatch.setattr(testbed, "SLEEP_PER_FRAME_HZ", one_by_one_up_to_hz)
     frames = np.arange(5, dtype=np.uint16).reshape(5, 1, 1)
-    sink, times = Sink(), np.zeros((2, 42), np.int64)
-    answer = paced(sink, frames, 42, 2000.0, times)
+    sink = Sink()
+    times, answer = testbed.send_paced(sink, frames, 42, 2000.0)
     assert sink.frames == [i % 5 for i in range(42)]
     assert (times[1] >= 0).all(), "done after it was due"
     assert (times[0] > 0).all()
     assert answer["end_ns"] - answer["begin_ns"] >= 41 / 2000 * 1e9
+    assert answer["sent"] == times.shape[1] == 42
+
+
+def test_a_camera_with_a_rate_stops_when_its_time_is_over():
+    sink, frames = Sink(), np.zeros((1, 1, 1), np.uint16)
+    times, answer = testbed.send_paced(sink, frames, 10**6, 500.0, seconds=0.05)
+    assert 0 < answer["sent"] == len(sink.frames) == times.shape[1] < 10**6
 
 
 def test_latency_is_measured_in_process_and_through_the_daemon(places, monkeypatch):
@@ -59,20 +67,16 @@ def test_latency_is_measured_in_process_and_through_the_daemon(places, monkeypat
         (target, place) for target in ("in-process", "daemon-shm") for place in ("disk", "no-disk")
     }
     monkeypatch.setattr(latency, "WAYS", (("in-process", "disk"), ("daemon-shm", "no-disk")))
-    part = latency.measure(places, False, lambda _: None, shards=6, case=CASE)
+    part = latency.measure(places, False, shards=6, case=CASE)
     assert [row["name"] for row in part["rows"]] == ["in-process disk", "daemon-shm no-disk"]
     assert part["floor"]["name"] == f"copy alone, {len(os.sched_getaffinity(0))} busy"
     assert part["floor"]["rate_hz"] == part["rows"][0]["rate_hz"]
-    assert part["floor"]["name"] in latency.text(part)
-    row = {**part["rows"][0], "p99_9_of_period": 1.5}
-    for floor, words in ((1.25, f"{part['floor']['name']} binds: it has 1.25 itself"), (0.75, "")):
-        row["floor"] = {**row["floor"], "p99_9_of_period": floor}
-        (judged,) = (one for one in outcomes_of_part("latency", [row]) if one.name == "p99_9_of_period")
-        assert judged.binds == words
+    shown = part_text(part, latency.COLUMNS)
+    assert part["floor"]["name"] in shown
     for row in part["rows"]:
         assert row["frames"] == sum(row["histogram"]) == 24
         assert row["rate_hz"] == pytest.approx(0.8 * row["sustainable_hz"])
-        assert row["name"] in latency.text(part)
+        assert row["name"] in shown
     assert len(outcomes_of_part("latency", part["rows"])) == 4
 
 
@@ -92,12 +96,12 @@ def test_a_slow_append_at_a_shards_edge_is_seen_there_and_nowhere_else():
 
 
 def test_twenty_thousand_a_second_in_small(places):
-    part = small.measure(places, False, lambda _: None, rate_hz=1500.0, seconds=0.6)
+    part = small.measure(places, False, rate_hz=1500.0, seconds=0.6)
     disk, memory = part["rows"]
     assert (disk["frames"], memory["frames"]) == (900, 300)
     assert disk["receipt"]["frames_durable"] == 900
     assert disk["frames_lost"] == memory["frames_lost"] == 0
-    assert "1,500" in small.text(part)
+    assert "900" in part_text(part, small.COLUMNS)
 
 
 def test_a_lost_frame_and_a_camera_that_waits_are_not_held():
@@ -106,7 +110,7 @@ def test_a_lost_frame_and_a_camera_that_waits_are_not_held():
     assert row["frames_lost"] == 1
     assert row["rate_of_asked"] == 0.5
     assert "path" not in row["receipt"]
-    assert [one.reached for one in outcomes_of_part("small", [row])] == [False, False]
+    assert [(one["value"], one["limit"]) for one in outcomes_of_part("small", [row])] == [(0.5, 0.99), (1, 0)]
 
 
 def test_four_cameras_send_as_many_frames_as_one(places, monkeypatch):
@@ -117,11 +121,11 @@ def test_four_cameras_send_as_many_frames_as_one(places, monkeypatch):
         "_at_once",
         lambda some, each, case: counted.append((len(some), each)) or at_once(some, each, case),
     )
-    part = cameras.measure(places, True, lambda _: None, ways=[(CASE, "disk"), (CASE, "no-disk")], shards=2)
+    part = cameras.measure(places, True, ways=[(CASE, "disk"), (CASE, "no-disk")], shards=2)
     assert counted == 4 * [(1, 32), (4, 8)]  # the first of two rounds warms up, in both places
     assert [row["name"] for row in part["rows"]] == ["96x64 disk", "96x64 no-disk"]
     assert len(outcomes_of_part("cameras", part["rows"])) == 2
-    assert "96x64 disk" in cameras.text(part)
+    assert "96x64 disk" in part_text(part, cameras.COLUMNS)
 
 
 def test_four_against_one_within_each_round():
@@ -147,30 +151,29 @@ def test_old_and_young_writers_are_compared(places, monkeypatch):
         monkeypatch.setattr(flat, name, value)
     monkeypatch.setattr(flat, "CASE", replace(flat.CASE, frames=50, chunk=(10, 32, 32), shard=(50, 32, 32)))
     monkeypatch.setattr(flat, "Usage", Usage)
-    part = flat.measure(
-        places, False, lambda _: None, age_shards=22, rounds={"in-process": 2, "daemon-shm": 3}
-    )
+    part = flat.measure(places, False, age_shards=22, rounds={"in-process": 2, "daemon-shm": 3})
     assert [row["name"] for row in part["rows"]] == ["in-process", "daemon-shm"]
     for row in part["rows"]:
         assert len(row["memory_bytes"]) == 1 + flat.SAMPLES + 1
     assert len(outcomes_of_part("flat", part["rows"])) == 6
-    assert "1,100 frames and 22 shards" in flat.text(part)
+    assert "daemon-shm" in part_text(part, flat.COLUMNS)
 
 
 def test_a_plan_is_held_against_what_is_then_held(places):
-    part = prediction.measure(places, True, lambda _: None, case=CASE, plan_seconds=2.0)
+    part = prediction.measure(places, True, case=CASE, plan_seconds=2.0)
     (row,) = part["rows"]
     assert row["off_by"] == pytest.approx(
         abs(row["predicted_gb_per_s"][0] / row["held_gb_per_s"][0] - 1), abs=1e-3
     )
-    assert row["binds"][0] in prediction.text(part)
+    assert len(row["binds"]) == 1
+    assert "disk" in part_text(part, prediction.COLUMNS)
 
 
 def test_a_plan_that_is_a_fifth_off_is_wrong():
     row = prediction.row([1.2e9, 0.8e9, 1.0e9], [1e9, 1e9, 1e9], ["disk", "kernel", "disk"])
     assert row["off_by"] == pytest.approx(0.2)
-    assert "disk binds" in row["says"]["off_by"]
-    assert [one.reached for one in outcomes_of_part("prediction", [row])] == [False]
+    (one,) = outcomes_of_part("prediction", [row])
+    assert (one["value"], one["limit"], one["at_least"]) == (0.2, 0.15, False)
 
 
 def test_a_plan_that_fails_says_why(places):
@@ -179,68 +182,96 @@ def test_a_plan_that_fails_says_why(places):
     shutil.rmtree(places.disk / "plan")
 
 
-def test_a_camera_that_is_too_fast_is_measured_under_both_policies(places, monkeypatch):
-    monkeypatch.setattr(overload, "SHAPE", (256, 256))
-    part = overload.measure(places, False, lambda _: None, seconds=1.0)
+SMALL_OVERLOAD = replace(
+    CASE, scene="camera", frames=64, distinct=16, shape=(256, 256), chunk=(16, 64, 64), shard=(64, 256, 256)
+)
+
+
+def test_a_camera_that_is_too_fast_is_measured_under_both_policies(places):
+    part = overload.measure(places, False, seconds=1.0, case=SMALL_OVERLOAD)
     (row,) = part["rows"]
     assert [one["policy"] for one in row["runs"]] == ["block", "degrade"]
     assert all(one["stored"] == one["taken"] > 0 and one["lost"] == 0 for one in row["runs"])
     assert row["taken_of_due"] == row["runs"][1]["taken"] / row["runs"][1]["due"]
-    assert "the camera sends 1.5 times that" in overload.text(part)
-    assert f"| degrade | {row['runs'][1]['due']} |" in overload.text(part)
+    assert f"{row['runs'][1]['due']:,}" in part_text(part, overload.COLUMNS)
 
 
-def test_a_disk_without_room_for_it_is_said_before_it_is_filled(places, monkeypatch):
-    monkeypatch.setattr(overload, "SHAPE", (256, 256))
+def test_a_disk_without_room_for_it_is_said_before_it_is_filled(places):
     with pytest.raises(OSError, match=r"GB free; a run of 0\.3 s may take"):
-        overload.measure(places, False, lambda _: None, seconds=0.3, times=1e9)
+        overload.measure(places, False, seconds=0.3, times=1e9, case=SMALL_OVERLOAD)
+
+
+def test_a_store_with_another_frame_is_an_error(tmp_path):
+    frames = CASE.draw()
+    with testbed.testbed(tmp_path / "bed") as here, saved(frames) as file:
+        camera, store = here.camera(file, CASE), here.folder / "one.ome.zarr"
+        camera.open(store, CASE.spec())
+        camera.send(8)
+        camera.close_acquisition()
+        overload.check(store, frames, 8)
+        frames[3, 5, 7] ^= 1
+        with pytest.raises(AssertionError, match="frame 3 reads back as another"):
+            overload.check(store, frames, 8)
 
 
 @pytest.mark.parametrize(
-    ("taken", "stored", "reached"),
-    [(1000, 1000, [True, True]), (980, 980, [False, True]), (1000, 999, [True, False])],
+    ("taken", "stored", "figures"),
+    [(1000, 1000, [1, 0]), (980, 980, [0.98, 0]), (1000, 999, [1, 1])],
 )
-def test_degrade_that_makes_a_camera_wait_or_loses_is_seen(taken, stored, reached):
+def test_degrade_that_makes_a_camera_wait_or_loses_is_seen(taken, stored, figures):
     block, degrade = (
-        overload.Run(policy, 1000, count, 1, 10.0, 5.0, kept, 0, 3, 4, 10, 5)
-        for policy, count, kept in (("block", 700, 700), ("degrade", taken, stored))
+        {"due": 1000, "taken": count, "stored": kept, "lost": 0}
+        for count, kept in ((700, 700), (taken, stored))
     )
-    row = overload.row(degrade, block, 100.0)
-    assert [one.reached for one in outcomes_of_part("overload", [row])] == reached
-    assert "with block 70.0%" in row["says"]["taken_of_due"]
+    row = overload.row(block, degrade, 100.0)
+    assert [one["value"] for one in outcomes_of_part("overload", [row])] == figures
 
 
-class Usage(rig.Usage):
+class Usage(RealUsage):
     """A window of a test is shorter than the hundredth of a second in which the kernel counts."""
 
     @classmethod
     def of(cls, pids):
-        real = rig.Usage.of(pids)
+        real = RealUsage.of(pids)
         cls.calls = getattr(cls, "calls", 0) + 1
         return cls(real.cpu_s + cls.calls, real.memory_bytes)
 
 
 def test_an_old_writer_that_is_slower_and_larger_is_seen():
     old, young = (
-        flat.Writer(None, [], None, seconds=s, cpu_s=c, memory_bytes=m)
+        flat.AgeingWriter(None, [], None, seconds=s, cpu_s=c, memory_bytes=m)
         for s, c, m in (([2.0, 2.2], [1.0, 1.2], [100, 120]), ([2.0, 2.0], [1.0, 1.0], []))
     )
     row = flat.row("invented", old, young)
     assert row["time_of_young"] == pytest.approx(1.05)
     assert row["cpu_of_young"] == pytest.approx(1.1)
     assert row["memory_of_young"] == pytest.approx(1.2)
-    assert [one.reached for one in outcomes_of_part("flat", [row])] == [True, False, False]
+    assert [one["limit"] for one in outcomes_of_part("flat", [row])] == [1.05] * 3
 
 
 def test_a_camera_that_dies_says_why(tmp_path):
-    with rig.rig(tmp_path / "rig") as here, rig.saved(CASE.draw()) as frames:
-        camera = here.camera(frames, (CASE.distinct, *CASE.shape))
+    with testbed.testbed(tmp_path / "bed") as here, saved(CASE.draw()) as frames:
+        camera = here.camera(frames, CASE)
         with pytest.raises(ProcessFailedError, match="opened first"):
-            camera.ask(do="send", frames=1, rate_hz=None)
+            camera.send(1)
 
 
-@pytest.mark.parametrize("part", part_command.PARTS)
-def test_every_part_is_a_command(part):
-    options = part_command.parse(part, ["--quick", "--json"], Path("x"))
-    assert options.quick
-    assert options.json
+@pytest.mark.parametrize("part", run.PARTS)
+def test_every_part_is_a_command(part, tmp_path, monkeypatch, capsys):
+    def measure(places, quick, **further):
+        assert quick
+        assert further == (
+            {"share": 0.5}
+            if part == "latency"
+            else {"seconds": 3, "times": 1.5}
+            if part == "overload"
+            else {}
+        )
+        assert places.disk.is_dir()
+        return {"settings": {}, "rows": []}
+
+    monkeypatch.setattr(run.PARTS[part], "measure", measure)
+    options = {"latency": ["--share", "0.5"], "overload": ["--seconds", "3"]}.get(part, [])
+    assert main([part, "--quick", "--json", "--folder", str(tmp_path), *options]) == 0
+    assert json.loads(capsys.readouterr().out) == {"part": part, "settings": {}, "rows": []}
+    assert not list(tmp_path.iterdir())

@@ -1,5 +1,5 @@
-"""The record: its table, what it says of invented rounds, its file, its chart and the README's digest; and
-its machinery on a tiny case."""
+"""The record: its comparisons, the figures of invented rounds, its file, its chart and the READMEs' tables;
+and a whole run on a tiny case."""
 
 import json
 import re
@@ -11,31 +11,25 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
-
-from benchmarks import chart, machine, record, record_table, run_record
-from benchmarks import table as digest
-from benchmarks.cases import Case
-from benchmarks.cases import throughput as figures
+from benchmarks import __main__ as command
+from benchmarks import chart, record, run, table
+from benchmarks.cases import Case, flat, throughput
 from benchmarks.cases.throughput import (
-    ASKED,
     COMPARISONS,
     DISK_FLOORS,
     KERNEL_FLOOR,
-    LIMITS,
-    PARTS,
     PEERS,
     PLACES,
+    RATIOS,
     SMALL,
     SMALL_CHUNK,
-    TOGETHER_FLOOR,
     Comparison,
+    outcomes_of,
 )
 from benchmarks.contest import Entry, Result, compare
-from benchmarks.outcomes import outcomes_of, outcomes_of_part, rows_of
-from benchmarks.part_command import PARTS as MEASURED_PARTS
 from benchmarks.peers import CONTENDERS
-from benchmarks.record import Machine, Record, RecordError
+from benchmarks.record import PARTS, Machine, Record, RecordError
+from benchmarks.run import outcomes_of_part
 
 ROOT = Path(__file__).parents[2]
 CASE = {comparison.name: comparison for comparison in COMPARISONS}
@@ -48,17 +42,19 @@ def invented(comparison, **seconds):
     """Rows of invented rounds: how many seconds each contender took for 64 frames, or that, its CPU seconds
     and its memory."""
     taking_part = [entry for entry in comparison.entries(64) if entry.label in seconds]
-    results = []
+    rows = []
     for entry in taking_part:
         given = seconds[entry.label]
         rounds, cpu, memory = given if isinstance(given, tuple) else (given, [1.0] * len(given), 100)
         kind = "floor" if entry.label.startswith("floor") else "peer" if entry.label in PEERS else "ours"
-        results.append(Result(entry.label, kind, 120 if kind == "ours" else None, rounds, cpu, 1000, memory))
-    return rows_of(results, taking_part)
+        planned = 120 if kind == "ours" else None
+        result = Result(entry.label, kind, entry.case.raw_bytes, planned, rounds, cpu, 1000, memory)
+        rows.append(result.row())
+    return rows
 
 
 def outcome(found, name, against=None):
-    (one,) = [outcome for outcome in found if outcome.name == name and against in (None, outcome.against)]
+    (one,) = [one for one in found if one["name"] == name and against in (None, one["against"])]
     return one
 
 
@@ -92,7 +88,7 @@ def whole(outcomes=(), comparisons=None, parts=None, **further):
 
 
 def test_every_figure_that_is_asked_has_a_comparison_that_proves_it():
-    for asked in ASKED:
+    for asked in RATIOS:
         for place in PLACES:
             headline = CASE[f"{asked.case}/spots/{place}"]
             assert set(asked.ours) & set(headline.contenders), (
@@ -106,7 +102,7 @@ def test_every_figure_that_is_asked_has_a_comparison_that_proves_it():
 
 def test_the_table_asks_what_was_promised():
     """The limits themselves, so that none is lowered in passing."""
-    asked = {(one.name, one.measure): one.limit for one in ASKED}
+    asked = {(one.name, one.measure): one.limit for one in RATIOS}
     assert asked == {
         ("in process", "gb_per_s"): 4.0,
         ("in process, of its floor", "gb_per_s"): 0.85,
@@ -122,28 +118,30 @@ def test_the_table_asks_what_was_promised():
         ("peak memory, daemon", "memory_bytes"): 1.0,
         ("peak memory, daemon, pixels in messages", "memory_bytes"): 1.0,
     }
-    assert {(limit.measure, limit.least, limit.most) for limit in LIMITS} == {
-        ("p99_9_of_period", None, 1.0),
-        ("worst_rollover_of_median", None, 2.0),
-        ("rate_of_asked", 0.99, None),
-        ("frames_lost", None, 0.0),
-        ("of_one_stream", 0.9, None),
-        ("taken_of_due", 0.99, None),
-        ("time_of_young", None, 1.05),
-        ("cpu_of_young", None, 1.05),
-        ("memory_of_young", None, 1.05),
-        ("off_by", None, 0.15),
+    asked = {(part, one.measure, one.limit, one.at_least) for part in PARTS for one in run.PARTS[part].ASKED}
+    assert asked == {
+        ("latency", "p99_9_of_period", 1.0, False),
+        ("latency", "worst_rollover_of_median", 2.0, False),
+        ("small", "rate_of_asked", 0.99, True),
+        ("small", "frames_lost", 0.0, False),
+        ("cameras", "of_one_stream", 0.9, True),
+        ("overload", "taken_of_due", 0.99, True),
+        ("overload", "frames_lost", 0.0, False),
+        ("flat", "time_of_young", 1.05, False),
+        ("flat", "cpu_of_young", 1.05, False),
+        ("flat", "memory_of_young", 1.05, False),
+        ("prediction", "off_by", 0.15, False),
     }
-    assert set(PARTS) == set(MEASURED_PARTS)
+    assert tuple(run.PARTS) == PARTS
 
 
 def test_both_scenes_and_both_places_are_compared_and_every_contender_exists():
-    for case in {asked.case for asked in ASKED}:
+    for case in {ratio.case for ratio in RATIOS}:
         assert {f"{case}/spots/{place}" for place in PLACES} <= set(CASE)
     assert {"lz4/camera/disk", "lz4/camera/no-disk", "zstd/camera/no-disk"} <= set(CASE)
     for comparison in COMPARISONS:
         for entry in comparison.entries():
-            assert entry.contender in CONTENDERS
+            assert entry.contender in CONTENDERS.values()
             assert entry.case.frames == comparison.frames
     assert set(PEERS) <= set(CASE["lz4/spots/disk"].contenders)
 
@@ -158,27 +156,22 @@ def test_small_chunks_are_64_kib_in_the_same_shard_and_in_the_same_run():
 
 
 def test_only_chooses_by_the_beginning_of_a_name():
-    assert [c.name for c in figures.chosen_comparisons(["zstd/spots"])] == [
+    assert [c.name for c in throughput.chosen_comparisons(["zstd/spots"])] == [
         "zstd/spots/disk",
         "zstd/spots/no-disk",
     ]
-    assert figures.chosen_comparisons(["flat"]) == []
-    assert all(
-        figures.chosen_comparisons([name]) or figures.chosen_parts([name])
-        for name in figures.names_to_choose()
-    )
-    assert {"lz4", "zstd/spots", "zstd/spots/disk", "flat"} <= set(figures.names_to_choose())
-    assert figures.chosen_parts(["flat", "lz4"]) == ["flat"]
-    assert len(figures.chosen_comparisons(None)) == len(COMPARISONS)
-    assert figures.chosen_parts(None) == list(PARTS)
+    assert throughput.chosen_comparisons(["flat"]) == []
+    names = throughput.names_to_choose(PARTS)
+    assert all(throughput.chosen_comparisons([name]) or name in PARTS for name in names)
+    assert {"lz4", "zstd/spots", "zstd/spots/disk", "flat"} <= set(names)
+    assert len(throughput.chosen_comparisons(None)) == len(COMPARISONS)
 
 
 def test_a_figure_is_the_median_of_ratios_within_rounds():
     rows = invented(CASE["lz4/spots/disk"], shardwright=[1.0, 2.0, 1.0], **{"acquire-zarr": [5.0, 20.0, 2.0]})
     one = outcome(outcomes_of(rows, CASE["lz4/spots/disk"]), "in process")
-    assert (one.value, one.least, one.most) == pytest.approx((5.0, 2.0, 10.0), rel=1e-4)
-    assert one.reached
-    assert one.headline
+    assert (one["value"], one["least"], one["most"]) == pytest.approx((5.0, 2.0, 10.0), rel=1e-4)
+    assert (one["limit"], one["at_least"], one["headline"]) == (4.0, True, True)
     assert rows[0]["gb_per_s"]["median"] == pytest.approx(GB, abs=1e-3)
 
 
@@ -188,59 +181,8 @@ def test_the_best_backend_is_one_for_all_rounds():
         **{"shardwright": [1.0, 1.0, 1.0], "shardwright-mmap": [0.5, 2.0, 2.0], "acquire-zarr": [4.0] * 3},
     )
     one = outcome(outcomes_of(rows, CASE["lz4/spots/disk"]), "in process")
-    assert one.ours == "shardwright"
-    assert one.most == pytest.approx(4.0, rel=1e-4), "mmap's lucky round counts for nothing"
-
-
-@pytest.mark.parametrize(
-    ("kernel", "disk", "together", "words"),
-    [
-        (0.5, 0.1, 0.4, "floor-kernel binds: it is itself only 2.00x, and ours is 50% of floor-kernel"),
-        (0.1, 0.8, 0.7, "floor-direct binds: it is itself only 1.25x"),
-        (0.1, 0.2, 0.4, "floor-together binds: it is itself only 2.50x, and ours is 40% of floor-together"),
-        (0.1, 0.2, 0.2, "no floor binds: floor-direct would allow 5.00x"),
-    ],
-)
-def test_what_is_not_reached_names_the_floor_that_binds(kernel, disk, together, words):
-    rows = invented(
-        CASE["lz4/spots/disk"],
-        **{
-            "shardwright": ([1.0] * 3, [0.1] * 3, 100),
-            "acquire-zarr": [1.0] * 3,
-            KERNEL_FLOOR: [kernel] * 3,
-            "floor-direct": [disk] * 3,
-            TOGETHER_FLOOR: [together] * 3,
-        },
-    )
-    one = outcome(outcomes_of(rows, CASE["lz4/spots/disk"]), "in process")
-    assert not one.reached
-    assert one.verdict.startswith("not reached")
-    assert words in one.verdict
-    assert one.binds
-    assert one.binds in words or words in one.binds
-
-
-def test_what_one_of_ours_was_above_is_no_floor_for_it():
-    seconds = {
-        "shardwright": ([1.0] * 3, [0.1] * 3, 100),
-        "acquire-zarr": [1.0] * 3,
-        KERNEL_FLOOR: [0.1] * 3,
-        TOGETHER_FLOOR: [0.5, 0.5, 1.1],
-    }
-    verdict = outcome(
-        outcomes_of(invented(CASE["lz4/spots/disk"], **seconds), CASE["lz4/spots/disk"]), "in process"
-    ).verdict
-    assert "no floor binds: floor-kernel would allow 10.00x" in verdict
-
-
-def test_busy_processors_are_said_to_bind(monkeypatch):
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
-    rows = invented(
-        CASE["lz4/spots/disk"], **{"shardwright": ([1.0] * 3, [1.9] * 3, 100), "acquire-zarr": [1.0] * 3}
-    )
-    one = outcome(outcomes_of(rows, CASE["lz4/spots/disk"]), "in process")
-    assert one.binds == "the processors bind (1.90 of 2 in use)"
-    assert one.binds in one.verdict
+    assert one["ours"] == "shardwright"
+    assert one["most"] == pytest.approx(4.0, rel=1e-4), "mmap's lucky round counts for nothing"
 
 
 def test_the_lower_floor_is_the_lower_of_the_kernel_and_the_best_disk_floor():
@@ -254,16 +196,16 @@ def test_the_lower_floor_is_the_lower_of_the_kernel_and_the_best_disk_floor():
         outcomes_of(invented(CASE["lz4/spots/disk"], **seconds), CASE["lz4/spots/disk"]),
         "in process, of its floor",
     )
-    assert (one.against, one.reached) == ("floor-direct", True)
-    assert one.value == pytest.approx(0.9, rel=1e-4)
+    assert one["against"] == "floor-direct"
+    assert one["value"] == pytest.approx(0.9, rel=1e-4)
     # Where the disk is the faster one in a round, that round is held against the kernel.
     seconds["floor-direct"] = [0.9, 0.1, 0.1]
     one = outcome(
         outcomes_of(invented(CASE["lz4/spots/disk"], **seconds), CASE["lz4/spots/disk"]),
         "in process, of its floor",
     )
-    assert one.against == KERNEL_FLOOR
-    assert (one.value, one.most) == pytest.approx((0.5, 0.9), rel=1e-4)
+    assert one["against"] == KERNEL_FLOOR
+    assert (one["value"], one["most"]) == pytest.approx((0.5, 0.9), rel=1e-4)
 
 
 def test_cpu_is_held_against_each_peer_and_less_is_better():
@@ -273,43 +215,45 @@ def test_cpu_is_held_against_each_peer_and_less_is_better():
         "zarrs": ([1.0] * 3, [0.4] * 3, 100),
     }
     found = outcomes_of(invented(CASE["lz4/spots/disk"], **seconds), CASE["lz4/spots/disk"])
-    assert outcome(found, "CPU seconds per GB, in process", "acquire-zarr").reached
-    assert not outcome(found, "CPU seconds per GB, in process", "zarrs").reached
+    one, other = (
+        outcome(found, "CPU seconds per GB, in process", name) for name in ("acquire-zarr", "zarrs")
+    )
+    assert (one["value"], other["value"]) == pytest.approx((0.5, 1.25), rel=1e-4)
+    assert not one["at_least"]
 
 
 def test_memory_is_held_against_the_plan_and_a_peer_and_not_where_files_are_memory():
     seconds = {"shardwright": ([1.0], [1.0], 130), "acquire-zarr": ([1.0], [1.0], 140)}
     found = outcomes_of(invented(CASE["lz4/spots/disk"], **seconds), CASE["lz4/spots/disk"])
-    assert not outcome(found, "peak memory, in process", "plan").reached
-    assert outcome(found, "peak memory, in process", "acquire-zarr").reached
+    one, other = (outcome(found, "peak memory, in process", name) for name in ("plan", "acquire-zarr"))
+    assert (one["value"], other["value"]) == pytest.approx((130 / 120, 130 / 140), rel=1e-4)
     in_memory = outcomes_of(invented(CASE["lz4/spots/no-disk"], **seconds), CASE["lz4/spots/no-disk"])
-    assert not [one for one in in_memory if one.name.startswith("peak memory")]
+    assert not [one for one in in_memory if one["name"].startswith("peak memory")]
 
 
-def test_who_failed_proves_nothing_and_stops_nobody():
+def test_a_contender_that_failed_gives_no_figure_and_stops_no_other():
     comparison = CASE["lz4/spots/disk"]
     rows = invented(comparison, shardwright=[1.0], zarrs=[2.0])
     rows.append({"name": "acquire-zarr", "kind": "peer", "error": "no such codec"})
-    names = [one.name for one in outcomes_of(rows, comparison)]
+    names = [one["name"] for one in outcomes_of(rows, comparison)]
     assert "in process" not in names
     assert "CPU seconds per GB, in process" in names
-    assert "failed: no such codec" in "\n".join(record_table.comparison_lines(rows))
+    assert "failed: no such codec" in table.table(rows, throughput.COLUMNS)
 
 
-def test_a_part_is_held_against_its_limits():
+def test_a_part_gives_each_figure_of_each_row():
     rows = [
-        {"name": "one", "headline": True, "rate_of_asked": 1.0, "frames_lost": 0, "says": {}},
-        {
-            "name": "two",
-            "headline": False,
-            "rate_of_asked": 0.98,
-            "frames_lost": 1,
-            "says": {"frames_lost": "1 of 100 frames"},
-        },
+        {"name": "one", "headline": True, "rate_of_asked": 1.0, "frames_lost": 0},
+        {"name": "two", "headline": False, "rate_of_asked": 0.98, "frames_lost": 1},
     ]
-    held, not_held, none, lost = outcomes_of_part("small", rows)
-    assert (held.reached, not_held.reached, none.reached, lost.reached) == (True, False, True, False)
-    assert lost.verdict == "not reached: 1 of 100 frames"
+    found = outcomes_of_part("small", rows)
+    shown = [(one["name"], one["measured_in"], one["value"], one["headline"]) for one in found]
+    assert shown == [
+        ("rate_of_asked", "small/one", 1.0, True),
+        ("rate_of_asked", "small/two", 0.98, False),
+        ("frames_lost", "small/one", 0, True),
+        ("frames_lost", "small/two", 1, False),
+    ]
 
 
 def test_records_are_appended_and_loaded_again(tmp_path):
@@ -347,23 +291,22 @@ def test_a_record_in_several_pieces(tmp_path, monkeypatch):
     assert [one["name"] for one in both.outcomes] == [3, 1, 4]
 
     to = tmp_path / "RECORD.jsonl"
-    options = run_record.parse(["--continue", "--to", str(to)], tmp_path)
-    with pytest.raises(SystemExit, match="nothing to go on with"):
-        run_record.last_to_go_on_with(options)
+    with pytest.raises(SystemExit, match="no record to continue"):
+        command.last_to_continue(to, quick=False)
     record.append(earlier, to)
-    monkeypatch.setattr(run_record, "commit", lambda: ("another", False))
+    monkeypatch.setattr(run, "commit", lambda: ("another", False))
     with pytest.raises(SystemExit, match="another commit"):
-        run_record.last_to_go_on_with(options)
-    monkeypatch.setattr(run_record, "commit", lambda: (earlier.commit, False))
-    assert run_record.last_to_go_on_with(options) == earlier
+        command.last_to_continue(to, quick=False)
+    monkeypatch.setattr(run, "commit", lambda: (earlier.commit, False))
+    assert command.last_to_continue(to, quick=False) == earlier
 
 
 def test_slow_peers_take_part_in_the_first_rounds(tmp_path):
     taking_part = [
-        Entry("often", "zarr-python", SMALL_CASE),
-        Entry("seldom", "zarr-python", SMALL_CASE, most_rounds=1),
+        Entry("often", CONTENDERS["zarr-python"], SMALL_CASE),
+        Entry("seldom", CONTENDERS["zarr-python"], SMALL_CASE, most_rounds=1),
     ]
-    often, seldom = compare(taking_part, 2, tmp_path / "work", lambda _: None)
+    often, seldom = compare(taking_part, 2, tmp_path / "work")
     assert (len(often.seconds), len(seldom.seconds)) == (2, 1)
 
 
@@ -452,11 +395,11 @@ def some_outcomes():
         found += outcomes_of(
             invented(comparison, **{"shardwright": [1.0], "acquire-zarr": [slow]}), comparison
         )
-    return [one.to_dict() for one in found]
+    return found
 
 
 def test_the_digest_shows_what_is_asked_with_the_disk_and_without():
-    text = digest.digest(whole(some_outcomes()))
+    text = table.digest(whole(some_outcomes()))
     (row,) = [line for line in text.splitlines() if line.startswith("| in process |")]
     cells = ["in process", "at least 4x acquire-zarr", "3.00", "9.00", "**not reached** / acquire-zarr"]
     assert [cell.strip() for cell in row.split("|")[1:6]] == cells
@@ -475,18 +418,22 @@ def test_the_digest_has_one_row_for_a_figure_and_it_is_the_worst():
     )
     ways = (("in-process", "disk", 0.5), ("daemon-shm", "disk", 1.5), ("in-process", "no-disk", 0.25))
     parts = [
-        {"name": f"{way} {place}", "headline": place == "disk", "p99_9_of_period": value, "says": {}}
+        {
+            "name": f"{way} {place}",
+            "headline": place == "disk",
+            "p99_9_of_period": value,
+            "worst_rollover_of_median": 1.0,
+        }
         for way, place, value in ways
     ]
-    outcomes = [
-        one.to_dict() for one in (*outcomes_of(rows, comparison), *outcomes_of_part("latency", parts))
-    ]
-    table = [
+    outcomes = [*outcomes_of(rows, comparison), *outcomes_of_part("latency", parts)]
+    shown = [
         [cell.strip() for cell in line.split("|")[1:6]]
-        for line in digest.digest(whole(outcomes)).splitlines()[4:]
+        for line in table.digest(whole(outcomes)).splitlines()[4:]
+        if "shard's change" not in line
     ]
-    by_name = {cells[0]: cells[2:] for cells in table}
-    assert len(by_name) == len(table)
+    by_name = {cells[0]: cells[2:] for cells in shown}
+    assert len(by_name) == len(shown)
     assert by_name["CPU seconds per GB, in process"] == ["0.83", "", "reached / zarrs"]
     assert by_name["peak memory, in process"] == ["1.11", "", "**not reached** / acquire-zarr"]
     assert by_name["latency, in-process"] == ["0.50", "0.25", "reached"]
@@ -499,9 +446,9 @@ def test_other_work_on_the_machine_is_said():
         for cores in (0.1, 1.5)
     )
     words = "1.5 cores were busy with other work"
-    assert words in digest.digest(whole(comparisons=busy, parts={}))
-    assert words in record_table.text(whole(comparisons=busy, parts={}))
-    assert "other work" not in digest.digest(whole(comparisons=quiet, parts={})) + record_table.text(
+    assert words in table.digest(whole(comparisons=busy, parts={}))
+    assert words in table.text(whole(comparisons=busy, parts={}))
+    assert "other work" not in table.digest(whole(comparisons=quiet, parts={})) + table.text(
         whole(comparisons=quiet, parts={})
     )
 
@@ -511,7 +458,7 @@ def test_a_busy_machine_is_seen():
     down by others."""
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
         try:
-            assert machine.cores_busy(2.0) > 0.3
+            assert run.cores_busy(2.0) > 0.3
         finally:
             other.kill()
 
@@ -521,18 +468,18 @@ def test_the_digest_takes_its_place_in_the_readme(tmp_path):
     made = whole(some_outcomes())
     record.append(made, source)
     for path in (readme, everything):
-        path.write_text(f"before\n{digest.BEGIN}\nold\n{digest.END}\nafter\n")
-    for path, table in ((readme, digest.summary(made)), (everything, digest.digest(made))):
-        digest.renew(readme, everything, source)
+        path.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
+    for path, text in ((readme, table.summary(made)), (everything, table.digest(made))):
+        table.renew(readme, everything, source)
         once = path.read_text()
-        digest.renew(readme, everything, source)
+        table.renew(readme, everything, source)
         assert path.read_text() == once
         assert once.startswith("before\n")
         assert once.endswith("\nafter\n")
-        assert digest.digest_of(once) == table
+        assert table.digest_of(once) == text
     everything.write_text("no marks")
     with pytest.raises(RecordError, match="no place for the digest"):
-        digest.renew(readme, everything, source)
+        table.renew(readme, everything, source)
 
 
 def test_what_is_committed_is_the_newest_record():
@@ -540,9 +487,25 @@ def test_what_is_committed_is_the_newest_record():
     newest = record.newest()
     assert chart.PATH.read_text(encoding="utf-8") == chart.draw(newest)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert digest.digest_of(readme) == digest.summary(newest)
-    assert digest.digest_of(digest.ALL.read_text(encoding="utf-8")) == digest.digest(newest)
+    assert table.digest_of(readme) == table.summary(newest)
+    assert table.digest_of(table.ALL.read_text(encoding="utf-8")) == table.digest(newest)
     assert f"]({chart.PATH.relative_to(ROOT)})" in readme
+
+
+def test_the_command_draws_a_chart_elsewhere_and_leaves_the_readmes(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(table, "renew", lambda: pytest.fail("the READMEs belong to the checked-in record"))
+    assert command.main(["chart", "--to", str(tmp_path / "chart.svg")]) == 0
+    assert (tmp_path / "chart.svg").read_text(encoding="utf-8") == chart.draw(record.newest())
+    with pytest.raises(SystemExit, match="cannot be read"):
+        command.main(["chart", "--record", str(tmp_path / "none.jsonl"), "--to", str(tmp_path / "chart.svg")])
+
+
+def test_every_checked_in_record_can_be_shown():
+    for made in record.load():
+        shown = table.text(made)
+        assert all(one["name"] in shown for one in made.outcomes)
+        assert all(row["name"] in shown for one in made.comparisons.values() for row in one["rows"])
+        assert all(row["name"] in shown for part in made.parts.values() for row in part["rows"])
 
 
 def test_records_name_no_folder_of_the_machine():
@@ -555,14 +518,15 @@ def test_a_tiny_run_makes_a_record(tmp_path, monkeypatch, capsys):
         "lz4", "spots", "disk", ("shardwright", "acquire-zarr", KERNEL_FLOOR, DISK_FLOORS[0]), 8, 2, TINY
     )
     in_memory = replace(tiny, place="no-disk", contenders=("shardwright",), rounds=1)
-    monkeypatch.setattr(run_record, "chosen_comparisons", lambda only: [tiny, in_memory])
-    monkeypatch.setitem(
-        run_record.PARTS,
-        "flat",
-        (lambda *_: (_ for _ in ()).throw(OSError(f"{tmp_path}/record broke")), None, None),
-    )
+
+    def broken(places, quick):
+        raise OSError(f"{places.disk} broke")
+
+    monkeypatch.setattr(throughput, "chosen_comparisons", lambda only: [tiny, in_memory])
+    monkeypatch.setattr(flat, "measure", broken)
     to = tmp_path / "made.jsonl"
-    code = run_record.main(["--only", "flat", "--to", str(to), "--folder", str(tmp_path), "--json"], tmp_path)
+    options = ["--only", "flat", "--to", str(to), "--folder", str(tmp_path), "--json"]
+    code = command.main(["record", *options])
     assert code == 1, "a part failed"
     (made,) = record.load(to)
     assert json.loads(capsys.readouterr().out) == json.loads(to.read_text())
@@ -577,19 +541,17 @@ def test_a_tiny_run_makes_a_record(tmp_path, monkeypatch, capsys):
     }
     assert made.parts["flat"]["error"] == "FOLDER broke"
     assert not made.is_whole
-    assert not (tmp_path / "record").exists()
-    assert "failed: FOLDER broke" in record_table.text(made)
+    assert not (tmp_path / "work").exists()
+    assert "failed: FOLDER broke" in table.text(made)
 
 
 def test_the_folder_in_memory_must_be_one(tmp_path):
-    if machine.filesystem_of(tmp_path) in ("tmpfs", "ramfs"):
+    if run.filesystem_of(tmp_path) in ("tmpfs", "ramfs"):
         pytest.skip("the tests' own folder is in memory here")
     with pytest.raises(SystemExit, match="is on a disk"):
-        run_record.main(
-            ["--only", "flat", "--folder", str(tmp_path), "--memory-folder", str(tmp_path)], tmp_path
-        )
+        command.main(["flat", "--folder", str(tmp_path), "--memory-folder", str(tmp_path)])
 
 
 def test_the_filesystem_is_that_of_the_deepest_mount():
-    assert machine.filesystem_of(Path("/proc/self")) == "proc"
-    assert machine.filesystem_of(Path("/dev/shm")) == "tmpfs"
+    assert run.filesystem_of(Path("/proc/self")) == "proc"
+    assert run.filesystem_of(Path("/dev/shm")) == "tmpfs"

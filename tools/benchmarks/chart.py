@@ -7,7 +7,6 @@ mode; without either the middle tones stand.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,17 @@ from .cases import HEADLINE_SCENE
 from .record import Record
 
 PATH = Path(__file__).resolve().parent / "chart.svg"
-PANELS = (
-    (f"lz4/{HEADLINE_SCENE}/disk", "Blosc lz4 + shuffle, on the disk"),
-    (f"lz4/{HEADLINE_SCENE}/no-disk", "Blosc lz4 + shuffle, no disk"),
-    (f"zstd/{HEADLINE_SCENE}/disk", "Blosc zstd-1 + shuffle, on the disk"),
-    (f"zstd/{HEADLINE_SCENE}/no-disk", "Blosc zstd-1 + shuffle, no disk"),
-    (f"uncompressed/{HEADLINE_SCENE}/disk", "uncompressed, on the disk"),
-    (f"uncompressed/{HEADLINE_SCENE}/no-disk", "uncompressed, no disk"),
-)
+PANELS = {
+    f"{case}/{HEADLINE_SCENE}/{place}": f"{title}, {where}"
+    for case, title in (
+        ("lz4", "Blosc lz4 + shuffle"),
+        ("zstd", "Blosc zstd-1 + shuffle"),
+        ("uncompressed", "uncompressed"),
+    )
+    for place, where in (("disk", "on the disk"), ("no-disk", "no disk"))
+}
 WIDTH = 960
-COLUMN, GAP, MARGIN = 460, 40, 0
+COLUMN, GAP = 460, 40
 NAME_WIDTH, VALUE_WIDTH = 156, 52
 ROW, BAR = 20, 12
 HEAD = 34  # of a panel: its title
@@ -45,10 +45,8 @@ STYLE = """
 def draw(made: Record) -> str:
     """The SVG of one record. Panels of comparisons that were not run are left out; raises ``RecordError``
     when none is left."""
-    panels = [
-        (title, bars(made.comparisons[name]["rows"])) for name, title in PANELS if name in made.comparisons
-    ]
-    panels = [(title, rows) for title, rows in panels if rows]
+    drawn = ((title, made.comparisons.get(name, {"rows": []})["rows"]) for name, title in PANELS.items())
+    panels = [(title, ran) for title, rows in drawn if (ran := bars(rows))]
     if not panels:
         raise record.RecordError(
             "this record has no comparison to draw. Run tools/bench record without --only"
@@ -58,7 +56,7 @@ def draw(made: Record) -> str:
     for first in range(0, len(panels), 2):
         pair = panels[first : first + 2]
         for column, (title, rows) in enumerate(pair):
-            body += _panel(title, rows, MARGIN + column * (COLUMN + GAP), y)
+            body += _panel(title, rows, column * (COLUMN + GAP), y)
         y += HEAD + ROW * max(len(rows) for _, rows in pair) + 14
     machine = made.machine
     what = (
@@ -73,7 +71,7 @@ def draw(made: Record) -> str:
             ),
             f'<title id="title">{escape(what)}</title>',
             f"<style>{STYLE}</style>",
-            f'<text class="title" x="{MARGIN}" y="14">{escape(what)}</text>',
+            f'<text class="title" x="0" y="14">{escape(what)}</text>',
             *_legend(),
             *body,
             "</svg>\n",
@@ -82,13 +80,13 @@ def draw(made: Record) -> str:
 
 
 def bars(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is drawn of a comparison: those that ran, fastest first, floors last."""
+    """The rows of a comparison that are drawn: those that ran, fastest first, floors last."""
     ran = [row for row in rows if "error" not in row]
     return sorted(ran, key=lambda row: (row["kind"] == "floor", -row["gb_per_s"]["median"]))
 
 
 def _legend() -> Iterator[str]:
-    x = float(MARGIN)
+    x = 0.0
     for kind, text in (
         ("ours", "shardwright"),
         ("peer", "other writers"),
@@ -124,28 +122,3 @@ def _panel(title: str, rows: list[dict[str, Any]], x: float, y: float) -> Iterat
             f'y2="{top + BAR / 2}"/>'
         )
         yield f'<text{strong} x="{at["most"] + 6:.1f}" y="{top + BAR - 1}">{speed["median"]:.2f}</text>'
-
-
-def draw_newest(source: Path = record.PATH, target: Path = PATH) -> None:
-    """Raises ``RecordError``."""
-    target.write_text(draw(record.newest(source)), encoding="utf-8")
-
-
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="tools/bench chart",
-        description="Draws the chart of the newest whole record, and renews the README's table.",
-    )
-    parser.add_argument("--record", type=Path, default=record.PATH, help="the record to draw")
-    parser.add_argument("--to", type=Path, default=PATH, help="the SVG")
-    options = parser.parse_args(arguments)
-    from . import table as digest
-
-    try:
-        draw_newest(options.record, options.to)
-        if options.record == record.PATH and options.to == PATH:
-            digest.renew()
-    except record.RecordError as error:
-        raise SystemExit(f"tools/bench chart: {error}") from error
-    print(options.to)
-    return 0

@@ -1,5 +1,5 @@
-"""A process of the bench that is driven by lines of JSON, one answer a command; and what the kernel says of a
-process: CPU time and memory."""
+"""Processes that are driven by lines of JSON, one answer to each command, and the CPU time and memory of a
+process."""
 
 from __future__ import annotations
 
@@ -10,22 +10,27 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 SAMPLE_INTERVAL_S = 0.02
 ANSWER_LIMIT_S = 300.0  # a writer that hangs is a failure, not a bench that never ends
 TOOLS = Path(__file__).resolve().parents[1]
 
 
+def say(text: str) -> None:
+    """Tells the user how far a measurement is."""
+    print(text, file=sys.stderr, flush=True)
+
+
 class ProcessFailedError(RuntimeError):
-    """The process ended, answered with an error, or did not answer; the text is the end of what it
-    printed."""
+    """The process ended, answered with an error, or did not answer; the text is the end of its log."""
 
 
 class JsonProcess:
     """``python -m MODULE ARGUMENTS`` in the folder tools/. Whatever it prints besides its answers goes to
-    ``log``."""
+    ``log``. The first answer says that it is ready."""
 
     def __init__(self, module: str, arguments: list[str], log: Path) -> None:
         self._log = log.open("w+", encoding="utf-8")
@@ -39,17 +44,17 @@ class JsonProcess:
         return self._process.pid
 
     def ask(self, command: dict[str, Any], meanwhile: Callable[[], None] = lambda: None) -> dict[str, Any]:
-        """Send and wait. Raises ``ProcessFailedError``."""
-        self.say(command)
+        """Sends a command and waits for its answer. Raises ``ProcessFailedError``."""
+        self.send(command)
         return self.answer(meanwhile)
 
-    def say(self, command: dict[str, Any]) -> None:
+    def send(self, command: dict[str, Any]) -> None:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(command) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            raise ProcessFailedError(self._last_words()) from None
+            raise ProcessFailedError(self._end_of_log()) from None
 
     def answer(self, meanwhile: Callable[[], None] = lambda: None) -> dict[str, Any]:
         """The next answer; ``meanwhile`` is called every ``SAMPLE_INTERVAL_S`` until it comes."""
@@ -64,13 +69,13 @@ class JsonProcess:
                 meanwhile()
         line = self._process.stdout.readline()
         if not line:
-            raise ProcessFailedError(self._last_words())
+            raise ProcessFailedError(self._end_of_log())
         answer = json.loads(line)
         assert isinstance(answer, dict)
         return answer
 
     def close(self) -> None:
-        """End its input, on which it ends by itself; a process that does not is killed."""
+        """Ends its input, upon which it ends; kills it after a minute. May be called again."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
@@ -82,22 +87,46 @@ class JsonProcess:
         self._process.stdout.close()
         self._log.close()
 
-    def _last_words(self) -> str:
+    def _end_of_log(self) -> str:
         self._process.wait()
         self._log.seek(0)
         return "".join(self._log.readlines()[-8:]).strip() or "the process ended without a word"
 
 
-def unreclaimable_bytes(pid: int) -> int:
-    """Anonymous and shared memory of a process; pages of files are the page cache's and not counted (those of
-    files on a tmpfs are)."""
+def open_answers() -> TextIO:
+    """Standard output of a driven process, for answers alone: what libraries print goes to the log."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return answers
+
+
+def serve(answers: TextIO, ready: dict[str, Any], handle: Callable[[dict[str, Any]], Any]) -> None:
+    """The driven process: answers with ``ready``, then each command with what ``handle`` returns of it, until
+    its input ends. None is answered as an empty object."""
+    print(json.dumps(ready), file=answers, flush=True)
+    for line in sys.stdin:
+        print(json.dumps(handle(json.loads(line)) or {}), file=answers, flush=True)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """The CPU time, user and system, that some processes and their ended children have used so far, and the
+    memory that the processes hold now: anonymous and shared. Pages of files belong to the page cache and are
+    not counted, but for those of files on a tmpfs."""
+
+    cpu_s: float
+    memory_bytes: int
+
+    @classmethod
+    def of(cls, pids: list[int]) -> Usage:
+        return cls(sum(map(_cpu_s, pids)), sum(map(_memory_bytes, pids)))
+
+
+def _memory_bytes(pid: int) -> int:
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
 
 
-def cpu_seconds(pid: int) -> float:
-    """User and system time of a process so far."""
-    fields = (
-        Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
-    )
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def _cpu_s(pid: int) -> float:
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    return sum(map(int, stat.rpartition(")")[2].split()[11:15])) / os.sysconf("SC_CLK_TCK")

@@ -1,18 +1,19 @@
-"""The record: a file of one JSON object a line, each a run of the table with its date, machine and commit.
-Lines are appended, never changed.
+"""The record: a file of one JSON object a line, each a run with its date, machine and commit. Lines are
+appended, never changed.
 
 version       of this format
-date          when the run ended, UTC, to the second
-commit, dirty the checkout's commit, and whether what is measured differed from it
+date          the end of the run, UTC, to the second
+commit, dirty the checkout's commit; true where the code differed from it
 machine       processors, memory, kernel, filesystem
-software      versions of the writers and of what they stand on; null: not installed
-quick         whether sizes were cut for a trial: such a run is no measurement
-comparisons   name -> seconds it took, cores busy with something else before it, rounds, case, one row a
+software      versions of the writers and their libraries; null: not installed
+quick         true where sizes were cut for a trial: such a run is no measurement
+comparisons   name -> seconds it took, cores busy with other work before it, rounds, case, one row a
               contender: medians, spread, rounds
-parts         name (latency, small, cameras, overload, flat, prediction) -> the same two, what was set, and
-              one row for each way
-outcomes      each figure that is asked: measured, its spread, reached or what binds
-notes         what a reader should know, such as who could not take part
+parts         name (latency, small, cameras, overload, flat, prediction) -> the same two, settings, rows: one
+              for each way
+outcomes      each figure that is asked: measured, its spread, and the limit that is asked of it; earlier runs
+              also say what kept it from being reached (``binds``, ``verdict``)
+notes         further facts for a reader, such as a writer that could not take part
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from .cases.throughput import COMPARISONS, PARTS
+from .cases.throughput import COMPARISONS
 
 PATH = Path(__file__).resolve().parent / "RECORD.jsonl"
 VERSION: Literal[1] = 1
-BUSY_CORES = 0.2  # busy with something else before a run: from here on it is said
+PARTS = ("latency", "small", "cameras", "overload", "flat", "prediction")
+BUSY_CORES = 0.2  # busy with other work before a run: above this it is said
 
 
 class RecordError(Exception):
-    """A line that is no record, or a file that holds none of the kind that is wanted."""
+    """A line that is no record, or a file without the record that is needed."""
 
 
 class Machine(BaseModel):
@@ -71,35 +73,30 @@ class Record(BaseModel):
 
     @property
     def cores_busy(self) -> float:
-        """The most that something else took of the machine before any comparison or part."""
-        return max(
-            (
-                float(one.get("cores_busy_before", 0))
-                for one in (*self.comparisons.values(), *self.parts.values())
-            ),
-            default=0.0,
-        )
+        """The most that other work took of the machine before any comparison or part."""
+        measured = (*self.comparisons.values(), *self.parts.values())
+        return max((float(one.get("cores_busy_before", 0)) for one in measured), default=0.0)
 
 
 def joined(earlier: Record, later: Record) -> Record:
-    """``later`` with what only ``earlier`` has: comparisons, parts and what they prove, in the order of the
+    """``later`` with all that only ``earlier`` has: comparisons, parts and their figures, in the order of the
     table. Both are of the same commit."""
-    comparisons = {**earlier.comparisons, **later.comparisons}
-    parts = {**earlier.parts, **later.parts}
+    order = [*(c.name for c in COMPARISONS), *PARTS]
     again = {*later.comparisons, *later.parts}
 
-    def of_run(outcome: dict[str, Any]) -> bool:
-        return outcome["measured_in"] in again or outcome["measured_in"].partition("/")[0] in again
+    def owner(outcome: dict[str, Any]) -> str:
+        """The comparison or part that gave a figure."""
+        return next(name for name in order if f"{outcome['measured_in']}/".startswith(f"{name}/"))
 
-    found = [*(outcome for outcome in earlier.outcomes if not of_run(outcome)), *later.outcomes]
-    order = [*(c.name for c in COMPARISONS), *PARTS]
+    def both(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+        return dict(sorted((one | other).items(), key=lambda item: order.index(item[0])))
+
+    outcomes = [*(one for one in earlier.outcomes if owner(one) not in again), *later.outcomes]
     return later.model_copy(
         update={
-            "comparisons": {name: comparisons[name] for name in sorted(comparisons, key=order.index)},
-            "parts": {name: parts[name] for name in sorted(parts, key=order.index)},
-            "outcomes": sorted(
-                found, key=lambda one: [one["measured_in"].startswith(name) for name in order].index(True)
-            ),
+            "comparisons": both(earlier.comparisons, later.comparisons),
+            "parts": both(earlier.parts, later.parts),
+            "outcomes": sorted(outcomes, key=lambda one: order.index(owner(one))),
         }
     )
 

@@ -1,22 +1,24 @@
-"""What every contender writes: 2048 x 2048 uint16 photon noise, inner chunks of 16 x 256 x 256, shards of 64
-x 2048 x 2048.
+"""The frames, layout and codec that every contender writes: 2048 x 2048 uint16 photon noise, inner chunks of
+16 x 256 x 256, shards of 64 x 2048 x 2048.
 
-Two scenes, both Poisson noise over an offset of 100 counts, since what a codec makes of a frame decides much
-of the speed:
+Two scenes, both Poisson noise over an offset of 100 counts, since the codec's work on a frame decides much of
+the speed:
 
     spots    haze and 40 bright spots over most of the field (lz4 1.89:1, zstd-1 2.48:1); pixels cross 256
              often, so the high bytes keep LZ4 busy
     camera   the simulated camera's own frames (``shardwright camera``), dimmer and mostly background (lz4
              1.98:1, zstd-1 3.22:1)
 
-``spots`` is the one that headlines are taken from: a specimen that fills the field, and the harder of the
-two.
+Headlines are taken from ``spots``: a specimen that fills the field, and the harder of the two.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -82,17 +84,12 @@ class Case:
 
     def blosc(self) -> dict[str, Any] | None:
         """The compressor's entry in zarr.json; None without compression."""
-        configuration = {
-            "cname": self.cname,
-            "clevel": self.clevel,
-            "shuffle": self.shuffle,
-            "typesize": 2,
-            "blocksize": 0,
-        }
+        settings = {"cname": self.cname, "clevel": self.clevel, "shuffle": self.shuffle}
+        configuration = {**settings, "typesize": 2, "blocksize": 0}
         return {"name": "blosc", "configuration": configuration} if self.compressed else None
 
-    def codecs(self) -> list[dict[str, Any]]:
-        """The ``codecs`` of zarr.json."""
+    def zarr_json(self) -> dict[str, Any]:
+        """The array's metadata, as tensorstore takes it."""
         blosc = self.blosc()
         little = {"name": "bytes", "configuration": {"endian": "little"}}
         sharding = {
@@ -101,7 +98,12 @@ class Case:
             "index_codecs": [little, {"name": "crc32c"}],
             "index_location": "end",
         }
-        return [{"name": "sharding_indexed", "configuration": sharding}]
+        return {
+            "shape": list(self.shape_of_array),
+            "data_type": "uint16",
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(self.shard)}},
+            "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
+        }
 
     @property
     def pixels(self) -> tuple[Any, ...]:
@@ -132,12 +134,43 @@ class Case:
 
     @classmethod
     def from_json(cls, text: str) -> Case:
-        facts: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in json.loads(text).items()
-        }
+        facts: dict[str, Any] = json.loads(text)
+        facts |= {name: tuple(value) for name, value in facts.items() if isinstance(value, list)}
         return cls(**facts)
 
 
-def load_frames(path: Path, case: Case) -> Frames:
-    """The frames that the parent drew, in this process's own memory."""
-    return np.fromfile(path, np.uint16).reshape(case.distinct, *case.shape)
+@contextmanager
+def saved(frames: Frames) -> Iterator[Path]:
+    """A file of the frames, in memory that every process can read."""
+    with tempfile.NamedTemporaryFile(prefix="shardwright-frames-", dir="/dev/shm") as file:
+        frames.tofile(file)
+        file.flush()
+        yield Path(file.name)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A figure of a part, of the name ``measure`` in its rows, and what is asked of it: at least or at most
+    ``limit``."""
+
+    measure: str
+    text: str
+    limit: float
+    at_least: bool = False
+
+
+def outcome(asked: Any, value: float, least: float, most: float, **where: Any) -> dict[str, Any]:
+    """A figure as the record keeps it, with six digits. ``asked``: an ``Asked`` or a ratio of a comparison.
+    ``where``: name, measured_in, headline, ours, against."""
+    digits = {name: float(f"{one:.6g}") for name, one in (("value", value), ("least", least), ("most", most))}
+    return {**where, "asked": asked.text, **digits, "limit": asked.limit, "at_least": asked.at_least}
+
+
+def percentiles(values: np.ndarray) -> dict[str, float]:
+    """p50, p99, p99.9 and the largest."""
+    p50, p99, p99_9 = np.percentile(values, [50, 99, 99.9])
+    return {"p50": float(p50), "p99": float(p99), "p99_9": float(p99_9), "max": float(values.max())}
+
+
+def least_and_most(values: list[float]) -> dict[str, float]:
+    return {"least": round(min(values), 4), "most": round(max(values), 4)}

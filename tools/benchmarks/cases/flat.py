@@ -1,26 +1,26 @@
-"""The part ``flat``: does a frame cost the same after a million frames and a thousand shards? tools/bench
-flat.
+"""The part ``flat``: the cost of a frame after a million frames and a thousand shards, against that of a new
+acquisition.
 
 Two writers of small frames, each with processes of its own: an old one, which has written ``AGE_SHARDS``
 shards into one acquisition, and a young one, which begins a new acquisition in each round. Rounds alternate;
 each sends ``LEAD_IN_SHARDS`` and then, timed until all is durable, ``WINDOW_SHARDS``. Time and CPU are ratios
 of old to young; memory is that of the old writer's processes against their own after the first
-``FIRST_SHARDS``. In memory, since what is asked is what the writer does, and a disk varies by more than 5 %.
+``FIRST_SHARDS``. In memory, since a disk varies by more than 5 %.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.testbed import Camera, Places, Rig, Usage, rig, saved
-from shardwright import ArraySpec
+from benchmarks.processes import Usage, say
+from benchmarks.testbed import Camera, Places, Testbed, testbed
 
-from . import Case
+from . import Asked, Case, least_and_most, saved
 
 SHARD_FRAMES = 1000
 AGE_SHARDS = 1000
@@ -34,12 +34,24 @@ WAYS = tuple(ROUNDS)
 CASE = Case(
     frames=SHARD_FRAMES, distinct=500, shape=(32, 32), chunk=(100, 32, 32), shard=(SHARD_FRAMES, 32, 32)
 )
-
-Say = Callable[[str], None]
+ASKED = (
+    Asked("time_of_young", "time per frame after a million frames and a thousand shards: within 5 %", 1.05),
+    Asked("cpu_of_young", "CPU per frame after them: within 5 %", 1.05),
+    Asked("memory_of_young", "memory after them: within 5 %", 1.05),
+)
+COLUMNS = {
+    "us old": "us_per_frame_old",
+    "us young": "us_per_frame_young",
+    "time": "time_of_young",
+    "least": "time_of_young_spread.least",
+    "most": "time_of_young_spread.most",
+    "CPU": "cpu_of_young",
+    "memory": "memory_of_young",
+}
 
 
 @dataclass
-class Writer:
+class AgeingWriter:
     """A camera, and all processes of which it is one."""
 
     camera: Camera
@@ -52,42 +64,33 @@ class Writer:
 
     def open(self) -> None:
         self.acquisitions += 1
-        self.camera.open(self.root / f"flat-{self.acquisitions}.ome.zarr", self.spec())
+        self.camera.open(self.root / f"flat-{self.acquisitions}.ome.zarr", CASE.spec())
 
     def send(self, shards: int) -> None:
-        self.camera.ask(do="send", frames=shards * SHARD_FRAMES, rate_hz=None)
-        self.camera.ask(do="flush")
+        self.camera.send(shards * SHARD_FRAMES)
+        self.camera.ask("flush")
 
     def timed(self) -> None:
         """The window, after its lead-in."""
         self.send(LEAD_IN_SHARDS)
         before = Usage.of(self.pids)
-        begin_ns = self.camera.ask(do="send", frames=WINDOW_SHARDS * SHARD_FRAMES, rate_hz=None)["begin_ns"]
-        end_ns = self.camera.ask(do="flush")["end_ns"]
+        begin_ns = self.camera.send(WINDOW_SHARDS * SHARD_FRAMES)["begin_ns"]
+        end_ns = self.camera.ask("flush")["end_ns"]
         self.seconds.append((end_ns - begin_ns) / 1e9)
         self.cpu_s.append(Usage.of(self.pids).cpu_s - before.cpu_s)
 
     def remember_memory(self) -> None:
         self.memory_bytes.append(Usage.of(self.pids).memory_bytes)
 
-    @staticmethod
-    def spec() -> ArraySpec:
-        return CASE.spec()
-
 
 def measure(
-    places: Places,
-    quick: bool,
-    say: Say,
-    *,
-    age_shards: int | None = None,
-    rounds: Mapping[str, int] | None = None,
+    places: Places, quick: bool, *, age_shards: int | None = None, rounds: Mapping[str, int] | None = None
 ) -> dict[str, Any]:
     """One row for each way to write."""
     age_shards = age_shards or (2 * FIRST_SHARDS if quick else AGE_SHARDS)
     rounds = rounds or (dict.fromkeys(WAYS, 2) if quick else ROUNDS)
     with saved(CASE.draw()) as frames, ExitStack() as stack:
-        here = stack.enter_context(rig(places.memory / "flat"))
+        here = stack.enter_context(testbed(places.memory / "flat"))
         old = {way: _writer(here, frames, way, "old") for way in WAYS}
         young = {way: _writer(here, frames, way, "young") for way in WAYS}
         say(f"{age_shards} shards of {SHARD_FRAMES} frames each make two writers old")
@@ -111,84 +114,55 @@ def measure(
             receipt = writer.camera.close_acquisition()["receipt"]
             shards = age_shards + rounds[way] * (LEAD_IN_SHARDS + WINDOW_SHARDS)
             assert receipt["frames_durable"] == SHARD_FRAMES * shards, "every frame is durable"
-    sizes = {
+    settings = {
         "shape": list(CASE.shape),
         "shard_frames": SHARD_FRAMES,
         "age_shards": age_shards,
         "window_shards": WINDOW_SHARDS,
+        "rounds": dict(rounds),
     }
-    settings = {**sizes, "rounds": dict(rounds)}
     return {"settings": settings, "rows": [row(way, old[way], young[way]) for way in WAYS]}
 
 
-def _writer(here: Rig, frames: Path, way: str, age: str) -> Writer:
+def _writer(here: Testbed, frames: Path, way: str, age: str) -> AgeingWriter:
     daemon = here.daemon(name=f"daemon-{age}") if way == "daemon-shm" else None
-    camera = here.camera(frames, (CASE.distinct, *CASE.shape), daemon)
+    camera = here.camera(frames, CASE, daemon)
     root = here.folder / f"in-process-{age}"
     root.mkdir(exist_ok=True)
-    return Writer(camera, [camera.pid] if daemon is None else [daemon.pid, camera.pid], root)
+    return AgeingWriter(camera, [camera.pid] if daemon is None else [daemon.pid, camera.pid], root)
 
 
-def _grow_old(writers: list[Writer], age_shards: int) -> None:
+def _grow_old(writers: list[AgeingWriter], age_shards: int) -> None:
     """All at once: nothing is timed yet. The first sample of the memory is that of the first shards."""
-    pieces = [FIRST_SHARDS] + [
-        (age_shards - FIRST_SHARDS) * (i + 1) // SAMPLES - (age_shards - FIRST_SHARDS) * i // SAMPLES
-        for i in range(SAMPLES)
-    ]
+    rest = age_shards - FIRST_SHARDS
+    pieces = [rest * (i + 1) // SAMPLES - rest * i // SAMPLES for i in range(SAMPLES)]
     for writer in writers:
         writer.open()
-    for shards in pieces:
+    for shards in (FIRST_SHARDS, *pieces):
         for writer in writers:
-            writer.camera.say(do="send", frames=shards * SHARD_FRAMES, rate_hz=None)
+            writer.camera.begin("send", frames=shards * SHARD_FRAMES)
         for writer in writers:
             writer.camera.answer()
-            writer.camera.ask(do="flush")
+            writer.camera.ask("flush")
             writer.remember_memory()
 
 
-def row(way: str, old: Writer, young: Writer) -> dict[str, Any]:
+def row(way: str, old: AgeingWriter, young: AgeingWriter) -> dict[str, Any]:
     """CPU time comes in hundredths of a second, so that sums are compared; time within each round."""
     times = [mine / theirs for mine, theirs in zip(old.seconds, young.seconds, strict=True)]
     cpus = [mine / theirs for mine, theirs in zip(old.cpu_s, young.cpu_s, strict=True)]
-    window = WINDOW_SHARDS * SHARD_FRAMES
-    cpu_of_young = sum(old.cpu_s) / sum(young.cpu_s)
-    first, last = old.memory_bytes[0], old.memory_bytes[-1]
-    us_old, us_young = (median(writer.seconds) / window * 1e6 for writer in (old, young))
+    us_old, us_young = (
+        median(writer.seconds) / (WINDOW_SHARDS * SHARD_FRAMES) * 1e6 for writer in (old, young)
+    )
     return {
         "name": way,
         "headline": True,
         "us_per_frame_old": us_old,
         "us_per_frame_young": us_young,
         "time_of_young": median(times),
-        "time_of_young_spread": {"least": round(min(times), 4), "most": round(max(times), 4)},
-        "cpu_of_young": cpu_of_young,
-        "cpu_of_young_spread": {"least": round(min(cpus), 4), "most": round(max(cpus), 4)},
-        "memory_of_young": last / first,
+        "time_of_young_spread": least_and_most(times),
+        "cpu_of_young": sum(old.cpu_s) / sum(young.cpu_s),
+        "cpu_of_young_spread": least_and_most(cpus),
+        "memory_of_young": old.memory_bytes[-1] / old.memory_bytes[0],
         "memory_bytes": old.memory_bytes,
-        "says": {
-            "time_of_young": f"{us_old:.1f} us a frame against {us_young:.1f} ({median(times) - 1:+.1%})",
-            "cpu_of_young": f"{sum(old.cpu_s) / len(old.cpu_s) / window * 1e6:.1f} us of CPU a frame "
-            f"({cpu_of_young - 1:+.1%})",
-            "memory_of_young": f"{last / 2**20:.1f} MiB against {first / 2**20:.1f} "
-            f"({last / first - 1:+.1%})",
-        },
     }
-
-
-def text(part: dict[str, Any]) -> str:
-    settings = part["settings"]
-    frames = settings["age_shards"] * settings["shard_frames"]
-    head = f"{'':<14}{'us old':>8}{'us young':>10}{'time':>8}{'least':>8}{'most':>8}{'CPU':>8}{'rounds':>8}{'MiB first':>11}{'MiB last':>10}"  # noqa: E501
-    lines = [
-        f"after {frames:,} frames and {settings['age_shards']:,} shards, old against young",
-        "",
-        head,
-        "-" * len(head),
-    ]
-    for one in part["rows"]:
-        spread, (first, *_, last) = one["time_of_young_spread"], one["memory_bytes"]
-        lines.append(
-            f"{one['name']:<14}{one['us_per_frame_old']:>8.1f}{one['us_per_frame_young']:>10.1f}{one['time_of_young']:>8.3f}{spread['least']:>8.3f}"
-            f"{spread['most']:>8.3f}{one['cpu_of_young']:>8.3f}{settings['rounds'][one['name']]:>8}{first / 2**20:>11.1f}{last / 2**20:>10.1f}"  # noqa: E501
-        )
-    return "\n".join(lines)

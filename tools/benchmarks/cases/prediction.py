@@ -1,9 +1,8 @@
-"""The part ``prediction``: is ``shardwright plan --measure`` right about the rate that this machine then
-holds? tools/bench prediction.
+"""The part ``prediction``: the rate that ``shardwright plan --measure`` predicts, against the rate that the
+machine then holds.
 
 In each round the plan measures and predicts, then a camera sends the same frames through a daemon that holds
-the same array, and its rate counts from when the ring is full until all is sealed and durable. The middle of
-the rounds' deviations is held against the limit.
+the same array, and its rate counts from when the ring is full until all is sealed and durable.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,22 +18,21 @@ from typing import Any
 import numpy as np
 import yaml
 
-from benchmarks.processes import ANSWER_LIMIT_S, ProcessFailedError
-from benchmarks.testbed import Camera, Places, delete_stores, rig, saved
+from benchmarks.processes import ANSWER_LIMIT_S, ProcessFailedError, say
+from benchmarks.testbed import Camera, Places, delete_stores, testbed
 from shardwright.acquire.limits import Limits, default_threads
 
-from . import Case, Frames
+from . import Asked, Case, Frames, least_and_most, saved
 
 ROUNDS = 3
 PLAN_SECONDS = 10.0
 SHARDS = 6
-STREAM = "bench"
-
-Say = Callable[[str], None]
+ASKED = (Asked("off_by", "shardwright plan --measure: within 15 % of what is then held", 0.15),)
+COLUMNS = {"off by": "off_by", "least": "off_by_spread.least", "most": "off_by_spread.most"}
 
 
 def measure(
-    places: Places, quick: bool, say: Say, *, case: Case | None = None, plan_seconds: float | None = None
+    places: Places, quick: bool, *, case: Case | None = None, plan_seconds: float | None = None
 ) -> dict[str, Any]:
     """One row. ``case``: another one than the record's, for tests."""
     case, rounds = case or Case(), 1 if quick else ROUNDS
@@ -44,33 +41,28 @@ def measure(
     predicted: list[float] = []
     held: list[float] = []
     binds: list[str] = []
-    with saved(frames) as file, rig(places.disk / "prediction") as here:
-        daemon = here.daemon()
-        camera = here.camera(file, (case.distinct, *case.shape), daemon)
-        rate(camera, case, SHARDS)  # warms up
+    with saved(frames) as file, testbed(places.disk / "prediction") as here:
+        camera = here.camera(file, case, here.daemon())
+        _held_bytes_per_s(camera, case)  # warms up
         for number in range(rounds):
             delete_stores(here.folder / "daemon")
             found = planned(here.folder / "plan", frames, case, seconds)
             predicted.append(found["predicted_bytes_per_s"])
             binds.append(found["binds"])
-            held.append(rate(camera, case, SHARDS))
-            say(
-                f"round {number + 1} of {rounds}: predicted {predicted[-1] / 1e9:.2f} GB/s, held "
-                f"{held[-1] / 1e9:.2f}"
-            )
-    return {
-        "settings": {"plan_seconds": seconds, "shards": SHARDS, "rounds": rounds},
-        "rows": [row(predicted, held, binds)],
-    }
+            held.append(_held_bytes_per_s(camera, case))
+            both = f"predicted {predicted[-1] / 1e9:.2f} GB/s, held {held[-1] / 1e9:.2f}"
+            say(f"round {number + 1} of {rounds}: {both}")
+    settings = {"plan_seconds": seconds, "shards": SHARDS, "rounds": rounds}
+    return {"settings": settings, "rows": [row(predicted, held, binds)]}
 
 
 def planned(folder: Path, frames: Frames, case: Case, seconds: float) -> dict[str, Any]:
-    """What the command says of the one stream. Raises ``ProcessFailedError``."""
+    """The command's answer on the one stream. Raises ``ProcessFailedError``."""
     (folder / "data").mkdir(parents=True, exist_ok=True)
     config = {
         "output": {"root": "./data"},
         "ingest": {"endpoints": ["ipc://./in.sock"]},
-        "streams": [{"name": STREAM, "array": case.spec().model_dump(mode="json")}],
+        "streams": [{"name": "bench", "array": case.spec().model_dump(mode="json")}],
     }
     (folder / "rig.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     np.save(folder / "frames.npy", frames)
@@ -86,21 +78,19 @@ def planned(folder: Path, frames: Frames, case: Case, seconds: float) -> dict[st
     return stream
 
 
-def rate(camera: Camera, case: Case, shards: int) -> float:
-    """Raw bytes a second, once two shards have filled the ring between the camera and the disk; what waits
-    there then is stored in this time, too."""
+def _held_bytes_per_s(camera: Camera, case: Case) -> float:
+    """Raw bytes a second, once two shards have filled the ring between the camera and the disk; the frames
+    that wait there then are stored in this time, too."""
     camera.open(Path("held"), case.spec())
-    camera.ask(do="send", frames=2 * case.shard[0], rate_hz=None)
-    begin_ns = camera.ask(do="send", frames=shards * case.shard[0], rate_hz=None)["begin_ns"]
+    camera.send(2 * case.shard[0])
+    begin_ns = camera.send(SHARDS * case.shard[0])["begin_ns"]
     seconds = float(camera.close_acquisition()["end_ns"] - begin_ns) / 1e9
-    frames = shards * case.shard[0] + Limits.derive(case.spec(), threads=default_threads()).ring_frames
+    frames = SHARDS * case.shard[0] + Limits.derive(case.spec(), threads=default_threads()).ring_frames
     return frames * case.raw_bytes / case.frames / seconds
 
 
 def row(predicted: list[float], held: list[float], binds: list[str]) -> dict[str, Any]:
     off = [abs(guess / truth - 1) for guess, truth in zip(predicted, held, strict=True)]
-    ratios = [guess / truth for guess, truth in zip(predicted, held, strict=True)]
-    guess, truth = median(predicted) / 1e9, median(held) / 1e9
     return {
         "name": "disk",
         "headline": True,
@@ -108,27 +98,5 @@ def row(predicted: list[float], held: list[float], binds: list[str]) -> dict[str
         "held_gb_per_s": [float(f"{value / 1e9:.6g}") for value in held],
         "binds": binds,
         "off_by": median(off),
-        "off_by_spread": {"least": round(min(off), 4), "most": round(max(off), 4)},
-        "says": {
-            "off_by": f"predicted {guess:.2f} GB/s, held {truth:.2f}: {min(ratios):.2f} to "
-            f"{max(ratios):.2f} of it; {most_often(binds)} binds"
-        },
+        "off_by_spread": least_and_most(off),
     }
-
-
-def most_often(names: list[str]) -> str:
-    """The one that is named most often."""
-    return max(names, key=names.count)
-
-
-def text(part: dict[str, Any]) -> str:
-    (one,) = part["rows"]
-    lines = [f"{'round':<8}{'predicted GB/s':>16}{'held GB/s':>12}  binds", "-" * 50]
-    rounds = zip(one["predicted_gb_per_s"], one["held_gb_per_s"], one["binds"], strict=True)
-    return "\n".join(
-        lines
-        + [
-            f"{number:<8}{guess:>16.2f}{truth:>12.2f}  {binds}"
-            for number, (guess, truth, binds) in enumerate(rounds, 1)
-        ]
-    )

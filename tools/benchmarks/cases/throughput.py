@@ -1,41 +1,55 @@
-"""The table of the record: what is compared with whom, and which figure is asked of it. Nothing here runs
-anything.
+"""The comparisons of writers, and the ratios between contenders that are asked of them.
 
     Comparison   writers of the same frames in one interleaved run; its name is CASE/SCENE/PLACE
-    Asked        one figure that is asked of a case, and which contenders prove it
-    LIMITS       what is asked of the parts that are no comparison (latency, small, cameras, overload, flat,
-                 prediction)
+    Ratio        one figure that is asked of a case, and the contenders that it relates
 
 Two places: ``disk`` is the folder that the bench was given, with the noise of its disk; ``no-disk`` is a
-filesystem in memory, where a writer's own cost shows. What is asked is judged on the disk and in the headline
-scene; the other rows stand beside it.
+filesystem in memory, where a writer's own cost shows. Headlines are the figures on the disk in the headline
+scene; the others stand beside them.
+
+Ratios are taken within each round and their median counts: both sides saw the same minute of the machine.
+Where the best of several is meant (our backends, the disk floors), the one with the best median is taken for
+all rounds: the best of each round would be the luck of a noisy disk.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from statistics import median
 from typing import Any, Literal
 
 from benchmarks.contest import Entry
+from benchmarks.peers import CONTENDERS
 
-from . import HEADLINE_SCENE, SCENES, Case
+from . import HEADLINE_SCENE, SCENES, Case, outcome
 
 Place = Literal["disk", "no-disk"]
 PLACES: tuple[Place, ...] = ("disk", "no-disk")
 Measure = Literal["gb_per_s", "cpu_s_per_gb", "memory_bytes"]
+Row = dict[str, Any]
 
 # the first takes what `io: auto` means here
 BACKENDS = ("shardwright", "shardwright-mmap", "shardwright-pwrite")
+DAEMONS = ("daemon-shm", "daemon-message")
 DISK_FLOORS = ("floor-direct", "floor-pwrite", "floor-mmap")
 KERNEL_FLOOR = "floor-kernel"
 TOGETHER_FLOOR = "floor-together"  # both at once, and the copy of each frame: lower than either alone
 PEERS = ("acquire-zarr", "tensorstore", "zarrs", "zarr-python")
-SLOW_ROUNDS = {"zarrs": 2, "zarr-python": 2}  # they take half of all time, and are far from every limit
+SLOW_ROUNDS = {"zarrs": 2, "zarr-python": 2}  # they take half of all time
 SMALL_CHUNK = (8, 64, 64)
 SMALL = "-64KiB"  # after the name of a contender that writes chunks of SMALL_CHUNK in the same run
 _FLOORS = (KERNEL_FLOOR, *DISK_FLOORS)
+COLUMNS = {
+    "GB/s": "gb_per_s.median",
+    "least": "gb_per_s.least",
+    "most": "gb_per_s.most",
+    "CPU s/GB": "cpu_s_per_gb.median",
+    "cores": "cores_used",
+    "memory MiB": "memory_bytes",
+    "plan MiB": "planned_memory_bytes",
+    "ratio": "ratio",
+}
 
 
 @dataclass(frozen=True)
@@ -48,7 +62,7 @@ class Comparison:
     contenders: tuple[str, ...]
     frames: int
     rounds: int
-    settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -59,13 +73,14 @@ class Comparison:
         return self.scene == HEADLINE_SCENE and self.place == "disk"
 
     def entries(self, frames: int | None = None) -> list[Entry]:
-        """Who takes part; ``frames`` in place of this comparison's own."""
+        """The contenders; ``frames`` in place of this comparison's own."""
         case = Case(**{"frames": frames or self.frames, "scene": self.scene, **self.settings})
-        small = replace(case, chunk=_at_most(SMALL_CHUNK, case.chunk))
+        depth, rows, columns = map(min, case.chunk, SMALL_CHUNK)
+        small = replace(case, chunk=(depth, rows, columns))
         return [
             Entry(
                 label,
-                label.removesuffix(SMALL),
+                CONTENDERS[label.removesuffix(SMALL)],
                 small if label.endswith(SMALL) else case,
                 SLOW_ROUNDS.get(label),
             )
@@ -73,31 +88,20 @@ class Comparison:
         ]
 
 
-def _at_most(chunk: tuple[int, int, int], most: tuple[int, int, int]) -> tuple[int, int, int]:
-    return min(chunk[0], most[0]), min(chunk[1], most[1]), min(chunk[2], most[2])
-
-
 def _comparisons() -> tuple[Comparison, ...]:
-    """Every case on the disk and without one, lz4 and zstd in the other scene as well; slow peers only where
-    they are asked for, all backends where any may be the best: the whole record takes half an hour. Where the
-    most is asked a round has 4.3 GB: of 2 GB, which ours write in 0.8 s, a sixth is the beginning and the end
-    of an acquisition."""
-    zstd = MappingProxyType({"cname": "zstd"})
-    plain = MappingProxyType({"cname": "none"})
-    daemons = ("daemon-shm", "daemon-message")
+    """Every case on the disk and without one, lz4 and zstd in the other scene as well; slow peers once, all
+    backends where any may be the best: the whole record takes half an hour. In the first a round has 4.3 GB:
+    of 2 GB, which ours write in 0.8 s, a sixth is the beginning and the end of an acquisition."""
+    zstd, plain = {"cname": "zstd"}, {"cname": "none"}
     few = ("shardwright", "daemon-shm", "acquire-zarr", KERNEL_FLOOR, "floor-direct")
     of_zstd = ("shardwright", *PEERS[:2], KERNEL_FLOOR, "floor-direct")
     # mapped is the dearest way to write the most bytes
     unpacked = ("shardwright", "shardwright-pwrite", "acquire-zarr", *DISK_FLOORS[:2])
-    small = (
-        "shardwright",
-        "shardwright" + SMALL,
-        *(floor + SMALL for floor in (KERNEL_FLOOR, "floor-direct")),
-    )
+    small = ("shardwright", *(name + SMALL for name in ("shardwright", KERNEL_FLOOR, "floor-direct")))
     here, there = SCENES
     return (
-        Comparison("lz4", here, "disk", (*BACKENDS, *daemons, *PEERS, *_FLOORS, TOGETHER_FLOOR), 512, 4),
-        Comparison("lz4", here, "no-disk", (*BACKENDS, *daemons, *PEERS[:2], *_FLOORS), 128, 4),
+        Comparison("lz4", here, "disk", (*BACKENDS, *DAEMONS, *PEERS, *_FLOORS, TOGETHER_FLOOR), 512, 4),
+        Comparison("lz4", here, "no-disk", (*BACKENDS, *DAEMONS, *PEERS[:2], *_FLOORS), 128, 4),
         Comparison("lz4", there, "disk", (*few, TOGETHER_FLOOR), 128, 3),
         Comparison("lz4", there, "no-disk", few, 128, 3),
         Comparison("zstd", here, "disk", (*of_zstd, TOGETHER_FLOOR), 128, 4, zstd),
@@ -114,14 +118,10 @@ COMPARISONS: tuple[Comparison, ...] = _comparisons()
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A figure: the best of ``ours`` against the best of ``against`` (each peer by itself where ``each``),
-    within each round.
-
-    Speeds must be at least ``limit`` times, costs at most; ``plan`` stands for the memory that ours planned.
-    ``lower_of_floors``: against the lower of the kernel-only floor and the best disk-only floor. ``text``
-    says it for people.
-    """
+class Ratio:
+    """A figure: the best of ``ours`` to the best of ``against`` (to each by itself where ``each``). Speeds
+    are asked to be at least ``limit`` times those, costs at most; ``plan`` stands for the memory that ours
+    planned. ``lower_of_floors``: to the lower of the kernel floor and the best disk floor."""
 
     name: str
     text: str
@@ -138,150 +138,99 @@ class Asked:
         return self.measure == "gb_per_s"
 
 
-ASKED: tuple[Asked, ...] = (
-    Asked("in process", "at least 4x acquire-zarr", "lz4", BACKENDS, ("acquire-zarr",), 4.0),
-    Asked(
-        "in process, of its floor",
-        "at least 85 % of the lower floor",
-        "lz4",
-        BACKENDS,
-        _FLOORS,
-        0.85,
-        lower_of_floors=True,
-    ),
-    Asked("daemon, shared memory", "at least 85 % of in-process", "lz4", ("daemon-shm",), BACKENDS, 0.85),
-    Asked(
-        "daemon, pixels in messages",
-        "at least 1.5x acquire-zarr in-process",
-        "lz4",
-        ("daemon-message",),
-        ("acquire-zarr",),
-        1.5,
-    ),
-    Asked(
-        "zstd-1",
-        "at least 3x acquire-zarr and tensorstore",
-        "zstd",
-        ("shardwright",),
-        PEERS[:2],
-        3.0,
-        each=True,
-    ),
-    Asked("uncompressed", "at least 2x acquire-zarr", "uncompressed", BACKENDS[::2], ("acquire-zarr",), 2.0),
-    Asked(
-        "uncompressed, of its floor",
-        "at least 85 % of the disk-only floor",
-        "uncompressed",
-        BACKENDS[::2],
-        DISK_FLOORS[:2],
-        0.85,
-    ),
-    Asked(
-        "inner chunks of 64 KiB",
-        "at least 60 % of the 2 MiB figure",
-        "small-chunks",
-        ("shardwright" + SMALL,),
-        ("shardwright",),
-        0.6,
-    ),
-    Asked(
-        "CPU seconds per GB, in process",
-        "below every peer",
-        "lz4",
-        ("shardwright",),
-        PEERS,
-        1.0,
-        "cpu_s_per_gb",
-        each=True,
-    ),
-    Asked(
-        "CPU seconds per GB, daemon and camera",
-        "below every peer",
-        "lz4",
-        ("daemon-shm",),
-        PEERS,
-        1.0,
-        "cpu_s_per_gb",
-        each=True,
-    ),
-    Asked(
-        "peak memory, in process",
-        "at most the plan, below acquire-zarr",
-        "lz4",
-        ("shardwright",),
-        ("plan", "acquire-zarr"),
-        1.0,
-        "memory_bytes",
-        each=True,
-    ),
-    Asked(
-        "peak memory, daemon",
-        "at most the plan, below acquire-zarr",
-        "lz4",
-        ("daemon-shm",),
-        ("plan", "acquire-zarr"),
-        1.0,
-        "memory_bytes",
-        each=True,
-    ),
-    Asked(
-        "peak memory, daemon, pixels in messages",
-        "at most the plan, below acquire-zarr",
-        "lz4",
-        ("daemon-message",),
-        ("plan", "acquire-zarr"),
-        1.0,
-        "memory_bytes",
-        each=True,
-    ),
-)
+def _ratios() -> tuple[Ratio, ...]:
+    acquire, unpacked, small = ("acquire-zarr",), BACKENDS[::2], ("shardwright" + SMALL,)
+    of_floor = "at least 85 % of the lower floor"
+    of_disk = "at least 85 % of the disk-only floor"
+    messages = "at least 1.5x acquire-zarr in-process"
+    both = "at least 3x acquire-zarr and tensorstore"
+    speeds = (
+        Ratio("in process", "at least 4x acquire-zarr", "lz4", BACKENDS, acquire, 4.0),
+        Ratio("in process, of its floor", of_floor, "lz4", BACKENDS, _FLOORS, 0.85, lower_of_floors=True),
+        Ratio("daemon, shared memory", "at least 85 % of in-process", "lz4", DAEMONS[:1], BACKENDS, 0.85),
+        Ratio("daemon, pixels in messages", messages, "lz4", DAEMONS[1:], acquire, 1.5),
+        Ratio("zstd-1", both, "zstd", BACKENDS[:1], PEERS[:2], 3.0, each=True),
+        Ratio("uncompressed", "at least 2x acquire-zarr", "uncompressed", unpacked, acquire, 2.0),
+        Ratio("uncompressed, of its floor", of_disk, "uncompressed", unpacked, DISK_FLOORS[:2], 0.85),
+        Ratio(
+            "inner chunks of 64 KiB",
+            "at least 60 % of the 2 MiB figure",
+            "small-chunks",
+            small,
+            BACKENDS[:1],
+            0.6,
+        ),
+    )
+    cpu = (("in process", "shardwright"), ("daemon and camera", "daemon-shm"))
+    memory = (*cpu[:1], ("daemon", "daemon-shm"), ("daemon, pixels in messages", "daemon-message"))
+    below, planned = "below every peer", "at most the plan, below acquire-zarr"
+    return (
+        *speeds,
+        *(
+            Ratio(f"CPU seconds per GB, {way}", below, "lz4", (name,), PEERS, 1.0, "cpu_s_per_gb", each=True)
+            for way, name in cpu
+        ),
+        *(
+            Ratio(f"peak memory, {way}", planned, "lz4", (name,), ("plan", *acquire), 1.0, "memory_bytes")
+            for way, name in memory
+        ),
+    )
 
 
-@dataclass(frozen=True)
-class Limit:
-    """What is asked of one number of a part. ``least`` or ``most`` is None."""
-
-    part: str
-    measure: str
-    text: str
-    least: float | None = None
-    most: float | None = None
+RATIOS: tuple[Ratio, ...] = _ratios()
 
 
-LIMITS: tuple[Limit, ...] = (
-    Limit(
-        "latency",
-        "p99_9_of_period",
-        "append at 80 % of the sustainable rate: p99.9 below one frame period",
-        most=1.0,
-    ),
-    Limit(
-        "latency",
-        "worst_rollover_of_median",
-        "no append around a shard's change above 2x the median",
-        most=2.0,
-    ),
-    Limit("small", "rate_of_asked", "128x128 at 20,000 frames/s through the daemon: held", least=0.99),
-    Limit("small", "frames_lost", "and none is lost", most=0.0),
-    Limit("cameras", "of_one_stream", "four streams at once: at least 90 % of one stream's total", least=0.9),
-    Limit(
-        "overload",
-        "taken_of_due",
-        "degrade: a camera faster than the codec (1.5x) need not wait: 99 % of its frames in time",
-        least=0.99,
-    ),
-    Limit("overload", "frames_lost", "and none is lost", most=0.0),
-    Limit(
-        "flat",
-        "time_of_young",
-        "time per frame after a million frames and a thousand shards: within 5 %",
-        most=1.05,
-    ),
-    Limit("flat", "cpu_of_young", "CPU per frame after them: within 5 %", most=1.05),
-    Limit("flat", "memory_of_young", "memory after them: within 5 %", most=1.05),
-    Limit("prediction", "off_by", "shardwright plan --measure: within 15 % of what is then held", most=0.15),
-)
-PARTS: tuple[str, ...] = tuple(dict.fromkeys(limit.part for limit in LIMITS))
+def outcomes_of(rows: list[Row], comparison: Comparison) -> list[dict[str, Any]]:
+    """Each figure that this comparison gives; one whose contenders failed or did not run has none."""
+    table = {row["name"]: row for row in rows if "error" not in row}
+    found = []
+    for ratio in RATIOS:
+        ours = _best(ratio.ours, table)
+        # Pages of files in memory count as a writer's own: there peak memory says nothing.
+        in_memory = ratio.measure == "memory_bytes" and comparison.place == "no-disk"
+        if ratio.case != comparison.case or ours is None or in_memory:
+            continue
+        for against, values in _values(ratio, table, ours):
+            where = {"measured_in": comparison.name, "headline": comparison.is_headline}
+            names = {"name": ratio.name, "ours": ours, "against": against}
+            found.append(outcome(ratio, median(values), min(values), max(values), **names, **where))
+    return found
+
+
+def _best(names: tuple[str, ...], table: dict[str, Row]) -> str | None:
+    """The fastest of those that ran."""
+    ran = (name for name in names if name in table)
+    return max(ran, key=lambda name: float(table[name]["gb_per_s"]["median"]), default=None)
+
+
+def _values(ratio: Ratio, table: dict[str, Row], ours: str) -> list[tuple[str, list[float]]]:
+    """For each that ours is compared with, its name and the ratio of each round. A peak of memory has no
+    rounds; one of nothing is left out, since there was too little to do."""
+    if ratio.measure == "memory_bytes":
+        peaks = {name: table[name]["memory_bytes"] for name in ratio.against if name in table}
+        peaks = {"plan": table[ours]["planned_memory_bytes"], **peaks}
+        return [(name, [table[ours]["memory_bytes"] / peak]) for name, peak in peaks.items() if peak > 0]
+    if ratio.lower_of_floors:
+        floors = [_best((KERNEL_FLOOR,), table), _best(DISK_FLOORS, table)]
+        sides = [] if None in floors else [floors]
+    elif ratio.each:
+        sides = [[name] for name in ratio.against if name in table]
+    else:
+        best = _best(ratio.against, table)
+        sides = [] if best is None else [[best]]
+    found = []
+    for names in sides:
+        own, *others = [table[name][ratio.measure] for name in (ours, *names) if name]
+        rounds = zip(own["rounds"], *(other["rounds"] for other in others), strict=False)
+        lowest = min(names, key=lambda name: float(table[str(name)][ratio.measure]["median"]))
+        found.append((str(lowest), [mine / min(theirs) for mine, *theirs in rounds]))
+    return found
+
+
+def names_to_choose(parts: tuple[str, ...]) -> list[str]:
+    """The names that ``--only`` takes."""
+    levels = ("/".join(c.name.split("/")[:level]) for level in (1, 2, 3) for c in COMPARISONS)
+    return [*dict.fromkeys(levels), *parts]
 
 
 def chosen_comparisons(only: list[str] | None) -> list[Comparison]:
@@ -289,17 +238,3 @@ def chosen_comparisons(only: list[str] | None) -> list[Comparison]:
     return [
         c for c in COMPARISONS if only is None or any(f"{c.name}/".startswith(f"{name}/") for name in only)
     ]
-
-
-def chosen_parts(only: list[str] | None) -> list[str]:
-    return [part for part in PARTS if only is None or part in only]
-
-
-def names_to_choose() -> list[str]:
-    """What ``--only`` takes."""
-    levels = (
-        *(c.case for c in COMPARISONS),
-        *(f"{c.case}/{c.scene}" for c in COMPARISONS),
-        *(c.name for c in COMPARISONS),
-    )
-    return [*dict.fromkeys(levels), *PARTS]

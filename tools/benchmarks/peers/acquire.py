@@ -6,7 +6,7 @@ from pathlib import Path
 
 import acquire_zarr as aqz
 
-from benchmarks.peers.contender import Contender, check_last_shard, tree_bytes
+from benchmarks.peers import Contender, check_last_shard, tree_bytes
 
 COMPRESSION = {"lz4": aqz.CompressionCodec.BLOSC_LZ4, "zstd": aqz.CompressionCodec.BLOSC_ZSTD}
 SHUFFLE = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.peers.contender import Contender
+from benchmarks.peers import Contender
 from shardwright.acquire.limits import default_threads
 
-from .encoder import SlabKernel
+from .kernel_floor import SlabKernel
 
 PAGE_BYTES = 4096
 TASK_BYTES = 2 << 20  # raw bytes of one task: small chunks are handed out by the dozen

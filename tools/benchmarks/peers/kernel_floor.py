@@ -6,10 +6,67 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
+from numcodecs.blosc import Blosc
 
-from benchmarks.peers.contender import Contender
+from benchmarks.cases import Case, Frames
+from benchmarks.peers import Contender
+from shardwright.array.grid import Grid
+from shardwright.codecs.parameters import CodecParameters
+from shardwright.kernels.contexts import CompressorContexts
+from shardwright.kernels.encode import NOT_PACKED, encode_chunks, room_for
+from shardwright.shard.layout import ArrayLayout
 
-from .encoder import SlabKernel
+
+class SlabKernel:
+    """Encodes chunks of one slab. Not shared between threads: it owns its compressor states and its slots."""
+
+    def __init__(self, case: Case, frames: Frames) -> None:
+        """``frames``: those of the slab."""
+        spec = case.spec()
+        grid = Grid.of(spec)
+        codec = CodecParameters.of(spec, grid.chunk_bytes)
+        self.frames = frames
+        self._compressed = case.compressed
+        self.layout = ArrayLayout.of(grid, codec.max_encoded_bytes, index_at_start=False)
+        self.chunks = len(self.layout.plane.geometry)
+        self._codec = codec.as_array()
+        self._contexts = CompressorContexts()
+        self._tools = (self._contexts.addresses, np.zeros(codec.scratch_bytes, np.uint8))
+        self.slots = np.zeros((self.chunks, self.layout.slot_bytes), np.uint8)
+        self._addresses = self.slots.ctypes.data + self.layout.slot_bytes * np.arange(
+            self.chunks, dtype=np.int64
+        )
+        plane = self.layout.plane
+        fill_row = np.zeros(plane.row_bytes, np.uint8)
+        self._cut = (plane.frame_row_bytes, plane.chunk_rows, plane.row_bytes, fill_row, False)
+        self._encoded = room_for(self.chunks)
+        self.nbytes = self._encoded[0]
+
+    def encode(self, first: int, stop: int) -> int:
+        """Encode chunks [first, stop) of the slab into ``slots``; returns their encoded bytes."""
+        plane, part = self.layout.plane, slice(first, stop)
+        addresses = np.array([frame.ctypes.data for frame in self.frames], np.int64)
+        nbytes, forms, crcs = (array[part] for array in self._encoded)
+        encode_chunks(
+            addresses,
+            plane.geometry[part],
+            self._cut,
+            self._codec,
+            self._addresses[part],
+            self.layout.slot_bytes,
+            NOT_PACKED,
+            self._tools,
+            (nbytes, forms, crcs),
+        )
+        return int(nbytes.sum())
+
+    def decoded(self, chunk: int) -> npt.NDArray[np.uint16]:
+        """One encoded chunk of the slab as numcodecs reads it."""
+        encoded = self.slots[chunk, : self.nbytes[chunk]]
+        if not self._compressed:
+            return encoded.view(np.uint16)
+        return np.frombuffer(Blosc().decode(encoded.tobytes()), np.uint16)
 
 
 class Kernel(Contender):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorstore
 
-from benchmarks.peers.contender import Contender, check_last_shard, tree_bytes
+from benchmarks.peers import Contender, check_last_shard, tree_bytes
 
 
 class TensorStore(Contender):
@@ -24,14 +24,8 @@ class TensorStore(Contender):
 
     def write(self, path: Path) -> int:
         case = self.case
-        grid = {"name": "regular", "configuration": {"chunk_shape": list(case.shard)}}
-        metadata = {
-            "shape": list(case.shape_of_array),
-            "data_type": "uint16",
-            "chunk_grid": grid,
-            "codecs": case.codecs(),
-        }
-        spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(path)}, "metadata": metadata}
+        file = {"driver": "file", "path": str(path)}
+        spec = {"driver": "zarr3", "kvstore": file, "metadata": case.zarr_json()}
         store = tensorstore.open(spec, create=True, context=self._context).result()
         pending: list[Any] = [None, None]
         for i in range(case.frames):

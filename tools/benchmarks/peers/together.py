@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.cases import Case, Frames
-from benchmarks.peers.contender import Contender
+from benchmarks.peers import Contender
 from shardwright.acquire.limits import Limits, default_threads
 from shardwright.kernels.copy import copy_streaming
 

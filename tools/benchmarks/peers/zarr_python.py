@@ -8,7 +8,7 @@ import numpy as np
 import zarr
 from zarr.codecs import BloscCodec
 
-from benchmarks.peers.contender import Contender, check_last_shard, tree_bytes
+from benchmarks.peers import Contender, check_last_shard, tree_bytes
 
 
 class ZarrPython(Contender):
