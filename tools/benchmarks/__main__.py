@@ -33,9 +33,8 @@ def parser_of(command: str, description: str | None, sizes: str) -> argparse.Arg
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--quick", action="store_true", help=sizes)
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument(
-        "--folder", type=Path, default=FOLDER, help="where to write; its folder `work` is emptied first"
-    )
+    folder = "where to write; its folder `work` is emptied first"
+    parser.add_argument("--folder", type=Path, default=FOLDER, help=folder)
     return parser
 
 
@@ -134,7 +133,7 @@ def make_record(arguments: Sequence[str]) -> int:
         made = record.joined(last, made)
     record.append(made, options.to)
     if options.to == record.PATH and not made.quick:
-        renew()
+        renew(record.PATH, chart.PATH)
     print(made.model_dump_json() if options.json else table.text(made))
     found = (*made.comparisons.values(), *made.parts.values())
     return 1 if any("error" in one for group in found for one in (group, *group["rows"])) else 0
@@ -154,24 +153,22 @@ def last_to_continue(path: Path, quick: bool) -> Record:
     return last
 
 
-def renew() -> None:
-    """Draws the chart and writes the READMEs' tables of the newest whole record."""
-    chart.PATH.write_text(chart.draw(record.newest()), encoding="utf-8")
-    table.renew()
+def renew(source: Path, target: Path) -> None:
+    """Draws the chart of the newest whole record; writes the READMEs' tables where both paths are the
+    checked-in ones. Raises ``RecordError``."""
+    target.write_text(chart.draw(record.newest(source)), encoding="utf-8")
+    if (source, target) == (record.PATH, chart.PATH):
+        table.renew()
 
 
 def draw_chart(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="tools/bench chart",
-        description="Draws the chart of the newest whole record, and renews the READMEs' tables.",
-    )
+    said = "Draws the chart of the newest whole record, and renews the READMEs' tables."
+    parser = argparse.ArgumentParser("tools/bench chart", description=said)
     parser.add_argument("--record", type=Path, default=record.PATH, help="the record to draw")
     parser.add_argument("--to", type=Path, default=chart.PATH, help="the SVG")
     options = parser.parse_args(arguments)
     try:
-        options.to.write_text(chart.draw(record.newest(options.record)), encoding="utf-8")
-        if (options.record, options.to) == (record.PATH, chart.PATH):
-            table.renew()
+        renew(options.record, options.to)
     except RecordError as error:
         raise SystemExit(f"tools/bench chart: {error}") from error
     print(options.to)

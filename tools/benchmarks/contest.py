@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from .cases import Case, saved
+from .cases import Case, emptied, saved
 from .peers import CONTENDERS, contender_class, sync_tree
 from .processes import JsonProcess, Usage, open_answers, say, serve
 
@@ -149,11 +149,7 @@ def compare(taking_part: Sequence[Entry], rounds: int, folder: Path) -> list[Res
     other."""
     case = taking_part[0].case
     assert all(entry.case.pixels == case.pixels for entry in taking_part), "they all write the same frames"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    with ExitStack() as stack:
-        stack.callback(shutil.rmtree, folder)
-        frames = stack.enter_context(saved(case.draw()))
+    with emptied(folder), saved(case.draw()) as frames, ExitStack() as stack:
         say(f"starting {len(taking_part)} processes")
         children = {
             entry.label: stack.enter_context(closing(Child(entry, frames, folder / entry.label)))

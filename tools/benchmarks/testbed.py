@@ -35,12 +35,13 @@ import numpy as np
 import yaml
 
 import shardwright as sw
+from shardwright.acquire.limits import Limits, default_threads
 from shardwright.client.stream import Stream
 from shardwright.config.load import load_config
 from shardwright.config.plan import make_plan
 from shardwright.writer.writer import Writer
 
-from .cases import Case, Frames
+from .cases import Case, Frames, emptied
 from .processes import JsonProcess, open_answers, serve
 
 SLEEP_PER_FRAME_HZ = 1000.0
@@ -62,15 +63,8 @@ class Places:
 @contextmanager
 def empty_places(disk: Path, memory: Path) -> Iterator[Places]:
     """Both folders, emptied first and removed at the end."""
-    places = Places(disk.resolve(), memory.resolve())
-    try:
-        for folder in (places.disk, places.memory):
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-        yield places
-    finally:
-        for folder in (places.disk, places.memory):
-            shutil.rmtree(folder, ignore_errors=True)
+    with emptied(disk.resolve()), emptied(memory.resolve()):
+        yield Places(disk.resolve(), memory.resolve())
 
 
 class Daemon:
@@ -140,6 +134,15 @@ class Camera:
     def send(self, frames: int, rate_hz: float | None = None, **settings: Any) -> dict[str, Any]:
         return self.ask("send", frames=frames, rate_hz=rate_hz, **settings)
 
+    def held_hz(self, path: Path, case: Case, spec: sw.ArraySpec, shards: int, **settings: Any) -> float:
+        """Frames a second, once two shards have filled the ring, until all is sealed and durable; the frames
+        that wait in the ring then are stored in this time, too."""
+        self.open(path, spec, **settings)
+        self.send(2 * case.shard[0])
+        begin_ns = self.send(shards * case.shard[0])["begin_ns"]
+        seconds = float(self.close_acquisition()["end_ns"] - begin_ns) / 1e9
+        return (shards * case.shard[0] + Limits.derive(spec, threads=default_threads()).ring_frames) / seconds
+
     def close_acquisition(self) -> dict[str, Any]:
         """Its receipt, and when it came."""
         return self.ask("close")
@@ -169,10 +172,7 @@ class Testbed:
 
 @contextmanager
 def testbed(folder: Path) -> Iterator[Testbed]:
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    with ExitStack() as stack:
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    with emptied(folder), ExitStack() as stack:
         yield Testbed(folder, stack)
 
 

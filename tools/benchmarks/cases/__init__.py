@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -146,6 +147,17 @@ def saved(frames: Frames) -> Iterator[Path]:
         frames.tofile(file)
         file.flush()
         yield Path(file.name)
+
+
+@contextmanager
+def emptied(folder: Path) -> Iterator[None]:
+    """Empties the folder and removes it at the end."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclass(frozen=True)

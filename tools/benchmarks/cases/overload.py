@@ -1,6 +1,6 @@
 """The part ``overload``: a camera that is faster than the codec, under each policy that keeps its frames.
 
-    sustainable    frames a second that the writer takes once its ring is full
+    sustainable    frames a second that the writer holds once its ring is full
     block          a camera at ``TIMES`` that rate: it is made to wait, and a camera that cannot wait loses
                    the frames that it did not hand over
     degrade        the same camera: chunks are written faster, then uncompressed, so that it need not wait
@@ -30,7 +30,7 @@ from . import Asked, Case, Frames, saved
 CASE = Case(scene="camera", frames=64)
 SECONDS = 20.0  # of the camera, under each policy
 TIMES = 1.5  # the sustainable rate
-FILL_SHARDS, TIMED_SHARDS = 4, 8  # of the sustainable rate; more frames than a ring has fill it
+TIMED_SHARDS = 8  # of the sustainable rate
 CODEC = sw.Zstd(level=3)
 POLICIES = ("block", "degrade")
 ASKED = (
@@ -65,8 +65,10 @@ def measure(
     frames = np.concatenate(pools)
     with saved(frames) as file, testbed(places.disk / "overload") as here:
         camera, store = here.camera(file, case), here.folder / "overload.ome.zarr"
-        hz = _sustainable_hz(camera, case, store, TIMED_SHARDS // 4 if quick else TIMED_SHARDS)
-        needed = int(1.1 * times * hz * seconds * case.raw_bytes / case.frames)
+        spec = case.spec().model_copy(update={"codec": CODEC})
+        hz = camera.held_hz(store, case, spec, 2 if quick else TIMED_SHARDS, overload="block")
+        shutil.rmtree(store)
+        needed = int(1.1 * times * hz * seconds * spec.frame_bytes)
         free = shutil.disk_usage(places.disk).free
         if needed > free:
             most = f"a run of {seconds:g} s may take {needed / 1e9:.1f}"
@@ -74,7 +76,7 @@ def measure(
         runs = []
         for policy in POLICIES:
             say(f"{policy}: {times * hz:.1f} frames a second for {seconds:g} s")
-            runs.append(_run(policy, camera, case, frames, store, times * hz, seconds))
+            runs.append(_run(policy, camera, spec, frames, store, times * hz, seconds))
     settings = {"seconds": seconds, "times": times, "codec": CODEC.model_dump()}
     return {"settings": settings, "rows": [row(runs[0], runs[1], hz)]}
 
@@ -90,27 +92,14 @@ def row(block: dict[str, Any], degrade: dict[str, Any], hz: float) -> dict[str, 
     }
 
 
-def _open(camera: Camera, case: Case, store: Path, policy: str) -> None:
-    camera.open(store, case.spec().model_copy(update={"codec": CODEC}), overload=policy)
-
-
-def _sustainable_hz(camera: Camera, case: Case, store: Path, shards: int) -> float:
-    _open(camera, case, store, "block")
-    camera.send(FILL_SHARDS * case.shard[0])
-    sent = camera.send(shards * case.shard[0])
-    camera.close_acquisition()
-    shutil.rmtree(store)
-    return float(sent["sent"] / (sent["end_ns"] - sent["begin_ns"]) * 1e9)
-
-
 def _run(
-    policy: str, camera: Camera, case: Case, frames: Frames, store: Path, hz: float, seconds: float
+    policy: str, camera: Camera, spec: sw.ArraySpec, frames: Frames, store: Path, hz: float, seconds: float
 ) -> dict[str, Any]:
     """A camera whose frame i is there at i / hz, and that hands it over as soon as it may. ``due``: frames
     that it had in its time; ``taken``: those that it could hand over; ``most_behind``: how many it was late
     at most."""
     before, times_file = Usage.of([camera.pid]), store.with_name("times.npy")
-    _open(camera, case, store, policy)
+    camera.open(store, spec, overload=policy)
     sent = camera.send(int(hz * seconds) + 1, hz, seconds=seconds, save=str(times_file))
     receipt = camera.close_acquisition()["receipt"]
     cpu_s = Usage.of([camera.pid]).cpu_s - before.cpu_s

@@ -2,7 +2,7 @@
 machine then holds.
 
 In each round the plan measures and predicts, then a camera sends the same frames through a daemon that holds
-the same array, and its rate counts from when the ring is full until all is sealed and durable.
+the same array.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ import numpy as np
 import yaml
 
 from benchmarks.processes import ANSWER_LIMIT_S, ProcessFailedError, say
-from benchmarks.testbed import Camera, Places, delete_stores, testbed
-from shardwright.acquire.limits import Limits, default_threads
+from benchmarks.testbed import Places, delete_stores, testbed
 
 from . import Asked, Case, Frames, least_and_most, saved
 
@@ -43,13 +42,14 @@ def measure(
     binds: list[str] = []
     with saved(frames) as file, testbed(places.disk / "prediction") as here:
         camera = here.camera(file, case, here.daemon())
-        _held_bytes_per_s(camera, case)  # warms up
+        path, spec = Path("held"), case.spec()
+        camera.held_hz(path, case, spec, SHARDS)  # warms up
         for number in range(rounds):
             delete_stores(here.folder / "daemon")
             found = planned(here.folder / "plan", frames, case, seconds)
             predicted.append(found["predicted_bytes_per_s"])
             binds.append(found["binds"])
-            held.append(_held_bytes_per_s(camera, case))
+            held.append(camera.held_hz(path, case, spec, SHARDS) * spec.frame_bytes)
             both = f"predicted {predicted[-1] / 1e9:.2f} GB/s, held {held[-1] / 1e9:.2f}"
             say(f"round {number + 1} of {rounds}: {both}")
     settings = {"plan_seconds": seconds, "shards": SHARDS, "rounds": rounds}
@@ -76,17 +76,6 @@ def planned(folder: Path, frames: Frames, case: Case, seconds: float) -> dict[st
     assert isinstance(stream, dict)
     os.sync()  # what it wrote and deleted must not slow what comes next
     return stream
-
-
-def _held_bytes_per_s(camera: Camera, case: Case) -> float:
-    """Raw bytes a second, once two shards have filled the ring between the camera and the disk; the frames
-    that wait there then are stored in this time, too."""
-    camera.open(Path("held"), case.spec())
-    camera.send(2 * case.shard[0])
-    begin_ns = camera.send(SHARDS * case.shard[0])["begin_ns"]
-    seconds = float(camera.close_acquisition()["end_ns"] - begin_ns) / 1e9
-    frames = SHARDS * case.shard[0] + Limits.derive(case.spec(), threads=default_threads()).ring_frames
-    return frames * case.raw_bytes / case.frames / seconds
 
 
 def row(predicted: list[float], held: list[float], binds: list[str]) -> dict[str, Any]:

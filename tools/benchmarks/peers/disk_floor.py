@@ -2,7 +2,7 @@
 preallocated shard files.
 
 With as many threads as our own writer has: more requests in flight are a faster disk, and a floor must not be
-lower than who stands on it.
+lower than the writer above it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.peers import Contender
 from shardwright.acquire.limits import default_threads
@@ -22,10 +23,12 @@ from .kernel_floor import SlabKernel
 
 PAGE_BYTES = 4096
 TASK_BYTES = 2 << 20  # raw bytes of one task: small chunks are handed out by the dozen
+Bytes = npt.NDArray[np.uint8]
 
 
 class DiskFloor(Contender):
     kind = "floor"
+    open_flags = 0
 
     def start(self, folder: Path) -> None:
         kernel = SlabKernel(self.case, self.frames[: self.case.chunk[0]])
@@ -54,22 +57,16 @@ class DiskFloor(Contender):
             os.close(descriptor)
         return sum(self.nbytes) * self._slots // len(self.chunks)
 
-    open_flags = 0
-
     def write_slots(self, descriptor: int) -> None:
-        list(
-            self._pool.map(
-                lambda first: self._write_some(descriptor, first), range(0, self._slots, self._slots_per_task)
-            )
-        )
+        def write_some(first: int) -> None:
+            for slot in range(first, min(first + self._slots_per_task, self._slots)):
+                self.write_slot(descriptor, slot, self.chunks[slot % len(self.chunks)])
 
-    def _write_some(self, descriptor: int, first: int) -> None:
-        for slot in range(first, min(first + self._slots_per_task, self._slots)):
-            self.write_slot(descriptor, slot)
+        list(self._pool.map(write_some, range(0, self._slots, self._slots_per_task)))
 
     @abstractmethod
-    def write_slot(self, descriptor: int, slot: int) -> None:
-        """Put chunk ``slot`` (they repeat each slab) at its offset."""
+    def write_slot(self, descriptor: int, slot: int, chunk: Bytes) -> None:
+        """Puts a chunk at its offset."""
 
     def offset(self, slot: int) -> int:
         return slot * self._slot_bytes
@@ -88,8 +85,7 @@ class DiskFloor(Contender):
 
 
 class Pwrite(DiskFloor):
-    def write_slot(self, descriptor: int, slot: int) -> None:
-        chunk = self.chunks[slot % len(self.chunks)]
+    def write_slot(self, descriptor: int, slot: int, chunk: Bytes) -> None:
         written = os.pwrite(descriptor, chunk.data, self.offset(slot))
         assert written == chunk.size
 
@@ -104,6 +100,5 @@ class Mapped(DiskFloor):
         super().write_slots(descriptor)
         del self._mapped
 
-    def write_slot(self, descriptor: int, slot: int) -> None:
-        chunk = self.chunks[slot % len(self.chunks)]
+    def write_slot(self, descriptor: int, slot: int, chunk: Bytes) -> None:
         np.copyto(self._mapped[self.offset(slot) : self.offset(slot) + chunk.size], chunk)

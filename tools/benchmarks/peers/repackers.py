@@ -17,7 +17,7 @@ import fcntl
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from shardwright.repack.tasks import run_task
 from shardwright.storage.working_file import WorkingFile
 
 _PIECE_BYTES = 16 << 20
+AS_IT_IS = Options(idle=False)
 
 
 class Repacker(Contender):
@@ -51,7 +52,7 @@ class Repacker(Contender):
                     for i in range(self.case.frames):
                         writer.append(self.frame(i))
                 copy_store(self.acquired, self.packed)
-                compact(self.packed, Options(idle=False), _ThisProcess())
+                compact(self.packed, _ThisProcess())
 
     def prepare(self, path: Path) -> None:
         read_all(self.packed)
@@ -90,10 +91,10 @@ class Move(Repacker):
 
 
 class Pack(Repacker):
-    """In place, so that each round gets a copy."""
+    """In place, so that each round gets a copy; tasks run in this process, without the start of another."""
 
     kind = "ours"
-    options = Options(idle=False)
+    options = AS_IT_IS
 
     def prepare(self, path: Path) -> None:
         copy_store(self.acquired, path)
@@ -101,7 +102,7 @@ class Pack(Repacker):
         read_all(path)
 
     def write(self, path: Path) -> int:
-        compact(path, self.options, self.executor())
+        compact(path, self.executor(), self.options)
         return store_bytes(path)
 
     def executor(self) -> Any:
@@ -217,22 +218,19 @@ class RewriteTensorStore(Repacker):
         return store_bytes(path)
 
 
-def compact(store: Path, options: Options, executor: Any) -> None:
+def compact(store: Path, executor: Any, options: Options = AS_IT_IS) -> None:
     report = run(plan(open_store(store), options), executor)
     assert report.ok, report.to_dict()
     assert report.packed > 0, "nothing was to be done"
 
 
 class _ThisProcess:
-    """Runs tasks right here: the work without the starts of processes."""
+    """Runs tasks right here."""
 
     workers = 1
 
-    def run(
-        self, tasks: Iterable[dict[str, Any]], on_moved: Callable[[dict[str, Any], int], None]
-    ) -> Generator[dict[str, Any], None, None]:
-        for task in tasks:
-            yield run_task(task)
+    def run(self, tasks: Iterable[dict[str, Any]], on_moved: object) -> Generator[dict[str, Any], None, None]:
+        return (run_task(task) for task in tasks)
 
     def close(self) -> None:
         """Nothing is held."""

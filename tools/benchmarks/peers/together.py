@@ -2,9 +2,8 @@
 copied into a ring, the kernel over every slab, the bytes that it makes written with O_DIRECT.
 
 The disk takes less beside processors that use the memory, and the kernel is slower beside the copies: each of
-them alone promises more. Threads as those two floors have them, so that whoever shares one pool between them
-may do a little better: it is held against those who write to a disk, and never said to bind where one of
-their rounds was above it.
+them alone promises more. Threads as those two floors have them, so that a writer with one pool for both may
+do a little better.
 """
 
 from __future__ import annotations
