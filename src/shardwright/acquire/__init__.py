@@ -1,1 +1,1 @@
-"""From frames to sealed shards: slab assembly, worker pool, shard keeper, watermark."""
+"""From frames to sealed shards: slab assembly, worker pool, sealer, watermark."""

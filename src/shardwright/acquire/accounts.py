@@ -1,5 +1,5 @@
 """The account of one acquisition: counts for the receipt, and the three sets of sequences behind every
-acknowledgement. The acquisition's thread."""
+acknowledgement. Owned by the acquisition's thread."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _LEAST = 1024  # elements
 
 
 class SequenceSet:
-    """``value`` counts sequences held without a hole from 0. Memory and the cost of ``add``: one byte for
-    each between the value and the newest."""
+    """A set of sequences. ``value`` counts those held without a hole from 0. Memory, and the cost of ``add``:
+    one byte for each sequence between the value and the newest."""
 
     def __init__(self) -> None:
         self.value = 0
@@ -28,7 +28,7 @@ class SequenceSet:
         self._held = np.zeros(_LEAST, np.bool_)  # element i: sequence value + i
 
     def add(self, sequences: np.ndarray) -> None:
-        """Any order; those held already do no harm."""
+        """Adds sequences, in any order; those held already are ignored."""
         if sequences.size == 0:
             return
         offsets = sequences.astype(np.int64) - self.value
@@ -39,7 +39,7 @@ class SequenceSet:
             grown[: self._held.size] = self._held
             self._held = grown
         self._held[offsets[offsets >= 0]] = True
-        # beyond it none is, however large a hole has made the array once
+        # none is held beyond ``stop``, however large an earlier hole has made the array
         held = self._held[: self.stop - self.value]
         run = held.size if held.all() else int(held.argmin())
         if run:
@@ -50,7 +50,7 @@ class SequenceSet:
                 self._held = self._held[: max(_LEAST, self._held.size // 2)].copy()
 
     def holds(self, sequences: np.ndarray) -> np.ndarray:
-        """bool[n]: which of these are in the set."""
+        """Returns bool[n]: which of these are in the set."""
         offsets = sequences.astype(np.int64) - self.value
         beyond = (offsets >= 0) & (offsets < self._held.size)
         held = offsets < 0
@@ -58,7 +58,7 @@ class SequenceSet:
         return held
 
     def missing(self, stop: int) -> list[tuple[int, int]]:
-        """(first, last) of each hole in [0, stop), both included."""
+        """Returns (first, last) of each hole in [0, stop), both included."""
         if stop <= self.value:
             return []
         width = min(stop - self.value, self._held.size)
@@ -77,8 +77,8 @@ class SequenceSet:
 
 @dataclass
 class Accounts:
-    """``seen``, ``stored``, ``durable``: sequences that came, that a kill cannot lose, that a power cut
-    cannot lose; settled ones included."""
+    """``seen``: sequences that came; ``stored``: those that a kill cannot lose; ``durable``: those that a
+    power cut cannot lose. Settled ones are included."""
 
     frame_bytes: int
     frames_per_step: int
@@ -88,7 +88,7 @@ class Accounts:
     frames_stored: int = 0
     frames_durable: int = 0
     frames_by_fate: dict[Fate, int] = field(default_factory=lambda: dict.fromkeys(Fate, 0))
-    # its record: of frames that are not stored, as far as it is known
+    # the first record of each status other than stored, as far as it is known
     first_by_fate: dict[Fate, np.void] = field(default_factory=dict)
     stored_bytes: int = 0
     shards: int = 0
@@ -97,7 +97,7 @@ class Accounts:
     durable: SequenceSet = field(default_factory=SequenceSet)
     # after a crash: not on disk, and perhaps acknowledged
     lost: SequenceSet = field(default_factory=SequenceSet)
-    lost_stop: int = 0  # likewise all that is missing below this
+    lost_stop: int = 0  # likewise all sequences missing below this
     frames_unacknowledged: int = 0  # of the lost ones
 
     def receive(self, sequences: np.ndarray, positions: np.ndarray) -> None:
@@ -106,8 +106,8 @@ class Accounts:
         self._reach(positions)
 
     def find(self, records: np.ndarray) -> None:
-        """Stored frames that recovery finds, and has synced: in the frame log, in a journal, in the staging
-        area, perhaps in two of them."""
+        """Counts stored frames that recovery found and synced: in the frame log, in a journal or in the
+        staging area, perhaps in two of them."""
         sequences, positions = records["sequence"].astype(np.int64), records["position"].astype(np.int64)
         fresh = ~self.seen.holds(sequences)
         self.receive(sequences[fresh], positions[fresh])
@@ -115,7 +115,7 @@ class Accounts:
         self.make_durable(sequences, frames=True)
 
     def expect(self, records: np.ndarray) -> None:
-        """Frames that are known to have come once, though they are not stored: their sequences are missing,
+        """Notes frames that are known to have come, though they are not stored: their sequences are missing,
         not unknown."""
         self._reach(records["position"])
         self.expect_up_to(int(records["sequence"].astype(np.int64).max(initial=-1)) + 1, 0)
@@ -129,40 +129,41 @@ class Accounts:
         self.received_extent = max(self.received_extent, self.newest_position // self.frames_per_step + 1)
 
     def lose(self, records: np.ndarray) -> None:
-        """Frames that a crash or rot took, and that may have been acknowledged."""
+        """Notes frames that a crash or rot destroyed and that may have been acknowledged."""
         self.expect(records)
         self.lost.add(records["sequence"].astype(np.int64))
 
     def may_be_acknowledged(self, missing: np.ndarray) -> np.ndarray:
-        """bool[n], of sequences that are missing after a crash."""
+        """Returns bool[n] for sequences that are missing after a crash: True if it may have been
+        acknowledged."""
         acknowledged: np.ndarray = (missing < self.lost_stop) | self.lost.holds(missing)
         return acknowledged
 
     def missing_acknowledged(self) -> int:
-        """How many of the missing sequences may have been acknowledged."""
+        """Returns how many of the missing sequences may have been acknowledged."""
         return sum(
             int(self.may_be_acknowledged(np.arange(first, last + 1)).sum())
             for first, last in self.seen.missing(self.seen.stop)
         )
 
     def store(self, sequences: np.ndarray) -> np.ndarray:
-        """Frames that are stored. Returns bool[n]: which were not before, in the staging area or in files
-        that failed since."""
+        """Counts frames as stored. Returns bool[n]: which were not stored before, in the staging area or in
+        files that failed since."""
         new: np.ndarray = ~self.stored.holds(sequences)
         self.frames_stored += int(new.sum())
         self.stored.add(sequences)
         return new
 
     def make_durable(self, sequences: np.ndarray, *, frames: bool) -> None:
-        """``frames``: these are stored frames, not settled ones; some may be durable already, in the staging
-        area."""
+        """Counts sequences as durable. ``frames``: these are stored frames, not settled ones; some may be
+        durable already, in the staging area."""
         if frames:
             self.frames_durable += int((~self.durable.holds(sequences)).sum())
         self.durable.add(sequences)
 
     def settle(self, records: np.ndarray) -> None:
-        """Frames that will not be stored, by their fate; their sequences count as stored once they are in the
-        frame log."""
+        """Counts frames that will not be stored, by their status. Their sequences count as stored once they
+        are in the frame log."""
         for number, first, count in zip(
             *np.unique(records["fate"], return_index=True, return_counts=True), strict=True
         ):
@@ -172,24 +173,24 @@ class Accounts:
         self.frames_unacknowledged += int((records["reason"] == Reason.NOT_ACKNOWLEDGED).sum())
 
     def lose_stored(self, sequences: np.ndarray) -> None:
-        """Stored frames that a disk error took: settled from now on, and no commit counts them any more."""
+        """Counts stored frames that a disk error destroyed as settled; no later commit counts them."""
         self.frames_stored -= sequences.size
         self.frames_durable -= int(self.durable.holds(sequences).sum())
         self.durable.add(sequences)
 
     def lose_all(self) -> None:
-        """The store is gone, and every frame that was stored in it."""
+        """Counts every stored frame as lost, since the store is gone."""
         self.frames_by_fate[Fate.LOST] += self.frames_stored
         self.frames_stored = self.frames_durable = self.stored_bytes = self.shards = 0
 
     @property
     def frames_waiting(self) -> int:
-        """Frames that came and whose fate is still open."""
+        """The number of frames that came and whose status is not decided yet."""
         return self.frames_received - self.frames_stored - sum(self.frames_by_fate.values())
 
     def receipt(self, path: Path, *, over: bool, failed: bool) -> Receipt:
-        """Until it is ``over``, only places up to the newest frame's count as missing: the camera is still to
-        send the rest of its step."""
+        """Returns the receipt. Until the acquisition is ``over``, only places up to the newest frame's count
+        as missing, since the camera still has to send the rest of its step."""
         places = self.received_extent * self.frames_per_step if over else self.newest_position + 1
         held = self.frames_durable if failed else self.frames_stored + self.frames_waiting
         fates = self.frames_by_fate

@@ -1,14 +1,14 @@
-"""One acquisition: its core (``core``), which decides, with the threads, files and clocks that do what it
-asks for.
+"""One acquisition: its core (``core``), which decides, with the threads, files and clocks that carry out its
+commands.
 
     submit ─▶ core ─▶ Encode, Stage ─▶ workers ─┐
-               ▲  └─▶ all other commands ─▶ keeper ─┤
+               ▲  └─▶ all other commands ─▶ sealer ─┤
                └── reports, through one queue ◀─┘
 
 Single owner: every method is called from one thread (ingest, or the user's own under its writer's lock),
-which never waits for a worker or a disk here. ``wake`` tells the owner that ``poll`` has something to do, and
-``poll`` must be called several times a second for the clocks in the core. A frame's pixels belong to the
-pipeline from ``submit`` until its sequence comes out of ``poll``.
+which never waits for a worker or a disk here. ``wake`` signals the owner that ``poll`` has something to do.
+``poll`` must also be called several times a second for the clocks in the core. A frame's pixels belong to the
+pipeline from ``submit`` until ``poll`` returns its sequence.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Acquisition:
     """Creates the store and prepares its first shards before it returns. Raises ``OutputExistsError``,
     ``StorageError``, ``StorageFullError``.
 
-    ``restored``: goes on with what ``recovery`` found on disk instead.
+    ``restored``: resumes what ``recovery`` found on disk instead.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class Acquisition:
             raise
         try:
             if restored is None:
-                # a full disk is a clean refusal here
+                # on a full disk the acquisition is refused here, before any frame
                 self.core.begin(self.core.groups.prepare_first(self._keeper.prepare))
             else:
                 self._restore(restored)
-            self._keeper.start()  # last: what fails before leaves no thread behind
+            self._keeper.start()  # last: a failure before it leaves no thread behind
         except BaseException:
             self.take_back()
             raise
@@ -109,8 +109,8 @@ class Acquisition:
         self._encoder = SlabEncoder(folder.spec, Grid.of(folder.spec))
         self._task_ranges = self._encoder.task_ranges(limits.chunks_per_task)
         self._reports: SimpleQueue[Report] = SimpleQueue()
-        # What is made here knows the queue, never this object: one that has ended is gone at once with its
-        # tables, and waits for no collector.
+        # What is made here refers to the queue, never to this object: without a reference cycle an ended
+        # acquisition and its tables are freed at once, without the garbage collector.
         self._report = partial(_report, self._reports, wake)
         self._keeper = ShardKeeper(folder, self._encoder.layout, self._report)
         self.core = Core(
@@ -138,17 +138,18 @@ class Acquisition:
     # ------------------------------------------------------------------ the way of a frame
 
     def submit(self, descriptors: np.ndarray, addresses: np.ndarray) -> None:
-        """Take frames, as ``Core.submit`` says."""
+        """As ``Core.submit``."""
         self.core.submit(descriptors, addresses, _now())
         self._carry_out()
 
     def poll(self, timeout_s: float | None = None) -> np.ndarray:
-        """Handle what workers and keeper reported; returns int64 sequences whose pixels are no longer needed.
+        """Handles the reports of workers and sealer. Returns int64 sequences whose pixels are no longer
+        needed.
 
         With a timeout, first waits that long for a report (for an owner that has nothing else to wait for).
         """
         alive = self._pool.alive()
-        # asked before the reports: all that its workers had to say is among them
+        # read before the reports are taken: then every report of the ended workers is among them
         ended = not alive and self._pool.ended()
         try:
             report = (
@@ -168,7 +169,7 @@ class Acquisition:
         return self.core.take_released()
 
     def _carry_out(self) -> None:
-        """Hand on what the core asks for."""
+        """Passes the core's commands to workers and sealer."""
         for command in self.core.take_commands():
             match command:
                 case Encode():
@@ -193,20 +194,20 @@ class Acquisition:
     # ------------------------------------------------------------------ the owner's other calls
 
     def see_ring(self, used_frames: int, ring_frames: int) -> None:
-        """How many frames of the camera's ring are in use, as whoever owns it knows: told before each
+        """Sets how many frames of the camera's ring are in use. The ring's owner calls it before each
         ``poll``."""
         self.core.see_ring(used_frames, ring_frames)
 
     def new_client(self) -> int:
-        """Another client takes over: its epoch. Writes the manifest: not in the ingest thread. Raises
-        ``StorageError`` or ``FencedError``."""
+        """Counts a client that takes over; returns its epoch. Writes the manifest, so never in the ingest
+        thread. Raises ``ResumeError`` unless open, ``StorageError``, ``FencedError``."""
         if self.state is not AcquisitionState.OPEN:
             raise ResumeError(f"{self.path} is being ended", got=self.state.value)
         self.core.client_epoch = self.folder.count_client()
         return self.core.client_epoch
 
     def missing(self, stop: int) -> list[tuple[int, int]]:
-        """(first, last) ranges of sequences below ``stop`` that never came."""
+        """Returns (first, last) ranges of sequences below ``stop`` that never came."""
         return self.accounts.seen.missing(stop)
 
     def settle_missing(self) -> None:
@@ -230,16 +231,16 @@ class Acquisition:
         self._carry_out()
 
     def warn_below(self, low_water_bytes: int) -> None:
-        """Another limit of free disk below which an event warns. From any thread."""
+        """Sets the free disk space below which an event warns. From any thread."""
         self.core.settings = replace(self.core.settings, low_water_bytes=low_water_bytes)
 
     def take_losses(self) -> list[tuple[int, int, ErrorText]]:
-        """(first, last, why) of frames that were taken in, perhaps acknowledged, and could not be kept; each
-        is told once."""
+        """Returns (first, last, why) of frames that were taken in, perhaps acknowledged, and could not be
+        kept. Each is returned once."""
         return self.core.telling.take_losses()
 
     def take_events(self) -> list[tuple[str, dict[str, Any]]]:
-        """(name, facts) of what an operator should know; each is told once."""
+        """Returns (name, facts) of each event for the operator, once."""
         return self.core.telling.take_events(self.accounts)
 
     def take_duplicates(self) -> ErrorText | None:
@@ -250,8 +251,8 @@ class Acquisition:
         return self.core.receipt()
 
     def close(self) -> None:
-        """Wait for the keeper's thread, which after SEALED or FAILED has nothing left to do. Earlier: leave
-        the store for recovery."""
+        """Ends the sealer's thread, which has nothing left to do after SEALED or FAILED. In any other state
+        the store is left to recovery."""
         if self.state not in _ENDED:
             self._await_workers()
         self._keeper.stop()
@@ -259,8 +260,8 @@ class Acquisition:
         self.folder.close()
 
     def take_back(self) -> None:
-        """In place of ``close``, for an acquisition that nobody got: a store that was made for it goes, so
-        that its name is free for the next try. One that was taken up stays as it is for recovery."""
+        """Closes an acquisition that was never handed out (instead of ``close``). A store made for it is
+        removed, so that its name is free again. A resumed one stays as it is, for recovery."""
         if not self._is_new:
             self.close()
             return
@@ -269,11 +270,11 @@ class Acquisition:
         self.folder.remove_store()
 
     def _await_workers(self) -> None:
-        """Nobody may read or write any more when the files are closed and the staging area is unmapped."""
+        """Waits until no worker reads or writes: then files may be closed and the staging area unmapped."""
         while self.in_flight and self._pool.alive():
             self.poll(0.1)
 
-    # ------------------------------------------------------------------ how it stands
+    # ------------------------------------------------------------------ state
 
     @property
     def path(self) -> Path:
@@ -309,17 +310,17 @@ class Acquisition:
 
     @property
     def why(self) -> ErrorText | None:
-        """Why it failed, or is about to, and where a defect was raised."""
+        """The reason why it failed or is about to fail, with the place where a defect was raised."""
         return self.core.why
 
     @property
     def error(self) -> ShardwrightError | None:
-        """Why it failed, or is about to: a fresh one each time."""
+        """The reason why it failed or is about to fail, as a new exception at each call."""
         return None if self.core.why is None else self.core.why.to_error()
 
     @property
     def thread_died(self) -> bool:
-        """A worker or the keeper: whoever runs this process must end it."""
+        """True if a worker or the sealer died: the process must then be ended."""
         return self.core.thread_died
 
     @property
@@ -329,12 +330,12 @@ class Acquisition:
 
     @property
     def identity(self) -> str:
-        """32 hex digits that no other acquisition has."""
+        """32 hex digits, unique to this acquisition."""
         return self.folder.manifest.identity
 
     @property
     def client_epoch(self) -> int:
-        """Counts the clients that sent to this acquisition, one after the other."""
+        """The number of clients that have sent to this acquisition, one after the other."""
         return self.folder.manifest.client_epoch
 
     @property
@@ -347,13 +348,13 @@ class Acquisition:
 
     @property
     def stored_watermark(self) -> int:
-        """Frames from sequence 0 without a hole that a kill of this process cannot lose; settled ones
-        (duplicate, late, dropped, lost) count."""
+        """The number of frames, from sequence 0 without a hole, that a kill of this process cannot lose.
+        Settled ones (duplicate, late, dropped, lost) count."""
         return self.accounts.stored.value
 
     @property
     def durable_watermark(self) -> int:
-        """Likewise, that a power cut cannot lose."""
+        """Likewise for frames that a power cut cannot lose."""
         return self.accounts.durable.value
 
     @property
@@ -378,12 +379,12 @@ class Acquisition:
 
     @property
     def degrade_level(self) -> DegradeLevel:
-        """At which chunks are encoded now. From any thread."""
+        """The level at which chunks are encoded now. From any thread."""
         return self.core.encoders.overload.level
 
     @property
     def keeper_busy_s(self) -> float:
-        """How long the keeper has been at the call that it makes now. From any thread."""
+        """The duration of the sealer's present call so far. From any thread."""
         return self._keeper.busy.busy_s()
 
 
@@ -392,6 +393,6 @@ def _now() -> Now:
 
 
 def _report(reports: SimpleQueue[Report], wake: Callable[[], None], report: Report) -> None:
-    """Called from workers and keeper."""
+    """Called from workers and sealer."""
     reports.put(report)
     wake()

@@ -1,8 +1,8 @@
-"""The slab table: which frames each open slab has and waits for. Owned by the acquisition's thread; workers
-read a row while it is theirs.
+"""The slab table: the frames that each open slab has and waits for. Owned by the acquisition's thread;
+workers read a row while its slab is at them.
 
-A row's life: free -> collecting -> (complete, or closed with holes) waiting or at the workers -> free. Any of
-its frames may be staged meanwhile.
+States of a row: free -> collecting -> (complete, or closed with holes) waiting or at the workers -> free. Any
+of its frames may be staged meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ UNSTAGED, ON_ITS_WAY = -1, -2  # in ``staging_slot``; 0 and more: the slot that 
 
 
 def grid_tables(grid: Grid) -> tuple[np.ndarray, ...]:
-    """The grid as the kernels of ``kernels.place`` read it."""
+    """Returns the grid as the kernels of ``kernels.place`` take it."""
     return tuple(
         np.array(t, np.int64) for t in (grid.counts, grid.chunk, grid.slab_counts, grid.slab_strides)
     )
@@ -39,7 +39,7 @@ class SlabTable:
         self._grid = grid
         self.grid_tables = grid_tables(grid)
         self.slab = np.full(rows, FREE, np.int64)
-        # as the kernel sees it: a slab closed with holes takes no more frames
+        # ``slab`` for the kernel: FREE for one closed with holes, which takes no more frames
         self._taking = np.full(rows, FREE, np.int64)
         self.addresses = np.zeros((rows, grid.frames_per_slab), np.int64)
         self.sequences = np.zeros((rows, grid.frames_per_slab), np.int64)
@@ -54,7 +54,7 @@ class SlabTable:
 
     @property
     def held_frames(self) -> int:
-        """Frames that wait in incomplete slabs."""
+        """The number of frames that wait in incomplete slabs."""
         return int(self.frames[list(self._collecting.values())].sum())
 
     @property
@@ -75,8 +75,8 @@ class SlabTable:
         records: np.ndarray,
         fates: np.ndarray,
     ) -> tuple[int, list[int], int]:
-        """``kernels.place.place_frames`` on this table: (frames done, rows completed, slab without a row or
-        -1)."""
+        """``kernels.place.place_frames`` on this table. Returns (frames done, rows completed, slab without a
+        row or -1)."""
         batch = (positions, sequences, addresses, records.view(np.int64).reshape(records.size, -1))
         table = (self._taking, self.addresses, self.sequences, self._words, self.frames, self.expected)
         done, count, missing = place_frames(first, batch, self.grid_tables, table, fates, self._completed)
@@ -86,7 +86,7 @@ class SlabTable:
         return int(done), rows, int(missing)
 
     def open(self, slab: int) -> bool:
-        """Give ``slab`` a free row; False when there is none."""
+        """Gives ``slab`` a free row; returns False when there is none."""
         if not self._free:
             return False
         row = self._free.pop()
@@ -99,7 +99,7 @@ class SlabTable:
         return True
 
     def oldest(self) -> int | None:
-        """The incomplete slab that comes first in acquisition order."""
+        """Returns the incomplete slab that comes first in acquisition order."""
         return min(self._collecting, default=None)
 
     def incomplete_of_group(self, group: int) -> list[int]:
@@ -112,18 +112,18 @@ class SlabTable:
         return list(self._collecting.values())
 
     def close(self, slab: int) -> int:
-        """Stop collecting an incomplete slab; its row now belongs to the workers."""
+        """Stops collecting an incomplete slab; returns its row, which now belongs to the workers."""
         row = self._collecting.pop(slab)
         self._taking[row] = FREE
         return row
 
     def filled(self, row: int) -> np.ndarray:
-        """bool[frames_per_slab]: the places that have a frame."""
+        """Returns bool[frames_per_slab]: the places that have a frame."""
         filled: np.ndarray = self.addresses[row] != 0
         return filled
 
     def unstaged_since(self, row: int, before_ns: int) -> np.ndarray:
-        """int64[n]: places whose frame came before ``before_ns`` (monotonic) and is not staged."""
+        """Returns int64[n] places whose frame came by ``before_ns`` (monotonic) and is not staged."""
         waiting = (
             self.filled(row)
             & (self.staging_slot[row] == UNSTAGED)

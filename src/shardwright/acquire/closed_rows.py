@@ -1,5 +1,5 @@
-"""The memory of slabs and shard rows that are closed: their places without a frame, how far sealed shards
-reach, and what an earlier process stored in a row that takes frames again."""
+"""Records of closed slabs and shard rows: their places without a frame, how far sealed shards reach, and what
+an earlier process stored in a row that can be reopened."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
 
     from shardwright.array.grid import Grid
 
-REMEMBERED_HOLES = 4096  # slabs; of older ones every further frame counts as duplicate
+REMEMBERED_HOLES = 4096  # slabs; every further frame of an older one counts as duplicate
 
 
 class HoleMemory:
-    """For slabs that were closed with places empty: which places have a frame. Bounded; the oldest are
-    forgotten first."""
+    """The places with a frame, for slabs that were closed with empty places. Bounded; the oldest slabs are
+    dropped first."""
 
     def __init__(self) -> None:
         self._filled: OrderedDict[int, np.ndarray | None] = OrderedDict()
 
     def remember(self, slab: int, filled: np.ndarray | None) -> None:
-        """``filled`` bool[frames_per_slab], None when no frame came at all."""
+        """Adds a slab. ``filled`` bool[frames_per_slab]: places with a frame, None when no frame came."""
         self._filled[slab] = None if filled is None else filled.copy()
         if len(self._filled) > REMEMBERED_HOLES:
             self._filled.popitem(last=False)
 
     def forget(self, slabs: Iterable[int]) -> None:
-        """They take frames again."""
+        """Removes slabs that take frames again."""
         for slab in slabs:
             self._filled.pop(slab, None)
 
     def fates(self, slab: int, places: np.ndarray) -> np.ndarray:
-        """DUPLICATE or LATE, for each frame at int64[n] places of a closed slab."""
+        """Returns DUPLICATE or LATE for each frame at int64[n] places of a closed slab."""
         if slab not in self._filled:
             return np.full(places.size, DUPLICATE)
         filled = self._filled[slab]
@@ -48,7 +48,7 @@ class HoleMemory:
 
 
 class VisibleExtent:
-    """How much of the first frame axis is covered by sealed shards without a hole: what zarr.json may claim
+    """The part of the first frame axis that sealed shards cover without a hole: zarr.json may cover no more
     while frames still come."""
 
     def __init__(self, grid: Grid) -> None:
@@ -58,7 +58,7 @@ class VisibleExtent:
         self._steps = 0
 
     def seal(self, group: int) -> None:
-        """Again is nothing new: what is opened again stays visible."""
+        """Notes a sealed group. A repeated call changes nothing: a reopened group stays visible."""
         step = group // self._groups_per_step
         if step < self._steps:
             return
@@ -68,13 +68,14 @@ class VisibleExtent:
             self._steps += 1
 
     def end_of(self, group: int) -> int:
-        """Where a group ends along the first frame axis."""
+        """Returns the index along the first frame axis at which a group ends."""
         if not self._grid.counts:
             return 1
         return (group // self._groups_per_step + 1) * self._grid.chunk[0] * self._grid.shard_chunks[0]
 
     def elements(self, received_extent: int) -> int:
-        """Never more than ``received_extent``, the newest frame's index along the axis plus one."""
+        """Returns the covered elements, never more than ``received_extent``: the newest frame's index along
+        the axis plus one."""
         if not self._grid.counts:
             return 0
         return min(self._steps * self._grid.chunk[0] * self._grid.shard_chunks[0], received_extent)
@@ -82,10 +83,10 @@ class VisibleExtent:
 
 @dataclass(frozen=True)
 class EarlierRow:
-    """``begun`` int64[n]: its slabs that have a frame, ascending. ``holes``: of those with empty places,
-    bool[frames_per_slab]: which places have a frame. ``passed_over``: of these, the ones that stay closed,
-    since newer frames had passed them by. ``stored_bytes``: what the account has for its shards; None: what
-    they take on disk."""
+    """A sealed row that can be reopened. ``begun`` int64[n]: its slabs that have a frame, ascending.
+    ``holes``: for those with empty places, bool[frames_per_slab]: which places have a frame.
+    ``passed_over``: those of them that stay closed, since newer frames had passed them by. ``stored_bytes``:
+    as counted for its shards in the account; None: what they take on disk."""
 
     begun: np.ndarray
     holes: dict[int, np.ndarray]
@@ -95,7 +96,7 @@ class EarlierRow:
 
     @classmethod
     def of(cls, grid: Grid, tables: tuple[np.ndarray, ...], records: np.ndarray) -> EarlierRow:
-        """From the records of all frames that are stored in a row; ``tables``: ``assembly.grid_tables``."""
+        """Makes it from the records of all frames stored in a row; ``tables``: ``assembly.grid_tables``."""
         holes, passed_over, begun = {}, set(), split_by_slab(tables, records)
         for slab, (mine, places) in begun.items():
             if mine.size == grid.frames_in_slab(slab):
@@ -107,17 +108,17 @@ class EarlierRow:
         return cls(np.array(list(begun), np.int64), holes, frozenset(passed_over), int(records.size))
 
     def begins(self, slab: int) -> bool:
-        """Whether a frame of this slab is stored."""
+        """Returns whether a frame of this slab is stored."""
         place = int(np.searchsorted(self.begun, slab))
         return place < self.begun.size and int(self.begun[place]) == slab
 
     def takes_back(self) -> dict[int, np.ndarray]:
-        """The slabs whose empty places can still be filled, with their places that have a frame."""
+        """Returns the slabs whose empty places can still be filled, with their places that have a frame."""
         return {slab: filled for slab, filled in self.holes.items() if slab not in self.passed_over}
 
     def fates(self, slab: int, places: np.ndarray) -> np.ndarray:
-        """For each frame at int64[n] places of a slab: PLACED when the row can be opened again for it, else
-        DUPLICATE or LATE."""
+        """Returns for each frame at int64[n] places of a slab: PLACED when the row can be reopened for it,
+        else DUPLICATE or LATE."""
         if not self.begins(slab):
             return np.full(places.size, PLACED)
         if slab not in self.holes:
@@ -128,7 +129,7 @@ class EarlierRow:
 def split_by_slab(
     tables: tuple[np.ndarray, ...], records: np.ndarray
 ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """slab -> (which of the frame records are its frames', their places within the slab), slabs ascending."""
+    """Returns slab -> (indices of its frames' records, their places within the slab), slabs ascending."""
     slabs, places = slabs_and_places(records["position"].astype(np.int64), *tables)
     order = np.argsort(slabs, kind="stable")
     begun, first = np.unique(slabs[order], return_index=True)

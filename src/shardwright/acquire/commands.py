@@ -1,8 +1,7 @@
-"""What an acquisition's core asks for: plain data, each answered by one report (``reports``).
+"""The commands of an acquisition's core: plain data, each answered by one report (``reports``).
 
-Workers encode and stage; the shard keeper does all the others, one after the other. To it a group is a
-number: the files that belong to it are its own. ``Discard``, ``Abandon`` and ``Grow`` are answered only when
-they fail.
+Workers encode and stage; the sealer carries out all others, one after the other. A group is given by its
+number: the sealer owns its files. ``Discard``, ``Abandon`` and ``Grow`` are answered only when they fail.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 class Encode(NamedTuple):  # one for each slab: a frozen dataclass takes five times as long to make
     """Store the slab of one row in the files of its group. ``frames`` int64[P] are addresses of pixels, 0
-    where no frame came, and ``records`` [P] theirs: both are the row's own, which stays as it is until the
+    where no frame came, ``records`` [P] alike. Both are views of the row, which does not change until the
     answer. -> ``SlabEncoded``"""
 
     row: int
@@ -43,8 +42,8 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True)
 class Prepare:
-    """Preallocate the files of a group, ``spill``: below the second root. ``request`` counts these commands:
-    a group may be prepared, discarded and prepared again before the first answer comes. ->
+    """Preallocate the files of a group; ``spill``: below the second root. ``request`` numbers these commands,
+    since a group may be prepared, discarded and prepared again before the first answer. ->
     ``GroupPrepared``"""
 
     group: int
@@ -54,7 +53,7 @@ class Prepare:
 
 @dataclass(frozen=True)
 class Reopen:
-    """Make files that go on with a sealed group. -> ``GroupReopened``"""
+    """Make new files that continue a sealed group. -> ``GroupReopened``"""
 
     group: int
     taking: TakingBack
@@ -62,8 +61,8 @@ class Reopen:
 
 @dataclass(frozen=True)
 class Rewrite:
-    """Copy what can be read back of the stored slabs of a group to new files, which take the place of the old
-    ones. ``held_slabs`` cannot be lost. -> ``GroupRewritten``"""
+    """Copy what can be read back of the stored slabs of a group to new files, which replace the old ones.
+    ``held_slabs`` are still in memory and cannot be lost. -> ``GroupRewritten``"""
 
     group: int
     stored_slabs: frozenset[int]
@@ -81,7 +80,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class Seal:
-    """Give the files of a group their final names, then let the frame log have its frames. ->
+    """Give the files of a group their final names, then append its frames to the frame log. ->
     ``GroupSealed``"""
 
     group: int
@@ -89,23 +88,23 @@ class Seal:
 
 @dataclass(frozen=True)
 class Discard:
-    """Delete prepared files that no frame came for; if another writer has taken over, they are its own
-    now."""
+    """Delete prepared files for which no frame came; not if another writer, who then owns them, has taken
+    over."""
 
     group: int
 
 
 @dataclass(frozen=True)
 class Abandon:
-    """Close files that failed, leaving them for recovery."""
+    """Close files that failed and leave them to recovery."""
 
     group: int
 
 
 @dataclass(frozen=True)
 class Record:
-    """Keep the records of frames that are not stored. -> ``Recorded`` or ``NotRecorded``, to which
-    ``release`` and ``settled`` are handed on"""
+    """Append the records of frames that are not stored to the frame log. ``release`` and ``settled`` are
+    returned in the report. -> ``Recorded`` or ``NotRecorded``"""
 
     records: np.ndarray
     release: bool
@@ -114,15 +113,15 @@ class Record:
 
 @dataclass(frozen=True)
 class Grow:
-    """Let zarr.json cover so many elements of the first frame axis. If that fails, readers see them after the
-    next seal, or at the end."""
+    """Let zarr.json cover ``extent`` elements of the first frame axis. If that fails, readers see them after
+    the next seal or at the end."""
 
     extent: int
 
 
 @dataclass(frozen=True)
 class Finish:
-    """End the store. After a full disk it may be asked again; otherwise nothing comes after it. ->
+    """End the store. After a full disk it may be repeated; otherwise it is the last command. ->
     ``StoreFinished``"""
 
     extent: int
@@ -131,7 +130,7 @@ class Finish:
 
 @dataclass(frozen=True)
 class RemoveStore:
-    """End a store that never got a frame; nothing comes after it. -> ``StoreFinished``"""
+    """Remove a store that never got a frame; the last command. -> ``StoreFinished``"""
 
 
 KeeperCommand = (

@@ -1,9 +1,9 @@
-"""The commit ledger: frames that are stored but not yet durable, and what becomes free once they are. Owned
-by the acquisition's thread.
+"""The commit ledger: frames that are stored but not yet durable, and what becomes free once they are durable.
+Owned by the acquisition's thread.
 
-Entries are kept for each place that is synced on its own: a group's files, the staging area, the frame log. A
-commit takes everything that is pending, the keeper syncs those places, and what was synced well is settled:
-one sync for all frames of an interval, never one for each.
+There is one entry for each place that is synced on its own: a group's files, the staging area, the frame log.
+A commit takes all pending entries, the sealer syncs their places, and entries whose sync succeeded are
+settled: one sync for all frames of an interval, never one for each frame.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ STAGED, LOGGED = -1, -2  # keys beside group numbers
 
 @dataclass
 class Uncommitted:
-    """``sequences`` become durable, ``slots`` of the staging area are free again. With durability ``durable``
-    also ``releases`` (whose pixels come back only now) and ``rows`` of the slab table, which keep the frames
-    in case a sync fails and their slab has to be written again."""
+    """The effects of a sync of one place: ``sequences`` become durable, ``slots`` of the staging area free.
+    With durability ``durable`` also ``releases`` (sequences whose pixels are released only now) and ``rows``
+    of the slab table, which keep the frames in case a sync fails and their slab must be written again."""
 
     sequences: list[np.ndarray] = field(default_factory=list)
     slots: list[np.ndarray] = field(default_factory=list)
@@ -45,21 +45,21 @@ class CommitLedger:
 
     @property
     def busy(self) -> bool:
-        """Whether anything waits for a sync."""
+        """True if anything waits for a sync or is being synced."""
         return bool(self._pending) or self._in_commit is not None
 
     def commits(self, key: int) -> bool:
-        """Whether this place is being synced."""
+        """Returns whether this place is being synced."""
         return self._in_commit is not None and key in self._in_commit
 
     @property
     def slots_to_come(self) -> bool:
-        """Whether a commit would free staging slots."""
+        """True if a commit would free staging slots."""
         return any(entry.slots for entry in self._pending.values())
 
     @property
     def rows_to_come(self) -> bool:
-        """Whether a commit frees, or would free, rows of the slab table."""
+        """True if a commit frees, or would free, rows of the slab table."""
         return any(entry.rows for entry in (*self._pending.values(), *(self._in_commit or {}).values()))
 
     def add(
@@ -71,7 +71,7 @@ class CommitLedger:
         slots: np.ndarray | None = None,
         held_row: int | None = None,
     ) -> None:
-        """``held_row``: the row that keeps these frames until they are durable."""
+        """Adds stored frames. ``held_row``: the row that keeps them until they are durable."""
         if not self._pending:
             self._since_s = now_s
         entry = self._pending.setdefault(key, Uncommitted())
@@ -86,8 +86,8 @@ class CommitLedger:
         return bool(self._pending) and self._in_commit is None and now_s - self._since_s >= interval_s
 
     def begin(self, skip: set[int]) -> set[int]:
-        """Start a commit of all that is pending but for groups in ``skip``, whose seal will settle them.
-        Returns what is to be synced."""
+        """Starts a commit of all that is pending, except groups in ``skip``, whose seal will settle them.
+        Returns the keys to sync."""
         assert self._in_commit is None, "one commit at a time"
         taken = {key: entry for key, entry in self._pending.items() if key not in skip}
         self._pending = {key: entry for key, entry in self._pending.items() if key in skip}
@@ -96,19 +96,19 @@ class CommitLedger:
 
     @property
     def releases_waiting(self) -> int:
-        """Frames whose pixels come back with the next commit."""
+        """The number of frames whose pixels are released by the next commit."""
         return sum(array.size for entry in self._pending.values() for array in entry.releases)
 
     @property
     def unsynced_frames(self) -> int:
-        """Frames whose pixels come back with the next commit or with the one that is under way."""
+        """The number of frames whose pixels are released by the next commit or the one under way."""
         return self.releases_waiting + sum(
             array.size for entry in (self._in_commit or {}).values() for array in entry.releases
         )
 
     def end(self, failed: set[int]) -> list[tuple[int, Uncommitted]]:
-        """The commit has ended: what was synced, by its key. What failed is pending again (its files will be
-        rewritten)."""
+        """Ends a commit. Returns the synced entries with their keys. Those that failed are pending again
+        (their files will be rewritten)."""
         entries, self._in_commit = self._in_commit or {}, None
         for key in failed & entries.keys():
             entry = entries.pop(key)
@@ -117,14 +117,14 @@ class CommitLedger:
         return list(entries.items())
 
     def take_all(self) -> list[tuple[int, Uncommitted]]:
-        """Everything: the store is finished, and all of it with it."""
+        """Removes and returns all entries, since the store is finished or has failed."""
         entries = [*(self._in_commit or {}).items(), *self._pending.items()]
         self._pending, self._in_commit = {}, None
         return entries
 
     def take(self, key: int) -> Uncommitted:
-        """What is pending for a place that was synced by other means (a group that was sealed), or that is
-        given up."""
+        """Removes and returns what is pending for a place that was synced otherwise (a sealed group), is
+        being rewritten, or is given up."""
         return self._pending.pop(key, Uncommitted())
 
 

@@ -1,23 +1,23 @@
-"""The heart of an acquisition: a state machine between frames that come in and shards that are sealed. It
-decides, others act.
+"""The core of an acquisition: the state machine from incoming frames to sealed shards. It decides; threads
+outside it act.
 
     frames, with their time  ─┐                  ┌─▶ Encode, Stage ─▶ workers ─▶ SlabEncoded, FramesStaged ─┐
     reports of what was done ─┼─▶ Core.submit    ├─▶ Prepare, Commit, Seal, Reopen, Rewrite, Record, Grow,  │
-    tick, with the time      ─┤   .handle, .tick │   Finish, ... ─▶ keeper ─▶ a report for each ────────────┤
+    tick, with the time      ─┤   .handle, .tick │   Finish, ... ─▶ sealer ─▶ a report for each ────────────┤
     flush, finish, ...       ─┘                  └─▶ sequences whose pixels are free, watermarks, events    │
                               ▲                                                                             │
                               └─────────────────────────────────────────────────────────────────────────────┘
 
-No clock, thread, lock, file or queue: time comes with what happens, pixels are addresses that it never
-follows, and the same inputs give the same outputs. Whoever drives it (``Acquisition``; the simulation) calls
-it from one thread, carries out ``take_commands`` in order and hands in the reports that ``commands`` names. A
-frame's pixels belong to it from ``submit`` until its sequence comes out of ``take_released``.
+It has no clock, thread, lock, file or queue. The time comes with each call, pixels are addresses that it
+never follows, and the same inputs give the same outputs. Its driver (``Acquisition``, or the simulation)
+calls it from one thread, carries out ``take_commands`` in order and passes in the reports that ``commands``
+names. A frame's pixels belong to it from ``submit`` until ``take_released`` returns its sequence.
 
 The way of a frame: pending batch -> a row of the slab table -> Encode, once its slab is full (or closed with
-holes) and its group's files are there -> stored -> committed -> durable; what waits long for its slab is
-staged meanwhile.
+holes) and its group's files are there -> stored -> committed -> durable. A frame that waits long for its slab
+is staged meanwhile.
 
-Its states are those of ``life``, those of a shard row's files of ``row_files``.
+``states`` has the tables of its own states and of those of a shard row's files.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ _FATES = {DUPLICATE: (Fate.DUPLICATE, Reason.PLACE_TAKEN), LATE: (Fate.LATE, Rea
 
 
 class Wait(enum.Enum):
-    """For what the next frame that came waits before it can be placed."""
+    """The reason why the next pending frame cannot be placed yet."""
 
     ROW = "a row of the slab table"
     FILES = "the files of its group"
@@ -103,7 +103,7 @@ class Wait(enum.Enum):
 
 
 class Now(NamedTuple):
-    """When something happens: ``ns`` of a clock that never goes back, ``utc_ns`` of the calendar's."""
+    """The time of a call: ``ns`` of a monotonic clock, ``utc_ns`` since the epoch."""
 
     ns: int
     utc_ns: int
@@ -115,7 +115,7 @@ class Now(NamedTuple):
 
 @dataclass
 class _Batch:
-    """Frames that were submitted; ``first`` is the next one to place."""
+    """Submitted frames; ``first`` is the index of the next one to place."""
 
     records: np.ndarray
     positions: np.ndarray
@@ -125,15 +125,16 @@ class _Batch:
     first: int = 0
 
     def keep(self, chosen: np.ndarray) -> None:
-        """Of what is left to be placed: only those, bool[n]."""
+        """Keeps only the ``chosen`` (bool[n]) of the frames that are left to place."""
         for name in ("records", "positions", "sequences", "addresses", "fates"):
             setattr(self, name, getattr(self, name)[self.first :][chosen])
         self.first = 0
 
 
 class Core:
-    """``levels``: at which chunks can be encoded, from the configured one to the fastest. ``staging_slots``
-    of the staging area, of which ``staged_slots`` hold frames already. ``path`` is only spoken of."""
+    """``levels``: the levels at which chunks can be encoded, from the configured one to the fastest.
+    ``staging_slots``: size of the staging area; ``staged_slots`` hold frames already. ``path`` is used only
+    in messages and the receipt."""
 
     def __init__(
         self,
@@ -153,8 +154,8 @@ class Core:
         self.limits = limits
         self.settings = settings
         self.grid = Grid.of(spec)
-        self.why: ErrorText | None = None  # it failed, or is about to, and where a defect was raised
-        self.client_epoch = 1  # of whoever sends now
+        self.why: ErrorText | None = None  # the reason why it failed or is about to, with a defect's place
+        self.client_epoch = 1  # of the client that sends now
         self.measures = Measures()
         self.table = SlabTable(self.grid, limits.rows, record_dtype(len(spec.frame_fields)))
         frames_per_step = math.prod(self.grid.counts[1:]) if self.grid.counts else 1
@@ -164,8 +165,8 @@ class Core:
         self.telling = Telling(self.grid, raises_duplicates=settings.on_duplicate == "fail")
         self._layout = layout
         self._now = Now(0, 0)
-        # this very list for good: what asks knows it, and not the core, so that there is no circle of
-        # references
+        # never replaced: the parts refer to this list and not to the core, so that there is no reference
+        # cycle
         self._commands: list[Command] = []
         self._ask = ask = self._commands.append
         self._life = Life.OPEN
@@ -177,11 +178,11 @@ class Core:
         self._recorder = Recorder(ask)
         self._ledger = CommitLedger()
         self._pending: deque[_Batch] = deque()
-        self._waits_for: Wait | None = None  # the first pending frame
+        self._waits_for: Wait | None = None  # what the first pending frame waits for
         self._keeps_frames = settings.durability == "durable"  # until they are durable
         # rows that are stored while a frame of theirs is still being staged
         self._waits_for_stage: set[int] = set()
-        # sequences whose pixels are the staging area's, not a camera's
+        # sequences whose pixels are in the staging area, not in a camera's ring
         self._restored_frames = np.zeros(0, np.int64)
         self._flush_goal = 0
         self._next_stage_s = 0.0
@@ -191,19 +192,19 @@ class Core:
         self._store_retry_s = 0.0  # without room to finish the store: when to try again
         self._workers_live = True
         self._keeper_dead = False
-        self._doomed: set[int] = set()  # failing: rows to give up once nobody reads their pixels
+        self._doomed: set[int] = set()  # failing: rows to give up once no worker reads their pixels
         self._leaves_something = False  # files that only recovery can finish
 
-    # ------------------------------------------------------------------ what goes out
+    # ------------------------------------------------------------------ outputs
 
     def take_commands(self) -> list[Command]:
-        """What is to be done, in this order; ``commands`` says which report comes for each."""
+        """Returns the commands to carry out, in this order. ``commands`` names the report for each."""
         commands = self._commands.copy()
         self._commands.clear()
         return commands
 
     def take_released(self) -> np.ndarray:
-        """int64[n]: sequences whose pixels are no longer needed."""
+        """Returns int64[n] sequences whose pixels are no longer needed."""
         released, self._released = self._released, []
         sequences = joined(released)
         if self._restored_frames.size and sequences.size:
@@ -214,13 +215,13 @@ class Core:
 
     @property
     def in_flight(self) -> int:
-        """Slabs and frames handed over to the workers; while it is not 0, submitted pixels may be being
-        read."""
+        """The number of slabs and staging tasks at the workers. While it is not 0, workers may read submitted
+        pixels."""
         return len(self.encoders.rows) + int(self.desk.tasks.sum())
 
     @property
     def unrecorded_frames(self) -> int:
-        """That the frame log does not have yet."""
+        """The number of records that are not in the frame log yet."""
         return self._recorder.frames
 
     @property
@@ -229,7 +230,7 @@ class Core:
 
     @property
     def thread_died(self) -> bool:
-        """A worker or the keeper: whoever runs this process must end it."""
+        """True if a worker or the sealer died: the process must then be ended."""
         return self._keeper_dead or not self._workers_live
 
     @property
@@ -241,7 +242,7 @@ class Core:
 
     @property
     def flush_is_stuck(self) -> bool:
-        """Whether a flush waits for frames that nothing under way can make durable: their slab is not full,
+        """True if a flush waits for frames that nothing under way can make durable: their slab is not full,
         and they cannot be staged."""
         waiting = self.accounts.durable.value < self._flush_goal
         under_way = (
@@ -255,8 +256,8 @@ class Core:
 
     @property
     def left_to_recovery(self) -> bool:
-        """Whether it has failed and recovery finds something of it at its path: neither where all was sealed,
-        nor where the store is gone."""
+        """True if it has failed and recovery has work to do at its path: not if all was sealed, nor if the
+        store is gone."""
         return self.state is AcquisitionState.FAILED and self._leaves_something and not self._store_is_gone
 
     def receipt(self) -> Receipt:
@@ -267,14 +268,14 @@ class Core:
             )
         )
 
-    # ------------------------------------------------------------------ what comes in
+    # ------------------------------------------------------------------ inputs
 
     def submit(self, descriptors: np.ndarray, addresses: np.ndarray, now: Now) -> None:
-        """Take frames: ``descriptor_dtype``[n] with positions inside the array, and int64[n] addresses of
+        """Takes frames: ``descriptor_dtype``[n] with positions inside the array, and int64[n] addresses of
         their pixels (C order, little-endian).
 
-        Frames with flags have no pixels and are only recorded. A sequence that came before is dropped, its
-        pixels released.
+        Frames with flags have no pixels and are only recorded. A sequence that came before is ignored and its
+        pixels are released.
         """
         self._now = now
         sequences = descriptors["sequence"].astype(np.int64)
@@ -317,8 +318,7 @@ class Core:
         self._advance()
 
     def _refuse(self, descriptors: np.ndarray, sequences: np.ndarray) -> None:
-        """Frames that come too late for anything: after the end, or after a failure (then they count as
-        lost)."""
+        """Releases frames that come after the end, or after a failure (then they count as lost)."""
         if self.why is not None and not self.is_finishing:
             self.accounts.receive(sequences, descriptors["position"].astype(np.int64))
             self.accounts.frames_by_fate[Fate.LOST] += sequences.size
@@ -336,18 +336,18 @@ class Core:
         return records
 
     def see_ring(self, used_frames: int, ring_frames: int) -> None:
-        """How many frames of the camera's ring are in use, as whoever owns it knows: told before each
+        """Sets how many frames of the camera's ring are in use. The ring's owner calls it before each
         ``tick``."""
         self.encoders.see_ring(used_frames, ring_frames)
 
     def tick(self, now: Now) -> None:
-        """Time goes on: several times a second, and after reports."""
+        """Advances the time. To be called several times a second, and after reports."""
         self._now = now
         self._advance()
 
     def settle_missing(self, now: Now) -> None:
-        """Sequences below the newest that never came and that nobody can send any more: recorded as lost, so
-        that they hold nothing up."""
+        """Records sequences below the newest that never came, and that no client can send any more, as lost:
+        they would hold up the watermarks."""
         self._now = now
         if self.state is not AcquisitionState.OPEN:
             return
@@ -369,13 +369,13 @@ class Core:
         self._advance()
 
     def flush(self, now: Now) -> None:
-        """Make everything that came so far durable, now: frames of unfinished slabs are staged."""
+        """Makes every frame that has come so far durable, now: frames of unfinished slabs are staged."""
         self._now = now
         self._flush_goal = self.accounts.seen.value
         self._advance()
 
     def finish(self, now: Now, *, keep_empty: bool = True) -> None:
-        """No more frames: incomplete slabs are closed with fill value, every shard is sealed.
+        """Ends the acquisition: incomplete slabs are closed with fill value, every shard is sealed.
 
         Unless ``keep_empty``, a store in which no frame was ever recorded is removed: its name is free
         again."""
@@ -384,23 +384,23 @@ class Core:
         self._advance()
 
     def wait_for_room_no_longer(self, now: Now) -> None:
-        """From now on a full disk ends the acquisition, whatever ``on_full`` says: what is stored stays there
-        for recovery. For whoever must end."""
+        """Lets a full disk end the acquisition from now on, whatever ``on_full`` says: stored frames stay
+        there for recovery. For a caller that must end."""
         if not self.groups.waits_for_room or self.state not in (
             AcquisitionState.OPEN,
             AcquisitionState.FINISHING,
         ):
             return
         if self.groups.waiting_for_room:
-            self.flush(now)  # what waits only in memory is staged, as far as there are slots
+            self.flush(now)  # frames that are only in memory are staged, as far as there are slots
         self.groups.wait_no_longer()
         self._recorder.try_again(math.inf)
         self._store_retry_s = 0.0
         self.tick(now)
 
     def workers_failed(self, why: str, now: Now, *, ended: bool) -> None:
-        """A worker died. The others still read pixels and report; what is left when the last has gone
-        (``ended``) will never be reported."""
+        """Fails the acquisition since a worker died. The others still read pixels and report. Once the last
+        has ended (``ended``), what is still under way will never be reported and is given up."""
         self._now = now
         self._workers_live = False
         if self.state in (AcquisitionState.OPEN, AcquisitionState.FINISHING):
@@ -412,7 +412,7 @@ class Core:
             self.desk.tasks[:] = 0
 
     def _advance(self) -> None:
-        """Go as far as rows, groups and clocks allow; called after every change."""
+        """Does all that rows, groups and clocks allow. Called after every change."""
         if self.state in (AcquisitionState.FAILING, AcquisitionState.FAILED):
             self._failing_step()
             return
@@ -437,7 +437,7 @@ class Core:
             self._pending.popleft()
 
     def _place(self, batch: _Batch) -> Wait | None:
-        """Place a batch from where it stands; what its next frame waits for, or None when all are placed."""
+        """Places the rest of a batch. Returns what its next frame waits for, or None when all are placed."""
         while True:
             first = batch.first
             done, rows, missing = self.table.place(
@@ -450,7 +450,7 @@ class Core:
             for row in rows:
                 self._dispatch(row)
             if self.why is not None:
-                return Wait.NOTHING  # the rest of the batch was given up with everything that waited
+                return Wait.NOTHING  # the rest of the batch was given up with all waiting frames
             if missing < 0:
                 return None
             if self.groups.is_closed_slab(missing) and self._reject_late(batch):
@@ -460,8 +460,8 @@ class Core:
                 return wait
 
     def _reject_late(self, batch: _Batch) -> bool:
-        """Settle all that is left of a batch and belongs to places which are shut, in one step, however they
-        are mixed with others. Returns whether there were any."""
+        """Settles, in one step, all remaining frames of a batch whose places are shut, also when they are
+        mixed with others. Returns whether there were any."""
         slabs, places = slabs_and_places(batch.positions[batch.first :], *self.table.grid_tables)
         fates = np.full(slabs.size, PLACED)
         for slab in np.unique(slabs).tolist():
@@ -483,16 +483,16 @@ class Core:
         release: bool = True,
         settled: bool = True,
     ) -> None:
-        """Frames that are not stored: they go to the frame log, and only then are acknowledged and
-        (``release``) their pixels free."""
+        """Sends the records of frames that are not stored to the frame log. Only then are the frames
+        acknowledged and (``release``) their pixels free."""
         records = records.copy()
         records["fate"], records["reason"] = fate, reason
         self.accounts.settle(records)
         self._recorder.record(records, release=release, settled=settled)
 
     def _open_slab(self, slab: int) -> Wait | None:
-        """A row for a new slab, and its group; or what it has to wait for. Makes room by closing what is
-        oldest."""
+        """Opens a row for a new slab, and its group. Returns None, or what the slab has to wait for. Makes
+        room by closing the oldest group or slab."""
         number = self.grid.group_of_slab(slab)
         if not self.groups.open(number):
             if (row := self.groups.earlier_to_open(number)) is not None:
@@ -504,7 +504,7 @@ class Core:
                 self._close_group(oldest_group, passed_over=True)
             return Wait.FILES
         group = self.groups.by_number[number]
-        # closed by an end that came early: the way to its empty places is that of a sealed group
+        # closed by an early end: its empty places can be filled only after the group is sealed and reopened
         if slab in group.done_slabs:
             group.opens_again = True
             self._close_group(group)
@@ -517,23 +517,25 @@ class Core:
 
     @property
     def _rows_under_way(self) -> bool:
-        """Whether rows come back without another slab being closed."""
+        """True if rows become free without another slab being closed."""
         waiting = any(group.waiting or group.held_rows for group in self.groups.by_number.values())
         return waiting or bool(self.encoders.rows) or bool(self._waits_for_stage) or self._ledger.rows_to_come
 
     def _relieve_ring(self) -> None:
-        """Close the oldest incomplete slabs while too many frames wait for others."""
+        """Closes the oldest incomplete slabs while too many frames wait for the rest of their slab."""
         while self.table.held_frames > self._most_held and (oldest := self.table.oldest()) is not None:
             self._close_slab(oldest, passed_over=True)
 
     @property
     def _most_held(self) -> int:
-        """How many frames may wait for others before the ring could not take a slab's worth of new ones."""
+        """The most frames that may wait for the rest of their slab: more would leave the ring no room for a
+        slab of new ones."""
         spare = self.limits.ring_frames - self.limits.held_frames
         return self.limits.ring_frames - max(1, min(spare // 2, self.limits.frames_per_slab))
 
     def _look_at_ring(self) -> None:
-        """Under the overload policy ``degrade``: encode faster while frames wait for encoders."""
+        """Under the overload policy ``degrade``, lets chunks be encoded faster while frames wait for
+        encoders."""
         changed = self.encoders.look_at_ring(
             self._ledger.unsynced_frames if self._keeps_frames else 0, self._now.s
         )
@@ -549,21 +551,20 @@ class Core:
             )
 
     def _close_slab(self, slab: int, *, passed_over: bool = False) -> None:
-        """``passed_over``: by newer frames, so that it stays closed whoever goes on with this acquisition."""
+        """``passed_over``: by newer frames, so that it also stays closed when the acquisition is resumed."""
         row = self.table.close(slab)
         self.table.records["flags"][row] = PASSED_OVER if passed_over else 0
         self.groups.holes.remember(slab, self.table.filled(row))
         self._dispatch(row)
 
     def _close_group(self, group: Group, *, passed_over: bool = False) -> None:
-        """No more frames for this group: what is incomplete is closed, what never came is remembered as a
-        hole."""
+        """Closes a group: its incomplete slabs are closed, slabs without a frame are remembered as holes."""
         group.closed = True
         group.opens_again = group.opens_again and not passed_over
         for slab in self.table.incomplete_of_group(group.number):
             self._close_slab(slab, passed_over=passed_over)
             if self.why is not None:
-                return  # closing it showed that its files are no good
+                return  # closing it showed that its files cannot be used
         for slab in slabs_of_group(self._layout, group.number):
             if slab not in group.done_slabs:
                 self.groups.holes.remember(slab, None)
@@ -572,12 +573,12 @@ class Core:
         self.groups.seal_if_done(group)
 
     def _group_of_row(self, row: int) -> Group:
-        """A row that is in use belongs to a group that is not sealed yet."""
+        """The group of a row that is in use; it is not sealed yet."""
         return self.groups.by_number[self.grid.group_of_slab(int(self.table.slab[row]))]
 
     def _dispatch(self, row: int) -> None:
-        """Hand a slab to the workers, as soon as its group's files are prepared: no worker ever waits for a
-        disk that is another's."""
+        """Hands a slab to the workers as soon as its group's files are prepared: no worker ever waits for
+        another acquisition's disk."""
         if self._is_failing:
             self._doomed.add(row)
             return
@@ -604,9 +605,8 @@ class Core:
     # ------------------------------------------------------------------ rows that take frames again
 
     def _open_again(self, number: int, row: EarlierRow, wanted: int) -> Wait:
-        """A group that was closed before it was full takes frames again, once there is room for the slab that
-        is wanted. Of its other incomplete slabs as many collect again as there is room for then, the newest
-        first."""
+        """Reopens a group that was closed before it was full, once there is room for the ``wanted`` slab. Of
+        its other incomplete slabs as many collect again as there is room for then, the newest first."""
         takes_back = {slab: int(filled.sum()) for slab, filled in row.takes_back().items()}
         if wanted in takes_back and self._waits_to_take_back(number, takes_back[wanted]):
             return Wait.ROOM
@@ -620,13 +620,13 @@ class Core:
 
     @property
     def _room_to_take_back(self) -> int:
-        """How many frames of a sealed row can collect again now."""
+        """The number of frames of a sealed row that can collect again now."""
         return min(self.desk.free_slots, self._most_held - self.table.held_frames)
 
     def _waits_to_take_back(self, number: int, frames: int) -> bool:
-        """Whether a slab with so many frames has to wait for room, which the oldest slabs make; its row is
-        opened once, so that without it the slab would be closed for good. False also when there will never be
-        room."""
+        """Returns whether a slab with so many frames has to wait for room, which closing the oldest slabs
+        makes. A row is reopened only once: a slab that is not taken back then stays closed. False also when
+        there will never be room."""
         if self.table.free_rows and frames <= self._room_to_take_back:
             return False
         if frames <= min(self.desk.slots, self._most_held):
@@ -652,8 +652,8 @@ class Core:
         return False
 
     def _collect_staged(self, records: np.ndarray, slots: np.ndarray, addresses: np.ndarray) -> bool:
-        """Frames whose pixels are in the staging area, and nowhere else: they collect. False when there is no
-        room for them."""
+        """Collects frames whose pixels are only in the staging area. Returns False when there is no room for
+        them."""
         sequences, positions = records["sequence"].astype(np.int64), records["position"].astype(np.int64)
         self._restored_frames = np.union1d(self._restored_frames, sequences)
         wait = self._place(_Batch(records, positions, sequences, addresses, np.zeros(records.size, np.uint8)))
@@ -680,7 +680,7 @@ class Core:
             self._commit()
 
     def _rows_that_wait(self) -> list[int]:
-        """Rows whose frames are only in memory: slabs that collect, and slabs that wait for files."""
+        """Returns rows with frames only in memory: slabs that collect, and slabs that wait for files."""
         collecting = [
             row for row in self.table.collecting_rows() if self.groups.may_stage(self._group_of_row(row))
         ]
@@ -693,8 +693,8 @@ class Core:
         return collecting + waiting
 
     def _ring_waits_for_commit(self) -> bool:
-        """With durability ``durable`` pixels come back at a commit: do not let half the ring wait for the
-        next one."""
+        """True if a commit is needed for the ring: with durability ``durable`` pixels come back at a commit,
+        and half the ring must not wait for the next one."""
         return self._keeps_frames and self._ledger.releases_waiting > max(
             1, (self.limits.ring_frames - self.limits.held_frames) // 2
         )
@@ -715,7 +715,7 @@ class Core:
     # ------------------------------------------------------------------ reports
 
     def handle(self, report: Report, now: Now) -> None:
-        """What became of a command. ``tick`` comes next, once all reports that are there are handled."""
+        """Takes the report of a command. After all available reports, ``tick`` must be called."""
         self._now = now
         match report:
             case SlabEncoded():
@@ -751,7 +751,7 @@ class Core:
         if report.error is None:
             self._slab_stored(group, row)
         elif self.groups.note_io_error(group, report.error) and not self._is_failing:
-            group.waiting.append(row)  # its frames are still here: into the new files
+            group.waiting.append(row)  # its frames are still in memory: they go into the new files
         else:
             group.sound = False  # a slab of it is half written
             self._fail(report.error)
@@ -787,7 +787,8 @@ class Core:
             table.free(row)
 
     def _store_frames(self, row: int, places: np.ndarray) -> np.ndarray:
-        """The frames at ``places`` (a mask, or indices) of a row are stored; returns their sequences."""
+        """Counts the frames at ``places`` (a mask, or indices) of a row as stored; returns their
+        sequences."""
         sequences: np.ndarray = self.table.sequences[row][places]
         new = self.accounts.store(sequences)
         arrival_ns = self.table.records[row]["arrival_monotonic_ns"][places]
@@ -822,7 +823,8 @@ class Core:
             self._ledger.add(LOGGED, self._now.s, report.sequences)
 
     def _not_recorded(self, report: NotRecorded) -> None:
-        """They stay unacknowledged until the log has room; where nobody waits for that, for good."""
+        """Leaves the frames unacknowledged until the log has room, or for good when the acquisition does not
+        wait for room."""
         if self.groups.waits_for_room and not self._is_failing:
             self._recorder.wait_for_room(report, self._now.s)
             return
@@ -867,7 +869,7 @@ class Core:
             self.groups.seal_if_done(group)
 
     def _look_at_room(self, free_bytes: int) -> None:
-        """Of the disk; 0: not known."""
+        """Notes the free space of the disk; 0: not known."""
         low = 0 < free_bytes < self.settings.low_water_bytes
         if low and not self._low_water:
             shards = free_bytes // max(1, self.limits.shard_file_bytes * self.limits.shard_files_per_group)
@@ -882,7 +884,7 @@ class Core:
     def _group_reopened(self, report: GroupReopened) -> None:
         group, made = self.groups.by_number.get(report.group), report.made
         if group is None or group.files_state is not FilesState.REOPENING or self._is_failing:
-            return  # given up, or about to be: the row stays sealed as it was
+            return  # given up, or about to be: the row stays as it was sealed
         if made is not None:
             before = self.groups.reopened(group, made.files, made.slabs)
             self.groups.holes.forget(
@@ -898,7 +900,7 @@ class Core:
                 "row_reopened", {"group": group.number, "frames_taken_back": int(made.records.size)}
             )
             if made.records.size and not self._collect_staged(made.records, made.slots, made.addresses):
-                group.sound = False  # recovery has the frames: they are in the staging area
+                group.sound = False  # recovery finds the frames in the staging area
                 self._fail(self.why or ErrorText(WorkerError, "frames that were taken back found no room"))
             return
         error = report.error
@@ -964,15 +966,16 @@ class Core:
     # ------------------------------------------------------------------ files that met an I/O error
 
     def _rewrite(self, group: Group | None, error: ErrorText) -> bool:
-        """Save a group by new files, once no worker is at the old ones; False when it cannot be saved."""
+        """Moves a group to new files, once no worker uses the old ones. Returns False when it cannot be
+        saved."""
         if group is None or self._is_failing or not self.groups.note_io_error(group, error):
             return False
         self._rewrite_if_idle(group)
         return True
 
     def _rewrite_if_idle(self, group: Group) -> None:
-        """Once nobody is at the old files. What cannot be read back is encoded again, where it is still
-        held."""
+        """Starts a rewrite once no worker or commit uses the old files. Slabs that cannot be read back are
+        encoded again, if their frames are still held."""
         broken = group.files_state is FilesState.BROKEN and not self._is_failing
         if not broken or group.in_flight or self._ledger.commits(group.number):
             return
@@ -1000,8 +1003,8 @@ class Core:
             self._after_slab(group)
 
     def _take_back_held(self, group: Group, saved: set[int]) -> None:
-        """Rows that were held while their group was rewritten: those in the new files are durable, the others
-        are written once more."""
+        """Handles rows that were held while their group was rewritten: those in the new files are durable,
+        the others are written again."""
         held, group.held_rows = group.held_rows, []
         for row in held:
             if int(self.table.slab[row]) in saved:
@@ -1037,11 +1040,11 @@ class Core:
             else:
                 self._ask(RemoveStore())
 
-    # ------------------------------------------------------------------ failing in good order
+    # ------------------------------------------------------------------ failing
 
     def _fail(self, error: ErrorText) -> None:
-        """Take nothing more in. What is at the workers counts; slabs that wait go there where that is
-        possible; the rest is lost."""
+        """Stops taking frames. Slabs at the workers still count, waiting slabs go to the workers if possible,
+        and the rest is lost."""
         if self.state not in (AcquisitionState.OPEN, AcquisitionState.FINISHING):
             return  # the first reason counts
         finishing = [group for group in self.groups.by_number.values() if group.can_be_sealed]
@@ -1049,7 +1052,7 @@ class Core:
         if self._workers_live:
             for group in finishing:
                 for slab in self.table.incomplete_of_group(group.number):
-                    self._close_slab(slab)  # what is staged of it was acknowledged
+                    self._close_slab(slab)  # its staged frames were acknowledged
         self._go(LifeEvent.FAIL)
         for batch in self._pending:
             self._lose(batch.records[batch.first :])
@@ -1061,12 +1064,12 @@ class Core:
             group.waiting = []
 
     def _failing_step(self) -> None:
-        """Once the workers are done: seal what is sound, leave what is not under its working name, finish the
-        store, and only then be FAILED."""
+        """Once the workers are done, seals sound groups, leaves the others under their working names, and
+        finishes the store. Only then is the state FAILED."""
         if self.state is AcquisitionState.FAILED or self.in_flight or self._rewriting:
             return
         for group in self.groups.by_number.values():
-            self._leave_held(group)  # the keeper died over it
+            self._leave_held(group)  # the sealer died during its rewrite
         for row in sorted(self._doomed):
             self._lose_row(row)
         self._doomed.clear()
@@ -1085,7 +1088,7 @@ class Core:
 
     @property
     def _rewriting(self) -> bool:
-        """Whether the keeper copies a group to new files: its report comes, unless it has died."""
+        """True if the sealer is copying a group to new files and will report; False if it has died."""
         return not self._keeper_dead and any(
             group.files_state is FilesState.REWRITING for group in self.groups.by_number.values()
         )
@@ -1093,7 +1096,7 @@ class Core:
     def _give_up(self, group: Group) -> None:
         if group.files_state is FilesState.SEALING:
             return  # its report comes
-        # what is opened again may have frames in the staging area that nothing else leads to
+        # a reopened group may have frames in the staging area to which nothing else refers
         holds = group.frames or group.reopened
         if holds and group.can_be_sealed and not group.owed:
             self.groups.seal(group)
@@ -1107,7 +1110,7 @@ class Core:
             self._ask(Discard(group.number))
 
     def _fail_at_last(self) -> None:
-        """Nothing more will come: whatever still keeps pixels gives them back."""
+        """Ends as FAILED: no more reports will come, and all pixels are released."""
         for _, entry in self._ledger.take_all():
             self._released.extend(entry.releases)
         assert self.why is not None, "the reason why it fails"
@@ -1127,7 +1130,7 @@ class Core:
         return self.why is not None and self.why.is_a(StoreGoneError)
 
     def _lose(self, records: np.ndarray) -> None:
-        """Frames that will not be stored: counted and recorded, their pixels free."""
+        """Counts and records frames that will not be stored, and releases their pixels."""
         sequences = records["sequence"].astype(np.int64)
         self._released.append(sequences)
         if self._keeper_dead:
@@ -1136,8 +1139,8 @@ class Core:
             self._settle(records, Fate.LOST, Reason.ACQUISITION_FAILED, release=False, settled=False)
 
     def _lose_row(self, row: int) -> None:
-        """Frames of it that are staged stay there for recovery; the others are lost, and whoever heard that
-        they were stored hears that too."""
+        """Gives up a row: staged frames stay in the staging area for recovery, the others are lost. A loss is
+        reported for those that were acknowledged as stored."""
         filled, staged = self.table.filled(row), self.table.staging_slot[row] >= 0
         if (filled & staged).any():
             self._leave_to_recovery(row, filled & staged)
@@ -1149,7 +1152,7 @@ class Core:
         self.table.free(row)
 
     def _leave_held(self, group: Group) -> None:
-        """Its rewrite failed: the rows that were held meanwhile are in the old files, for recovery."""
+        """Leaves the rows that were held during a failed rewrite to recovery: they are in the old files."""
         held, group.held_rows = group.held_rows, []
         for row in held:
             self._leave_to_recovery(row, self.table.filled(row))
@@ -1157,12 +1160,12 @@ class Core:
 
     def _leave_to_recovery(self, row: int, places: np.ndarray) -> None:
         self._leaves_something = True
-        # sealed without them it would be closed, and recovery take them for stored
+        # sealed without them the group would be closed, and recovery would take them for stored
         self._group_of_row(row).sound = False
         self._released.append(self.table.sequences[row][places])
 
     def _tell_losses(self, records: np.ndarray) -> None:
-        """Stored frames that a disk error took."""
+        """Counts and reports stored frames that a disk error destroyed."""
         sequences = records["sequence"].astype(np.int64)
         self.accounts.lose_stored(sequences)
         self.telling.note_losses(sequences)
@@ -1172,17 +1175,17 @@ class Core:
             self._keeper_dead = self._leaves_something = True
         self._fail(report.error)
 
-    # ------------------------------------------------------------------ the beginning
+    # ------------------------------------------------------------------ the start
 
     def begin(self, prepared: GroupPrepared) -> None:
-        """A new acquisition, whose first files are there."""
+        """Starts a new acquisition with its first files."""
         self._group_prepared(prepared)
 
     def restore(self, restored: Restored, addresses: np.ndarray, now: Now) -> None:
-        """Take up what recovery found: closed groups, groups to go on with, staged frames, whose pixels are
-        at int64[n] ``addresses``.
+        """Takes over what recovery found: closed groups, open groups, and staged frames with their pixels at
+        int64[n] ``addresses``.
 
-        Raises ``ResumeError`` when these do not fit into memory, or what made it fail.
+        Raises ``ResumeError`` when the staged frames do not fit into memory, or the reason of a failure.
         """
         self._now = now
         standing = restored.standing

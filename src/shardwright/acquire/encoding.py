@@ -1,5 +1,5 @@
-"""How one array's slabs become chunks: the tables that every task of an acquisition shares, and the task
-itself."""
+"""Encodes the slabs of one array to chunks: the tables that all tasks of an acquisition share, and the
+tasks."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class SlabEncoder:
 
     @property
     def levels(self) -> tuple[DegradeLevel, ...]:
-        """At which this array's chunks can be encoded, from the configured one to the fastest."""
+        """The levels at which this array's chunks can be encoded, from the configured one to the fastest."""
         return tuple(self._codecs)
 
     def encode(
@@ -74,12 +74,12 @@ class SlabEncoder:
         state: WorkerState,
         level: DegradeLevel,
     ) -> np.ndarray:
-        """Encode chunks [first, stop) of a slab into their slots, then note them in the journal; returns the
-        encoded bytes of each, 0 for one that is all fill and absent.
+        """Encodes chunks [first, stop) of a slab into their slots, then journals them. Returns the encoded
+        bytes of each, 0 for one that is all fill and absent.
 
         ``frames`` int64[P]: address of each frame's pixels in storage order, 0 where none came; ``records``
-        uint8[P, record_bytes] alike. The task that has the slab's first chunk journals the frames, before its
-        chunks: a slab all of whose chunks are journaled has its frames there too.
+        uint8[P, record_bytes] alike. The task with the slab's first chunk journals the frames before its
+        chunks, so that the frames of a slab are journaled when all of its chunks are.
         """
         plane, slot_bytes = self.layout.plane, self.layout.slot_bytes
         index_layer, slot_layer = self.layout.layer_of_slab(slab)
@@ -120,8 +120,8 @@ class SlabEncoder:
         state: WorkerState,
         level: DegradeLevel,
     ) -> Encoded:
-        """Encode a part of a slab's chunks into the memory at ``slots``. ``frames``, ``slots``, ``files``: as
-        ``encode_chunks`` takes them."""
+        """Encodes a part of a slab's chunks into the memory at ``slots``. ``frames``, ``slots``, ``files``:
+        as for ``encode_chunks``."""
         encoded = room_for(slots.size)
         tools = (state.contexts.addresses, state.scratch(self._scratch_bytes))
         encode_chunks(
@@ -150,8 +150,8 @@ class SlabEncoder:
         addresses: np.ndarray,
         nbytes: np.ndarray,
     ) -> None:
-        """From the worker's buffer into the files; packed, ``offsets`` becomes where the chunks went. Raises
-        ``StorageError``."""
+        """Writes chunks from the worker's buffer into the files. If these are packed, ``offsets`` is set to
+        where the chunks went. Raises ``StorageError``."""
         with storage_errors("write chunks of", "a shard"):
             reach("slots.before_write")
             if files.journal.packed:
@@ -207,14 +207,14 @@ class SlabEncoder:
             reach("journal.after_chunks")
 
     def task_ranges(self, chunks_per_task: int) -> list[tuple[int, int]]:
-        """The chunk ranges that a slab is cut into, of about equal size."""
+        """Returns the chunk ranges that a slab is cut into, of about equal size."""
         tasks = math.ceil(self.chunks_per_slab / chunks_per_task)
         edges = [self.chunks_per_slab * i // tasks for i in range(tasks + 1)]
         return list(pairwise(edges))
 
 
 class SlabJob:
-    """What the tasks of one slab share: what they store, and what came of those that are done. The last one
+    """The shared state of the tasks of one slab: what they store, and the results so far. The last task
     reports."""
 
     __slots__ = (
@@ -240,8 +240,8 @@ class SlabJob:
         queued_ns: int,
         report: Callable[[SlabEncoded], None],
     ) -> None:
-        """``overload`` is asked when a worker begins: what has waited since ``queued_ns`` is encoded as fast
-        as what comes now."""
+        """``overload`` is read when a worker begins a task: one queued earlier, at ``queued_ns``, is encoded
+        at the level of now."""
         self.command = command
         self.encoder = encoder
         self.overload = overload
@@ -255,7 +255,8 @@ class SlabJob:
         self._error: ErrorText | None = None
 
     def task_ended(self, times: TaskTimes | None, nbytes: int, error: ErrorText | None) -> None:
-        """Its chunks are stored, which took ``times`` and ``nbytes``, or ``error`` says why not."""
+        """Counts a task that ended: its chunks took ``times`` and ``nbytes``, or ``error`` says why they are
+        not stored."""
         with self._lock:
             if times is not None:
                 self._done.append(times)
@@ -263,11 +264,11 @@ class SlabJob:
             self._error = self._error or error
             self._left -= 1
             last = not self._left
-        if last:  # nobody else has this job any more
+        if last:  # no other task uses this job any more
             self._report(SlabEncoded(self.command.row, self._stored_bytes, self._error, tuple(self._done)))
 
 
-# not frozen: there is one for each task, and that would cost as much as its way through the queue
+# not frozen, since one is made for each task: that would cost as much as passing it through the queue
 @dataclass(slots=True)
 class SlabTask:
     """Chunks [first, stop) of one slab."""
@@ -283,10 +284,10 @@ class SlabTask:
             nbytes = job.encoder.encode(
                 command.frames, job.records, command.slab, command.files, self.first, self.stop, state, level
             )
-        except Exception as error:  # noqa: BLE001  (whatever it was, the acquisition must hear of it)
+        except Exception as error:  # noqa: BLE001  (any error must be reported to the acquisition)
             job.task_ended(None, 0, _told(error))
         except BaseException as error:
-            # nobody else would report this task
+            # no other thread would report this task
             job.task_ended(None, 0, ErrorText(WorkerError, f"a worker thread died: {error!r}"))
             raise
         else:
@@ -304,7 +305,7 @@ def _told(error: Exception) -> ErrorText:
 
 @dataclass(frozen=True)
 class StageTask:
-    """Frames into the staging area: pixels, then records."""
+    """Writes frames into the staging area: pixels, then records."""
 
     command: Stage
     area: StagingArea

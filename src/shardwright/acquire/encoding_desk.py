@@ -1,5 +1,5 @@
-"""The encoding desk: which rows of the slab table are at the workers, and how fast these are to encode. Part
-of the core; workers do the encoding."""
+"""The encoding scheduler: which rows of the slab table are at the workers, and at which level these encode.
+Part of the core; workers do the encoding."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 class EncodingDesk:
-    """``levels``: at which chunks may be encoded, from the configured one to the fastest; one where that
-    never changes."""
+    """``levels``: the levels at which chunks may be encoded, from the configured one to the fastest; a single
+    one if the level never changes."""
 
     def __init__(
         self,
@@ -51,12 +51,12 @@ class EncodingDesk:
         self._ring_used, self._ring_frames = 0, limits.ring_frames
 
     def begin(self, row: int) -> None:
-        """Another slab is in this row, complete or closed."""
+        """Starts counting for a row whose slab is complete or closed."""
         self._counts.begin_slab(row)
         self._table.records["slab_frames"][row] = int(self._table.frames[row]) % (1 << 16)
 
     def send(self, row: int, files: GroupFiles) -> None:
-        """The slab of a row to the workers: for the first time, or again, into other files."""
+        """Sends the slab of a row to the workers: for the first time, or again, into other files."""
         self.rows.add(row)
         self._counts.begin_writing(row)
         self._ask(
@@ -66,7 +66,7 @@ class EncodingDesk:
         )
 
     def done(self, report: SlabEncoded) -> bool:
-        """Note a report. False: the row was given up with dead workers."""
+        """Notes a report. Returns False if the row was given up because the workers died."""
         if report.row not in self.rows:
             return False
         self.rows.discard(report.row)
@@ -78,22 +78,22 @@ class EncodingDesk:
         return True
 
     def stored(self, row: int, frames: int) -> None:
-        """Every chunk of its slab is."""
+        """Counts a row whose chunks are all stored."""
         self._counts.stored(row, frames)
 
     def give_up(self) -> set[int]:
-        """No worker is left: the rows that none will report."""
+        """Removes and returns the rows that will never be reported, since no worker is left."""
         rows, self.rows = self.rows, set()
         return rows
 
     def see_ring(self, used_frames: int, ring_frames: int) -> None:
-        """How many frames of the camera's ring are in use."""
+        """Sets how many frames of the camera's ring are in use."""
         self._ring_used, self._ring_frames = used_frames, ring_frames
 
     def look_at_ring(self, unsynced_frames: int, now_s: float) -> tuple[DegradeLevel, float] | None:
-        """Under the overload policy ``degrade``: encode faster while frames wait for encoders;
-        ``unsynced_frames`` wait for a commit instead. Returns the level before, when it has changed, and the
-        part of the ring that is behind."""
+        """Under the overload policy ``degrade``, lets chunks be encoded faster while frames wait for
+        encoders; ``unsynced_frames`` wait for a commit instead. If the level changed, returns the one before
+        and the backlog (``backlog_part``), else None."""
         if not self.overload.can_change:
             return None
         part = backlog_part(
@@ -107,7 +107,7 @@ class EncodingDesk:
         return None if before is None else (before, part)
 
     def counted(self, receipt: Receipt) -> Receipt:
-        """With what was written at which level."""
+        """Returns the receipt with the counts of each level."""
         chunks, frames = self._counts.chunks.tolist(), self._counts.frames.tolist()
         return replace(
             receipt,
@@ -122,12 +122,11 @@ _LEVELS = len(DegradeLevel)
 
 
 class LevelCounts:
-    """How many chunks and frames were written at each degrade level; a slab that had to be written again
-    counts once.
+    """Counts of chunks and frames by degrade level; a slab that is written again counts once.
 
-    ``chunks``, ``frames`` int64[levels]: of slabs that are stored. A slab's frames count at the highest
-    level that any of its chunks has; a chunk that is all fill, and absent, has none. ``rows``: of the slab
-    table, whose numbers slabs go by here."""
+    ``chunks``, ``frames`` int64[levels]: of stored slabs. A slab's frames count at the highest level of its
+    chunks; a chunk that is all fill, and absent, has no level. ``rows``: size of the slab table, by whose row
+    numbers slabs are identified here."""
 
     def __init__(self, rows: int) -> None:
         self.chunks: npt.NDArray[np.int64] = np.zeros(_LEVELS, np.int64)
@@ -136,11 +135,11 @@ class LevelCounts:
         self._frames_of = np.zeros((rows, _LEVELS), np.int64)
 
     def begin_slab(self, row: int) -> None:
-        """The row holds another slab from now on."""
+        """Resets the counts of a row that now holds another slab."""
         self._chunks_of[row] = self._frames_of[row] = 0
 
     def begin_writing(self, row: int) -> None:
-        """Its slab goes to the workers: for the first time, or again, into other files."""
+        """Resets the counts of a row whose slab goes to the workers, for the first time or again."""
         if self._frames_of[row].any():
             self.chunks -= self._chunks_of[row]
             self.frames -= self._frames_of[row]
@@ -150,7 +149,7 @@ class LevelCounts:
         self._chunks_of[row, level] += chunks
 
     def stored(self, row: int, frames: int) -> None:
-        """All chunks of its slab are."""
+        """Counts a row whose chunks are all stored."""
         level = int(np.flatnonzero(self._chunks_of[row]).max(initial=DegradeLevel.CONFIGURED))
         self._frames_of[row, level] = frames
         self.chunks += self._chunks_of[row]

@@ -1,8 +1,8 @@
-"""Writes the frame table from the frame log when an acquisition ends. Constant memory: one chunk of rows at a
-time (and the sequences of lost frames).
+"""Writes the frame table from the frame log when an acquisition ends. It needs constant memory: one chunk of
+rows at a time (and the sequences of lost frames).
 
-It is built in the workspace and renamed into place as a whole, so that readers see all of it or none, and
-doing it again after a crash does no harm.
+The table is built in the workspace and renamed into place as a whole, so that readers see all of it or none,
+and it can be built again after a crash.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def write_frame_table(
     writer: int = 0,
     may_publish: Callable[[], None] = lambda: None,
 ) -> None:
-    """The group ``frames`` of ``store``, complete and durable; the log stays, for its owner to delete.
-    Replaces a table that is there already.
+    """Writes the group ``frames`` of ``store``, complete and durable, in place of an existing table. The log
+    stays; its owner deletes it.
 
-    ``writer`` sets the folder it is built in apart from another writer's; ``may_publish`` is asked right
-    before readers see it. Raises ``StorageError`` (``StorageFullError``), ``ShardFormatError`` when the log
-    is damaged, or what ``may_publish`` does. It may be called again then.
+    ``writer`` distinguishes the build folder from another writer's; ``may_publish`` is called right before
+    readers see the table. Raises ``StorageError`` (``StorageFullError``), ``ShardFormatError`` when the log
+    is damaged, or what ``may_publish`` raises. It may be called again then.
     """
     workspace = store / WORKSPACE
     built, table = workspace / _BUILT.format(writer), store / TABLE_PATH
@@ -94,8 +94,8 @@ def _build(folder: Path, spec: ArraySpec, log: FrameLog) -> None:
 
 
 def _chunks(log: FrameLog, buffer: np.ndarray) -> Iterator[np.ndarray]:
-    """The log's records, ``ROWS_PER_CHUNK`` at a time and the rest at the end; each is valid until the next
-    is asked for."""
+    """Yields the log's records, ``ROWS_PER_CHUNK`` at a time and the rest at the end. Each array is valid
+    until the next one is requested."""
     filled = 0
     found_again = _found_again(log)
     for _, _, piece in log.blocks():
@@ -113,8 +113,8 @@ def _chunks(log: FrameLog, buffer: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def _found_again(log: FrameLog) -> np.ndarray:
-    """Sequences that were given up after an I/O error, although what they had been written to was whole:
-    recovery found them. Stored wins."""
+    """Returns sequences that were given up after an I/O error but found intact by recovery: these count as
+    stored."""
     lost = [
         records["sequence"][records["fate"] == Fate.LOST]
         for kind, _, records in log.blocks()
@@ -132,7 +132,7 @@ def _found_again(log: FrameLog) -> np.ndarray:
 
 
 def _encode_chunk(values: np.ndarray) -> bytes:
-    """As ``column_document`` describes it: gzip, then its crc32c."""
+    """Encodes a chunk as ``column_document`` describes: gzip, then its crc32c."""
     data = gzip.compress(values.tobytes(), 1, mtime=0)
     return data + crc32c.crc32c(data).to_bytes(4, "little")
 

@@ -1,30 +1,30 @@
-"""The shard groups of one acquisition: which are open, which wait for their last slabs or for room on the
-disk, which are sealed.
+"""The shard groups (shard rows) of one acquisition: which are open, which wait for their last slabs or for
+room on the disk, which are sealed.
 
-REOPENING  sealed by an earlier process before it was full, or by this one on its account; the keeper makes
-           new files that go on with it
+REOPENING  was sealed before it was full, by an earlier process or on behalf of one; the sealer makes new
+           files that continue it
 OPEN       takes frames
 CLOSING    takes no more frames; slabs of it are still being compressed
-SEALING    handed to the keeper
-(gone)     sealed (or, after a failure, given up); only its holes are remembered, so that a late frame can be
-           told from a duplicate
+SEALING    handed to the sealer
+(gone)     sealed (or, after a failure, given up); only its holes are remembered, to distinguish a late frame
+           from a duplicate
 
-What a frame meets whose slab collects nothing yet (``fates``, ``_open_slab``); an *earlier* group is one that
-a process before this one closed, by an end that came early or was cut short by a kill. A place is shut when
-it has a frame, or when newer frames had passed over its slab.
+The table below shows what happens to a frame whose slab is not collecting (``fates``, ``_open_slab``). An
+*earlier* group is one that a previous process closed, by an early end or an end that a kill cut short. A
+place is shut when it has a frame, or when newer frames had passed over its slab.
 
     group                       the place           then
     unknown, or prepared        any                 the group opens
     OPEN                        slab not begun      a row of the slab table
-    OPEN                        slab of earlier     shut: refused; else the group is sealed, opened again,
-                                                    and takes it
+    OPEN                        slab of earlier     shut: refused; else the group is sealed, reopened, and
+                                                    takes it
     REOPENING                   shut                refused; else it waits
-    CLOSING, SEALING            any                 it waits when the group opens again, else it is refused
-    gone, earlier, not full     shut                refused; else the group is opened again: REOPENING
+    CLOSING, SEALING            any                 it waits if the group is to be reopened, else refused
+    gone, earlier, not full     shut                refused; else the group is reopened: REOPENING
     gone otherwise              any                 refused
 
-A group whose files met an I/O error is rewritten: once no worker is at it, the keeper copies what can be read
-back to new files, and the slabs whose frames are still held are encoded again. Owned by the acquisition's
+A group whose files met an I/O error is rewritten: once no worker uses the files, the sealer copies what can
+be read back to new ones, and slabs whose frames are still held are encoded again. Owned by the acquisition's
 thread.
 """
 
@@ -63,8 +63,7 @@ MOST_REWRITES = 2  # of one group; a disk that fails more often than that ends t
 
 
 class GroupState(enum.Enum):
-    """What becomes of a frame that comes for a group; the state of its files is another matter
-    (``row_files``)."""
+    """The state that decides what happens to a frame of the group. ``FilesState`` is that of its files."""
 
     REOPENING = "reopening"
     OPEN = "open"
@@ -74,44 +73,44 @@ class GroupState(enum.Enum):
 
 @dataclass
 class Group:
-    """``slabs_left`` counts slabs not yet handed to the workers, ``in_flight`` those that are there.
-    ``files``: None until they are made, or ``failure`` says why they could not be."""
+    """``slabs_left`` counts slabs not yet handed to the workers, ``in_flight`` those at the workers.
+    ``files``: None until they are made, or ``failure`` says why they could not be made."""
 
     number: int
     slabs_left: int
     files: GroupFiles | None = None
     files_state: FilesState = FilesState.PREPARING
     failure: ErrorText | None = None
-    request: int = 0  # the one to prepare them that counts
+    request: int = 0  # number of the latest command to prepare them; reports of others are ignored
     in_flight: int = 0
     closed: bool = False  # takes no more frames
     # rows that wait for the files to be prepared, or rewritten
     waiting: list[int] = field(default_factory=list)
     done_slabs: set[int] = field(default_factory=set)
     frames: int = 0  # stored in its slabs
-    stored_bytes: int = 0  # what the account has for its shards
+    stored_bytes: int = 0  # as counted for its shards in the account
     sound: bool = True  # its files can still be used
     rewrites: int = 0
-    # while it is rewritten: rows that are in the old files, and in memory till they are durable
+    # during a rewrite: rows that are in the old files, and stay in memory until they are durable
     held_rows: list[int] = field(default_factory=list)
-    waited: bool = False  # for room on the disk, and has not had it since
+    waited: bool = False  # for room on the disk, and has not got it since
     retry_s: float = 0.0  # while it waits: when to try again
     spilled: bool = False
     # done slabs of an earlier process whose empty places can still be filled
     takes_back: dict[int, np.ndarray] = field(default_factory=dict)
-    opens_again: bool = False  # once it is sealed: for frames that an early end must not refuse
+    opens_again: bool = False  # may be reopened once sealed: an early end must not refuse frames
     reopened: bool = False  # its new shards replace sealed ones
-    taking: TakingBack | None = None  # what it was, or is to be, opened again with
-    # slabs whose frames were taken back from the sealed shards, and are not in the new ones yet
+    taking: TakingBack | None = None  # the slabs to take back when it is reopened
+    # slabs whose frames were taken back from the sealed shards and are not in the new ones yet
     owed: set[int] = field(default_factory=set)
 
     def go(self, event: FilesEvent) -> None:
-        """Its files' next state."""
+        """Moves its files to their next state."""
         self.files_state = FILES.after(self.files_state, event)
 
     @property
     def state(self) -> GroupState:
-        """What becomes of a frame."""
+        """As ``GroupState`` says."""
         if self.files_state in (FilesState.REOPENING, FilesState.NO_ROOM_TO_REOPEN):
             return GroupState.REOPENING
         if self.files_state in (FilesState.SEALING, FilesState.NO_ROOM_TO_SEAL):
@@ -120,12 +119,12 @@ class Group:
 
     @property
     def ready(self) -> bool:
-        """Whether its files are there, and good."""
+        """True if its files are there and usable."""
         return self.files_state is FilesState.READY
 
     @property
     def rewriting(self) -> bool:
-        """An I/O error: no worker may start on the old files."""
+        """True after an I/O error: no worker may start on the old files."""
         return self.files_state in (FilesState.BROKEN, FilesState.REWRITING)
 
     @property
@@ -138,17 +137,18 @@ class Group:
 
     @property
     def can_be_sealed(self) -> bool:
-        """Its files hold what they are said to hold, and nobody is at them."""
+        """True if its files hold all that was reported as stored, and are neither rewritten nor being
+        sealed."""
         return self.sound and self.files_state in (FilesState.READY, FilesState.NO_ROOM_TO_SEAL)
 
     @property
     def is_done(self) -> bool:
-        """Every slab of it that will ever come is stored."""
+        """True if every slab of it that will come is stored."""
         return self.slabs_left == 0 and self.in_flight == 0 and not self.waiting
 
 
 class Groups:
-    """``ask`` takes commands for the keeper, ``on_event`` (name, facts)."""
+    """``ask`` takes commands for the sealer, ``on_event`` (name, facts)."""
 
     def __init__(
         self,
@@ -168,17 +168,17 @@ class Groups:
         self._on_event = on_event
         self._prepared: dict[int, Group] = {}
         self._closed_below = 0
-        self._closed: set[int] = set()  # closed ones at or above the line
-        self._earlier: dict[int, EarlierRow] = {}  # of the closed ones, those that can be opened again
+        self._closed: set[int] = set()  # closed ones at or above ``_closed_below``
+        self._earlier: dict[int, EarlierRow] = {}  # closed ones that can be reopened
         self._disk_full = False
-        self._requests = 0  # to prepare files
+        self._requests = 0  # commands to prepare files
         self.waits_for_room = settings.on_full != "fail"
 
     # ------------------------------------------------------------------ which groups there are
 
     def prepare_first(self, prepare: Callable[[Prepare], GroupPrepared]) -> GroupPrepared:
-        """A disk without room for the first shard is a clean refusal. ``prepare`` does it at once. Raises
-        ``StorageError``."""
+        """Prepares the first shards at once, by ``prepare``, so that a full disk is refused before any frame.
+        Raises ``StorageError``."""
         group = self._prepared[0] = self._group(0)
         report = prepare(self._preparing(group))
         if report.error is not None and report.error.is_a(StorageFullError) and self._can_spill(group):
@@ -189,7 +189,7 @@ class Groups:
         return report
 
     def note_prepared(self, report: GroupPrepared) -> Group | None:
-        """Files were made, or not. Returns the group when it is open."""
+        """Notes files that were made, or not. Returns the group if it is open."""
         group = self.by_number.get(report.group) or self._prepared.get(report.group)
         if group is None or group.request != report.request:
             return None  # discarded meanwhile
@@ -198,7 +198,7 @@ class Groups:
         return self.by_number.get(report.group)
 
     def restore(self, group: Group) -> None:
-        """A group found on disk, its files open."""
+        """Adds a group that was found on disk, its files open."""
         self.by_number[group.number] = group
 
     def restore_closed(
@@ -214,7 +214,8 @@ class Groups:
         return number < self._closed_below or number in self._closed
 
     def is_closed_slab(self, slab: int) -> bool:
-        """Whether frames of a slab that collects nothing may have to be refused: ``fates`` says which."""
+        """Returns whether frames of a slab that is not collecting may have to be refused: ``fates`` says
+        which."""
         number = self._grid.group_of_slab(slab)
         group = self.by_number.get(number)
         if group is None:
@@ -224,8 +225,8 @@ class Groups:
         return group.state is GroupState.REOPENING or not group.opens_again
 
     def fates(self, slab: int, places: np.ndarray) -> np.ndarray:
-        """For frames at int64[n] places of a slab that collects nothing: PLACED when its group takes them,
-        now or once it is open (again), DUPLICATE or LATE when they are refused."""
+        """The status of frames at int64[n] places of a slab that is not collecting: PLACED when its group
+        takes them, now or once it is open (again), DUPLICATE or LATE when they are refused."""
         number = self._grid.group_of_slab(slab)
         group, earlier = self.by_number.get(number), self._earlier.get(number)
         if group is not None and group.state is GroupState.OPEN and slab in group.takes_back:
@@ -235,8 +236,8 @@ class Groups:
         return self.holes.fates(slab, places) if self.is_closed_slab(slab) else np.full(places.size, PLACED)
 
     def open(self, number: int) -> bool:
-        """Take frames into a group, the next one being prepared meanwhile; False when too many are open, or
-        when it must be opened again first."""
+        """Opens a group for frames and lets the next one be prepared. Returns False when too many are open,
+        or when it must be reopened first."""
         if number in self.by_number:
             return self.by_number[number].state is GroupState.OPEN
         if len(self.by_number) >= self._limits.open_groups or number in self._earlier:
@@ -260,8 +261,8 @@ class Groups:
             self._prepared = {following: self._new(following)}
 
     def set_empty_aside(self, numbers: set[int]) -> None:
-        """Found on disk, but no frame has come for them: prepared, not open. ``numbers``: of groups that have
-        frames in the slab table."""
+        """Treats groups that were found on disk without a frame as prepared, not as open. ``numbers``: groups
+        that have frames in the slab table."""
         for number, group in list(self.by_number.items()):
             if (
                 group.state is GroupState.OPEN
@@ -272,18 +273,18 @@ class Groups:
                 self._prepared[number] = self.by_number.pop(number)
 
     def earlier_to_open(self, number: int) -> EarlierRow | None:
-        """A closed group that can be opened again, when there is room for one more."""
+        """Returns a closed group that can be reopened, if one more may be open."""
         free = number not in self.by_number and len(self.by_number) < self._limits.open_groups
         return self._earlier.get(number) if free else None
 
     def reopen(self, number: int, taking: TakingBack) -> None:
-        """Let the keeper make new files for a sealed group; ``reopened`` or ``stays_closed`` comes next."""
+        """Lets the sealer make new files for a sealed group. ``reopened`` or ``stays_closed`` must follow."""
         self.by_number[number] = Group(number, slabs_left=0, files_state=FilesState.REOPENING, taking=taking)
         self._ask(Reopen(number, taking))
 
     def reopened(self, group: Group, files: GroupFiles, taken_back: frozenset[int]) -> EarlierRow:
-        """The files are there, and have all that was sealed but the slabs that were taken back. Returns what
-        was sealed."""
+        """Takes the new files, which hold all that was sealed except the slabs taken back. Returns what was
+        sealed."""
         group.files = files
         group.go(FilesEvent.REOPENED)
         row = self._earlier.pop(group.number)
@@ -298,30 +299,30 @@ class Groups:
         return row
 
     def stays_closed(self, group: Group) -> None:
-        """Its sealed shards cannot be read: frames that come for it are late."""
+        """Leaves a group closed, since its sealed shards cannot be read: frames that come for it are late."""
         group.go(FilesEvent.GIVE_UP)
         del self.by_number[group.number], self._earlier[group.number]
 
     def waits_to_reopen(self, group: Group, now_s: float, error: ErrorText) -> bool:
-        """The disk is full; False when that ends the acquisition. Where the sealed shards lie, the new ones
-        must lie too: these never spill."""
+        """Lets a group wait for room to be reopened. Returns False when the full disk ends the acquisition.
+        The new shards must lie in the root of the sealed ones: they never spill."""
         if not error.is_a(StorageFullError) or not self.waits_for_room:
             return False
         self._wait_for_room(group, now_s, error)
         return True
 
     def opens_again(self, number: int, row: EarlierRow) -> None:
-        """A group that was sealed on account of an earlier process, and is not full."""
+        """Remembers a group that was sealed for an earlier process and is not full: it may be reopened."""
         self._earlier[number] = row
 
     def oldest_when_all_open(self) -> Group | None:
-        """Which group to close when one more is needed; None while one is on its way out already."""
+        """Returns the group to close when one more is needed; None while another is not OPEN."""
         if any(group.state is not GroupState.OPEN for group in self.by_number.values()):
             return None
         return self.by_number[min(self.by_number)]
 
     def sealed(self, number: int) -> None:
-        """A group's files carry their final names."""
+        """Notes that a group's files have their final names."""
         group = self.by_number.pop(number)
         group.go(FilesEvent.SEALED)
         self._has_room_again(group)
@@ -339,8 +340,8 @@ class Groups:
             self.seal(group)
 
     def seal(self, group: Group) -> None:
-        """Its new shards may replace older ones: only with every slab that was taken back from these. What a
-        rewrite could not read back is told as lost."""
+        """Lets the sealer seal a group. Its new shards may replace older ones, so every slab that was taken
+        back from these must be stored. What a rewrite could not read back is reported as lost."""
         assert not group.owed, "sealed now it would lose frames that are sealed"
         group.go(FilesEvent.SEAL)
         group.closed = True
@@ -348,7 +349,7 @@ class Groups:
 
     def _note_closed(self, number: int) -> None:
         if number < self._closed_below:
-            return  # again
+            return  # closed before
         self._closed.add(number)
         while self._closed_below in self._closed:
             self._closed.remove(self._closed_below)
@@ -369,14 +370,14 @@ class Groups:
 
     @property
     def making_files(self) -> bool:
-        """Whether files are being made that frames wait for; not while the disk has no room for them."""
+        """True if slabs wait for files that are being made; not while the disk has no room for them."""
         return any(group.waiting and not group.waits_for_room for group in self.by_number.values())
 
-    # ------------------------------------------------------------------ files that are not there yet, or no l
+    # ------------------------------------------------------------------ groups without usable files
 
     def cannot_be_filled(self, group: Group, now_s: float) -> ErrorText | None:
-        """Why a group that needs files will never have them. Where it is for want of room, and that is waited
-        for, it goes on waiting."""
+        """Returns the reason why a group that needs files will never have them, or None. For want of room the
+        group goes on waiting, if ``on_full`` allows it."""
         error = group.failure
         if (
             error is None
@@ -390,15 +391,15 @@ class Groups:
         return error
 
     def files_for_waiting(self, group: Group) -> GroupFiles | None:
-        """The files for rows that wait, None while they have to go on waiting."""
+        """Returns the files for waiting rows, or None while they must go on waiting."""
         if not group.waiting or not group.ready:
             return None
         self._has_room_again(group)
         return group.files
 
     def cannot_go_on(self, group: Group) -> ErrorText | None:
-        """Why an open group will never have files, as soon as that is known: with policy ``fail`` before any
-        frame of it is acknowledged. None where it has them, or waits for room."""
+        """Returns the reason why an open group will never have files, as soon as that is known: with policy
+        ``fail`` before any frame of it is acknowledged. None if it has them or waits for room."""
         error = group.failure
         waits = (
             error is not None
@@ -408,13 +409,13 @@ class Groups:
         return None if waits else error
 
     def may_stage(self, group: Group) -> bool:
-        """Whether frames of a group may be acknowledged before they are in its files: with policy ``fail`` it
-        must be sure that they get there."""
+        """Returns whether frames of a group may be acknowledged before they are in its files: with policy
+        ``fail`` only if these are ready, so that the frames are sure to get there."""
         return self._settings.on_full != "fail" or group.ready
 
     def waits_to_seal(self, group: Group, now_s: float, error: ErrorText) -> bool:
-        """Sealing needs a little room as well (folders, the frame log); even the ballast was not enough.
-        False when that ends the acquisition."""
+        """Lets a group wait for room to be sealed (for folders and the frame log): even the ballast was not
+        enough. Returns False when that ends the acquisition."""
         if not error.is_a(StorageFullError) or not self.waits_for_room:
             return False
         self._wait_for_room(group, now_s, error)
@@ -470,13 +471,13 @@ class Groups:
         return any(group.waits_for_room for group in self.by_number.values())
 
     def wait_no_longer(self) -> None:
-        """What waits for room is tried once more, at once; without room that ends the acquisition."""
+        """Retries all that waits for room once more, at once; without room that ends the acquisition."""
         self.waits_for_room = False
         for group in self.by_number.values():
             group.retry_s = 0.0
 
     def retry_full_disk(self, now_s: float) -> None:
-        """Try again to preallocate (the main root first) or to seal what had no room."""
+        """Retries to preallocate (in the main root first), to reopen or to seal what had no room."""
         for group in self.by_number.values():
             if not group.waits_for_room or now_s < group.retry_s:
                 continue
@@ -491,7 +492,7 @@ class Groups:
                 self._ask(self._preparing(group))
 
     def note_io_error(self, group: Group, error: ErrorText) -> bool:
-        """From now on nothing goes into the old files; False when the group cannot be saved by new ones."""
+        """Stops writing into the old files. Returns False when the group cannot be saved by new ones."""
         if group.files_state is not FilesState.READY:
             group.go(FilesEvent.BROKE)
             return True
@@ -511,14 +512,13 @@ class Groups:
         return True
 
     def rewrite(self, group: Group, stored_slabs: set[int], held_slabs: set[int]) -> None:
-        """Move to new files, once no worker is at the old ones. ``stored_slabs`` were acknowledged; of these
-        ``held_slabs`` are encoded again."""
+        """Lets the sealer move a group to new files, once no worker uses the old ones. ``stored_slabs`` were
+        acknowledged; of these, ``held_slabs`` can be encoded again."""
         group.go(FilesEvent.REWRITE)
         self._ask(Rewrite(group.number, frozenset(stored_slabs), frozenset(held_slabs), spill=group.spilled))
 
     def rewritten(self, group: Group, files: GroupFiles | None) -> None:
-        """The keeper is done: with new files, or (None) the old ones are all there is, and hold what they
-        hold."""
+        """Takes the new files from the sealer. With None only the old ones are left, and are not sound."""
         group.go(FilesEvent.REWRITTEN)
         if files is None:
             group.sound = False

@@ -1,6 +1,8 @@
-"""Whether nothing worse than kills has come over a store: its file ``boot`` holds the kernel's boot id.
+"""The intact mark of a store: its file ``boot`` with the kernel's boot id, as long as nothing worse than
+kills has happened to it.
 
-A power cut and another machine bring another id; an I/O error, a rewrite and a take-over delete the file.
+After a power cut or on another machine the id differs; an I/O error, a rewrite and a take-over delete the
+file.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ _MAX_BYTES = 64
 
 
 def begin_intact(workspace: Path) -> None:
-    """Of a new store. Raises ``StorageError``."""
+    """Writes the mark of a new store. Raises ``StorageError``."""
     if (boot := boot_id()) is not None:
         write_file(workspace / _BOOT, boot.encode())
 
@@ -34,13 +36,13 @@ def is_intact(workspace: Path) -> bool:
 
 
 def is_marked(workspace: Path) -> bool:
-    """False: a sync may have failed, so that the page cache, if it is still the same, may hold what the disk
-    does not."""
+    """Returns whether the mark exists. If not, a sync may have failed: the page cache, if still the same, may
+    hold what the disk does not."""
     return (workspace / _BOOT).exists()
 
 
 def end_intact(workspace: Path) -> None:
-    """From now on something that was acknowledged may leave no trace. Raises ``StorageError``."""
+    """Deletes the mark: from now on, acknowledged frames may leave no trace. Raises ``StorageError``."""
     path = workspace / _BOOT
     with storage_errors("remove", path):
         reach("boot.before_remove")

@@ -1,10 +1,10 @@
-"""The shard keeper: one thread per acquisition that does everything slow around shards, off the frame path.
-The only one that ever syncs.
+"""The sealer: one thread per acquisition that does everything slow around shards, off the frame path. It is
+the only thread that syncs.
 
 It prepares groups of shards before they are needed, commits what workers stored (one sync for many frames),
-seals, rewrites groups whose files met an I/O error, keeps the frame log, and grows zarr.json behind sealed
-shards. Its commands are data, carried out in order, and it owns the files that they are about; what it found
-out goes back as a report.
+seals, rewrites groups whose files met an I/O error, writes the frame log, and grows zarr.json behind sealed
+shards. Its commands are data and carried out in order. It owns the files that they name, and answers with
+reports.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ T = TypeVar("T")
 
 
 class ShardKeeper:
-    """The only one at ``folder`` until ``join``; whoever joined closes it, since workers may read the staging
-    area till then. Reports go to ``report`` from the keeper's thread. Before ``start`` its owner may
-    ``prepare`` the first files itself."""
+    """The only user of ``folder`` until ``join``. The caller of ``join`` closes the folder, since workers may
+    read the staging area until then. ``report`` is called from the sealer's thread. Before ``start`` the
+    owner may ``prepare`` the first files itself."""
 
     def __init__(
         self, folder: StoreFolder, layout: ArrayLayout, report: Callable[[KeeperReport], None]
@@ -88,16 +88,16 @@ class ShardKeeper:
         self._layout = layout
         self._report = report
         self._files: dict[int, GroupFiles] = {}  # of groups that are neither sealed nor given up
-        self._ballast_given = not folder.ballast.path.exists()  # by the process before this one, perhaps
+        self._ballast_given = not folder.ballast.path.exists()  # perhaps by an earlier process
         self._commands: SimpleQueue[KeeperCommand | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def adopt(self, files: GroupFiles) -> None:
-        """Files that recovery has opened. Before ``start``."""
+        """Takes over files that recovery has opened. Before ``start``."""
         self._files[files.group] = files
 
     def start(self) -> None:
-        """Once, when everything else that an acquisition is made of is there."""
+        """Starts the thread. To be called once, after all other parts of the acquisition are made."""
         thread = threading.Thread(
             target=self._work, name=f"shardwright-keeper-{self.folder.path.name}", daemon=True
         )
@@ -105,16 +105,16 @@ class ShardKeeper:
         self._thread = thread
 
     def put(self, command: KeeperCommand) -> None:
-        """From any thread. Carried out once the thread has started."""
+        """Queues a command, to be carried out once the thread has started. From any thread."""
         self._commands.put(command)
 
     def stop(self) -> None:
-        """End the thread after what is queued, without finishing the store."""
+        """Ends the thread after the queued commands, without finishing the store."""
         self._commands.put(None)
 
     def join(self) -> None:
-        """Also where no thread was started, or it died: files that nobody sealed are closed, for recovery.
-        Only when no worker is at them."""
+        """Waits for the thread, if it was started, and closes files that are not sealed, for recovery. Only
+        when no worker uses them."""
         if self._thread is not None:
             self._thread.join()
         for files in self._files.values():
@@ -122,8 +122,8 @@ class ShardKeeper:
         self._files.clear()
 
     def _work(self) -> None:
-        """A command that fails ends the acquisition, not this thread: the owner waits for the reports of
-        later commands."""
+        """Carries out commands. One that fails ends the acquisition, not this thread: the owner waits for the
+        reports of later commands."""
         try:
             while (command := self._commands.get()) is not None:
                 with self.busy:
@@ -172,7 +172,7 @@ class ShardKeeper:
     # ------------------------------------------------------------------ commands
 
     def prepare(self, command: Prepare) -> GroupPrepared:
-        """At once, before there is a thread."""
+        """Prepares files in the caller's thread. Before ``start``."""
         with self.busy:
             return self._prepare(command)
 
@@ -321,11 +321,11 @@ class ShardKeeper:
             return StoreFinished(self._explained(error))
         return StoreFinished(None)
 
-    # ------------------------------------------------------------------ their parts
+    # ------------------------------------------------------------------ parts of commands
 
     def _explained(self, error: Exception, *, in_sync: bool = False) -> ErrorText:
-        """An I/O error because another writer has taken the store over, or it is gone, is no disk error:
-        nothing may be rewritten then. Any other leaves the store no longer intact."""
+        """Returns the cause of an error. If another writer has taken the store over, or it is gone, an I/O
+        error is no disk error and nothing may be rewritten. Any other I/O error ends the intact mark."""
         self.folder.note_disk_error(error, in_sync=in_sync)
         if isinstance(error, StorageError):
             try:
@@ -340,7 +340,7 @@ class ShardKeeper:
         self, group: int, *, spill: bool, packed: bool | None = None, reopened: bool = False, suffix: str = ""
     ) -> GroupFiles:
         folder = self.folder
-        folder.may_rename()  # the names in the workspace are another's then
+        folder.may_rename()  # raises if the names in the workspace belong to another writer
         return GroupFiles.create(
             folder.placement(spill=spill),
             self._layout,
@@ -360,7 +360,8 @@ class ShardKeeper:
         self._with_ballast(lambda: self.folder.log.append(kind, group, records))
 
     def _with_ballast(self, work: Callable[[], T]) -> T:
-        """Do what must not fail for want of room: if it does, give the ballast back and do it once more."""
+        """Does work that must not fail for want of room: if it does, frees the ballast and does it once
+        more."""
         try:
             return work()
         except StorageFullError:
@@ -370,8 +371,8 @@ class ShardKeeper:
             return work()
 
     def _restore_ballast(self) -> None:
-        """What sealing took on a full disk is held back again before another group begins: it would have
-        nothing to be sealed with."""
+        """Refills a ballast that sealing used on a full disk, before another group begins: without it that
+        group could not be sealed. Raises ``StorageFullError``."""
         if self._ballast_given:
             if not self.folder.ballast.fill():
                 raise StorageFullError(

@@ -3,9 +3,9 @@ allocated.
 
 ring      frames whose pixels are held: those that wait for their slab, and those whose slab is being
           compressed
-staging   room on disk for frames whose slab takes long
+staging   room on disk for frames whose slab takes long to fill
 row       bookkeeping of one slab that is open or being compressed
-group     shard files that are filled at once (preallocated on disk, mapped)
+group     shard files that are filled together (preallocated on disk, mapped)
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ if TYPE_CHECKING:
 # raw bytes of one worker task: long enough to hide Python's part, short enough to share a slab between
 # workers
 TASK_BYTES = 8 << 20
-# with a slow codec: nothing interrupts a task, and other acquisitions wait for its worker
+# with a slow codec: a task is never interrupted, and other acquisitions wait for its worker
 SLOW_TASK_BYTES = 2 << 20
 RUNTIME_BYTES = 320 << 20  # interpreter, numba and its compiler, libraries; measured after warm-up
 SMALL_RING_BYTES = 32 << 20  # small arrays get room to arrive in any order
-# what a frame that came in a message of its own takes beside its pixels, while they are needed; measured: 1.5
-# KiB
+# memory beside the pixels of a frame that came in its own message, while they are needed; measured: 1.5 KiB
 MESSAGE_BYTES = 2 << 10
 SMALL_STAGING_BYTES = 16 << 20
 MIN_ROWS = 64
@@ -49,8 +48,8 @@ OWN_DESCRIPTORS = 16
 
 @dataclass(frozen=True)
 class Limits:
-    """All in bytes or counts. ``memory_bytes`` is what a process with this one acquisition holds and cannot
-    give back; ``mapped_bytes`` is page cache of open shards on top of it."""
+    """The limits of one acquisition, in bytes or counts. ``memory_bytes`` is what a process with this one
+    acquisition holds and cannot give back; ``mapped_bytes`` is page cache of open shards on top of it."""
 
     frame_bytes: int
     frames_per_slab: int
@@ -88,9 +87,9 @@ class Limits:
         batch_frames: int = 1,
         descriptors: int | None = None,
     ) -> Limits:
-        """Raises ``BudgetError`` naming what does not fit into ``memory_bytes`` or into ``ring_frames``.
-        ``descriptors``: how many open files to make do with; an acquisition whose frames in order need more
-        has these."""
+        """Derives the limits. Raises ``BudgetError`` naming what does not fit into ``memory_bytes`` or
+        ``ring_frames``. ``descriptors``: the open files to stay within; an acquisition that needs more even
+        for frames in order gets those."""
         grid = Grid.of(spec)
         codec = CodecParameters.of(spec, grid.chunk_bytes)
         ring = _ring_frames(grid, ring_frames, batch_frames)
@@ -149,12 +148,11 @@ class Limits:
 
     @property
     def acquisition_bytes(self) -> int:
-        """``memory_bytes`` without the process itself: what a further acquisition of this kind adds to a
-        daemon."""
+        """``memory_bytes`` without the process itself: what one more such acquisition adds to a daemon."""
         return self.memory_bytes - RUNTIME_BYTES
 
     def bytes_with(self, transport: str) -> int:
-        """As ``acquisition_bytes``; pixels in messages bring the messages along."""
+        """``acquisition_bytes`` plus the overhead of messages, if pixels come in messages."""
         return self.acquisition_bytes + message_overhead_bytes(self.ring_frames, transport)
 
     def _check(self, budget_bytes: int | None, grid: Grid) -> None:
@@ -180,7 +178,8 @@ class Limits:
 
 
 def _ring_frames(grid: Grid, wish: int | None, batch_frames: int) -> int:
-    """``wish``, or as many as suit the frames' size. Raises ``BudgetError`` when the wish is too small."""
+    """Returns ``wish``, or a default for the frames' size. Raises ``BudgetError`` when ``wish`` is too
+    small."""
     least = least_ring_frames(grid, batch_frames)
     if wish is None:
         return max(least, min(MAX_RING_FRAMES, SMALL_RING_BYTES // max(grid.frame_bytes, MESSAGE_BYTES)))
@@ -195,19 +194,19 @@ def _ring_frames(grid: Grid, wish: int | None, batch_frames: int) -> int:
 
 
 def message_overhead_bytes(ring_frames: int, transport: str) -> int:
-    """What pixels in messages bring along: nothing with a ring (``shm``)."""
+    """The memory of messages beside their pixels: 0 with a ring (``shm``)."""
     return ring_frames * MESSAGE_BYTES if transport == "message" else 0
 
 
 def chunks_per_task(grid: Grid, codec: CodecParameters) -> int:
-    """How many chunks of a slab one worker task encodes: at least one, however large."""
+    """The number of chunks of a slab that one worker task encodes: at least one, however large."""
     most_bytes = SLOW_TASK_BYTES if codec.is_slow else TASK_BYTES
     return min(max(1, most_bytes // grid.chunk_bytes), math.prod(grid.plane_chunks))
 
 
 def _groups_within_descriptors(grid: Grid, files: int, share: int | None) -> int:
-    """How many groups (their files and a journal each) may be open, the prepared one left out. Raises
-    ``BudgetError`` when that is too few."""
+    """The number of groups (their files and a journal each) that may be open, without the prepared one.
+    Raises ``BudgetError`` when that is too few."""
     least, most = grid.open_groups + 2, most_descriptors() - SPARE_DESCRIPTORS
     a_group = DESCRIPTORS_PER_FILE * files + 1
     if (most - OWN_DESCRIPTORS) // a_group - 1 < least:
@@ -221,14 +220,14 @@ def _groups_within_descriptors(grid: Grid, files: int, share: int | None) -> int
 
 
 def most_descriptors() -> int:
-    """How many files this process may open: the hard limit, to which ``raise_descriptor_limit`` lifts the
-    soft one."""
+    """The number of files that this process may open: the hard limit, to which ``raise_descriptor_limit``
+    raises the soft one."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else hard
 
 
 def raise_descriptor_limit() -> None:
-    """Lift this process's soft limit of open files to its hard limit, which the plan counts on."""
+    """Raises this process's soft limit of open files to its hard limit, which the limits rely on."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -238,8 +237,7 @@ def raise_descriptor_limit() -> None:
 
 
 def machine_memory_bytes() -> int:
-    """This machine's memory, or the limit of the control group that this process runs in where that is
-    less."""
+    """The memory of this machine, or the limit of this process's control group if that is less."""
     installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
@@ -249,21 +247,21 @@ def machine_memory_bytes() -> int:
 
 
 def default_threads() -> int:
-    """Two workers more than cores: with O_DIRECT a worker waits for the disk part of its time. Measured on
+    """The number of cores plus two: with O_DIRECT a worker waits for the disk part of its time. Measured on
     two cores, 2048x2048 frames: 2.6, 2.85 and 2.9 GB/s with 2, 3 and 4 workers."""
     return len(os.sched_getaffinity(0)) + 2
 
 
 def _staging_frames(grid: Grid, ring_frames: int) -> int:
-    """Frames of incomplete slabs, as many again whose slabs wait for a commit, and as many for frames that
-    come out of order; small ones get more."""
+    """The size of the staging area: frames of incomplete slabs, as many again whose slabs wait for a commit,
+    and as many for frames out of order; more if frames are small."""
     by_bytes = SMALL_STAGING_BYTES // page_aligned(grid.frame_bytes)
     return min(ring_frames, max(4 * grid.held_frames, by_bytes))
 
 
 def least_ring_frames(grid: Grid, batch_frames: int = 1) -> int:
-    """Frames that wait in incomplete slabs, plus two slabs being compressed or filled meanwhile, plus a batch
-    on its way."""
+    """The smallest ring: frames that wait in incomplete slabs, two slabs that are compressed or filled
+    meanwhile, and a batch on its way."""
     return grid.held_frames + max(2, min(2 * grid.frames_per_slab, 2 * grid.held_frames)) + batch_frames
 
 

@@ -1,8 +1,7 @@
-"""What a pipeline measures about itself: how long its steps take, and since when each thread is at what it
-does now.
+"""Measurements of a pipeline: durations of its steps, and the duration of each thread's present work.
 
-A number has one thread that writes it and no lock; whoever reads it, at any time and from any thread, sees a
-value that was true a moment ago.
+Each number is written by one thread, without a lock. It may be read at any time from any thread and may then
+be a moment old.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ _BOUNDS_NS = np.array(BOUNDS_NS, np.int64)
 
 
 class Histogram:
-    """Durations, counted in fixed buckets: number ``i`` holds those of at most ``BOUNDS_S[i]`` seconds, the
-    last one all that are longer."""
+    """A histogram of durations with fixed buckets: bucket ``i`` counts those of at most ``BOUNDS_S[i]``
+    seconds, the last bucket all longer ones."""
 
     def __init__(self) -> None:
         self.counts = np.zeros(len(BOUNDS_NS) + 1, np.int64)
@@ -38,12 +37,12 @@ class Histogram:
         self.sum_ns += duration_ns
 
     def observe_all_ns(self, durations_ns: np.ndarray) -> None:
-        """int64[n], in one step."""
+        """Counts durations, int64[n]."""
         self.counts += np.bincount(_BOUNDS_NS.searchsorted(durations_ns), minlength=self.counts.size)
         self.sum_ns += int(np.add.reduce(durations_ns))
 
     def plus(self, others: Iterable[Histogram]) -> Histogram:
-        """A new one of all of them."""
+        """Returns the sum of this and the others."""
         total = Histogram()
         for each in (self, *others):
             total.counts += each.counts
@@ -57,12 +56,12 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Measures:
-    """Of one acquisition, or summed up. Written by the acquisition's owner, who hears the durations from
-    workers and keeper.
+    """The histograms of one acquisition, or a sum of several. Written by the acquisition's owner, which gets
+    the durations in reports of workers and sealer.
 
     ``queue``: a task waits for a worker; ``encode``: a worker compresses and writes its chunks; ``store``:
     from a frame's arrival until it is stored; ``commit``: a sync; ``shard_open``, ``shard_seal``: the files
-    of one group of shards are prepared, or sealed. What failed is not counted.
+    of one group of shards are prepared, or sealed. Failed steps are not counted.
     """
 
     queue: Histogram = field(default_factory=Histogram)
@@ -73,7 +72,7 @@ class Measures:
     shard_seal: Histogram = field(default_factory=Histogram)
 
     def plus(self, others: Iterable[Measures]) -> Measures:
-        """New ones of all of them."""
+        """Returns the sum of this and the others."""
         others = list(others)
         return Measures(
             **{
@@ -87,8 +86,8 @@ class Measures:
 
 
 class BusyClock:
-    """Since when one thread is at what it does now. A context manager around each piece of work, entered by
-    that thread only."""
+    """The start of one thread's present work. A context manager around each piece of work, entered by that
+    thread only."""
 
     __slots__ = ("_since_s",)
 
@@ -102,11 +101,12 @@ class BusyClock:
         self._since_s = 0.0
 
     def step(self) -> None:
-        """A part of the piece of work is done: what is long, but gets on, is not stuck. By that thread."""
+        """Restarts the clock after a part of the work: long work that makes progress is not stuck. By that
+        thread."""
         self._since_s = time.monotonic()
 
     def busy_s(self) -> float:
-        """How long the piece of work that is going on (or its part: ``step``) has taken by now; 0 when there
-        is none. From any thread."""
+        """The duration so far of the present work (or of its part: ``step``); 0 when there is none. From any
+        thread."""
         since_s = self._since_s
         return time.monotonic() - since_s if since_s else 0.0

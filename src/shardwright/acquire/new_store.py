@@ -1,10 +1,10 @@
-"""A store in the making: built in a folder of its own beside its name, and renamed to that as a whole. A name
-stands for a store that can be recovered, or for none.
+"""Makes a new store in a folder beside its name and renames it to that name as a whole: a name always stands
+for a store that can be recovered, or for none.
 
-    ROOT/.shardwright-HEX.making/lock       held while somebody makes a store
+    ROOT/.shardwright-HEX.making/lock       held while the store is made
     ROOT/.shardwright-HEX.making/NAME/      the store
 
-A store that never got a frame takes such a name itself, and is removed then. What a kill leaves is of no use:
+A store that never got a frame is renamed to such a folder and then removed. What a kill leaves is of no use:
 the next creation beside it, the next start of a daemon and ``recover`` remove it.
 """
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"\.shardwright-[0-9a-f]{16}\.making")
 _LOCK = "lock"
-_TRIES = 5  # each of which somebody who tidies up may spoil
+_TRIES = 5  # another process that removes abandoned folders may spoil each
 
 
 def is_making_folder(folder: Path) -> bool:
@@ -49,7 +49,7 @@ def is_making_folder(folder: Path) -> bool:
 
 
 def abandoned(root: Path) -> list[Path]:
-    """Making folders below ``root`` that nobody is at. Raises ``StorageError``."""
+    """Returns the making folders below ``root`` that no process holds. Raises ``StorageError``."""
     with storage_errors("look into", root):
         return sorted(
             folder for folder in root.iterdir() if is_making_folder(folder) and not is_locked(folder / _LOCK)
@@ -57,7 +57,7 @@ def abandoned(root: Path) -> list[Path]:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Raises ``LockedError`` when somebody is at it after all, ``StorageError``."""
+    """Removes a making folder. Raises ``LockedError`` when another process holds it, ``StorageError``."""
     lock = StoreLock.take(folder / _LOCK)
     try:
         _remove(folder)
@@ -67,18 +67,19 @@ def remove_abandoned(folder: Path) -> None:
 
 @contextmanager
 def making_folder(root: Path) -> Iterator[Path]:
-    """A folder that is ours, and gone with everything in it at the end. Raises ``StorageError``."""
+    """A context with a locked folder, which is removed with its content at the end. Raises
+    ``StorageError``."""
     folder, lock = _begin(root)
     try:
         yield folder
     finally:
-        with suppress(StorageError):  # what stays is known to be of no use
+        with suppress(StorageError):  # a rest is known to be of no use
             _remove(folder)
         lock.release()
 
 
 def publish(store: Path, path: Path) -> None:
-    """Give a complete store its name, durably. Raises ``OutputExistsError`` when the name is taken,
+    """Gives a complete store its name, durably. Raises ``OutputExistsError`` when the name is taken,
     ``StorageError``."""
     with storage_errors("rename to", path):
         reach("store.before_rename")
@@ -87,10 +88,10 @@ def publish(store: Path, path: Path) -> None:
 
 
 def withdraw(path: Path, lock: StoreLock, *, epoch: int) -> None:
-    """Remove a store, its name in one step, so that no kill leaves a part of it there; also on a full disk,
-    where no folder can be made, and (copy on write) no name changed but in the ballast's room. ``lock`` and
-    writer ``epoch`` are the caller's, whose manifest goes first: without one nobody takes the store over.
-    Raises ``FencedError`` when somebody has, ``StorageError``."""
+    """Removes a store. Its name goes in one step, so that no kill leaves a part of it there. Works also on a
+    full disk, where no folder can be made and (copy on write) a rename may need the ballast's room. ``lock``
+    and writer ``epoch`` are the caller's, whose manifest goes first: without one no writer takes the store
+    over. Raises ``FencedError`` when another writer has, ``StorageError``."""
     workspace, folder = path / WORKSPACE, path.with_name(_new_name())
     spilled = _spilled(path, path)
     with storage_errors("remove", path):
@@ -104,7 +105,7 @@ def withdraw(path: Path, lock: StoreLock, *, epoch: int) -> None:
         if not Ballast(workspace / "ballast", 0).release():
             raise
         _take_name(path, folder)
-    with suppress(StorageError):  # what stays is known to be of no use
+    with suppress(StorageError):  # a rest is known to be of no use
         sync_directory(path.parent)
         with storage_errors("remove", folder):
             _remove_spilled(spilled, path)
@@ -123,8 +124,8 @@ def _new_name() -> str:
 
 
 def _begin(root: Path) -> tuple[Path, StoreLock]:
-    """Whoever tidies up may take a folder for abandoned as long as it is not locked: then another one is
-    begun."""
+    """Makes and locks a folder. Until it is locked another process may remove it as abandoned: then the next
+    one is tried."""
     for left in reversed(range(_TRIES)):
         folder = root / _new_name()
         with storage_errors("create", folder):
@@ -151,20 +152,22 @@ def _remove(folder: Path) -> None:
 
 
 def _spilled(store: Path, path: Path) -> Path | None:
-    """Where the working files of a store that is to be at ``path`` are below its second root."""
+    """Returns the folder below its second root with the working files of a store that is to be at
+    ``path``."""
     try:
         spill_root = read_manifest(store / WORKSPACE).spill_root
     except ShardwrightError:
-        return None  # so young that it has no second root yet
+        return None  # so new that it has no second root yet
     return None if spill_root is None else Path(spill_root) / path.name
 
 
 def _remove_spilled(spilled: Path | None, path: Path) -> None:
-    """Of a store that never got a frame, unless ``path``, its name, is another store's by now."""
+    """Removes the spilled files of a store that never got a frame, unless another store has its name
+    ``path`` by now."""
     if spilled is None or path.exists():
         return
     with suppress(FileNotFoundError):
         reach("store.before_remove_spilled")
         shutil.rmtree(spilled / WORKSPACE)
-    with suppress(OSError):  # not empty: not ours to judge
+    with suppress(OSError):  # not empty: it holds files of others
         spilled.rmdir()

@@ -1,15 +1,15 @@
-"""At which level chunks are encoded under the overload policy ``degrade``, decided from how far behind the
-encoders are.
+"""The level at which chunks are encoded under the overload policy ``degrade``, decided from the backlog of
+the encoders.
 
-    faster      frames wait for encoders in HIGH of the ring, and workers have had their turn at the present
-                level: one level up
+    faster      frames that wait for encoders take HIGH of the ring, and enough tasks were encoded at the
+                present level: one level up
     hold        in between
-    slower      they wait in no more than LOW of it, and the level has lasted for DWELL_S: one level down
+    slower      they take no more than LOW of it, and the level has lasted for DWELL_S: one level down
 
-Two marks and the dwell keep it from flapping. A worker asks for the level when it begins a task, so that what
-already waits gets faster too. Where even the highest level is not enough the ring fills up, and the camera
-waits as with ``block``. It may be the disk that is too slow then, for which more bytes are the wrong answer:
-every STUCK_S the level below gets a trial of TRIAL_S.
+The two marks and the dwell time prevent flapping. A worker reads the level when it begins a task, so that
+queued tasks get faster too. If even the highest level is not enough the ring fills up, and the camera waits
+as with ``block``. The disk may be too slow then, and larger chunks make that worse: every STUCK_S the level
+below is tried for TRIAL_S.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Backlog(Enum):
 
 
 class Place(Enum):
-    """Of the present level among those that the codec has."""
+    """The place of the present level among those of the codec."""
 
     ONLY = "only"
     LOWEST = "lowest"
@@ -55,8 +55,8 @@ class Move(Enum):
 
 @dataclass(frozen=True)
 class Row:
-    """``tried``: workers have had their turn at this level; ``rested``: it has lasted long enough to be left
-    for a slower one; ``stuck``: so long that it does not help. None: either."""
+    """``tried``: enough tasks were encoded at this level; ``rested``: it has lasted long enough to be left
+    for a slower one; ``stuck``: it has lasted so long that it does not help. None: either."""
 
     backlog: Backlog
     places: frozenset[Place]
@@ -100,11 +100,11 @@ def decide(backlog: Backlog, place: Place, tried: bool, rested: bool, stuck: boo
 def backlog_part(
     *, ring_frames: int, used_frames: int, collecting_frames: int, held_frames: int, unsynced_frames: int
 ) -> float:
-    """How much of the ring's room for frames that wait for encoders is taken, 0 to 1.
+    """The part of the ring's room for frames that wait for encoders that is taken, 0 to 1.
 
     ``used_frames`` of ``ring_frames`` are in use. Of these, ``collecting_frames`` wait for the rest of their
-    slab (``held_frames`` when all come in order), which no encoder can help, and ``unsynced_frames`` are
-    encoded and wait for a sync, for which up to half of the room is meant.
+    slab (``held_frames`` when all come in order), which faster encoding cannot change. ``unsynced_frames``
+    are encoded and wait for a sync, which may take up to half of the room.
     """
     room = max(1, ring_frames - max(held_frames, collecting_frames))
     waiting = used_frames - collecting_frames - unsynced_frames
@@ -112,8 +112,8 @@ def backlog_part(
 
 
 class OverloadLevel:
-    """Belongs to the acquisition's thread; ``level`` may be read by any. ``tasks_to_try``: how many tasks
-    must have been encoded at a level before a faster one is tried."""
+    """The present level. Owned by the acquisition's thread; ``level`` may be read by any. ``tasks_to_try``:
+    the number of tasks that must be encoded at a level before a faster one is tried."""
 
     def __init__(self, levels: Sequence[DegradeLevel], tasks_to_try: int) -> None:
         self._levels = tuple(levels)
@@ -121,7 +121,7 @@ class OverloadLevel:
         self._tasks_to_try = tasks_to_try
         self._tasks = tasks_to_try  # the first level needs no trial
         self._since_s: float | None = None
-        self._trial_s = 0.0  # how long the present level lasts at least before a faster one is tried
+        self._trial_s = 0.0  # the least time at the present level before a faster one is tried
         self.level = self._levels[0]
 
     @property
@@ -139,7 +139,8 @@ class OverloadLevel:
             self._tasks += 1
 
     def look(self, part: float, now_s: float) -> DegradeLevel | None:
-        """``part`` as ``backlog_part`` says; returns the level that was left, when it was."""
+        """Adapts the level to ``part`` (``backlog_part``). Returns the level before if it changed, else
+        None."""
         lasted_s = float("inf") if self._since_s is None else now_s - self._since_s
         tried = self._tasks >= self._tasks_to_try and lasted_s >= self._trial_s
         backlog = Backlog.of(part)

@@ -1,5 +1,5 @@
-"""Frames that are not stored: their records go to the frame log, and only then are they acknowledged. Part of
-the core; the keeper writes them."""
+"""Sends the records of frames that are not stored to the frame log; only then are the frames acknowledged.
+Part of the core; the sealer writes them."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 
 class Recorder:
-    """``frames``: how many the log does not have yet."""
+    """``frames``: the number of records that are not in the log yet."""
 
     def __init__(self, ask: Callable[[Command], None]) -> None:
         self.frames = 0
         self._ask = ask
-        self._waiting: deque[tuple[float, Record]] = deque()  # for room on the disk: when to try again
+        self._waiting: deque[tuple[float, Record]] = deque()  # for room on the disk: (when to retry, what)
 
     def record(self, records: np.ndarray, *, release: bool, settled: bool) -> None:
-        """``release``: their pixels are free once they are recorded; ``settled``: they are acknowledged
-        then."""
+        """Sends records. ``release``: their pixels are free once they are in the log; ``settled``: they are
+        acknowledged then."""
         self.frames += records.size
         self._ask(Record(records, release, settled))
 
     def done(self, report: Recorded | NotRecorded) -> None:
-        """They are recorded, or never will be."""
+        """Counts records that are in the log, or never will be."""
         self.frames -= report.frames
 
     def wait_for_room(self, report: NotRecorded, now_s: float) -> None:
@@ -42,6 +42,6 @@ class Recorder:
         )
 
     def try_again(self, now_s: float) -> None:
-        """What has waited long enough; with ``inf`` all of it."""
+        """Retries records that have waited long enough; with ``inf`` all of them."""
         while self._waiting and now_s >= self._waiting[0][0]:
             self._ask(self._waiting.popleft()[1])

@@ -1,11 +1,10 @@
-"""Opens a shard row again that was sealed before it was full: an end came early, and then the acquisition
-went on after all.
+"""Reopens a shard row that was sealed before it was full: the acquisition ended early and was then resumed.
 
-New files in progress get every chunk of the sealed shards but those of the slabs that go on: their frames are
-decoded into the staging area and are from then on like any other frame of a slab that collects. Once all of
-that is durable the new files take their names, the journal last. Until the row is sealed again the old shards
-keep the final names: a crash before the journal has its name leaves the row as it was, later ones cost what
-they cost any open row, and readers miss nothing.
+New files in progress get every chunk of the sealed shards except those of the slabs taken back. The frames of
+these are decoded into the staging area and are then like any other frame of a slab that collects. Once all of
+that is durable the new files take their names, the journal last. The old shards keep the final names until
+the row is sealed again, so readers miss nothing. A crash before the journal has its name leaves the row as it
+was; a later crash costs no more than with any open row.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TakingBack:
-    """``slabs``: whose frames are to be taken back into ``slots`` of the staging area, one for each frame."""
+    """``slabs``, whose frames are taken back into ``slots`` of the staging area, one for each frame."""
 
     slabs: tuple[int, ...]
     slots: np.ndarray
@@ -45,9 +44,9 @@ class TakingBack:
 
 @dataclass(frozen=True)
 class ReopenedRow:
-    """What came of it. ``slabs`` were taken back, their frames' ``records``, ``slots`` and the ``addresses``
-    of their pixels there one for one; ``unused`` slots are free again. ``shards`` files of ``old_bytes`` will
-    be replaced; ``copied_bytes`` of their chunks are in the new ones."""
+    """The result of a reopening. ``slabs`` were taken back; ``records``, ``slots`` and pixel ``addresses`` of
+    their frames correspond one for one; ``unused`` slots are free again. ``shards`` files of ``old_bytes``
+    will be replaced; ``copied_bytes`` of their chunks are in the new ones."""
 
     files: GroupFiles
     slabs: frozenset[int]
@@ -67,8 +66,9 @@ def reopen_row(
     taking: TakingBack,
     create: Callable[[Placement], GroupFiles],
 ) -> ReopenedRow:
-    """``create`` makes new files with ``REWRITE_SUFFIX``. Raises ``ShardFormatError`` when the sealed shards
-    cannot be read, or are not those that were sealed, ``StorageError``; the row is then sealed as it was."""
+    """Reopens a row. ``create`` makes new files with ``REWRITE_SUFFIX``. Raises ``ShardFormatError`` when the
+    sealed shards cannot be read, or are not those that were sealed, ``StorageError``; the row then stays as
+    it was sealed."""
     with SealedRow(layout, group, folder.placements(), inner_checksum=folder.spec.chunk_checksum) as old:
         new = create(old.placement)
         try:
@@ -100,7 +100,7 @@ class _Reopening:
         staging, slots, taken, staged = self._folder.staging, taking.slots, [], []
         for slab in taking.slabs:
             mine, places = by_slab[slab]
-            with suppress(ShardFormatError):  # damaged: it stays as it is, and closed
+            with suppress(ShardFormatError):  # damaged: it stays as it is and remains closed
                 self._stage(slab, records[mine], places, slots[: mine.size])
                 staged.append((records[mine], slots[: mine.size]))
                 taken.append(slab)
@@ -127,8 +127,8 @@ class _Reopening:
         )
 
     def _stage(self, slab: int, records: np.ndarray, places: np.ndarray, slots: np.ndarray) -> None:
-        """Frames of one slab, at ``places``: decoded, and put into the staging area. A band of chunks at a
-        time, for all of its frames: a whole slab may be larger than what is kept in memory. Raises
+        """Decodes the frames of one slab, at ``places``, into the staging area. It takes one band of chunks
+        at a time for all frames: a whole slab may be larger than the memory limit. Raises
         ``ShardFormatError``, ``StorageError``."""
         staging, plane = self._folder.staging, self._layout.plane
         assert staging is not None, "slabs of several frames have one"

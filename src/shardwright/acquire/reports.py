@@ -1,5 +1,5 @@
-"""What became of a command (``commands``): data that workers and the shard keeper make in their threads, and
-the acquisition's core handles."""
+"""The reports on commands (``commands``): data that workers and the sealer make in their threads and the
+acquisition's core handles."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class TaskTimes(NamedTuple):  # one for each task: a frozen dataclass takes five times as long to make
-    """Of one task of a slab that was stored: how long it waited for a worker, how long that took, and at
-    which level it wrote ``chunks`` chunks; those that are all fill were not written."""
+    """The times of one stored task of a slab: its wait for a worker, its duration, and the level at which it
+    wrote ``chunks`` chunks; chunks that are all fill are not written."""
 
     queue_ns: int
     encode_ns: int
@@ -27,8 +27,8 @@ class TaskTimes(NamedTuple):  # one for each task: a frozen dataclass takes five
 
 
 class SlabEncoded(NamedTuple):
-    """Every task of the slab in this row has ended: nobody reads its pixels any more. ``error``: of the first
-    that was not stored. ``stored_bytes`` went into its group's files. ``tasks``: those that were stored."""
+    """All tasks of the slab in this row have ended: no worker reads its pixels any more. ``error``: of the
+    first task that failed. ``stored_bytes`` were written to its group's files. ``tasks``: the stored ones."""
 
     row: int
     stored_bytes: int
@@ -47,8 +47,8 @@ class FramesStaged(NamedTuple):
 
 @dataclass(frozen=True)
 class GroupPrepared:
-    """The files of a group are there (which took ``open_ns``), or ``error`` says why not. ``request``: the
-    command's. ``free_bytes`` of the disk are left; 0: not known."""
+    """The files of a group are made (in ``open_ns``), or ``error`` says why not. ``request``: the command's.
+    ``free_bytes`` of the disk are left; 0: not known."""
 
     group: int
     request: int
@@ -60,9 +60,8 @@ class GroupPrepared:
 
 @dataclass(frozen=True)
 class GroupRewritten:
-    """The ``files`` are new, and the ``saved`` slabs durable in them; ``lost`` are the records of frames that
-    could not be read back: the frame log has them already. With an ``error`` the old files are all there
-    is."""
+    """The ``files`` are new, and the ``saved`` slabs durable in them. ``lost``: the records, in the frame log
+    already, of frames that could not be read back. With an ``error`` only the old files are left."""
 
     group: int
     files: GroupFiles | None
@@ -73,7 +72,7 @@ class GroupRewritten:
 
 @dataclass(frozen=True)
 class GroupReopened:
-    """New files go on with a sealed group, or ``error`` says why not: ``ShardFormatError`` when its shards
+    """New files continue a sealed group, or ``error`` says why not: ``ShardFormatError`` when its shards
     cannot be read."""
 
     group: int
@@ -83,8 +82,8 @@ class GroupReopened:
 
 @dataclass(frozen=True)
 class GroupSealed:
-    """The files of one group carry their final names (or were all fill), or ``error`` says why not.
-    ``renamed``: some already do. ``records``: of all its frames."""
+    """The files of one group have their final names (or were all fill), or ``error`` says why not.
+    ``renamed``: some of them have. ``records``: of all its frames."""
 
     group: int
     shards: int
@@ -96,7 +95,7 @@ class GroupSealed:
 
 @dataclass(frozen=True)
 class Committed:
-    """Everything that was to be synced is, but for ``failed``."""
+    """All places of the commit are synced, except those in ``failed``."""
 
     failed: dict[int, ErrorText]
     commit_ns: int
@@ -104,9 +103,8 @@ class Committed:
 
 @dataclass(frozen=True)
 class Recorded:
-    """The records of these sequences stand in the frame log (not synced yet). ``release``: their pixels are
-    free now. ``settled``: they count as acknowledged; frames that are lost with a failed acquisition never
-    do."""
+    """The records of these sequences are in the frame log (not synced yet). ``release``: their pixels are
+    free now. ``settled``: they count as acknowledged; frames lost with a failed acquisition never do."""
 
     sequences: np.ndarray
     release: bool
@@ -119,7 +117,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class NotRecorded:
-    """The frame log has no room for these records, not even with the ballast's."""
+    """The frame log has no room for these records, not even with the ballast freed."""
 
     records: np.ndarray
     release: bool
@@ -133,7 +131,7 @@ class NotRecorded:
 
 @dataclass(frozen=True)
 class KeeperFailed:
-    """A command failed that nobody waits for, or the thread died (``dead``)."""
+    """A command without a report of its own failed, or the thread died (``dead``)."""
 
     error: ErrorText
     dead: bool = False
@@ -141,7 +139,7 @@ class KeeperFailed:
 
 @dataclass(frozen=True)
 class StoreFinished:
-    """The keeper's last report."""
+    """The store is finished or removed, or ``error`` says why not."""
 
     error: ErrorText | None
 

@@ -1,4 +1,5 @@
-"""What an acquisition goes on with whose writer died: how it stood, its open groups, and the folder."""
+"""The state with which an acquisition is resumed: its accounts and closed groups, its open groups, and the
+folder."""
 
 from __future__ import annotations
 
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class Standing:
-    """How it stood. ``limits``: with room for all that is taken up. ``staged``: records of frames that go on
-    from the staging area, in ``staged_slots``. ``earlier``: the newest closed groups that are not full: they
-    can be opened again; ``holes``: of closed groups."""
+    """The state of the acquisition. ``limits``: with room for all that is resumed. ``staged``: records of
+    frames in the staging area, in ``staged_slots``, that are to collect. ``earlier``: the newest closed
+    groups that are not full: they can be reopened; ``holes``: of closed groups."""
 
     accounts: Accounts
     limits: Limits
@@ -35,11 +36,11 @@ class Standing:
 
 @dataclass(frozen=True)
 class GroupStanding:
-    """How an open group stood. ``slabs``: of the group in all; ``whole_slabs``: stored, with ``frames``.
-    ``holes``: of these, the places that have a frame where some have none; ``takes_back``: those whose empty
-    places can still be filled. ``stored_bytes``: what the account has for its shards. ``sealing_begun``: some
-    of them have their final names, so that it is sealed before it takes more. ``spilled``: its files are
-    below the second root."""
+    """The state of an open group. ``slabs``: their total number; ``whole_slabs``: stored, with ``frames`` in
+    all. ``holes``: for those with empty places, the places that have a frame; ``takes_back``: those whose
+    empty places can still be filled. ``stored_bytes``: as counted for its shards in the account.
+    ``sealing_begun``: some shards have their final names, so it must be sealed before it takes more frames.
+    ``spilled``: its files are below the second root."""
 
     slabs: int
     whole_slabs: list[int]
@@ -64,7 +65,7 @@ class Restored:
     groups: list[RestoredGroup] = field(default_factory=list)
 
     def close(self) -> None:
-        """Let go of everything; the store stays as it is."""
+        """Closes all files and the folder; the store stays as it is."""
         for group in self.groups:
             group.files.abandon()
         self.folder.close()

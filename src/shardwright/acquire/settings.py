@@ -1,5 +1,5 @@
-"""How an acquisition treats its frames: what is promised when, and what is done when the disk or the writer
-cannot follow. Frozen."""
+"""The settings of an acquisition: when frames are acknowledged and given back, and the policies for a full
+disk and overload. Frozen."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _CHOICES = {
 
 @dataclass(frozen=True)
 class WriteSettings:
-    """``durability``: at which level a frame's pixels are given back to the camera. ``store_within_ms``: the
-    longest a frame of an unfinished slab waits before it is staged. ``sync_interval_ms``: how often what is
-    stored is made durable. ``overload``: what the camera's side does without credit; with ``degrade`` chunks
-    are encoded faster while the ring fills (``overload_level``), and without credit the camera waits.
+    """``durability``: the level at which a frame's pixels are given back to the camera. ``store_within_ms``:
+    the longest time that a frame of an unfinished slab waits before it is staged. ``sync_interval_ms``: how
+    often stored frames are made durable. ``overload``: what the client does without credit; with ``degrade``
+    chunks are encoded faster while the ring fills (``overload_level``), and without credit the camera waits.
     ``on_full``: what happens when the next shard cannot be preallocated. ``on_duplicate``: whether a frame
-    whose place is taken is counted or an error; the first one of a place is kept either way.
-    ``ballast_bytes`` are kept on disk for sealing and recovery; ``low_water_bytes`` of free disk raise a
-    warning (0: never)."""
+    whose place is taken is counted or an error; the first frame of a place is kept either way.
+    ``ballast_bytes`` are reserved on disk for sealing and recovery. Less than ``low_water_bytes`` of free
+    disk raise a warning (0: never)."""
 
     io: IoMode = "auto"
     durability: Durability = "stored"
@@ -52,7 +52,7 @@ class WriteSettings:
 
     @classmethod
     def checked(cls, **values: Any) -> WriteSettings:
-        """From a user's arguments. Raises ``SpecError`` for what cannot be meant."""
+        """Makes settings from a user's arguments. Raises ``SpecError`` for invalid ones."""
         for name, choices in _CHOICES.items():
             if name in values and values[name] not in choices:
                 raise SpecError(

@@ -1,7 +1,7 @@
-"""The staging desk: which frames of unfinished slabs go to the staging area, and when. Part of the core;
+"""The staging scheduler: which frames of unfinished slabs go to the staging area, and when. Part of the core;
 workers do the writing.
 
-A frame that has waited for half of ``store_within_ms`` for its slab is staged. Its slot is free again once
+A frame that has waited for its slab for half of ``store_within_ms`` is staged. Its slot is free again once
 its slab is durable.
 """
 
@@ -26,8 +26,8 @@ STAGE_TASK_BYTES = 32 << 20  # pixels of one task: slow slabs have a frame or tw
 
 
 class StagingDesk:
-    """``slots``: of the staging area, 0 where slabs of one frame never wait, or once staging has failed;
-    ``taken`` hold frames already."""
+    """``slots``: size of the staging area, 0 if slabs are single frames or once staging has failed; ``taken``
+    hold frames already."""
 
     def __init__(
         self,
@@ -42,17 +42,17 @@ class StagingDesk:
         self._most = max(1, STAGE_TASK_BYTES // frame_bytes)
         self._ask = ask
         self._free = FreeSlots(slots, np.setdiff1d(np.arange(slots), np.array(list(taken), np.int64)))
-        # of each row that are on their way; the row stays put until they are done
+        # of each row, those under way; the row is not freed until they are done
         self.tasks = np.zeros(table.slab.size, np.int64)
-        self.starved = False  # frames waited for a slot the last time
+        self.starved = False  # at the last ``stage`` frames found no slot
 
     @property
     def usable(self) -> bool:
-        """Whether a frame that waits can be staged."""
+        """True if a waiting frame can be staged."""
         return self.slots > 0 and not (self.starved and not self._free)
 
     def stage(self, rows: Iterable[int], before_ns: int) -> None:
-        """Send frames of these rows that came before ``before_ns`` and are still only in memory."""
+        """Sends frames of these rows that came by ``before_ns`` (monotonic) and are only in memory."""
         self.starved = False
         if not self.slots:
             return
@@ -81,8 +81,8 @@ class StagingDesk:
         )
 
     def done(self, report: FramesStaged) -> bool:
-        """Note a report; True when the frames are staged. After a failure nothing is staged any more: slabs
-        are stored when they are full."""
+        """Notes a report. Returns True when the frames are staged. After a failure nothing is staged any
+        more: frames are stored when their slab is full."""
         self.tasks[report.row] -= 1
         if report.error is None and self.slots:
             self._table.staging_slot[report.row, report.places] = report.slots
@@ -92,7 +92,7 @@ class StagingDesk:
         return False
 
     def give_up(self) -> None:
-        """Nothing is staged any more."""
+        """Stops staging for good."""
         self.slots, self._free = 0, FreeSlots(0)
 
     @property
@@ -100,11 +100,12 @@ class StagingDesk:
         return len(self._free)
 
     def take_slots(self, count: int) -> np.ndarray:
-        """For frames that somebody else stages; there must be so many."""
+        """Takes free slots for frames that the sealer stages (``reopen``); there must be ``count`` of
+        them."""
         return self._free.take(count)
 
     def slots_of(self, row: int) -> np.ndarray:
-        """The slots that hold frames of a row."""
+        """Returns the slots that hold frames of a row."""
         slots = self._table.staging_slot[row]
         taken: np.ndarray = slots[slots >= 0]
         return taken

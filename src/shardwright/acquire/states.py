@@ -1,9 +1,9 @@
 """The state machines of an acquisition and of the files of a shard row, as tables: which event leads from
-which states to which, and why an event never comes where there is no such step.
+which states to which, and why an event never comes in a state without a step for it.
 
-The life of an acquisition:
+The states of an acquisition:
 
-OPEN ──▶ FINISHING ──▶ FINISHING_STORE ──▶ SEALED       an end was asked for: groups are sealed, then all
+OPEN ──▶ FINISHING ──▶ FINISHING_STORE ──▶ SEALED       after a request to end: groups are sealed, then all
   │        │     ▲            │     ▲
   │        │     └── NO_ROOM_TO_FINISH ◀┘               on a full disk, if it may wait for room
   ▼        ▼
@@ -41,20 +41,20 @@ class Step(Generic[S, E]):
 
 @dataclass(frozen=True)
 class Table(Generic[S, E]):
-    """``never``: of each event, why it does not come in a state for which there is no step."""
+    """``never``: for each event the reason why it never comes in a state without a step for it."""
 
     steps: tuple[Step[S, E], ...]
     never: dict[E, str]
 
     def after(self, state: S, event: E) -> S:
-        """The next state. An event that cannot come is a mistake of ours."""
+        """Returns the next state. An event without a step is a defect (``AssertionError``)."""
         found = [step.after for step in self.steps if event is step.event and state in step.states]
         assert found, f"{event.value} comes while it is {state.value}: {self.never[event]}"
         return found[0]
 
 
 def step(states: S | frozenset[S], event: E, after: S, why: str = "") -> Step[S, E]:
-    """From one state, or any of several."""
+    """A step from one state, or from any of several."""
     return Step(states if isinstance(states, frozenset) else frozenset({states}), event, after, why)
 
 
@@ -62,7 +62,7 @@ def step(states: S | frozenset[S], event: E, after: S, why: str = "") -> Step[S,
 
 
 class AcquisitionState(Enum):
-    """As everybody outside of the core sees it."""
+    """The state as seen outside of the core."""
 
     OPEN = "open"
     FINISHING = "finishing"
@@ -73,14 +73,14 @@ class AcquisitionState(Enum):
 
 class Life(Enum):
     OPEN = "open"
-    FINISHING = "finishing"  # what is incomplete is closed, every group sealed
-    FINISHING_STORE = "finishing the store"  # the keeper is at it
+    FINISHING = "finishing"  # incomplete slabs are closed, every group is sealed
+    FINISHING_STORE = "finishing the store"  # by the sealer
     NO_ROOM_TO_FINISH = "no room to finish"  # tried again later
     SEALED = "sealed"
-    # nothing more is taken in; workers may still read pixels, or the keeper copies a group
+    # no more frames are taken; workers may still read pixels, or the sealer copies a group
     FAILING = "failing"
-    LEAVING = "leaving"  # nobody reads pixels: what is sound is being sealed, the rest is left
-    LEAVING_STORE = "leaving the store"  # the keeper makes what readers see of it true
+    LEAVING = "leaving"  # no worker reads pixels: sound groups are being sealed, the rest is left
+    LEAVING_STORE = "leaving the store"  # the sealer brings zarr.json and the frame table up to date
     FAILED = "failed"
 
     @property
@@ -89,14 +89,14 @@ class Life(Enum):
 
 
 class LifeEvent(Enum):
-    CLOSE = "close"  # an end was asked for, and every frame that came has its place
+    CLOSE = "close"  # the end was requested, and every frame that came has its place
     DONE = "done"  # no group, commit, slab or record is under way
     STORE_FINISHED = "store finished"
     WAIT = "wait"  # for room on the disk
     RETRY = "retry"
     FAIL = "fail"
-    UNREAD = "unread"  # nobody reads pixels any more
-    OVER = "over"  # the keeper has died, or has finished with the store
+    UNREAD = "unread"  # no worker reads pixels any more
+    OVER = "over"  # the sealer has died, or has finished the store
 
 
 _STATE_OF = {
@@ -153,15 +153,15 @@ LIFE = Table(
 
 
 class FilesState(Enum):
-    PREPARING = "preparing"  # the keeper makes them
+    PREPARING = "preparing"  # the sealer makes them
     REFUSED = "refused"  # they could not be made, and no slab has needed them yet
-    NO_ROOM = "no room"  # a slab waits for them, and they for room on the disk
+    NO_ROOM = "no room"  # a slab waits for them, and the disk has no room
     READY = "ready"  # workers may write
-    BROKEN = "broken"  # an I/O error: nothing more goes in, and new ones are made once nobody is at these
-    REWRITING = "rewriting"  # the keeper makes new ones of what can be read back
-    SEALING = "sealing"  # the keeper gives them their final names
+    BROKEN = "broken"  # an I/O error: nothing more is written; new ones are made once no worker uses these
+    REWRITING = "rewriting"  # the sealer copies what can be read back to new ones
+    SEALING = "sealing"  # the sealer gives them their final names
     NO_ROOM_TO_SEAL = "no room to seal"
-    REOPENING = "reopening"  # the keeper makes files that go on with sealed shards
+    REOPENING = "reopening"  # the sealer makes files that continue sealed shards
     NO_ROOM_TO_REOPEN = "no room to reopen"
     GONE = "gone"  # sealed, discarded or given up
 
@@ -172,13 +172,13 @@ class FilesEvent(Enum):
     WAIT = "wait"  # for room on the disk
     RETRY = "retry"  # there may be room
     BROKE = "broke"
-    REWRITE = "rewrite"  # nobody is at the broken ones any more
-    REWRITTEN = "rewritten"  # or not: then the old ones are all there is
+    REWRITE = "rewrite"  # no worker uses the broken ones any more
+    REWRITTEN = "rewritten"  # or the rewrite failed: then only the old ones are left
     SEAL = "seal"
     SEALED = "sealed"
     SEAL_FAILED = "seal failed"
     REOPENED = "reopened"
-    GIVE_UP = "give up"  # or discard; also what could not be reopened
+    GIVE_UP = "give up"  # or discard; also after a failed reopening
 
 
 _S, _F = FilesState, FilesEvent

@@ -1,17 +1,17 @@
-"""The store's folder while an acquisition writes into it. Owned by the keeper's thread; created or taken up
-by whoever opens the acquisition.
+"""The store's folder while an acquisition writes into it. Owned by the sealer's thread; created or reopened
+by the thread that opens the acquisition.
 
     NAME.ome.zarr/zarr.json          group, written once
     NAME.ome.zarr/0/zarr.json        array; its shape only ever covers sealed shards (one single image: always
                                      its shape)
     NAME.ome.zarr/0/c/...            sealed shards
     NAME.ome.zarr/frames/            frame table, written at the end
-    NAME.ome.zarr/.shardwright/      the workspace, gone when the acquisition has ended: lock, manifest,
+    NAME.ome.zarr/.shardwright/      the workspace, removed when the acquisition has ended: lock, manifest,
                                      journals and shards in progress, staging area, frame log, ballast
 
-Made beside its name and renamed to it (``new_store``), so that it is never seen without a manifest before its
-end, which deletes that first: a workspace without one is done with, or was left by an older release that died
-while it made the store.
+It is made beside its name and renamed to it (``new_store``), so that before its end it is never seen without
+a manifest. The end deletes the manifest first: a workspace without one is of no more use, or was left by an
+older release that died while it made the store.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ IDENTITY_BYTES = 16
 
 
 class StoreFolder:
-    """Made by ``create``, or by ``recovery.resume`` from what is on disk. ``staging`` is None where no slab
-    waits for a second frame."""
+    """Made by ``create``, or by ``recovery.resume`` from what is on disk. ``staging`` is None if a slab is a
+    single frame."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class StoreFolder:
         self.log = log
         self.staging = staging
         self.ballast = ballast
-        self._over = False  # our own manifest is gone: nobody can take over what is finished
+        self._over = False  # our own manifest is gone: no other writer can take over a finished store
         self._extent = extent
 
     @property
@@ -112,8 +112,8 @@ class StoreFolder:
         return cast("IoMode", self.manifest.io)
 
     def count_client(self) -> int:
-        """One more client sends to this acquisition: its number, once it is on disk. Raises ``StorageError``
-        or ``FencedError``."""
+        """Counts one more client of this acquisition; returns its number, once it is on disk. Raises
+        ``StorageError`` or ``FencedError``."""
         self.may_rename()
         counted = replace(self.manifest, client_epoch=self.manifest.client_epoch + 1)
         write_manifest(self.workspace, counted)
@@ -122,7 +122,7 @@ class StoreFolder:
 
     @classmethod
     def create(cls, path: Path, spec: ArraySpec, limits: Limits, settings: WriteSettings) -> StoreFolder:
-        """Raises ``OutputExistsError`` when something is there already, ``StorageFullError`` or
+        """Makes a new store. Raises ``OutputExistsError`` when ``path`` exists, ``StorageFullError`` or
         ``StorageError``; nothing is left behind then."""
         make_directories(path.parent)
         _refuse_taken(path)
@@ -132,9 +132,9 @@ class StoreFolder:
         with making_folder(path.parent) as making:
             made = making / path.name
             make_directories(made / WORKSPACE)
-            # before it has its name: nobody can take it up in between
+            # before the store has its name: no other writer can take it over in between
             lock = StoreLock.take(made / WORKSPACE / "lock")
-            # held there only once it has its name: what has it before is another's
+            # not held until the store has its name: a store with this name before is another writer's
             lock.renamed(path / WORKSPACE / "lock")
             try:
                 manifest = _build(made, spec, limits, settings)
@@ -160,7 +160,8 @@ class StoreFolder:
         manifest: Manifest,
         lock: StoreLock,
     ) -> StoreFolder:
-        """A store that has just been made. Raises ``StorageError``; ``lock`` is then still the caller's."""
+        """Opens a store that has just been made. Raises ``StorageError``; ``lock`` is then still the
+        caller's."""
         workspace, dtype = path / WORKSPACE, record_dtype(len(spec.frame_fields))
         log = FrameLog.open(workspace / LOG_NAME, dtype, manifest.identity_bytes)
         try:
@@ -181,22 +182,24 @@ class StoreFolder:
         )
 
     def remember_seen(self, stop: int, extent: int) -> None:
-        """That frames came which nothing else on disk will tell of. Raises ``StorageError``."""
+        """Writes to the manifest how far frames came, of which nothing else on disk may keep a trace. Raises
+        ``StorageError``."""
         if (stop, extent) != (self.manifest.seen_stop, self.manifest.seen_extent):
             self.manifest = replace(self.manifest, seen_stop=stop, seen_extent=extent)
             write_manifest(self.workspace, self.manifest)
 
     def placement(self, *, spill: bool) -> Placement:
-        """Where the files of a group go."""
+        """Returns where the files of a group go."""
         return self.placements()[-1 if spill else 0]
 
     def placements(self) -> list[Placement]:
-        """All places where files of this store may lie."""
+        """Returns all places where files of this store may lie."""
         return placements_of(self.path, self.manifest)
 
     def may_rename(self) -> None:
-        """Asked right before everything that readers see or that cannot be taken back. ``FencedError``:
-        another writer has taken this store over; ``StoreGoneError``: somebody has deleted or moved it."""
+        """Checks that this writer still owns the store. Called right before every change that readers see or
+        that cannot be taken back. Raises ``FencedError`` if another writer has taken the store over,
+        ``StoreGoneError`` if it was deleted or moved."""
         try:
             if not self._over:
                 check_writer_epoch(self.workspace, self.manifest.writer_epoch)
@@ -205,16 +208,16 @@ class StoreFolder:
             raise self._gone() or error from None
 
     def check_there(self) -> None:
-        """Raises ``StoreGoneError``. Cheap: a deleted file takes all that is written, and every sync of it
-        succeeds."""
+        """Raises ``StoreGoneError`` if the store was deleted or moved. Needed, and cheap, before a sync:
+        every write to a deleted file, and every sync of it, succeeds."""
         with storage_errors("look at", self.path):
             there = self.lock.is_held() and manifest_path(self.workspace, self.manifest.writer_epoch).exists()
         if not there and (gone := self._gone()) is not None:
             raise gone
 
     def _gone(self) -> StoreGoneError | None:
-        """What has become of the folder, unless another writer has it: that one leaves its lock and a
-        manifest or, when done, the frame table."""
+        """Returns the error for a folder that was moved or deleted, None if another writer has it: that one
+        leaves its lock and a manifest or, when done, the frame table."""
         lock = self.lock.current_path()
         if lock is not None and not self.lock.is_held():
             now = lock.parent.parent
@@ -246,8 +249,8 @@ class StoreFolder:
             raise FencedError(f"another writer has taken {self.path} over", got="a new lock file")
 
     def note_disk_error(self, error: BaseException, *, in_sync: bool = False) -> None:
-        """What was acknowledged may leave no trace from now on, unless this store is another's by now. A full
-        disk takes nothing back, but by a sync that failed (``in_sync``)."""
+        """Ends the intact mark, since acknowledged frames may leave no trace from now on; not if another
+        writer has the store. A full disk destroys nothing, except by a sync that failed (``in_sync``)."""
         if isinstance(error, StorageError) and (in_sync or not isinstance(error, StorageFullError)):
             with suppress(StorageError):
                 if self.lock.is_held():
@@ -259,15 +262,15 @@ class StoreFolder:
         return facts.f_bavail * facts.f_frsize
 
     def grow(self, extent: int) -> None:
-        """Let zarr.json cover ``extent`` elements of the first frame axis; never shrinks it. Raises
+        """Lets zarr.json cover ``extent`` elements of the first frame axis; never shrinks it. Raises
         ``StorageError``."""
         if extent > self._extent and array_shape(self.spec, extent) != array_shape(self.spec, self._extent):
             self._write_array(extent, self.may_rename)
             self._extent = extent
 
     def finish(self, extent: int, *, keep_workspace: bool) -> None:
-        """Final shape, frame table, then the workspace goes (unless files for recovery are in it). Raises
-        ``StorageError`` or ``FencedError``."""
+        """Writes the final shape and the frame table, then removes the workspace (unless it has files for
+        recovery). Raises ``StorageError`` or ``FencedError``."""
         self.may_rename()
         self.grow(extent)
         write_frame_table(
@@ -278,28 +281,28 @@ class StoreFolder:
             self.remove_workspace()
 
     def _consolidate_again(self) -> None:
-        """Where somebody has consolidated the store while it grew: shape and frame table are now others.
-        Raises ``StorageError``, ``FencedError``."""
+        """Renews consolidated metadata that a user made while the store grew: shape and frame table have
+        changed. Raises ``StorageError``, ``FencedError``."""
         try:
             group = read_metadata(self.path, foreign=True)
             document = (
                 None if told_metadata(group) is None else encode(consolidated(group, read_nodes(self.path)))
             )
         except (ShardFormatError, StorageError):
-            return  # it is not ours to mend, and no reason not to end: `verify` tells of it
+            return  # damage from outside does not hinder the end; `verify` reports it
         if document is not None:
             replace_file(
                 self.path / "zarr.json", document, self.may_rename, writer=self.manifest.writer_epoch
             )
 
     def remove_workspace(self) -> None:
-        """The manifest goes first, durably: whatever a crash leaves of the rest is then known to be of no
-        use. The lock is held to the end."""
+        """Removes the workspace. The manifest goes first, durably: what a crash leaves of the rest is then
+        known to be of no use. The lock is held to the end."""
         self.may_rename()
         try:
             delete_manifests(self.workspace, up_to_epoch=self.manifest.writer_epoch)
         except StorageError:
-            self._may_remove()  # another writer took over in between, and is perhaps done
+            self._may_remove()  # raises if another writer took over in between (and is perhaps done)
             if has_manifest(self.workspace):
                 raise
             # gone, perhaps not durably: the rest stays until the next start, and is known to be of no use
@@ -321,19 +324,19 @@ class StoreFolder:
         self.close()
 
     def close(self) -> None:
-        """Let go of the files; what is on disk stays."""
+        """Closes the files and releases the lock; what is on disk stays."""
         self.log.close()
         if self.staging is not None:
             self.staging.close()
         self.lock.release()
 
     def remove_store(self) -> None:
-        """Take back a store that never got a frame, so that its name is free for the next try; if another
-        writer has taken over, it is that one's."""
+        """Removes a store that never got a frame, so that its name is free again; not if another writer has
+        taken over."""
         self.log.close()
         if self.staging is not None:
             self.staging.close()
-        # it stays then, and recovery removes it; or it is another's
+        # on an error it stays for recovery to remove, or is another writer's
         with suppress(StorageError, FencedError):
             if self.lock.is_held():
                 withdraw(self.path, self.lock, epoch=self.manifest.writer_epoch)
@@ -356,8 +359,8 @@ def _refuse_taken(path: Path) -> None:
 
 
 def _build(store: Path, spec: ArraySpec, limits: Limits, settings: WriteSettings) -> Manifest:
-    """Everything that a new store begins with, durable, no file of it open; the place of its spilled shards,
-    too. Raises ``StorageError``."""
+    """Makes everything that a new store begins with, durable, with no file open; also the folder of its
+    spilled shards. Raises ``StorageError``."""
     workspace, roots = store / WORKSPACE, [store]
     make_directories(store / IMAGE_PATH)
     if settings.spill_root is not None:
@@ -383,6 +386,6 @@ def _build(store: Path, spec: ArraySpec, limits: Limits, settings: WriteSettings
     replace_file(store / "zarr.json", group_metadata(spec, store.name.split(".")[0]))
     begin_intact(workspace)
     write_manifest(workspace, manifest)
-    if settings.spill_root is not None:  # a spill root that is not there later is then noticed
+    if settings.spill_root is not None:  # so that a spill root that is missing later is noticed
         make_directories(settings.spill_root / store.name / WORKSPACE)
     return manifest

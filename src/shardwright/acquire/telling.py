@@ -1,5 +1,5 @@
-"""What an acquisition tells people: events for the operator, losses for the client, frames whose place was
-taken. Each is told once."""
+"""The notices of an acquisition: events for the operator, losses for the client, frames whose place was
+taken. Each is reported once."""
 
 from __future__ import annotations
 
@@ -34,18 +34,19 @@ _HINT_OF_FATE = {
 
 
 class Telling:
-    """``raises_duplicates``: frames whose place is taken are an error of the caller's, and so no event."""
+    """``raises_duplicates``: a frame whose place is taken is raised as the caller's error, and is no
+    event."""
 
     def __init__(self, grid: Grid, *, raises_duplicates: bool) -> None:
         self._grid = grid
         self._raises_duplicates = raises_duplicates
         self._events: list[Event] = []
         self._losses: list[tuple[int, int, ErrorText]] = []
-        self._told: set[Fate] = set()  # whose first frame was an event of this process
+        self._told: set[Fate] = set()  # statuses whose first frame was reported
         self._duplicates_told = 0
 
     def begin_with(self, accounts: Accounts) -> None:
-        """What an earlier process has told is not told again."""
+        """Marks all frames of an earlier process as reported."""
         self._duplicates_told = accounts.frames_by_fate[Fate.DUPLICATE]
         self._told.update(fate for fate, frames in accounts.frames_by_fate.items() if frames)
         accounts.first_by_fate.clear()
@@ -54,8 +55,8 @@ class Telling:
         self._events.append((event, facts))
 
     def take_events(self, accounts: Accounts) -> list[Event]:
-        """The first frame of each fate is an event; how many follow stands in the counts, so that a camera
-        which is too fast fills no log."""
+        """Returns the events since the last call. Only the first frame of each status is an event; the counts
+        have the number of others, so that a camera which is too fast fills no log."""
         for fate, event in _EVENT_OF_FATE.items():
             frames = accounts.frames_by_fate[fate]
             raised = fate is Fate.DUPLICATE and self._raises_duplicates
@@ -69,7 +70,7 @@ class Telling:
         return events
 
     def _facts_of_first(self, fate: Fate, accounts: Accounts) -> dict[str, Any]:
-        """Which frame it was, as far as that is known."""
+        """Returns what is known of the first frame with a status."""
         record = accounts.first_by_fate.get(fate)
         if record is None:
             return {}
@@ -84,8 +85,8 @@ class Telling:
         return facts
 
     def take_duplicates(self, accounts: Accounts) -> ErrorText | None:
-        """What there is to say of frames since the last call whose place was taken, None without any. A
-        sequence that is sent again is none."""
+        """Returns the error for frames since the last call whose place was taken, or None. A sequence that is
+        sent again does not count."""
         count = accounts.frames_by_fate[Fate.DUPLICATE] - self._duplicates_told
         if not count:
             return None
@@ -106,7 +107,7 @@ class Telling:
         )
 
     def note_losses(self, sequences: np.ndarray) -> None:
-        """Stored frames that a disk error took, int64[n]: the client and the operator hear of it."""
+        """Reports stored frames that a disk error destroyed, int64[n], to the client and the operator."""
         error = ErrorText(
             LostFramesError,
             "stored frames could not be read back after a disk error",
@@ -126,6 +127,7 @@ class Telling:
         self.note("frames_lost", {"frames": int(sequences.size), "reason": error.message})
 
     def take_losses(self) -> list[tuple[int, int, ErrorText]]:
-        """(first, last, why) of frames that were taken in, perhaps acknowledged, and could not be kept."""
+        """Returns (first, last, why) of frames that were taken in, perhaps acknowledged, and could not be
+        kept."""
         losses, self._losses = self._losses, []
         return losses

@@ -1,14 +1,14 @@
-"""Whose turn it is: tasks wait in lines of their acquisitions, and the next one is from the line that has had
-the least of the workers' time.
+"""Fair sharing of the workers: tasks wait in lines of their acquisitions, and the next task is from the line
+that has used the least of the workers' time.
 
     line A   ▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪   its turn is at 812 ms of worker time; after a task of 9 ms it is at 821 ms
-    line B   ▪                      was empty, and comes back at the turn of whoever was served last, here 812
+    line B   ▪                      was empty, and comes back at the turn of the line served last, here 812
              ms: it is next
 
-A line that asks for less than its share never waits for the backlog of another, only for a worker to become
-free. Lines that ask for more get equal parts of the workers' time, however long their tasks are. What a line
-did not use while it was empty is gone (start-time fair queueing). No I/O, no clock, no thread: the caller
-says what each task took.
+A line that needs less than its share never waits for the backlog of another, only for a worker to become
+free. Lines that need more get equal parts of the workers' time, however long their tasks are. A line cannot
+save up time while it is empty (start-time fair queueing). No I/O, no clock, no thread: the caller passes in
+how long each task took.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 T = TypeVar("T")
-# one task that took minutes, on a disk that hung, does not cost its line minutes of waiting
+# so that one task of minutes, on a disk that hung, does not make its line wait for minutes
 MOST_AHEAD_NS = 10_000_000_000
 
 
 class Line(Generic[T]):
-    """Tasks of one acquisition, oldest first. Its fields belong to its ``Turns``, but for ``took_ns``."""
+    """The tasks of one acquisition, oldest first. Only its ``Turns`` uses its fields, except ``took_ns``."""
 
     __slots__ = ("task_ns", "tasks", "took_ns", "turns", "under_way", "used_ns")
 
     def __init__(self, turns: Turns[T]) -> None:
         self.turns = turns
         self.tasks: deque[T] = deque()
-        # of tasks that are done and not yet in ``used_ns``; any thread appends
+        # durations of finished tasks that are not yet in ``used_ns``; any thread appends
         self.took_ns: deque[int] = deque()
-        self.used_ns = 0  # by tasks that are done
-        self.task_ns = 0  # of one task, by the last that were done: counted for each that is under way
+        self.used_ns = 0  # by finished tasks
+        self.task_ns = 0  # estimate for one task from the last ones: counted for each that is under way
         self.under_way = 0
 
     def next_turn_ns(self, present_ns: int) -> int:
-        """When it is next, at most ``MOST_AHEAD_NS`` after the present turn."""
+        """Returns its next turn, at most ``MOST_AHEAD_NS`` after the present turn."""
         while self.took_ns:
             took_ns = self.took_ns.popleft()
             self.used_ns += took_ns
@@ -54,19 +54,19 @@ class Line(Generic[T]):
 
 
 class Turns(Generic[T]):
-    """Of lines of one kind. Not thread-safe."""
+    """The turns of lines of one kind. Not thread-safe."""
 
     __slots__ = ("_came", "_present_ns", "_served", "waiting")
 
     def __init__(self) -> None:
         # a heap of (turn, number, line): each line that has tasks, once
         self.waiting: list[tuple[int, int, Line[T]]] = []
-        # numbers: of lines with the same turn those that came back first, then those that wait longest
+        # numbers order lines with the same turn: first those that came back, then those that wait longest
         self._came, self._served = 0, 1 << 62
         self._present_ns = 0  # the turn of the line that was served last
 
     def put(self, line: Line[T], tasks: Iterable[T]) -> None:
-        """At least one task."""
+        """Appends tasks, at least one, to a line."""
         if not line.tasks:
             first_ns = self.waiting[0][0] if self.waiting else self._present_ns
             turn_ns = line.next_turn_ns(self._present_ns)
@@ -78,8 +78,8 @@ class Turns(Generic[T]):
         line.tasks.extend(tasks)
 
     def take(self) -> tuple[T, Line[T]]:
-        """The next task and its line, whose ``took_ns`` gets the task's time once it is done. Something
-        waits."""
+        """Removes and returns the next task and its line; the caller appends the task's duration to the
+        line's ``took_ns``. A task must be waiting."""
         self._present_ns, _, line = self.waiting[0]
         task = line.tasks.popleft()
         line.under_way += 1
@@ -92,8 +92,8 @@ class Turns(Generic[T]):
 
 
 class Schedule(Generic[T]):
-    """Staging, which keeps a promise in time, before encoding, but never twice in a row while there is
-    something to encode. Within each of the two, lines have their turns. Not thread-safe."""
+    """The order of all tasks: staging, which has a time limit, before encoding, but never twice in a row
+    while there is something to encode. Within each of the two, lines have their turns. Not thread-safe."""
 
     __slots__ = ("_encoding", "_staged_last", "_staging")
 

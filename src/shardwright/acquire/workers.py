@@ -35,20 +35,20 @@ log = logging.getLogger("shardwright")
 
 
 class WorkerState:
-    """What one worker owns: native compressor states and scratch that grows to the largest task's need and is
-    then reused, until there is no such task any more (``fit``); ``close`` leaves it to whoever comes next.
+    """The state of one worker: native compressor states, and scratch memory that grows to the largest task's
+    need and is reused until no such task is left (``fit``). ``close`` returns it for reuse by others.
     ``lock`` is held while a task runs."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.fits: tuple[int, int] | None = None  # which need of the pool it was made to fit
+        self.fits: tuple[int, int] | None = None  # the need of the pool to which it was last fitted
         self.contexts = CompressorContexts()
         self._scratch = spare_memory.take(0)
         self._slots = spare_memory.take(0)
 
     def slots(self, count: int, slot_bytes: int) -> np.ndarray:
-        """int64[count] addresses of page-aligned slots in this worker's own buffer, for shards that are not
-        mapped."""
+        """Returns int64[count] addresses of page-aligned slots in this worker's buffer, for shards that are
+        not mapped."""
         self._slots = _at_least(self._slots, count * slot_bytes)
         return int(self._slots.ctypes.data) + slot_bytes * np.arange(count, dtype=np.int64)
 
@@ -62,8 +62,8 @@ class WorkerState:
         return self._scratch.size + self._slots.size
 
     def fit(self, need: tuple[int, int]) -> None:
-        """Gives back what is larger than ``need``, of scratch and of slots; tasks that need more have it
-        again. Under ``lock``."""
+        """Gives back scratch and slots that are larger than ``need``; a task that needs more gets it again.
+        Under ``lock``."""
         self.fits = need
         scratch_bytes, slots_bytes = need
         if self._scratch.size > _most_bytes(scratch_bytes):
@@ -78,7 +78,7 @@ class WorkerState:
         self.contexts.close()
         for block in (self._scratch, self._slots):
             spare_memory.give_back(block)
-        # the pool knows this object for as long as it lives
+        # the pool refers to this object for as long as it lives
         self._scratch = self._slots = spare_memory.take(0)
 
 
@@ -90,31 +90,31 @@ def _at_least(block: np.ndarray, nbytes: int) -> np.ndarray:
 
 
 def _most_bytes(need_bytes: int) -> int:
-    """A block may be a little larger than what was asked for, and scratch also takes a little for the
-    journal."""
+    """The size above which a block is given back: a block may be a little larger than requested, and scratch
+    also holds a little for the journal."""
     return max(LEAST_BYTES, need_bytes + need_bytes // 8)
 
 
 class Task(Protocol):
     def run(self, state: WorkerState) -> None:
-        """Do the work and report the outcome, errors included. An exception that leaves here kills the
+        """Does the work and reports the outcome, errors included. An exception raised from here kills the
         worker."""
 
 
 class WorkerPool:
-    """``threads`` workers. ``failure`` tells of the exception that killed one; the owner must look at
-    ``alive``. One that dies, perhaps with a task that nobody will report, takes the others with it: they
-    finish what is queued, and then ``ended`` says that nothing more will come."""
+    """``threads`` workers. ``failure`` is the text of the exception that killed one; the owner must check
+    ``alive``. When one dies, perhaps with a task that is never reported, the others finish the queued tasks
+    and end; ``ended`` then says that no more reports will come."""
 
     def __init__(self, threads: int) -> None:
         if threads < 1:
             raise ValueError(f"threads must be at least 1, not {threads}")
         self.failure: str | None = None
-        self._schedule: Schedule[Task] = Schedule()  # under ``_lock``, which is held for a microsecond
+        self._schedule: Schedule[Task] = Schedule()  # under ``_lock``, held for about a microsecond
         self._lock = threading.Lock()
-        # True for each task that waits, behind it False for each worker that is to end
+        # True for each waiting task, and behind these False for each worker that is to end
         self._tokens: SimpleQueue[bool] = SimpleQueue()
-        self._states: list[WorkerState] = []  # of the workers that began; each appends its own
+        self._states: list[WorkerState] = []  # of started workers; each appends its own
         self._buffers_needed: tuple[int, int] | None = None  # replaced as a whole
         self._busy = [BusyClock() for _ in range(threads)]
         self._threads = [
@@ -127,52 +127,52 @@ class WorkerPool:
         return len(self._threads)
 
     def start(self) -> None:
-        """Lift the limit of open files, compile (or load) the kernels, then start the threads."""
+        """Raises the limit of open files, compiles (or loads) the kernels, then starts the threads."""
         raise_descriptor_limit()
         if compiles():
-            log.warning("%s", COMPILING)  # which Python shows on standard error, where a program has no log
+            log.warning("%s", COMPILING)  # Python shows it on standard error if the program has no log
         warm_up()
         for thread in self._threads:
             thread.start()
 
     def line(self, *, staging: bool = False) -> Line[Task]:
-        """A line of its own for the tasks of one acquisition: those that stage frames, or those that encode
+        """Returns a new line for the tasks of one acquisition: those that stage frames, or those that encode
         them."""
         return self._schedule.line(staging=staging)
 
     def put(self, line: Line[Task], tasks: Sequence[Task]) -> None:
-        """At least one task, at the end of a line of this pool. From any thread."""
+        """Appends tasks, at least one, to a line of this pool. From any thread."""
         with self._lock:
             line.turns.put(line, tasks)
         for _ in tasks:
             self._tokens.put(True)
 
     def alive(self) -> bool:
-        """Whether every worker still runs."""
+        """Returns whether every worker still runs."""
         return self.failure is None and all(thread.is_alive() for thread in self._threads)
 
     def ended(self) -> bool:
-        """Whether no worker runs any more: nobody reads pixels."""
+        """Returns whether no worker runs any more, so that none reads pixels."""
         return not any(thread.is_alive() for thread in self._threads)
 
     def busy_s(self) -> float:
-        """How long the oldest task that a worker is at has taken by now."""
+        """Returns the longest duration so far of a running task."""
         return max(busy.busy_s() for busy in self._busy)
 
     @property
     def buffer_bytes(self) -> int:
-        """What all workers have of scratch and slots. From any thread."""
+        """The scratch and slots of all workers. From any thread."""
         return sum(state.buffer_bytes for state in self._states)
 
     def keep_buffers(self, scratch_bytes: int, slots_bytes: int) -> None:
-        """No task to come needs more of either for each worker: what is larger goes, of a worker that is at a
-        task when that is done. From any thread."""
+        """Sets the most memory that a coming task needs of each kind. Larger buffers are given back: at once
+        by idle workers, after their task by others. From any thread."""
         self._buffers_needed = (scratch_bytes, slots_bytes)
         for state in list(self._states):
             self._fit(state)
 
     def _fit(self, state: WorkerState) -> None:
-        # else its worker is at a task, and looks when it has let go of the lock
+        # if not: the worker runs a task, and fits its state after it has released the lock
         if state.lock.acquire(blocking=False):
             try:
                 if self._buffers_needed is not None:
@@ -181,7 +181,7 @@ class WorkerPool:
                 state.lock.release()
 
     def stop(self) -> None:
-        """Finish what is queued, then end the threads."""
+        """Ends the threads after the queued tasks, and waits for them."""
         self._end_when_done()
         for thread in self._threads:
             if thread.ident is not None:
@@ -189,7 +189,7 @@ class WorkerPool:
 
     def _work(self, busy: BusyClock) -> None:
         try:
-            let_others_first()  # who appends a frame, above all
+            let_others_first()  # above all threads that append frames
             state = WorkerState()
             self._states.append(state)
             while self._tokens.get():
@@ -201,7 +201,7 @@ class WorkerPool:
             raise
 
     def _run_next(self, state: WorkerState, busy: BusyClock) -> None:
-        """For a token: the task whose turn it is."""
+        """Runs the task whose turn it is, for one token."""
         with self._lock:
             task, line = self._schedule.take()
         begun_ns = time.monotonic_ns()
@@ -225,16 +225,16 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def let_others_first() -> bool:
-    """Give the calling thread the same part of the processors as before, but let threads that have little to
-    do run first. False: nothing has changed, since this kernel cannot, or another policy was chosen for this
-    process.
+    """Lets threads that have little to do run before the calling thread, whose share of the processors stays
+    the same. Returns False if nothing has changed: this kernel cannot do it, or another policy was chosen for
+    this process.
 
-    A camera's thread that copies a frame in a millisecond would else wait for a worker's time slice, or for
-    several. So workers are SCHED_BATCH, which preempts nobody when it wakes, with long slices (Linux 6.12),
-    which anybody with a shorter one preempts (sched(7), sched_setattr(2)). Needs no privilege, and takes
-    nothing from the workers: their nice value stays. Measured at 80 % of the sustainable rate on two cores,
-    four workers: 99.9 % of appends within 6.8 ms in process and 7.2 through the daemon; 27 and 8.8 without; a
-    bare copy beside four busy threads of the usual kind: 13.
+    A camera's thread that copies a frame in a millisecond would otherwise wait for one or several time slices
+    of workers. So workers are SCHED_BATCH, which preempts no other thread when it wakes, with long slices
+    (Linux 6.12), which any thread with a shorter one preempts (sched(7), sched_setattr(2)). This needs no
+    privilege, and workers keep their nice value. Measured at 80 % of the sustainable rate on two cores, four
+    workers: 99.9 % of appends within 6.8 ms in process and 7.2 through the daemon; 27 and 8.8 without; a bare
+    copy beside four busy threads of the usual kind: 13.
     """
     number = _SCHED_SETATTR.get(platform.machine())
     if number is None or os.sched_getscheduler(0) != os.SCHED_OTHER:
