@@ -1,2 +1,2 @@
-"""What a dead process left: scan -> decide -> execute, for whoever resumes, takes over, recovers, or only
-looks."""
+"""Recovery of unfinished stores: scan -> decide -> execute, to resume, take over, seal, or only examine
+one."""

@@ -1,6 +1,6 @@
-"""From the facts of an unfinished store to what is done about them, and to the account that its acquisition
-goes on with. Nothing here looks at or changes a file: ``execute`` does what ``Decisions`` says, a dry run
-only tells it.
+"""Decides, from the facts of an unfinished store, what is done with its files, and with which account its
+acquisition is resumed. Reads and changes no file: ``execute`` carries out ``Decisions``, a dry run only
+reports them.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GroupDecision:
-    """``actions``: for each of its shards. ``standing``: how the group goes on, once what is there of its
-    ``torn`` slabs is cleared. None: its journal goes, out of the way where it is damaged (``set_aside``), for
-    good where the frame log has the group."""
+    """The decision for one group. ``actions``: for each of its shards. ``standing``: the state with which the
+    group is resumed, once its ``torn`` slabs are cleared. None: its journal is removed, to the damaged files
+    if it is damaged (``set_aside``), for good if the frame log has the group."""
 
     number: int
     actions: tuple[Action, ...]
@@ -48,9 +48,10 @@ class GroupDecision:
 
 @dataclass(frozen=True)
 class Decisions:
-    """``standing``: what the acquisition goes on with. ``remember_seen``: nothing else will tell of all
-    frames that came; it must be on disk before anything is cleared. ``strays``: for each stray.
-    ``frames_forgotten``: known to have come, never acknowledged, and behind everything that is kept."""
+    """The decisions for a store. ``standing``: the state with which the acquisition is resumed.
+    ``remember_seen``: the manifest must record how far frames came before anything is cleared, since nothing
+    else will. ``strays``: the action for each stray. ``frames_forgotten``: the number of frames known to have
+    come, never acknowledged, with sequences behind all that are kept."""
 
     standing: Standing
     groups: tuple[GroupDecision, ...]
@@ -65,7 +66,8 @@ def decide(
     layout: ArrayLayout,
     limits: Limits,
 ) -> Decisions:
-    """``blocks``: of the frame log, in its order, a group's records in one or several pieces."""
+    """Makes the decisions. ``blocks``: of the frame log, in its order, a group's records in one or several
+    pieces."""
     return _Judge(facts, layout, limits).run(blocks)
 
 
@@ -79,10 +81,10 @@ class _Judge:
         self._accounts = accounts
         self._evidence = Evidence(accounts, facts)
         self._reopened = {group.number for group in facts.groups if group.journal is JournalFact.REOPENED}
-        # as the log says: sequences, and which of them were never acknowledged
+        # from the log: sequences, and which of them were never acknowledged
         self._lost: list[tuple[np.ndarray, np.ndarray]] = []
         self._logged: set[int] = set()  # groups whose records are in the frame log
-        self._shut: set[int] = set()  # groups whose places wait for no frame
+        self._shut: set[int] = set()  # groups that take no staged frame
         self._whole: set[int] = set()  # slabs
 
     def run(self, blocks: Iterable[tuple[BlockKind, int, np.ndarray]]) -> Decisions:
@@ -107,8 +109,8 @@ class _Judge:
     # ------------------------------------------------------------------ the frame log
 
     def _take_log(self, blocks: Iterable[tuple[BlockKind, int, np.ndarray]]) -> None:
-        """Frames of sealed groups, and frames that were settled without being stored. What it tells of a row
-        that took frames again was so: they are in the new files, or staged, or lost."""
+        """Takes frames of sealed groups, and frames that were settled without being stored. Records of a
+        reopened row are out of date: its frames are in the new files, or staged, or lost."""
         accounts = self._accounts
         pieces: dict[int, list[np.ndarray]] = {}  # the records of the group whose block is being read
         for kind, group, records in blocks:
@@ -121,7 +123,7 @@ class _Judge:
                 pieces[group].append(records)
                 accounts.find(records)
             else:
-                # the first one has the place, or was never acknowledged: then nothing has
+                # the first frame has the place; if that was never acknowledged, none has
                 twice = records["fate"] == Fate.DUPLICATE
                 accounts.receive(
                     records["sequence"].astype(np.int64),
@@ -144,8 +146,8 @@ class _Judge:
             self._remember_rows({group: []})
 
     def _settle_lost(self) -> None:
-        """Frames that the log gives up, unless they were found: a write had said that it failed, or had not
-        been told of, and was whole. Stored wins, in the frame table as well."""
+        """Settles frames that the log records as lost, unless they were found: a write that had failed, or
+        whose report was missing, may be whole. Those count as stored, in the frame table as well."""
         accounts = self._accounts
         for sequences, unacknowledged in self._lost:
             gone = ~accounts.stored.holds(sequences)
@@ -158,9 +160,9 @@ class _Judge:
         self._accounts.durable.add(sequences)
 
     def _remember_rows(self, pieces: dict[int, list[np.ndarray]]) -> None:
-        """Of a sealed group that is not full: so that it can be opened again, and a frame for a place that
-        stays closed is late, not a duplicate. As many of the newest as could be open at once; the others were
-        passed over by far."""
+        """Keeps the records of sealed groups that are not full: such a group can be reopened, and a frame for
+        a place that stays closed is late, not a duplicate. Kept are as many of the newest as could be open at
+        once; the others were passed over by far."""
         standing = self._standing
         for group, records in pieces.items():
             self._logged.add(group)
@@ -214,8 +216,8 @@ class _Judge:
         return GroupDecision(group.number, actions, reopened, torn=torn, standing=standing)
 
     def _count_bytes(self, group: GroupFacts, actions: tuple[Action, ...], *, reopened: bool) -> int:
-        """Of the group's shards: in the account from now on, but for those that have their final names, which
-        are in it."""
+        """Returns the bytes of the group's shards and adds them to the account, except those of shards with
+        final names, which are in it already."""
         accounts, stored_bytes = self._accounts, 0
         for file, action in enumerate(actions):
             if action not in (Action.CONTINUE, Action.LOST):
@@ -223,7 +225,7 @@ class _Judge:
                 continue
             stored_bytes += group.good_bytes[file]
             accounts.stored_bytes += group.good_bytes[file]
-            if reopened and group.files[file].final:  # it takes the place of this one, which had been counted
+            if reopened and group.files[file].final:  # it replaces this one, which was counted
                 accounts.shards -= 1
                 accounts.stored_bytes -= group.final_bytes[file]
         return stored_bytes
@@ -231,8 +233,8 @@ class _Judge:
     # ------------------------------------------------------------------ the staging area
 
     def _take_staged(self) -> None:
-        """Staged frames whose slab is not stored: the others are in their chunks. Not those that are settled:
-        lost by a rewrite, as the log says."""
+        """Takes staged frames whose slab is not stored: the others are in their chunks. Frames that are
+        settled (lost by a rewrite, by the log) are left out."""
         staged = self._facts.staged
         if staged is None:
             return
@@ -241,7 +243,7 @@ class _Judge:
             [self._is_open(position) for position in staged.records["position"].tolist()], np.bool_
         )
         wanted &= ~self._accounts.stored.holds(sequences)
-        # one each: a slab that was taken back leaves older copies behind
+        # one copy of each frame: a slab that was taken back leaves older copies behind
         place_of = {int(sequences[i]): i for i in np.flatnonzero(wanted).tolist()}
         places = [place_of[sequence] for sequence in sorted(place_of)]
         self._standing.staged, self._standing.staged_slots = (
@@ -253,12 +255,13 @@ class _Judge:
         self._evidence.take_staged(staged)
 
     def _is_open(self, position: int) -> bool:
-        """Whether a position's slab still waits for frames."""
+        """Returns whether a position's slab still waits for frames."""
         slab = self._grid.slab_of_position(position)
         return slab not in self._whole and self._grid.group_of_slab(slab) not in self._shut
 
     def _make_room(self, found: tuple[GroupDecision, ...]) -> None:
-        """Rows and groups for what was found, whatever they were derived from this time."""
+        """Raises the limits of rows and groups to what was found: this time they may be derived from other
+        settings."""
         standing = self._standing
         slabs = (
             {self._grid.slab_of_position(position) for position in standing.staged["position"].tolist()}

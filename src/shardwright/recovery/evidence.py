@@ -1,15 +1,15 @@
-"""Which of the frames that a dead writer had taken in, and that are not on disk, it may have acknowledged.
+"""Decides which frames that a dead writer had taken in, and that are not on disk, it may have acknowledged.
 
 A frame is acknowledged once its slab is stored (each chunk, then its entry in the journal), it is staged
-(pixels, then record), or it is settled in the frame log. A kill leaves the page cache alone: whatever was
+(pixels, then record), or it is settled in the frame log. A kill does not affect the page cache: all that was
 written is found. So a missing frame was
 
-    acknowledged    its slab is journaled whole and a chunk does not fit its checksum, or it is staged and its
-                    pixels do not, or the frame log tells of it, and its row was opened again
-    never           its slab is not journaled whole, or nothing tells of it: it was only in memory
+    acknowledged    if its slab is journaled whole and a chunk does not fit its checksum, or it is staged and
+                    its pixels do not, or the frame log has it, and its row was reopened
+    never           if its slab is not journaled whole, or there is no trace of it: it was only in memory
 
-as long as nothing worse than kills has come over the store (``acquire.intact``). Of a store that is not
-intact, or whose bookkeeping shows damage, every missing frame may have been acknowledged.
+as long as nothing worse than kills has happened to the store (``acquire.intact``). In a store that is not
+intact, or whose bookkeeping is damaged, every missing frame may have been acknowledged.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 
 class Evidence:
-    """Notes in ``accounts``, while the facts of a store are gone through, which missing frames are known to
-    have come and which may have been acknowledged. ``in_doubt``: all of them."""
+    """Notes in ``accounts``, while the facts of a store are processed, which missing frames are known to have
+    come and which may have been acknowledged. ``in_doubt``: all of them may."""
 
     def __init__(self, accounts: Accounts, facts: StoreFacts) -> None:
         self._accounts = accounts
@@ -36,17 +36,17 @@ class Evidence:
         self._reopened: list[np.ndarray] = []  # records of rows that were sealed once: acknowledged
         accounts.expect_up_to(facts.seen_stop, facts.seen_extent)
         accounts.lost_stop = facts.seen_stop  # an earlier recovery has found losses there
-        # a kill in the middle of an append leaves a header without its records at the most
+        # a kill in the middle of an append leaves at most a header without its records
         torn = facts.log_torn_bytes > BLOCK_HEADER_BYTES
         self.in_doubt = not facts.intact or facts.set_aside or torn
 
     def take_reopened(self, records: np.ndarray) -> None:
-        """What the frame log tells of a row that was opened again: stored once, and now wherever the new
-        files and the staging area have it."""
+        """Takes the frame log's records of a reopened row: these frames were stored once, and are now in the
+        new files or the staging area."""
         self._reopened.append(records[["sequence", "position"]].copy())
 
     def take_torn(self, slab: SlabFacts) -> None:
-        """A slab that is not whole."""
+        """Takes a slab that is not whole."""
         if slab.journaled:
             self._accounts.lose(slab.records)
             self.in_doubt = self.in_doubt or not slab.told
@@ -54,15 +54,16 @@ class Evidence:
             self._unfinished.append(slab.records)
 
     def take_staged(self, staged: StagedFacts) -> None:
-        """After everything else that holds frames: what of the staged ones cannot be read, and is nowhere
-        else."""
+        """Takes staged frames that cannot be read and are nowhere else. To be called after all else that
+        holds frames."""
         gone = staged.spoiled[~self._accounts.seen.holds(staged.spoiled["sequence"].astype(np.int64))]
         if gone.size:
             self._accounts.lose(gone)
         self.in_doubt = self.in_doubt or staged.unreadable
 
     def conclude(self) -> int:
-        """Returns how many frames beyond all that count are known to have come, and are forgotten."""
+        """Returns the number of frames that are known to have come, with sequences beyond all that count, and
+        are dropped from the account."""
         accounts = self._accounts
         for records in self._reopened:
             gone = records[~accounts.seen.holds(records["sequence"].astype(np.int64))]

@@ -1,8 +1,8 @@
-"""Does with an unfinished store what was decided: makes durable what is believed, deletes, sets aside,
-clears, and takes the files up.
+"""Carries out the decisions for an unfinished store: makes valid files durable, deletes, sets aside, clears,
+and opens the files of groups that are resumed.
 
-Nothing is deleted before what replaces it is on disk, so that a recovery may be killed and begun again at any
-point.
+A file is deleted only when its replacement is on disk, so that a recovery may be killed at any point and
+started again.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 
 def execute(folder: StoreFolder, layout: ArrayLayout, scanned: Scanned, decisions: Decisions) -> Restored:
-    """To what an acquisition goes on with. Raises ``StorageError``; the next try then finds the same or
-    more."""
+    """Returns the state with which an acquisition is resumed. Raises ``StorageError``; the next recovery then
+    finds the same or more."""
     return _Executor(folder, layout, scanned).run(decisions)
 
 
@@ -50,7 +50,7 @@ class _Executor:
         restored, accounts = Restored(folder, decisions.standing), decisions.standing.accounts
         try:
             self._make_durable()
-            if decisions.remember_seen:  # before anything that tells of them goes
+            if decisions.remember_seen:  # before the only other traces of these frames are deleted
                 folder.remember_seen(accounts.seen.stop, accounts.received_extent)
             for path, action in zip(self._scanned.strays, decisions.strays, strict=True):
                 if action is Action.DELETE:
@@ -67,8 +67,8 @@ class _Executor:
         return restored
 
     def _make_durable(self) -> None:
-        """No power cut may take back what was believed: names that a rewrite has given, the frame log, for
-        whose groups journals go, staged frames."""
+        """Makes durable what the decisions rely on, against a later power cut: names that a rewrite has
+        given, the frame log (journals of its groups are deleted), staged frames."""
         for placement in self._folder.placements():
             if placement.files.is_dir():
                 sync_directory(placement.files)
@@ -77,13 +77,13 @@ class _Executor:
             self._folder.staging.sync()
 
     def _delete(self, path: Path) -> None:
-        self._folder.may_rename()  # another writer may have taken over from us: then it is that one's
+        self._folder.may_rename()  # raises if another writer, who then owns it, has taken over
         with storage_errors("delete", path):
             reach("recover.before_delete")
             path.unlink(missing_ok=True)
 
     def _set_aside(self, placement: Placement, path: Path) -> None:
-        """Out of the workspace, which goes when the store is finished."""
+        """Moves a file out of the workspace, which is deleted when the store is finished."""
         self._folder.may_rename()
         folder = placement.root / DAMAGED
         make_directories(folder)
@@ -94,12 +94,12 @@ class _Executor:
     # ------------------------------------------------------------------ groups
 
     def _put_away(self, group: GroupDecision) -> None:
-        """A group without a journal that can be believed, or one that is sealed and logged."""
+        """Settles the files of a group with a damaged journal, or of one that is sealed and logged."""
         placement = self._scanned.placements[group.number]
         self._settle_files(placement, group)
         journal = placement.journal(group.number)
         if group.set_aside:
-            # last: a recovery that is killed before this does the same again
+            # last: after a kill before this, the next recovery does the same again
             self._set_aside(placement, journal)
         else:
             self._delete(journal)
@@ -116,7 +116,7 @@ class _Executor:
                 self._delete(placement.working(key))
 
     def _take_up(self, group: GroupDecision) -> GroupFiles:
-        """Open its files, forget what is torn, and make the rest durable."""
+        """Opens the files of a group, clears its torn slabs, and makes the rest durable."""
         placement, found = self._scanned.placements[group.number], self._scanned.read_back[group.number]
         self._settle_files(placement, group)
         tables = JournalLayout.of(self._layout, group.number, self._record_bytes)
@@ -144,8 +144,8 @@ class _Executor:
     def _open(
         self, placement: Placement, group: GroupDecision, file: int, action: Action
     ) -> OpenShard | None:
-        """The shard to go on with; None where it has its final name or holds nothing. One that was lost
-        begins anew."""
+        """Opens a shard in progress; None if it has its final name or holds nothing. A lost one is made
+        anew."""
         if action not in (Action.CONTINUE, Action.LOST):
             return None
         key = self._layout.shard_key(group.number, file)
@@ -161,7 +161,7 @@ class _Executor:
 
 
 def _note_entries(files: GroupFiles, found: ReadBack) -> None:
-    """The index of each shard in progress, as far as its slabs are whole."""
+    """Sets the index of each shard in progress, for whole slabs."""
     for places in found.whole:
         for file, shard in enumerate(files.shards):
             if shard is not None:

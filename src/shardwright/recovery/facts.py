@@ -1,8 +1,8 @@
-"""What a dead writer's store shows, as data: what ``scan`` found out and ``decide`` looks at. No path, file
-or clock in here.
+"""The facts of a dead writer's store as data: the result of ``scan`` and the input of ``decide``. No path,
+file or clock in here.
 
 Two things are too large to be kept: the blocks of the frame log, which are read while ``decide`` takes them,
-and the chunks, of which only what the checksums say of each slab is left.
+and the chunks, of which only the result of their checksums is kept for each slab.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SlabFacts:
-    """A slab of a group in progress that was begun. ``records``: of its frames whose records can be read, at
-    the places ``filled`` bool[frames_per_slab]. ``whole``: every chunk is journaled and fits its checksum,
-    and every frame is told. ``journaled``: every chunk is, so that its frames may have been acknowledged, of
-    which ``told`` says whether all are in ``records``."""
+    """A begun slab of a group in progress. ``records``: of its frames whose records can be read, at the
+    places ``filled`` bool[frames_per_slab]. ``whole``: every chunk is journaled and fits its checksum, and
+    every frame has a record. ``journaled``: every chunk is journaled, so that its frames may have been
+    acknowledged; ``told``: all of these are in ``records``."""
 
     slab: int
     slot_layer: int
@@ -34,10 +34,10 @@ class SlabFacts:
 
 @dataclass(frozen=True)
 class GroupFacts:
-    """A group that has a journal. ``files``: of each of its shards, with what the chunks that are good in it
-    take (``good_bytes``), and what a shard with the final name takes on disk (``final_bytes``). ``slabs`` is
-    empty where the journal is damaged, or the frame log has the group. ``spilled``: its files are below the
-    second root."""
+    """A group that has a journal. ``files``: for each of its shards, with the bytes of its valid chunks
+    (``good_bytes``) and the size on disk of a shard with the final name (``final_bytes``). ``slabs`` is empty
+    if the journal is damaged or the frame log has the group. ``spilled``: its files are below the second
+    root."""
 
     number: int
     journal: JournalFact
@@ -50,8 +50,8 @@ class GroupFacts:
 
 @dataclass(frozen=True)
 class StagedFacts:
-    """``slots`` int64[n] of the staging area hold the frames of ``records`` [n], pixels and all. ``spoiled``:
-    records whose pixels do not fit; ``unreadable``: there are records that cannot be read either."""
+    """The staging area: ``slots`` int64[n] hold the frames of ``records`` [n], pixels and records valid.
+    ``spoiled``: records whose pixels do not fit; ``unreadable``: some records cannot be read at all."""
 
     slots: np.ndarray
     records: np.ndarray
@@ -61,10 +61,10 @@ class StagedFacts:
 
 @dataclass(frozen=True)
 class StoreFacts:
-    """``seen_stop``, ``seen_extent``: as the manifest remembers them. ``intact``: nothing worse than kills
-    has come over the store. ``set_aside``: an earlier recovery could not believe a file. ``log_groups``:
-    groups that have a block in the frame log; ``log_torn_bytes`` lie behind its last whole block.
-    ``strays``: files in progress that belong to none of ``groups``. ``sealed_shards`` files of
+    """The facts of a store. ``seen_stop``, ``seen_extent``: from the manifest. ``intact``: nothing worse than
+    kills has happened to the store. ``set_aside``: an earlier recovery set a damaged file aside.
+    ``log_groups``: groups that have a block in the frame log; ``log_torn_bytes`` lie behind its last whole
+    block. ``strays``: files in progress that belong to none of ``groups``. ``sealed_shards`` files of
     ``sealed_bytes`` have final names."""
 
     seen_stop: int

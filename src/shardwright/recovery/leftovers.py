@@ -1,8 +1,8 @@
-"""Folders of which nothing is of use: what a creation, or an end, that was cut short has left. Their facts,
-the table, and who acts.
+"""Leftovers: folders without useful data that an interrupted creation, or end, of a store has left. Their
+facts, the table of actions, and their removal.
 
-A store is made beside its name (``acquire.new_store``) and loses its manifest first when it ends, so that a
-folder tells how far it was.
+A store is made beside its name (``acquire.new_store``) and its end deletes the manifest first, so that a
+folder shows how far its creation or end had got.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from .unfinished import Unfinished, journals
 
 @dataclass(frozen=True)
 class FolderFacts:
-    """``making``: a store was being made in it. ``manifest``: its workspace has one; without it, ``bare``:
-    there is nothing but what a creation wrote; with it, ``unbegun``: no frame ever came."""
+    """The facts of a folder. ``making``: a store was being made in it. ``manifest``: its workspace has one.
+    Without a manifest, ``bare``: it holds only what a creation wrote. With one, ``unbegun``: no frame ever
+    came."""
 
     making: bool
     manifest: bool
@@ -47,7 +48,7 @@ class FolderAction(Enum):
 
 @dataclass(frozen=True)
 class FolderRow:
-    """None: whatever it is. ``done``, ``would_be_done``: what people read of it, also after a dry run."""
+    """None: any value. ``done``, ``would_be_done``: texts for the user, of the action and of a dry run."""
 
     making: bool
     manifest: bool | None
@@ -123,8 +124,8 @@ def row_for(facts: FolderFacts) -> FolderRow:
 
 
 def look_at(path: Path) -> FolderFacts:
-    """Of a making folder, or a store with a workspace. Looks at tables, never at pixels. Raises
-    ``ShardFormatError`` for what is damaged, ``StorageError``."""
+    """Returns the facts of a making folder, or of a store with a workspace. Reads tables, never pixels.
+    Raises ``ShardFormatError`` for damaged files, ``StorageError``."""
     making, manifest = is_making_folder(path), has_manifest(path / WORKSPACE)
     bare = not making and not manifest and _is_bare(path)
     return FolderFacts(
@@ -133,15 +134,14 @@ def look_at(path: Path) -> FolderFacts:
 
 
 def is_leftover(path: Path) -> bool:
-    """Whether nothing of a making folder, or of a store's workspace, is of use, without reading a manifest:
-    there is none."""
+    """Returns whether a folder is a making folder, or a store whose workspace has no manifest: neither holds
+    useful data."""
     return is_making_folder(path) or not has_manifest(path / WORKSPACE)
 
 
 def unfinished_stores(root: Path) -> list[Path]:
-    """Stores below ``root`` (or ``root`` itself) that an acquisition has left unfinished, and what creations
-    that were killed have left; folders that are closed to this user, such as a disk's lost+found, are passed
-    over. Raises ``StorageError``."""
+    """Returns unfinished stores below ``root`` (or ``root`` itself), and what killed creations have left.
+    Folders that this user may not read, such as a disk's lost+found, are skipped. Raises ``StorageError``."""
     with storage_errors("look into", root):
         if (root / WORKSPACE).is_dir():
             return [root]
@@ -159,12 +159,12 @@ def _has_workspace(folder: Path) -> bool:
     except PermissionError:
         return False
     except OSError:
-        return True  # whoever looks into it will say what is wrong
+        return True  # the error is raised when the store is read
 
 
 def remove(path: Path, row: FolderRow) -> None:
-    """What the table says of a folder that is not to be taken up. Raises ``LockedError``, also when it has
-    changed since, ``StorageError``."""
+    """Removes a folder by its row of the table. Raises ``LockedError`` if another process holds it, or it has
+    changed since or is to be taken up, ``StorageError``."""
     if row.action is FolderAction.TAKE_UP:
         raise LockedError(f"{path} has just been begun by another writer")
     if row.action is FolderAction.REMOVE_MAKING:
@@ -186,18 +186,18 @@ def remove(path: Path, row: FolderRow) -> None:
 
 
 def free_name(path: Path) -> None:
-    """Remove what a creation that was killed has left under this name. Anything else stays as it is. Raises
+    """Removes what a killed creation has left under this name. Anything else stays as it is. Raises
     ``StorageError``."""
     if not (path / WORKSPACE).is_dir():
         return
-    with suppress(LockedError, ShardFormatError):  # somebody is at it, or it is more than a beginning
+    with suppress(LockedError, ShardFormatError):  # another process holds it, or it holds data
         row = row_for(look_at(path))
         if row.action is FolderAction.WITHDRAW:
             remove(path, row)
 
 
 def _is_bare(path: Path) -> bool:
-    """No shard, table or stranger."""
+    """Returns whether the folder holds no shard, table or foreign file."""
     with storage_errors("look into", path):
         files = {file.relative_to(path) for file in path.rglob("*") if not file.is_dir() or file.is_symlink()}
     begun = {Path(folder, name) for folder in ("", IMAGE_PATH) for name in ("zarr.json", ".zarr.json.new")}
@@ -205,7 +205,8 @@ def _is_bare(path: Path) -> bool:
 
 
 def _is_unbegun(store: Unfinished) -> bool:
-    """Only an intact store can say so: a power cut leaves tables empty whose frames were acknowledged."""
+    """Returns whether no frame ever came. Known only of an intact store: after a power cut, tables may be
+    empty whose frames were acknowledged."""
     if not is_intact(store.workspace):
         return False
     log = store.open_log(read_only=True)

@@ -1,5 +1,5 @@
-"""Recovery without a client: an unfinished store is taken up, completed from what is on disk, sealed. A dry
-run stops when all is decided."""
+"""Recovery without a client: an unfinished store is completed from what is on disk, and sealed. A dry run
+ends after the decisions."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _POLL_S = 0.5
 
 @dataclass
 class GroupReport:
-    """What recovery found of one group, for people. ``actions``: shard key -> action. ``frames_unfinished``:
-    journaled, but their slab was not whole: never acknowledged, or staged as well."""
+    """A report on one group for the user. ``actions``: shard key -> action. ``frames_unfinished``: journaled,
+    but their slab was not whole: never acknowledged, or staged as well."""
 
     group: int
     actions: dict[str, str]
@@ -47,12 +47,12 @@ class GroupReport:
 
 @dataclass
 class Recovery:
-    """What was found in one store and what was made of it. ``action``: sealed, would be sealed, or leftovers
-    removed (or would be).
+    """The result of recovering one store. ``action``: sealed, would be sealed, or leftovers removed (or would
+    be).
 
-    ``frames_lost`` were, or may have been, acknowledged; ``frames_unacknowledged`` are gone as well, but
-    nothing had been promised for them. ``receipt`` counts both as lost, but for those of the latter that came
-    behind everything that is kept."""
+    ``frames_lost`` were, or may have been, acknowledged; ``frames_unacknowledged`` are lost as well, but were
+    never acknowledged. ``receipt`` counts both as lost, except those of the latter whose sequences are behind
+    all that are kept."""
 
     path: str
     action: str
@@ -81,8 +81,8 @@ def recover_store(
     take_over: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Recovery:
-    """Seal everything that an unfinished store holds. ``progress`` hears of bytes as they are checked.
-    ``take_over``: also a store that another writer holds, whether a frame came or not.
+    """Seals all that an unfinished store holds. ``progress`` is called with numbers of bytes as they are
+    checked. ``take_over``: also a store that another writer holds, whether a frame came or not.
 
     Raises ``LockedError`` while another writer holds it, ``ShardFormatError`` for a damaged manifest or log,
     ``StorageError``.
@@ -134,7 +134,7 @@ def _seal(
 
 
 def _examine(path: Path, pool: WorkerPool, threads: int, progress: Callable[[int], None] | None) -> Recovery:
-    """What ``_seal`` would find and do. Changes nothing, and does not ask for the lock."""
+    """Reports what ``_seal`` would find and do. Changes nothing and does not take the lock."""
     store = Unfinished.read(path)
     store.check_second_root()
     with closing(store.open_log(read_only=True)) as log:
@@ -164,7 +164,7 @@ def _examine(path: Path, pool: WorkerPool, threads: int, progress: Callable[[int
 
 
 def _reported(found: Found, action: str) -> Recovery:
-    """What is known before anything is sealed."""
+    """Makes the report of what is known before anything is sealed."""
     store, groups = found.store, [_group_report(found, group) for group in found.decisions.groups]
     return Recovery(
         str(store.path),

@@ -1,8 +1,8 @@
-"""From an unfinished store on disk back to an acquisition that goes on: takes the lock, fences off older
-writers, then scan -> decide -> execute.
+"""Resumes an acquisition from an unfinished store on disk: takes the lock, fences off older writers, then
+scan -> decide -> execute.
 
-Each step leaves the disk so that the next try finds the same or more: recovery may be killed and begun again
-at any point.
+Each step leaves the disk so that the next recovery finds the same or more: it may be killed at any point and
+started again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Found:
-    """What is there of a store, and what is to be done about it."""
+    """An unfinished store with the result of its scan and the decisions."""
 
     store: Unfinished
     scanned: Scanned
@@ -60,8 +60,8 @@ def resume(
     *,
     take_over: bool = False,
 ) -> Acquisition:
-    """Go on with an unfinished store. Raises as ``restore`` does, and ``ResumeError`` when its staged frames
-    do not fit into memory."""
+    """Resumes an unfinished store. Raises as ``restore`` does, and ``ResumeError`` when its staged frames do
+    not fit into memory."""
     restored, _ = restore(path, limits_of, settings, threads=pool.threads, take_over=take_over)
     return go_on(restored, pool, wake, settings)
 
@@ -69,7 +69,7 @@ def resume(
 def go_on(
     restored: Restored, pool: WorkerPool, wake: Callable[[], None], settings: WriteSettings
 ) -> Acquisition:
-    """An acquisition of what ``restore`` has returned, which it owns from now on, also when it fails."""
+    """Makes an acquisition from the result of ``restore``. ``restored`` is consumed, also on an error."""
     folder = restored.folder
     try:
         return Acquisition(
@@ -89,9 +89,9 @@ def restore(
     take_over: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[Restored, Found]:
-    """Raises ``LockedError``, ``ResumeError`` when there is nothing to go on with, ``FormatVersionError`` for
-    files of another version (nothing was changed then), ``ShardFormatError`` for a damaged manifest,
-    ``StorageError``."""
+    """Takes the lock and recovers the state of an unfinished store. Raises ``LockedError``, ``ResumeError``
+    when there is nothing to resume, ``FormatVersionError`` for files of another version (nothing was changed
+    then), ``ShardFormatError`` for a damaged manifest, ``StorageError``."""
     workspace = path / WORKSPACE
     if not has_manifest(workspace):
         raise _nothing_unfinished(path)
@@ -103,7 +103,7 @@ def restore(
     try:
         with storage_errors("take up", path):
             store = _fence_off(path, lock, take_over=take_over)
-            if not take_over:  # else all of it has just been written
+            if not take_over:  # a take-over has just written all of it
                 _renew_page_cache(store)
             folder = _open_folder(store, lock, settings)
     except BaseException:
@@ -130,8 +130,8 @@ def look(
     threads: int,
     progress: Callable[[int], None] | None,
 ) -> Found:
-    """Changes nothing. ``progress`` hears of bytes as they are checked. Raises ``ShardFormatError`` for a
-    damaged log, ``StorageError``."""
+    """Scans a store and makes the decisions; changes nothing. ``progress`` is called with numbers of bytes as
+    they are checked. Raises ``ShardFormatError`` for a damaged log, ``StorageError``."""
     scanned = scan(store, log, staging, threads=threads, progress=progress)
     return Found(store, scanned, decide(scanned.facts, log.blocks(), store.layout, limits))
 
@@ -150,7 +150,8 @@ def _nothing_unfinished(path: Path) -> ResumeError:
 
 
 def _fence_off(path: Path, lock: StoreLock, *, take_over: bool) -> Unfinished:
-    """From here on an older writer may rename nothing, and after a take-over has lost the files."""
+    """Raises the writer epoch and returns the store. From then on an older writer may rename nothing, and
+    after a take-over has lost the files."""
 
     def still_ours() -> None:
         if not lock.is_held():
@@ -170,8 +171,9 @@ def _fence_off(path: Path, lock: StoreLock, *, take_over: bool) -> Unfinished:
 
 
 def _renew_page_cache(store: Unfinished) -> None:
-    """What is read from here on is also what the next sync writes, though one has failed before: the writer
-    heard of that, or we do now. On a full disk that copies on write, in the ballast's room."""
+    """Makes sure that what is read from here on is also what the next sync writes, though one may have failed
+    before: that error was reported to the writer, or is now to us. On a full copy-on-write disk it uses the
+    ballast's room."""
     doubtful, no_more_intact = not is_marked(store.workspace), partial(end_intact, store.workspace)
     for file in store.files_in_progress():
         try:
@@ -195,7 +197,7 @@ def _open_folder(store: Unfinished, lock: StoreLock, settings: WriteSettings) ->
 
 
 def _visible_extent(path: Path, spec: ArraySpec) -> int:
-    """How much of the first frame axis zarr.json covers already: it never shrinks."""
+    """Returns how much of the first frame axis zarr.json covers already: it never shrinks."""
     document = read_metadata(path / IMAGE_PATH)
     if len(spec.dimensions) == 2:
         return 0

@@ -1,5 +1,5 @@
-"""Looks at everything that an unfinished store holds, file by file, and changes nothing: facts for
-``decide``, and for ``execute`` what it needs to know of the files themselves.
+"""Reads all that an unfinished store holds, file by file, and changes nothing. It returns the facts for
+``decide``, and the places and contents of files for ``execute``.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class Scanned:
-    """``strays``: where the strays of ``facts`` lie, one for one. By group: where its files lie, and what was
-    read back of them."""
+    """The result of a scan. ``strays``: the paths of the strays of ``facts``, one for one. By group:
+    ``placements`` of its files, and what was ``read_back`` of them."""
 
     facts: StoreFacts
     strays: list[Path] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Scanned:
 
 @dataclass(frozen=True)
 class _WorkingFile:
-    """A shard in progress, only looked at."""
+    """A shard in progress, read only."""
 
     path: Path
 
@@ -64,7 +64,8 @@ def scan(
     threads: int,
     progress: Callable[[int], None] | None = None,
 ) -> Scanned:
-    """``progress`` hears of bytes as they are checked. Raises ``StorageError``."""
+    """Scans a store. ``progress`` is called with numbers of bytes as they are checked. Raises
+    ``StorageError``."""
     return _Scan(store, threads, progress).run(log, staging)
 
 
@@ -77,7 +78,7 @@ class _Scan:
         self._strays: list[tuple[Stray, Path]] = []
         self._found_in: dict[int, Placement] = {}
         self._read_back: dict[int, ReadBack] = {}
-        # of sealed shards below the second root that the store does not name yet
+        # of sealed shards below the second root to which the store has no link yet
         self._unlinked_bytes: list[int] = []
 
     def run(self, log: FrameLog, staging: StagingArea | None) -> Scanned:
@@ -105,7 +106,7 @@ class _Scan:
     # ------------------------------------------------------------------ a workspace
 
     def _workspace(self, placement: Placement, logged: set[int]) -> list[GroupFacts]:
-        """Journals lead to their groups; what they do not name is a stray."""
+        """Returns the groups that have a journal. A file in progress that no journal names is a stray."""
         with storage_errors("look into", placement.files):
             names = sorted(entry.name for entry in placement.files.iterdir())
         self._strays += [
@@ -214,11 +215,11 @@ class _Scan:
             placement.spill is not None,
         )
 
-    # ------------------------------------------------------------------ what is sealed
+    # ------------------------------------------------------------------ sealed shards
 
     def _sealed_bytes(self) -> list[int]:
-        """Of each sealed shard, its size on disk. Nothing is opened: rot in one must not keep the others from
-        coming back."""
+        """Returns the size on disk of each sealed shard. None is opened: rot in one must not hinder the
+        recovery of the others."""
         folder = self._store.path / IMAGE_PATH / "c"
         with storage_errors("look into", folder):
             shards = folder.rglob("*") if folder.is_dir() else []
@@ -235,6 +236,6 @@ def _staged(staging: StagingArea) -> StagedFacts:
 
 
 def _bytes_on_disk(path: Path) -> int:
-    """0 for a shard that is not there: all of it is fill value."""
+    """Returns the size on disk; 0 for a shard that is not there, since all of it is fill value."""
     with storage_errors("look into", path):
         return path.stat().st_blocks * 512 if path.exists() else 0

@@ -1,8 +1,10 @@
-"""The tables of recovery: what is done with each shard file of a group that has a journal, and with each file
-that belongs to none. ``scan`` finds the facts, ``decide`` looks them up, ``execute`` acts.
+"""The tables of recovery: the action for each shard file of a group that has a journal, and for each file
+that belongs to no such group. ``scan`` finds the facts, ``decide`` looks up the actions, ``execute`` carries
+them out.
 
-A group's files are created before its journal and lose it last, so that without a journal a shard in progress
-holds nothing. A final name is only ever given to a complete shard, so that it is always believed.
+A journal is created after its shard files and deleted last, so that a shard in progress without a journal
+holds nothing. Only a complete shard ever gets a final name, so that a shard under its final name is always
+valid.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ from itertools import product
 
 class JournalFact(Enum):
     VALID = "valid"
-    REOPENED = "reopened"  # valid, of a group that was sealed before it was full and takes frames again
-    DAMAGED = "damaged"  # there, but not the journal of this group
+    REOPENED = "reopened"  # valid, of a group that was sealed before it was full and then reopened
+    DAMAGED = "damaged"  # there, but no valid journal of this group
 
 
 @dataclass(frozen=True)
@@ -30,19 +32,19 @@ class FileFacts:
 
 
 class Action(Enum):
-    CONTINUE = "continue"  # check its chunks, go on filling it or seal it
-    SEALED = "sealed"  # complete; a working file beside it is another name of it, or a leftover, and goes
+    CONTINUE = "continue"  # check its chunks, then go on filling it or seal it
+    SEALED = "sealed"  # complete; a working file beside it (a second name, or a leftover) is deleted
     ALL_FILL = "all fill"  # sealing found nothing to keep and deleted it
-    LOST = "lost"  # chunks were stored in a file that is gone
-    DELETE = "delete"  # nothing was stored in it, or all of that is elsewhere too
-    # cannot be believed without its journal; kept under another name for whoever wants to look
+    LOST = "lost"  # chunks were stored in a file that is missing
+    DELETE = "delete"  # nothing was stored in it, or all of its content is elsewhere too
+    # not usable without its journal; kept under another name for inspection
     SET_ASIDE = "set aside"
-    NOTHING = "nothing"  # not begun, or over
+    NOTHING = "nothing"  # not begun, or finished
 
 
 @dataclass(frozen=True)
 class Row:
-    """None: whatever it is."""
+    """None: any value."""
 
     journal: JournalFact
     working: bool | None
@@ -131,11 +133,11 @@ STRAYS = {
 
 
 def action_for(facts: FileFacts) -> Action:
-    """What to do with one file."""
+    """Returns the action for one file."""
     (row,) = [row for row in TABLE if row.matches(facts)]
     return row.action
 
 
 def all_facts() -> list[FileFacts]:
-    """Every combination that a disk can show."""
+    """Returns every combination of facts that a disk can have."""
     return [FileFacts(*facts) for facts in product(JournalFact, (False, True), (False, True), (False, True))]

@@ -1,10 +1,10 @@
-"""Taking a store over from a writer that hangs: it may wake up and go on where it was, with what it has open,
-and with the one call that it was about to make when it looked at the fence for the last time.
+"""Takes a store over from a writer that hangs. That writer may continue at any time, with the files it has
+open and with the one call that follows its last check of the fence.
 
-The lock file has been replaced and the writer epoch raised before this. All that is in progress is copied
-into a folder of its own, ``taken-EPOCH``, that counts, as a whole, once the manifest names it. Then the names
-that the old writer knows are deleted, so that it writes into files that have none and finds nothing to
-rename, and the documents that it was about to put in place.
+Before this, the lock file has been replaced and the writer epoch raised. All files in progress are copied
+into a new folder, ``taken-EPOCH``, which is valid as a whole once the manifest names it. Then the names that
+the old writer uses are deleted, so that it writes into files without a name and finds nothing to rename. The
+documents that it was about to put in place are deleted too.
 """
 
 from __future__ import annotations
@@ -42,14 +42,15 @@ if TYPE_CHECKING:
     from .unfinished import Unfinished
 
 _NUMBERED = tuple(re.compile(pattern) for pattern in (rf"{TAKEN_PREFIX}(\d+)", r"frames\.(\d+)\.building"))
-"""What a writer of that epoch leaves in a workspace when it is killed: what it took over, a frame table."""
+"""Names of folders that a killed writer leaves, by its epoch: the files it took over, a frame table."""
 _MARK = "taking-over"
 _OLD_COPY = ".copy"  # a take-over of 0.2.0 that was killed
 
 
 def begin_take_over(workspace: Path) -> None:
-    """From here on, until the copies count, whoever opens the store takes it over: a try that is cut short
-    has taken the lock from a writer that may live. Raises ``StorageError``."""
+    """Marks a take-over: until the copies are valid, any later writer of the store must take it over too,
+    since an interrupted take-over has taken the lock from a writer that may be alive. Raises
+    ``StorageError``."""
     write_file(workspace / _MARK, b"")
 
 
@@ -58,9 +59,9 @@ def is_begun(workspace: Path) -> bool:
 
 
 def take_files(store: Unfinished, still_ours: Callable[[], None]) -> Unfinished:
-    """Of a store whose manifest is the new writer's: as it goes on. ``still_ours`` raises ``FencedError``
-    when somebody has taken it over from us. Raises ``StorageError``; the next try clears what this one has
-    copied, unless the manifest names it, and begins again."""
+    """Copies the files of a store whose manifest is the new writer's; returns the store with the copies.
+    ``still_ours`` raises ``FencedError`` when another writer has taken it over. Raises ``StorageError``; the
+    next take-over deletes these copies, unless the manifest names them, and starts again."""
     epoch = store.manifest.writer_epoch
     for placement in store.placements:
         _copy_files(placement.files, replace(placement, epoch=epoch).files)
@@ -70,8 +71,8 @@ def take_files(store: Unfinished, still_ours: Callable[[], None]) -> Unfinished:
 
 
 def clear_older(store: Unfinished, still_ours: Callable[[], None]) -> None:
-    """What writers before this one knew of groups in progress, and were about to put in place: none of it
-    counts. And what they had put in place is durable. Raises ``StorageError`` or what ``still_ours`` does."""
+    """Deletes files in progress of earlier writers, and documents that they were about to put in place. What
+    they had put in place is made durable. Raises ``StorageError`` or what ``still_ours`` raises."""
     epoch = store.manifest.writer_epoch
     for placement in store.placements:
         if not placement.workspace.is_dir():
@@ -98,9 +99,9 @@ def clear_older(store: Unfinished, still_ours: Callable[[], None]) -> None:
 
 
 def _copy_files(source: Path, target: Path) -> None:
-    """In the order in which the old writer hands frames on while they are copied, so that none is missed: it
-    uses a staging slot again once a journal has the slab, and journals what is in a shard. Looked for anew
-    each time: it may finish making files of a group."""
+    """Copies all files in progress, in the order in which the old writer may still move frames between them,
+    so that none is missed: it reuses a staging slot once a journal has the slab, and journals what is in a
+    shard. Files are listed anew for each kind, since it may finish making files of a group."""
     make_directories(target)
     for ends in (STAGING_NAME, JOURNAL_SUFFIX, WORKING_SUFFIX, LOG_NAME):
         for file in sorted(source.glob(f"*{ends}")):

@@ -1,4 +1,4 @@
-"""An unfinished store as it lies there: its manifest, and where and how its files are to be read."""
+"""An unfinished store on disk: its manifest, and where and how its files are read."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from shardwright.shard.layout import ArrayLayout
     from shardwright.shard.manifest import Manifest
 
-DAMAGED = ".shardwright.damaged"  # beside a workspace: what an earlier recovery could not believe
+DAMAGED = ".shardwright.damaged"  # beside a workspace: damaged files that a recovery set aside
 
 
 class Unfinished:
-    """Described by ``manifest``. ``placements``: the store itself and, where it has one, its folder below the
-    second root."""
+    """An unfinished store, as ``manifest`` describes it. ``placements``: the store itself and, if it has one,
+    its folder below the second root."""
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path = path
@@ -51,9 +51,9 @@ class Unfinished:
 
     @classmethod
     def read(cls, path: Path) -> Unfinished:
-        """One all of whose files are of versions that are known. Changes nothing. Raises
+        """Reads a store and checks that all of its files are of known versions. Changes nothing. Raises
         ``FormatVersionError``, ``ShardFormatError`` for a damaged manifest and for metadata that are not
-        understood, which would be rewritten, ``StorageError``."""
+        understood (they would be rewritten), ``StorageError``."""
         manifest = read_manifest(path / WORKSPACE)
         for node in (path, path / IMAGE_PATH):
             if (node / "zarr.json").exists():
@@ -72,8 +72,8 @@ class Unfinished:
         return store
 
     def write(self, manifest: Manifest, may_replace: Callable[[], None]) -> Unfinished:
-        """Another manifest, durably; on a full disk in the ballast's room. Raises ``StorageError`` or what
-        ``may_replace`` does."""
+        """Writes another manifest, durably; on a full disk in the ballast's room. Returns the store with it.
+        Raises ``StorageError`` or what ``may_replace`` raises."""
         try:
             write_manifest(self.workspace, manifest, may_replace)
         except StorageFullError:
@@ -92,12 +92,12 @@ class Unfinished:
 
     @property
     def was_set_aside(self) -> bool:
-        """Whether an earlier recovery could not believe a file."""
+        """True if an earlier recovery set a damaged file aside."""
         return any((placement.root / DAMAGED).exists() for placement in self.placements)
 
     def check_second_root(self) -> None:
-        """Without it a store would come back with holes, and its journals there be forgotten. Raises
-        ``ResumeError``."""
+        """Raises ``ResumeError`` if the second root is missing: the store would be recovered with holes, and
+        its journals there would be ignored."""
         for placement in self.placements:
             if placement.spill is not None and not placement.workspace.is_dir():
                 hint = "Mount the second root, then try again"
@@ -106,12 +106,12 @@ class Unfinished:
                 )
 
     def files_in_progress(self) -> list[Path]:
-        """Frame log, staging area, and all of the groups that are not sealed."""
+        """Returns the frame log, the staging area, and all files of groups that are not sealed."""
         folders = [placement.files for placement in self.placements if placement.files.is_dir()]
         return [path for folder in folders for path in sorted(folder.iterdir()) if is_in_progress(path)]
 
     def open_log(self, *, read_only: bool = False) -> FrameLog:
-        """Raises ``ShardFormatError``, ``StorageError``."""
+        """Opens the frame log. Raises ``ShardFormatError``, ``StorageError``."""
         return FrameLog.open(
             self.placements[0].files / LOG_NAME,
             self.record_dtype,
@@ -120,8 +120,8 @@ class Unfinished:
         )
 
     def open_staging(self) -> StagingArea | None:
-        """None where there is none. Its number of slots follows from its length. Raises ``ShardFormatError``,
-        ``StorageError``."""
+        """Opens the staging area; returns None if there is none. Its number of slots follows from its length.
+        Raises ``ShardFormatError``, ``StorageError``."""
         path, frame_bytes, record_bytes = (
             self.placements[0].files / STAGING_NAME,
             self.spec.frame_bytes,
@@ -137,7 +137,7 @@ class Unfinished:
 
 
 def journals(placement: Placement) -> list[tuple[int, Path]]:
-    """The journals in one workspace, with their groups, in the order of these."""
+    """Returns (group, journal path) for each journal in one workspace, by group."""
     return sorted(
         (int(path.name.removesuffix(JOURNAL_SUFFIX)), path)
         for path in placement.files.glob(f"[0-9]*{JOURNAL_SUFFIX}")
