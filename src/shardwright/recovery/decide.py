@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class GroupDecision:
     """The decision for one group. ``actions``: for each of its shards. ``standing``: the state with which the
-    group is resumed, once its ``torn`` slabs are cleared. None: its journal is removed, to the damaged files
-    if it is damaged (``set_aside``), for good if the frame log has the group."""
+    group is resumed, once its ``torn`` slabs are cleared. None: its journal is set aside if it is damaged
+    (``set_aside``), and deleted if the frame log has the group."""
 
     number: int
     actions: tuple[Action, ...]

@@ -1,2 +1,2 @@
-"""Shards, as FORMAT.md describes them: layout (pure arithmetic), index, the open shard and how it is
-sealed."""
+"""Shards, as FORMAT.md describes them: layout (pure arithmetic), index, journal, the open shard and its
+sealing."""

@@ -1,10 +1,10 @@
-"""The first page of a journal and of a staging area: whose file it is and how its tables are cut. And the
-seed that every checksum in it starts from.
+"""The first page of a journal and of a staging area, with the file's owner and the sizes of its tables; and
+the seed from which every checksum in the file starts.
 
     page    fields, little-endian | zeros | u32 crc32c of the 4092 bytes before it
 
-A reader knows what must stand there (from the manifest) and takes nothing from the file that it did not
-expect, sizes least of all.
+A reader knows the expected fields from the manifest and refuses all others: it never takes a size from the
+file.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ Values = TypeVar("Values", bound=tuple[int | bytes, ...])
 
 
 def file_seed(identity: bytes, group: int) -> int:
-    """Where the checksums of one file start: entries of another acquisition or group do not check."""
+    """Returns the seed of the checksums of one file: entries of another acquisition or group do not fit."""
     assert len(identity) == IDENTITY_BYTES, "an identity has 16 bytes"
     return crc32c.crc32c(identity + group.to_bytes(8, "little", signed=True))
 
 
 def encode_header(form: struct.Struct, values: tuple[int | bytes, ...]) -> bytes:
-    """One page."""
+    """Returns the header page with these fields."""
     body = form.pack(*values).ljust(PAGE_BYTES - _CHECKSUM_BYTES, b"\0")
     return body + crc32c.crc32c(body).to_bytes(_CHECKSUM_BYTES, "little")
 
 
 def version_of(page: bytes, magic: bytes, seed: int = 0) -> int | None:
-    """The version in an undamaged first page of this kind of file, None for any other. Magic, version and
-    checksum (started from ``seed``) keep their places in every later version, so that any two releases can
-    tell each other's files from damaged ones."""
+    """Returns the version in an undamaged first page of this kind of file, None for any other page. Magic,
+    version and checksum (started from ``seed``) keep their places in every later version, so that each
+    release can distinguish another one's files from damaged ones."""
     if len(page) != PAGE_BYTES or not page.startswith(magic):
         return None
     if crc32c.crc32c(page[:-_CHECKSUM_BYTES], seed) != int.from_bytes(page[-_CHECKSUM_BYTES:], "little"):
@@ -53,7 +53,7 @@ def version_of(page: bytes, magic: bytes, seed: int = 0) -> int | None:
 
 
 def decode_header(page: bytes, form: struct.Struct, magic: bytes, path: Path) -> tuple[int | bytes, ...]:
-    """The fields of a page whose magic and checksum hold. Raises ``ShardFormatError``."""
+    """Returns the fields of a page. Raises ``ShardFormatError`` if its magic or checksum is wrong."""
     if len(page) != PAGE_BYTES or not page.startswith(magic):
         raise ShardFormatError(f"{path} has the wrong header", expected=magic, got=page[: len(magic)])
     recorded = int.from_bytes(page[-_CHECKSUM_BYTES:], "little")

@@ -3,7 +3,7 @@
 
     0       header page, 4096 bytes: magic, format u32, record_bytes u32, identity 16 bytes, zeros, header_crc
             u32
-    4096    block, block, ...                      up to the first one that does not check; zeros after it,
+    4096    block, block, ...                      up to the first one that is not valid; zeros after it,
             preallocated
 
     block   offset  size  field
@@ -18,8 +18,8 @@
                 64        the records
 
 All little-endian; the seed is the crc32c of the identity. Appending never syncs: a kill leaves whole blocks
-and perhaps a torn one at the end, a power cut may take any block that came after the last sync, and with it
-those behind it. One owner, one thread.
+and perhaps a torn one at the end; a power cut may destroy any block written after the last sync, and with it
+all later ones. One owner, one thread.
 """
 
 from __future__ import annotations
@@ -80,20 +80,20 @@ class BlockKind(IntEnum):
 
 
 class FrameLog:
-    """Made by ``create`` or ``open``. Owns the descriptor and the end of the log.
+    """An open frame log, made by ``create`` or ``open``. Owns the descriptor and the end of the log.
 
-    ``rows`` counts the records of all blocks, ``groups`` are the groups that have a block. Of a group that
-    was sealed more than once (it was opened again) the last block counts, which has all records of those
-    before it. ``torn_bytes``: what ``open`` found behind the last whole block; it is overwritten with zeros
-    before the next ``append``. After a write or sync that failed nothing more is written, but for a full
-    disk.
+    ``rows`` counts the records of all blocks, ``groups`` are the groups that have a block. For a group that
+    was reopened and sealed again only the last block counts, which has all records of those before it.
+    ``torn_bytes``: bytes that ``open`` found behind the last whole block; they are overwritten with zeros
+    before the next ``append``. After a failed write or sync nothing more is written, unless the disk was just
+    full.
     """
 
     def __init__(self, path: Path, dtype: np.dtype[np.void], identity: bytes, descriptor: int) -> None:
         assert len(identity) == 16, "16 bytes"
         self.path = path
         self.rows = 0
-        self._group_places: dict[int, int] = {}  # group -> where its last block starts
+        self._group_places: dict[int, int] = {}  # group -> start of its last block
         self.torn_bytes = 0
         self.preallocated_bytes = 0
         self._dtype = dtype
@@ -102,11 +102,11 @@ class FrameLog:
         self._descriptor = descriptor
         self._end = HEADER_PAGE_BYTES
         self._torn_end = HEADER_PAGE_BYTES
-        self._failure: str | None = None  # what made it unusable
+        self._failure: str | None = None  # the error that made it unusable
 
     @classmethod
     def create(cls, path: Path, dtype: np.dtype[np.void], identity: bytes) -> FrameLog:
-        """A log of records of ``dtype``; header and name are durable. Raises ``StorageError``
+        """Creates a log of records of ``dtype``, its header and name durable. Raises ``StorageError``
         (``StorageFullError`` when there is no room)."""
         with storage_errors("create", path):
             reach("log.before_create")
@@ -129,12 +129,12 @@ class FrameLog:
     def open(
         cls, path: Path, dtype: np.dtype[np.void], identity: bytes, *, read_only: bool = False
     ) -> FrameLog:
-        """Go on with a log, from behind its last whole block. Writes nothing yet.
+        """Opens a log, to append behind its last whole block. Writes nothing yet.
 
         Raises ``ShardFormatError`` when the header is damaged or names another record size or acquisition,
         ``StorageError``.
         """
-        # a named pipe must not wait for a writer
+        # O_NONBLOCK: opening a named pipe must not wait for a writer
         flags = (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         with storage_errors("open", path):
             log = cls(path, dtype, identity, os.open(path, flags))
@@ -146,8 +146,8 @@ class FrameLog:
         return log
 
     def append(self, kind: BlockKind, group: int, records: np.ndarray) -> None:
-        """One block: records (dtype[n]), ``group`` -1 for events. Raises ``StorageFullError`` (no block then)
-        or ``StorageError``."""
+        """Appends one block of records (dtype[n]); ``group`` is -1 for events. Raises ``StorageFullError``
+        (then no block was written) or ``StorageError``."""
         assert records.dtype == self._dtype, "this log's records"
         assert records.size <= MAX_BLOCK_ROWS, "no group has so many frames"
         payload = np.ascontiguousarray(records).view(np.uint8).data
@@ -161,8 +161,8 @@ class FrameLog:
                 self._write(memoryview(self._block_header(kind, group, records.size, payload)), self._end)
                 reach("log.before_payload")
                 self._write(payload, self._end + BLOCK_HEADER_BYTES)
-        # a copy-on-write filesystem may need room even here; nothing was synced, so the place can be written
-        # again
+        # a copy-on-write filesystem may need room even here; nothing was synced, so that the place can be
+        # written again
         except StorageFullError:
             self._torn_end = max(self._torn_end, self._end + nbytes)
             raise
@@ -173,11 +173,10 @@ class FrameLog:
         self._end += nbytes
 
     def reserve(self, nbytes: int) -> None:
-        """Make sure that blocks of so many bytes can be appended whatever happens to the disk. Raises
-        ``StorageFullError`` or ``StorageError``.
+        """Preallocates room for blocks of so many bytes. Raises ``StorageFullError`` or ``StorageError``.
 
-        Extents are taken ahead while there is room, so that the log goes on for a while after the disk is
-        full.
+        Extents are taken ahead while there is room, so that the log can still grow for a while on a full
+        disk.
         """
         needed = self._end + nbytes
         if self.preallocated_bytes >= needed + EXTENT_BYTES:
@@ -189,14 +188,14 @@ class FrameLog:
                 self._preallocate(needed)
 
     def sync(self) -> None:
-        """Everything appended so far is durable after this."""
+        """Makes everything appended so far durable. Raises ``StorageError``."""
         self._check_usable()
         self._sync("log.before_sync")
 
     def blocks(self) -> Iterator[tuple[BlockKind, int, np.ndarray]]:
-        """(kind, group, records) of every block in order, in pieces of at most 65,536 records.
+        """Yields (kind, group, records) of every block in order, in pieces of at most 65,536 records.
 
-        Raises ``ShardFormatError`` behind the last piece of a block whose checksum does not hold (any more).
+        Raises ``ShardFormatError`` after the last piece of a block whose checksum does not fit (any more).
         """
         place = HEADER_PAGE_BYTES
         while place < self._end:
@@ -229,8 +228,8 @@ class FrameLog:
         return set(self._group_places)
 
     def group_records(self, group: int) -> np.ndarray:
-        """All records of a group that has a block. Raises ``ShardFormatError`` when the block does not check
-        (any more), ``StorageError``."""
+        """Returns all records of a group that has a block. Raises ``ShardFormatError`` when the block's
+        checksum does not fit (any more), ``StorageError``."""
         place = self._group_places[group]
         header = self._read_header(place)
         data = (
@@ -250,7 +249,7 @@ class FrameLog:
             self._descriptor = -1
 
     def delete(self) -> None:
-        """Close and delete, once the frame table holds what was in it."""
+        """Closes and deletes the log, once the frame table has its records. Raises ``StorageError``."""
         self.close()
         with storage_errors("delete", self.path):
             reach("log.before_delete")
@@ -264,7 +263,7 @@ class FrameLog:
                 preallocate(self._descriptor, nbytes)
             except OSError:
                 reach("log.before_cut")
-                os.ftruncate(self._descriptor, size)  # what was taken of the last free blocks
+                os.ftruncate(self._descriptor, size)  # frees what was allocated of the last blocks
                 raise
         self.preallocated_bytes = nbytes
 
@@ -274,7 +273,7 @@ class FrameLog:
                 reach(point)
                 sync_data(self._descriptor)
         except StorageError as error:
-            self._failure = error.message  # the next sync would say that all is well
+            self._failure = error.message  # the next sync would succeed all the same
             raise
 
     def _check_usable(self) -> None:
@@ -282,7 +281,7 @@ class FrameLog:
             raise StorageError(f"{self.path} failed before and is not written any more: {self._failure}")
 
     def _count(self, kind: BlockKind, group: int, rows: int) -> None:
-        """A block that starts at the log's end."""
+        """Counts a block that starts at the log's end."""
         self.rows += rows
         if kind is BlockKind.GROUP:
             self._group_places[group] = self._end
@@ -303,8 +302,8 @@ class FrameLog:
         return header.tobytes()
 
     def _read_header(self, place: int) -> tuple[BlockKind, int, int, int] | None:
-        """(kind, group, count, payload_crc) of the block at ``place``, None when there is none. The payload
-        is not checked, nor whether it fits."""
+        """Returns (kind, group, count, payload_crc) of the block at ``place``, None when there is none.
+        Neither the payload nor its size is checked."""
         data = self._read(place, BLOCK_HEADER_BYTES)
         if len(data) < BLOCK_HEADER_BYTES:
             return None
@@ -321,7 +320,7 @@ class FrameLog:
         )
 
     def _scan(self) -> None:
-        """Check the header page, find the end of the log and what lies behind it."""
+        """Checks the header page, finds the end of the log and any bytes behind it."""
         status = os.fstat(self._descriptor)
         if not stat.S_ISREG(status.st_mode) or self._read(0, HEADER_PAGE_BYTES) != self._header_page():
             raise ShardFormatError(f"{self.path} is damaged, or no frame log of this acquisition")
@@ -344,8 +343,8 @@ class FrameLog:
         self.torn_bytes = self._torn_end - self._end
 
     def _written_pieces(self, start: int, stop: int) -> Iterator[int]:
-        """Where pieces of an extent begin that cover everything in [start, stop) but what the filesystem
-        knows to be a hole or never written."""
+        """Yields the starts of pieces of EXTENT_BYTES that cover [start, stop), except holes and extents that
+        were never written."""
         while start < stop:
             try:
                 start = max(start, os.lseek(self._descriptor, start, os.SEEK_DATA))
@@ -364,8 +363,8 @@ class FrameLog:
         return checksum
 
     def _clear_torn_tail(self) -> None:
-        """Synced, so that no power cut brings a block back that lay behind the torn one: its records may be
-        appended again."""
+        """Overwrites the torn tail with zeros and syncs, so that after a power cut no block from behind the
+        torn one reappears: its records may be appended again."""
         if self._torn_end > self._end:
             reach("log.before_clear")
             for place in range(self._end, self._torn_end, EXTENT_BYTES):
@@ -379,7 +378,7 @@ class FrameLog:
             data, place = data[written:], place + written
 
     def _read(self, place: int, nbytes: int) -> bytes:
-        """Shorter only at the end of the file."""
+        """Returns ``nbytes`` bytes, fewer only at the end of the file."""
         pieces = []
         with storage_errors("read", self.path):
             while nbytes and (data := os.pread(self._descriptor, nbytes, place)):

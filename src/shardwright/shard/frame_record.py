@@ -1,5 +1,5 @@
-"""The frame record: what is kept of every frame, in the journal, in the staging area and in the frame log.
-One fixed, self-checking record each.
+"""The frame record: one fixed-size record with a checksum for every frame, in the journal, in the staging
+area and in the frame log.
 
     offset      size  field
          0   96 + 8k  the descriptor as it came (``wire.descriptor``), ``slot`` set to 0; ``flags``: see below
@@ -9,15 +9,15 @@ One fixed, self-checking record each.
    116 + 8k        1  fate                  u8, ``model.fates.Fate``
    117 + 8k        1  reason                u8, ``model.fates.Reason``
    118 + 8k        2  slab_frames           u16, frames of the slab that this one was written with, modulo
-   2^16; 0 outside a journal
+                                            2^16; 0 outside a journal
    120 + 8k        4  pixels_crc            u32, crc32c of the raw pixels; 0 except in the staging area
    124 + 8k        4  record_crc            u32, crc32c of everything before it, started from the file's seed
 
-All little-endian, always a multiple of 8 bytes. A record of zeros is none.
+All little-endian, always a multiple of 8 bytes. A record of zeros counts as absent.
 
-``flags`` is 0, or ``PASSED_OVER`` in a journal and behind it: the frame's slab was closed with places empty
-because newer frames had passed it by. A slab with empty places and without that flag was closed by an end
-that came early; it takes frames again when the acquisition goes on.
+``flags`` is 0 or, in a journal and later in the frame log, ``PASSED_OVER``: the frame's slab was closed with
+empty places because newer frames had passed it by. A slab with empty places and without that flag was closed
+by an early end; it takes frames again when the acquisition is resumed.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from shardwright.wire.descriptor import descriptor_dtype
 PASSED_OVER = 1
 
 
-@lru_cache  # a journal of each group asks, always for the same
+@lru_cache  # every journal needs it, always with the same argument
 def record_dtype(further_fields: int) -> np.dtype[np.void]:
-    """128 + 8 * further_fields bytes."""
+    """Returns the dtype of a record, of 128 + 8 * further_fields bytes."""
     tail = [
         ("arrival_ns", "<i8"),
         ("arrival_monotonic_ns", "<i8"),

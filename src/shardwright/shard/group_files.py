@@ -1,13 +1,12 @@
-"""Everything on disk of one open group: its shard files and their journal. Made, synced, sealed, discarded as
-one.
+"""The files of one open group: its shard files and their journal, made, synced, sealed and discarded as one.
 
-Created in the order shard files, journal, so that a shard in progress without a journal holds nothing. Sealed
-shard by shard; the journal is deleted by the keeper once the frames of the group stand in the frame log. One
-owner thread (the keeper's) calls everything here; workers only write through the descriptors and addresses in
-between.
+The journal is created after the shard files, so that a shard in progress without a journal holds nothing. The
+group is sealed shard by shard; the sealer deletes the journal once the frames of the group are in the frame
+log. One owner thread (the sealer's) calls everything here; workers only write through the descriptors and
+addresses.
 
-A group that was spilled has its files in a folder of the same shape below the second root, and a symbolic
-link under the shard's key in the store.
+A spilled group has its files in a folder of the same structure below the second root, and a symbolic link
+under each shard's key in the store.
 """
 
 from __future__ import annotations
@@ -41,16 +40,16 @@ WORKSPACE = ".shardwright"
 IMAGE_FOLDER = "0"
 WORKING_SUFFIX, JOURNAL_SUFFIX = ".partial", ".journal"
 LOG_NAME, STAGING_NAME = "frames.log", "staging"
-TAKEN_PREFIX = "taken-"  # folders of a workspace, followed by the epoch of whoever took the store over
+TAKEN_PREFIX = "taken-"  # folders of a workspace, followed by the epoch of the writer that took over
 REWRITE_SUFFIX = ".rewrite"  # behind the names of files that are to replace failed ones
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the files of groups lie: the store itself, or (``spill``) the folder of the same name below the
-    second root. ``epoch``: of the writer that took the store over last, 0 if none did. It has what is in
-    progress in a folder of its own: whatever the other one was about to rename or delete, and does after its
-    last look at the fence, it does not to these."""
+    """The place of groups' files: the store itself, or (``spill``) the folder of the same name below the
+    second root. ``epoch``: of the writer that took the store over last, 0 if none did. That writer has its
+    files in progress in a separate folder: the earlier writer may still rename or delete a file after its
+    last check of the fence, but not these."""
 
     store: Path
     spill: Path | None = None
@@ -66,7 +65,7 @@ class Placement:
 
     @property
     def files(self) -> Path:
-        """Where what is in progress is: groups and, of the store itself, frame log and staging area."""
+        """The folder of files in progress: groups and, in the store itself, frame log and staging area."""
         return self.workspace / f"{TAKEN_PREFIX}{self.epoch}" if self.epoch else self.workspace
 
     def working(self, key: str) -> Path:
@@ -80,29 +79,30 @@ class Placement:
 
     @property
     def record(self) -> ShardSums:
-        """Of the image's shards, wherever they lie."""
+        """The record of sums of the image's shards, in both roots."""
         return ShardSums(self.store / IMAGE_FOLDER)
 
     def link(self, key: str) -> Path | None:
-        """Where the store points to a spilled shard."""
+        """Returns the path of the store's link to a spilled shard, None if the shard is in the store."""
         return None if self.spill is None else self.store / IMAGE_FOLDER / key
 
 
 def is_in_progress(path: Path) -> bool:
-    """Whether a file of a workspace is a shard in progress, a journal, the frame log or the staging area."""
+    """Returns whether a file of a workspace is a shard in progress, a journal, the frame log or the staging
+    area."""
     return path.name in (LOG_NAME, STAGING_NAME) or path.name.endswith((WORKING_SUFFIX, JOURNAL_SUFFIX))
 
 
 def placements_of(store: Path, manifest: Manifest) -> list[Placement]:
-    """All places where files of a store may lie: itself and, where it has one, its folder below the second
-    root."""
+    """Returns all places where files of a store may lie: the store itself and, if it has one, its folder
+    below the second root."""
     roots = [None] if manifest.spill_root is None else [None, type(store)(manifest.spill_root) / store.name]
     return [Placement(store, root, manifest.files_epoch) for root in roots]
 
 
 class GroupFiles:
-    """``shards[f]`` is file f of the group; None where it has its final name already (after a crash in the
-    middle of sealing)."""
+    """The open files of a group. ``shards[f]`` is file f; None if it has its final name already (after a
+    crash in the middle of sealing)."""
 
     def __init__(
         self, group: int, placement: Placement, shards: list[OpenShard | None], journal: GroupJournal
@@ -112,10 +112,10 @@ class GroupFiles:
         self.slots = [shard for shard in shards if shard is not None]
         self.shards = shards
         self.journal = journal
-        # packed: where the next run of each goes; workers add
+        # packed: the start of each file's next run; workers add to it
         self.cursors = np.array([shard.layout.data_start for shard in self.slots], np.int64)
         self._sealed: list[SealedShard] = []
-        self._recorded: dict[str, Sum] = {}  # by key: what the array's record tells of these files already
+        self._recorded: dict[str, Sum] = {}  # by key: sums of these files that are on record already
 
     @classmethod
     def create(
@@ -134,16 +134,16 @@ class GroupFiles:
         step: Callable[[], None] = lambda: None,
         may_rename: Callable[[], None] = lambda: None,
     ) -> GroupFiles:
-        """Preallocate all of it, ``suffix`` behind each name; ``step`` is called after each shard file, here
-        as below, and ``may_rename`` before a name is taken from anybody: it raises ``FencedError`` when
-        another writer has taken over, whose name it may be. ``packed``: like the files that these are to
-        replace; else packed where shards are not mapped (encoding in place needs the place first).
-        ``reopened``: the group was sealed once, and these files take its shards' final names when it is
-        sealed again.
+        """Creates and preallocates all files, with ``suffix`` behind each name. ``step`` is called after each
+        shard file, here as below. ``may_rename`` is called before an existing file of that name is deleted:
+        it raises ``FencedError`` when another writer, who may own it, has taken over. ``packed``: as the
+        files that these replace; by default packed unless shards are mapped (encoding in place needs a known
+        place). ``reopened``: the group was sealed once, and these files replace its shards when it is sealed
+        again.
 
         Raises ``StorageFullError`` or ``StorageError``; nothing is left behind then."""
         if placement.spill is not None:
-            # the store's own is there; if it is not, another writer has finished the store
+            # only here: without its own workspace the store was finished by another writer
             make_directories(placement.files)
         packed = io != "mmap" if packed is None else packed
         replaces = placement.record if reopened else None
@@ -170,25 +170,25 @@ class GroupFiles:
             journal = _made_by_us(_suffixed(placement.journal(group), suffix), make, may_rename)
         except BaseException:
             for shard in opened:
-                # closed all the same; what stays holds nothing, and recovery deletes it
+                # closed in any case; a file that stays holds nothing, and recovery deletes it
                 with suppress(StorageError):
                     shard.discard()
             raise
         return cls(group, placement, list(opened), journal)
 
     def replace(self, old: GroupFiles, may_rename: Callable[[], None] = lambda: None) -> None:
-        """Give these files (made with a suffix) the names of ``old``, shards first: its journal fits both,
-        since slots and chunks are the same."""
+        """Gives these files (made with a suffix) the names of ``old``, shards first: the old journal fits
+        both, since slots and chunks are the same."""
         self.take_names(may_rename)
         old.abandon()
 
     def take_names(self, may_rename: Callable[[], None] = lambda: None) -> None:
-        """Drop the suffix that these files were made with, the journal last: before it, shards in progress
-        hold nothing."""
+        """Removes the suffix from the names of these files, the journal's last: without it shards in progress
+        count as empty."""
         for shard in self.slots:
             may_rename()
             shard.rename(without_suffix(shard.working_path))
-        # after a power cut, this journal without a shard in progress would say that the row was sealed again
+        # after a power cut, this journal without a shard in progress would mean that the row was sealed again
         if self.journal.reopened:
             sync_directory(self.placement.files)
         may_rename()
@@ -197,12 +197,12 @@ class GroupFiles:
 
     @property
     def cached(self) -> bool:
-        """Whether what is written passes the page cache, where it stays until somebody writes it back."""
+        """True if writes pass the page cache, where they stay until they are written back."""
         return any(shard.cached for shard in self.slots)
 
     def go_on_behind(self) -> None:
-        """After chunks were taken over from before a crash, or from other files: where new runs go, and room
-        for them. Raises ``StorageError``."""
+        """Sets the start of new runs behind existing chunks (from before a crash, or copied) and reserves
+        room for them. Raises ``StorageError``."""
         if not self.journal.packed:
             return
         for number, shard in enumerate(self.slots):
@@ -211,18 +211,18 @@ class GroupFiles:
 
     @property
     def sealed(self) -> int:
-        """How many of the files carry their final name."""
+        """The number of files that have their final name."""
         return len(self._sealed)
 
     @property
     def renamed(self) -> bool:
-        """Whether a file has its final name already, though it may not be durable, or had it before a crash:
-        the group can then not be rewritten any more."""
+        """True if a file has its final name, perhaps not durably, or had it before a crash: the group can
+        then no longer be rewritten."""
         return len(self.slots) < len(self.shards) or any(shard.renamed for shard in self.slots)
 
     def sync(self, step: Callable[[], None] = lambda: None) -> None:
-        """Data, then journal: what was in both before this call is durable after it. Raises ``StorageError``;
-        the group has then failed."""
+        """Makes durable what was written before this call: data, then journal. Raises ``StorageError``; the
+        group has then failed."""
         for shard in self.slots:
             shard.sync()
             step()
@@ -231,12 +231,12 @@ class GroupFiles:
     def seal(
         self, may_rename: Callable[[], None], step: Callable[[], None] = lambda: None
     ) -> list[SealedShard]:
-        """Complete every file, sync the journal, and only then give the first file its final name: from that
-        moment on recovery seals the rest as it stands. ``may_rename`` raises ``FencedError`` when another
-        writer has taken over.
+        """Completes every file, syncs the journal, and only then gives the first file its final name: from
+        then on recovery seals the rest as it is. ``may_rename`` raises ``FencedError`` when another writer
+        has taken over.
 
-        Raises ``StorageError``; after a ``StorageFullError``, once there is room, it may be called again and
-        goes on where it was.
+        Raises ``StorageError``. After a ``StorageFullError``, once there is room, it may be called again and
+        continues where it stopped.
         """
         for shard in self.slots:
             shard.complete()
@@ -249,13 +249,13 @@ class GroupFiles:
         return self._sealed
 
     def _record_sums(self, may_rename: Callable[[], None]) -> None:
-        """Before the first file of the group has its name, so that no shard has one whose content is not on
-        record."""
+        """Appends the sums of all files to the array's record, before the first one gets its final name: no
+        shard may have one without a sum on record."""
         sums = {}
         for file, shard in enumerate(self.shards):
             if shard is not None:
                 key = shard.final_path.relative_to(self.placement.root / IMAGE_FOLDER).as_posix()
-                with suppress(ShardFormatError):  # then it stays unrecorded; the shard itself is whole
+                with suppress(ShardFormatError):  # then it has no sum on record; the shard itself is whole
                     sums[key] = sum_of_journaled(shard.entries, self.journal, file)
         fresh = {
             key: value
@@ -268,7 +268,7 @@ class GroupFiles:
             self._recorded |= fresh
 
     def frame_records(self) -> np.ndarray:
-        """The records of all frames that the journal holds, in order of their sequence."""
+        """Returns the records of all frames in the journal, in order of their sequence."""
         records, valid = self.journal.read_frames()
         found: np.ndarray = records[valid]
         ordered: np.ndarray = found[np.argsort(found["sequence"], kind="stable")]
@@ -278,9 +278,9 @@ class GroupFiles:
         self.journal.delete()
 
     def discard(self) -> None:
-        """Delete files that hold nothing that is still needed. Closes all of them; then raises the first
-        ``StorageError``, if any. While the journal may be there the shards stay: a journal of a reopened row
-        without them would tell of a row that took its names."""
+        """Deletes files that are not needed any more. Closes all of them, then raises the first
+        ``StorageError``, if any. If the journal cannot be deleted the shards stay: a journal of a reopened
+        row without shards in progress would mean that the row was sealed again."""
         try:
             self._delete_journal_first()
         except StorageError:
@@ -300,8 +300,8 @@ class GroupFiles:
         sync_directory(self.placement.files)
 
     def discard_rewrite(self) -> None:
-        """After a rewrite that failed: what still has its suffix is deleted, and everything closed. What has
-        taken an old one's name already stays: a shard is complete then, and either journal fits it. Raises
+        """After a failed rewrite, deletes files that still have the suffix, and closes all. Files that have
+        replaced an old one stay: such a shard is complete, and either journal fits it. Raises
         ``StorageError``."""
         try:
             if self.journal.path.name.endswith(REWRITE_SUFFIX):
@@ -309,21 +309,21 @@ class GroupFiles:
         finally:
             self.journal.close()
             for shard in self.slots:
-                with suppress(StorageError):  # closed all the same; recovery deletes what has the suffix
+                with suppress(StorageError):  # closed in any case; recovery deletes files with the suffix
                     if shard.working_path.name.endswith(REWRITE_SUFFIX):
                         shard.discard()
                 shard.abandon()
 
     def abandon(self) -> None:
-        """Close; the files stay for recovery."""
+        """Closes the files, which stay for recovery."""
         self.journal.close()
         for shard in self.slots:
             shard.abandon()
 
 
 def _made_by_us(path: Path, make: Callable[[Path], T], may_remove: Callable[[], None]) -> T:
-    """Make a file that nobody else may have. One of that name is a stranger's: of a writer that was taken
-    over while it prepared a group."""
+    """Makes a file that must be new. An existing one of that name is deleted: it is of a writer that was
+    taken over while it prepared a group."""
     try:
         return make(path)
     except StorageError as error:

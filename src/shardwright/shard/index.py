@@ -9,17 +9,17 @@ import numpy as np
 from shardwright.model.errors import ShardFormatError
 
 INDEX_ENTRY = np.dtype([("offset", "<u8"), ("nbytes", "<u8")])
-EMPTY = 2**64 - 1  # both fields of a chunk that is not there
+EMPTY = 2**64 - 1  # both fields of an absent chunk
 CHECKSUM_BYTES = 4
 
 
 def index_bytes(chunks: int) -> int:
-    """Size of an encoded index."""
+    """Returns the size of an encoded index."""
     return chunks * INDEX_ENTRY.itemsize + CHECKSUM_BYTES
 
 
 def empty_index(chunks: int) -> np.ndarray:
-    """INDEX_ENTRY[chunks], every chunk absent."""
+    """Returns INDEX_ENTRY[chunks], every chunk absent."""
     entries = np.empty(chunks, INDEX_ENTRY)
     entries["offset"] = EMPTY
     entries["nbytes"] = EMPTY
@@ -27,13 +27,13 @@ def empty_index(chunks: int) -> np.ndarray:
 
 
 def encode_index(entries: np.ndarray) -> bytes:
-    """``index_bytes(len(entries))`` bytes."""
+    """Returns the encoded index, ``index_bytes(len(entries))`` bytes."""
     data = entries.astype(INDEX_ENTRY, copy=False).tobytes()
     return data + crc32c.crc32c(data).to_bytes(CHECKSUM_BYTES, "little")
 
 
 def decode_index(data: bytes, chunks: int) -> np.ndarray:
-    """INDEX_ENTRY[chunks]. Raises ``ShardFormatError`` when the size or the checksum is wrong."""
+    """Returns INDEX_ENTRY[chunks]. Raises ``ShardFormatError`` when the size or the checksum is wrong."""
     if len(data) != index_bytes(chunks):
         raise ShardFormatError(
             "shard index has the wrong size",

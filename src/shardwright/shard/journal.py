@@ -1,5 +1,5 @@
-"""The journal of a group: what was stored in its shards, so that a crash costs nothing that was stored.
-FORMAT.md, "The journal".
+"""The journal of a group: a record of what was stored in its shards, so that a crash loses nothing that was
+stored. FORMAT.md, "The journal".
 
     | header, one page | frame records: slabs x frames_per_slab, to a page edge | chunk entries of file 0, to
     a page edge | of file 1 | ... |
@@ -8,9 +8,9 @@ One self-checking record for each frame and one entry for each slot, at places k
 preallocated, zeros where nothing was written. Workers write them (``kernels.journal``), through
 ``descriptor``; the owner thread does everything else.
 
-The version says where the chunks of the group's shards lie: 1, each in its own slot; 2, packed, in runs of
-what one task encoded. 3 and 4 are the same for a group that was sealed before it was full and takes frames
-again: its new shards replace those that have the final names.
+The version gives the places of the chunks in the group's shards: 1, each in its own slot; 2, packed, in runs
+that one task encoded. 3 and 4 are the same for a reopened group, which was sealed before it was full: its new
+shards replace those that have the final names.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ CHUNK_ENTRY = np.dtype(
         ("entry_crc", "<u4"),
     ]
 )
-MOST_FILE_BYTES = np.uint64(1 << 62)  # no offset beyond it is one
-# states of a chunk entry: nothing written, to be believed, damaged or not of this file
+MOST_FILE_BYTES = np.uint64(1 << 62)  # an offset beyond it is invalid
+# states of a chunk entry: nothing written, valid, damaged or not of this file
 EMPTY, VALID, TORN = 0, 1, 2
 
 MAGIC, SLOTTED, PACKED = b"SWJOURNL", 1, 2
@@ -77,8 +77,8 @@ class JournalHeader(NamedTuple):
 
 @dataclass(frozen=True)
 class JournalLayout:
-    """Where everything lies in one group's journal. ``slots`` counts the slots of each of its shard files,
-    ``slabs`` the slot layers."""
+    """The layout of one group's journal. ``slots`` counts the slots of each of its shard files, ``slabs`` the
+    slot layers."""
 
     slabs: int
     frames_per_slab: int
@@ -106,7 +106,7 @@ class JournalLayout:
 
     @property
     def _table_edges(self) -> list[int]:
-        """Where the chunk entries of each file start, and where the last ones end."""
+        """The starts of each file's chunk entries, and the end of the last ones."""
         start = PAGE_BYTES + page_aligned(self.slabs * self.slab_record_bytes)
         return list(
             accumulate((page_aligned(slots * CHUNK_ENTRY.itemsize) for slots in self.slots), initial=start)
@@ -117,31 +117,31 @@ class JournalLayout:
         return self._table_edges[-1]
 
     def frames_place(self, slot_layer: int) -> int:
-        """Where the frame records of one slab start."""
+        """Returns the start of the frame records of one slab."""
         assert 0 <= slot_layer < self.slabs, f"slot layer {slot_layer} of {self.slabs}"
         return PAGE_BYTES + slot_layer * self.slab_record_bytes
 
     def chunk_place(self, file: int, slot: int) -> int:
-        """Where the entry of one slot lies."""
+        """Returns the place of one slot's entry."""
         assert 0 <= slot < self.slots[file], f"slot {slot} of {self.slots[file]}"
         return self._table_edges[file] + slot * CHUNK_ENTRY.itemsize
 
     def chunk_places(self, files: np.ndarray, slots: np.ndarray) -> np.ndarray:
-        """``chunk_place`` of each pair: int64[n] each."""
+        """Returns ``chunk_place`` of each pair: int64[n] each."""
         places: np.ndarray = np.array(self._table_edges, np.int64)[files] + slots * CHUNK_ENTRY.itemsize
         return places
 
 
 def was_never_begun(path: Path) -> bool:
-    """Whether the writer died while it made this journal: without a header nothing was stored. Raises
+    """Returns whether the writer died while it made this journal: without a header nothing was stored. Raises
     ``StorageError``."""
     return not read_range(path, 0, PAGE_BYTES).strip(b"\0")
 
 
 class GroupJournal:
-    """One open journal. ``seed`` is where its checksums start; ``writer_epoch`` is that of the writer that
-    created it. ``packed``: chunks lie anywhere in their shard's data, not in slots. ``reopened``: the group
-    was sealed once, before it was full."""
+    """One open journal. ``seed``: the start of its checksums; ``writer_epoch``: of the writer that created
+    it. ``packed``: chunks lie anywhere in their shard's data, not in slots. ``reopened``: the group was
+    sealed once, before it was full."""
 
     def __init__(
         self,
@@ -177,7 +177,8 @@ class GroupJournal:
         packed: bool,
         reopened: bool = False,
     ) -> GroupJournal:
-        """An empty journal, durable with its name. Raises ``StorageError``; a failure leaves no file."""
+        """Creates an empty journal, durable with its name. Raises ``StorageError``; a failure leaves no
+        file."""
         version = (PACKED if packed else SLOTTED) + (REOPENED if reopened else 0)
         file = TableFile.create(
             path,
@@ -189,8 +190,8 @@ class GroupJournal:
 
     @classmethod
     def open(cls, path: Path, layout: JournalLayout, identity: bytes, group: int) -> GroupJournal:
-        """The journal of this very group. Raises ``ShardFormatError`` when its size or header does not fit or
-        is damaged, ``StorageError``."""
+        """Opens the journal of this group. Raises ``ShardFormatError`` when its size or header does not fit
+        or is damaged, ``StorageError``."""
         file = TableFile.open(path, "journal", layout.file_bytes)
         try:
             page = np.empty(PAGE_BYTES, np.uint8)
@@ -218,19 +219,18 @@ class GroupJournal:
         return self._file.descriptor
 
     def read_frames(self) -> tuple[np.ndarray, np.ndarray]:
-        """(frame records [slabs, frames_per_slab], bool of the same shape: written and undamaged). Raises
-        ``StorageError``."""
+        """Returns (frame records [slabs, frames_per_slab], bool of the same shape: written and undamaged).
+        Raises ``StorageError``."""
         shape = self.layout.slabs, self.layout.frames_per_slab
         records = self._file.read_table(PAGE_BYTES, shape[0] * shape[1], self._record)
         return records.reshape(shape), checked_rows(records, self.seed).reshape(shape)
 
     def read_chunks(self, file: int) -> tuple[np.ndarray, np.ndarray]:
-        """(CHUNK_ENTRY[slots], uint8[slots] of EMPTY, VALID or TORN) of one shard file. Raises
+        """Returns (CHUNK_ENTRY[slots], uint8[slots] of EMPTY, VALID or TORN) of one shard file. Raises
         ``StorageError``.
 
-        VALID: the entry was written for this slot and names a chunk at the slot's offset (packed: among the
-        shard's data) that fits it, or none. Whether the chunk's bytes hold is another question
-        (``data_crc``).
+        VALID: the entry was written for this slot and names a chunk at the slot's offset (packed: within the
+        shard's data) that fits into it, or no chunk. The chunk's bytes are not checked (``data_crc``).
         """
         slots = self.layout.slots[file]
         entries = self._file.read_table(self.layout.chunk_place(file, 0), slots, CHUNK_ENTRY)
@@ -245,7 +245,7 @@ class GroupJournal:
         return entries, states
 
     def clear_slabs(self, slot_layers: Iterable[int]) -> None:
-        """Forget slabs: zeros over their frame records, then over their chunk entries. Raises
+        """Clears slabs: writes zeros over their frame records, then over their chunk entries. Raises
         ``StorageError``."""
         for slot_layer in slot_layers:
             self._file.write(
@@ -257,7 +257,7 @@ class GroupJournal:
                 self._file.write(place, bytes(layer_slots * CHUNK_ENTRY.itemsize), "clear")
 
     def copy_slab(self, slot_layer: int, records: np.ndarray, entries: list[np.ndarray]) -> None:
-        """Note a slab as another journal of this very group has it: its frame records, then for each file its
+        """Writes a slab as in another journal of this group: its frame records, then for each file its
         CHUNK_ENTRY in the order of slots.
 
         Raises ``StorageError``.
@@ -270,19 +270,19 @@ class GroupJournal:
                 )
 
     def rename(self, path: Path) -> None:
-        """Take the name of a journal that this one replaces; the folder is not synced. Raises
+        """Gives it the name of a journal that it replaces; the folder is not synced. Raises
         ``StorageError``."""
         self._file.rename(path)
 
     def sync(self) -> None:
-        """Make everything written so far durable. Raises ``StorageError``."""
+        """Makes everything written so far durable. Raises ``StorageError``."""
         self._file.sync()
 
     def close(self) -> None:
         self._file.close()
 
     def delete(self) -> None:
-        """Close and delete, after the group was sealed and logged. Raises ``StorageError``."""
+        """Closes and deletes the journal, after the group was sealed and logged. Raises ``StorageError``."""
         self._file.delete()
 
 
@@ -307,20 +307,21 @@ def _header(
 
 
 def seal_rows(rows: np.ndarray, seed: int) -> None:
-    """Let each row of a table end in the crc32c (u32) of the bytes before it, started from ``seed``."""
+    """Sets the end of each row of a table to the crc32c (u32) of the bytes before it, started from
+    ``seed``."""
     table = rows.view(np.uint8).reshape(len(rows), -1)
     table[:, -4:] = crc32c_of_rows(table[:, :-4], seed).astype("<u4").view(np.uint8).reshape(-1, 4)
 
 
 def written_rows(rows: np.ndarray) -> np.ndarray:
-    """bool[n]: which rows of a table are not all zeros."""
+    """Returns bool[n]: which rows of a table are not all zeros."""
     data = rows.view(np.uint8).reshape(len(rows), -1)
     return np.asarray(data.any(axis=1))
 
 
 def checked_rows(rows: np.ndarray, seed: int) -> np.ndarray:
-    """bool[n]: which rows of a table were written and end in the right crc32c (u32) of the bytes before it,
-    started from ``seed``."""
+    """Returns bool[n]: which rows of a table were written and end in the right crc32c (u32) of the bytes
+    before it, started from ``seed``."""
     table = rows.view(np.uint8).reshape(len(rows), -1)
     recorded = table[:, -4:].copy().view("<u4").ravel()
     checked: np.ndarray = written_rows(rows) & (crc32c_of_rows(table[:, :-4], seed) == recorded)

@@ -1,11 +1,11 @@
-"""Where everything lies in a shard file: pure arithmetic from the chunk grid and the codec's worst case,
-known before any pixel arrives.
+"""The layout of a shard file: pure arithmetic from the chunk grid and the codec's worst case, known before
+any pixel arrives.
 
     index at the end:    | slot 0 | slot 1 | ... | slot n-1 | room for the index |      sealed: the index
     follows the last chunk, the tail is cut index at the start:  | index, to a page edge | slot 0 | slot 1 |
     ... | slot n-1 |
 
-A *layer* is what one slab puts into one shard file: its chunks are neighbours in slot order, so that a slab
+A *layer* is the set of one slab's chunks in one shard file: they are neighbours in slot order, so that a slab
 is written as one run. Slots exist only for chunks that touch the array; chunks past its edge have an index
 entry (absent) but no slot.
 """
@@ -50,13 +50,13 @@ class ShardLayout:
 
     @property
     def file_bytes(self) -> int:
-        """What is preallocated: every slot and the index."""
+        """The preallocated size: every slot and the index."""
         tail = 0 if self.index_at_start else page_aligned(self.index_bytes)
         return self.data_start + self.slots * self.slot_bytes + tail
 
 
 def largest_shard(grid: Grid, max_encoded_bytes: int, index_at_start: bool) -> ShardLayout:
-    """The largest shard file of an array, without building any table."""
+    """Returns the layout of the largest shard file of an array, without building any table."""
     slots_of_layer = math.prod(
         min(s, n) for s, n in zip(grid.plane_shard_chunks, grid.plane_chunks, strict=True)
     )
@@ -70,7 +70,7 @@ def largest_shard(grid: Grid, max_encoded_bytes: int, index_at_start: bool) -> S
 
 
 def plane_table_bytes(grid: Grid) -> int:
-    """Memory of an array's ``PlaneChunks``, with as much again while they are built and used."""
+    """Returns the memory of an array's ``PlaneChunks``, and as much again while they are built and used."""
     return 2 * (4 + 3) * 8 * math.prod(grid.plane_chunks)
 
 
@@ -79,11 +79,11 @@ class PlaneChunks:
     """The inner chunks that cover one frame as tables, file by file, row-major within a file. Equal for every
     slab of an array.
 
-    Those of one file are neighbours, so that what a task encodes for it can be written as one run.
+    Chunks of one file are neighbours, so that what a task encodes for it can be written as one run.
 
-    geometry    int64[n,4]  where each chunk lies in the frame, as ``kernels.gather`` reads it: top row, left
+    geometry    int64[n,4]  place of each chunk in the frame, as ``kernels.gather`` takes it: top row, left
                 byte, rows, width in bytes
-    file        int64[n]    which shard file of the group holds the chunk
+    file        int64[n]    the shard file of the group that holds the chunk
     entry       int64[n]    its index entry within a layer of that file
     slot        int64[n]    its slot within a layer of that file
     layer_slots int64[files]  slots of one layer in each file chunk_rows, row_bytes, frame_row_bytes: the row
@@ -170,8 +170,8 @@ class ArrayLayout:
         )
 
     def layer_of_slab(self, slab: int) -> tuple[int, int]:
-        """(rank among index layers, rank among slot layers) of a slab within its group, both in storage
-        order."""
+        """Returns (rank among index layers, rank among slot layers) of a slab within its group, both in
+        storage order."""
         grid = self.grid
         group = grid.group_of_slab(slab)
         place = grid.stored(

@@ -1,10 +1,10 @@
-"""The manifest of an unfinished acquisition: what recovery must know before it can read anything else.
+"""The manifest of an unfinished acquisition: the facts that recovery needs before it can read anything else.
 ``.shardwright/acquisition.EPOCH.json``.
 
-Each writer has a file of its own, named by its epoch, and the highest epoch counts: whatever a writer that
-was taken over still does to its manifest, late as it may be, it does not do to its successor's. Replaced as a
-whole, atomically and synced. A JSON object with the fields of ``Manifest``, ``format`` and ``crc32c``, which
-covers all the others: sorted keys, no spaces, ASCII.
+Each writer has its own file, named by its epoch, and the highest epoch counts: a writer that was taken over
+can still change its own manifest at any time, but never its successor's. It is replaced as a whole,
+atomically and synced. A JSON object with the fields of ``Manifest``, ``format`` and ``crc32c``, which covers
+all the others: sorted keys, no spaces, ASCII.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _MAX_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Manifest:
-    """``identity``: 32 hex digits, one for each acquisition ever made. ``writer_epoch`` counts the writers
-    that opened it, ``client_epoch`` the clients that sent to it, both from 1. ``spec``: the ``ArraySpec`` as
-    JSON values. ``io``: how its shards are filled. ``created_ns``: UTC nanoseconds. ``spill_root``: the
-    second root, None unless there is one. ``seen_stop``, ``seen_extent``: frames below this sequence, and
-    places below this index of the first axis, are known to have come once, although recovery has cleared what
-    told of them. ``files_epoch``: of the writer that took the store over last, 0 if none did; its groups are
-    in a folder of that number.
+    """``identity``: 32 hex digits, unique to each acquisition. ``writer_epoch`` counts the writers that
+    opened it, ``client_epoch`` the clients that sent to it, both from 1. ``spec``: the ``ArraySpec`` as JSON
+    values. ``io``: how its shards are filled. ``created_ns``: UTC nanoseconds. ``spill_root``: the second
+    root, None if there is none. ``seen_stop``, ``seen_extent``: frames below this sequence, and places below
+    this index of the first axis, are known to have come, although recovery has cleared other traces of them.
+    ``files_epoch``: of the writer that took the store over last, 0 if none did; its groups are in a folder of
+    that number.
     """
 
     identity: str
@@ -81,18 +81,19 @@ def is_manifest(path: Path) -> bool:
 
 
 def has_manifest(workspace: Path) -> bool:
-    """A workspace without one never took a frame, or is done with. Raises ``StorageError``."""
+    """Returns whether there is a manifest. A workspace without one never took a frame, or is of no more use.
+    Raises ``StorageError``."""
     return bool(_epochs(workspace))
 
 
 def delete_manifests(workspace: Path, *, up_to_epoch: int) -> None:
-    """Those of this writer and of older ones, the oldest first, durably: none may count again when the
-    highest is gone. Raises ``StorageError``."""
+    """Deletes the manifests of this writer and of older ones, the oldest first, durably: an older one must
+    never count again when the highest is deleted. Raises ``StorageError``."""
     for epoch in _epochs(workspace):
         if epoch <= up_to_epoch:
             with storage_errors("remove", workspace):
                 reach("workspace.before_manifest")
-                manifest_path(workspace, epoch).unlink(missing_ok=True)  # whoever takes over does so as well
+                manifest_path(workspace, epoch).unlink(missing_ok=True)  # a writer that takes over also does
             sync_directory(workspace)
 
 
@@ -105,9 +106,9 @@ def _epochs(workspace: Path) -> list[int]:
 def write_manifest(
     workspace: Path, manifest: Manifest, may_replace: Callable[[], None] = lambda: None
 ) -> None:
-    """Raises ``StorageError``, or what ``may_replace`` does, which is asked last; the old manifest is then
-    still there."""
-    # as it will be read: the checksum covers that
+    """Writes a manifest. ``may_replace`` is called last. Raises ``StorageError``, or what ``may_replace``
+    raises; the old manifest is then still there."""
+    # as JSON values: the checksum covers the facts as they will be read
     facts = json.loads(json.dumps({"format": FORMAT, **asdict(manifest)}))
     if not manifest.files_epoch:
         del facts["files_epoch"]
@@ -116,8 +117,8 @@ def write_manifest(
 
 
 def read_manifest(workspace: Path) -> Manifest:
-    """The newest. Raises ``ShardFormatError`` when it is damaged, ``FormatVersionError`` when it is of
-    another version, ``StorageError`` when it cannot be read or there is none."""
+    """Returns the newest manifest. Raises ``ShardFormatError`` when it is damaged, ``FormatVersionError``
+    when it is of another version, ``StorageError`` when it cannot be read or there is none."""
     path = manifest_path(workspace, max(_epochs(workspace), default=1))
     text = read_range(path, 0, _MAX_BYTES + 1)
     if len(text) > _MAX_BYTES:
@@ -144,8 +145,8 @@ def read_manifest(workspace: Path) -> Manifest:
 
 
 def check_writer_epoch(workspace: Path, epoch: int) -> None:
-    """Called before every rename to a final name. Raises ``FencedError`` when another writer has taken the
-    acquisition over, or finished it."""
+    """Checks that no other writer has taken the acquisition over or finished it, before every rename to a
+    final name. Raises ``FencedError``."""
     try:
         current = read_manifest(workspace).writer_epoch
     except StorageError as error:

@@ -1,9 +1,9 @@
 """One shard file between its preallocation and its final name.
 
 Workers write chunks, into slots or packed, and their (offset, nbytes) into ``entries``; no two workers ever
-touch the same element or byte, so nothing is locked. The keeper thread creates and seals it: index -> end
-filling (unmap) -> gaps back -> cut -> sync -> rename without replacing -> folder sync. Only a complete shard
-carries a final name; a shard whose seal failed keeps its working name and is never retried in place.
+touch the same element or byte, so nothing is locked. The sealer's thread creates and seals it: index -> end
+filling (unmap) -> free gaps -> truncate -> sync -> rename without replacing -> folder sync. Only a complete
+shard has a final name; a shard whose seal failed keeps its working name and is never retried in place.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SealedShard:
-    """What a seal made: ``stored_bytes`` counts live chunk bytes and the index; ``path`` is None when every
-    chunk was all fill."""
+    """The result of a seal: ``stored_bytes`` counts live chunk bytes and the index; ``path`` is None when
+    every chunk was all fill."""
 
     path: Path | None
     stored_bytes: int
@@ -46,9 +46,9 @@ class SealedShard:
 
 
 class OpenShard:
-    """``working_path`` is a name no reader takes for a chunk, ``final_path`` the chunk's own; both on one
-    filesystem. ``replaces``: an older shard, all of whose frames this one has, keeps the final name until
-    this one takes it, while that array's record is held."""
+    """``working_path`` is a name that no reader takes for a chunk, ``final_path`` the chunk's own; both on
+    one filesystem. ``replaces``: the record of the array, held while this shard takes the final name from an
+    older one, all of whose frames it has."""
 
     def __init__(
         self,
@@ -72,12 +72,12 @@ class OpenShard:
 
     @property
     def slots_address(self) -> int | None:
-        """Where slot 0 is mapped; None when slots are written through ``descriptor``."""
+        """The address of slot 0 in the mapping; None when slots are written through ``descriptor``."""
         return None if self._file.address is None else self._file.address + self.layout.data_start
 
     @property
     def cached(self) -> bool:
-        """Whether what is written passes the page cache."""
+        """True if writes pass the page cache."""
         return not self._file.direct
 
     @property
@@ -89,28 +89,27 @@ class OpenShard:
         return self._file.path
 
     def rename(self, path: Path) -> None:
-        """Give the shard in progress another working name, whatever has it now. Raises ``StorageError``."""
+        """Gives the shard another working name; a file that has it is replaced. Raises ``StorageError``."""
         self._file.rename(path)
 
     def record(self, entries: np.ndarray, offsets: np.ndarray, nbytes: np.ndarray) -> None:
-        """Note what was encoded: int64 arrays of equal length; chunks of 0 bytes stay absent. Called by
-        workers for chunks of their own."""
+        """Sets the index entries of encoded chunks: int64 arrays of equal length; chunks of 0 bytes stay
+        absent. Called by each worker for its own chunks."""
         here = nbytes > 0
         self.entries["offset"][entries[here]] = offsets[here]
         self.entries["nbytes"][entries[here]] = nbytes[here]
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """Bytes of the file as they are now. Raises ``StorageError``."""
+        """Returns bytes of the file as they are now. Raises ``StorageError``."""
         return self._file.read(offset, nbytes)
 
     def copy_in(self, offset: int, data: bytes) -> None:
-        """Put a chunk that was encoded before where it was in another file; only the owner, while no worker
-        writes."""
+        """Writes a chunk copied from another file. Only the owner, while no worker writes."""
         self._file.write(offset, data)
 
     def first_free(self) -> int:
-        """Where the next run of a packed shard goes: the first page behind all chunks. Only the owner, while
-        no worker writes."""
+        """Returns the start of the next run of a packed shard: the first page behind all chunks. Only the
+        owner, while no worker writes."""
         return page_aligned(self._data_end())
 
     def _data_end(self) -> int:
@@ -118,10 +117,10 @@ class OpenShard:
         return int((live["offset"] + live["nbytes"]).max(initial=self.layout.data_start))
 
     def reserve_behind(self, start: int) -> None:
-        """Hold room back for every chunk of a packed shard that is still to come, from ``start`` on: what a
-        crash left of dropped chunks lies before. Where the disk has no room, the writes that come will say
-        so. What is left of that page becomes zeros: an index that was written before the crash may have begun
-        there, and compaction keeps what it does not know.
+        """Reserves room, from ``start`` on, for all chunks of a packed shard that are still to come; remains
+        of dropped chunks lie before it. Without room on the disk, later writes will fail. The rest of the
+        last page in use becomes zeros: an index written before the crash may have begun there, and compaction
+        keeps bytes that it does not know.
         """
         live = int((self.entries["offset"] != EMPTY).sum())
         end = self._data_end()
@@ -135,34 +134,35 @@ class OpenShard:
             )
 
     def sync(self) -> None:
-        """What was written before this call is durable after it. Raises ``StorageError``: the shard has then
-        failed, whatever a later sync says."""
+        """Makes durable what was written before this call. Raises ``StorageError``: the shard has then
+        failed, even if a later sync succeeds."""
         self._file.sync()
 
     def seal(self, may_rename: Callable[[], None] = lambda: None) -> SealedShard:
-        """Finish the file under its final name. Raises ``StorageError`` (it has then failed),
-        ``OutputExistsError`` or what ``may_rename`` does.
+        """Completes the file and gives it its final name. Raises ``StorageError`` (it has then failed),
+        ``OutputExistsError`` or what ``may_rename`` raises.
 
-        After a ``StorageFullError``, once there is room, it may be called again and goes on where it was.
+        After a ``StorageFullError``, once there is room, it may be called again and continues where it
+        stopped.
         """
         sealed = self.complete()
         if sealed.path is None:
-            # only now: a missing file says that sealing has begun, which the journal must know all of the
-            # frames by then
+            # only now: a missing file means that sealing has begun, and by then the journal must have all
+            # frames
             if not self.renamed:
                 may_rename()
                 self._file.discard()
                 self.renamed = True
             return sealed
         if not self.renamed:
-            may_rename()  # of a store that was deleted meanwhile no folder is made again
+            may_rename()  # if the store was deleted meanwhile, no folder of it may be made again
             make_directories(self.final_path.parent)
             self._reach("shard.before_rename")
             if self._replaces is None:
                 may_rename()
                 rename_without_replacing(self._file.path, self.final_path)
             else:
-                with self._replaces.held():  # a compaction may be about to replace the old one as well
+                with self._replaces.held():  # a compaction may be about to replace the old shard too
                     may_rename()
                     replace_by_rename(self._file.path, self.final_path)
             self.renamed = True
@@ -173,13 +173,14 @@ class OpenShard:
         return sealed
 
     def complete(self) -> SealedShard:
-        """Everything but the final name: index, gaps, length, sync. Once; raises ``StorageError``."""
+        """Does everything but the final name: index, gaps, length, sync. Repeated calls do nothing more.
+        Raises ``StorageError``."""
         if self._ready is None:
             self._ready = self._finish_file()
         return self._ready
 
     def _finish_file(self) -> SealedShard:
-        """Everything before the rename."""
+        """Does everything before the rename."""
         live = np.sort(self.entries[self.entries["offset"] != EMPTY], order="offset")
         if live.size == 0:
             return SealedShard(None, 0, 0)
@@ -201,7 +202,7 @@ class OpenShard:
             reach(point)
 
     def _give_gaps_back(self, starts: np.ndarray, ends: np.ndarray) -> int:
-        """Punch the whole pages between one chunk's end and the next one's start; returns the bytes of all
+        """Frees the whole pages between one chunk's end and the next one's start. Returns the bytes of all
         gaps."""
         previous_end = self.layout.index_bytes if self.layout.index_at_start else 0
         gap_bytes = 0
@@ -215,16 +216,16 @@ class OpenShard:
         return gap_bytes
 
     def discard(self) -> None:
-        """Delete a shard that holds nothing."""
+        """Deletes a shard that holds nothing."""
         self._file.discard()
 
     def abandon(self) -> None:
-        """Close without sealing; the working file stays for whoever wants to recover it."""
+        """Closes the shard without sealing it; the working file stays for recovery."""
         self._file.close()
 
 
 def make_link(link: Path, target: Path) -> None:
-    """Let the store name a shard that lies below the second root. Raises ``StorageError``."""
+    """Makes the store's link to a shard that lies below the second root. Raises ``StorageError``."""
     make_directories(link.parent)
     with storage_errors("link", link):
         reach("shard.before_link")

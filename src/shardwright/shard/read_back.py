@@ -1,5 +1,5 @@
-"""What a journal says was stored, held against the bytes that are there: which slabs of a group are whole.
-For recovery, and for rewriting a shard.
+"""Compares a journal with the bytes that are stored, to find which slabs of a group are whole. For recovery,
+and for rewriting a shard.
 
 A slab is whole when every chunk of it is journaled, the bytes of every chunk fit their crc32c, and all its
 frame records are there. Everything else counts as not stored. Reads each chunk once, in several threads; the
@@ -39,7 +39,7 @@ class Readable(Protocol):
 
 @dataclass
 class ReadBack:
-    """``entries[f]``: CHUNK_ENTRY[slots] of file f; ``good[f]``: bool[slots], the chunk can be believed;
+    """``entries[f]``: CHUNK_ENTRY[slots] of file f; ``good[f]``: bool[slots], the chunk is valid;
     ``written[f]``: bool[slots], there is an entry. ``whole``: slabs, with their places."""
 
     entries: list[np.ndarray]
@@ -52,18 +52,19 @@ class ReadBack:
     checked_bytes: int = 0
 
     def frames_of(self, places: SlabPlaces) -> np.ndarray:
-        """The frame records of a slab."""
+        """Returns the frame records of a slab."""
         records: np.ndarray = self.records[places.slot_layer][self.record_valid[places.slot_layer]]
         return records
 
     def was_stored(self, places: SlabPlaces) -> bool:
-        """Whether every chunk of a slab was journaled, so that its frames may have been acknowledged."""
+        """Returns whether every chunk of a slab was journaled, so that its frames may have been
+        acknowledged."""
         return all(
             bool(written[places.slot[places.file == f]].all()) for f, written in enumerate(self.written)
         )
 
     def tells_frames(self, places: SlabPlaces) -> bool:
-        """Whether every frame of a stored slab is known."""
+        """Returns whether there is a record of every frame of a stored slab."""
         return _frames_complete(self.frames_of(places))
 
     @property
@@ -72,8 +73,8 @@ class ReadBack:
 
     @property
     def chunks_dropped(self) -> int:
-        """Chunks whose slab is not whole, or whose bytes do not hold; their frames were never acknowledged,
-        or are in the staging area, or lost."""
+        """The number of chunks whose slab is not whole. Its frames were never acknowledged, or are in the
+        staging area, or lost."""
         return sum(places.slot.size for places in self.torn)
 
 
@@ -87,11 +88,11 @@ def read_back(
     threads: int = 1,
     progress: Callable[[int], None] | None = None,
 ) -> ReadBack:
-    """``shards[f]`` None: file f has its final name, so that all it holds is good, or it is one of the
-    ``lost``.
+    """Checks the chunks of a group. ``shards[f]`` None: file f has its final name, so that all its chunks are
+    valid, or it is one of the ``lost``.
 
-    Raises ``StorageError`` when the journal cannot be read; chunks that cannot be read are not believed.
-    ``progress`` hears of bytes as they are checked.
+    Raises ``StorageError`` when the journal cannot be read; chunks that cannot be read are not valid.
+    ``progress`` is called with numbers of bytes as they are checked.
     """
     records, record_valid = journal.read_frames()
     entries, good, written = [], [], []
@@ -119,7 +120,7 @@ def read_back(
 
 
 def fits_checksum(chunk: memoryview, data_crc: int) -> bool:
-    """Whether the encoded bytes are those that the journal names; a chunk may end in an inner crc32c, which
+    """Returns whether the encoded bytes fit the journal's checksum; a chunk may end in an inner crc32c, which
     then equals ``data_crc``."""
     body = crc32c.crc32c(chunk[:-INNER_CHECKSUM_BYTES])
     inner = bytes(chunk[-INNER_CHECKSUM_BYTES:])
@@ -130,7 +131,7 @@ def fits_checksum(chunk: memoryview, data_crc: int) -> bool:
 
 
 def _frames_complete(records: np.ndarray) -> bool:
-    """A slab's records count each other (modulo 2^16)."""
+    """Returns whether a slab has all its records: each holds their number (modulo 2^16)."""
     return records.size > 0 and bool((records["slab_frames"] == records.size % (1 << 16)).all())
 
 
@@ -141,8 +142,7 @@ def _check_chunks(
     believed: np.ndarray,
     progress: Callable[[int], None] | None,
 ) -> int:
-    """Clear ``believed`` where a chunk's bytes do not fit; returns the bytes read. A piece that cannot be
-    read is not believed."""
+    """Clears ``believed`` for chunks whose bytes do not fit or cannot be read; returns the bytes read."""
     present = np.flatnonzero(believed & (table["offset"] != ABSENT))
     pieces = _pieces(table, present)
 
@@ -165,9 +165,8 @@ def _check_chunks(
 
 
 def _pieces(table: np.ndarray, slots: np.ndarray) -> list[np.ndarray]:
-    """Slots, in the order of their chunks in the file (packed ones lie in any), in pieces of about
-    ``READ_BYTES`` of it. A piece ends where a gap is wider than a chunk, so that gaps are not read for
-    nothing."""
+    """Returns slots in the order of their chunks in the file (packed ones may lie in any order), in pieces of
+    about ``READ_BYTES``. A piece ends at a gap wider than a chunk, so that no gap is read for nothing."""
     slots = slots[np.argsort(table["offset"][slots], kind="stable")]
     pieces: list[np.ndarray] = []
     first = 0

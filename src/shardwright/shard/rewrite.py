@@ -1,8 +1,8 @@
-"""A group whose files met an I/O error goes to new files: what can be read back and holds is copied, chunk by
-chunk to the same places.
+"""Moves a group whose files met an I/O error to new files: valid chunks are copied one by one to the same
+places.
 
-Never retried in place: after a failed sync the next one says that all is well. The copy is synced before it
-takes the old files' names, so that nothing that was durable stops being so. Slabs that were at the workers
+A group is never retried in place: after a failed sync the next one succeeds all the same. The copy is synced
+before it takes the old files' names, so that what was durable stays durable. Slabs that were at the workers
 are not copied: their frames are still held and are encoded again.
 """
 
@@ -34,11 +34,11 @@ def rewrite_group(
     create: Callable[[], GroupFiles],
     may_rename: Callable[[], None] = lambda: None,
 ) -> tuple[GroupFiles, set[int], np.ndarray]:
-    """(the new files, slabs saved in them and durable there, records of the frames that could not be saved).
-    ``stored_slabs`` were acknowledged; of these, frames of ``held_slabs`` are still in memory and not lost,
-    even if they cannot be read back.
+    """Returns (the new files, slabs saved in them and durable there, records of the frames that could not be
+    saved). ``stored_slabs`` were acknowledged; of these, frames of ``held_slabs`` are still in memory and not
+    lost, even if they cannot be read back.
 
-    ``create`` makes new files with ``REWRITE_SUFFIX``. Raises ``StorageError``; whatever the old files held
+    ``create`` makes new files with ``REWRITE_SUFFIX``. Raises ``StorageError``; the content of the old files
     can then still be recovered.
     """
     found = read_back(layout, old.group, old.journal, old.shards)

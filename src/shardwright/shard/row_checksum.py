@@ -1,16 +1,16 @@
-"""crc32c of every row of a table at once: all rows go through the same byte columns together, no Python for
-each."""
+"""The crc32c of every row of a table at once, byte column by byte column, without Python code for each
+row."""
 
 from __future__ import annotations
 
 import numpy as np
 
 _POLYNOMIAL = np.uint32(0x82F63B78)  # Castagnoli, reflected
-_BLOCK_ROWS = 4096  # what is worked at stays in a near cache
+_BLOCK_ROWS = 4096  # a block stays in a near cache
 
 
 def _word_table() -> np.ndarray:
-    """uint32[65536]: two bytes on, by the crc's low half with the bytes mixed in."""
+    """Returns uint32[65536]: the crc's step over two bytes, by its low half xor these bytes."""
     table = np.arange(1 << 16, dtype=np.uint32)
     for _ in range(16):
         table = np.where(table & 1, (table >> 1) ^ _POLYNOMIAL, table >> 1)
@@ -21,8 +21,8 @@ _TABLE = _word_table()
 
 
 def crc32c_of_rows(rows: np.ndarray, seed: int) -> np.ndarray:
-    """uint32[n]: of each row of uint8[n, bytes], whose number is even, the crc32c that goes on from
-    ``seed``."""
+    """Returns uint32[n]: the crc32c, started from ``seed``, of each row of uint8[n, bytes]; ``bytes`` must be
+    even."""
     assert rows.shape[1] % 2 == 0, "every record is made of whole words"
     crcs = np.full(len(rows), seed ^ 0xFFFFFFFF, np.uint32)
     for start in range(0, len(rows), _BLOCK_ROWS):

@@ -1,8 +1,8 @@
-"""The sealed shards of a group that takes frames again: their chunks are read, and copied as they are into
-files in progress.
+"""The sealed shards of a group that is reopened: their chunks are read, or copied unchanged into files in
+progress.
 
-The shards keep their final names, so that readers miss nothing, until the new ones, which then have all of
-their chunks, take these names.
+The shards keep their final names, so that readers miss nothing, until the new ones have all of their chunks
+and take these names.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _old(path: Path) -> Iterator[None]:
-    """Whatever keeps an old file from being read costs its row, and not the acquisition: a ``StorageError``
-    is one of the disk that is written."""
+    """Turns a ``StorageError`` of an old file into a ``ShardFormatError``: that costs only its row, while a
+    ``StorageError`` would end the acquisition."""
     try:
         with storage_errors("read", path):
             yield
@@ -49,9 +49,9 @@ def _old(path: Path) -> Iterator[None]:
 
 
 class _FinalShard:
-    """One shard under its final name. ``data_crcs``: of the chunks that were read, as a worker would journal
-    them; of one whose own crc32c does not hold, that of all its bytes, so that it stays what it is. Raises
-    ``ShardFormatError`` for whatever cannot be read."""
+    """One shard under its final name. ``data_crcs``: of the chunks read so far, as a worker would journal
+    them. For a chunk whose inner crc32c does not fit it is that of all its bytes, so that it is kept
+    unchanged. Raises ``ShardFormatError`` for all that cannot be read."""
 
     def __init__(self, layout: ShardLayout, path: Path, *, inner_checksum: bool) -> None:
         self._path = path
@@ -71,11 +71,11 @@ class _FinalShard:
             raise
         self._was_read = np.zeros(layout.chunks, np.bool_)
         self.data_crcs = np.zeros(layout.chunks, np.uint32)
-        # what a chunk says of itself, where it says anything
+        # the inner crc32c of each chunk, if chunks have one
         self._own_crcs = np.zeros(layout.chunks, np.uint32)
 
     def chunk(self, entry: int) -> bytes | None:
-        """The encoded bytes of one chunk; None when it is absent. Raises ``ShardFormatError``."""
+        """Returns the encoded bytes of one chunk, None when it is absent. Raises ``ShardFormatError``."""
         offset, nbytes = int(self._entries["offset"][entry]), int(self._entries["nbytes"][entry])
         if offset == ABSENT:
             return None
@@ -97,8 +97,9 @@ class _FinalShard:
         self._own_crcs[entry] = own if self._inner_checksum else crc
 
     def sums(self) -> set[Sum]:
-        """By which the array's record may know this shard: as its chunks are, and as they say they are. The
-        latter tells that chunks which were damaged since are these very ones. Raises ``ShardFormatError``."""
+        """Returns the sums that the array's record may have for this shard: by its chunks' bytes, and by
+        their inner checksums. The latter identify the shard also if chunks were damaged since. Raises
+        ``ShardFormatError``."""
         there = np.flatnonzero(self._entries["offset"] != ABSENT)
         for entry in there[~self._was_read[there]].tolist():
             self.chunk(entry)
@@ -128,10 +129,10 @@ class _FinalShard:
 
 
 class SealedRow:
-    """The shards of one sealed group, open for reading; a context manager. ``shards[f]`` is None where all of
+    """The shards of one sealed group, open for reading; a context manager. ``shards[f]`` is None if all of
     file f is fill value.
 
-    Raises ``ShardFormatError`` when a shard cannot be read, or is not there and the array's record tells of
+    Raises ``ShardFormatError`` when a shard cannot be read, or is missing although the array's record has
     it."""
 
     def __init__(
@@ -163,8 +164,8 @@ class SealedRow:
             self._files = opened.pop_all()
 
     def check(self) -> None:
-        """Whether these are the shards that were sealed: what others put in their place must not get a sum of
-        its own. Reads what was not read yet. Raises ``ShardFormatError``."""
+        """Checks that these are the shards that were sealed: a foreign file in their place must not get a
+        valid sum. Reads all chunks that were not read yet. Raises ``ShardFormatError``."""
         for key, shard in zip(self._keys, self._shards, strict=True):
             if shard is not None and self._known[key] and self._known[key].isdisjoint(shard.sums()):
                 raise ShardFormatError(
@@ -186,7 +187,8 @@ class SealedRow:
         return sum(shard.allocated_bytes for shard in self._shards if shard is not None)
 
     def chunks(self, places: SlabPlaces) -> list[bytes | None]:
-        """Of one slab, in the order of ``places``; None for a chunk that is all fill."""
+        """Returns the encoded chunks of one slab, in the order of ``places``; None for one that is all
+        fill."""
         shards = [self._shards[file] for file in places.file.tolist()]
         return [
             None if shard is None else shard.chunk(entry)
@@ -194,8 +196,8 @@ class SealedRow:
         ]
 
     def copy_slab(self, slab: int, records: np.ndarray, new: GroupFiles) -> int:
-        """One slab as it is, damage included, into files in progress; ``records`` [frames_per_slab] are its
-        frames', zeros where none came. Returns the bytes copied. Raises ``ShardFormatError``,
+        """Copies one slab unchanged, damage included, into files in progress. ``records`` [frames_per_slab]:
+        of its frames, zeros where none came. Returns the bytes copied. Raises ``ShardFormatError``,
         ``StorageError``."""
         layout, places = self._layout, slab_places(self._layout, slab)
         entries = np.zeros(places.slot.size, CHUNK_ENTRY)
@@ -227,7 +229,7 @@ class SealedRow:
 
 
 def placement_of(layout: ArrayLayout, group: int, placements: Iterable[Placement]) -> Placement:
-    """Where the sealed shards of a group lie; the first place when it has none."""
+    """Returns the place of the sealed shards of a group, the first place when it has none."""
     places = list(placements)
     for placement in places:
         finals = [placement.final(layout.shard_key(group, file)) for file in range(layout.files_per_group)]
@@ -237,7 +239,7 @@ def placement_of(layout: ArrayLayout, group: int, placements: Iterable[Placement
 
 
 def _sealed(records: np.ndarray, seed: int) -> np.ndarray:
-    """Frame records as a journal keeps them; a record of zeros stays one."""
+    """Returns frame records as a journal has them; records of zeros stay zeros."""
     sealed, came = records.copy(), records["fate"] != 0
     sealed["slab_frames"] = int(came.sum()) % (1 << 16)
     sealed["pixels_crc"] = 0

@@ -1,17 +1,17 @@
-"""What each shard of an array held when it was made: ARRAY/shards.crc32c, JSON lines, so that one which was
-altered, swapped or deleted is told.
+"""The checksums of an array's shards when they were made: ARRAY/shards.crc32c, JSON lines, to detect shards
+that were altered, swapped or deleted.
 
     {"version": 1, "key": "c/0/0/0", "crc32c": 439041101, "check": 2779187741}
 
-``crc32c`` is over 16 bytes for each chunk that is there, in the order of their numbers: the number (u32), the
+``crc32c`` is over 16 bytes for each present chunk, in the order of their numbers: the number (u32), the
 crc32c of the encoded bytes without an inner crc32c at their end (u32), the bytes in the index (u64),
-little-endian. Where chunks lie is no part of it, so that packing and moving keep it. null: the shard was all
-fill value and has no file. ``check``: crc32c of ``KEY CRC32C`` as text; a line that it does not fit says
-nothing.
+little-endian. It does not cover the places of chunks, so that packing and moving keep it. null: the shard was
+all fill value and has no file. ``check``: crc32c of ``KEY CRC32C`` as text; a line that does not fit it is
+ignored.
 
-A line is durable before its shard gets its name, and none is ever taken back: what a crash leaves is one too
-many. So a key may have several lines, and a shard must fit one of them. A key without a line is of a shard
-that was made by an earlier release, or by another program.
+A line is durable before its shard gets its name, and none is ever deleted: a crash may leave a line too many.
+So a key may have several lines, and a shard must fit one of them. A key without a line is of a shard that was
+made by an earlier release, or by another program.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ Sum = int | None
 
 
 def shard_sum(numbers: npt.NDArray[Any], nbytes: npt.NDArray[Any], data_crcs: npt.NDArray[Any]) -> int:
-    """Of the chunks of one shard, given in any order."""
+    """Returns the sum of one shard from its chunks, given in any order."""
     chunks = np.zeros(len(numbers), _CHUNK)
     chunks["number"], chunks["nbytes"], chunks["data_crc"] = numbers, nbytes, data_crcs
     return int(crc32c.crc32c(np.sort(chunks, order="number").tobytes()))
 
 
 def sum_of_journaled(entries: npt.NDArray[np.void], journal: GroupJournal, file: int) -> Sum:
-    """Of a shard in progress, by the index that it will have and the checksums in its group's journal. None
-    when all of it is fill value.
+    """Returns the sum of a shard in progress, from its future index and the checksums in its group's journal;
+    None when all of it is fill value.
 
-    Raises ``StorageError``, and ``ShardFormatError`` when the journal does not tell of every chunk.
+    Raises ``StorageError``, and ``ShardFormatError`` when the journal does not have every chunk.
     """
     numbers = np.flatnonzero(entries["offset"] != EMPTY)
     if not numbers.size:
@@ -73,7 +73,8 @@ def sum_of_journaled(entries: npt.NDArray[np.void], journal: GroupJournal, file:
 
 
 class ShardSums:
-    """The record of one array. Whoever makes or changes shards appends, also several processes at once."""
+    """The record of one array. Every process that makes or changes shards appends to it, also several at
+    once."""
 
     def __init__(self, array_folder: Path) -> None:
         self.path = array_folder / SUMS_NAME
@@ -82,27 +83,27 @@ class ShardSums:
         return self.path.is_file()
 
     def append(self, sums: Mapping[str, Sum]) -> None:
-        """Durable when it returns. Raises ``StorageError`` (``StorageFullError``)."""
+        """Appends lines, durably. Raises ``StorageError`` (``StorageFullError``)."""
         lines = "".join(
             f"{json.dumps({'version': VERSION, 'key': key, 'crc32c': value, 'check': _check(key, value)})}\n"
             for key, value in sums.items()
         )
         if lines:
-            # in front too: a line that a crash cut short ends there
+            # a line end in front too: it ends a line that a crash cut short
             append_file(self.path, f"\n{lines}".encode(), "sums")
 
     def held(self, *, create: bool = True) -> AbstractContextManager[None]:
-        """The right to replace or delete a shard that has its final name; what it replaces is looked at
-        inside. A compaction and an acquisition that took up a sealed row again may both be about to. For a
-        rename only. Raises ``StorageError``.
+        """A context with the exclusive right to replace or delete a shard that has its final name; the old
+        shard must be checked inside. A compaction and an acquisition with a reopened row may both be about to
+        do so. Only for the duration of a rename. Raises ``StorageError``.
 
-        ``create``: also in an array without a record, where an acquisition may be at work.
+        ``create``: also in an array without a record, where an acquisition may be active.
         """
         return file_held(self.path, "sums", create=create)
 
     def read(self, on_damaged: Callable[[int], None] = lambda line: None) -> dict[str, set[Sum]]:
-        """All sums by key. ``on_damaged`` is told the number of each line that says nothing, but of those
-        that a crash has cut short.
+        """Returns all sums by key. ``on_damaged`` is called with the number of each damaged line, except
+        those that a crash has cut short.
 
         Raises ``ShardFormatError``, ``FormatVersionError``, ``StorageError``.
         """
@@ -117,11 +118,11 @@ class ShardSums:
         return found
 
     def of(self, key: str) -> set[Sum]:
-        """The sums of one shard, without parsing those of all. Raises as ``read`` does."""
+        """Returns the sums of one shard, without parsing those of all. Raises as ``read`` does."""
         return self.of_each([key])[key]
 
     def of_each(self, keys: Iterable[str]) -> dict[str, set[Sum]]:
-        """The sums of some shards, an empty set for one without a line. Raises as ``read`` does."""
+        """Returns the sums of some shards, an empty set for one without a line. Raises as ``read`` does."""
         known: dict[str, set[Sum]] = {key: set() for key in keys}
         wanted = {key.encode() for key in known}
         for line in self._text().splitlines():

@@ -1,8 +1,7 @@
-"""Which index entries and slots of a group's shard files belong to which slab: what turns a journal back into
-shards in progress.
+"""The map from slabs to the index entries and slots of their group's shard files.
 
-Pure arithmetic over ``ArrayLayout``; numbers of slabs are the grid's, slot layers count the slabs of one
-group in the order their chunks are stored.
+Pure arithmetic over ``ArrayLayout``. Slabs have the grid's numbers; slot layers number the slabs of one group
+in the order in which their chunks are stored.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ class SlabPlaces:
     entry: np.ndarray
 
     def only(self, chunks: np.ndarray) -> SlabPlaces:
-        """Some of its chunks, by their numbers."""
+        """Returns the places of some of its chunks, given by their numbers."""
         return SlabPlaces(
             self.slab, self.slot_layer, self.file[chunks], self.slot[chunks], self.entry[chunks]
         )
 
 
 def slabs_of_group(layout: ArrayLayout, group: int) -> list[int]:
-    """Every slab of a group that lies inside the array, in acquisition order."""
+    """Returns every slab of a group that lies inside the array, in acquisition order."""
     grid = layout.grid
     corner = [h * s for h, s in zip(grid.group_coordinates(group), grid.shard_chunks, strict=True)]
     slabs = [0]
@@ -44,7 +43,7 @@ def slabs_of_group(layout: ArrayLayout, group: int) -> list[int]:
 
 
 def frames_of_group(layout: ArrayLayout, group: int) -> int:
-    """How many frames a group has places for, inside the array."""
+    """Returns the number of places for frames in a group, inside the array."""
     return sum(map(layout.grid.frames_in_slab, slabs_of_group(layout, group)))
 
 

@@ -1,12 +1,12 @@
-"""The staging area: whole frames of slabs that are still incomplete, so that a slow camera's frames survive a
-crash. FORMAT.md, "The staging area".
+"""The staging area: whole frames of incomplete slabs, so that a slow camera's frames survive a crash.
+FORMAT.md, "The staging area".
 
     | header, one page | frame records: one a slot, to a page edge | pixels of slot 0, to a page edge | of
     slot 1 | ... |
 
-A slot is free again when its frame's slab is stored in a shard; the owner keeps count of that, not the file.
-A frame written over another one leaves, until its record follows, a record that its pixels do not fit: it
-counts as none.
+A slot is free again when its frame's slab is stored in a shard; the owner tracks that, not the file. While a
+frame is written over another one, the old record does not fit the new pixels until its own record follows:
+the slot then counts as empty.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class StagingArea:
     def create(
         cls, path: Path, slots: int, frame_bytes: int, record: np.dtype[np.void], identity: bytes
     ) -> StagingArea:
-        """An empty staging area, durable with its name. Raises ``StorageError``; a failure leaves no file."""
+        """Creates an empty staging area, durable with its name. Raises ``StorageError``; a failure leaves no
+        file."""
         header = _header(slots, frame_bytes, record, identity)
         file = TableFile.create(path, "staging", header.file_bytes, encode_header(_HEADER, header))
         return cls(file, slots, frame_bytes, record, identity)
@@ -73,8 +74,8 @@ class StagingArea:
     def open(
         cls, path: Path, slots: int, frame_bytes: int, record: np.dtype[np.void], identity: bytes
     ) -> StagingArea:
-        """That of this very acquisition. Raises ``ShardFormatError`` when its size or header does not fit or
-        is damaged, ``StorageError``."""
+        """Opens the staging area of this acquisition. Raises ``ShardFormatError`` when its size or header
+        does not fit or is damaged, ``StorageError``."""
         expected = _header(slots, frame_bytes, record, identity)
         file = TableFile.open(path, "staging", expected.file_bytes)
         try:
@@ -98,20 +99,20 @@ class StagingArea:
 
     @property
     def slot_bytes(self) -> int:
-        """From one slot's pixels to the next one's."""
+        """The distance from one slot's pixels to the next one's."""
         return page_aligned(self.frame_bytes)
 
     def data_place(self, slot: Slots) -> Slots:
-        """Where a slot's pixels lie; one slot or an int64 array of them."""
+        """Returns the place of a slot's pixels; one slot or an int64 array of them."""
         return self._data_start + slot * self.slot_bytes
 
     def entry_place(self, slot: Slots) -> Slots:
-        """Where a slot's frame record lies; one slot or an int64 array of them."""
+        """Returns the place of a slot's frame record; one slot or an int64 array of them."""
         return PAGE_BYTES + slot * self._record.itemsize
 
     def read(self) -> tuple[np.ndarray, np.ndarray]:
-        """(frame records [slots], bool[slots]: written, readable, and both checksums hold). Reads every
-        staged frame. Raises ``StorageError``."""
+        """Returns (frame records [slots], bool[slots]: written, readable, and both checksums fit). Reads
+        every staged frame. Raises ``StorageError``."""
         records = self._file.read_table(PAGE_BYTES, self.slots, self._record)
         valid = checked_rows(records, self.seed)
         pixels = np.empty(self.frame_bytes, np.uint8)
@@ -120,47 +121,47 @@ class StagingArea:
                 self._file.read_into(self.data_place(slot), pixels)
                 valid[slot] = crc32c.crc32c(pixels.data) == records["pixels_crc"][slot]
             except StorageError:
-                valid[slot] = False  # one bad sector must not cost the others
+                valid[slot] = False  # one bad sector must not lose the other frames
         return records, valid
 
     def spoiled(self, records: np.ndarray, valid: np.ndarray) -> tuple[np.ndarray, bool]:
-        """Of what ``read`` has returned: the records of frames whose pixels do not fit, and whether there are
-        records that cannot be read either. A frame that was being written over such a one is not meant: that
-        one's slab is stored."""
+        """Returns, for the result of ``read``, the records of frames whose pixels do not fit, and whether
+        there are records that cannot be read at all. The former include frames that were being overwritten;
+        those are no loss, since their slab is stored."""
         readable = checked_rows(records, self.seed)
         return records[readable & ~valid], bool((written_rows(records) & ~readable).any())
 
     def map(self) -> int:
-        """Address of slot 0's pixels in a read-only mapping that lasts until ``close``; slot k's are ``k *
-        slot_bytes`` further."""
+        """Returns the address of slot 0's pixels in a read-only mapping that lasts until ``close``; slot k's
+        are ``k * slot_bytes`` further."""
         return self._file.map() + self._data_start
 
     def address_of(self, slots: np.ndarray) -> np.ndarray:
-        """int64[n]: where the pixels of the frames in ``slots`` (int64[n]) are mapped, until ``close``.
-        Raises ``StorageError``."""
+        """Returns int64[n]: the mapped addresses, valid until ``close``, of the pixels in ``slots``
+        (int64[n]). Raises ``StorageError``."""
         return self.map() + self.slot_bytes * slots.astype(np.int64)
 
     def put_pixels(self, slot: int, offset: int, pixels: bytes) -> None:
-        """Bytes of the frame in a free slot, from byte ``offset`` of the frame on; its record comes last.
-        Raises ``StorageError``."""
+        """Writes bytes of a frame into a free slot, from byte ``offset`` of the frame on. Its record must be
+        written last. Raises ``StorageError``."""
         self._file.write(self.data_place(slot) + offset, pixels, "write")
 
     def put_record(self, slot: int, record: np.ndarray, pixels_crc: int) -> None:
-        """Say that a slot holds the frame of ``record`` (one). Raises ``StorageError``."""
+        """Writes the record of the frame in a slot (one ``record``). Raises ``StorageError``."""
         row = np.array(record, self._record).reshape(1)
         row["pixels_crc"] = pixels_crc
         seal_rows(row, self.seed)
         self._file.write(self.entry_place(slot), row.tobytes(), "write")
 
     def sync(self) -> None:
-        """Make everything written so far durable. Raises ``StorageError``."""
+        """Makes everything written so far durable. Raises ``StorageError``."""
         self._file.sync()
 
     def close(self) -> None:
         self._file.close()
 
     def delete(self) -> None:
-        """Close and delete. Raises ``StorageError``."""
+        """Closes and deletes the staging area. Raises ``StorageError``."""
         self._file.delete()
 
 

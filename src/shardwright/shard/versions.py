@@ -1,6 +1,6 @@
-"""Whether the files of an unfinished store are of versions that this release reads. Asked before anything is
-changed there: what a newer release wrote would look damaged otherwise, and be set aside, cleared or sealed
-without its frames.
+"""Checks that the files of an unfinished store are of versions that this release reads, before anything is
+changed there: files of a newer release would look damaged, and be set aside, cleared or sealed without their
+frames.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def refuse_other_versions(workspace: Path, identity: bytes) -> None:
 def _check(path: Path, magic: bytes, known: int, seed: int = 0) -> None:
     with storage_errors("read", path):
         try:
-            # a named pipe must not wait for a writer
+            # O_NONBLOCK: opening a named pipe must not wait for a writer
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
-            return  # its writer is at work, and has just sealed it
+            return  # its writer has just sealed it
         try:
             page = os.read(descriptor, PAGE_BYTES)
         finally:
