@@ -1,1 +1,1 @@
-"""The seam to the filesystem: preallocate, map, punch, sync, rename, rings; failpoints."""
+"""The only access to the filesystem: preallocate, map, punch, sync, rename, rings; failpoints."""

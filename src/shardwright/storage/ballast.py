@@ -1,5 +1,5 @@
-"""The ballast: disk that is held back while there is plenty, and given up so that sealing and recovery get
-through when there is none."""
+"""The ballast: disk space that is reserved while there is enough, and freed for sealing and recovery on a
+full disk."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 
 class Ballast:
-    """One preallocated file of ``nbytes`` (0: no ballast at all). It may be there already, from a process
-    that died."""
+    """One preallocated file of ``nbytes`` (0: no ballast). It may exist already, from a process that died."""
 
     def __init__(self, path: Path, nbytes: int) -> None:
         assert nbytes >= 0, "a size"
@@ -24,8 +23,8 @@ class Ballast:
         self.nbytes = nbytes
 
     def fill(self) -> bool:
-        """Take the room. False when the disk does not have it, and nothing is taken then. Raises
-        ``StorageError`` for anything but a full disk."""
+        """Reserves the room. Returns False, with nothing reserved, when the disk is full. Raises
+        ``StorageError`` for any other failure."""
         if self.nbytes == 0:
             return True
         with storage_errors("fill", self.path):
@@ -35,7 +34,7 @@ class Ballast:
                 reach("ballast.before_fill")
                 preallocate(descriptor, self.nbytes)
             except OSError as error:
-                self.path.unlink()  # glibc's emulation may have taken half of it
+                self.path.unlink()  # glibc's emulation may have written half of it
                 if error.errno in (errno.ENOSPC, errno.EDQUOT):
                     return False
                 raise
@@ -44,8 +43,8 @@ class Ballast:
         return True
 
     def release(self) -> bool:
-        """Give the room back. True when there was some. Deletes the file: on a full copy-on-write filesystem
-        that still works."""
+        """Frees the room; returns whether there was any. Deletes the file, which works also on a full
+        copy-on-write filesystem."""
         with storage_errors("release", self.path):
             try:
                 held = self.path.stat().st_blocks > 0
@@ -56,5 +55,5 @@ class Ballast:
         return held
 
     def delete(self) -> None:
-        """At the end of an acquisition."""
+        """Deletes the file, at the end of an acquisition."""
         self.release()

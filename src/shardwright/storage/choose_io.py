@@ -1,18 +1,17 @@
-"""What ``auto`` means where a store lies: the filesystem says which ways of writing are safe there, a short
-measurement which of them is fast.
+"""Chooses the I/O mode of ``auto`` for the place of a store: the filesystem decides which modes are safe
+there, a short measurement which of them is fast.
 
     direct   offered where an aligned O_DIRECT write works; the favourite: it costs a tenth of the processors'
              time and no page cache
     pwrite   offered everywhere
-    mmap     offered where neither a full disk nor a lost server can end the process by SIGBUS; never what
-             ``auto`` means: a process of the same
-             user that truncates a working file, or a disk that dies, ends this one, and with it every
-             acquisition. Only who asks for it gets it
+    mmap     offered where neither a full disk nor a lost server can end the process by SIGBUS; never chosen
+             by ``auto``: a process of the same user that truncates a working file, or a disk that dies, ends
+             this process, and with it every acquisition. It must be requested
 
-``auto`` means direct where it is offered, unless pwrite was ``MARGIN`` times as fast in every round, the
-final sync of each round counted: a tie and a noisy disk favour the favourite. Measured once for each
-filesystem in a process, with at most ``ROUND_BYTES`` for each way and about ``MOST_S`` in all, in files
-without a name, which are gone whatever happens. ``SHARDWRIGHT_MEASURE_IO=no``: the favourite, unmeasured.
+``auto`` means direct where it is offered, unless pwrite was ``MARGIN`` times as fast in every round, with the
+final sync of each round: after a tie or on a noisy disk the favourite is chosen. Measured once for each
+filesystem in a process, with at most ``ROUND_BYTES`` for each mode and about ``MOST_S`` in all, in unnamed
+files, which the system frees in any case. ``SHARDWRIGHT_MEASURE_IO=no``: the favourite, unmeasured.
 """
 
 from __future__ import annotations
@@ -45,20 +44,20 @@ FAVOURITES: tuple[IoMode, ...] = ("direct", "pwrite")  # of ``auto``
 MARGIN = 1.5
 MOST_S = 0.3
 ROUND_BYTES = (4 << 20, 8 << 20, 16 << 20, 32 << 20)
-LEAST_FREE_BYTES = 2 << 30  # below it nothing is measured: the room belongs to whoever acquires
+LEAST_FREE_BYTES = 2 << 30  # below it nothing is measured: the room is left to acquisitions
 VARIABLE = "SHARDWRIGHT_MEASURE_IO"
 _PIECE_BYTES = 1 << 20
 _BUFFER_BYTES = 4 << 20
-_THREADS = 4  # as many writes at once as the workers of a small machine have under way
+_THREADS = 4  # as many simultaneous writes as by the workers of a small machine
 
 Rounds = dict[IoMode, tuple[float, ...]]
-"""Bytes a second of each way, one number a round; the same rounds for all of them."""
+"""Bytes per second of each mode, one number per round; the same rounds for all modes."""
 
 
 @dataclass(frozen=True)
 class IoChoice:
-    """``offered``: the ways that are safe there, the favourite first; ``rates``: bytes a second of those that
-    were measured."""
+    """``offered``: the modes that are safe there, the favourite first; ``rates``: bytes per second of the
+    measured ones."""
 
     mode: IoMode
     why: str
@@ -67,7 +66,7 @@ class IoChoice:
 
     @property
     def measured(self) -> str:
-        """``direct 2.41, mmap 1.12, pwrite 1.93 GB/s``; nothing where nothing was measured."""
+        """``direct 2.41, mmap 1.12, pwrite 1.93 GB/s``; empty if nothing was measured."""
         return ", ".join(f"{mode} {rate / 1e9:.2f}" for mode, rate in self.rates.items()) + (
             " GB/s" if self.rates else ""
         )
@@ -77,7 +76,7 @@ UNKNOWN_CHOICE = IoChoice("direct", "not measured", ("direct",), {})
 
 
 def resolve_io(mode: IoMode, folders: Sequence[Path]) -> IoMode:
-    """``mode`` itself, or what ``auto`` means where all of a store's folders lie.
+    """Returns ``mode`` itself, or the choice of ``auto`` for the places of all of a store's folders.
 
     Raises ``StorageError`` for ``mmap`` on a filesystem where a full disk or a lost server would end the
     process.
@@ -90,7 +89,7 @@ def resolve_io(mode: IoMode, folders: Sequence[Path]) -> IoMode:
 
 
 def refuse_mapping(folders: Sequence[Path]) -> None:
-    """Raises ``StorageError`` where one of these folders must not be mapped."""
+    """Raises ``StorageError`` if files in one of these folders must not be mapped."""
     for folder in folders:
         if (name := unmappable_filesystem(folder)) is not None:
             raise StorageError(
@@ -103,7 +102,7 @@ def refuse_mapping(folders: Sequence[Path]) -> None:
 
 
 def choose_io(folders: Sequence[Path]) -> IoChoice:
-    """What ``auto`` means for a store in these folders: a way that all of them offer. Raises
+    """Returns the choice of ``auto`` for a store in these folders: a mode that all of them offer. Raises
     ``StorageError``."""
     offers = [tuple(mode for mode in offered_io(folder) if mode in FAVOURITES) for folder in folders]
     offered = tuple(mode for mode in FAVOURITES if all(mode in offer for offer in offers))
@@ -119,7 +118,7 @@ def choose_io(folders: Sequence[Path]) -> IoChoice:
 
 
 def decide(offered: tuple[IoMode, ...], measured: Sequence[Rounds]) -> IoChoice:
-    """Of the ways that are ``offered``, the favourite first, by what was ``measured`` in each folder.
+    """Chooses among the ``offered`` modes, the favourite first, by the rounds ``measured`` in each folder.
     Pure."""
     favourite = offered[0]
     everywhere = [mode for mode in offered if all(mode in rounds for rounds in measured)]
@@ -141,19 +140,19 @@ def _beats(rounds: Rounds, mode: IoMode, favourite: IoMode) -> bool:
 
 
 def _overall(rates: tuple[float, ...]) -> float:
-    """Bytes a second of all rounds together."""
+    """Returns bytes per second of all rounds together."""
     sizes = ROUND_BYTES[: len(rates)]
     return sum(sizes) / sum(size / rate for size, rate in zip(sizes, rates, strict=True))
 
 
 def offered_io(folder: Path) -> tuple[IoMode, ...]:
-    """The ways of writing that are safe in ``folder``, the favourite first. Raises ``StorageError``."""
+    """Returns the modes that are safe in ``folder``, the favourite first. Raises ``StorageError``."""
     offered: list[IoMode] = ["direct"] if _takes_direct_writes(folder) else []
     return (*offered, "pwrite") if unmappable_filesystem(folder) else (*offered, "mmap", "pwrite")
 
 
 def _takes_direct_writes(folder: Path) -> bool:
-    """Tried with one write to a file without a name."""
+    """Returns whether direct writes work, by one write to an unnamed file."""
     try:
         with (
             tempfile.TemporaryFile(dir=folder, buffering=0) as probe,
@@ -172,7 +171,8 @@ _measuring = threading.Lock()
 
 
 def _remembered(folder: Path, offered: tuple[IoMode, ...]) -> tuple[Rounds, str]:
-    """(the rounds, why there are none) of this folder's filesystem, measured at most once."""
+    """Returns (the rounds, the reason if there are none) for this folder's filesystem, measured at most
+    once."""
     with storage_errors("look at", folder), _measuring:
         key = (folder.stat().st_dev, offered)
         if key not in _found:
@@ -181,7 +181,7 @@ def _remembered(folder: Path, offered: tuple[IoMode, ...]) -> tuple[Rounds, str]
 
 
 def forget() -> None:
-    """What was measured: the next choice measures again."""
+    """Drops all measurements: the next choice measures again."""
     with _measuring:
         _found.clear()
 
@@ -201,18 +201,18 @@ def _unless_pointless(folder: Path, offered: tuple[IoMode, ...]) -> tuple[Rounds
 def measure_io(
     folder: Path, modes: tuple[IoMode, ...], clock: Callable[[], float] = time.perf_counter
 ) -> Rounds:
-    """Write into preallocated files, as workers do: rounds of growing size, every way in each, until the next
-    round would take too long.
+    """Writes into preallocated files, as workers do: rounds of growing size, each with every mode, until the
+    next round would take too long.
 
-    At least one round. Raises ``OSError`` where a way does not work after all.
+    At least one round. Raises ``OSError`` if a mode does not work after all.
     """
     rates: dict[IoMode, list[float]] = {}
     with ExitStack() as stack:
-        buffer = stack.enter_context(mmap.mmap(-1, _BUFFER_BYTES))  # page-aligned, as direct writes want it
-        # what a filesystem that compresses cannot shrink
+        buffer = stack.enter_context(mmap.mmap(-1, _BUFFER_BYTES))  # page-aligned, as direct writes need it
+        # random bytes: a filesystem that compresses cannot shrink them
         buffer[:] = np.random.default_rng(1).bytes(_BUFFER_BYTES)
         files = {mode: stack.enter_context(MeasuredFile(folder, mode, sum(ROUND_BYTES))) for mode in modes}
-        # ended before what it writes to
+        # entered last: it ends before its files and buffer
         pool = stack.enter_context(ThreadPoolExecutor(_THREADS, thread_name_prefix="shardwright-measure"))
         begin_s = before_s = clock()
         for number, size in enumerate(ROUND_BYTES):

@@ -1,10 +1,10 @@
-"""Named points at which a test makes storage fail, stall or die. Every call that changes a filesystem stands
-behind one.
+"""Named points at which a test makes storage fail, stall or die. There is one before every call that changes
+a filesystem.
 
 Hooks are set in process by ``set_hook`` or, for a daemon under test, by the environment variable
 ``SHARDWRIGHT_FAILPOINTS`` at start, e.g. ``shard.before_sync=kill,shard.before_rename=eio``. ``*`` is every
-point, and ``@N`` is only the N-th time: ``*=kill@137`` dies at the 137th storage call. Without hooks a point
-costs one look into an empty dictionary.
+point, and ``@N`` only the N-th time: ``*=kill@137`` dies at the 137th storage call. Without hooks a point
+costs two checks of an empty container.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 EVERY = "*"
 _hooks: dict[str, Callable[[], None]] = {}
-_watchers: list[Callable[[str], None]] = []  # at most one: what is run at every point
+_watchers: list[Callable[[str], None]] = []  # at most one: called at every point
 
 
 def reach(name: str) -> None:
-    """Called by storage code when it gets to the point ``name``; from any thread."""
+    """Runs the hooks of the point ``name``. Called by storage code, from any thread."""
     if _watchers:
         _watchers[0](name)
     if _hooks and (hook := _hooks.get(name)) is not None:
@@ -32,7 +32,7 @@ def reach(name: str) -> None:
 
 
 def set_hook(name: str, hook: Callable[[], None] | None) -> None:
-    """Run ``hook`` at point ``name`` from now on; None removes it."""
+    """Runs ``hook`` at point ``name`` from now on; None removes it."""
     if hook is None:
         _hooks.pop(name, None)
     else:
@@ -40,7 +40,7 @@ def set_hook(name: str, hook: Callable[[], None] | None) -> None:
 
 
 def watch_all(watcher: Callable[[str], None] | None) -> None:
-    """Run ``watcher`` with the name of every point that is reached from now on, before the point's own hook;
+    """Runs ``watcher`` with the name of every point that is reached from now on, before the point's own hook;
     None removes it."""
     _watchers[:] = [] if watcher is None else [watcher]
 
@@ -61,7 +61,7 @@ _ACTIONS = {"kill": _kill, "eio": _raise_eio, "enospc": _raise_enospc}
 
 
 def load_from_environment() -> None:
-    """Set the hooks named in ``SHARDWRIGHT_FAILPOINTS``. Raises ``ValueError`` for an unknown action."""
+    """Sets the hooks named in ``SHARDWRIGHT_FAILPOINTS``. Raises ``ValueError`` for an unknown action."""
     for setting in filter(None, os.environ.get("SHARDWRIGHT_FAILPOINTS", "").split(",")):
         name, _, order = setting.partition("=")
         action, at, time = order.partition("@")
@@ -82,9 +82,9 @@ def _at_any_point(hook: Callable[[], None]) -> Callable[[str], None]:
 
 
 def at_time(number: int, action: Callable[[], None]) -> Callable[[], None]:
-    """A hook that does nothing but at its ``number``-th call (counted from 1, exact with any number of
-    threads)."""
-    calls = itertools.count(1)  # next() of it is one step under the interpreter's lock
+    """Returns a hook that runs ``action`` only at its ``number``-th call (counted from 1, exact with any
+    number of threads)."""
+    calls = itertools.count(1)  # next() on it is atomic under the interpreter's lock
 
     def hook() -> None:
         if next(calls) == number:

@@ -1,5 +1,5 @@
-"""What kind of filesystem a folder lies on: whether a sync there means a disk of this machine, whether
-preallocated blocks are the ones that are written. Linux, by the magic numbers of statfs(2)."""
+"""The kind of filesystem of a folder: whether a sync there reaches a disk of this machine, and whether writes
+use the preallocated blocks. Linux, by the magic numbers of statfs(2)."""
 
 from __future__ import annotations
 
@@ -41,38 +41,38 @@ _STATFS_BYTES = 256  # more than struct statfs has anywhere
 
 
 def remote_filesystem(path: Path) -> str | None:
-    """The name of the network (or FUSE) filesystem that ``path`` lies on; None for a local one. Raises
+    """Returns the name of the network (or FUSE) filesystem of ``path``, None for a local one. Raises
     ``StorageError``."""
     return _REMOTE.get(_magic(path))
 
 
 def memory_filesystem(path: Path) -> str | None:
-    """``tmpfs`` or ``ramfs`` where ``path`` lies in memory, which no sync makes durable. Raises
-    ``StorageError``."""
+    """Returns ``tmpfs`` or ``ramfs`` if ``path`` lies in memory, which no sync makes durable, else None.
+    Raises ``StorageError``."""
     return _IN_MEMORY.get(_magic(path))
 
 
 def copy_on_write_filesystem(path: Path) -> str | None:
-    """The name of a filesystem that writes a page anew elsewhere, so that preallocated blocks are good for
-    the first write only. ``StorageError``."""
+    """Returns the name of a filesystem that writes a changed page elsewhere, so that preallocated blocks
+    serve only the first write; else None. Raises ``StorageError``."""
     return _COPY_ON_WRITE.get(_magic(path))
 
 
 def unmappable_filesystem(path: Path) -> str | None:
-    """The name of a filesystem on which a store into a mapping can fail although its blocks were
-    preallocated, which ends the process by SIGBUS: copy-on-write ones (a full disk), network ones (a server
-    that is gone). None where a mapping is safe. Raises ``StorageError``."""
+    """Returns the name of a filesystem on which a write into a mapping can fail although its blocks were
+    preallocated, which ends the process by SIGBUS: copy-on-write ones (a full disk), network ones (a lost
+    server). None if a mapping is safe. Raises ``StorageError``."""
     magic = _magic(path)
     return _COPY_ON_WRITE.get(magic) or _REMOTE.get(magic)
 
 
 def nearest_folder(path: Path) -> Path:
-    """``path``, or the first folder above it that is there, as far as this user can see."""
-    return next(folder for folder in (path, *path.parents) if os.path.isdir(folder))  # noqa: PTH112  (Path's own raises where nobody lets us look)
+    """Returns ``path``, or the first folder above it that exists, as far as this user can see."""
+    return next(folder for folder in (path, *path.parents) if os.path.isdir(folder))  # noqa: PTH112  (Path's own raises where access is denied)
 
 
 def same_filesystem(one: Path, other: Path) -> bool:
-    """Whether two existing folders fill up together. Raises ``StorageError``."""
+    """Returns whether two existing folders share their free space. Raises ``StorageError``."""
     with storage_errors("look at", one):
         return one.stat().st_dev == other.stat().st_dev
 

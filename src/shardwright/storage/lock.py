@@ -1,10 +1,10 @@
-"""The lock of one output: an open-file-description lock, which the kernel drops when its holder dies, on a
-file that says who the holder is.
+"""The lock of one output: an open-file-description lock, which the kernel releases when its holder dies, on a
+file that names the holder.
 
     {"pid": 4711, "host": "rig-1", "since": "2026-05-04T10:11:12+00:00"}
 
-A take-over puts a new lock file over the old one: the old holder still holds its own file, but that is no
-longer the one that has the name.
+A take-over replaces the lock file with a new one: the old holder still locks its own file, but that no longer
+has the name.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _MAX_HOLDER_BYTES = 4096
 
 
 class StoreLock:
-    """A lock that is held; made by ``take`` or ``replace``, dropped by ``release``, ``delete`` or the death
-    of the process."""
+    """A held lock; made by ``take`` or ``replace``, released by ``release``, ``delete`` or the death of the
+    process."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
@@ -38,7 +38,7 @@ class StoreLock:
 
     @classmethod
     def take(cls, path: Path) -> StoreLock:
-        """Raises ``LockedError``, which names the holder, or ``StorageError``."""
+        """Takes the lock. Raises ``LockedError``, which names the holder, or ``StorageError``."""
         with storage_errors("lock", path):
             while True:
                 reach("lock.before_open")
@@ -53,14 +53,14 @@ class StoreLock:
                 except BaseException:
                     lock.release()
                     raise
-                lock.release()  # deleted or replaced between our opening and our locking it: look again
+                lock.release()  # the file was deleted or replaced before it was locked: try again
 
     @classmethod
     def replace(cls, path: Path) -> StoreLock:
-        """Take the output over, whoever holds it: from here on the old holder's ``is_held`` is False. Raises
+        """Takes the output over from any holder: from then on the old holder's ``is_held`` is False. Raises
         ``StorageError``.
 
-        Of two that take over at once the later rename wins; the other one sees it by ``is_held``.
+        Of two simultaneous take-overs the later rename wins; the other one detects it by ``is_held``.
         """
         new = path.with_name(f".{path.name}.{os.getpid()}.new")
         with storage_errors("take over", path):
@@ -81,12 +81,11 @@ class StoreLock:
         return lock
 
     def renamed(self, path: Path) -> None:
-        """What the file is called when a folder above it has got another name; it stays locked all the
-        while."""
+        """Sets the path of the file after a folder above it was renamed; it stays locked meanwhile."""
         self.path = path
 
     def is_held(self) -> bool:
-        """Whether the file that has the name is still the one that is locked here."""
+        """Returns whether the file with this name is still the one that is locked here."""
         if self._descriptor < 0:
             return False
         with storage_errors("look at", self.path):
@@ -96,20 +95,20 @@ class StoreLock:
                 return False
 
     def current_path(self) -> Path | None:
-        """Where the file that is locked here is now; None once it was deleted."""
+        """Returns the present path of the locked file; None once it was deleted."""
         if self._descriptor < 0 or os.fstat(self._descriptor).st_nlink == 0:
             return None
         return type(self.path)(f"/proc/self/fd/{self._descriptor}").readlink()
 
     def release(self) -> None:
-        """Let others in. The file stays: it means nothing when nobody holds it."""
+        """Releases the lock. The file stays: without a holder it has no meaning."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
     def delete(self) -> None:
-        """Delete the file, if it is still the one that is locked here, and let go, also when it cannot be
-        deleted: nobody else could let go."""
+        """Deletes the file, if it is still the one that is locked here, and releases the lock, also when the
+        file cannot be deleted."""
         try:
             with storage_errors("delete", self.path):
                 if self.is_held():
@@ -120,10 +119,10 @@ class StoreLock:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether somebody holds the lock of this file now; False where there is no file, or none that may be
-    looked at."""
+    """Returns whether a process holds the lock of this file now; False if there is no file, or it may not be
+    opened."""
     try:
-        # a named pipe must not wait for a writer
+        # O_NONBLOCK: opening a named pipe must not wait for a writer
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return False
@@ -141,7 +140,7 @@ def is_locked(path: Path) -> bool:
 def _lock_file(path: Path, descriptor: int) -> None:
     try:
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, WHOLE_FILE)
-    except (BlockingIOError, PermissionError):  # EAGAIN or EACCES, as POSIX leaves it to the system
+    except (BlockingIOError, PermissionError):  # EAGAIN or EACCES: POSIX allows both
         raise LockedError(
             f"another writer holds {path}: {_holder(descriptor)}",
             hint="Stop it first, or take over if it hangs: what it has not stored by then is lost to it",
@@ -161,7 +160,8 @@ def _write_holder(descriptor: int) -> None:
 
 
 def _holder(descriptor: int) -> str:
-    """As well as the file tells: its text comes after the lock, so it may be old or half written."""
+    """Returns the holder by the file's text, which is written after the lock is taken, so it may be old or
+    half written."""
     try:
         holder = json.loads(os.pread(descriptor, _MAX_HOLDER_BYTES, 0))
         return (

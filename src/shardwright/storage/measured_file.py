@@ -1,5 +1,5 @@
-"""A file to measure a disk with: preallocated and written as a shard in progress is, but without a name, so
-that it is gone whatever happens."""
+"""A file for measuring a disk: preallocated and written like a shard in progress, but unnamed, so that the
+system frees it in any case."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 class MeasuredFile:
-    """One way of writing (``mode``) into ``nbytes`` that were preallocated in ``folder``. Raises ``OSError``.
-    A context manager."""
+    """An unnamed file of ``nbytes`` preallocated in ``folder``, written by ``mode``. Raises ``OSError``. A
+    context manager."""
 
     def __init__(self, folder: Path, mode: IoMode, nbytes: int) -> None:
         assert mode in IO_MODES[1:]
@@ -39,15 +39,15 @@ class MeasuredFile:
             raise
 
     def put(self, offset: int, data: memoryview) -> None:
-        """Write whole pages, from any thread; nobody else writes there. For direct writes ``data`` begins at
-        a page of memory."""
+        """Writes whole pages, from any thread; no other thread may write there. For direct writes ``data``
+        must begin at a page of memory."""
         if self._pages is None:
             done = 0
             while done < len(data):
                 done += os.pwrite(self._file.fileno(), data[done:], offset + done)
             return
         pages = np.frombuffer(self._pages, np.uint8, len(data), offset)
-        # where the disk fails this is an error, and a store would be a signal
+        # if the disk fails this returns an error, where a plain write to the page would raise SIGBUS
         raise_errno(populate(int(pages.ctypes.data), pages.size))
         pages[:] = np.frombuffer(data, np.uint8)  # without the GIL
 
@@ -60,7 +60,7 @@ class MeasuredFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """No thread may be at ``put`` any more."""
+        """Closes the file. No thread may be in ``put`` any more."""
         if self._pages is not None:
             self._pages.close()
         self._file.close()

@@ -1,12 +1,12 @@
-"""Memory for pixels that come in messages. ZeroMQ takes it with malloc and gives it back with free, a part of
-a message at a time: by default each frame would be fresh memory from the system, whose first touch costs more
-than the copy into it.
+"""Memory for pixels that come in messages. ZeroMQ allocates it with malloc and frees it with free, one
+message part at a time: by default each frame would use fresh memory from the system, whose first touch costs
+more than the copy into it.
 
-So there is one heap for all threads (``have_one_heap``), which has room for what a camera may have in flight,
-touched and in large pages, before it sends (``make_ready``), and keeps it until that camera is gone or
-somebody else needs it (``trim``, ``give_back``). With several cameras the first lap of a later one may still
-touch fresh memory. glibc only: elsewhere messages work as well, if slower. Measured on two cores, frames of 8
-MiB by ipc: 1.41 GB/s stored without, 1.72 with, 1.24 and 1.00 CPU seconds per GB.
+So there is one heap for all threads (``have_one_heap``). Before a camera sends, the heap gets room for all it
+may have in flight, touched and in large pages (``make_ready``). It keeps that until the camera has left or
+other parts of the process need it (``trim``, ``give_back``). With several cameras the first lap of a later
+one may still touch fresh memory. glibc only: elsewhere messages work too, but slower. Measured on two cores,
+frames of 8 MiB by ipc: 1.41 GB/s stored without, 1.72 with, 1.24 and 1.00 CPU seconds per GB.
 """
 
 from __future__ import annotations
@@ -22,22 +22,21 @@ from .files import advise, populate
 # mallopt(3)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _NEVER = -1
-# whoever asks for so much gets it from the system and gives it back there; glibc's own rule moves with what
-# is freed
+# larger blocks come from the system and return to it; glibc's default threshold changes with what is freed
 _FROM_SYSTEM_BYTES = 1 << 20
-# the most that glibc allows; what the heap has room for comes from it in any size
+# the most that glibc allows: blocks of all sizes come from the heap while it has room
 _FROM_HEAP_BYTES = 32 << 20
 _USUAL_TRIM_BYTES = 2 * _FROM_HEAP_BYTES  # glibc's own rule
-_PIECE_BYTES = 16 << 20  # taken at once: neighbours become one when they are free again
+_PIECE_BYTES = 16 << 20  # of one malloc: free neighbours are joined again
 _MADV_HUGEPAGE = 14
 _STATUS_BYTES = 16 << 10  # more than there is
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.malloc.argtypes, _libc.malloc.restype = (ctypes.c_size_t,), ctypes.c_void_p
 _libc.free.argtypes = (ctypes.c_void_p,)
-_one_heap = False  # of this process; only then is any of this its business
-# descriptor of /proc/self/status, open for as long as the process lives: one is not to be had when it is
-# needed
+_one_heap = False  # set by ``have_one_heap``; without it the functions below do nothing
+# descriptor of /proc/self/status, open for as long as the process lives: a new one may not be available when
+# it is needed
 _status = -1
 
 
@@ -47,8 +46,8 @@ def _mallopt(option: int, value: int) -> bool:
 
 
 def have_one_heap() -> bool:
-    """For all threads: what one frees another can have. Only before this process has a second thread; False
-    where the C library cannot."""
+    """Sets one heap for all threads: memory that one frees another can use. Only before this process has a
+    second thread. Returns False if the C library cannot do it."""
     global _one_heap, _status  # noqa: PLW0603  (there is one heap)
     _one_heap = _mallopt(_M_ARENA_MAX, 1) and _mallopt(_M_MMAP_THRESHOLD, _FROM_SYSTEM_BYTES)
     if _one_heap and _status < 0:
@@ -58,8 +57,8 @@ def have_one_heap() -> bool:
 
 
 def make_ready(nbytes: int) -> bool:
-    """From now on what is freed is kept, and so much is there, touched. False: this process has not one heap,
-    and nothing has changed.
+    """Fills the heap with ``nbytes`` of touched memory and keeps freed memory from now on. Returns False,
+    with nothing changed, if this process has not one heap.
 
     Takes as long as the system needs for the memory, without the GIL.
     """
@@ -71,7 +70,7 @@ def make_ready(nbytes: int) -> bool:
     for done in range(0, nbytes, _PIECE_BYTES):
         size = min(_PIECE_BYTES, nbytes - done)
         if (piece := _libc.malloc(size)) is None:
-            break  # where memory is short ZeroMQ will say so
+            break  # if memory is short ZeroMQ will report it
         pieces.append(piece)
         _touch(piece, size)
     for piece in reversed(pieces):
@@ -88,15 +87,15 @@ def _touch(address: int, nbytes: int) -> None:
 
 
 def trim() -> None:
-    """What is free goes to the system. Until then nobody else in this process gets memory that is not at
-    hand."""
+    """Returns free memory to the system. Otherwise the rest of this process could not use it if memory is
+    short."""
     malloc_trim = getattr(_libc, "malloc_trim", None)
     if _one_heap and malloc_trim is not None:
         malloc_trim(0)
 
 
 def give_back() -> None:
-    """As ``trim``; and what is freed from now on goes as well, where it is much."""
+    """As ``trim``; from now on large amounts of freed memory return to the system too."""
     if _one_heap:
         _mallopt(_M_TRIM_THRESHOLD, _USUAL_TRIM_BYTES)
         _mallopt(_M_MMAP_THRESHOLD, _FROM_SYSTEM_BYTES)
@@ -104,9 +103,8 @@ def give_back() -> None:
 
 
 def resident_bytes() -> int:
-    """What this process has of its own that is no file, ring or shared memory, free pieces of the heap among
-    it. 0 where it is not for us to bound: this process has not one heap; and where the system does not
-    tell."""
+    """Returns this process's resident memory without files, rings and shared memory, but with free pieces of
+    the heap. 0 if this process has not one heap, or the system does not report it."""
     if not _one_heap:
         return 0
     try:

@@ -1,10 +1,10 @@
-"""The shared-memory ring a camera on this machine writes its frames into: a sealed memfd, mapped here, handed
-to one client.
+"""The shared-memory ring into which a camera on this machine writes its frames: a sealed memfd, mapped here
+and given to one client.
 
-Never one that another client has had: it may still hold it and scribble in it, or read it. The next session
-of the same connection takes the last one's over, since fresh memory costs more than anything that is done
-with it later. A ring can neither shrink nor grow, so the peer cannot make our reads fault; its pages are
-allocated before it is used, so that full memory is an error here and not a signal later.
+A ring is never reused for another client: the earlier one may still write to it or read it. The next session
+of the same connection reuses the last one's ring, since fresh memory costs more than all later use of it. A
+ring can neither shrink nor grow, so the peer cannot make our reads fault. Its pages are allocated before it
+is used, so that full memory is an error here and not a signal later.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class Ring:
-    """``descriptor`` goes to the client; ``address`` is where slot 0 is mapped in this process."""
+    """``descriptor`` goes to the client; ``address`` is that of slot 0 in this process's mapping."""
 
     def __init__(self, ring_bytes: int, keep: Callable[[Ring], bool] = lambda ring: False) -> None:
-        """Takes as long as the kernel needs to provide the memory; may be called from any thread. ``keep``:
-        takes a ring over that is closed, or says that it does not."""
+        """Takes as long as the kernel needs to provide the memory; may be called from any thread. ``keep`` is
+        called when the ring is closed; it returns True if it takes the ring over."""
         self.ring_bytes = ring_bytes
         self._keep = keep
         self.descriptor = os.memfd_create("shardwright-ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -51,8 +51,8 @@ class Ring:
             raise
 
     def close(self) -> None:
-        """Gives the memory back, or to whoever keeps it. Only when no worker reads from it any more; the
-        client's own mapping stays valid."""
+        """Frees the memory, unless ``keep`` takes the ring over. Only when no worker reads from it any more;
+        the client's own mapping stays valid."""
         if not self._keep(self):
             self.free()
 
@@ -62,20 +62,19 @@ class Ring:
 
 
 class SpareRing:
-    """At most one ring whose session is over, for the next session of the same ``peer`` (compared by
+    """Keeps at most one ring of an ended session, for the next session of the same ``peer`` (compared by
     identity). Thread-safe.
 
-    Any other request frees it first, so that rings never take more memory than the sessions that were
-    admitted.
+    Any other request frees it first, so that rings never take more memory than was admitted for sessions.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._spare: tuple[object, Ring] | None = None
-        self._gone: weakref.WeakSet[object] = weakref.WeakSet()  # peers that will not come back
+        self._gone: weakref.WeakSet[object] = weakref.WeakSet()  # peers whose rings are not kept any more
 
     def take(self, peer: object, ring_bytes: int) -> Ring:
-        """The peer's last ring if it has this size, else a fresh one. Raises ``BudgetError``,
+        """Returns the peer's last ring if it has this size, else a fresh one. Raises ``BudgetError``,
         ``StorageError``."""
         with self._lock:
             spare, self._spare = self._spare, None
@@ -95,7 +94,7 @@ class SpareRing:
         return True
 
     def release(self, peer: object | None = None) -> None:
-        """Free what is kept. ``peer``: only its ring, now and whenever one of its sessions ends."""
+        """Frees the kept ring. ``peer``: only its ring, now and whenever one of its sessions ends."""
         with self._lock:
             if peer is not None:
                 self._gone.add(peer)
@@ -122,8 +121,8 @@ def _allocate(descriptor: int, ring_bytes: int) -> None:
 
 
 def _mapping_of(descriptor: int, ring_bytes: int) -> SharedMapping:
-    """Fills the page table now rather than at each frame's first touch. Kernels that cannot are slower in the
-    first lap, no more."""
+    """Maps the ring and fills the page table now rather than at each frame's first touch. A kernel that
+    cannot do that is only slower in the first lap."""
     with storage_errors("map", "the frame ring"):
         mapping = SharedMapping(descriptor, ring_bytes)
     if (code := populate(mapping.address, ring_bytes)) not in (0, errno.EINVAL):

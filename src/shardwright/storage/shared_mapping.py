@@ -1,10 +1,10 @@
-"""A shared file's pages mapped where the processor's large pages can map them: an address that mmap would not
+"""A shared file mapped at an address where the processor's large pages can be used, which mmap would not
 choose by itself.
 
-Encoders read a frame in short rows, one page after another: with pages of 4 KiB each row costs a look into
+Encoders read a frame in short rows, one page after another: with pages of 4 KiB each row costs a lookup in
 the page table. Measured with rows of 512 bytes of 4 KiB: 2.50 GB/s encoded from small pages, 2.72 from large
-ones. MADV_COLLAPSE (Linux 6.1) makes them whatever /sys/kernel/mm/transparent_hugepage/shmem_enabled says,
-unless that is ``deny``; where it cannot, small pages serve as well.
+ones. MADV_COLLAPSE (Linux 6.1) makes large pages with any setting of
+/sys/kernel/mm/transparent_hugepage/shmem_enabled except ``deny``; if it fails, small pages are used.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
 
 def large_page_bytes() -> int:
-    """Of this machine; 0 where the kernel has none."""
+    """Returns the size of this machine's large pages; 0 if the kernel has none."""
     try:
         return int(_LARGE_PAGE.read_text())
     except (OSError, ValueError):
@@ -43,13 +43,13 @@ def large_page_bytes() -> int:
 
 
 class SharedMapping:
-    """The first ``nbytes`` of ``descriptor`` at ``address``, to read and write, until ``close``. Raises
-    ``OSError``."""
+    """Maps the first ``nbytes`` of ``descriptor`` at ``address``, for reading and writing, until ``close``.
+    Raises ``OSError``."""
 
     def __init__(self, descriptor: int, nbytes: int) -> None:
         self._nbytes = nbytes
         align = max(large_page_bytes(), mmap.PAGESIZE)
-        self._reserved_bytes = nbytes + align  # addresses only: a run of them that holds an aligned one
+        self._reserved_bytes = nbytes + align  # of addresses only: enough to contain an aligned range
         self._reserved = _map(None, self._reserved_bytes, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
         try:
             protection, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _MAP_FIXED
@@ -61,15 +61,15 @@ class SharedMapping:
             raise
 
     def use_large_pages(self) -> bool:
-        """Moves what is there, which takes about as long as copying it, without the GIL. False: some of it,
-        or all, stays in small pages."""
+        """Moves the content to large pages, which takes about as long as copying it, without the GIL. Returns
+        False if some of it, or all, stays in small pages."""
         large = large_page_bytes()
         whole = self._nbytes // large * large if large else 0
         return whole > 0 and advise(self.address, whole, _MADV_COLLAPSE) == 0
 
     def close(self) -> None:
-        """Only when nobody uses the address any more; a second time it does nothing."""
-        # munmap takes no 0, and the addresses may be another's by then
+        """Unmaps. Only when no thread uses the address any more; a second call does nothing."""
+        # a second munmap could hit another mapping; with size 0 it fails and does nothing
         reserved_bytes, self._reserved_bytes = self._reserved_bytes, 0
         _libc.munmap(self._reserved, reserved_bytes)
 

@@ -1,5 +1,5 @@
-"""The file under a shard in progress: preallocated, filled chunk by chunk, then cut, synced and renamed.
-Three ways to fill it behind one interface.
+"""The file under a shard in progress: preallocated, filled chunk by chunk, then truncated, synced and
+renamed. Three modes of filling it behind one interface.
 
     mapped   the file is mapped and chunks are encoded straight into it; a page fault and a journal entry for
              every 4 KiB page
@@ -7,10 +7,10 @@ Three ways to fill it behind one interface.
              come back as errno
     direct   the same with O_DIRECT: no page cache, durable as it goes
 
-Measured with two threads and 1 MiB pieces, final sync counted: mapped 0.6 to 1.4 GB/s at 0.9 to 2.5 CPU
-seconds per GB, pwrite 2.0 to 2.9 at 0.33, direct 2.1 to 2.8 at 0.03. What ``auto`` means is decided in
-choose_io.py; a mapping is not safe on copy-on-write filesystems, where preallocation covers no second write
-of a page, and a full disk then kills the process. So does, anywhere, whoever truncates a mapped file.
+Measured with two threads and 1 MiB pieces, final sync included: mapped 0.6 to 1.4 GB/s at 0.9 to 2.5 CPU
+seconds per GB, pwrite 2.0 to 2.9 at 0.33, direct 2.1 to 2.8 at 0.03. choose_io.py decides what ``auto``
+means. A mapping is not safe on copy-on-write filesystems: preallocation covers no second write of a page
+there, so that a full disk kills the process. On any filesystem, truncating a mapped file kills it too.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class SlotFile:
     """Owns the descriptor and, when mapped, the mapping. One owner thread creates, ends and closes it;
     workers fill slots in between.
 
-    ``address`` is where the file is mapped, None when slots are written through ``descriptor``. It stays
-    valid until ``end_filling``: whoever handed it to a worker waits for that worker first. Preallocated for
-    real, so that neither way can meet a full disk.
+    ``address`` is the start of the mapping, None when slots are written through ``descriptor``. It stays
+    valid until ``end_filling``, which must wait for all workers that use it. All blocks are really
+    preallocated, so that no mode can meet a full disk.
     """
 
     def __init__(self, path: Path, nbytes: int, mode: IoMode, *, existing: bool = False) -> None:
-        """``existing``: go on with a file that was preallocated before a crash. Raises ``StorageError``,
+        """``existing``: opens a file that was preallocated before a crash. Raises ``StorageError``,
         ``StorageFullError``."""
         assert mode != "auto", "resolved by choose_io.resolve_io"
         self.path = path
@@ -60,7 +60,7 @@ class SlotFile:
             self.descriptor = os.open(path, flags, 0o644)
             try:
                 reach("shard.before_preallocate")
-                # of an existing file only what sealing had cut off: its gaps stay gone
+                # of an existing file only the end that sealing had truncated: punched gaps stay
                 size = os.fstat(self.descriptor).st_size
                 self.guaranteed = size >= nbytes or preallocate(self.descriptor, nbytes - size, start=size)
                 if mode == "mmap":
@@ -79,10 +79,10 @@ class SlotFile:
         self.address = int(self._bytes.ctypes.data)
 
     def write(self, offset: int, data: bytes) -> None:
-        """Write what no worker does (the index, chunks of another file) anywhere; only the owner thread,
-        while no worker writes. What is written later goes through the page cache."""
+        """Writes bytes that no worker writes (the index, chunks of another file) at any offset; only the
+        owner thread, while no worker writes. Later writes go through the page cache."""
         if self._bytes is not None:
-            # NumPy copies without the GIL, so a page fault that waits for the disk stops nobody else.
+            # NumPy copies without the GIL, so a page fault that waits for the disk stops no other thread
             self._bytes[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
             return
         with storage_errors("write", self.path):
@@ -94,7 +94,7 @@ class SlotFile:
                 view, offset = view[written:], offset + written
 
     def reserve(self, nbytes: int) -> None:
-        """Preallocate further, up to ``nbytes`` in all. Raises ``StorageFullError``, ``StorageError``."""
+        """Preallocates further, up to ``nbytes`` in all. Raises ``StorageFullError``, ``StorageError``."""
         with storage_errors("preallocate", self.path):
             size = os.fstat(self.descriptor).st_size
             if size < nbytes:
@@ -108,10 +108,11 @@ class SlotFile:
                         set_direct(self.descriptor, on=True)
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """Through the page cache or past it, as the file was opened. Raises ``StorageError``."""
+        """Returns bytes of the file, no bytes if it ends before ``offset + nbytes``; through the page cache
+        or past it, as the file was opened. Raises ``StorageError``."""
         start = offset // DIRECT_ALIGNMENT_BYTES * DIRECT_ALIGNMENT_BYTES
         stop = -(-(offset + nbytes) // DIRECT_ALIGNMENT_BYTES) * DIRECT_ALIGNMENT_BYTES
-        # page-aligned, as direct reads want it
+        # page-aligned, as direct reads need it
         with storage_errors("read", self.path), mmap.mmap(-1, max(stop - start, 1)) as buffer:
             reach("shard.before_read")
             done = 0
@@ -127,14 +128,14 @@ class SlotFile:
             )
 
     def _drop_direct(self) -> None:
-        """From here on writes of any alignment are allowed; direct writes before this are complete, so both
-        see the same bytes."""
+        """Ends direct I/O, so that writes of any alignment are allowed; earlier direct writes are complete,
+        so both access the same bytes."""
         if self.direct:
             set_direct(self.descriptor, on=False)
             self.direct = False
 
     def end_filling(self) -> None:
-        """Unmap; no slot is touched after this."""
+        """Unmaps the file; no slot may be used after this."""
         self._bytes = None
         self.address = None
         if self._mapping is not None:
@@ -142,20 +143,21 @@ class SlotFile:
             self._mapping = None
 
     def punch(self, offset: int, nbytes: int) -> bool:
-        """Give a gap back; False where the filesystem cannot."""
+        """Frees a gap; returns False if the filesystem cannot."""
         with storage_errors("give back a gap of", self.path):
             return punch_hole(self.descriptor, offset, nbytes)
 
     def truncate(self, nbytes: int) -> None:
-        """Cut the preallocated tail off; only when unmapped, since a mapped page past the end would raise
-        SIGBUS."""
+        """Truncates the preallocated tail; only when unmapped, since access to a mapped page past the end
+        raises SIGBUS."""
         assert self._mapping is None, "unmapped before truncate"
         with storage_errors("truncate", self.path):
             reach("shard.before_truncate")
             os.ftruncate(self.descriptor, nbytes)
 
     def sync(self) -> None:
-        """Raises ``StorageError``: the file has then failed for good, since the next sync would say OK."""
+        """Makes everything written so far durable. Raises ``StorageError``: the file has then failed for
+        good, since the next sync would succeed."""
         if self._sync_failed:
             raise StorageError(
                 f"a sync of {self.path} failed before; what was written since the last good one may be gone"
@@ -167,13 +169,14 @@ class SlotFile:
         self._sync_failed = False
 
     def drop_cache(self) -> None:
-        """What is synced need not stay in memory: an acquisition of hours would push everything else out, and
-        then wait for it."""
-        with suppress(OSError):  # advice; a filesystem may not take it
+        """Drops the synced file from the page cache: an acquisition of hours would otherwise displace all
+        else and then wait for room."""
+        with suppress(OSError):  # advice, which a filesystem may not support
             os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def rename(self, path: Path) -> None:
-        """Takes the place of whatever has that name; the folder is not synced. Raises ``StorageError``."""
+        """Renames the file and replaces any file of that name; the folder is not synced. Raises
+        ``StorageError``."""
         with storage_errors("rename", self.path):
             reach("shard.before_replace")
             self.path.replace(path)
@@ -186,7 +189,7 @@ class SlotFile:
             self.descriptor = -1
 
     def discard(self) -> None:
-        """Close and delete: for a shard that was prepared but never used."""
+        """Closes and deletes the file of a shard that was prepared but never used."""
         try:
             with storage_errors("delete", self.path):
                 remove_own(self.path, self.descriptor, "shard")

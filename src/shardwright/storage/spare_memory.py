@@ -1,10 +1,10 @@
-"""Large buffers that outlive the acquisition they were made for: the next one in this process takes them over
-instead of touching fresh memory.
+"""Large buffers that outlive their acquisition: the next one in this process reuses them instead of touching
+fresh memory.
 
-The first touch of a page costs more than anything that is done with it later (0.4 to 2 GB/s here), so a ring
-that is allocated anew for each short acquisition can take as long as the acquisition. What is kept is
-bounded: together with what is in use, never more than was in use at once before; and if no kept block fits a
-request, all of them are freed first.
+The first touch of a page costs more than all later use of it (0.4 to 2 GB/s here), so allocating a ring anew
+for each short acquisition can take as long as the acquisition. Kept memory is bounded: together with memory
+in use it never exceeds the most that was in use at once. If no kept block fits a request, all kept blocks are
+freed first.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import threading
 
 import numpy as np
 
-LEAST_BYTES = 1 << 20  # less is not worth keeping, and must not cost what is kept
+LEAST_BYTES = 1 << 20  # smaller blocks are not kept, and a request for one frees no kept block
 _PAGE_BYTES = 4096
 
 
 class SpareMemory:
-    """Thread-safe. A block belongs to whoever took it until it is given back, as it was taken; its content is
-    whatever was there before."""
+    """A store of kept blocks. Thread-safe. A block belongs to the caller from ``take`` until ``give_back``,
+    which must get the same array; its content is undefined."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: list[np.ndarray] = []
-        self._most_bytes = 0  # that were ever in use at once: nor will more be kept
+        self._most_bytes = 0  # the most ever in use at once: the bound of use and kept blocks together
         self._in_use_bytes = 0
 
     def take(self, nbytes: int) -> np.ndarray:
-        """uint8, ``nbytes`` or little more, that begins at a page, every page of it touched. Raises
+        """Returns uint8 memory of ``nbytes`` or little more that begins at a page, every page touched. Raises
         ``MemoryError``."""
         if nbytes < LEAST_BYTES:
             return self.fresh(nbytes)
@@ -37,18 +37,19 @@ class SpareMemory:
             if block is None:
                 self._kept.clear()
         block = self.fresh(nbytes) if block is None else block
-        with self._lock:  # not before: what the system refused was never in use
+        with self._lock:  # after the allocation: memory that the system refused was never in use
             self._in_use_bytes += block.size
             self._most_bytes = max(self._most_bytes, self._in_use_bytes)
         return block
 
     def _fitting(self, nbytes: int) -> np.ndarray | None:
-        """The smallest that is large enough, and not so large that a plan would be exceeded by much."""
+        """Returns the smallest kept block that is large enough, but at most 1/8 larger, so that limits are
+        not exceeded by much; None without one."""
         fitting = [i for i, block in enumerate(self._kept) if nbytes <= block.size <= nbytes + nbytes // 8]
         return self._kept.pop(min(fitting, key=lambda i: self._kept[i].size)) if fitting else None
 
     def fresh(self, nbytes: int) -> np.ndarray:
-        """The same, never used before."""
+        """As ``take``, but always new memory."""
         raw = np.empty(nbytes + _PAGE_BYTES, np.uint8)
         first = -raw.ctypes.data % _PAGE_BYTES
         block = raw[first : first + nbytes]
@@ -56,7 +57,7 @@ class SpareMemory:
         return block
 
     def give_back(self, block: np.ndarray) -> None:
-        """Nobody reads or writes ``block`` any more."""
+        """Takes back a block that no thread reads or writes any more."""
         if block.size < LEAST_BYTES:
             return
         with self._lock:
@@ -66,7 +67,7 @@ class SpareMemory:
                 self._kept.pop(0)
 
     def release(self) -> None:
-        """Let the system have what is kept."""
+        """Frees all kept blocks."""
         with self._lock:
             self._kept.clear()
 
@@ -77,4 +78,4 @@ class SpareMemory:
 
 
 spare_memory = SpareMemory()
-"""Of this process."""
+"""The store of this process."""

@@ -1,8 +1,8 @@
-"""A preallocated file of fixed tables next to the shards: the journal of a group, the staging area. Read and
-written in place, never appended to.
+"""A preallocated file of fixed tables next to the shards: the journal of a group, the staging area. It is
+read and written in place, never appended to.
 
-Created whole or not at all: blocks reserved, first page written, synced, its name durable. From then on
-writing meets no full disk. Every step stands behind a failpoint that carries the file's ``kind``, e.g.
+It is created completely or not at all: blocks reserved, first page written, synced, its name durable. From
+then on writes meet no full disk. Before every step there is a failpoint with the file's ``kind``, e.g.
 ``journal.before_sync``.
 """
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 class TableFile:
-    """Owns the descriptor and, once asked for, a read-only mapping. Workers write through ``descriptor``;
-    everything else is its owner thread's."""
+    """Owns the descriptor and, after ``map``, a read-only mapping. Workers write through ``descriptor``; only
+    the owner thread calls the methods."""
 
     def __init__(self, path: Path, kind: str, nbytes: int, descriptor: int) -> None:
         self.path = path
@@ -38,8 +38,8 @@ class TableFile:
 
     @classmethod
     def create(cls, path: Path, kind: str, nbytes: int, first_page: bytes) -> TableFile:
-        """A new file of zeros behind ``first_page``, durable with its name. Raises ``StorageError``; a
-        failure leaves nothing."""
+        """Creates a file of zeros behind ``first_page``, durable with its name. Raises ``StorageError``; a
+        failure leaves no file."""
         with storage_errors("preallocate", path):
             reach(f"{kind}.before_create")
             file = cls(
@@ -59,7 +59,7 @@ class TableFile:
 
     @classmethod
     def open(cls, path: Path, kind: str, nbytes: int) -> TableFile:
-        """An existing file. Raises ``StorageError``, and ``ShardFormatError`` when it is not a file of
+        """Opens an existing file. Raises ``StorageError``, and ``ShardFormatError`` when it is not a file of
         exactly ``nbytes``."""
         with storage_errors("open", path):
             file = cls(
@@ -74,7 +74,7 @@ class TableFile:
         return file
 
     def read_into(self, offset: int, target: np.ndarray) -> None:
-        """Fill a contiguous array with the bytes from ``offset`` on. Raises ``StorageError``."""
+        """Fills a contiguous array with the bytes from ``offset`` on. Raises ``StorageError``."""
         view = target.reshape(-1).view(np.uint8).data
         with storage_errors("read", self.path):
             reach(f"{self.kind}.before_read")
@@ -89,13 +89,14 @@ class TableFile:
                 view, offset = view[count:], offset + count
 
     def read_table(self, offset: int, count: int, dtype: np.dtype[np.void]) -> np.ndarray:
-        """``dtype[count]`` from ``offset`` on. Raises ``StorageError``."""
+        """Returns ``dtype[count]`` from ``offset`` on. Raises ``StorageError``."""
         table = np.empty(count, dtype)
         self.read_into(offset, table)
         return table
 
     def write(self, offset: int, data: bytes, what: str) -> None:
-        """Raises ``StorageError``. ``what`` names the failpoint: ``KIND.before_WHAT``."""
+        """Writes ``data`` at ``offset``. Raises ``StorageError``. ``what`` names the failpoint:
+        ``KIND.before_WHAT``."""
         with storage_errors("write", self.path):
             reach(f"{self.kind}.before_{what}")
             view = memoryview(data)
@@ -104,8 +105,8 @@ class TableFile:
                 view, offset = view[count:], offset + count
 
     def sync(self) -> None:
-        """Make everything written so far durable. Raises ``StorageError``: the file has then failed for good,
-        since the next sync would say OK."""
+        """Makes everything written so far durable. Raises ``StorageError``: the file has then failed for
+        good, since the next sync would succeed."""
         if self._sync_failed:
             raise StorageError(
                 f"a sync of {self.path} failed before; what was written since the last good one may be gone"
@@ -117,14 +118,15 @@ class TableFile:
         self._sync_failed = False
 
     def rename(self, path: Path) -> None:
-        """Takes the place of whatever has that name; the folder is not synced. Raises ``StorageError``."""
+        """Renames the file and replaces any file of that name; the folder is not synced. Raises
+        ``StorageError``."""
         with storage_errors("rename", self.path):
             reach(f"{self.kind}.before_replace")
             self.path.replace(path)
         self.path = path
 
     def map(self) -> int:
-        """Address of the file's first byte in a read-only mapping that lasts until ``close``."""
+        """Returns the address of the file's first byte in a read-only mapping that lasts until ``close``."""
         with storage_errors("map", self.path):
             if self._mapping is None:
                 self._mapping = mmap.mmap(self.descriptor, self.nbytes, prot=mmap.PROT_READ)
@@ -139,8 +141,8 @@ class TableFile:
             self.descriptor = -1
 
     def delete(self) -> None:
-        """Close and delete; the folder is not synced, so that after a power cut the file may be there again.
-        Raises ``StorageError``."""
+        """Closes and deletes the file. The folder is not synced, so that the file may reappear after a power
+        cut. Raises ``StorageError``."""
         try:
             with storage_errors("delete", self.path):
                 remove_own(self.path, self.descriptor, self.kind)
