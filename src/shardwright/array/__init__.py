@@ -1,2 +1,2 @@
-"""What an array is: its specification, its chunk grid, its zarr.json and its OME-Zarr metadata. Portable; no
+"""The description of an array: its specification, chunk grid, zarr.json and OME-Zarr metadata. Portable; no
 I/O."""

@@ -1,11 +1,10 @@
-"""Consolidated metadata, as zarr-python writes them into a group's zarr.json: a copy of the zarr.json of
-everything below.
+"""Consolidated metadata, as zarr-python writes it into a group's zarr.json: a copy of the zarr.json of all
+nodes below.
 
     "consolidated_metadata": {"kind": "inline", "must_understand": false, "metadata": {"0": {...}, "frames":
     {...}, "frames/fate": {...}}}
 
-Readers believe the copy and do not look any further, so that one which is not true is read as wrong pixels,
-or hides what it does not name.
+Readers use only the copy: a wrong copy makes them read wrong pixels, or hides nodes that it does not name.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ _EXTENSIONS = ("chunk_grid", "chunk_key_encoding", "codecs")
 
 
 def told_metadata(group: dict[str, Any]) -> dict[str, Any] | None:
-    """What a group says of everything below it: zarr.json by path; None when it says nothing. Raises
-    ``ShardFormatError`` for another kind."""
+    """Returns a group's consolidated metadata: zarr.json of all nodes below it by path; None without any.
+    Raises ``ShardFormatError`` for another kind."""
     field = group.get(FIELD)
     if field is None:
         return None
@@ -40,7 +39,7 @@ def told_metadata(group: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def consolidated(group: dict[str, Any], nodes: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """``group`` with a copy of ``nodes``, everything below it by path."""
+    """Returns ``group`` with a copy of ``nodes``: all nodes below it by path."""
     metadata = {path: copy.deepcopy(node) for path, node in sorted(nodes.items())}
     for node in metadata.values():
         if node["node_type"] == "group":
@@ -53,7 +52,7 @@ def _inline(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 def differences(told: Mapping[str, Any], nodes: Mapping[str, dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    """(path, what is wrong) of each node that is told of in another way than it is."""
+    """Yields (path, difference) for each node that the copy ``told`` does not describe as it is."""
     for path in sorted(told.keys() | nodes.keys()):
         if path not in nodes:
             yield path, "is told of but not there"
@@ -78,7 +77,7 @@ def _same(field: str, copied: Mapping[str, Any], found: Mapping[str, Any]) -> bo
 
 
 def _same_extension(one: Any, other: Any) -> bool:
-    """Writers leave out what goes without saying: a configuration, or a default in it."""
+    """Returns whether two extensions are equal; writers may leave out a configuration, or a default in it."""
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_same_extension, one, other))
     one, other = ({"name": value} if isinstance(value, str) else value for value in (one, other))

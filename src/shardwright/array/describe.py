@@ -1,4 +1,4 @@
-"""Many frames described at once, as one array of descriptors: what ``append_many`` is given, checked as a
+"""Describes many frames at once as one array of descriptors: the arguments of ``append_many``, checked as a
 whole before any frame is taken."""
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 def checked_stack(frames: npt.ArrayLike, shape: tuple[int, int], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """``frames`` as one array (count, rows, columns), uncopied where it is one. Raises ``FrameShapeError``,
-    ``FrameDtypeError``."""
+    """Returns ``frames`` as one array (count, rows, columns), not copied if it is one. Raises
+    ``FrameShapeError``, ``FrameDtypeError``."""
     pixels = frames if type(frames) is np.ndarray else np.asarray(frames)
     if pixels.ndim != 3 or pixels.shape[1:] != shape:
         raise FrameShapeError(
@@ -42,8 +42,8 @@ def described(
     frame_ids: npt.ArrayLike | None,
     metadata: Mapping[str, npt.ArrayLike] | None,
 ) -> npt.NDArray[np.void]:
-    """descriptor_dtype[count], complete but for sequence, flags and times; without ``indices`` and
-    ``frame_ids`` also but for the position.
+    """Returns descriptor_dtype[count], complete except for sequence, flags and times; without ``indices`` and
+    ``frame_ids`` also without the position.
 
     Raises ``FrameIndexError``, ``MetadataError``.
     """
@@ -76,8 +76,8 @@ def _checked_ids(frame_ids: npt.ArrayLike, count: int, last: int) -> npt.NDArray
 
 
 def _integers(values: npt.ArrayLike, name: str, shape: tuple[int, ...]) -> npt.NDArray[np.int64]:
-    """As int64; an unsigned number that is too large for it becomes a negative one, which is refused as
-    well."""
+    """Returns ``values`` as int64; an unsigned number that is too large becomes negative, which is refused
+    too."""
     array = np.asarray(values)
     if array.shape != shape or (array.size and array.dtype.kind not in "iu"):
         raise FrameIndexError(

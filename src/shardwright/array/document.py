@@ -1,10 +1,9 @@
-"""The border for every zarr.json that is read: what is not understood is refused, by the name of its field.
+"""Checks every zarr.json that is read: a field that is not understood is refused by name.
 
 Zarr v3 core: a reader must refuse a field that it does not know, unless its value is an object with
-``must_understand: false``. The same holds for the fields of an extension (``chunk_grid``,
-``chunk_key_encoding``, a codec), which has no such way out: its bytes would be read wrongly. Whoever rewrites
-an array (compaction, new levels) relies on it. Standard library only, so that the web process may ask as
-well.
+``must_understand: false``. That holds, without the exception, for the fields of an extension (``chunk_grid``,
+``chunk_key_encoding``, a codec): bytes would be read wrongly. Code that rewrites an array (compaction, new
+levels) relies on it. Standard library only, so that the web process may use it too.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _EXTENSION = {"name", "configuration", "must_understand"}
 
 
 def check_node(document: Any) -> dict[str, Any]:
-    """The document itself. Raises ``ShardFormatError`` when it is not that of a group or an array at all; the
+    """Returns the document. Raises ``ShardFormatError`` when it is not of a group or an array at all; the
     caller names the file."""
     if (
         not isinstance(document, dict)
@@ -47,7 +46,7 @@ def check_node(document: Any) -> dict[str, Any]:
 
 
 def check_document(document: Any) -> dict[str, Any]:
-    """The document itself. Raises ``ShardFormatError`` naming the field that is not understood; the caller
+    """Returns the document. Raises ``ShardFormatError`` naming the field that is not understood; the caller
     names the file."""
     node = check_node(document)
     fields = _FIELDS[node["node_type"]]
@@ -67,8 +66,8 @@ def check_document(document: Any) -> dict[str, Any]:
 
 
 def understood(document: dict[str, Any]) -> dict[str, Any]:
-    """The fields of Zarr v3 alone. What else a document holds describes what it was written for, and nothing
-    that is made from that."""
+    """Returns only the fields of Zarr v3. Other fields describe this one array or group, and must not be
+    copied to one that is made from it."""
     return {name: value for name, value in document.items() if name in _FIELDS[document["node_type"]]}
 
 
@@ -80,7 +79,7 @@ def _check_array(document: dict[str, Any]) -> None:
             got=repr(document["storage_transformers"])[:160],
         )
     for field, known in (("chunk_grid", _GRIDS), ("chunk_key_encoding", _KEY_ENCODINGS)):
-        if field in document:  # what is missing, whoever needs it says
+        if field in document:  # a missing field is reported by the code that needs it
             _check_extension(field, document[field], known)
     if "codecs" in document:
         _check_codecs("codecs", document["codecs"])
@@ -102,7 +101,7 @@ def _check_codecs(field: str, codecs: Any) -> None:
 
 
 def _check_extension(field: str, value: Any, known: dict[str, set[str]]) -> dict[str, Any]:
-    """The configuration of an extension; a codec may be spelled as its name alone."""
+    """Returns the configuration of an extension; a codec may be given by its name alone."""
     extension = {"name": value} if isinstance(value, str) and known is _CODECS else value
     if (
         not isinstance(extension, dict)

@@ -1,5 +1,5 @@
-"""The frame table: one row for each frame the writer heard of, as 1-D Zarr arrays in the group ``frames``
-beside the image.
+"""The frame table: one row for each frame that the writer was told of, as 1-D Zarr arrays in the group
+``frames`` beside the image.
 
 zarr-python and pandas (or pyarrow) make a table of it in one line:
 
@@ -14,8 +14,8 @@ zarr-python and pandas (or pyarrow) make a table of it in one line:
     client_epoch            u32, which client of the acquisition sent it, counted from 1
     fate, reason            u8, ``model.fates``; the group's attributes spell the numbers out
 
-Rows stand shard by shard as these were sealed, frames that were not stored among them; sort by ``sequence``
-for the order of sending.
+Rows are ordered shard by shard as these were sealed, with frames that were not stored in between; sort by
+``sequence`` for the order of sending.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ACCOUNT_COLUMNS = ("client_epoch", "fate", "reason")
 
 
 def _index_columns(records: np.ndarray, spec: ArraySpec) -> Iterator[tuple[str, np.ndarray]]:
-    """The place of each record along the frame axes; -1 where its position is."""
+    """Yields the columns of each record's index along the frame axes; -1 if its position is negative."""
     position = records["position"].astype(np.int64)
     rest, indices = position, []
     counts = Grid.of(spec).counts
@@ -57,7 +57,7 @@ def _index_columns(records: np.ndarray, spec: ArraySpec) -> Iterator[tuple[str, 
 
 
 def table_columns(records: np.ndarray, spec: ArraySpec) -> Iterator[tuple[str, np.ndarray]]:
-    """(name, values) of every column, in the order of the table, for some records
+    """Yields (name, values) of every column, in the order of the table, for some records
     (``shard.frame_record.record_dtype``[n])."""
     yield from _index_columns(records, spec)
     for name in RECORD_COLUMNS:
@@ -71,7 +71,7 @@ def table_columns(records: np.ndarray, spec: ArraySpec) -> Iterator[tuple[str, n
 
 
 def column_document(rows: int, dtype: np.dtype) -> bytes:
-    """zarr.json of one column. Every chunk carries a crc32c."""
+    """Returns zarr.json of one column. Every chunk has a crc32c."""
     codecs = [
         {"name": "bytes", "configuration": {"endian": "little"}},
         {"name": "gzip", "configuration": {"level": 1}},
@@ -94,7 +94,7 @@ def column_document(rows: int, dtype: np.dtype) -> bytes:
 
 
 def table_document(rows: int, names: list[str]) -> bytes:
-    """zarr.json of the group."""
+    """Returns zarr.json of the group."""
     fates, reasons = ({str(int(n)): n.name.lower() for n in numbers} for numbers in (Fate, Reason))
     table = {
         "table": "frames",

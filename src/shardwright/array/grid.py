@@ -1,15 +1,15 @@
-"""The chunk grid: from a frame's place in acquisition order to its slab, its shard and its place in the
+"""The chunk grid: maps a frame's position in acquisition order to its slab, its shard and its place in the
 array.
 
-    acquisition order     t, z, c            the order frames arrive in; ``position`` ravels an index over
-                          these axes (row-major)
+    acquisition order     t, z, c            the order in which frames arrive; ``position`` ravels an index
+                          over these axes (row-major)
     storage order         t, c, z, y, x      the order of the array's axes
     slab                  the frames that share one chunk coordinate along every frame axis; they complete one
                           layer of inner chunks
     group                 the slabs that share one shard coordinate along every frame axis; one shard file for
                           each shard of the frame plane
 
-The only component that knows both orders. Pure arithmetic on one frozen object; the kernels get its tables as
+Only this module handles both orders. Pure arithmetic on one frozen object; the kernels get its tables as
 plain arrays.
 """
 
@@ -36,7 +36,7 @@ def _ceil_div(a: int, b: int) -> int:
 
 
 def _unravel(linear: int, counts: tuple[int, ...]) -> tuple[int, ...]:
-    """Row-major; ``counts[0]`` is never used, so that the first axis may be unlimited."""
+    """Returns the row-major index; ``counts[0]`` is never used, so that the first axis may be unlimited."""
     index = []
     for count in reversed(counts[1:]):
         linear, remainder = divmod(linear, count)
@@ -59,7 +59,7 @@ class Grid:
     counts: tuple[int, ...]
     chunk: tuple[int, ...]
     shard_chunks: tuple[int, ...]
-    stored_axes: tuple[int, ...]  # stored_axes[j] = which acquired frame axis is stored at place j
+    stored_axes: tuple[int, ...]  # stored_axes[j]: the acquired frame axis that is stored at place j
     frame_shape: tuple[int, int]
     plane_chunk: tuple[int, int]
     plane_shard_chunks: tuple[int, int]
@@ -86,12 +86,12 @@ class Grid:
 
     @cached_property
     def total_frames(self) -> int | None:
-        """Frames of the whole array, None when the first axis is unlimited."""
+        """The number of frames of the whole array, None when the first axis is unlimited."""
         return None if self.unlimited else math.prod(self.counts)
 
     @cached_property
     def last_position(self) -> int:
-        """The largest position a frame may have: the array's last, or the last that the protocol can name."""
+        """The largest position of a frame: the array's last, or the last that the protocol can name."""
         return MAX_POSITION if self.total_frames is None else min(self.total_frames - 1, MAX_POSITION)
 
     @cached_property
@@ -100,25 +100,25 @@ class Grid:
 
     @cached_property
     def slab_counts(self) -> tuple[int, ...]:
-        """Slabs along each frame axis (0 for an unlimited first one)."""
+        """The number of slabs along each frame axis (0 for an unlimited first one)."""
         return tuple(_ceil_div(n, c) for n, c in zip(self.counts, self.chunk, strict=True))
 
     @cached_property
     def group_counts(self) -> tuple[int, ...]:
-        """Shard groups along each frame axis (0 for an unlimited first one)."""
+        """The number of shard groups along each frame axis (0 for an unlimited first one)."""
         return tuple(_ceil_div(n, s) for n, s in zip(self.slab_counts, self.shard_chunks, strict=True))
 
     @cached_property
     def plane_chunks(self) -> tuple[int, int]:
-        """Inner chunks that cover one frame, along rows and columns."""
+        """The number of inner chunks that cover one frame, along rows and columns."""
         return _ceil_div(self.frame_shape[0], self.plane_chunk[0]), _ceil_div(
             self.frame_shape[1], self.plane_chunk[1]
         )
 
     @cached_property
     def plane_shards(self) -> tuple[int, int]:
-        """Shard files that cover one frame, along rows and columns; their product is the files of one
-        group."""
+        """The number of shard files that cover one frame, along rows and columns; their product is the number
+        of files of one group."""
         return (
             _ceil_div(self.plane_chunks[0], self.plane_shard_chunks[0]),
             _ceil_div(self.plane_chunks[1], self.plane_shard_chunks[1]),
@@ -130,12 +130,12 @@ class Grid:
 
     @property
     def chunk_bytes(self) -> int:
-        """Bytes of one decoded inner chunk."""
+        """The size of one decoded inner chunk."""
         return self.frames_per_slab * self.plane_chunk[0] * self.plane_chunk[1] * self.itemsize
 
     def position_of(self, index: tuple[int, ...]) -> int:
-        """The position of an n-d frame index (acquisition order). Raises ``FrameIndexError`` outside the
-        array."""
+        """Returns the position of an n-d frame index (acquisition order). Raises ``FrameIndexError`` outside
+        the array."""
         if len(index) != len(self.counts):
             raise FrameIndexError(
                 "frame index has the wrong number of axes", expected=f"{len(self.counts)} numbers", got=index
@@ -149,7 +149,7 @@ class Grid:
         return self.check_position(_ravel(tuple(index), self.counts))
 
     def positions_of(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """``position_of`` for int64[n, axes] at once."""
+        """As ``position_of``, for int64[n, axes] at once."""
         first_last = self.last_position // math.prod(self.counts[1:])  # so that nothing below overflows
         lasts = np.array(
             [first_last if axis == 0 else count - 1 for axis, count in enumerate(self.counts)], np.int64
@@ -165,11 +165,11 @@ class Grid:
         return positions
 
     def index_of(self, position: int) -> tuple[int, ...]:
-        """The n-d frame index at a position; inverse of ``position_of``."""
+        """Returns the n-d frame index at a position; inverse of ``position_of``."""
         return _unravel(position, self.counts)
 
     def check_position(self, position: int) -> int:
-        """``position`` itself. Raises ``FrameIndexError`` outside the array."""
+        """Returns ``position``. Raises ``FrameIndexError`` outside the array."""
         if not 0 <= position <= self.last_position:
             raise FrameIndexError(
                 "frame id outside the array", expected=f"0 to {self.last_position}", got=position
@@ -177,7 +177,7 @@ class Grid:
         return position
 
     def slab_of_position(self, position: int) -> int:
-        """The slab that the frame at a position belongs to."""
+        """Returns the slab of the frame at a position."""
         coordinates = tuple(i // c for i, c in zip(self.index_of(position), self.chunk, strict=True))
         return _ravel(coordinates, self.slab_counts)
 
@@ -185,8 +185,8 @@ class Grid:
         return _unravel(slab, self.slab_counts)
 
     def frames_in_slab(self, slab: int) -> int:
-        """Frames of this slab that lie inside the array; fewer than ``frames_per_slab`` at the array's far
-        edges."""
+        """Returns the number of frames of this slab inside the array; fewer than ``frames_per_slab`` at the
+        array's far edges."""
         live = 1
         for axis, (g, c, n) in enumerate(
             zip(self.slab_coordinates(slab), self.chunk, self.counts, strict=True)
@@ -204,7 +204,8 @@ class Grid:
         return _unravel(group, self.group_counts)
 
     def group_extent_chunks(self, group: int) -> tuple[int, ...]:
-        """Slabs of this group along each frame axis that lie inside the array (acquisition order)."""
+        """Returns the number of slabs of this group inside the array, along each frame axis (acquisition
+        order)."""
         extent = []
         for axis, (h, s, n) in enumerate(
             zip(self.group_coordinates(group), self.shard_chunks, self.slab_counts, strict=True)
@@ -213,20 +214,20 @@ class Grid:
         return tuple(extent)
 
     def next_group(self, group: int) -> int | None:
-        """The group that in-order acquisition touches next, None after the last: groups are numbered by their
-        first frame."""
+        """Returns the group that in-order acquisition fills next, None after the last: groups are numbered by
+        their first frame."""
         if not self.counts:
             return None
         following = group + 1
         return following if self.unlimited or following < math.prod(self.group_counts) else None
 
     def stored(self, acquired: tuple[int, ...]) -> tuple[int, ...]:
-        """A tuple over frame axes, from acquisition order to storage order."""
+        """Returns a tuple over frame axes, moved from acquisition order to storage order."""
         return tuple(acquired[axis] for axis in self.stored_axes)
 
     @cached_property
     def slab_strides(self) -> tuple[int, ...]:
-        """For each acquired axis, how far one step moves within a slab laid out in storage order."""
+        """For each acquired axis, the stride of one step within a slab in storage order."""
         strides = [0] * len(self.chunk)
         stride = 1
         for axis in reversed(self.stored_axes):
@@ -235,7 +236,8 @@ class Grid:
         return tuple(strides)
 
     def _open_at_once(self, step: tuple[int, ...]) -> int:
-        """How many blocks of ``step`` frames per axis are incomplete at once while frames arrive in order."""
+        """Returns the number of blocks of ``step`` frames per axis that are incomplete at once while frames
+        arrive in order."""
         for axis, (size, count) in enumerate(zip(step, self.counts, strict=True)):
             if size > 1 and count != 1:
                 faster = zip(self.counts[axis + 1 :], step[axis + 1 :], strict=True)
@@ -244,12 +246,12 @@ class Grid:
 
     @cached_property
     def open_slabs(self) -> int:
-        """Slabs that are incomplete at once while frames arrive in order."""
+        """The number of slabs that are incomplete at once while frames arrive in order."""
         return self._open_at_once(self.chunk)
 
     @cached_property
     def open_groups(self) -> int:
-        """Shard groups that are incomplete at once while frames arrive in order."""
+        """The number of shard groups that are incomplete at once while frames arrive in order."""
         return self._open_at_once(tuple(c * s for c, s in zip(self.chunk, self.shard_chunks, strict=True)))
 
     @cached_property

@@ -3,11 +3,11 @@ from another one.
 
     level 0                     the image as it was acquired
     level n                     level n-1, with half the elements along the chosen axes
-    coordinateTransformations   scale, then (where it is not 0) translation: where the centre of element 0
-                                lies in the axes' units
+    coordinateTransformations   scale, then (if it is not 0) translation: the centre of element 0 in the axes'
+                                units
 
-An element of a mean, minimum or maximum stands for its whole window, so that its centre moves by half an
-element of the level below; "nearest" is the window's first element and stays where that was.
+An element of a mean, minimum or maximum represents its whole window, so that its centre moves by half an
+element of the level below; "nearest" is the window's first element and keeps its centre.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ METHODS: tuple[Method, ...] = get_args(Method)
 
 
 def multiscale_of(attributes: dict[str, Any] | None) -> dict[str, Any]:
-    """The one multiscale of an image group's attributes. Raises ``ShardFormatError`` when it is another kind
+    """Returns the one multiscale of an image group's attributes. Raises ``ShardFormatError`` for another kind
     of group."""
     try:
         (multiscale,) = (attributes or {})["ome"]["multiscales"]
@@ -48,7 +48,8 @@ def multiscale_of(attributes: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def scale_and_translation(dataset: dict[str, Any], rank: int) -> tuple[list[float], list[float]]:
-    """Raises ``ShardFormatError`` for transformations of other kinds or lengths."""
+    """Returns the scale and the translation of a dataset. Raises ``ShardFormatError`` for transformations of
+    other kinds or lengths."""
     scale, translation = [1.0] * rank, [0.0] * rank
     for transformation in dataset.get("coordinateTransformations", ()):
         kind = transformation.get("type")
@@ -69,8 +70,8 @@ def scale_and_translation(dataset: dict[str, Any], rank: int) -> tuple[list[floa
 def level_dataset(
     below: dict[str, Any], path: str, factors: tuple[int, ...], *, centred: bool
 ) -> dict[str, Any]:
-    """The dataset of the level at ``path``, made from ``below``. ``centred``: its elements stand for windows,
-    not for their first elements."""
+    """Returns the dataset of the level at ``path``, made from ``below``. ``centred``: its elements represent
+    windows, not their first elements."""
     scale, translation = scale_and_translation(below, len(factors))
     if centred:
         translation = [t + (f - 1) / 2 * s for t, s, f in zip(translation, scale, factors, strict=True)]
@@ -83,8 +84,8 @@ def level_dataset(
 
 
 def group_document(document: dict[str, Any], datasets: list[dict[str, Any]], method: str | None) -> bytes:
-    """The image group's zarr.json with these ``datasets``; all else stays, but for consolidated metadata,
-    which would tell of others.
+    """Returns the image group's zarr.json with these ``datasets``. All else stays, except consolidated
+    metadata, which would describe the old ones.
 
     ``method``: how levels were made, None when that does not change.
     """
@@ -106,9 +107,9 @@ def derived_array(
     chunk_codecs: list[Any],
     made: dict[str, Any],
 ) -> bytes:
-    """zarr.json of an array that has another shape, other chunks or another codec than ``document``, and
-    every other field of Zarr v3: dtype, fill value, axes, attributes, index location. ``made`` says how,
-    under the creator's attribute."""
+    """Returns zarr.json of an array with another shape, other chunks or another codec than ``document``, and
+    all its other fields of Zarr v3: dtype, fill value, axes, attributes, index location. ``made`` records
+    how, under the creator's attribute."""
     changed = copy.deepcopy(understood(document))
     changed["shape"] = list(shape)
     changed["chunk_grid"]["configuration"]["chunk_shape"] = list(shard_shape)
@@ -126,7 +127,8 @@ def derived_array(
 def fitting_shards(
     shape: tuple[int, ...], chunk_shape: tuple[int, ...], shard_shape: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Shards no longer than the array needs: a small level has a small index. Whole chunks."""
+    """Returns the shape of shards no longer than the array needs, so that a small level has a small index; in
+    whole chunks."""
     return tuple(
         min(s, math.ceil(n / c) * c) if n else s
         for n, c, s in zip(shape, chunk_shape, shard_shape, strict=True)

@@ -1,4 +1,4 @@
-"""zarr.json of the array and of its group (Zarr v3 core; OME-Zarr 0.5)."""
+"""The zarr.json of the array and of its group (Zarr v3 core; OME-Zarr 0.5)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ CREATOR_ATTRIBUTE = "shardwright"
 
 
 def fill_value_json(spec: ArraySpec) -> bool | int | float | str:
-    """The fill value as Zarr v3 writes it: non-finite floats by name, floats as numbers, bools as bools."""
+    """Returns the fill value as Zarr v3 writes it: non-finite floats by name, floats as numbers, bools as
+    bools."""
     if spec.dtype == "bool":
         return bool(spec.fill_value)
     if not spec.dtype.startswith("float"):
@@ -31,7 +32,8 @@ def fill_value_json(spec: ArraySpec) -> bool | int | float | str:
 
 
 def array_shape(spec: ArraySpec, first_axis_extent: int) -> list[int]:
-    """Shape on disk (storage order) when the first acquired frame axis has ``first_axis_extent`` elements."""
+    """Returns the shape on disk (storage order) when the first acquired frame axis has ``first_axis_extent``
+    elements."""
     if len(spec.dimensions) == 2:
         return list(spec.frame_shape)
     first = spec.dimensions[0].name
@@ -39,7 +41,7 @@ def array_shape(spec: ArraySpec, first_axis_extent: int) -> list[int]:
 
 
 def array_metadata(spec: ArraySpec, first_axis_extent: int, chunk_codecs: list[dict[str, Any]]) -> bytes:
-    """zarr.json of the image array. ``chunk_codecs`` are the inner chunk's codecs."""
+    """Returns zarr.json of the image array. ``chunk_codecs`` are the inner chunk's codecs."""
     stored = spec.stored_dimensions
     sharding = {
         "chunk_shape": [d.chunk_size for d in stored],
@@ -63,7 +65,7 @@ def array_metadata(spec: ArraySpec, first_axis_extent: int, chunk_codecs: list[d
 
 
 def group_metadata(spec: ArraySpec, name: str) -> bytes:
-    """zarr.json of the OME-Zarr group that holds the image."""
+    """Returns zarr.json of the OME-Zarr group that holds the image."""
     return _encode(
         {"zarr_format": 3, "node_type": "group", "attributes": {"ome": ome_attributes(spec, name)}}
     )

@@ -1,4 +1,4 @@
-"""OME-Zarr 0.5 metadata of an image, and what a layout costs in readers that open it."""
+"""OME-Zarr 0.5 metadata of an image, and warnings about layouts that some readers do not open."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from .spec import ArraySpec, Dimension
 
 IMAGE_PATH = "0"
-MAX_CHANNELS = 1024  # that are described one by one
+MAX_CHANNELS = 1024  # the most that are described one by one
 _CHANNEL_COLORS = ("FFFFFF", "00FF00", "FF00FF", "00FFFF", "FFFF00", "FF0000", "0000FF")
 
 
 def ome_attributes(spec: ArraySpec, name: str) -> dict[str, Any]:
-    """The ``ome`` attributes of the group: one multiscale of one level, and one ``omero`` channel for each
-    along a channel axis, up to ``MAX_CHANNELS``."""
+    """Returns the ``ome`` attributes of the group: one multiscale of one level, and one ``omero`` entry for
+    each channel along a channel axis, up to ``MAX_CHANNELS``."""
     stored = spec.stored_dimensions
     multiscale = {
         "name": name,
@@ -46,7 +46,8 @@ def _axis(d: Dimension) -> dict[str, str]:
 
 
 def _channels(spec: ArraySpec) -> list[dict[str, Any]]:
-    """None where nobody would choose among them: an axis of a million would fill zarr.json."""
+    """Returns the ``omero`` channels; none for more than ``MAX_CHANNELS``, since an axis of a million would
+    fill zarr.json."""
     counts = [d.count or 1 for d in spec.stored_dimensions if d.axis_type == "channel"]
     if counts and counts[0] > MAX_CHANNELS:
         return []
@@ -64,7 +65,7 @@ def _channels(spec: ArraySpec) -> list[dict[str, Any]]:
 
 
 def _display_range(dtype: str) -> tuple[float, float]:
-    """Full range for small integers; floats are taken as 0 to 1. Viewers let the user narrow it."""
+    """Returns the range of the dtype, 0 to 1 for floats and bools. Viewers let the user narrow it."""
     kind = np.dtype(dtype).kind
     if kind in "bf":
         return 0, 1
@@ -73,8 +74,8 @@ def _display_range(dtype: str) -> tuple[float, float]:
 
 
 def layout_warnings(spec: ArraySpec) -> list[str]:
-    """What readers or validators will not take, one sentence each; empty for the profile that everything
-    opens."""
+    """Returns one sentence for each property that readers or validators do not accept; none for the profile
+    that all of them open."""
     warnings = []
     if spec.index_location == "start":
         warnings.append(

@@ -1,4 +1,4 @@
-"""From JSON that somebody sent to an ``ArraySpec``; what is wrong with it is said in one ``SpecError``."""
+"""Parses JSON from outside to an ``ArraySpec``; all its mistakes are reported in one ``SpecError``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from .spec import ArraySpec
 
 
 def parse_spec(facts: ArraySpec | dict[str, Any]) -> ArraySpec:
-    """One that is parsed already is that. Raises ``SpecError`` naming the first few fields that are wrong."""
+    """Returns the specification, ``facts`` itself if it is one. Raises ``SpecError`` naming the first few
+    wrong fields."""
     try:
         return ArraySpec.model_validate(facts)
     except ValidationError as error:

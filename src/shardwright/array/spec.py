@@ -1,4 +1,4 @@
-"""ArraySpec and its parts: what a user asks for, validated once at the border and frozen.
+"""ArraySpec and its parts: a user's specification of an array, validated once at the border and frozen.
 
 Names follow ome-writers and acquire-zarr. The same models are read from YAML, sent as JSON over the wire and
 built in Python.
@@ -35,13 +35,13 @@ DTYPES = (
 # c-blosc counts a chunk's bytes in an int32 and keeps 16 for its header; gzip and LZ4 are within that bound
 # too.
 MAX_CHUNK_BYTES = 2**31 - 1 - 16
-MAX_FRAMES = 2**48  # of a whole array: the places that the protocol can name, far below what int64 holds
+MAX_FRAMES = 2**48  # of a whole array: the places that the protocol can name, far below int64's limit
 MAX_FRAME_BYTES = 2**36
 MAX_CHUNKS_OF_FRAME = 2**24  # a table row each, in memory
 MAX_CHUNKS_PER_SHARD = 2**24  # an index entry each; readers refuse more
 MAX_FRAMES_PER_SHARD = 2**31  # a record each, in the journal of the shards that are filled together
-MAX_ATTRIBUTES_BYTES = 2**20  # as zarr.json spells them, which every reader takes into memory
-MAX_ATTRIBUTES_DEPTH = 64  # of lists and objects in each other; many readers of JSON end at a hundred or two
+MAX_ATTRIBUTES_BYTES = 2**20  # as written in zarr.json, which every reader loads into memory
+MAX_ATTRIBUTES_DEPTH = 64  # of nested lists and objects; many JSON readers allow only 100 to 200
 MAX_UNIT_CHARACTERS = 128
 MAX_FRAME_FIELDS = 32
 RESERVED_COLUMNS = frozenset(
@@ -164,7 +164,7 @@ class ArraySpec(_Frozen):
         name = str(value)
         plain = isinstance(value, str) and _DTYPE_NAME.fullmatch(value)
         if plain or not isinstance(value, str | list | tuple | dict | None):  # NumPy reads None as float64
-            with suppress(TypeError):  # no type: named as it came
+            with suppress(TypeError):  # no type: reported as it came
                 name = str(np.dtype(value).newbyteorder("=").name)
         if name not in DTYPES:
             raise ValueError(f"dtype {_short(name)} is not one of {', '.join(DTYPES)}")
@@ -173,7 +173,7 @@ class ArraySpec(_Frozen):
     @field_validator("codec", mode="before")
     @classmethod
     def _by_name(cls, value: Any) -> Any:
-        """A name alone is that codec with its default settings."""
+        """Turns a name alone into that codec with its default settings."""
         if value == "none":
             return None
         return {"name": value} if isinstance(value, str) else value
@@ -181,8 +181,8 @@ class ArraySpec(_Frozen):
     @field_validator("fill_value", mode="before")
     @classmethod
     def _plain_number(cls, value: Any) -> Any:
-        """Non-finite floats by the name they have in JSON, so that a spec survives the wire; NumPy scalars as
-        Python's."""
+        """Turns non-finite floats into their names in JSON, so that a spec survives the wire, and NumPy
+        scalars into Python's."""
         if isinstance(value, np.generic):
             value = value.item()
         if isinstance(value, float) and not math.isfinite(value):
@@ -226,7 +226,7 @@ class ArraySpec(_Frozen):
 
     @property
     def metadata_fields(self) -> tuple[str, ...]:
-        """Every number that a frame may bring: the known ones, then this array's own."""
+        """The names of all numbers that a frame may bring: the known ones, then this array's own."""
         return (*METADATA_FIELDS, *self.frame_fields)
 
     @field_serializer("dimensions")
@@ -261,8 +261,8 @@ class ArraySpec(_Frozen):
         return self
 
     def _check_sizes(self) -> None:
-        """Every product of the axes' numbers that an array, a table or a file is made for. What they need in
-        memory is the plan's to say."""
+        """Checks every product of the axes' numbers for which an array, a table or a file is made. The limits
+        of memory are checked elsewhere (``acquire.limits``)."""
         frame_axes, plane = self.dimensions[:-2], self.dimensions[-2:]
         chunk_bytes = math.prod(d.chunk_size for d in self.dimensions) * self.itemsize
         if chunk_bytes > MAX_CHUNK_BYTES:
@@ -314,8 +314,8 @@ class ArraySpec(_Frozen):
         return tuple(by_name[name] for name in self.storage_order)
 
     def fill_bytes(self) -> bytes:
-        """The fill value as one little-endian element. Raises ``ValueError`` when it is none of the dtype's
-        (floats are rounded to it)."""
+        """Returns the fill value as one little-endian element. Raises ``ValueError`` when the dtype cannot
+        hold it (floats are rounded to it)."""
         dtype = np.dtype(self.dtype).newbyteorder("<")
         value = self.fill_value
         if isinstance(value, str):
@@ -334,7 +334,8 @@ class ArraySpec(_Frozen):
 
 
 def _check_depth(attributes: Any) -> None:
-    """Not by recursion: what is nested too deep ends this process's stack as well."""
+    """Raises ``ValueError`` for attributes that are nested too deep or too long. Not by recursion: too deep
+    nesting would exhaust this process's stack."""
     level = [attributes]
     for _ in range(MAX_ATTRIBUTES_DEPTH + 1):
         inner = (
@@ -356,7 +357,7 @@ def _check_depth(attributes: Any) -> None:
 
 
 def _short(value: str) -> str:
-    """For a message, whatever came."""
+    """Returns any text, shortened for a message."""
     return repr(value[:80]) + ("..." if len(value) > 80 else "")
 
 
