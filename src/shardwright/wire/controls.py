@@ -1,7 +1,7 @@
-"""The JSON bodies of control messages as frozen records: ``to_body`` before sending, ``from_body`` checks
-what came.
+"""The JSON bodies of control messages as frozen records: ``to_body`` makes a body to send, ``from_body``
+checks a received one.
 
-PROTOCOL.md names every field.
+PROTOCOL.md describes every field.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Hello(_Control):
 
 @dataclass(frozen=True)
 class Welcome(_Control):
-    """``boot_id`` and ``ring_socket`` are None where the daemon offers no shared memory."""
+    """``boot_id`` and ``ring_socket`` are None if the daemon offers no shared memory."""
 
     boot_id: str | None
     ring_socket: str | None
@@ -68,7 +68,7 @@ class Welcome(_Control):
     max_control_bytes: int
     max_batch_frames: int
     software: str
-    resume_timeout_ms: int  # how long a client that was lost may come back to its acquisitions
+    resume_timeout_ms: int  # the time in which a lost client may resume its acquisitions
 
     @classmethod
     def from_body(cls, body: dict[str, Any]) -> Welcome:
@@ -87,7 +87,7 @@ class Welcome(_Control):
 
 @dataclass(frozen=True)
 class Resume(_Control):
-    """A client goes on with its own acquisition: ``next_sequence`` is that of the first frame it has not sent
+    """A client resumes its own acquisition: ``next_sequence`` is that of the first frame that it has not sent
     yet."""
 
     acquisition: str
@@ -107,11 +107,10 @@ class Resume(_Control):
 
 @dataclass(frozen=True)
 class Open(_Control):
-    """``spec`` (an ArraySpec as JSON) or ``stream`` (a name from the daemon's configuration) says what the
-    array is.
+    """``spec`` (an ArraySpec as JSON) or ``stream`` (a name from the daemon's configuration) gives the array.
 
-    ``resume``: go on with one's own acquisition after the daemon or the link was lost. ``reopen``: take over
-    what another client left unfinished.
+    ``resume``: resumes the client's own acquisition after the daemon or the link was lost. ``reopen``: takes
+    over what another client left unfinished.
     """
 
     request: int
@@ -143,8 +142,8 @@ class Open(_Control):
 class Opened(_Control):
     """``ring_token`` (32 hex digits) fetches the ring once; None for message transport.
 
-    ``next_sequence``: of the first new frame. ``missing``: (first, last) ranges below it that the client is
-    to send again before that.
+    ``next_sequence``: of the first new frame. ``missing``: (first, last) ranges below it that the client must
+    send again before that.
     """
 
     request: int
@@ -214,7 +213,7 @@ class Problem:
     receipt: Receipt | None = None
 
     def to_body(self) -> dict[str, Any]:
-        # Cut to what the peer's from_body accepts: an error must never fail to be told.
+        # cut to what the peer's from_body accepts, so that an error can always be reported
         facts = {key: value[:1000] for key, value in self.error.to_dict().items()}
         more = {"request": self.request, "first": self.first, "last": self.last}
         more_facts = {key: value for key, value in more.items() if value is not None}

@@ -1,5 +1,5 @@
-"""The frame descriptor: one fixed record a frame, 96 bytes or more, in packed arrays: no frame costs a Python
-object in the daemon.
+"""The frame descriptor: one fixed-size record per frame, 96 bytes or more, in packed arrays, so that no frame
+costs a Python object in the daemon.
 
     offset  size  field          meaning
          0     8  sequence       u64, counts the frames of a session from 0 without holes; names the frame in
@@ -9,7 +9,7 @@ object in the daemon.
                the frame's own
         24     4  slot           u32, ring slot (shared memory) or ordinal of the frame in the message's pixel
                parts
-        28     4  flags          u32, 0, or FRAME_DROPPED or FRAME_NOT_HELD: a frame that is only told of,
+        28     4  flags          u32, 0, or FRAME_DROPPED or FRAME_NOT_HELD: a frame that is only reported,
                without pixels
         32     8  camera_ns      i64, UTC nanoseconds on the camera's machine when the frame was given to the
                client
@@ -21,8 +21,8 @@ object in the daemon.
     96     8k further fields f64 each, NaN when not given: those that the array's ``frame_fields`` names, in
            that order
 
-All little-endian. Owned here; the client fills it, ingest checks it, pipeline reads it, the frame table keeps
-it.
+All little-endian. Defined here; the client fills it, ingest checks it, the acquisition reads it, the frame
+table keeps it.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 METADATA_FIELDS = ("delta_t", "exposure_time", "position_x", "position_y", "position_z")
 MAX_FURTHER_FIELDS = 32
-# ``flags``: dropped by the camera's side for want of credit; gone when the session was resumed
+# ``flags``: dropped by the client for want of credit; no longer held when the session was resumed
 FRAME_DROPPED, FRAME_NOT_HELD = 1, 2
-NO_POSITION = -1  # of a frame that is not held any more, when its place is not known either
+NO_POSITION = -1  # of a frame that is no longer held, if its place is not known either
 
 _BASE: list[tuple[str, str]] = [
     ("sequence", "<u8"),
@@ -54,8 +54,8 @@ _BASE: list[tuple[str, str]] = [
 
 
 def descriptor_dtype(further_fields: int) -> np.dtype[np.void]:
-    """The record of an array with that many ``frame_fields``; they form the sub-array ``further`` (absent
-    when there are none)."""
+    """Returns the record of an array with that many ``frame_fields``, which form the sub-array ``further``
+    (absent when there are none)."""
     return np.dtype([*_BASE, ("further", "<f8", (further_fields,))] if further_fields else _BASE)
 
 
@@ -67,7 +67,7 @@ assert descriptor_dtype(MAX_FURTHER_FIELDS).itemsize == 96 + 8 * MAX_FURTHER_FIE
 
 
 def not_held(first: int, count: int, record: np.dtype[np.void]) -> npt.NDArray[np.void]:
-    """Descriptors of frames of which nothing but the sequence is known."""
+    """Returns descriptors of frames of which only the sequence is known."""
     records = np.zeros(count, record)
     records["sequence"] = np.arange(first, first + count)
     records["frame_id"], records["position"], records["flags"] = -1, NO_POSITION, FRAME_NOT_HELD

@@ -1,5 +1,5 @@
-"""One field of a JSON body at a time: the value as the protocol wants it, or a ``ProtocolError`` that names
-the field. Every length is bounded."""
+"""Reads single fields of a JSON body: each function returns the checked value, or raises a ``ProtocolError``
+that names the field. Every length is bounded."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def one_of(body: dict[str, Any], key: str, values: tuple[str, ...]) -> Any:
 
 
 def ranges(body: dict[str, Any], key: str, most: int, *, below: int) -> tuple[tuple[int, int], ...]:
-    """A list of at most ``most`` pairs [first, last], both included, ascending and apart, all ``below`` a
-    number."""
+    """Returns a list of at most ``most`` pairs [first, last], both included, ascending and disjoint, all
+    ``below`` a number."""
     value = body.get(key)
     expected = f"at most {most} pairs of ascending integers from 0 to {below - 1}"
     if not isinstance(value, list) or len(value) > most:

@@ -1,5 +1,5 @@
-"""Free slots of a ring or of the staging area, as numbers in one array: taken and given back in batches, no
-Python object a slot."""
+"""The free slots of a ring or of the staging area, as numbers in one array: taken and returned in batches,
+without a Python object for each."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 class FreeSlots:
-    """A queue of at most ``slot_count`` different slots: what was given back first is taken first, so that
-    neighbours stay together. Not synchronized."""
+    """A queue of at most ``slot_count`` different slots: the slot that was given back first is taken first,
+    so that neighbours stay together. Not synchronized."""
 
     def __init__(self, slot_count: int, slots: npt.ArrayLike | None = None) -> None:
-        """``slots``: which are free; None for all of them."""
+        """``slots``: the free ones; None for all of them."""
         self._queue = np.arange(slot_count, dtype=np.int64)
         self._first = 0
         self._free = slot_count
@@ -29,12 +29,12 @@ class FreeSlots:
         return self._free
 
     def __iter__(self) -> Iterator[int]:
-        """In the order in which they will be taken."""
+        """Yields the free slots in the order in which they will be taken."""
         order = (self._first + np.arange(self._free)) % max(1, self._queue.size)
         yield from self._queue[order].tolist()
 
     def take_one(self) -> int:
-        """The next one; there must be one."""
+        """Takes the next slot; there must be one."""
         assert self._free, "asked for only where there is one"
         slot: int = self._queue.item(self._first)
         self._first += 1
@@ -44,7 +44,7 @@ class FreeSlots:
         return slot
 
     def take(self, most: int) -> npt.NDArray[np.int64]:
-        """The next ones, as many as there are, at most ``most``; an array of the caller's own."""
+        """Takes the next slots, all that are free but at most ``most``; returns a new array."""
         count = min(most, self._free)
         end = self._first + count
         if end <= self._queue.size:
@@ -56,11 +56,11 @@ class FreeSlots:
         return slots
 
     def give_back(self, slots: npt.NDArray[np.integer]) -> None:
-        """Behind those that are free already."""
+        """Puts slots back, to be taken after all free ones."""
         self._put((self._first + self._free) % max(1, self._queue.size), slots)
 
     def give_back_first(self, slots: npt.NDArray[np.integer]) -> None:
-        """Before those that are free already: they were taken and not used."""
+        """Puts slots back that were taken and not used, to be taken before all free ones."""
         self._first = (self._first - slots.size) % max(1, self._queue.size)
         self._put(self._first, slots)
 

@@ -1,5 +1,5 @@
-"""The ring handover's two records (request and answer on the Unix socket) as bytes; PROTOCOL.md draws them.
-No I/O."""
+"""The two records of the ring handover (request and answer on the Unix socket) as bytes; PROTOCOL.md draws
+them. No I/O."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def encode_request(session: int, token_hex: str) -> bytes:
 
 
 def decode_request(data: bytes) -> tuple[int, str]:
-    """(session, token in hex). Raises ``VersionError``, ``ProtocolError``."""
+    """Returns (session, token in hex). Raises ``VersionError``, ``ProtocolError``."""
     _check_version(data)
     if len(data) != REQUEST.size or data[:8] != REQUEST.pack(MAGIC, VERSION, 0, 0, b"")[:8]:
         raise ProtocolError(
@@ -35,7 +35,8 @@ def encode_answer(status: int, ring_bytes: int) -> bytes:
 
 
 def decode_answer(data: bytes) -> int:
-    """The ring's size in bytes. ``VersionError``, ``ProtocolError`` when refused or malformed."""
+    """Returns the ring's size in bytes. Raises ``VersionError``, ``ProtocolError`` when refused or
+    malformed."""
     _check_version(data)
     if len(data) != ANSWER.size or data[:6] != ANSWER.pack(MAGIC, VERSION, 0, 0)[:6]:
         raise ProtocolError(
@@ -54,7 +55,7 @@ def decode_answer(data: bytes) -> int:
 
 
 def _check_version(data: bytes) -> None:
-    """Magic and version keep their places in every version."""
+    """Raises ``VersionError`` for another version: magic and version keep their places in every version."""
     version = int.from_bytes(data[4:6], "little")
     if len(data) >= 6 and data[:4] == MAGIC and version != VERSION:
         raise VersionError(

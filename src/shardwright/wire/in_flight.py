@@ -1,5 +1,5 @@
-"""Credit: which frames are still on their way, by sequence, and where their pixels are. The same bookkeeping
-on both sides; its cost is per batch and range, not per frame."""
+"""The accounting of credit: which frames are in flight, by sequence, and where their pixels are. The same on
+both sides; its cost is per batch and range, not per frame."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from shardwright.model.errors import ProtocolError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-NO_SLOT = 2**32 - 1  # of a frame without pixels, which is only told of
+NO_SLOT = 2**32 - 1  # of a frame without pixels, which is only reported
 
 
 @dataclass
 class Batch:
-    """Frame ``first + i`` sits in ``slots[i]`` (or ``NO_SLOT``) while ``live[i]``."""
+    """A run of frames: frame ``first + i`` is in ``slots[i]`` (or ``NO_SLOT``) while ``live[i]``."""
 
     first: int
     slots: npt.NDArray[np.uint32]
     live: npt.NDArray[np.bool_]
     remaining: int
-    # what goes with these frames (received message parts, a ring, their descriptors), dropped when the last
-    # of them is released
+    # the owner of these frames' memory (received message parts, a ring, their descriptors), dropped when the
+    # last of them is released
     keep: Any
 
     @property
@@ -36,13 +36,13 @@ class Batch:
         return self.first + len(self.slots)
 
     def window(self, first: int, last: int) -> slice:
-        """Which of these rows are frames ``first`` to ``last``; empty when none are."""
+        """Returns the slice of its rows for frames ``first`` to ``last``; empty when there are none."""
         return slice(max(first, self.first) - self.first, max(0, min(last + 1, self.stop) - self.first))
 
 
 class InFlight:
-    """Frames on their way. Batches enter in any order, each one run of sequences that no other holds; frames
-    leave in any order."""
+    """The frames in flight. Batches enter in any order, each a run of sequences that no other batch has;
+    frames leave in any order."""
 
     def __init__(self) -> None:
         self._firsts: list[int] = []
@@ -50,7 +50,7 @@ class InFlight:
         self.frames = 0
 
     def add(self, first: int, slots: npt.NDArray[np.uint32], keep: Any = None) -> None:
-        """Frame ``first + i`` sits in ``slots[i]``."""
+        """Adds a batch: frame ``first + i`` is in ``slots[i]``."""
         place = bisect_right(self._firsts, first)
         assert place == 0 or self._batches[place - 1].stop <= first, "a sequence is in flight once"
         assert place == len(self._firsts) or first + len(slots) <= self._firsts[place], (
@@ -61,8 +61,8 @@ class InFlight:
         self.frames += len(slots)
 
     def put_back(self, first: int, last: int, keep_of: Callable[[int, int], Any]) -> None:
-        """Frames that are not in flight, from now on without pixels; ``keep_of(first, count)`` makes what
-        goes with those that no batch knows."""
+        """Puts frames that are not in flight back, without pixels. ``keep_of(first, count)`` makes the
+        ``keep`` of those that no batch has."""
         wanted = first
         for batch in self.overlapping(first, last):
             self._put_back_unknown(wanted, batch.first - 1, keep_of)
@@ -80,15 +80,15 @@ class InFlight:
             self.add(first, np.full(count, NO_SLOT, np.uint32), keep_of(first, count))
 
     def holds(self, keep: object) -> bool:
-        """Whether a frame that ``keep`` goes with is still on its way."""
+        """Returns whether a frame with this ``keep`` is still in flight."""
         return any(batch.keep is keep for batch in self._batches)
 
     def overlapping(self, first: int, last: int) -> list[Batch]:
-        """The batches that hold or held some of these frames, in order."""
+        """Returns the batches that hold or held some of these frames, in order."""
         return [batch for batch in self._batches if batch.stop > first and batch.first <= last]
 
     def gone(self, first: int, last: int) -> npt.NDArray[np.int64]:
-        """Which of these frames are not in flight."""
+        """Returns those of these frames that are not in flight."""
         absent = np.ones(last + 1 - first, np.bool_)
         for batch in self.overlapping(first, last):
             window = batch.window(first, last)
@@ -97,12 +97,12 @@ class InFlight:
         return first + np.flatnonzero(absent)
 
     def ranges(self) -> list[tuple[int, int]]:
-        """The frames on their way as sorted (first, last) ranges, both included."""
+        """Returns the frames in flight as sorted (first, last) ranges, both included."""
         live = [batch.first + np.flatnonzero(batch.live) for batch in self._batches]
         return ranges_of(np.concatenate(live)) if live else []
 
     def release_known(self, first: int, last: int) -> npt.NDArray[np.uint32]:
-        """The slots of those frames from ``first`` to ``last`` that are in flight."""
+        """Releases those frames from ``first`` to ``last`` that are in flight; returns their slots."""
         place = max(0, bisect_right(self._firsts, first) - 1)
         slots: list[npt.NDArray[np.uint32]] = []
         while place < len(self._batches) and self._batches[place].first <= last:
@@ -120,11 +120,12 @@ class InFlight:
         return np.concatenate(slots) if slots else np.zeros(0, np.uint32)
 
     def release_ranges(self, ranges: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
-        """The slots of the frames in int64[n, 2] (first, last) pairs, in the order of the frames.
-        ``ProtocolError``, and nothing is released, when one of them is not in flight or is named twice."""
+        """Releases the frames in int64[n, 2] (first, last) pairs; returns their slots in the order of the
+        frames. Raises ``ProtocolError``, with nothing released, when one of them is not in flight or is named
+        twice."""
         ordered = ranges[np.argsort(ranges[:, 0])]
         apart = (ordered[1:, 0] > ordered[:-1, 1]).all() if len(ordered) else True
-        # else they are not even expanded
+        # otherwise they are not expanded at all
         if apart and int((ordered[:, 1] - ordered[:, 0] + 1).sum()) <= self.frames:
             sequences = sequences_in(ordered)
             if self.all_in_flight(sequences):
@@ -135,7 +136,7 @@ class InFlight:
         )
 
     def all_in_flight(self, sequences: npt.NDArray[np.int64]) -> bool:
-        """Whether each of ``sequences`` (sorted, different) is in flight."""
+        """Returns whether each of ``sequences`` (sorted, different) is in flight."""
         found, place = (
             0,
             max(0, bisect_right(self._firsts, int(sequences[0])) - 1)
@@ -150,8 +151,8 @@ class InFlight:
         return found == len(sequences)
 
     def release_all(self, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
-        """The slots of those of ``sequences`` (sorted, different) that are in flight. Costs what the batches
-        do that they are in, not the frames."""
+        """Releases those of ``sequences`` (sorted, different) that are in flight; returns their slots. The
+        cost is per batch, not per frame."""
         slots: list[npt.NDArray[np.uint32]] = []
         place = (
             max(0, bisect_right(self._firsts, int(sequences[0])) - 1)
@@ -175,7 +176,7 @@ class InFlight:
 
 
 def runs_of(sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Sorted sequences without repeats -> int64[n, 2] of (first, last), both included."""
+    """Returns int64[n, 2] of (first, last), both included, for sorted sequences without repeats."""
     if len(sequences) == 0:
         return np.zeros((0, 2), np.int64)
     breaks = np.flatnonzero(np.diff(sequences) != 1)
@@ -186,7 +187,7 @@ def runs_of(sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def sequences_in(runs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The inverse of ``runs_of``: every sequence in int64[n, 2] ranges, in their order."""
+    """Returns every sequence in int64[n, 2] ranges, in their order: the inverse of ``runs_of``."""
     counts = runs[:, 1] - runs[:, 0] + 1
     ends = np.cumsum(counts)
     sequences: npt.NDArray[np.int64] = np.arange(int(ends[-1]) if len(runs) else 0) + np.repeat(
@@ -196,12 +197,12 @@ def sequences_in(runs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def ranges_of(sequences: npt.NDArray[Any]) -> list[tuple[int, int]]:
-    """Sequences in any order, without repeats -> sorted (first, last) ranges, both included."""
+    """Returns sorted (first, last) ranges, both included, for sequences in any order, without repeats."""
     return [(first, last) for first, last in runs_of(np.sort(sequences.astype(np.int64))).tolist()]
 
 
 def without(whole: tuple[int, int], *holes: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """``whole`` (first, last) less everything in the lists of ranges ``holes``."""
+    """Returns the range ``whole`` (first, last) without the lists of ranges ``holes``."""
     left, start = [], whole[0]
     for first, last in sorted(hole for some in holes for hole in some):
         if start < first:
@@ -213,7 +214,7 @@ def without(whole: tuple[int, int], *holes: list[tuple[int, int]]) -> list[tuple
 
 
 def at_most(ranges: list[tuple[int, int]], most: int) -> list[tuple[int, int]]:
-    """``ranges`` (sorted, apart) closed up over the smallest gaps until there are no more than ``most``."""
+    """Joins ``ranges`` (sorted, disjoint) over the smallest gaps until there are no more than ``most``."""
     if len(ranges) <= most:
         return ranges
     gaps = np.array([later[0] - earlier[1] for earlier, later in itertools.pairwise(ranges)])

@@ -2,11 +2,11 @@
 and czmq write and read.
 
     NAME.key           curve
-                           public-key = "40 characters of Z85"        may be given to everybody
+                           public-key = "40 characters of Z85"        may be public
     NAME.key_secret    the same, and below it
                            secret-key = "40 characters of Z85"        mode 0600, never leaves its computer
 
-Other lines are not looked at. Every refusal is a ``ConfigError`` that names the file, never what is in it.
+Other lines are ignored. Every refusal is a ``ConfigError`` that names the file, never its content.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _PERMISSIONS_ARE_POSIX = os.name == "posix"
 
 
 def read_public_key(path: Path) -> bytes:
-    """The public key in ``path``, as Z85. Raises ``ConfigError``, also for a file that anybody may write to:
-    it says who is let in."""
+    """Returns the public key in ``path``, as Z85. Raises ``ConfigError``, also for a file that others may
+    write to: it decides who gets access."""
     text, mode = _read(path)
     key = _key(text, path, "public-key", f"a file NAME{PUBLIC_SUFFIX}")
     _check_mode(path, mode, 0o002, "one that others cannot write to", "o-w")
@@ -40,7 +40,8 @@ def read_public_key(path: Path) -> bytes:
 
 
 def read_secret_key(path: Path) -> bytes:
-    """The secret key in ``path``, as Z85. Raises ``ConfigError``, also for a file that others may read."""
+    """Returns the secret key in ``path``, as Z85. Raises ``ConfigError``, also for a file that others may
+    read."""
     text, mode = _read(path)
     if _field(text, "secret-key") is None and _field(text, "public-key") is not None:
         expected = f"the secret one, {path.stem}{SECRET_SUFFIX}, that `shardwright keygen` made with it"
@@ -50,8 +51,8 @@ def read_secret_key(path: Path) -> bytes:
 
 
 def write_key_pair(folder: Path, name: str, public: bytes, secret: bytes) -> tuple[Path, Path]:
-    """Writes both files and returns their paths. Raises ``OutputExistsError`` rather than replace one,
-    ``ConfigError`` where it cannot write."""
+    """Writes both files and returns their paths. Raises ``OutputExistsError`` if one exists, ``ConfigError``
+    if it cannot write."""
     stem = checked_name(name)
     public_path, secret_path = folder / (stem + PUBLIC_SUFFIX), folder / (stem + SECRET_SUFFIX)
     public_line, secret_line = (
@@ -76,7 +77,7 @@ def write_key_pair(folder: Path, name: str, public: bytes, secret: bytes) -> tup
 
 
 def _is_key(key: str) -> bool:
-    """Whether these characters stand for 32 bytes (ZeroMQ RFC 32)."""
+    """Returns whether these characters encode 32 bytes (ZeroMQ RFC 32)."""
     digits = [_Z85.find(character) for character in key]
     groups = (digits[i : i + 5] for i in range(0, KEY_CHARACTERS, 5))
     return (
@@ -87,9 +88,9 @@ def _is_key(key: str) -> bool:
 
 
 def _read(path: Path) -> tuple[str, int]:
-    """Its text and its mode."""
+    """Returns the file's text and mode."""
     try:
-        if not path.is_file():  # a pipe would wait for whoever writes into it
+        if not path.is_file():  # opening a pipe would wait for a writer
             raise ConfigError(
                 f"cannot read the key file {path}",
                 got="another kind of file" if path.exists() else "no such file",
@@ -143,7 +144,7 @@ def _write(path: Path, text: str, mode: int) -> None:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
     except BaseException as error:
-        path.unlink()  # half a key is of no use, and would be in the way of another try
+        path.unlink()  # half a key is of no use, and would block another try
         if isinstance(error, OSError):
             raise ConfigError(f"cannot write the key file {path}", got=error.strerror) from None
         raise

@@ -1,8 +1,8 @@
 """Messages as bytes: encode and decode, strictly checked and bounded, without I/O. PROTOCOL.md draws every
 byte.
 
-A message is a list of parts: header, body, pixels. ``decode_*`` raise ``ProtocolError`` (``VersionError``)
-and nothing else, whatever the bytes are.
+A message is a list of parts: header, body, pixels. For any bytes, ``decode_*`` raise only ``ProtocolError``
+(``VersionError``).
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ assert (HEADER.size, BATCH_PRELUDE.size, ACK_RANGE.itemsize) == (48, 16, 24), "P
 
 CONNECTION = 0  # the session number of messages that concern the whole connection
 MAX_POSITION = 2**48 - 1
-MAX_CONTROL_BYTES = 1 << 20  # of any JSON body this side is ready to parse, whatever the peer announces
+MAX_CONTROL_BYTES = 1 << 20  # of any JSON body that this side parses, whatever the peer announces
 MAX_BATCH_FRAMES = 1 << 16
-# frames without pixels that may be on their way at once: they need no credit, so they need a bound of their
-# own
+# the most frames without pixels in flight at once: they need no credit, so they need their own bound
 MAX_TOLD_FRAMES = 1 << 16
 DTYPE_NAMES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -59,7 +58,7 @@ class Kind(IntEnum):
 
 
 class Level(IntEnum):
-    """What an ACK range says about its frames."""
+    """The acknowledgement that an ACK range gives for its frames."""
 
     RELEASED = 1
     STORED = 2
@@ -92,8 +91,8 @@ class Header:
 
 
 def decode_header(data: Buffer) -> Header:
-    """The header in ``data``. ``VersionError`` for another version, ``ProtocolError`` for anything that is no
-    header."""
+    """Returns the header in ``data``. Raises ``VersionError`` for another version, ``ProtocolError`` for
+    anything that is no header."""
     if len(data) < 8 or bytes(data[:4]) != MAGIC:
         raise ProtocolError(
             "not a shardwright message",
@@ -123,7 +122,7 @@ def decode_header(data: Buffer) -> Header:
 
 
 def _check_shape_of_message(header: Header) -> None:
-    """What the header alone decides: counts and parts that fit the kind."""
+    """Checks what the header alone decides: counts and parts must fit the kind."""
     kind = header.kind
     if kind is Kind.FRAMES:
         good = 1 <= header.count <= MAX_BATCH_FRAMES and 1 <= header.parts <= 1 + header.count
@@ -147,15 +146,15 @@ def _check_shape_of_message(header: Header) -> None:
 
 
 def _descriptor_bytes(header: Header) -> int | None:
-    """Of each record in a FRAMES body: 96, and 8 for each of the array's further fields, whose number the
-    session knows; None if it is no record."""
+    """Returns the size of each record in a FRAMES body: 96 bytes, and 8 for each of the array's further
+    fields (their number is checked later); None if it is no record's size."""
     each, rest = divmod(header.body_bytes - BATCH_PRELUDE.size, header.count)
     further, odd = divmod(each - DESCRIPTOR.itemsize, 8)
     return each if rest == 0 and odd == 0 and 0 <= further <= MAX_FURTHER_FIELDS else None
 
 
 def check_parts(header: Header, sizes: list[int]) -> None:
-    """``sizes``: bytes of each part after the header. Raises when they are not what the header says."""
+    """Raises ``ProtocolError`` unless the parts fit the header. ``sizes``: bytes of each part after it."""
     body_bytes, payload_bytes = (sizes[0] if sizes else 0), sum(sizes[1:])
     came = (len(sizes), body_bytes, payload_bytes)
     if came != (header.parts, header.body_bytes, header.payload_bytes):
@@ -176,15 +175,15 @@ class Counter:
         self._received = 0
 
     def control(self, kind: Kind, body: dict[str, Any] | None = None) -> Parts:
-        """A message with a JSON body, or with none."""
+        """Returns a message with a JSON body, or with none."""
         parts = [] if body is None else [encode_control(body)]
         return self.message(kind, parts)
 
     def message(
         self, kind: Kind, parts: Parts, *, count: int = 0, pixel_parts: int = 0, payload_bytes: int = 0
     ) -> Parts:
-        """Header and ``parts``; the caller appends ``pixel_parts`` parts of ``payload_bytes`` in all by
-        itself, uncopied."""
+        """Returns the header and ``parts``; the caller appends ``pixel_parts`` parts of ``payload_bytes`` in
+        all, without copying."""
         body_bytes = len(parts[0]) if parts else 0
         header = Header(
             kind, self.session, self._sent, count, len(parts) + pixel_parts, body_bytes, payload_bytes
@@ -193,7 +192,7 @@ class Counter:
         return [header.pack(), *parts]
 
     def accept(self, header: Header) -> None:
-        """Raises ``ProtocolError`` unless ``header`` is the very next message of this session."""
+        """Raises ``ProtocolError`` unless ``header`` is of the next message of this session."""
         if header.sequence != self._received:
             raise ProtocolError(
                 "messages are missing or repeated", expected=f"message {self._received}", got=header.sequence
@@ -214,7 +213,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def decode_control(data: Buffer) -> dict[str, Any]:
-    """One JSON object. ``ProtocolError`` for anything else."""
+    """Returns one JSON object. Raises ``ProtocolError`` for anything else."""
     expected = f"one object of at most {MAX_CONTROL_BYTES} bytes"
     if len(data) > MAX_CONTROL_BYTES:
         raise ProtocolError("a control body that is too long", expected=expected, got=f"{len(data)} bytes")
@@ -246,8 +245,9 @@ class Batch:
 
 
 def decode_batch(header: Header, body: Buffer, further_fields: int = 0) -> Batch:
-    """``body`` has ``header.body_bytes`` bytes (see ``check_parts``). Checks the prelude's coding and that
-    each record has as many further fields as the array; the caller compares the rest with its spec."""
+    """Decodes a FRAMES body of ``header.body_bytes`` bytes (see ``check_parts``). Checks the prelude's coding
+    and that each record has as many further fields as the array; the caller compares the rest with its
+    spec."""
     record = descriptor_dtype(further_fields)
     if _descriptor_bytes(header) != record.itemsize:
         expected = f"{record.itemsize} bytes a frame, for {further_fields} frame_fields"
@@ -268,7 +268,7 @@ def decode_batch(header: Header, body: Buffer, further_fields: int = 0) -> Batch
 
 
 def ack_ranges(level: Level, ranges: npt.ArrayLike) -> npt.NDArray[np.void]:
-    """ACK_RANGE[n] of one level from (first, last) pairs, int64[n, 2]."""
+    """Returns ACK_RANGE[n] of one level from (first, last) pairs, int64[n, 2]."""
     pairs = np.asarray(ranges, np.int64).reshape(-1, 2)
     acks = np.zeros(len(pairs), ACK_RANGE)
     acks["level"], acks["first"], acks["last"] = level, pairs[:, 0], pairs[:, 1]
@@ -280,7 +280,8 @@ def encode_ranges(ranges: list[tuple[Level, int, int]]) -> bytes:
 
 
 def decode_acks(body: Buffer) -> npt.NDArray[np.void]:
-    """ACK_RANGE[n], first and last both included, each with first <= last."""
+    """Returns ACK_RANGE[n], first and last both included, each with first <= last. Raises
+    ``ProtocolError``."""
     acks: npt.NDArray[np.void] = np.frombuffer(body, ACK_RANGE)
     wrong = (
         (acks["level"] < Level.RELEASED)

@@ -1,4 +1,4 @@
-"""Per-frame metadata as users give it: a mapping of known names to numbers, checked once where it enters."""
+"""Checks per-frame metadata from users: a mapping of known names to numbers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def checked_metadata(
     metadata: Mapping[str, float], fields: Sequence[str] = METADATA_FIELDS
 ) -> dict[str, float]:
-    """``metadata`` as floats; ``fields`` are an array's ``metadata_fields``. ``MetadataError`` for another
-    name or a value that is no number."""
+    """Returns ``metadata`` as floats; ``fields`` are an array's ``metadata_fields``. Raises ``MetadataError``
+    for another name or a value that is no number."""
     values = {}
     for name, value in metadata.items():
         _check_name(name, fields)
@@ -36,7 +36,7 @@ def checked_metadata(
 def checked_columns(
     metadata: Mapping[str, npt.ArrayLike], count: int, fields: Sequence[str] = METADATA_FIELDS
 ) -> dict[str, npt.NDArray[np.float64]]:
-    """As ``checked_metadata``, of ``count`` frames: each value one number for all of them, or one for
+    """As ``checked_metadata``, for ``count`` frames: each value is one number for all of them, or one for
     each."""
     columns = {}
     for name, values in metadata.items():

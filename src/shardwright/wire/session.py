@@ -1,8 +1,8 @@
-"""The session tables: for each side, what every event means in every state. Pure data and one lookup; a test
-holds each pair to exactly one row.
+"""The session tables: for each side, the meaning of every event in every state. Pure data and one lookup; a
+test checks that each pair has exactly one row.
 
 Accept: act on the event. Ignore: it is stale or repeated, drop it. Refuse: the peer broke the protocol;
-answer ERROR, the session is over for it.
+answer ERROR and end its session.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def rows_for(table: tuple[Row[S, E], ...], state: S, event: E) -> list[Row[S, E]
 
 
 def step(table: tuple[Row[S, E], ...], state: S, event: E) -> tuple[Verdict, S]:
-    """What to do about ``event`` in ``state``, and the state that follows."""
+    """Returns the verdict for ``event`` in ``state``, and the next state."""
     (row,) = rows_for(table, state, event)
     return row.verdict, state if row.then is None else row.then
 
@@ -44,10 +44,10 @@ def step(table: tuple[Row[S, E], ...], state: S, event: E) -> tuple[Verdict, S]:
 class DaemonState(Enum):
     AWAIT_RING = "await_ring"  # OPENED with shared memory, the client has not fetched the ring
     RUNNING = "running"
-    FINISHING = "finishing"  # the client said FINISH; the acquisition is being sealed, a receipt will follow
+    FINISHING = "finishing"  # the client sent FINISH; the acquisition is being sealed, a receipt will follow
     # the client vanished, or the daemon found the acquisition on disk: open, waiting for a client
     DETACHED = "detached"
-    # the daemon ended it (client left, protocol error, stop, failure); what arrived is being sealed
+    # the daemon ended it (client left, protocol error, stop, failure); received frames are being sealed
     DRAINING = "draining"
     ENDED = "ended"
 
@@ -59,10 +59,10 @@ class DaemonEvent(Enum):
     FINISH = "finish"
     UNEXPECTED = "unexpected"  # a message of a kind that only the daemon sends
     VIOLATION = "violation"  # a message that is wrong in itself: sequence, lengths, descriptors
-    CLIENT_LEFT = "client_left"  # it said so, or broke the protocol of its connection
-    LINK_LOST = "link_lost"  # it vanished without a word
+    CLIENT_LEFT = "client_left"  # it announced that, or broke the protocol of its connection
+    LINK_LOST = "link_lost"  # the client vanished without a message
     ATTACHED = "attached"  # a client resumed or reopened it
-    TIMED_OUT = "timed_out"  # nobody did, for as long as the daemon waits
+    TIMED_OUT = "timed_out"  # no client did within the daemon's timeout
     STOPPING = "stopping"
     FAILED = "failed"  # the acquisition itself failed
     SETTLED = "settled"  # sealed or failed, and no pixel is needed any more
@@ -100,9 +100,9 @@ DAEMON_TABLE = (
     _d(_LIVE, _DE.CLIENT_LEFT, Verdict.ACCEPT, _D.DRAINING),
     _d(_AWAY | _OVER, _DE.CLIENT_LEFT, Verdict.IGNORE, None),
     _d(_OPEN, _DE.LINK_LOST, Verdict.ACCEPT, _D.DETACHED),
-    # the receipt is kept for whoever asks
+    # the receipt is kept for a client that resumes
     _d(frozenset({_D.FINISHING}) | _AWAY | _OVER, _DE.LINK_LOST, Verdict.IGNORE, None),
-    # from its old connection, if the daemon has not yet noticed that it is dead
+    # while attached: the daemon has not noticed yet that the old connection is dead
     _d(_OPEN | _AWAY, _DE.ATTACHED, Verdict.ACCEPT, _D.AWAIT_RING),
     _d(frozenset({_D.FINISHING}) | _OVER, _DE.ATTACHED, Verdict.IGNORE, None),  # it will get the receipt
     _d(_AWAY, _DE.TIMED_OUT, Verdict.ACCEPT, _D.DRAINING),
@@ -123,7 +123,7 @@ class ClientState(Enum):
     FINISHING = "finishing"  # FINISH sent, waiting for the receipt
     DETACHED = "detached"  # the link is down; frames are kept until the acquisition is resumed
     ENDED = "ended"  # the receipt came
-    FAILED = "failed"  # a fatal error came, or the connection was given up
+    FAILED = "failed"  # a fatal error came, or reconnecting was given up
 
 
 class ClientEvent(Enum):
@@ -135,8 +135,8 @@ class ClientEvent(Enum):
     ERROR = "error"  # fatal, for this session or its connection
     UNEXPECTED = "unexpected"  # a message of a kind that only the client sends, or a second OPENED
     LINK_DOWN = "link_down"  # the connection broke, and another is being tried
-    RESUMED = "resumed"  # OPENED came for the acquisition that was asked for again
-    LOST = "lost"  # the connection is gone for good
+    RESUMED = "resumed"  # OPENED came for the acquisition that was to be resumed
+    LOST = "lost"  # the connection is lost for good
 
 
 _C, _CE = ClientState, ClientEvent
@@ -160,9 +160,9 @@ CLIENT_TABLE = (
     _c(_DOWN | _AT_END, _CE.ACK, Verdict.IGNORE, None),
     _c(_ATTACHED, _CE.LOSS, Verdict.ACCEPT, None),
     _c(_DOWN | _AT_END, _CE.LOSS, Verdict.IGNORE, None),
-    # detached: it had been sealed before the client came back
+    # detached: it had been sealed before the client reconnected
     _c(frozenset({_C.FINISHING}) | _DOWN, _CE.RECEIPT, Verdict.ACCEPT, _C.ENDED),
-    # what arrived before the failure was sealed
+    # frames that arrived before the failure were sealed
     _c(frozenset({_C.FAILED}), _CE.RECEIPT, Verdict.ACCEPT, None),
     _c(frozenset({_C.TAKING_RING, _C.RUNNING}), _CE.RECEIPT, Verdict.REFUSE, _C.FAILED),
     _c(frozenset({_C.ENDED}), _CE.RECEIPT, Verdict.IGNORE, None),
