@@ -1,5 +1,5 @@
-"""How chunks are encoded under the overload policy ``degrade``: as the array says, or faster, or not at
-all."""
+"""The levels of encoding under the overload policy ``degrade``: as the array specifies, faster, or not
+compressed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class DegradeLevel(IntEnum):
-    """Higher is faster. Whatever the level, a chunk opens by the array's own metadata."""
+    """A level of encoding; higher is faster. A chunk of any level opens by the array's own metadata."""
 
     CONFIGURED = 0
     FASTER = 1  # a faster setting of the codec

@@ -1,9 +1,9 @@
-"""An error as it is kept: its class and its words. No exception outlives the call that handles it, since its
+"""An error kept as text: its class and its message. No exception outlives the call that handles it, since its
 traceback holds every object that the call touched: a session with its ring, a batch of frames.
 
-    border   ErrorText.of(error)    whatever was raised, as text
+    border   ErrorText.of(error)    any exception, as text
     kept     in fields, queues, promises
-    border   text.to_error()        a fresh exception of the same class, for whoever must see it raised
+    border   text.to_error()        a fresh exception of the same class, for the caller
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MOST_FRAMES = 40  # of a defect's traceback
 
 @dataclass(frozen=True)
 class ErrorText:
-    """``trace``: where a defect of ours (an exception of any other class) was raised, as Python prints it."""
+    """``trace``: the traceback of a defect (an exception of any other class), as Python prints it."""
 
     kind: type[ShardwrightError]
     message: str
@@ -31,7 +31,8 @@ class ErrorText:
 
     @classmethod
     def of(cls, error: BaseException, defect: ShardwrightError | None = None) -> ErrorText:
-        """``defect``: how to tell an error that is none of ours; else as ``ShardwrightError``."""
+        """Makes the text of an exception. ``defect``: the error to report for an exception of another class
+        than ours; by default a ``ShardwrightError``."""
         told, trace = error, None
         if not isinstance(told, ShardwrightError):
             told = defect or ShardwrightError("an unexpected error", got=repr(error))
@@ -47,11 +48,11 @@ class ErrorText:
 
     @classmethod
     def from_dict(cls, facts: dict[str, Any]) -> ErrorText:
-        """The error that ``to_dict`` described; of an unknown code: a plain ``ShardwrightError``."""
+        """Returns the error that ``to_dict`` described; a plain ``ShardwrightError`` for an unknown code."""
         return cls.of(error_from_dict(facts))
 
     def to_error(self) -> ShardwrightError:
-        """A fresh exception: raise it at once, and keep it nowhere."""
+        """Returns a fresh exception, which must be raised at once and never kept."""
         return self.kind(self.message, expected=self.expected, got=self.got, hint=self.hint)
 
     def is_a(self, kind: type[ShardwrightError]) -> bool:
@@ -69,7 +70,7 @@ class ErrorText:
         return self.to_error().to_dict()
 
     def as_facts(self) -> dict[str, Any]:
-        """For an event: as ``to_dict``, and where a defect was raised (``exception``)."""
+        """Returns the facts for an event: as ``to_dict``, with the traceback of a defect (``exception``)."""
         return {**self.to_dict(), **({} if self.trace is None else {"exception": self.trace})}
 
 

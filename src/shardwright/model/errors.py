@@ -1,8 +1,8 @@
 """Every error that crosses a border of shardwright.
 
-Each class has a stable ``code``: it travels in ERROR messages of the wire protocol, in ``--json`` output and
-in logs, so that a client can rebuild the class that the daemon raised. A message says what was expected, what
-came, and what to do next.
+Each class has a stable ``code``, which is sent in ERROR messages of the wire protocol and appears in
+``--json`` output and logs, so that a client can raise the same class as the daemon. A message says what was
+expected, what came, and what to do next.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 
 class ShardwrightError(Exception):
-    """Base class. ``expected`` and ``got`` are short, printable facts; ``hint`` says what to do next."""
+    """The base class. ``expected`` and ``got`` are short, printable facts; ``hint`` says what to do next."""
 
     code: ClassVar[str] = "internal"
 
@@ -34,7 +34,8 @@ class ShardwrightError(Exception):
         return f"{text}. {self.hint}" if self.hint else text
 
     def to_dict(self) -> dict[str, str]:
-        """JSON-ready form: ``code``, ``message`` and, where known, ``expected``, ``got``, ``hint``."""
+        """Returns the JSON-ready form: ``code``, ``message`` and, if known, ``expected``, ``got``,
+        ``hint``."""
         facts = {
             "code": self.code,
             "message": self.message,
@@ -46,7 +47,7 @@ class ShardwrightError(Exception):
 
 
 class LayoutWarning(UserWarning):
-    """A layout that can be written, but that some readers or validators will not take; the message names
+    """A layout that can be written, but that some readers or validators do not accept; the message names
     them."""
 
 
@@ -63,8 +64,8 @@ class ConfigError(ShardwrightError, ValueError):
 
 
 class AddressError(ShardwrightError):
-    """A socket that cannot be bound: its address is taken, or not this machine's yet. The same configuration
-    may work a moment later."""
+    """A socket that cannot be bound: its address is taken, or not yet an address of this machine. The same
+    configuration may work a moment later."""
 
     code = "address"
 
@@ -84,13 +85,13 @@ class FrameIndexError(ShardwrightError, IndexError):
 
 
 class DuplicateFrameError(ShardwrightError, ValueError):
-    """A frame came for a place that another frame has; the one that came first is kept."""
+    """A frame came for a place that another frame has; the first one is kept."""
 
     code = "duplicate_frame"
 
 
 class MetadataError(ShardwrightError, ValueError):
-    """Per-frame metadata that the frame table has no column for."""
+    """Per-frame metadata for which the frame table has no column."""
 
     code = "metadata"
 
@@ -116,7 +117,7 @@ class OutputExistsError(ShardwrightError, FileExistsError):
 
 
 class BudgetError(ShardwrightError, MemoryError):
-    """The memory budget (or a count limit) has no room for what was asked."""
+    """The memory budget (or a count limit) has no room for the request."""
 
     code = "budget"
 
@@ -128,13 +129,13 @@ class ProtocolError(ShardwrightError):
 
 
 class VersionError(ProtocolError):
-    """The peer speaks a protocol version that this side does not."""
+    """The peer uses a protocol version that this side does not support."""
 
     code = "version"
 
 
 class AccessError(ShardwrightError, PermissionError):
-    """Client and daemon do not know each other's keys, or one of them uses keys and the other does not."""
+    """Client and daemon do not have each other's keys, or one of them uses keys and the other does not."""
 
     code = "access"
 
@@ -146,7 +147,7 @@ class SessionLostError(ShardwrightError, ConnectionError):
 
 
 class TimedOutError(ShardwrightError, TimeoutError):
-    """What was waited for did not come in time; it may still come."""
+    """An answer or event did not come in time; it may still come."""
 
     code = "timed_out"
 
@@ -158,7 +159,7 @@ class ClosedError(ShardwrightError, ValueError):
 
 
 class StorageError(ShardwrightError, OSError):
-    """The filesystem refused; the message carries the operation, the path and errno's text."""
+    """An operation of the filesystem failed; the message has the operation, the path and errno's text."""
 
     code = "storage"
 
@@ -176,8 +177,8 @@ class LockedError(ShardwrightError, BlockingIOError):
 
 
 class FencedError(ShardwrightError):
-    """Another writer (or client) has taken this acquisition over; what this one still holds must not be
-    written."""
+    """Another writer (or client) has taken this acquisition over; this one must not write what it still
+    holds."""
 
     code = "fenced"
 
@@ -189,7 +190,7 @@ class StoreGoneError(ShardwrightError):
 
 
 class StoreMovedError(StoreGoneError):
-    """The folder of a store was moved while it was recorded: what was stored is where it is now."""
+    """The folder of a store was moved while it was recorded: stored frames are in its new place."""
 
     code = "store_moved"
 
@@ -201,13 +202,13 @@ class OverloadError(ShardwrightError):
 
 
 class ResumeError(ShardwrightError):
-    """An acquisition that cannot be taken up again."""
+    """An acquisition that cannot be resumed."""
 
     code = "resume"
 
 
 class LostFramesError(ShardwrightError):
-    """Frames that were taken in could not be kept; the frame table names each and the reason."""
+    """Frames that were taken in could not be kept; the frame table lists each with the reason."""
 
     code = "lost_frames"
 
@@ -219,8 +220,7 @@ class ShardFormatError(ShardwrightError, ValueError):
 
 
 class FormatVersionError(ShardFormatError):
-    """A file that is whole, of a version of its format that this release does not read. It is left as it
-    is."""
+    """An undamaged file of a format version that this release does not read. It is left unchanged."""
 
     code = "format_version"
 
@@ -232,7 +232,7 @@ class CodecError(ShardwrightError):
 
 
 class WorkerError(ShardwrightError, RuntimeError):
-    """A thread of the pipeline died; what it held is not stored."""
+    """A thread of the pipeline died; the frames that it held are not stored."""
 
     code = "worker"
 
@@ -248,7 +248,7 @@ _BY_CODE = {cls.code: cls for cls in _all_subclasses(ShardwrightError)}
 
 
 def error_from_dict(facts: dict[str, Any]) -> ShardwrightError:
-    """The error that ``to_dict`` described; an unknown code becomes a plain ``ShardwrightError``."""
+    """Returns the error that ``to_dict`` described; a plain ``ShardwrightError`` for an unknown code."""
     cls = _BY_CODE.get(str(facts.get("code")), ShardwrightError)
     return cls(
         str(facts.get("message", "unknown error")),

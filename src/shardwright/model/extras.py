@@ -1,7 +1,7 @@
-"""The extras of this distribution: which of them brings a module, and the line that installs it.
+"""The extras of this distribution: the extra that provides a module, and the line that installs it.
 
-``pip install shardwright`` is the camera's side. What a module of the daemon's side imports is there with
-``shardwright[daemon]`` or with an extra that builds on it.
+``pip install shardwright`` is the client's side. The imports of the daemon's side need
+``shardwright[daemon]`` or an extra that builds on it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ LINUX_MODULES = frozenset({"fcntl", "grp", "pwd", "resource", "termios"})  # of 
 
 
 def install_line(extra: str) -> str:
-    """As a user types it."""
+    """Returns the command line that installs an extra."""
     return f"pip install 'shardwright[{extra}]'"
 
 
 @contextmanager
 def naming_missing_extra(what: str) -> Iterator[None]:
-    """Where an import inside fails for want of an extra, raises ``ConfigError``: ``what`` needs it, and how
-    it is installed."""
+    """A context that raises ``ConfigError`` when an import inside fails for want of an extra: that ``what``
+    needs it, and how to install it."""
     try:
         yield
     except ModuleNotFoundError as error:

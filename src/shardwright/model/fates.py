@@ -1,4 +1,4 @@
-"""What becomes of a frame, and why: the numbers that stand in frame records and in the columns ``fate`` and
+"""The final status of a frame and its reason: the numbers in frame records and in the columns ``fate`` and
 ``reason`` of the frame table."""
 
 from __future__ import annotations
@@ -22,4 +22,4 @@ class Reason(IntEnum):
     IO_ERROR = 4  # lost: its chunk could not be written, or not be read back after a disk error
     NOT_HELD = 5  # lost: not stored when the daemon died, and the client no longer had it
     ACQUISITION_FAILED = 6  # lost: given up with the acquisition
-    NOT_ACKNOWLEDGED = 7  # lost: only in the memory of a writer that died, which had promised nothing for it
+    NOT_ACKNOWLEDGED = 7  # lost: only in the memory of a writer that died, and never acknowledged

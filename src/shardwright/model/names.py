@@ -6,14 +6,14 @@ import re
 
 from .errors import InvalidNameError
 
-MAX_NAME_CHARACTERS = 1024  # of any text that is sent as a name, good or bad
+MAX_NAME_CHARACTERS = 1024  # of any text that is sent as a name, valid or not
 STORE_SUFFIX = ".ome.zarr"
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 _NAME = re.compile(NAME_PATTERN)
 
 
 def checked_name(name: str) -> str:
-    """``name`` itself if it is one plain path component, else ``InvalidNameError``."""
+    """Returns ``name`` if it is one plain path component. Raises ``InvalidNameError``."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or ".." in name:
         raise InvalidNameError(
             "not a usable name",
@@ -25,6 +25,7 @@ def checked_name(name: str) -> str:
 
 
 def store_name(name: str) -> str:
-    """The folder name of an acquisition: ``name`` with the suffix that viewers look for."""
+    """Returns the folder name of an acquisition: ``name`` with the suffix that viewers look for. Raises
+    ``InvalidNameError``."""
     name = checked_name(name)
     return name if name.endswith(".zarr") else name + STORE_SUFFIX

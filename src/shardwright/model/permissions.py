@@ -1,5 +1,5 @@
-"""What keeps a user from a file, in words: for whoever was refused with EACCES. Names of users and groups
-where the system has them."""
+"""Explains to a user why access to a file was refused (EACCES). Users and groups by name, if the system has
+names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def refusing(path: Path) -> Path:
-    """The first folder on the way to ``path`` that lets this process no further, else ``path`` itself."""
+    """Returns the first folder on the way to ``path`` that this process may not enter, else ``path``."""
     return next(
         (folder for folder in reversed(path.absolute().parents) if not os.access(folder, os.X_OK)),
         path.absolute(),
@@ -20,8 +20,8 @@ def refusing(path: Path) -> Path:
 
 
 def owners(path: Path) -> str:
-    """``/run/shardwright of shardwright:shardwright, mode 0750``; the path alone where even that cannot be
-    seen."""
+    """Returns ``/run/shardwright of shardwright:shardwright, mode 0750``; the path alone if these cannot be
+    read."""
     try:
         facts = path.stat()
     except OSError:
@@ -33,7 +33,7 @@ def owners(path: Path) -> str:
 
 
 def how_to_connect(path: Path) -> str:
-    """What lets this user connect to the Unix socket ``path``, which refused."""
+    """Returns a sentence on how this user can connect to the Unix socket ``path``, which refused."""
     closed = refusing(path)
     try:
         facts = closed.stat()

@@ -1,7 +1,8 @@
-"""What another thread is asked for: a value, or why there is none, which is kept as text (``ErrorText``).
+"""The result of a request to another thread: a value, or the reason why there is none, as text
+(``ErrorText``).
 
-In place of ``concurrent.futures.Future``, which keeps the exception with its traceback, and with that all
-that the other thread had in hand.
+It replaces ``concurrent.futures.Future``, which keeps the exception with its traceback, and so all objects
+that the other thread used.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ T = TypeVar("T")
 
 
 class Promise(Generic[T]):
-    """Thread-safe. The first of ``keep``, ``fail`` and ``cancel`` counts."""
+    """A value to come. Thread-safe. The first of ``keep``, ``fail`` and ``cancel`` counts."""
 
     def __init__(self) -> None:
         self._settled = threading.Event()
@@ -26,7 +27,8 @@ class Promise(Generic[T]):
         self._cancelled = False
 
     def keep(self, value: T) -> bool:
-        """False: nobody waits any more, and ``value`` is the caller's."""
+        """Sets the value. Returns False if the promise is settled already: ``value`` then stays the
+        caller's."""
         with self._lock:
             if self._settled.is_set():
                 return False
@@ -41,7 +43,7 @@ class Promise(Generic[T]):
                 self._settled.set()
 
     def cancel(self) -> None:
-        """Nobody waits any more, or nobody will do it. Nothing, once it is settled."""
+        """Cancels the request, from either side. Does nothing once it is settled."""
         with self._lock:
             self._cancelled = self._cancelled or not self._settled.is_set()
             self._settled.set()
@@ -53,13 +55,15 @@ class Promise(Generic[T]):
         return self._cancelled
 
     def failure(self, timeout_s: float | None = None) -> ErrorText | None:
-        """Why there is no value; waits until it is settled. Raises ``TimeoutError``."""
+        """Waits until it is settled; returns the reason why there is no value, or None. Raises
+        ``TimeoutError``."""
         if not self._settled.wait(timeout_s):
             raise TimeoutError
         return self._failure
 
     def result(self, timeout_s: float | None = None) -> T:
-        """The value; waits for it. Raises ``TimeoutError``, or a fresh error that says why there is none."""
+        """Waits for the value and returns it. Raises ``TimeoutError``, or a fresh error with the reason why
+        there is none."""
         if (failure := self.failure(timeout_s)) is not None:
             raise failure.to_error()
         assert self._value, "nobody asks for what was cancelled"

@@ -1,4 +1,4 @@
-"""What a writer hands back when an acquisition has ended."""
+"""The receipt that a writer returns when an acquisition has ended."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-# than protocol version 1
+# fields that are newer than protocol version 1
 _LATER = ("frames_faster", "frames_uncompressed", "chunks_faster", "chunks_uncompressed")
 
 _TROUBLE = ("frames_missing", "frames_duplicate", "frames_late", "frames_dropped", "frames_lost")
@@ -14,19 +14,19 @@ _TROUBLE = ("frames_missing", "frames_duplicate", "frames_late", "frames_dropped
 
 @dataclass(frozen=True)
 class Receipt:
-    """Exact account of one acquisition.
+    """The exact account of one acquisition.
 
-    ``frames_received`` counts every frame the writer was told of; each is then *stored* (in its chunk),
-    *duplicate* (its place was taken), *late* (its place had been closed), *dropped* (the camera's side had no
-    credit, and the policy is to drop) or *lost* (taken in, but an error kept it from the disk).
+    ``frames_received`` counts every frame that the writer was told of; each is then *stored* (in its chunk),
+    *duplicate* (its place was taken), *late* (its place had been closed), *dropped* (the client had no
+    credit, and the policy is to drop) or *lost* (taken in, but not stored because of an error).
     ``frames_missing`` counts the places inside the final array that hold fill value because no frame came or
-    was kept. Until the end of the acquisition, only places before its newest frame's. ``frames_durable`` are
+    was kept; until the end of the acquisition, only places before its newest frame's. ``frames_durable`` are
     the stored frames that are synced. Bytes: ``bytes_raw`` of the stored frames, ``bytes_stored`` of the
     encoded chunks and indexes.
 
-    Under the overload policy ``degrade``, of the stored frames and their chunks, as far as the process that
-    tells has written them: ``..._faster`` with a faster setting than the array's, ``..._uncompressed`` not
-    compressed at all. A frame counts once, by the fastest of its chunks.
+    Under the overload policy ``degrade``, ``..._faster`` counts the stored frames and chunks that were
+    written with a faster setting than the array's, ``..._uncompressed`` those without compression; only those
+    written by the reporting process. A frame counts once, by the fastest of its chunks.
     """
 
     path: str
@@ -48,13 +48,13 @@ class Receipt:
 
     @property
     def ratio(self) -> float:
-        """Raw bytes per stored byte; 0 when nothing was stored."""
+        """The number of raw bytes per stored byte; 0 when nothing was stored."""
         return self.bytes_raw / self.bytes_stored if self.bytes_stored else 0.0
 
     @property
     def trouble(self) -> dict[str, int]:
-        """The counts of frames that are not stored and of places without one, those that are not 0: empty
-        where every frame is in its place."""
+        """The nonzero counts of frames that are not stored and of places without a frame: empty if every
+        frame is in its place."""
         return {name: count for name in _TROUBLE if (count := getattr(self, name))}
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,8 +65,8 @@ class Receipt:
 
     @classmethod
     def from_dict(cls, facts: dict[str, Any]) -> Receipt:
-        """Raises ``KeyError`` when a field is missing but for ``_LATER``; unknown fields are ignored (a newer
-        daemon may send more)."""
+        """Makes a receipt from ``to_dict``'s facts. Raises ``KeyError`` when a field other than ``_LATER`` is
+        missing; unknown fields are ignored (a newer daemon may send more)."""
         counts = {
             f.name: int(facts.get(f.name, 0) if f.name in _LATER else facts[f.name])
             for f in fields(cls)

@@ -1,5 +1,4 @@
-"""Every file that shardwright reads back says which version of its format it has. Of one that this release
-does not know nothing is believed."""
+"""Checks the format version that every file of shardwright has. A file of an unknown version is refused."""
 
 from __future__ import annotations
 
@@ -12,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def check_version(found: object, known: int, path: Path | str) -> None:
-    """Raises ``FormatVersionError`` unless ``found``, as it stands in ``path``, is the version that is known,
-    or one before it."""
+    """Raises ``FormatVersionError`` unless ``found``, the version in ``path``, is the newest ``known``
+    version or an earlier one."""
     if isinstance(found, bool) or not isinstance(found, int) or not 1 <= found <= known:
         raise FormatVersionError(
             f"{path} is of another version of its format",

@@ -1,4 +1,4 @@
-"""How far an acquisition is safe, as its user sees it."""
+"""The watermark of an acquisition: how many of its frames are safe."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Watermark:
-    """Frames counted without holes from the first: ``stored`` survive a kill of the writer, ``durable`` a
-    power cut.
+    """Numbers of frames, counted without a hole from the first: ``stored`` ones survive a kill of the writer,
+    ``durable`` ones a power cut.
 
-    A frame that was counted as duplicate, late, dropped or lost is settled and holds nothing up: the frame
-    table says which.
+    A frame that is duplicate, late, dropped or lost is settled and counts too: the frame table shows which.
     """
 
     stored: int
