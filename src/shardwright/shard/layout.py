@@ -1,9 +1,9 @@
 """The layout of a shard file: pure arithmetic from the chunk grid and the codec's worst case, known before
 any pixel arrives.
 
-    index at the end:    | slot 0 | slot 1 | ... | slot n-1 | room for the index |      sealed: the index
-    follows the last chunk, the tail is cut index at the start:  | index, to a page edge | slot 0 | slot 1 |
-    ... | slot n-1 |
+    index at the end:    | slot 0 | slot 1 | ... | slot n-1 | room for the index |
+                         sealed: the index follows the last chunk, the tail is cut
+    index at the start:  | index, to a page edge | slot 0 | slot 1 | ... | slot n-1 |
 
 A *layer* is the set of one slab's chunks in one shard file: they are neighbours in slot order, so that a slab
 is written as one run. Slots exist only for chunks that touch the array; chunks past its edge have an index
@@ -86,8 +86,9 @@ class PlaneChunks:
     file        int64[n]    the shard file of the group that holds the chunk
     entry       int64[n]    its index entry within a layer of that file
     slot        int64[n]    its slot within a layer of that file
-    layer_slots int64[files]  slots of one layer in each file chunk_rows, row_bytes, frame_row_bytes: the row
-    length in which the kernels copy. A chunk as wide as the frame is copied a frame at a time.
+    layer_slots int64[files]  slots of one layer in each file
+    chunk_rows, row_bytes, frame_row_bytes: the rows in which the kernels copy. A chunk as wide as the frame
+                is copied a frame at a time.
     """
 
     geometry: np.ndarray
