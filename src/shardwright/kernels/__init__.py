@@ -3,5 +3,5 @@ NumPy twin of each."""
 
 from .cache import choose_cache_folder
 
-# Before any kernel is declared: numba asks for the folder when it decorates.
+# Before any kernel is declared: numba reads the folder when it decorates.
 CACHE_FOLDER = choose_cache_folder()

@@ -1,9 +1,10 @@
-"""Where numba keeps compiled kernels: a private folder named after everything the machine code depends on.
+"""The folder in which numba keeps compiled kernels: private, and named after all that the machine code
+depends on.
 
-numba looks only at the file of the function itself, so a kernel would survive a change of another kernel that
-it calls. And it loads its cache with pickle, so the folder must belong to this user alone. Looked for in
-order: ``NUMBA_CACHE_DIR``, ``CACHE_DIRECTORY`` (set by systemd), ``XDG_CACHE_HOME``, ``~/.cache``. Where none
-can be had, kernels are compiled at each start.
+numba checks only the file of the function itself, so a cached kernel would stay in use after a change of
+another kernel that it calls. It loads its cache with pickle, so the folder must belong to this user alone.
+Tried in order: ``NUMBA_CACHE_DIR``, ``CACHE_DIRECTORY`` (set by systemd), ``XDG_CACHE_HOME``, ``~/.cache``.
+If none is usable, kernels are compiled at each start.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ import numba
 
 from shardwright.codecs import native, parameters
 
-COMPILED = "compiled"  # a file in the folder: every kernel of the pipeline is in it
+COMPILED = "compiled"  # a file in the folder: set once every kernel of the pipeline is cached there
 KEPT = 4  # folders of other versions; older ones are deleted
 
 
 def _version() -> str:
-    """A digest of the kernels' sources and of what else decides their machine code."""
+    """Returns a digest of the kernels' sources and of all else that decides their machine code."""
     digest = hashlib.sha256()
     for source in (*sorted(Path(__file__).parent.glob("*.py")), Path(parameters.__file__)):
         digest.update(source.read_bytes())
@@ -46,8 +47,7 @@ def _is_private(folder: Path) -> bool:
 
 
 def _delete_old(newest: Path) -> None:
-    """Folders of other versions but the last few; ``newest`` stays, whatever the clock said when it was
-    made."""
+    """Deletes folders of other versions except the last few; ``newest`` stays, whatever its time stamp."""
     others = sorted(
         set(newest.parent.glob("kernels-*")) - {newest},
         key=lambda folder: folder.stat().st_mtime,
@@ -58,8 +58,8 @@ def _delete_old(newest: Path) -> None:
 
 
 def choose_cache_folder() -> Path | None:
-    """Creates the folder and tells numba; None (and numba's own choice stays unused) where no private folder
-    can be had."""
+    """Creates the folder and sets it in numba; returns None, and kernels are not cached, if no private folder
+    is possible."""
     try:
         folder = _parent() / f"kernels-{_version()}"
         fresh = not folder.exists()
@@ -75,12 +75,13 @@ def choose_cache_folder() -> Path | None:
 
 
 def is_compiled(folder: Path | None) -> bool:
-    """Whether the kernels need only be loaded: a tenth of a second in place of half a minute."""
+    """Returns whether the kernels need only be loaded: a tenth of a second in place of half a minute."""
     return folder is not None and (folder / COMPILED).exists()
 
 
 def note_compiled(folder: Path | None) -> None:
-    """So that the next process knows. Where it cannot be noted, that one says once more that it compiles."""
+    """Marks the folder as complete for the next process. If that fails, the next one announces a compilation
+    again."""
     if folder is not None:
         with contextlib.suppress(OSError):
             (folder / COMPILED).touch()

@@ -6,9 +6,9 @@ not shrink or the compressor failed; the caller then writes the stored form over
                     (c-blosc README_CHUNK_FORMAT)
 
 A stream that does not shrink is stored with its size equal to its own length. Shuffled LZ4 blocks are split
-into one stream a byte plane (flag 0x10 not set): the low bytes of a camera are noise, which two small samples
-tell, and then only the other planes are searched. Other blocks are one stream: zstd's entropy coder gains
-from noise too, and long streams are smaller.
+into one stream per byte plane (flag 0x10 not set): the low bytes of a camera are noise, which two small
+samples detect, and then only the other planes are searched. Other blocks are one stream: zstd's entropy coder
+gains from noise too, and long streams are smaller.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ CONTEXT_LZ4, CONTEXT_LZ4HC, CONTEXT_ZSTD, CONTEXT_LENGTH = range(4)
 def compress_block(
     compressor: int, level: int, contexts: Any, source: int, count: int, to: int, capacity: int
 ) -> int:
-    """Compress one block; 0 when it did not fit ``capacity``."""
+    """Compresses one block; returns its size, 0 when it did not fit into ``capacity``."""
     if capacity <= 0:
         return 0
     if compressor == BLOSC_LZ4:
@@ -79,12 +79,12 @@ def compress_zlib(contexts: Any, source: int, count: int, to: int, capacity: int
 
 @njit(nogil=True, cache=CACHE)
 def filter_block(kind: int, typesize: int, count: int, source: int, to: int) -> int:
-    """Address of the filtered block: ``to``, or ``source`` itself when there is no filter."""
+    """Filters a block; returns the address of the result: ``to``, or ``source`` when there is no filter."""
     if kind == FILTER_SHUFFLE:
         shuffle(typesize, count, source, to)
         return to
     if kind == FILTER_BITSHUFFLE:
-        # Blosc 1 leaves a block alone whose elements are no multiple of 8.
+        # Blosc 1 does not filter a block whose number of elements is no multiple of 8.
         if (count // typesize) % 8 == 0:
             bitshuffle(typesize, count, source, to)
         else:
@@ -95,7 +95,7 @@ def filter_block(kind: int, typesize: int, count: int, source: int, to: int) -> 
 
 @njit(nogil=True, cache=CACHE)
 def gather_filtered(codec: Any, scratch: int, source: Any, start: int, count: int) -> int:
-    """Gather and filter bytes [start, start + count) of the chunk; returns the address of the result within
+    """Gathers and filters bytes [start, start + count) of the chunk; returns the address of the result within
     ``scratch``."""
     kind, typesize = codec[4], codec[5]
     if kind == FILTER_SHUFFLE and typesize == 2:
@@ -107,8 +107,8 @@ def gather_filtered(codec: Any, scratch: int, source: Any, start: int, count: in
 
 @njit(nogil=True, cache=CACHE)
 def looks_like_noise(level: int, contexts: Any, plane: int, count: int, to: int, capacity: int) -> bool:
-    """Whether LZ4 finds nothing in two samples of a byte plane: the low bytes of camera noise, in which it
-    would search in vain.
+    """Returns whether LZ4 finds nothing in two samples of a byte plane: the low bytes of camera noise, in
+    which a search would be in vain.
 
     ``to`` has room for ``capacity`` bytes that may be overwritten. Small planes are not sampled: compressing
     them costs no more.
@@ -136,8 +136,8 @@ def put_stream(
     count: int,
     split: bool,
 ) -> int:
-    """Write one stream (u32 size, bytes) at ``position``; returns the position after it, or 0 when the chunk
-    has outgrown its stored form."""
+    """Writes one stream (u32 size, bytes) at ``position``; returns the position after it, or 0 when the chunk
+    has become larger than its stored form."""
     if position + 4 >= limit:
         return 0
     written, room = 0, limit - position - 4
@@ -159,7 +159,7 @@ def compress_blosc(out: Any, address: int, codec: Any, contexts: Any, scratch: i
     chunk_bytes = source[6]
     compressor, format_number, kind, typesize, block_bytes = codec[1], codec[2], codec[4], codec[5], codec[8]
     blocks = (chunk_bytes + block_bytes - 1) // block_bytes
-    limit = chunk_bytes + BLOSC_HEADER_BYTES  # the stored form's size: beyond it compression has lost
+    limit = chunk_bytes + BLOSC_HEADER_BYTES  # the stored form's size: beyond it compression gains nothing
     split = (
         compressor == BLOSC_LZ4
         and kind == FILTER_SHUFFLE
@@ -198,8 +198,8 @@ def compress_zstd(address: int, capacity: int, level: int, contexts: Any, scratc
 def compress_gzip(
     out: Any, address: int, capacity: int, level: int, contexts: Any, scratch: int, source: Any
 ) -> int:
-    """A zlib stream (2-byte header, deflate, 4-byte Adler) is written where its deflate part starts right
-    behind the gzip header."""
+    """Writes a zlib stream (2-byte header, deflate, 4-byte Adler) so that its deflate part starts right
+    behind the gzip header, then overwrites header and Adler with gzip's header and trailer."""
     chunk_bytes = source[6]
     gather_range(source, 0, chunk_bytes, scratch)
     zlib_start = GZIP_HEADER_BYTES - 2

@@ -1,4 +1,4 @@
-"""Compressor states of one worker: made once, used by every call, freed with the worker."""
+"""The compressor states of one worker: made once, used by every call, freed with the worker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .compressed import CONTEXT_LZ4, CONTEXT_LZ4HC, CONTEXT_ZSTD
 
 
 class CompressorContexts:
-    """Owns the native states whose addresses stand in ``addresses`` (int64[4]). Belongs to one thread;
+    """Owns the native states whose addresses are in ``addresses`` (int64[4]). Belongs to one thread;
     ``close`` frees the zstd context."""
 
     def __init__(self) -> None:

@@ -1,16 +1,16 @@
-"""Half the resolution along chosen axes: each element of a level is the mean, minimum, maximum or first of a
-window of two along each of them.
+"""Halves the resolution along chosen axes: each element of a level is the mean, minimum, maximum or first of
+a window of two along each of them.
 
-The last window of an odd axis has one element, so every window has 2^k elements. What "equal" means, for the
-twin in ``reference.py`` too:
+The last window of an odd axis has one element, so every window has 2^k elements. The exact results, also of
+the twin in ``reference.py``:
 
     mean     integers: exact, half to even (numpy.rint of the exact mean; a bool counts as 0 or 1). Floats:
              summed in float64, row-major, then rounded once to the dtype; NaN where one element is NaN.
     min max  NaN where one element is NaN, as numpy.minimum and numpy.maximum.
     nearest  the window's first element, bit for bit.
 
-Fill values are values like all others. An array is handled as rows along its last axis; the rows of one
-window are found from the shape, so that no table grows with the array.
+Fill values are treated like all others. An array is processed as rows along its last axis; the rows of one
+window are computed from the shape, so that no table grows with the array.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ Array = npt.NDArray[Any]
 
 
 def halved(shape: tuple[int, ...], factors: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of the level above; ``factors`` are 1 or 2 for each axis."""
+    """Returns the shape of the level above; ``factors`` are 1 or 2 for each axis."""
     return tuple(-(-n // f) for n, f in zip(shape, factors, strict=True))
 
 
 def work_bytes(shape: tuple[int, ...], factors: tuple[int, ...], dtype: np.dtype[Any], method: Method) -> int:
-    """Memory that ``downsample`` takes for a source of this shape, beside source and target."""
+    """Returns the memory that ``downsample`` needs for a source of this shape, beside source and target."""
     out = halved(shape, factors)
     rows = 2 ** len(shape) * 8
     if method == "nearest":
@@ -49,7 +49,7 @@ def work_bytes(shape: tuple[int, ...], factors: tuple[int, ...], dtype: np.dtype
 
 
 def downsample(source: Array, target: Array, factors: tuple[int, ...], method: Method) -> None:
-    """Fill ``target`` (shape ``halved(source.shape, factors)``, the source's dtype) from ``source``; both
+    """Fills ``target`` (shape ``halved(source.shape, factors)``, the source's dtype) from ``source``; both
     contiguous, native byte order."""
     assert target.shape == halved(source.shape, factors), "the level's shape"
     assert source.dtype == target.dtype, "a level has its image's dtype"
@@ -58,7 +58,7 @@ def downsample(source: Array, target: Array, factors: tuple[int, ...], method: M
         return
     if source.dtype == np.bool_:
         source, target = source.view(np.uint8), target.view(np.uint8)
-    # numba has no half floats on a CPU; these steps are exact but for the last, the one rounding
+    # numba has no half floats on a CPU; all these steps are exact except the last, the only rounding
     if source.dtype == np.float16:
         wide = np.empty(target.shape, np.float64 if method == "mean" else np.float32)
         _reduce(source.astype(np.float32), wide, factors, method)
@@ -81,7 +81,7 @@ def _reduce(source: Array, target: Array, factors: tuple[int, ...], method: Meth
         mean_float_rows(lines, out, *axes, factors[-1], np.empty(out.shape[1], np.float64), rows)
     else:
         bias = 0
-        # as signed numbers with the middle at 0: an even shift, which moves no rounding
+        # as signed numbers with the middle at 0: an even shift, which changes no rounding
         if source.dtype == np.uint64:
             lines, out, bias = lines.view(np.int64), out.view(np.int64), _SIGN_BIT
         mean_integer_rows(lines, out, *axes, factors[-1], bias, np.empty((2, out.shape[1]), np.int64), rows)
@@ -89,7 +89,8 @@ def _reduce(source: Array, target: Array, factors: tuple[int, ...], method: Meth
 
 @njit(nogil=True, cache=CACHE)
 def window_rows(row: int, shape: Any, out_shape: Any, factors: Any, rows: Any) -> int:
-    """The source rows in the window of target row ``row``, row-major, into ``rows``; returns how many."""
+    """Writes the source rows in the window of target row ``row``, row-major, into ``rows``; returns their
+    number."""
     count, stride = 1, 1
     rows[0] = 0
     for axis in range(shape.size - 1, -1, -1):
@@ -110,8 +111,8 @@ def window_rows(row: int, shape: Any, out_shape: Any, factors: Any, rows: Any) -
 def extreme_rows(
     lines: Any, out: Any, shape: Any, out_shape: Any, factors: Any, last: int, largest: bool, rows: Any
 ) -> None:
-    """``lines`` (rows, width) to ``out``; the leading axes have ``shape``, ``out_shape`` and ``factors``, the
-    last one factor ``last``."""
+    """Reduces ``lines`` (rows, width) to ``out``; the leading axes have ``shape``, ``out_shape`` and
+    ``factors``, the last one factor ``last``."""
     width = lines.shape[1]
     for row in range(out.shape[0]):
         count = window_rows(row, shape, out_shape, factors, rows)
@@ -124,7 +125,7 @@ def extreme_rows(
                 for x in range((width - step + last - 1) // last):
                     value, best = line[x * last + step], target[x]
                     better = value > best if largest else value < best
-                    if better or value != value:  # NaN: it stays, since nothing is better than it
+                    if better or value != value:  # NaN: it stays, since no comparison with it is true
                         target[x] = value
 
 
@@ -136,7 +137,7 @@ def mean_float_rows(
     width = lines.shape[1]
     for row in range(out.shape[0]):
         count = window_rows(row, shape, out_shape, factors, rows)
-        sums[:] = -0.0  # the number that changes no other when it is added
+        sums[:] = -0.0  # adding it changes no number
         for i in range(count):
             line = lines[rows[i]]
             for x in range(out.shape[1]):
@@ -152,8 +153,8 @@ def mean_float_rows(
 def mean_integer_rows(
     lines: Any, out: Any, shape: Any, out_shape: Any, factors: Any, last: int, bias: int, sums: Any, rows: Any
 ) -> None:
-    """As ``extreme_rows``; ``sums`` int64[2, width of out]: of the elements' quotients by the window's size,
-    and of their remainders. Never overflows."""
+    """As ``extreme_rows``; ``sums`` int64[2, width of out]: sums of the elements' quotients by the window's
+    size, and of their remainders. Never overflows."""
     width = lines.shape[1]
     quotients, remainders = sums[0], sums[1]
     for row in range(out.shape[0]):
@@ -173,7 +174,7 @@ def mean_integer_rows(
                 remainders[x] += (a & mask) + (b & mask)
             shift = np.int64(bits)
             mask = (np.int64(1) << shift) - np.int64(1)
-            # no second element: all of a kept axis, or the last of an odd one
+            # windows of one element: all of an axis with factor 1, or the last of an odd one
             for x in range(pairs, out.shape[1]):
                 a = np.int64(line[x * last]) ^ bias
                 quotients[x] += a >> shift

@@ -1,9 +1,9 @@
-"""One call takes a batch of inner chunks from frames to encoded bytes in their slots: gather -> filter ->
+"""Encodes a batch of inner chunks in one call, from frames to bytes in their slots: gather -> filter ->
 compress -> place, no Python in between.
 
 Runs without the GIL on arrays and scalars only. Chunks of a batch share the slab's frames; slot addresses
-never overlap, so that any number of workers may encode ranges of the same slab at once without talking to
-each other.
+never overlap, so that any number of workers may encode ranges of the same slab at once without
+synchronization.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .gather import is_all_fill
 from .native_calls import CACHE, NATIVE_AVAILABLE, bytes_at, put_u32
 from .stored import store_blosc, store_gzip, store_plain, store_zstd
 
-ABSENT, COMPRESSED, STORED = 0, 1, 2  # how a chunk ended up, in ``forms``
+ABSENT, COMPRESSED, STORED = 0, 1, 2  # the form of a chunk, in ``forms``
 NOT_PACKED = np.zeros(0, np.int64)
 PAGE_BYTES = 4096  # direct writes begin and end at one
 
@@ -38,7 +38,7 @@ Encoded = tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8], npt.NDArray[np.uin
 
 
 def room_for(count: int) -> Encoded:
-    """Arrays for what ``encode_chunks`` says of n chunks."""
+    """Returns arrays for the results of ``encode_chunks`` for n chunks."""
     return np.zeros(count, np.int64), np.zeros(count, np.uint8), np.zeros(count, np.uint32)
 
 
@@ -82,25 +82,26 @@ def encode_chunks(
     tools: Any,
     encoded: Any,
 ) -> None:
-    """Encode chunk i of ``plane`` into the memory at ``slots[i]``, for every i.
+    """Encodes chunk i of ``plane`` into the memory at ``slots[i]``, for every i.
 
     frames      int64[P]    address of each frame of the slab, storage order; 0 where no frame came
     plane       int64[n,4]  top row, left byte, rows, width in bytes of each chunk inside the frame
                             (``gather.PLANE_*``)
     cut         how chunks are cut from frames: (bytes of a frame's row; rows of a chunk; bytes of a chunk's
-                row; uint8 of as many, what stands where no frame reaches; whether chunks that are all fill
-                are encoded as well)
+                row; uint8 of as many, the fill outside of frames; whether chunks that are all fill are
+                encoded as well)
     codec       int64[9]    ``CodecParameters.as_array()``
     slots       int64[n]    address of each slot, each with room for ``capacity`` bytes
-    files       int64[n]    packed: the shard file of each chunk, those of one file together. They follow each
-                            other without a gap from ``slots[0]`` on, each file's at a page, and ``slots``
-                            becomes where each was put. ``NOT_PACKED``: each in its own slot
+    files       int64[n]    packed: the shard file of each chunk, those of one file together. The encoded
+                            chunks follow each other without a gap from ``slots[0]`` on, those of each file
+                            from a page on, and ``slots`` is set to their addresses. ``NOT_PACKED``: each in
+                            its own slot
     tools       of the calling thread: (int64[4], its compressor states; uint8, the codec's scratch_bytes)
     encoded     out, ``room_for(n)``: (int64[n], encoded bytes, 0 for a chunk that is all fill and left out;
                 uint8[n], ABSENT, COMPRESSED or STORED; uint32[n], crc32c of the encoded bytes without an
                 inner checksum, so equal to that, 0 for a chunk that is left out)
 
-    Tuples, not named ones: these cost a microsecond each at every call.
+    Plain tuples: named ones would cost a microsecond each at every call.
     """
     frame_row_bytes, chunk_rows, row_bytes, fill_row, keep_empty = cut
     (contexts, scratch), (nbytes, forms, crcs) = tools, encoded

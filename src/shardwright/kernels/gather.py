@@ -1,13 +1,13 @@
-"""From frames to the bytes of one inner chunk, rows at a time.
+"""Gathers the bytes of one inner chunk from frames, rows at a time.
 
 A chunk of a slab holds, for each of its frames in storage order, ``chunk_rows`` rows of ``row_bytes`` bytes.
 Rows and columns past the frame's edge, and whole frames that never came (address 0), are fill value. Rows are
 copied with memcpy block by block, so that the filter that follows reads a block that is still in L2; a pixel
-loop here costs half of everything.
+loop here would take half of the total time.
 
-``source`` is one chunk as kernels hand it to each other: (frames int64[P], the addresses of the frames; bytes
-of a frame's row; the chunk's row of the plane table; chunk_rows; row_bytes; address of one row of fill; bytes
-of the chunk).
+``source`` describes one chunk to the kernels: (frames int64[P], the addresses of the frames; bytes of a
+frame's row; the chunk's row of the plane table; chunk_rows; row_bytes; address of one row of fill; bytes of
+the chunk).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from numba import carray, njit
 
 from .native_calls import CACHE, as_pointer, memcmp, memcpy, prefetch
 
-# Columns of the int64 ``plane`` table: where one chunk lies in the frame, in rows and bytes, and how much of
-# it lies inside.
+# Columns of the int64 ``plane`` table: the place of one chunk in the frame, in rows and bytes, and the size
+# of its part inside.
 PLANE_TOP, PLANE_LEFT_BYTES, PLANE_ROWS, PLANE_WIDTH_BYTES = range(4)
 
 # each row of a chunk lies on another page, where the CPU's own prefetcher starts anew; measured best of 0 to
@@ -31,7 +31,7 @@ CACHE_LINE_BYTES = 64
 
 @njit(nogil=True, cache=CACHE)
 def gather_range(source: Any, start: int, stop: int, to: int) -> None:
-    """Copy bytes [start, stop) of a chunk to address ``to``."""
+    """Copies bytes [start, stop) of a chunk to address ``to``."""
     frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, _ = source
     top, left, rows, width = (
         chunk[PLANE_TOP],
@@ -63,8 +63,8 @@ def gather_range(source: Any, start: int, stop: int, to: int) -> None:
 
 @njit(nogil=True, cache=CACHE)
 def is_all_fill(frames: Any, frame_row_bytes: int, chunk: Any, fill_row: int) -> bool:
-    """Whether every pixel of the chunk equals the fill value bit for bit; stops at the first row that does
-    not."""
+    """Returns whether every pixel of the chunk equals the fill value bit for bit; stops at the first row that
+    does not."""
     top, left, rows, width = (
         chunk[PLANE_TOP],
         chunk[PLANE_LEFT_BYTES],
@@ -83,8 +83,8 @@ def is_all_fill(frames: Any, frame_row_bytes: int, chunk: Any, fill_row: int) ->
 
 @njit(nogil=True, cache=CACHE)
 def _split_pixels(source: int, count: int, low: int, high: int) -> None:
-    """``count`` 16-bit pixels to their low and high bytes; one pass that the compiler turns into vector
-    instructions."""
+    """Splits ``count`` 16-bit pixels into their low and high bytes, in one pass that the compiler turns into
+    vector instructions."""
     pixels = carray(as_pointer(source), (count,), np.uint16)
     low_bytes = carray(as_pointer(low), (count,), np.uint8)
     high_bytes = carray(as_pointer(high), (count,), np.uint8)
@@ -96,10 +96,10 @@ def _split_pixels(source: int, count: int, low: int, high: int) -> None:
 
 @njit(nogil=True, cache=CACHE)
 def gather_shuffled_16(source: Any, start: int, stop: int, to: int) -> None:
-    """``gather_range`` and the shuffle filter in one pass, for 16-bit pixels: all low bytes of [start, stop)
-    at ``to``, then all high bytes.
+    """Does ``gather_range`` and the shuffle filter in one pass, for 16-bit pixels: all low bytes of
+    [start, stop) at ``to``, then all high bytes.
 
-    Saves a write and a read of every pixel. ``start`` and ``stop`` are even.
+    This saves a write and a read of every pixel. ``start`` and ``stop`` must be even.
     """
     frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, _ = source
     top, left, rows, width = (

@@ -1,10 +1,10 @@
-"""What makes stored frames recoverable, written by the worker that stored them: chunk entries and frame
-records into a group's journal, frames of unfinished slabs into the staging area. ``shard/FORMAT.md`` draws
-the bytes, ``shard/journal.py`` and ``shard/staging.py`` own the files.
+"""Writes what recovery needs, in the worker that stored the frames: chunk entries and frame records into a
+group's journal, frames of unfinished slabs into the staging area. ``shard/FORMAT.md`` draws the bytes,
+``shard/journal.py`` and ``shard/staging.py`` own the files.
 
-A checksum starts from the file's seed, so that nothing from another file can pass for an entry of this one.
-Each function returns 0 or the errno of the first write that failed. The caller orders the writes: a chunk's
-bytes before its entry.
+A checksum starts from the file's seed, so that bytes of another file are never valid as an entry of this one.
+Each function returns 0 or the errno of the first failed write. The caller must write a chunk's bytes before
+its entry.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RECORD_CRC_BYTES, PIXELS_CRC_BYTES = 4, 4  # the last two fields of a frame reco
 def _put_chunk_entry(
     entries: Any, start: int, offset: int, nbytes: int, crc: Any, writer_epoch: int, seed: int
 ) -> None:
-    """One entry at byte ``start`` of ``entries``; a chunk of 0 bytes is one that is all fill."""
+    """Makes one entry at byte ``start`` of ``entries``; a chunk of 0 bytes is all fill."""
     absent = nbytes == 0
     put_u64(entries, start, -1 if absent else offset)
     put_u64(entries, start + 8, -1 if absent else nbytes)
@@ -51,11 +51,11 @@ def journal_chunks(
     seed: int,
     scratch: Any,
 ) -> int:
-    """Write the entry of chunk i at ``places[i]`` of the journal; entries that are neighbours, in order, go
-    out in one write.
+    """Writes the entry of chunk i at ``places[i]`` of the journal; neighbouring entries, in order, are
+    written together.
 
-    places      int64[n]    where each entry lies in the journal: ``JournalLayout.chunk_places``
-    offsets     int64[n]    where each chunk lies in its shard file
+    places      int64[n]    place of each entry in the journal: ``JournalLayout.chunk_places``
+    offsets     int64[n]    place of each chunk in its shard file
     nbytes      int64[n]    its encoded bytes, 0 for a chunk that is all fill
     crcs        uint32[n]   crc32c of the encoded bytes
     scratch     uint8[>= 32 * n]
@@ -82,7 +82,7 @@ def journal_chunks(
 
 @njit(nogil=True, cache=CACHE)
 def _seal_record(record: Any, address: int, pixels_crc: Any, seed: int) -> None:
-    """Fill in the two checksums of the record (uint8[rb]) that lies at ``address``."""
+    """Sets the two checksums of the record (uint8[rb]) at ``address``."""
     end = record.size - RECORD_CRC_BYTES
     put_u32(record, end - PIXELS_CRC_BYTES, pixels_crc)
     put_u32(record, end, np.int64(crc32c_from(seed, address, end)))
@@ -90,10 +90,10 @@ def _seal_record(record: Any, address: int, pixels_crc: Any, seed: int) -> None:
 
 @njit(nogil=True, cache=CACHE)
 def journal_frames(descriptor: int, place: int, records: Any, filled: Any, seed: int, scratch: Any) -> int:
-    """Write the frame records of one slab at ``place`` of the journal, in one write.
+    """Writes the frame records of one slab at ``place`` of the journal, in one write.
 
-    records     uint8[P,rb]  frame records in the slab's storage order; not changed: the checksums are filled
-                in on the way (``pixels_crc`` is 0 here)
+    records     uint8[P,rb]  frame records in the slab's storage order; not changed: the checksums are set in
+                the copy that is written (``pixels_crc`` is 0 here)
     filled      bool[P]      False where no frame came: zeros are written there
     scratch     uint8[>= P * rb]
     """
@@ -120,13 +120,13 @@ def stage_frames(
     records: Any,
     seed: int,
 ) -> int:
-    """Write whole frames into the staging area: each frame's pixels, then its record, so that no record
+    """Writes whole frames into the staging area: each frame's pixels, then its record, so that no record
     precedes its pixels.
 
-    addresses       int64[n]    where each frame's ``frame_bytes`` bytes of pixels lie
+    addresses       int64[n]    of each frame's ``frame_bytes`` bytes of pixels
     data_places     int64[n]    ``StagingArea.data_place`` of each
     entry_places    int64[n]    ``StagingArea.entry_place`` of each
-    records         uint8[n,rb] in and out: frame records; ``pixels_crc`` and ``record_crc`` are filled in
+    records         uint8[n,rb] in and out: frame records; ``pixels_crc`` and ``record_crc`` are set
     """
     for i in range(addresses.size):
         number = write_at(descriptor, addresses[i], frame_bytes, data_places[i])

@@ -1,11 +1,11 @@
-"""The C functions that kernels call, declared once for numba, and the few raw-memory reads and writes they
-need.
+"""The C functions that kernels call, declared once for numba, and the few raw-memory reads and writes that
+they need.
 
-The functions are resolved by name from libblosc2 (loaded here, process-wide) and from libc. Declared as
-``ExternalFunction`` rather than ctypes objects, because numba can then cache the kernels on disk. All
-pointers travel as int64: uint64 + int64 would become float64 inside a kernel.
+The functions are resolved by name from libblosc2 (loaded here, process-wide) and from libc. They are declared
+as ``ExternalFunction`` rather than ctypes objects, because numba can then cache the kernels on disk. All
+pointers are passed as int64: uint64 + int64 would become float64 inside a kernel.
 
-Where the library or a symbol is missing, stand-ins report "did not compress": every chunk then takes its
+If the library or a symbol is missing, replacements report "did not compress": every chunk then gets its
 codec's stored form.
 """
 
@@ -45,7 +45,7 @@ errno_location = _declare("__errno_location", _I64)
 
 @intrinsic
 def as_pointer(typingctx: Any, address: Any) -> Any:
-    """An int64 address as a pointer that ``carray`` takes."""
+    """Converts an int64 address to a pointer for ``carray``."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
@@ -55,7 +55,7 @@ def as_pointer(typingctx: Any, address: Any) -> Any:
 
 @intrinsic
 def prefetch(typingctx: Any, address: Any) -> Any:
-    """Ask for the cache line at an address; never faults."""
+    """Prefetches the cache line at an address; never faults."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer, i32 = ir.IntType(8).as_pointer(), ir.IntType(32)
@@ -72,7 +72,7 @@ def prefetch(typingctx: Any, address: Any) -> Any:
 
 @intrinsic
 def fetch_add(typingctx: Any, address: Any, amount: Any) -> Any:
-    """Add to the int64 at an address, atomically against other threads; returns what was there before."""
+    """Adds to the int64 at an address, atomically among threads; returns its value before."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
@@ -83,20 +83,20 @@ def fetch_add(typingctx: Any, address: Any, amount: Any) -> Any:
 
 @njit(inline="always")
 def bytes_at(address: int, count: int) -> Any:
-    """uint8[count] view of memory; with bounds checking on, writes past ``count`` raise."""
+    """Returns a uint8[count] view of memory; with bounds checking on, writes past ``count`` raise."""
     return carray(as_pointer(address), (count,), np.uint8)
 
 
 @njit(inline="always")
 def put_u32(out: Any, offset: int, value: Any) -> None:
-    """Write the low 32 bits of ``value`` little-endian."""
+    """Writes the low 32 bits of ``value``, little-endian."""
     for i in range(4):
         out[offset + i] = (value >> (8 * i)) & 0xFF
 
 
 @njit(inline="always")
 def put_u64(out: Any, offset: int, value: Any) -> None:
-    """Write a 64-bit ``value`` little-endian."""
+    """Writes a 64-bit ``value``, little-endian."""
     for i in range(8):
         out[offset + i] = (value >> (8 * i)) & 0xFF
 
@@ -144,7 +144,8 @@ else:
 
     @njit
     def zlib_crc32(crc: int, source: int, count: int) -> Any:
-        """CRC-32 of RFC 1952, bit by bit: slow, and only for the gzip stored form without the library."""
+        """Returns the CRC-32 of RFC 1952, bit by bit: slow, and used only for gzip's stored form without the
+        library."""
         data = bytes_at(source, count)
         value = np.uint32(crc) ^ np.uint32(0xFFFFFFFF)
         for i in range(count):

@@ -1,8 +1,8 @@
-"""Slab assembly: a batch of frame descriptors to their places in open slabs, one call a batch, no Python per
-frame.
+"""Slab assembly: puts a batch of frame descriptors into their places in open slabs, in one call, without
+Python for each frame.
 
-Stops early when a frame's slab has no open row, since opening one (or deciding that the frame is late) is the
-caller's business, once a slab.
+It stops at a frame whose slab has no open row, since the caller opens rows (or decides that the frame is
+late), once per slab.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from numba import njit
 
 from .native_calls import CACHE
 
-PLACED, DUPLICATE, LATE = 0, 1, 2  # a frame's fate
+PLACED, DUPLICATE, LATE = 0, 1, 2  # status of a frame
 
 
 @njit(nogil=True, cache=CACHE)
 def slab_and_place(position: int, counts: Any, chunk: Any, slab_counts: Any, slab_strides: Any) -> Any:
-    """(slab number, place within the slab in storage order) of a frame position. Tables: int64, one element a
-    frame axis (``Grid``)."""
+    """Returns (slab number, place within the slab in storage order) of a frame position. Tables: int64, one
+    element per frame axis (``Grid``)."""
     slab, place, scale, rest = 0, 0, 1, position
     for axis in range(counts.size - 1, -1, -1):
         if axis == 0:
@@ -37,7 +37,7 @@ def slab_and_place(position: int, counts: Any, chunk: Any, slab_counts: Any, sla
 
 @njit(nogil=True, cache=CACHE)
 def slabs_and_places(positions: Any, counts: Any, chunk: Any, slab_counts: Any, slab_strides: Any) -> Any:
-    """``slab_and_place`` of each position: (slabs int64[n], places int64[n])."""
+    """Returns ``slab_and_place`` of each position: (slabs int64[n], places int64[n])."""
     slabs, places = np.empty(positions.size, np.int64), np.empty(positions.size, np.int64)
     for i in range(positions.size):
         slabs[i], places[i] = slab_and_place(positions[i], counts, chunk, slab_counts, slab_strides)
@@ -46,12 +46,12 @@ def slabs_and_places(positions: Any, counts: Any, chunk: Any, slab_counts: Any, 
 
 @njit(nogil=True, cache=CACHE)
 def place_frames(first: int, batch: Any, grid: Any, table: Any, fates: Any, completed: Any) -> Any:
-    """Place frames first, first+1, ... of a batch.
+    """Places frames first, first+1, ... of a batch.
 
     batch      (positions, sequences, addresses: int64[n]; records int64[n,w]: each frame's record as w words)
     grid       (counts, chunk, slab counts, slab strides), as ``slab_and_place`` takes them
-    table      (int64[R]: which slab a row collects, -1 when free; addresses int64[R,P]: 0 where no frame has
-               come; sequences int64[R,P]; records int64[R,P,w]; frames, expected int64[R])
+    table      (int64[R]: the slab that a row collects, -1 when free; addresses int64[R,P]: 0 where no frame
+               has come; sequences int64[R,P]; records int64[R,P,w]; frames, expected int64[R])
     fates      uint8[n]    out: PLACED or DUPLICATE
     completed  int64[R]    out: rows whose last frame came, in order
     Returns (frames done, rows completed, slab that has no row or -1).

@@ -1,5 +1,5 @@
-"""From a file into memory without the GIL, each range checksummed while it is in a near cache. One call for
-many chunks, no Python per chunk."""
+"""Reads from a file into memory without the GIL; each range is checksummed while it is in a near cache. One
+call for many chunks, no Python per chunk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STEP_BYTES = 256 * 1024  # read, then checksummed from L2
 
 @njit(nogil=True, cache=CACHE)
 def read_at(descriptor: int, address: int, count: int, offset: int) -> int:
-    """Read ``count`` bytes at ``offset`` of a file to ``address``, again after a signal or a short read.
+    """Reads ``count`` bytes at ``offset`` of a file to ``address``; continues after a signal or a short read.
     Returns 0, errno or ``FILE_ENDED``."""
     done = 0
     while done < count:
@@ -38,10 +38,10 @@ def read_at(descriptor: int, address: int, count: int, offset: int) -> int:
 
 @njit(nogil=True, cache=CACHE)
 def read_ranges(descriptor: int, offsets: Any, addresses: Any, nbytes: Any, crcs: Any) -> int:
-    """Read ``nbytes[i]`` bytes at ``offsets[i]`` to ``addresses[i]`` (int64 arrays); ``crcs[i]`` (uint32)
-    goes on over them from the value it has.
+    """Reads ``nbytes[i]`` bytes at ``offsets[i]`` to ``addresses[i]`` (int64 arrays) and continues
+    ``crcs[i]`` (uint32) over them.
 
-    Returns 0, or the errno (or ``FILE_ENDED``) of the first read that failed.
+    Returns 0, or the errno (or ``FILE_ENDED``) of the first failed read.
     """
     for i in range(nbytes.size):
         done = 0
@@ -57,7 +57,7 @@ def read_ranges(descriptor: int, offsets: Any, addresses: Any, nbytes: Any, crcs
 
 @njit(nogil=True, cache=CACHE)
 def will_need(descriptor: int, offsets: Any, nbytes: Any) -> None:
-    """Ask the system to fetch ``nbytes[i]`` bytes at ``offsets[i]`` of a file (int64 arrays) into the page
+    """Lets the system fetch ``nbytes[i]`` bytes at ``offsets[i]`` of a file (int64 arrays) into the page
     cache, without waiting for them."""
     for i in range(nbytes.size):
         posix_fadvise(descriptor, offsets[i], nbytes[i], POSIX_FADV_WILLNEED)
@@ -65,7 +65,6 @@ def will_need(descriptor: int, offsets: Any, nbytes: Any) -> None:
 
 @njit(nogil=True, cache=CACHE)
 def checksum_ranges(addresses: Any, nbytes: Any, crcs: Any) -> None:
-    """``crcs[i]`` (uint32) goes on, from the value it has, over ``nbytes[i]`` bytes at ``addresses[i]``
-    (int64 arrays)."""
+    """Continues ``crcs[i]`` (uint32) over ``nbytes[i]`` bytes at ``addresses[i]`` (int64 arrays)."""
     for i in range(nbytes.size):
         crcs[i] = crc32c_from(crcs[i], addresses[i], nbytes[i])

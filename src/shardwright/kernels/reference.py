@@ -1,9 +1,9 @@
-"""The plain NumPy twin of every kernel: short, slow, and right at a glance. The tests hold each kernel to its
-twin; nothing else imports this.
+"""The plain NumPy twin of every kernel: short, slow, and easily seen to be correct. The tests compare each
+kernel with its twin; nothing else imports this.
 
 Frames are uint8 arrays of (rows, bytes of a row), or None where no frame came. ``chunk`` is one row of the
-plane table: top row, left byte, rows, width in bytes. The twin of ``encode_chunks`` is ``chunk_bytes``:
-whatever the codec did, the encoded chunk must decode to exactly these bytes.
+plane table: top row, left byte, rows, width in bytes. The twin of ``encode_chunks`` is ``chunk_bytes``: with
+any codec, the encoded chunk must decode to exactly these bytes.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Frames = Sequence[np.ndarray | None]
 def chunk_bytes(
     frames: Frames, chunk: Sequence[int], chunk_rows: int, row_bytes: int, fill_row: np.ndarray
 ) -> bytes:
-    """The decoded inner chunk: its frames one after the other, fill where a frame, row or column is not
-    there."""
+    """Returns the decoded inner chunk: its frames one after the other, fill where a frame, row or column is
+    missing."""
     top, left, rows, width = (int(number) for number in chunk)
     block = np.empty((len(frames), chunk_rows, row_bytes), np.uint8)
     block[:] = fill_row
@@ -61,13 +61,13 @@ def is_all_fill(
 
 
 def shuffle(data: bytes, typesize: int) -> bytes:
-    """All first bytes of the elements, then all second bytes, and so on."""
+    """Returns all first bytes of the elements, then all second bytes, and so on."""
     return np.frombuffer(data, np.uint8).reshape(-1, typesize).T.tobytes()
 
 
 def bitshuffle(data: bytes, typesize: int) -> bytes:
-    """All lowest bits of the elements, then all second bits, and so on. Blosc 1 leaves a block alone whose
-    elements are no multiple of 8."""
+    """Returns all lowest bits of the elements, then all second bits, and so on. Blosc 1 does not filter a
+    block whose number of elements is no multiple of 8."""
     elements = np.frombuffer(data, np.uint8).reshape(-1, typesize)
     if len(elements) % 8:
         return data
@@ -84,7 +84,7 @@ def store_plain(data: bytes) -> bytes:
 
 
 def store_blosc(data: bytes, typesize: int, format_number: int, block_bytes: int) -> bytes:
-    """A Blosc 1 chunk with the memcpyed flag."""
+    """Returns a Blosc 1 chunk with the memcpyed flag."""
     flags = 0x02 | format_number << 5
     return (
         struct.pack("<4B3I", 2, 1, flags, typesize, len(data), block_bytes, len(data) + BLOSC_HEADER_BYTES)
@@ -93,7 +93,7 @@ def store_blosc(data: bytes, typesize: int, format_number: int, block_bytes: int
 
 
 def store_zstd(data: bytes) -> bytes:
-    """One zstd frame of raw blocks (RFC 8878, 3.1.1)."""
+    """Returns one zstd frame of raw blocks (RFC 8878, 3.1.1)."""
     parts = [struct.pack("<IBI", 0xFD2FB528, 0xA0, len(data))]
     for start in range(0, len(data), ZSTD_RAW_BLOCK_BYTES):
         block = data[start : start + ZSTD_RAW_BLOCK_BYTES]
@@ -103,7 +103,7 @@ def store_zstd(data: bytes) -> bytes:
 
 
 def store_gzip(data: bytes) -> bytes:
-    """One gzip member of stored deflate blocks (RFC 1952; RFC 1951, 3.2.4)."""
+    """Returns one gzip member of stored deflate blocks (RFC 1952; RFC 1951, 3.2.4)."""
     parts = [bytes((0x1F, 0x8B, 8, 0, 0, 0, 0, 0, 0, 255))]
     for start in range(0, len(data), DEFLATE_STORED_BLOCK_BYTES):
         block = data[start : start + DEFLATE_STORED_BLOCK_BYTES]
@@ -117,7 +117,7 @@ def store_gzip(data: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class BloscChunk:
-    """The header's fields and, unless the chunk is memcpyed, the streams of each block: one, or one a byte
+    """The header's fields and, unless the chunk is memcpyed, the streams of each block: one, or one per byte
     plane."""
 
     version: int
@@ -135,8 +135,8 @@ class BloscChunk:
 
 
 def parse_blosc(data: bytes) -> BloscChunk:
-    """Raises ``AssertionError`` when blocks do not follow each other without a gap up to the chunk's last
-    byte."""
+    """Parses a Blosc 1 chunk. Raises ``AssertionError`` when blocks do not follow each other without a gap up
+    to the chunk's last byte."""
     version, format_version, flags, typesize, nbytes, block_bytes, encoded_bytes = struct.unpack_from(
         "<4B3I", data
     )
@@ -166,7 +166,8 @@ def parse_blosc(data: bytes) -> BloscChunk:
 
 
 def crc32c(data: bytes, seed: int = 0) -> int:
-    """Bit by bit (RFC 3720, B.4); goes on from ``seed``, the crc32c of what came before."""
+    """Computes the crc32c bit by bit (RFC 3720, B.4), continued from ``seed``, the crc32c of earlier
+    bytes."""
     value = seed ^ 0xFFFFFFFF
     for byte in data:
         value ^= byte
@@ -185,8 +186,8 @@ def slab_and_place(
     slab_counts: Sequence[int],
     slab_strides: Sequence[int],
 ) -> tuple[int, int]:
-    """Unravel the position over the frame axes, split each index into chunk and remainder, ravel both again.
-    ``counts[0]`` is not needed."""
+    """Unravels the position over the frame axes, splits each index into chunk and remainder, ravels both
+    again. ``counts[0]`` is not needed."""
     index: list[int] = []
     for count in reversed(counts[1:]):
         position, i = divmod(position, count)
@@ -213,7 +214,7 @@ def place_frames(
     frames: Sequence[tuple[int, int, int]],
     tables: tuple[Sequence[int], ...],
 ) -> tuple[int, list[int], int, dict[int, bool]]:
-    """Put (position, sequence, address) first, first+1, ... into the rows, which are named by their slab,
+    """Puts (position, sequence, address) first, first+1, ... into the rows, which are keyed by their slab,
     until a slab has no row.
 
     Returns (frames done, slabs completed, slab without a row or -1, for each frame done whether it was a
@@ -239,8 +240,8 @@ def place_frames(
 
 
 def write_slot(file: bytearray, offset: int, data: bytes, alignment: int) -> None:
-    """Put one chunk into its slot, zeros up to the next multiple of ``alignment``; nothing for an empty
-    chunk."""
+    """Writes one chunk into its slot, with zeros up to the next multiple of ``alignment``; nothing for an
+    empty chunk."""
     padded = data + bytes(-len(data) % alignment)
     file[offset : offset + len(padded)] = padded
 
@@ -249,8 +250,8 @@ def write_slot(file: bytearray, offset: int, data: bytes, alignment: int) -> Non
 
 
 def packed_starts(nbytes: Sequence[int], files: Sequence[int], page_bytes: int) -> list[int]:
-    """Where ``encode_chunks`` puts packed chunks, counted from the first one's place: back to back, those of
-    another file at a page."""
+    """Returns the places of packed chunks by ``encode_chunks``, relative to the first one: without a gap,
+    those of another file from a page on."""
     starts, end = [], 0
     for i, (n, file) in enumerate(zip(nbytes, files, strict=True)):
         if i and file != files[i - 1]:
@@ -263,8 +264,8 @@ def packed_starts(nbytes: Sequence[int], files: Sequence[int], page_bytes: int) 
 def write_runs(
     contents: list[bytearray], cursors: list[int], chunks: Sequence[tuple[int, bytes]], alignment: int
 ) -> list[int]:
-    """``write.write_runs``: chunks are (file, bytes), those of a file together. Returns each one's offset;
-    changes contents and cursors."""
+    """The twin of ``write.write_runs``: chunks are (file, bytes), those of a file together. Returns each
+    one's offset; changes contents and cursors."""
     offsets = []
     for file in dict.fromkeys(file for file, _ in chunks):
         run = b""
@@ -279,7 +280,7 @@ def write_runs(
 def read_ranges(
     file: bytes, offsets: Sequence[int], nbytes: Sequence[int], crcs: Sequence[int]
 ) -> list[tuple[bytes, int]]:
-    """(bytes, crc that goes on from the one given) of each range."""
+    """Returns (bytes, crc continued from the given one) of each range."""
     pieces = [file[offset : offset + count] for offset, count in zip(offsets, nbytes, strict=True)]
     return [(piece, crc32c(piece, crc)) for piece, crc in zip(pieces, crcs, strict=True)]
 
@@ -288,7 +289,7 @@ def read_ranges(
 
 
 def chunk_entry(offset: int, nbytes: int, crc: int, writer_epoch: int, seed: int) -> bytes:
-    """32 bytes; a chunk of 0 bytes is all fill and has 2^64-1 in both fields."""
+    """Returns an entry of 32 bytes; a chunk of 0 bytes is all fill and has 2^64-1 in both fields."""
     fields = struct.pack(
         "<QQIII", *((offset, nbytes, crc) if nbytes else (2**64 - 1, 2**64 - 1, 0)), writer_epoch, 0
     )
@@ -309,7 +310,7 @@ def journal_chunks(
 
 
 def sealed_record(record: bytes, pixels_crc: int, seed: int) -> bytes:
-    """The frame record with its last two fields filled in."""
+    """Returns the frame record with its last two fields set."""
     body = record[:-8] + struct.pack("<I", pixels_crc)
     return body + struct.pack("<I", crc32c(body, seed))
 
@@ -317,7 +318,7 @@ def sealed_record(record: bytes, pixels_crc: int, seed: int) -> bytes:
 def journal_frames(
     file: bytearray, place: int, records: Sequence[bytes], filled: Sequence[bool], seed: int
 ) -> None:
-    """The records of one slab, zeros where no frame came."""
+    """Writes the records of one slab, zeros where no frame came."""
     data = b"".join(
         sealed_record(record, 0, seed) if here else bytes(len(record))
         for record, here in zip(records, filled, strict=True)
@@ -344,8 +345,8 @@ def stage_frames(
 
 
 def downsample(source: np.ndarray, factors: Sequence[int], method: str) -> np.ndarray:
-    """Window by window. The exact mean of integers by Python's own, rounded half to even; of floats the
-    float64 sum in row-major order."""
+    """Computes a level window by window: the exact mean of integers by Python's integers, rounded half to
+    even; of floats by the float64 sum in row-major order."""
     target = np.empty([-(-n // f) for n, f in zip(source.shape, factors, strict=True)], source.dtype)
     for place in np.ndindex(*target.shape):
         window = source[tuple(slice(i * f, (i + 1) * f) for i, f in zip(place, factors, strict=True))].ravel()

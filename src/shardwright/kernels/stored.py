@@ -1,5 +1,5 @@
-"""The stored forms: each codec's own way to hold bytes uncompressed, so that a chunk that does not shrink, or
-whose compressor failed, stays readable by everyone. Each function writes the framing around chunk bytes that
+"""The stored forms: each codec's own framing of uncompressed bytes, so that every reader can open a chunk
+that does not shrink or whose compressor failed. Each function writes the framing around chunk bytes that
 ``gather_range`` puts in place, and returns the encoded size.
 
 Sources: c-blosc README_CHUNK_FORMAT (memcpyed flag), RFC 8878 3.1.1 (zstd raw blocks), RFC 1952 and RFC 1951

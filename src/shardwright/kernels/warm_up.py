@@ -1,4 +1,4 @@
-"""Compile every kernel, or load it from numba's cache, before the first frame: a compilation in the frame
+"""Compiles every kernel, or loads it from numba's cache, before the first frame: a compilation in the frame
 path would cost seconds."""
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from .write import start_writeback, write_runs, write_slots
 COMPILING = (
     "compiling the kernels, once after an installation or an upgrade: this takes 20 seconds to a minute"
 )
-_lock = threading.Lock()  # held while kernels are compiled: whoever comes second finds them done
+_lock = threading.Lock()  # held while kernels are compiled: a second thread waits, and then finds them done
 _done = False  # in this process; under _lock
 
 
 def compiles() -> bool:
-    """Whether ``warm_up`` will compile: a wait that nobody would understand, to be told before it begins
+    """Returns whether ``warm_up`` will compile: a long wait, to be announced before it begins
     (``COMPILING``)."""
     return not _done and not is_compiled(CACHE_FOLDER)
 
 
 def warm_up() -> None:
-    """Run each kernel once on a tiny input of the types that the pipeline uses."""
+    """Runs each kernel once on a tiny input of the types that the pipeline uses."""
     global _done  # noqa: PLW0603
     with _lock:
         if not _done:

@@ -1,5 +1,5 @@
-"""From memory into files without the GIL: whole writes that come back as an errno, and a task's encoded
-chunks, into slots or packed, where shards are not mapped. One call a task, no Python per chunk.
+"""Writes from memory into files without the GIL: complete writes that return an errno, and a task's encoded
+chunks, into slots or packed, if shards are not mapped. One call per task, no Python per chunk.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ SYNC_FILE_RANGE_WRITE = 2
 
 @njit(nogil=True, cache=CACHE)
 def write_at(descriptor: int, address: int, count: int, offset: int) -> int:
-    """Write ``count`` bytes at ``address`` to ``offset`` of a file, again after a signal or a short write.
-    Returns 0 or errno."""
+    """Writes ``count`` bytes at ``address`` to ``offset`` of a file; continues after a signal or a short
+    write. Returns 0 or errno."""
     done = 0
     while done < count:
         written = pwrite(descriptor, address + done, count - done, offset + done)
@@ -33,11 +33,11 @@ def write_at(descriptor: int, address: int, count: int, offset: int) -> int:
 
 @njit(nogil=True, cache=CACHE)
 def write_slots(descriptors: Any, offsets: Any, addresses: Any, nbytes: Any, alignment: int) -> int:
-    """Write ``nbytes[i]`` bytes at ``addresses[i]`` to ``offsets[i]`` of ``descriptors[i]`` (int64 arrays);
+    """Writes ``nbytes[i]`` bytes at ``addresses[i]`` to ``offsets[i]`` of ``descriptors[i]`` (int64 arrays);
     empty chunks are skipped.
 
-    Lengths are rounded up to ``alignment`` (1: not at all) and the rounding is zeroed first: the slot and the
-    buffer have room for it. Returns 0 or the errno of the first write that failed.
+    Lengths are rounded up to ``alignment`` (1: not at all) and the added bytes are zeroed first: the slot and
+    the buffer must have room for them. Returns 0 or the errno of the first failed write.
     """
     for i in range(nbytes.size):
         count = nbytes[i]
@@ -55,18 +55,18 @@ def write_slots(descriptors: Any, offsets: Any, addresses: Any, nbytes: Any, ali
 def write_runs(
     descriptors: Any, cursors: Any, files: Any, addresses: Any, nbytes: Any, alignment: int, offsets: Any
 ) -> int:
-    """Write the chunks of each file, which lie one behind the other in memory, as one run behind whatever is
-    in the file already.
+    """Writes the chunks of each file, which follow each other in memory, as one run behind all earlier data
+    of the file.
 
-    descriptors  int64[F]  of each file; cursors int64[F], shared by all workers: where its next run goes.
-                 Advanced atomically, so that runs of
-                           several workers never overlap; a run that fails leaves its room unused
-    files        int64[n]  which file each chunk goes to, in groups; addresses, nbytes int64[n]: as
+    descriptors  int64[F]  of each file; cursors int64[F], shared by all workers: the start of its next run.
+                 Advanced atomically, so that runs of several workers never overlap; a run that fails leaves
+                 its room unused
+    files        int64[n]  the file of each chunk, those of one file together; addresses, nbytes int64[n]: as
                  ``encode_chunks`` packed them, 0 bytes for none
-    offsets      int64[n]  out: where each chunk lies in its file
+    offsets      int64[n]  out: the place of each chunk in its file
 
-    Lengths are rounded up to ``alignment`` and the rounding is zeroed: the buffer has room for it. Returns 0
-    or the errno of the first failure.
+    Lengths are rounded up to ``alignment`` and the added bytes are zeroed: the buffer must have room for
+    them. Returns 0 or the errno of the first failure.
     """
     first = 0
     while first < files.size:
@@ -90,14 +90,14 @@ def write_runs(
 
 @njit(nogil=True, cache=CACHE)
 def start_writeback(descriptors: Any, files: Any, offsets: Any, nbytes: Any) -> None:
-    """Let the kernel begin to write out chunks that are in the page cache, so that what is dirty there stays
-    as little as the disk is behind, and the sync of a commit finds little to do. Waits only while the disk's
-    queue is full. Neighbours go together.
+    """Lets the kernel begin to write out chunks that are in the page cache, so that few dirty pages collect
+    and the sync of a commit finds little to do. Waits only while the disk's queue is full. Neighbouring
+    chunks are written together.
 
-    descriptors  int64[F]  of each file; files int64[n]: which one each chunk is in; offsets, nbytes int64[n]:
-                 where, 0 bytes for none
+    descriptors  int64[F]  of each file; files int64[n]: the file of each chunk; offsets, nbytes int64[n]: its
+                 place, 0 bytes for none
 
-    An error is not reported here: the sync that must come anyway reports it.
+    An error is not reported here: the later sync reports it.
     """
     first = 0
     while first < files.size:
