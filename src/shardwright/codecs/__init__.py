@@ -1,2 +1,2 @@
-"""Inner-chunk codecs: zarr.json entries, worst-case sizes, and the native library whose functions the kernels
-call."""
+"""The codecs of inner chunks: zarr.json entries, worst-case sizes, and the native library whose functions the
+kernels call."""

@@ -1,8 +1,8 @@
-"""Decode one inner chunk, strictly, and tell from its first bytes how it was encoded.
+"""Decodes one inner chunk, strictly, and detects from its first bytes how it was encoded.
 
 The codec list of zarr.json is bytes -> (blosc | zstd | gzip | nothing) -> (crc32c | nothing). A chunk must
-come out at exactly its known size: lengths found in the data are compared with that size and never used to
-allocate. Every failure is a ``ShardFormatError`` that names the check. Decompression runs without the GIL.
+decode to exactly its known size: lengths in the data are compared with that size and never used to allocate.
+Every failure is a ``ShardFormatError`` that names the check. Decompression runs without the GIL.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .parameters import BLOSC_HEADER_BYTES, CHECKSUM_BYTES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-HEAD_BYTES = 64  # the first bytes of a chunk that ``describe_chunk`` wants to see
+HEAD_BYTES = 64  # the first bytes of a chunk that ``describe_chunk`` needs
 
 _BLOSC_HEADER = struct.Struct("<BBBBIII")
 _BLOSC_FORMAT_VERSION = 2
@@ -42,15 +42,15 @@ Bytes = bytes | bytearray | memoryview
 
 @dataclass(frozen=True)
 class ChunkCodecs:
-    """The codecs of one inner chunk. ``compressor`` is "blosc", "zstd", "gzip" or None; ``checksum`` tells of
-    a crc32c after it."""
+    """The codecs of one inner chunk. ``compressor`` is "blosc", "zstd", "gzip" or None; ``checksum``: a
+    crc32c follows it."""
 
     compressor: str | None
     checksum: bool
 
     @classmethod
     def of(cls, codecs: Sequence[Any], itemsize: int) -> ChunkCodecs:
-        """From the ``codecs`` entry of zarr.json. Raises ``ShardFormatError`` naming what is not
+        """Reads the ``codecs`` entry of zarr.json. Raises ``ShardFormatError`` naming what is not
         supported."""
         rest = [_named(codec) for codec in codecs]
         if not rest or rest[0][0] != "bytes":
@@ -73,8 +73,8 @@ class ChunkCodecs:
         return cls(compressor, checksum)
 
     def max_encoded_bytes(self, chunk_bytes: int) -> int:
-        """No sound encoder makes a chunk longer than this: the most memory one encoded chunk may claim. Exact
-        where nothing compresses."""
+        """Returns the most memory that one encoded chunk may use: no correct encoder makes a longer one.
+        Exact without a compressor."""
         framing = 0 if self.compressor is None else 4096 + chunk_bytes // 8
         return chunk_bytes + framing + (CHECKSUM_BYTES if self.checksum else 0)
 
@@ -95,8 +95,8 @@ def _named(codec: Any) -> tuple[str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class ChunkForm:
-    """How one chunk was encoded. ``stored``: not compressed, in its codec's own framing; ``filter`` is
-    Blosc's, None elsewhere."""
+    """The encoding of one chunk. ``stored``: not compressed, in its codec's own framing; ``filter`` is
+    Blosc's, else None."""
 
     compressor: str
     filter: str | None
@@ -131,8 +131,7 @@ class _BloscHeader:
 
 
 def _blosc_header(data: Bytes, encoded_bytes: int, chunk_bytes: int) -> _BloscHeader:
-    """The header of a Blosc 1 chunk (c-blosc README_CHUNK_FORMAT), every field checked against what is
-    known."""
+    """Returns the header of a Blosc 1 chunk (c-blosc README_CHUNK_FORMAT); every field is checked."""
     if len(data) < BLOSC_HEADER_BYTES:
         raise ShardFormatError(
             "blosc chunk is shorter than its header",
@@ -227,7 +226,7 @@ def _decode_zstd(data: memoryview, out: npt.NDArray[np.uint8]) -> None:
 def _decode_gzip(data: memoryview, out: npt.NDArray[np.uint8]) -> None:
     stream = zlib.decompressobj(wbits=31)
     try:
-        # one more than right, so that too much is seen and no more is ever held
+        # at most one byte too many: that detects a longer chunk and bounds the memory
         decoded = stream.decompress(data, out.nbytes + 1)
     except zlib.error as error:
         raise ShardFormatError(f"gzip member does not decode: {error}") from error
@@ -245,8 +244,8 @@ _DECODERS = {None: _decode_plain, "blosc": _decode_blosc, "zstd": _decode_zstd, 
 
 
 def decode_chunk_into(data: Bytes, codecs: ChunkCodecs, out: npt.NDArray[np.uint8]) -> None:
-    """Decode one encoded chunk into ``out``: uint8[chunk_bytes], contiguous. On ``ShardFormatError`` its
-    content is undefined."""
+    """Decodes one encoded chunk into ``out``: uint8[chunk_bytes], contiguous. Raises ``ShardFormatError``;
+    the content of ``out`` is then undefined."""
     view = memoryview(data)
     if codecs.checksum:
         if len(view) < CHECKSUM_BYTES:
@@ -263,15 +262,15 @@ def decode_chunk_into(data: Bytes, codecs: ChunkCodecs, out: npt.NDArray[np.uint
 
 
 def decode_chunk(data: Bytes, codecs: ChunkCodecs, chunk_bytes: int) -> npt.NDArray[np.uint8]:
-    """Decode one encoded chunk: uint8[chunk_bytes]. Raises ``ShardFormatError``."""
+    """Decodes one encoded chunk; returns uint8[chunk_bytes]. Raises ``ShardFormatError``."""
     out = np.empty(chunk_bytes, np.uint8)
     decode_chunk_into(data, codecs, out)
     return out
 
 
 def describe_chunk(head: Bytes, encoded_bytes: int, codecs: ChunkCodecs, chunk_bytes: int) -> ChunkForm:
-    """How a chunk of ``encoded_bytes`` was encoded, from its first ``HEAD_BYTES`` bytes. Raises
-    ``ShardFormatError`` when they make no sense.
+    """Returns how a chunk of ``encoded_bytes`` was encoded, from its first ``HEAD_BYTES`` bytes. Raises
+    ``ShardFormatError`` when these are invalid.
 
     A zstd or gzip chunk counts as stored when its first block is raw and the whole is no shorter than the
     decoded chunk.
@@ -289,7 +288,7 @@ def describe_chunk(head: Bytes, encoded_bytes: int, codecs: ChunkCodecs, chunk_b
 
 
 def _zstd_first_block_raw(head: Bytes) -> bool:
-    """Walks the frame header of RFC 8878, 3.1.1.1, to the first block's header."""
+    """Parses the frame header of RFC 8878, 3.1.1.1, to find the first block's header."""
     if bytes(head[:4]) != _ZSTD_MAGIC or len(head) < 5:
         raise ShardFormatError(
             "not a zstd frame", expected=f"magic {_ZSTD_MAGIC.hex()}", got=bytes(head[:4]).hex() or "nothing"
@@ -302,8 +301,8 @@ def _zstd_first_block_raw(head: Bytes) -> bool:
 
 
 def _gzip_first_block_raw(head: Bytes) -> bool:
-    """RFC 1952, 2.3: the ten fixed bytes, then extra fields only where flags ask for them (no array writer
-    does)."""
+    """Parses the ten fixed bytes of RFC 1952, 2.3. Extra fields follow only if flags are set, as no array
+    writer does."""
     if bytes(head[:3]) != _GZIP_MAGIC or len(head) < 11:
         raise ShardFormatError(
             "not a gzip member", expected=f"magic {_GZIP_MAGIC.hex()}", got=bytes(head[:3]).hex() or "nothing"

@@ -1,6 +1,6 @@
-"""The settings that an array's chunks may fall back to under overload. Each is open to whoever reads the
-array's metadata, and none makes a chunk longer than ``max_encoded_bytes``: framing, chunk and checksum stay
-what they are.
+"""The codec settings to which an array's chunks may fall back under overload. Any reader of the array's
+metadata can decode them, and none makes a chunk longer than ``max_encoded_bytes``: framing, chunk and
+checksum stay the same.
 
     blosc   lz4 with shuffle: a Blosc chunk names its compressor and filter itself
     zstd    level 1, and from there a negative one; a frame of any level is read alike
@@ -39,8 +39,8 @@ ZSTD_FAST, ZSTD_FASTEST = 1, -5
 
 
 def degrade_ladder(codec: CodecParameters) -> dict[DegradeLevel, CodecParameters]:
-    """The codec at each level that it has, from the slowest to the fastest; only itself when nothing is
-    compressed anyway."""
+    """Returns the codec at each of its levels, from the slowest to the fastest; only itself when it does not
+    compress."""
     ladder = {DegradeLevel.CONFIGURED: codec}
     if codec.kind == KIND_NONE or codec.level == LEVEL_STORED:
         return ladder
@@ -52,7 +52,7 @@ def degrade_ladder(codec: CodecParameters) -> dict[DegradeLevel, CodecParameters
 
 
 def _faster(codec: CodecParameters) -> CodecParameters | None:
-    """None: it is as fast as any that still compresses."""
+    """Returns a faster codec that still compresses; None if there is none."""
     if codec.kind == KIND_BLOSC:
         filter_number = FILTER_SHUFFLE if codec.typesize > 1 else FILTER_NONE
         if (codec.compressor, codec.filter) == (BLOSC_LZ4, filter_number) and codec.level >= LZ4_ACCELERATION:

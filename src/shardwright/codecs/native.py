@@ -1,9 +1,9 @@
 """The native codec library: libblosc2, which the ``blosc2`` wheel ships, and the functions in it that the
 kernels call by name.
 
-The functions are exported but not blosc2's documented interface, so every symbol is looked up at start. Where
-one is missing, ``available`` is False and the kernels store chunks uncompressed inside the codec's own
-framing: nothing is lost but compression.
+The functions are exported but not part of blosc2's documented interface, so every symbol is looked up at
+start. If one is missing, ``available`` is False and the kernels store chunks uncompressed inside the codec's
+own framing: only compression is lost.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ SYMBOLS = (
 
 
 def library_path() -> Path:
-    """The shared library inside the installed ``blosc2`` package. Raises ``CodecError`` when it is not
-    there."""
+    """Returns the path of the shared library in the installed ``blosc2`` package. Raises ``CodecError`` when
+    it is missing."""
     files = metadata.files("blosc2") or []
     for suffix in ("libblosc2.so", "libblosc2.dylib", "libblosc2.dll"):
         for file in files:
@@ -54,15 +54,15 @@ def _load() -> ctypes.CDLL:
 
 
 def missing_symbols() -> tuple[str, ...]:
-    """Functions that the kernels call and that the library does not export. Raises ``CodecError`` when there
-    is no library."""
+    """Returns the functions that the kernels call and that the library does not export. Raises ``CodecError``
+    when there is no library."""
     loaded = _load()
     return tuple(name for name in SYMBOLS if not hasattr(loaded, name))
 
 
 @cache
 def library() -> ctypes.CDLL:
-    """The loaded library, its symbols checked. Raises ``CodecError`` naming what is missing."""
+    """Returns the loaded library, its symbols checked. Raises ``CodecError`` naming what is missing."""
     loaded = _load()
     if missing := missing_symbols():
         raise CodecError(
@@ -76,7 +76,7 @@ def library() -> ctypes.CDLL:
 
 @cache
 def available() -> bool:
-    """Whether every native function was found."""
+    """Returns whether every native function was found."""
     try:
         library()
     except CodecError:

@@ -1,4 +1,4 @@
-"""What the kernels need to know of a codec, as numbers; the worst case each codec can produce; its entry in
+"""The parameters of a codec for the kernels, as numbers; the worst-case size of each codec; its entry in
 zarr.json."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CHECKSUM_BYTES = 4
 
 @dataclass(frozen=True)
 class CodecParameters:
-    """One array's inner codec as the kernels take it. ``level`` is the compressor's own scale, already
+    """One array's inner codec as the kernels take it. ``level`` is on the compressor's own scale, already
     translated from Blosc's."""
 
     kind: int
@@ -73,13 +73,13 @@ class CodecParameters:
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of one Blosc block; the last of a chunk may be shorter. A multiple of 8 elements, as
-        bitshuffle wants."""
+        """The size of one Blosc block; the last of a chunk may be shorter. A multiple of 8 elements, as
+        bitshuffle needs."""
         return min(BLOSC_BLOCK_BYTES, self.chunk_bytes)
 
     @property
     def max_encoded_bytes(self) -> int:
-        """The most bytes one encoded chunk can have, checksum included: the stored form of its codec."""
+        """The largest size of one encoded chunk, checksum included: the stored form of its codec."""
         n = self.chunk_bytes
         stored = {
             KIND_NONE: n,
@@ -94,19 +94,20 @@ class CodecParameters:
 
     @property
     def scratch_bytes(self) -> int:
-        """Working memory of one worker: gathered and filtered block for Blosc, the whole chunk for zstd and
-        gzip."""
+        """The working memory of one worker: gathered and filtered block for Blosc, the whole chunk for zstd
+        and gzip."""
         return 2 * self.block_bytes if self.kind == KIND_BLOSC else self.chunk_bytes
 
     @property
     def is_slow(self) -> bool:
-        """Whether a core encodes less than about 0.1 GB/s of camera frames."""
+        """True if a core encodes less than about 0.1 GB/s of camera frames."""
         deflate = self.kind == KIND_GZIP or (self.kind == KIND_BLOSC and self.compressor == BLOSC_ZLIB)
         zstd = self.kind == KIND_ZSTD or (self.kind == KIND_BLOSC and self.compressor == BLOSC_ZSTD)
         return (deflate and self.level != LEVEL_STORED) or (zstd and self.level >= SLOW_ZSTD_LEVEL)
 
     def as_array(self) -> npt.NDArray[np.int64]:
-        """int64[9] in the order of the fields, then ``block_bytes``, as ``kernels.encode`` reads it."""
+        """Returns int64[9] in the order of the fields, then ``block_bytes``, as ``kernels.encode`` takes
+        it."""
         values = (
             self.kind,
             self.compressor,
@@ -122,7 +123,7 @@ class CodecParameters:
 
 
 def _blosc_level(compressor: int, clevel: int) -> int:
-    """c-blosc's own translation of its 0 to 9 into each compressor's scale."""
+    """Translates c-blosc's 0 to 9 into each compressor's scale, as c-blosc does."""
     if clevel == 0:
         return LEVEL_STORED
     if compressor == BLOSC_LZ4:
@@ -133,13 +134,13 @@ def _blosc_level(compressor: int, clevel: int) -> int:
 
 
 def codec_metadata(spec: ArraySpec) -> list[dict[str, Any]]:
-    """The ``codecs`` of one inner chunk of this array for zarr.json."""
+    """Returns the ``codecs`` of one inner chunk of this array for zarr.json."""
     return inner_codecs(spec.codec, spec.itemsize, spec.chunk_checksum)
 
 
 def inner_codecs(codec: Blosc | Zstd | Gzip | None, itemsize: int, checksum: bool) -> list[dict[str, Any]]:
-    """The ``codecs`` of one inner chunk for zarr.json: bytes, the compressor if any, crc32c if asked for
-    (Zarr v3 core and codec registry)."""
+    """Returns the ``codecs`` of one inner chunk for zarr.json: bytes, the compressor if any, crc32c if
+    ``checksum`` (Zarr v3 core and codec registry)."""
     bytes_codec: dict[str, Any] = {"name": "bytes"}
     if itemsize > 1:
         bytes_codec["configuration"] = {"endian": "little"}
@@ -164,8 +165,8 @@ def inner_codecs(codec: Blosc | Zstd | Gzip | None, itemsize: int, checksum: boo
 
 
 def codec_of(inner: list[Any]) -> Blosc | Zstd | Gzip | None:
-    """The inverse of ``inner_codecs``, also for what other writers spelled differently. Raises ``SpecError``
-    for a compressor that can be read but not written here."""
+    """Returns the inverse of ``inner_codecs``, also for other writers' spellings. Raises ``SpecError`` for a
+    compressor that can be read but not written here."""
     named: dict[str, dict[str, Any]] = {codec: {} for codec in inner if isinstance(codec, str)}
     named |= {codec["name"]: codec.get("configuration", {}) for codec in inner if isinstance(codec, dict)}
     try:
