@@ -23,7 +23,7 @@ from shardwright.read.store import open_store
 from shardwright.read.verify import verify_store
 from shardwright.recovery.recover import recover_store
 from shardwright.recovery.resume import restore
-from shardwright.repack.shards import _open_keys
+from shardwright.repack.jobs.sealed_shards import _open_keys
 from shardwright.storage import failpoints
 
 if TYPE_CHECKING:

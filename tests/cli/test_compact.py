@@ -24,7 +24,7 @@ from shardwright.cli.app import main
 from shardwright.cli.compact import parse_recompress
 from shardwright.cli.worker_options import parse_rate
 from shardwright.model.errors import ConfigError
-from shardwright.repack.pausing import RigPause
+from shardwright.repack.runtime.pause import RigPause
 
 README = (Path(__file__).parents[2] / "src/shardwright/repack/README.md").read_text(encoding="utf-8")
 COMMAND = [sys.executable, "-m", "shardwright.cli"]
@@ -192,7 +192,7 @@ def test_looking_at_many_shards_is_told_and_can_be_interrupted(store: Path) -> N
 def test_an_interrupt_before_anything_is_sent_is_told(store: Path) -> None:
     interrupted = """
 import signal, sys
-import shardwright.repack.move_store as move_store
+import shardwright.repack.transfer.move_store as move_store
 from shardwright.cli.app import main
 move_store.plan_move = lambda *_: signal.raise_signal(signal.SIGTERM)
 sys.exit(main(sys.argv[1:]))

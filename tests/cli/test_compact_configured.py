@@ -13,7 +13,7 @@ import pytest
 
 import shardwright as sw
 from shardwright.read.store import open_store
-from shardwright.repack.work_folder import WorkFolder
+from shardwright.repack.runtime.work_folder import WorkFolder
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import OutputExistsError, ShardwrightError
 from shardwright.read.store import open_store
-from shardwright.repack.job import Options, plan, run
-from shardwright.repack.manners import Manners
-from shardwright.repack.move_report import MoveOptions
-from shardwright.repack.move_store import move_store
-from shardwright.repack.pyramid_job import PyramidOptions, add_levels
-from shardwright.repack.rechunk_job import RechunkOptions, plan_new_store, write_new_store
-from shardwright.repack.tasks import run_task
+from shardwright.repack.jobs.compact_store import Options, plan, run
+from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels
+from shardwright.repack.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
+from shardwright.repack.runtime.tasks import run_task
+from shardwright.repack.runtime.throttle import Manners
+from shardwright.repack.transfer.move_report import MoveOptions
+from shardwright.repack.transfer.move_store import move_store
 from shardwright.storage import failpoints
 
 if TYPE_CHECKING:

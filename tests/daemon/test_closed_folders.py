@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardwright.repack.queued import QueuedStore
+from shardwright.repack.runtime.compaction_queue import QueuedStore
 
 from .daemon_process import TIMEOUT_S, DaemonProcess
 
@@ -63,7 +63,7 @@ def test_what_is_queued_for_compaction_is_found_beside_a_closed_folder(folder: P
     (folder / "run.ome.zarr" / "0").mkdir(parents=True)
     QueuedStore(folder / "run.ome.zarr").add()
     find = (
-        "import sys\nfrom pathlib import Path\nfrom shardwright.repack.queued import "
+        "import sys\nfrom pathlib import Path\nfrom shardwright.repack.runtime.compaction_queue import "
         "queued_stores\nprint(*queued_stores(Path(sys.argv[1])))"
     )
     done = subprocess.run(

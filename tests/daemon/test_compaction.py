@@ -27,10 +27,10 @@ from shardwright.model.degrade_level import DegradeLevel
 from shardwright.model.errors import StorageFullError
 from shardwright.read.inspect import inspect_shard
 from shardwright.read.store import open_store
-from shardwright.repack.job import Options, plan
-from shardwright.repack.pausing import RIG_PAUSE_NAME, pause_files, pausing_file
-from shardwright.repack.queued import QueuedStore, queued_stores
-from shardwright.repack.work_folder import PAUSE_NAME
+from shardwright.repack.jobs.compact_store import Options, plan
+from shardwright.repack.runtime.compaction_queue import QueuedStore, queued_stores
+from shardwright.repack.runtime.pause import RIG_PAUSE_NAME, pause_files, pausing_file
+from shardwright.repack.runtime.work_folder import PAUSE_NAME
 from shardwright.simulate.photons import PhotonFrames
 from shardwright.storage.lock import StoreLock
 

@@ -40,18 +40,18 @@ FILE_TIMES = {
 # this code.
 ARGUED = {
     ("client/batch.py", "time.time_ns"): "recorded: camera_ns, when the camera's side took the frame",
-    ("repack/claim.py", "datetime.now"): "recorded: since when a claim is held, in the message that names "
-    "its holder",
-    ("repack/finished.py", "st_mtime_ns"): "only whether it has changed: somebody wrote to a shard after it "
-    "was recorded as finished",
-    ("repack/move.py", "st_mtime_ns"): "only whether it has changed: somebody wrote to a file after it was "
-    "sent",
-    ("repack/move.py", "st_ctime_ns"): "only whether it has changed: a mended file may have the size and "
-    "the time of the damaged one",
-    ("repack/new_array.py", "st_mtime_ns"): "only whether it has changed: the source is not what it was "
-    "when new arrays were begun",
-    ("repack/source.py", "st_mtime_ns"): "only whether it has changed: somebody wrote to a shard while it "
-    "was packed",
+    ("repack/transfer/claim.py", "datetime.now"): "recorded: since when a claim is held, in the message "
+    "that names its holder",
+    ("repack/runtime/done_list.py", "st_mtime_ns"): "only whether it has changed: somebody wrote to a shard "
+    "after it was recorded as finished",
+    ("repack/transfer/transfer_item.py", "st_mtime_ns"): "only whether it has changed: somebody wrote to a "
+    "file after it was sent",
+    ("repack/transfer/transfer_item.py", "st_ctime_ns"): "only whether it has changed: a mended file may "
+    "have the size and the time of the damaged one",
+    ("repack/jobs/new_arrays.py", "st_mtime_ns"): "only whether it has changed: the source is not what it "
+    "was when new arrays were begun",
+    ("repack/source_shard.py", "st_mtime_ns"): "only whether it has changed: somebody wrote to a shard "
+    "while it was packed",
     ("ingest/allow_list.py", "st_mtime_ns"): "only whether it has changed: somebody added, replaced or "
     "removed a client's key",
     ("kernels/cache.py", "st_mtime"): "which compiled kernels of other versions are deleted first; the "

@@ -11,7 +11,7 @@ _CLASS = re.compile(r"\btype\[[^\]]*\]")
 
 # (file, what): why this one is harmless.
 ARGUED = {
-    ("repack/job.py", "failures"): "a plan of one command, which prints it and ends",
+    ("repack/jobs/compact_store.py", "failures"): "a plan of one command, which prints it and ends",
 }
 
 

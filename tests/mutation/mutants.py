@@ -459,7 +459,7 @@ m.WorkingFile.finish = unsynced
         "compact-no-verification",
         "compaction: what the disk gives back is not compared",
         "compaction",
-        _NOTHING + "import shardwright.repack.pack_shard as m\nm.check_copy = nothing",
+        _NOTHING + "import shardwright.repack.jobs.pack_shard as m\nm.check_copy = nothing",
         ("-k", "back_wrong"),
     ),
     Mutant(
@@ -488,14 +488,14 @@ m.WorkingFile.replace = write_over
         "compact-no-source-check",
         "compaction: whether the source was written to meanwhile is not looked at",
         "compaction",
-        _NOTHING + "import shardwright.repack.pack_shard as m\nm._check_untouched = nothing",
+        _NOTHING + "import shardwright.repack.jobs.pack_shard as m\nm._check_untouched = nothing",
         ("-k", "written_to"),
     ),
     Mutant(
         "compact-leftovers-stay",
         "compaction: working files of a job that died are not cleared",
         "compaction",
-        "import shardwright.repack.work_folder as m\nm.WorkFolder.clear_leftovers = lambda self: []",
+        "import shardwright.repack.runtime.work_folder as m\nm.WorkFolder.clear_leftovers = lambda self: []",
         ("-k", "kill and pack"),
     ),
 ]
@@ -511,40 +511,40 @@ MOVES = [
         "move-no-directory-sync",
         "move: sync of the folder in which a file got its name at the destination",
         "power-move",
-        "import shardwright.repack.local_folder as m\nm.sync_directory = lambda path: None",
+        "import shardwright.repack.transfer.local_folder as m\nm.sync_directory = lambda path: None",
     ),
     Mutant(
         "move-no-deletion-sync",
         "move: the steps in which the source is deleted are not made durable one after another",
         "power-move",
-        "import shardwright.repack.delete_source as m\nm._sync_what_is_left = lambda folders: list(folders) "
-        "and None",
+        "import shardwright.repack.transfer.delete_source as m\n"
+        "m._sync_what_is_left = lambda folders: list(folders) and None",
         ("--filesystem", "btrfs"),
     ),
     Mutant(
         "move-no-read-back",
         "move: what the destination gives back is not compared",
         "move",
-        "import shardwright.repack.move as m\nm._first_wrong = lambda *a: None",
+        "import shardwright.repack.transfer.transfer_item as m\nm._first_wrong = lambda *a: None",
     ),
     Mutant(
         "move-no-check-of-earlier-runs",
         "move: what earlier runs have sent is not read back before the source goes",
         "move",
-        "import shardwright.repack.move_store as m\nm.check_sent = lambda *a: set()",
+        "import shardwright.repack.transfer.move_store as m\nm.check_sent = lambda *a: set()",
     ),
     Mutant(
         "move-deletion-not-recorded",
         "move: that deletion has begun is not written down before the first file goes",
         "move",
-        "from shardwright.repack.move_record import MoveRecord\nMoveRecord.begin_deleting = lambda self: "
-        "None",
+        "from shardwright.repack.transfer.move_record import MoveRecord\n"
+        "MoveRecord.begin_deleting = lambda self: None",
     ),
     Mutant(
         "move-changed-source",
         "move: files that were changed after they were sent are deleted nevertheless",
         "move",
-        "import shardwright.repack.delete_source as m\nm.is_as_sent = lambda *a: True",
+        "import shardwright.repack.transfer.delete_source as m\nm.is_as_sent = lambda *a: True",
     ),
 ]
 

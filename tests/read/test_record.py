@@ -19,11 +19,11 @@ from shardwright.cli.app import main
 from shardwright.model.errors import FormatVersionError
 from shardwright.read.store import open_store
 from shardwright.read.verify import VerifyReport, verify_store
-from shardwright.repack.manners import Manners
-from shardwright.repack.pack_shard import pack_shard
-from shardwright.repack.pyramid_job import PyramidOptions, add_levels
-from shardwright.repack.rechunk_job import RechunkOptions, plan_new_store, write_new_store
-from shardwright.repack.tasks import run_task
+from shardwright.repack.jobs.pack_shard import pack_shard
+from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels
+from shardwright.repack.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
+from shardwright.repack.runtime.tasks import run_task
+from shardwright.repack.runtime.throttle import Manners
 from shardwright.shard.shard_sums import SUMS_NAME, ShardSums
 from shardwright.storage.failpoints import at_time, set_hook, watch_all
 

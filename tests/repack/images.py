@@ -15,7 +15,7 @@ import zarr
 import shardwright as sw
 from shardwright.read.shard_file import ShardFile
 from shardwright.read.store import open_store
-from shardwright.repack.tasks import run_task
+from shardwright.repack.runtime.tasks import run_task
 from shardwright.storage.failpoints import at_time, watch_all
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ import shardwright as sw
 from shardwright.read.inspect import inspect_shards
 from shardwright.read.store import open_store
 from shardwright.read.verify import verify_store
-from shardwright.repack.manners import Manners
-from shardwright.repack.open_destination import open_destination
-from shardwright.repack.tasks import run_task
+from shardwright.repack.runtime.tasks import run_task
+from shardwright.repack.runtime.throttle import Manners
+from shardwright.repack.transfer.open_destination import open_destination
 
 FRAMES = 20
 PIXELS = np.random.default_rng(7).poisson(300, (FRAMES, 64, 96)).astype(np.uint16)

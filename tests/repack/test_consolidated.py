@@ -13,8 +13,8 @@ import zarr
 import shardwright as sw
 from shardwright.model.errors import ShardFormatError
 from shardwright.read.verify import verify_store
-from shardwright.repack.pyramid_job import PyramidOptions, add_levels
-from shardwright.repack.rechunk_job import RechunkOptions, plan_new_store, write_new_store
+from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels
+from shardwright.repack.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
 
 from .images import NOT_IDLE, run_here, write_image
 

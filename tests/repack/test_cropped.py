@@ -16,9 +16,9 @@ from shardwright.read.inspect import inspect_shards
 from shardwright.read.shard_file import ShardFile
 from shardwright.read.store import open_store
 from shardwright.read.verify import verify_store
-from shardwright.repack.manners import Manners
-from shardwright.repack.pack_shard import pack_shard
-from shardwright.repack.tasks import run_task
+from shardwright.repack.jobs.pack_shard import pack_shard
+from shardwright.repack.runtime.tasks import run_task
+from shardwright.repack.runtime.throttle import Manners
 from shardwright.shard.index import encode_index
 
 from .images import die_at_every_point, read_everywhere

@@ -16,8 +16,8 @@ from shardwright.model.errors import ConfigError
 from shardwright.read.inspect import inspect_shard
 from shardwright.read.store import parse_array
 from shardwright.read.verify import verify_store
-from shardwright.repack import recode
-from shardwright.repack.tasks import run_task
+from shardwright.repack.jobs import recode
+from shardwright.repack.runtime.tasks import run_task
 
 from . import degraded_store
 from .stores import FRAMES, frame, shard_files, spec, task

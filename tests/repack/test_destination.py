@@ -17,9 +17,9 @@ from shardwright.model.errors import (
     ShardwrightError,
     StorageError,
 )
-from shardwright.repack import bucket
-from shardwright.repack.destination import CLAIM_KEY, part_key
-from shardwright.repack.open_destination import open_destination
+from shardwright.repack.transfer import bucket
+from shardwright.repack.transfer.destination import CLAIM_KEY, part_key
+from shardwright.repack.transfer.open_destination import open_destination
 
 MIB = 1 << 20
 
@@ -132,7 +132,7 @@ def test_a_claim_keeps_other_jobs_out_and_lets_its_own_in_again(place):
 
 CLAIM = """
 import sys
-from shardwright.repack.open_destination import open_destination
+from shardwright.repack.transfer.open_destination import open_destination
 from shardwright.model.errors import LockedError
 print("ready", flush=True)
 sys.stdin.readline()

@@ -20,8 +20,8 @@ import pytest
 
 from shardwright.kernels import reference
 from shardwright.model.errors import WorkerError
-from shardwright.repack import executors
-from shardwright.repack.executors import DaskCluster, _WorkerProcess
+from shardwright.repack.runtime import executors
+from shardwright.repack.runtime.executors import DaskCluster, _WorkerProcess
 from shardwright.storage import failpoints
 
 from . import gappy_store as gappy
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from shardwright.repack.executors import Results
+    from shardwright.repack.runtime.executors import Results
 
 SLOW_RATE = "180kB"  # a store of 8 shards of about 24 KiB, each read, written and read back: a few seconds
 

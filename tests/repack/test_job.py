@@ -15,12 +15,12 @@ import pytest
 import shardwright as sw
 from shardwright.model.errors import LockedError, StorageFullError
 from shardwright.read.store import open_store
-from shardwright.repack.executors import LocalProcesses
-from shardwright.repack.finished import FinishedShards
-from shardwright.repack.job import Options, check_room, plan, run
-from shardwright.repack.manners import watch_grants
-from shardwright.repack.pausing import RigPause, pause_files
-from shardwright.repack.work_folder import WorkFolder
+from shardwright.repack.jobs.compact_store import Options, check_room, plan, run
+from shardwright.repack.runtime.done_list import FinishedShards
+from shardwright.repack.runtime.executors import LocalProcesses
+from shardwright.repack.runtime.pause import RigPause, pause_files
+from shardwright.repack.runtime.throttle import watch_grants
+from shardwright.repack.runtime.work_folder import WorkFolder
 
 from . import gappy_store as gappy
 
@@ -42,7 +42,7 @@ class InProcess:
     workers = 1
 
     def run(self, tasks, on_moved=None):
-        from shardwright.repack.tasks import run_task
+        from shardwright.repack.runtime.tasks import run_task
 
         for task in tasks:
             yield run_task({**task, "manners": {**task["manners"], "idle": False}})

@@ -9,8 +9,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from shardwright.repack.manners import Manners, TokenBucket
-from shardwright.repack.tasks import run_task
+from shardwright.repack.runtime.tasks import run_task
+from shardwright.repack.runtime.throttle import Manners, TokenBucket
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,7 +98,7 @@ def test_manners_travel_as_plain_values() -> None:
 PRIORITY = """
 import ctypes, json, os, sys
 from pathlib import Path
-from shardwright.repack.manners import Manners
+from shardwright.repack.runtime.throttle import Manners
 Manners(idle=sys.argv[1] == "idle").be_idle()
 session = Path("/proc/self/autogroup")
 group = session.read_text().split() if session.exists() else []

@@ -27,13 +27,13 @@ from shardwright.model.errors import (
     StorageError,
     StorageFullError,
 )
-from shardwright.repack import bucket, local_folder, move, move_store
-from shardwright.repack.destination import CLAIM_KEY
-from shardwright.repack.move_plan import plan_move
-from shardwright.repack.move_report import MoveOptions
-from shardwright.repack.open_destination import open_destination
-from shardwright.repack.queued import QueuedStore
-from shardwright.repack.tasks import run_task
+from shardwright.repack.runtime.compaction_queue import QueuedStore
+from shardwright.repack.runtime.tasks import run_task
+from shardwright.repack.transfer import bucket, local_folder, move_store, transfer_item
+from shardwright.repack.transfer.destination import CLAIM_KEY
+from shardwright.repack.transfer.move_plan import plan_move
+from shardwright.repack.transfer.move_report import MoveOptions
+from shardwright.repack.transfer.open_destination import open_destination
 from shardwright.storage import failpoints
 
 from .moving import PIXELS, POLITE, KilledError, assert_arrived, execute, fetched, files
@@ -207,9 +207,9 @@ def test_what_was_changed_since_it_was_sent_is_sent_again(store, place, tmp_path
 RACE = """
 import sys
 from pathlib import Path
-from shardwright.repack.move_report import MoveOptions
-from shardwright.repack.move_store import move_store
-from shardwright.repack.tasks import run_task
+from shardwright.repack.transfer.move_report import MoveOptions
+from shardwright.repack.transfer.move_store import move_store
+from shardwright.repack.runtime.tasks import run_task
 from shardwright.model.errors import LockedError, OutputExistsError
 print("ready", flush=True)
 sys.stdin.readline()
@@ -454,16 +454,16 @@ def test_two_jobs_do_not_send_one_store_at_once(store, tmp_path):
 
 def test_a_part_is_all_of_a_shard_that_is_in_memory(store, tmp_path, monkeypatch):
     """Parts of 1000 bytes: chunks and the index are cut anywhere, and still each is checked."""
-    monkeypatch.setattr(move, "PART_BYTES", 1000)
+    monkeypatch.setattr(transfer_item, "PART_BYTES", 1000)
     before, sizes = files(store), []
-    watched = move._watched
+    watched = transfer_item._watched
 
     def measures(*arguments):
         for part in watched(*arguments):
             sizes.append(len(part))
             yield part
 
-    monkeypatch.setattr(move, "_watched", measures)
+    monkeypatch.setattr(transfer_item, "_watched", measures)
     assert move_store.move_store(store, MoveOptions(str(tmp_path / "away"), manners=POLITE), execute).ok
     assert max(sizes) == 1000
     assert_arrived(str(tmp_path / "away"), before, tmp_path)

@@ -15,13 +15,13 @@ import zarr
 from shardwright.cli.compact_to import send, summary
 from shardwright.model.errors import ConfigError, LockedError, ShardFormatError
 from shardwright.read.verify import verify_store
-from shardwright.repack.destination import CLAIM_KEY
-from shardwright.repack.move_plan import plan_move
-from shardwright.repack.move_record import MoveRecord
-from shardwright.repack.move_report import MoveOptions
-from shardwright.repack.move_store import bytes_to_move, move_store
-from shardwright.repack.open_destination import open_destination
-from shardwright.repack.tasks import run_task
+from shardwright.repack.runtime.tasks import run_task
+from shardwright.repack.transfer.destination import CLAIM_KEY
+from shardwright.repack.transfer.move_plan import plan_move
+from shardwright.repack.transfer.move_record import MoveRecord
+from shardwright.repack.transfer.move_report import MoveOptions
+from shardwright.repack.transfer.move_store import bytes_to_move, move_store
+from shardwright.repack.transfer.open_destination import open_destination
 from shardwright.storage import failpoints
 from shardwright.storage.lock import is_locked
 

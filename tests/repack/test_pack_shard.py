@@ -18,10 +18,10 @@ import shardwright as sw
 from shardwright.read.inspect import inspect_shard, inspect_shards
 from shardwright.read.store import open_store
 from shardwright.read.verify import verify_store
-from shardwright.repack.manners import Manners, watch_grants
+from shardwright.repack.jobs.pack_shard import pack_shard
 from shardwright.repack.order import ORDERS
-from shardwright.repack.pack_shard import pack_shard
-from shardwright.repack.tasks import run_task
+from shardwright.repack.runtime.tasks import run_task
+from shardwright.repack.runtime.throttle import Manners, watch_grants
 from shardwright.shard.index import EMPTY
 from shardwright.storage import failpoints, working_file
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from shardwright.model.errors import ShardFormatError
 from shardwright.read.shard_file import ShardFile, check_entries
 from shardwright.repack.order import ORDERS, chunk_order
-from shardwright.repack.packing import Packing, sound_entries
+from shardwright.repack.pack_plan import Packing, sound_entries
 from shardwright.shard.index import EMPTY, empty_index, encode_index
 
 SHARD = (0, 0, 0)

@@ -28,9 +28,9 @@ from shardwright.model.errors import (
 from shardwright.read.inspect import inspect_shards
 from shardwright.read.store import open_store
 from shardwright.read.verify import verify_store
-from shardwright.repack.new_array import fingerprint
-from shardwright.repack.pyramid_job import PyramidOptions, add_levels
-from shardwright.repack.tasks import run_task
+from shardwright.repack.jobs.new_arrays import fingerprint
+from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels
+from shardwright.repack.runtime.tasks import run_task
 from shardwright.storage.files import replace_file
 
 from .images import (
@@ -270,7 +270,7 @@ def test_a_level_that_a_stopped_run_published_of_another_source_is_not_taken_for
         replace_file(path, data)
 
     with monkeypatch.context() as patched:
-        patched.setattr("shardwright.repack.publish_group.replace_file", stop_before_naming)
+        patched.setattr("shardwright.repack.jobs.publish_group.replace_file", stop_before_naming)
         with pytest.raises(KeyboardInterrupt):
             add(store, 1)
     assert (store / "1").exists()
@@ -325,7 +325,7 @@ def test_what_cannot_be_is_refused_before_it_begins(tmp_path, monkeypatch) -> No
     (store / "1" / "mine").unlink()
     (store / "1").rmdir()
     with monkeypatch.context() as patched:
-        patched.setattr("shardwright.repack.pyramid_job.stored_bytes", lambda _: 1 << 62)
+        patched.setattr("shardwright.repack.jobs.pyramid_levels.stored_bytes", lambda _: 1 << 62)
         with pytest.raises(StorageFullError, match="not enough room"):
             add(store)
     report = add(store, memory_bytes=1 << 16)

@@ -20,17 +20,17 @@ from shardwright.model.errors import BudgetError, LockedError, OutputExistsError
 from shardwright.read.inspect import inspect_shards
 from shardwright.read.store import open_store, parse_array
 from shardwright.read.verify import verify_store
-from shardwright.repack.manners import watch_grants
-from shardwright.repack.pyramid_job import PyramidOptions, add_levels
-from shardwright.repack.rechunk import plan_rechunk
-from shardwright.repack.rechunk_job import (
+from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels
+from shardwright.repack.jobs.rechunk_shard import plan_rechunk
+from shardwright.repack.jobs.rechunk_store import (
     KEEP_CODEC,
     RechunkOptions,
     plan_new_store,
     working_folder,
     write_new_store,
 )
-from shardwright.repack.tasks import run_task
+from shardwright.repack.runtime.tasks import run_task
+from shardwright.repack.runtime.throttle import watch_grants
 from shardwright.storage.lock import StoreLock
 
 from .images import (
@@ -256,7 +256,7 @@ def test_memory_stays_within_the_plan_and_no_chunk_is_read_twice_where_it_need_n
 def test_reading_back_takes_its_share_of_the_rate_piece_by_piece(tmp_path, monkeypatch) -> None:
     old, new = tmp_path / "a.ome.zarr", tmp_path / "b.ome.zarr"
     write_image(old, shape=(16, 32, 32), chunks=(1, 32, 32), shard_chunks=(16, 1, 1), codec=None)
-    monkeypatch.setattr("shardwright.repack.new_shard.PIECE_BYTES", 4 * 2048)
+    monkeypatch.setattr("shardwright.repack.jobs.new_shard.PIECE_BYTES", 4 * 2048)
     granted = []
     watch_grants(granted.append)
     try:

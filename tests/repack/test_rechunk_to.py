@@ -15,12 +15,12 @@ from shardwright.cli.app import main
 from shardwright.kernels import reference
 from shardwright.model.errors import LockedError, OutputExistsError, StorageError
 from shardwright.read.verify import verify_store
-from shardwright.repack.destination import CLAIM_KEY
-from shardwright.repack.manners import Manners
-from shardwright.repack.open_destination import open_destination
-from shardwright.repack.pyramid_job import PyramidOptions
-from shardwright.repack.rechunk_job import RechunkOptions, describe, plan_new_store
-from shardwright.repack.rechunk_to import RechunkTo, staging_folder
+from shardwright.repack.jobs.pyramid_levels import PyramidOptions
+from shardwright.repack.jobs.rechunk_store import RechunkOptions, describe, plan_new_store
+from shardwright.repack.jobs.rechunk_transfer import RechunkTo, staging_folder
+from shardwright.repack.runtime.throttle import Manners
+from shardwright.repack.transfer.destination import CLAIM_KEY
+from shardwright.repack.transfer.open_destination import open_destination
 
 from .images import NOT_IDLE, die_at_every_point, read_everywhere, run_here, write_image
 

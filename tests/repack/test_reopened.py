@@ -13,9 +13,9 @@ import zarr
 import shardwright as sw
 from shardwright.read.store import open_store
 from shardwright.read.verify import verify_store
-from shardwright.repack.shards import sealed_shards
-from shardwright.repack.source import SourceShard
-from shardwright.repack.tasks import run_task
+from shardwright.repack.jobs.sealed_shards import sealed_shards
+from shardwright.repack.runtime.tasks import run_task
+from shardwright.repack.source_shard import SourceShard
 from shardwright.shard import open_shard
 from shardwright.shard.shard_sums import ShardSums
 from shardwright.storage.failpoints import at_time

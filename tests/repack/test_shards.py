@@ -8,8 +8,8 @@ import pytest
 import shardwright as sw
 from shardwright.model.errors import ShardFormatError
 from shardwright.read.store import open_store
-from shardwright.repack.shards import sealed_shards
-from shardwright.repack.tasks import run_task
+from shardwright.repack.jobs.sealed_shards import sealed_shards
+from shardwright.repack.runtime.tasks import run_task
 
 from .stores import task
 

@@ -10,9 +10,9 @@ import pytest
 import shardwright as sw
 from shardwright.read.shard_file import ShardFile
 from shardwright.read.store import parse_array
-from shardwright.repack.move_report import MoveOptions
-from shardwright.repack.move_store import move_store
-from shardwright.repack.tasks import run_task
+from shardwright.repack.runtime.tasks import run_task
+from shardwright.repack.transfer.move_report import MoveOptions
+from shardwright.repack.transfer.move_store import move_store
 from shardwright.shard.index import EMPTY, encode_index
 
 from . import gappy_store

@@ -6,8 +6,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardwright.model.errors import LockedError
-from shardwright.repack.tasks import run_task
-from shardwright.repack.work_folder import PAUSE_NAME, WorkFolder, file_of_shard, side_of, working_path
+from shardwright.repack.runtime.tasks import run_task
+from shardwright.repack.runtime.work_folder import (
+    PAUSE_NAME,
+    WorkFolder,
+    file_of_shard,
+    side_of,
+    working_path,
+)
 from shardwright.storage import failpoints
 
 from .stores import leftovers, task

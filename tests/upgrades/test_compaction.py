@@ -9,10 +9,10 @@ import pytest
 from tests.properties.readers import with_zarr_python
 
 from shardwright.read.verify import verify_store
-from shardwright.repack.claim import Claim
-from shardwright.repack.finished import FinishedShards
-from shardwright.repack.move_record import MoveRecord
-from shardwright.repack.queued import QueuedStore, queued_stores
+from shardwright.repack.runtime.compaction_queue import QueuedStore, queued_stores
+from shardwright.repack.runtime.done_list import FinishedShards
+from shardwright.repack.transfer.claim import Claim
+from shardwright.repack.transfer.move_record import MoveRecord
 
 from .states import FINISHED_FRAMES, SENT_TWICE, all_pixels
 

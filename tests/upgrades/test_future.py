@@ -19,10 +19,10 @@ from shardwright.model.errors import ConfigError, FormatVersionError, ShardForma
 from shardwright.read.verify import verify_store
 from shardwright.recovery.recover import recover_store
 from shardwright.recovery.table import Action
-from shardwright.repack.claim import Claim
-from shardwright.repack.finished import FinishedShards
-from shardwright.repack.move_record import MoveRecord
-from shardwright.repack.queued import QueuedStore
+from shardwright.repack.runtime.compaction_queue import QueuedStore
+from shardwright.repack.runtime.done_list import FinishedShards
+from shardwright.repack.transfer.claim import Claim
+from shardwright.repack.transfer.move_record import MoveRecord
 from shardwright.shard import journal, manifest
 from shardwright.shard.manifest import read_manifest
 from shardwright.wire import handover, messages

@@ -21,8 +21,8 @@ from .worker_options import AsJson, NoIdle, Rate, Scheduler, Workers, parse_rate
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from shardwright.repack.executors import Executor
-    from shardwright.repack.job import JobPlan, Options, Report
+    from shardwright.repack.jobs.compact_store import JobPlan, Options, Report
+    from shardwright.repack.runtime.executors import Executor
 
     Outcome = tuple[Path, JobPlan | Report | ShardwrightError]
 
@@ -93,9 +93,9 @@ def command(
     failure. S3 needs AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, for a server of your own, AWS_ENDPOINT_URL
     in the environment.
     """
-    from shardwright.repack.job import Options
-    from shardwright.repack.manners import Manners
+    from shardwright.repack.jobs.compact_store import Options
     from shardwright.repack.order import ORDERS
+    from shardwright.repack.runtime.throttle import Manners
 
     stores, bytes_per_s = stores or [], parse_rate(rate)
     if config is not None:
@@ -186,9 +186,9 @@ def _send(
     delete_source: bool,
     as_json: bool,
 ) -> None:
-    from shardwright.repack.executors import open_executor
-    from shardwright.repack.manners import Manners
-    from shardwright.repack.move_report import MoveOptions
+    from shardwright.repack.runtime.executors import open_executor
+    from shardwright.repack.runtime.throttle import Manners
+    from shardwright.repack.transfer.move_report import MoveOptions
 
     wish = MoveOptions(to, delete_source, options.order, Manners(idle=options.idle))
     with (
@@ -201,7 +201,7 @@ def _send(
 
 def parse_recompress(text: str | None) -> dict[str, Any] | None:
     """``zstd:5`` as ``pack_shard`` takes it; without a level, the usual one. Raises ``ConfigError``."""
-    from shardwright.repack.recode import AS_CONFIGURED
+    from shardwright.repack.jobs.recode import AS_CONFIGURED
 
     if text is None:
         return None
@@ -223,8 +223,8 @@ def parse_recompress(text: str | None) -> dict[str, Any] | None:
 def _planned(store: Path, options: Options) -> JobPlan | ShardwrightError:
     """The error of one store keeps no other from being compacted."""
     from shardwright.read.store import open_store
-    from shardwright.repack.job import plan
-    from shardwright.repack.pausing import pause_note, rig_pause_files
+    from shardwright.repack.jobs.compact_store import plan
+    from shardwright.repack.runtime.pause import pause_note, rig_pause_files
 
     files = rig_pause_files(store)
     try:
@@ -245,8 +245,8 @@ def _run_all(
 ) -> list[Outcome]:
     """An interrupt ends it: what was not begun is then not in the list, and the last report says so. No store
     is begun when one has no room."""
-    from shardwright.repack.executors import open_executor
-    from shardwright.repack.job import Report, check_room
+    from shardwright.repack.jobs.compact_store import Report, check_room
+    from shardwright.repack.runtime.executors import open_executor
 
     outcomes: list[Outcome] = []
     with closing(open_executor(workers=workers, scheduler=scheduler)) as executor:
@@ -266,8 +266,8 @@ def _run_all(
 
 
 def _run(plan: JobPlan, executor: Executor) -> Report | ShardwrightError:
-    from shardwright.repack.job import run
-    from shardwright.repack.pausing import pause_note
+    from shardwright.repack.jobs.compact_store import run
+    from shardwright.repack.runtime.pause import pause_note
 
     files = plan.pause_files
     try:
@@ -294,7 +294,7 @@ def _facts(store: Path, result: JobPlan | Report | ShardwrightError) -> dict[str
 
 def summary(store: Path, result: JobPlan | Report | ShardwrightError) -> str:
     """What was done to one store, or would be, for people."""
-    from shardwright.repack.job import JobPlan
+    from shardwright.repack.jobs.compact_store import JobPlan
 
     if isinstance(result, ShardwrightError):
         return f"{store}: not compacted: {' '.join(str(result).split())}"

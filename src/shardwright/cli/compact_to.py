@@ -16,8 +16,8 @@ from .progress import show_progress
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
-    from shardwright.repack.executors import Executor
-    from shardwright.repack.move_report import MoveOptions, MoveReport
+    from shardwright.repack.runtime.executors import Executor
+    from shardwright.repack.transfer.move_report import MoveOptions, MoveReport
 
 _NAMED_AT_MOST = 20  # in what is printed for people; --json has all
 
@@ -57,10 +57,10 @@ def send(
     from dataclasses import replace
 
     from shardwright.read.store import open_store
-    from shardwright.repack.manners import Manners
-    from shardwright.repack.move_plan import METADATA_NAME
-    from shardwright.repack.move_store import bytes_to_move, move_store
-    from shardwright.repack.pausing import pause_files, pause_note
+    from shardwright.repack.runtime.pause import pause_files, pause_note
+    from shardwright.repack.runtime.throttle import Manners
+    from shardwright.repack.transfer.move_plan import METADATA_NAME
+    from shardwright.repack.transfer.move_store import bytes_to_move, move_store
 
     sizes = bytes_to_move(store, options)
     here = [] if "://" in options.destination else [Path(options.destination)]
@@ -79,7 +79,7 @@ def send(
 def counted(executor: Executor, sizes: dict[str, int], on_bytes: Any) -> Any:
     """What runs tasks, and tells the bytes that are done: as they are granted, and when a task ends the rest
     of its file. ``sizes``: by key."""
-    from shardwright.repack.job import ByteCount
+    from shardwright.repack.jobs.compact_store import ByteCount
 
     progress = ByteCount(sizes, on_bytes)
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from shardwright.repack.executors import Executor
-    from shardwright.repack.new_array import MakingReport, Progress
+    from shardwright.repack.jobs.new_arrays import MakingReport, Progress
+    from shardwright.repack.runtime.executors import Executor
 
 _FAILURES_SHOWN = 20
 
@@ -28,8 +28,8 @@ def making(
     name: str, workers: int | None, scheduler: str | None, image: Path, *folders: Path
 ) -> Iterator[tuple[Executor, Progress]]:
     """An executor, and where to tell how far it is. ``image``, ``folders``: see ``manners_of``."""
-    from shardwright.repack.executors import open_executor
-    from shardwright.repack.pausing import pause_files, pause_note
+    from shardwright.repack.runtime.executors import open_executor
+    from shardwright.repack.runtime.pause import pause_files, pause_note
 
     files = pause_files(image, *folders)
     interrupt_on_signals()
@@ -56,7 +56,7 @@ def manners_of(
 ) -> dict[str, Any]:
     """Of a whole job: its workers share the rate (see ``new_array.of_one_worker``). It waits while somebody
     holds up jobs on the array ``image``, or in one of the ``folders``."""
-    from shardwright.repack.pausing import pause_files
+    from shardwright.repack.runtime.pause import pause_files
 
     return {
         "bytes_per_s": parse_rate(rate),

@@ -46,7 +46,7 @@ def command(
     May be stopped and run again at any point: finished shards are kept, and readers see the new levels only
     when all are complete. Exits with 1 when something could not be made, and 2 for usage.
     """
-    from shardwright.repack.pyramid_job import PyramidOptions, add_levels, readable_image
+    from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels, readable_image
 
     options = PyramidOptions(levels, parse_method(method), parse_axes(axes), parse_size("--memory", memory))
     store = store.absolute()

@@ -16,8 +16,8 @@ from .progress import show_progress
 from .worker_options import AsJson, Memory, NoIdle, Rate, Scheduler, Workers  # noqa: TC001  (as above)
 
 if TYPE_CHECKING:
-    from shardwright.repack.new_array import MakingReport
-    from shardwright.repack.rechunk_job import RechunkOptions, RechunkPlan
+    from shardwright.repack.jobs.new_arrays import MakingReport
+    from shardwright.repack.jobs.rechunk_store import RechunkOptions, RechunkPlan
 
 
 def command(
@@ -72,8 +72,13 @@ def command(
     until all of it is sent and verified; the environment is that of `shardwright compact --to`. Exits with 1
     when something could not be made, and 2 for usage.
     """
-    from shardwright.repack.pyramid_job import PyramidOptions
-    from shardwright.repack.rechunk_job import KEEP_CODEC, RechunkOptions, plan_new_store, write_new_store
+    from shardwright.repack.jobs.pyramid_levels import PyramidOptions
+    from shardwright.repack.jobs.rechunk_store import (
+        KEEP_CODEC,
+        RechunkOptions,
+        plan_new_store,
+        write_new_store,
+    )
 
     memory_bytes = parse_size("--memory", memory)
     options = RechunkOptions(
@@ -108,11 +113,11 @@ def _make_and_send(
     *,
     no_idle: bool,
 ) -> MakingReport:
-    from shardwright.repack.executors import open_executor
-    from shardwright.repack.manners import Manners
-    from shardwright.repack.new_array import of_one_worker
-    from shardwright.repack.pausing import pause_files, pause_note
-    from shardwright.repack.rechunk_to import RechunkTo
+    from shardwright.repack.jobs.new_arrays import of_one_worker
+    from shardwright.repack.jobs.rechunk_transfer import RechunkTo
+    from shardwright.repack.runtime.executors import open_executor
+    from shardwright.repack.runtime.pause import pause_files, pause_note
+    from shardwright.repack.runtime.throttle import Manners
 
     image = plan.store.arrays[0].path
     heeded = pause_files(image)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.config.model import Compaction
 from shardwright.model.errors import ShardwrightError
-from shardwright.repack.queued import QueuedStore, queued_stores
+from shardwright.repack.runtime.compaction_queue import QueuedStore, queued_stores
 
 from .compaction_child import USAGE, CompactionChild, compact_command
 

@@ -12,7 +12,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-from shardwright.repack.manners import make_idle
+from shardwright.repack.runtime.throttle import make_idle
 
 from .child import end_child, start_child, take
 

@@ -22,21 +22,21 @@ import numpy.typing as npt
 
 from shardwright.kernels.read import FILE_ENDED, read_ranges
 from shardwright.model.errors import ConfigError, ShardFormatError, StorageError
+from shardwright.repack.jobs.recode import configured_codec
 from shardwright.shard.index import EMPTY, decode_index
 from shardwright.shard.layout import PAGE_BYTES, page_aligned
 from shardwright.storage.files import data_ranges
 from shardwright.storage.working_file import PIECE_BYTES
 
-from .recode import configured_codec
-from .source import parts_between
+from .source_shard import parts_between
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shardwright.read.store import StoredArray
 
-    from .packing import Int64s, Packing
-    from .source import SourceShard
+    from .pack_plan import Int64s, Packing
+    from .source_shard import SourceShard
 
 # int64[n, 2]: [start, stop) in the file, none empty, in order, none touching another
 Ranges = npt.NDArray[np.int64]

@@ -12,8 +12,8 @@ import numpy as np
 from shardwright.array.grid import Grid
 from shardwright.model.errors import FrameShapeError, StorageError
 from shardwright.read.store import open_store
-from shardwright.repack.manners import Manners
-from shardwright.repack.region_reader import RegionReader
+from shardwright.repack.jobs.region_reader import RegionReader
+from shardwright.repack.runtime.throttle import Manners
 from shardwright.simulate.photons import PhotonFrames
 
 if TYPE_CHECKING:

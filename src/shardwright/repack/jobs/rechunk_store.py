@@ -38,7 +38,7 @@ from shardwright.storage.files import (
 from shardwright.storage.lock import StoreLock
 
 from .copy_folder import copy_folder
-from .new_array import (
+from .new_arrays import (
     MakingReport,
     Meter,
     NewArray,
@@ -49,8 +49,8 @@ from .new_array import (
     stored_bytes,
 )
 from .publish_group import publish_group
-from .pyramid_job import Level, PyramidOptions, plan_levels, readable_image
-from .rechunk import plan_rechunk
+from .pyramid_levels import Level, PyramidOptions, plan_levels, readable_image
+from .rechunk_shard import plan_rechunk
 from .region_plan import DEFAULT_MEMORY_BYTES
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from shardwright.array.spec import Blosc, Gzip, Zstd
     from shardwright.read.store import Store, StoredArray
 
-    from .new_array import Progress, RunTasks
+    from .new_arrays import Progress, RunTasks
 
 KEEP_CODEC = "as it is"
 

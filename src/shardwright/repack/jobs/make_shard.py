@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.read.store import StoredArray
+    from shardwright.repack.runtime.throttle import Manners
 
-    from .manners import Manners
     from .region_plan import RegionPlan
 
 # Fills an array with the values of the region that begins at these coordinates of the new array.

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import LockedError, OutputExistsError, StorageError, StorageFullError
+from shardwright.repack.runtime.tasks import run_task
+from shardwright.repack.runtime.throttle import Manners
 
 from .destination import CLAIM_KEY
-from .manners import Manners
-from .move import is_as_sent
 from .move_record import MoveRecord, SentFile
-from .tasks import run_task
+from .transfer_item import is_as_sent
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable

@@ -20,25 +20,26 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import OutputExistsError
+from shardwright.repack.runtime.throttle import Manners
+from shardwright.repack.transfer.move_record import MoveRecord
+from shardwright.repack.transfer.move_report import MoveOptions
+from shardwright.repack.transfer.move_store import bytes_to_move, move_store
+from shardwright.repack.transfer.open_destination import open_destination
+from shardwright.repack.transfer.send_store import claimed_record
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import make_directories, read_regular, replace_file, storage_errors
 from shardwright.storage.lock import StoreLock
 
-from .manners import Manners
-from .move_record import MoveRecord
-from .move_report import MoveOptions
-from .move_store import bytes_to_move, move_store
-from .new_array import MakingReport
-from .open_destination import open_destination
-from .rechunk_job import describe, working_folder, write_new_store
-from .send_store import claimed_record
+from .new_arrays import MakingReport
+from .rechunk_store import describe, working_folder, write_new_store
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .move_report import Execute
-    from .new_array import Progress, RunTasks
-    from .rechunk_job import RechunkOptions, RechunkPlan
+    from shardwright.repack.transfer.move_report import Execute
+
+    from .new_arrays import Progress, RunTasks
+    from .rechunk_store import RechunkOptions, RechunkPlan
 
 
 def staging_folder(store: Path, url: str) -> Path:

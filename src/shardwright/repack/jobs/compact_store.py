@@ -25,25 +25,24 @@ from shardwright.model.errors import (
     StorageError,
     StorageFullError,
 )
+from shardwright.repack.runtime.done_list import DONE_NAME, FinishedShards
+from shardwright.repack.runtime.executors import LocalProcesses
+from shardwright.repack.runtime.pause import pause_files, rig_pause_files
+from shardwright.repack.runtime.throttle import Manners
+from shardwright.repack.runtime.work_folder import WORK_FOLDER, WorkFolder, file_of_shard, working_path
+from shardwright.repack.source_shard import SourceShard
 from shardwright.storage.files import storage_errors
 from shardwright.storage.working_file import WorkingFile
 
-from .executors import LocalProcesses
-from .finished import DONE_NAME, FinishedShards
-from .manners import Manners
-from .pausing import pause_files, rig_pause_files
 from .recode import denser_codec
-from .shards import Shard, sealed_shards
-from .source import SourceShard
-from .work_folder import WORK_FOLDER, WorkFolder, file_of_shard, working_path
+from .sealed_shards import Shard, sealed_shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from shardwright.read.store import Store
-
-    from .executors import Executor
+    from shardwright.repack.runtime.executors import Executor
 
 _GRANTS_PER_BYTE = 3  # read, written, read back: see manners.py
 

@@ -30,8 +30,7 @@ from shardwright.kernels.contexts import CompressorContexts
 from shardwright.kernels.encode import NOT_PACKED, encode_chunks, room_for
 from shardwright.model.degrade_level import DegradeLevel
 from shardwright.model.errors import CodecError, ConfigError, ShardFormatError, SpecError
-
-from .packing import Packing, chunk_error
+from shardwright.repack.pack_plan import Packing, chunk_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,8 +39,7 @@ if TYPE_CHECKING:
 
     from shardwright.codecs.decode import ChunkForm
     from shardwright.read.store import StoredArray
-
-    from .source import PackedBytes
+    from shardwright.repack.source_shard import PackedBytes
 
     UInt8s = npt.NDArray[np.uint8]
     UInt32s = npt.NDArray[np.uint32]

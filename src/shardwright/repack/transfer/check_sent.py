@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import crc32c
 
-from .move import stored_parts
 from .open_destination import open_destination
+from .transfer_item import stored_parts
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from shardwright.repack.runtime.throttle import Manners
+
     from .destination import Destination
-    from .manners import Manners
     from .move_record import MoveRecord, SentFile
     from .move_report import Execute, MoveReport
 

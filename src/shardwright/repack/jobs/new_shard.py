@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from shardwright.read.store import StoredArray
+    from shardwright.repack.runtime.throttle import Manners
 
     from .chunk_encoder import EncodedChunks
-    from .manners import Manners
 
 WORKING_SUFFIX = ".packed"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from .manners import Manners
+from shardwright.repack.runtime.throttle import Manners
 
 # run_task on each task, results as they come
 Execute = Callable[[Iterable[dict[str, Any]]], Generator[dict[str, Any], None, None]]

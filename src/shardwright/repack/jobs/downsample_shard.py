@@ -23,8 +23,7 @@ from .region_reader import RegionReader
 if TYPE_CHECKING:
     from shardwright.array.levels import Method
     from shardwright.read.store import StoredArray
-
-    from .manners import Manners
+    from shardwright.repack.runtime.throttle import Manners
 
 Factors = tuple[int, ...]
 

@@ -26,19 +26,20 @@ import numpy as np
 from shardwright.kernels.read import checksum_ranges
 from shardwright.model.errors import OutputExistsError, ShardFormatError, StorageError
 from shardwright.read.store import parse_array
+from shardwright.repack.source_shard import PackedBytes, SourceShard, parts_between
+from shardwright.repack.unknown_bytes import unknown_bytes
 from shardwright.shard.index import encode_index
 from shardwright.storage.files import open_regular, storage_errors
 
 from .open_destination import open_destination
-from .source import PackedBytes, SourceShard, parts_between
-from .unknown_bytes import unknown_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from shardwright.repack.pack_plan import Int64s, Packing
+    from shardwright.repack.runtime.throttle import Manners
+
     from .destination import Destination, Part
-    from .manners import Manners
-    from .packing import Int64s, Packing
 
 PART_BYTES = 8 << 20
 

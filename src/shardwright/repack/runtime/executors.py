@@ -31,8 +31,8 @@ from shardwright.model.errors import ConfigError, SessionLostError, WorkerError
 from shardwright.model.extras import naming_missing_extra
 from shardwright.storage.failpoints import load_from_environment
 
-from .manners import watch_grants
 from .tasks import failed, run_task
+from .throttle import watch_grants
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable

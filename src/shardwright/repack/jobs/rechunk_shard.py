@@ -18,8 +18,7 @@ from .region_reader import RegionReader
 
 if TYPE_CHECKING:
     from shardwright.read.store import StoredArray
-
-    from .manners import Manners
+    from shardwright.repack.runtime.throttle import Manners
 
 
 def plan_rechunk(source: StoredArray, target: StoredArray, memory_bytes: int) -> RegionPlan:

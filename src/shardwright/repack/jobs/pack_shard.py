@@ -21,6 +21,9 @@ import numpy as np
 from shardwright.kernels.read import checksum_ranges
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.read.store import parse_array
+from shardwright.repack.runtime.work_folder import file_of_shard, working_path
+from shardwright.repack.source_shard import PackedBytes, SourceShard, parts_between
+from shardwright.repack.unknown_bytes import unknown_bytes
 from shardwright.shard.group_files import WORKSPACE
 from shardwright.shard.index import encode_index
 from shardwright.shard.shard_sums import ShardSums
@@ -30,9 +33,6 @@ from shardwright.storage.working_file import PIECE_BYTES, WorkingFile, WriteBehi
 
 from .recode import AS_CONFIGURED, denser_codec, recode_chunks
 from .record_sums import record_dropped, record_recoded
-from .source import PackedBytes, SourceShard, parts_between
-from .unknown_bytes import unknown_bytes
-from .work_folder import file_of_shard, working_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,9 +40,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from shardwright.codecs.parameters import CodecParameters
-
-    from .manners import Manners
-    from .packing import Packing
+    from shardwright.repack.pack_plan import Packing
+    from shardwright.repack.runtime.throttle import Manners
 
     UInt32s = npt.NDArray[np.uint32]
 

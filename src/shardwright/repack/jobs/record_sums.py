@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from .packing import Int64s, Packing
-    from .source import SourceShard
+    from shardwright.repack.pack_plan import Int64s, Packing
+    from shardwright.repack.source_shard import SourceShard
 
     UInt32s = npt.NDArray[np.uint32]
 

@@ -21,12 +21,12 @@ from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.read.shard_file import ShardFile, chunks_in_shape
 from shardwright.shard.index import EMPTY
 
-from .packing import Packing, chunk_error, sound_entries
+from .pack_plan import Packing, chunk_error, sound_entries
 
 if TYPE_CHECKING:
     from shardwright.read.store import StoredArray
 
-    from .packing import Int64s
+    from .pack_plan import Int64s
 
     UInt8s = npt.NDArray[np.uint8]
     UInt32s = npt.NDArray[np.uint32]

@@ -17,16 +17,16 @@ from typing import Any
 from shardwright.model.errors import ShardwrightError
 from shardwright.storage.files import storage_errors
 
-from .manners import Manners
+from .throttle import Manners
 
-# kind -> (module, function): imported by whoever runs such a task, so that one kind does not wait for what
-# another needs.
+# kind -> (module of this room, function). The name alone, since jobs and transfers lie above the runtime; who
+# runs a task imports only what its kind needs.
 KINDS = {
-    "pack": ("pack_shard", "pack_shard"),
-    "move": ("move", "move_shard"),
-    "check": ("check_sent", "check_file"),
-    "rechunk": ("rechunk", "write_shard"),
-    "downsample": ("pyramid", "downsample_shard"),
+    "pack": ("jobs.pack_shard", "pack_shard"),
+    "move": ("transfer.transfer_item", "move_shard"),
+    "check": ("transfer.check_sent", "check_file"),
+    "rechunk": ("jobs.rechunk_shard", "write_shard"),
+    "downsample": ("jobs.downsample_shard", "downsample_shard"),
 }
 
 
@@ -70,5 +70,6 @@ def _run(task: dict[str, Any]) -> dict[str, Any]:
     manners = Manners.from_dict(task.get("manners") or {})
     manners.be_idle()
     with storage_errors("work on", key_of(task)):
-        result: dict[str, Any] = getattr(import_module(f"{__package__}.{module}"), function)(task, manners)
+        work = getattr(import_module(f"shardwright.repack.{module}"), function)
+        result: dict[str, Any] = work(task, manners)
     return result

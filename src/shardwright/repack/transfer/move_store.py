@@ -27,6 +27,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from shardwright.model.errors import ConfigError, LockedError, OutputExistsError, StorageError
+from shardwright.repack.runtime.work_folder import LOCK_NAME, WORK_FOLDER, locked
 
 from .check_sent import check_sent, left_here
 from .delete_source import clear_dead_work, delete_source, remove_empty_folders
@@ -36,7 +37,6 @@ from .move_record import MoveRecord
 from .move_report import MoveReport
 from .open_destination import open_destination
 from .send_store import claimed_record, send_store
-from .work_folder import LOCK_NAME, WORK_FOLDER, locked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .pausing import pausing_file
+from .pause import pausing_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardwright.read.store import StoredArray
-
-    from .manners import Manners
+    from shardwright.repack.runtime.throttle import Manners
 
 MAX_OPEN_SHARDS = 16
 

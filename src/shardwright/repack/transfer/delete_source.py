@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardwright.model.errors import LockedError
+from shardwright.repack.runtime.work_folder import LOCK_NAME, WORK_FOLDER, WORKING_SUFFIX, locked
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import storage_errors, sync_directory
 
-from .move import is_as_sent
 from .move_plan import METADATA_NAME, depth, files_and_links
 from .move_record import PREFIX
-from .work_folder import LOCK_NAME, WORK_FOLDER, WORKING_SUFFIX, locked
+from .transfer_item import is_as_sent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import ConfigError, ShardFormatError, StorageError, StorageFullError
 from shardwright.read.store import Store, open_store
+from shardwright.repack.runtime.work_folder import WORK_FOLDER
+from shardwright.repack.source_shard import SourceShard
 from shardwright.storage.files import storage_errors
 
 from .local_folder import LocalFolder
-from .move import identify
 from .open_destination import open_destination
-from .source import SourceShard
-from .work_folder import WORK_FOLDER
+from .transfer_item import identify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -32,6 +32,8 @@ from shardwright.codecs.parameters import codec_of
 from shardwright.kernels.downsample import halved
 from shardwright.model.errors import OutputExistsError, ShardFormatError, SpecError
 from shardwright.read.store import open_store, parse_array, read_metadata
+from shardwright.repack.runtime.pause import pause_files
+from shardwright.repack.runtime.work_folder import WorkFolder
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
     make_directories,
@@ -41,7 +43,7 @@ from shardwright.storage.files import (
     storage_errors,
 )
 
-from .new_array import (
+from .new_arrays import (
     MakingReport,
     Meter,
     NewArray,
@@ -51,10 +53,8 @@ from .new_array import (
     make_array,
     stored_bytes,
 )
-from .pausing import pause_files
 from .publish_group import check_parents, publish_group
 from .region_plan import DEFAULT_MEMORY_BYTES
-from .work_folder import WorkFolder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
     from shardwright.read.store import Store, StoredArray
 
-    from .new_array import Progress, RunTasks
+    from .new_arrays import Progress, RunTasks
 
 _JOB = "job.json"
 

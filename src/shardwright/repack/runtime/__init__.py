@@ -1,0 +1,1 @@
+"""One restartable job: tasks, executors, throttle, pause, work folder, report."""
