@@ -17,7 +17,7 @@ import tensorstore
 
 import shardwright as sw
 from shardwright.cli.app import main
-from shardwright.cli.making import manners_of
+from shardwright.cli.making import throttle_of
 from shardwright.repack.jobs.new_arrays import of_one_worker
 from shardwright.repack.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
 from shardwright.repack.runtime.pause import pause_files
@@ -193,10 +193,10 @@ def test_a_store_that_is_still_being_written_is_refused(store: Path, shardwright
 def test_rechunk_heeds_the_pause_file_of_the_image_and_only_workers_with_a_task_share_the_rate(
     store: Path,
 ) -> None:
-    manners = manners_of("6MB", 3, no_idle=True, image=store / "0")
-    assert manners["pause_files"] == pause_files(store / "0")
-    assert manners["pause_files"][0] == str(store / "0" / WORK_FOLDER / PAUSE_NAME)
-    assert [of_one_worker(manners, tasks)["bytes_per_s"] for tasks in (1, 2, 3, 9)] == [6e6, 3e6, 2e6, 2e6]
+    throttle = throttle_of("6MB", 3, no_idle=True, image=store / "0")
+    assert throttle["pause_files"] == pause_files(store / "0")
+    assert throttle["pause_files"][0] == str(store / "0" / WORK_FOLDER / PAUSE_NAME)
+    assert [of_one_worker(throttle, tasks)["bytes_per_s"] for tasks in (1, 2, 3, 9)] == [6e6, 3e6, 2e6, 2e6]
     tasks = []
 
     def keep(given):
@@ -204,8 +204,8 @@ def test_rechunk_heeds_the_pause_file_of_the_image_and_only_workers_with_a_task_
         return iter(())
 
     options = RechunkOptions({"t": 5}, {"t": 5})
-    write_new_store(plan_new_store(store, options), store.with_name("new"), options, keep, manners=manners)
+    write_new_store(plan_new_store(store, options), store.with_name("new"), options, keep, throttle=throttle)
     share = 6e6 / min(3, len(tasks))
-    assert [task["manners"] for task in tasks] == [
-        {"bytes_per_s": share, "pause_files": manners["pause_files"], "idle": False}
+    assert [task["throttle"] for task in tasks] == [
+        {"bytes_per_s": share, "pause_files": throttle["pause_files"], "idle": False}
     ] * len(tasks)

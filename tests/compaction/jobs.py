@@ -13,7 +13,7 @@ from shardwright.repack.jobs.compact_store import Options, plan, run
 from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels
 from shardwright.repack.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
 from shardwright.repack.runtime.tasks import run_task
-from shardwright.repack.runtime.throttle import Manners
+from shardwright.repack.runtime.throttle import Throttle
 from shardwright.repack.transfer.move_report import MoveOptions
 from shardwright.repack.transfer.move_store import move_store
 from shardwright.storage import failpoints
@@ -34,7 +34,7 @@ class Here:
 
     def run(self, tasks, _on_moved=None) -> Iterator[dict[str, Any]]:
         for task in tasks:
-            yield run_task({**task, "manners": {**task["manners"], "idle": False}})
+            yield run_task({**task, "throttle": {**task["throttle"], "idle": False}})
 
     def close(self) -> None: ...
 
@@ -55,13 +55,13 @@ def _move(folder: Path) -> dict[str, Any]:
         return {"ok": True}
     return move_store(
         folder / STORE,
-        MoveOptions(str(folder / MOVED), delete_source=True, manners=Manners(idle=False)),
+        MoveOptions(str(folder / MOVED), delete_source=True, throttle=Throttle(idle=False)),
         Here().run,
     ).to_dict()
 
 
 def _pyramid(folder: Path) -> dict[str, Any]:
-    return add_levels(folder / STORE, PyramidOptions(2), Here().run, manners={"idle": False}).to_dict()
+    return add_levels(folder / STORE, PyramidOptions(2), Here().run, throttle={"idle": False}).to_dict()
 
 
 def _rechunk(folder: Path) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def _rechunk(folder: Path) -> dict[str, Any]:
             folder / RECHUNKED,
             options,
             Here().run,
-            manners={"idle": False},
+            throttle={"idle": False},
         )
     except OutputExistsError:  # a job that was killed after its last deed; who runs it again is told so
         return {"ok": True}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardwright.repack.runtime.compaction_queue import QueuedStore
+from shardwright.repack.runtime.compaction_queue import QueueEntry
 
 from .daemon_process import TIMEOUT_S, DaemonProcess
 
@@ -61,10 +61,10 @@ def test_a_disks_lost_and_found_beside_the_stores_is_passed_over(config: Path, f
 
 def test_what_is_queued_for_compaction_is_found_beside_a_closed_folder(folder: Path, closed: Path) -> None:
     (folder / "run.ome.zarr" / "0").mkdir(parents=True)
-    QueuedStore(folder / "run.ome.zarr").add()
+    QueueEntry(folder / "run.ome.zarr").add()
     find = (
         "import sys\nfrom pathlib import Path\nfrom shardwright.repack.runtime.compaction_queue import "
-        "queued_stores\nprint(*queued_stores(Path(sys.argv[1])))"
+        "queue_entries\nprint(*queue_entries(Path(sys.argv[1])))"
     )
     done = subprocess.run(
         [sys.executable, "-c", f"{NO_PRIVILEGES}\n{find}", str(closed.parent)],
@@ -72,7 +72,7 @@ def test_what_is_queued_for_compaction_is_found_beside_a_closed_folder(folder: P
         text=True,
         timeout=TIMEOUT_S,
     )
-    assert (done.stdout.count("QueuedStore("), done.stderr) == (1, "")
+    assert (done.stdout.count("QueueEntry("), done.stderr) == (1, "")
 
 
 @pytest.mark.parametrize(

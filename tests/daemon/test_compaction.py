@@ -28,7 +28,7 @@ from shardwright.model.errors import StorageFullError
 from shardwright.read.inspect import inspect_shard
 from shardwright.read.store import open_store
 from shardwright.repack.jobs.compact_store import Options, plan
-from shardwright.repack.runtime.compaction_queue import QueuedStore, queued_stores
+from shardwright.repack.runtime.compaction_queue import QueueEntry, queue_entries
 from shardwright.repack.runtime.pause import RIG_PAUSE_NAME, pause_files, pausing_file
 from shardwright.repack.runtime.work_folder import PAUSE_NAME
 from shardwright.simulate.photons import PhotonFrames
@@ -95,7 +95,7 @@ def is_gone(pid: int) -> bool:
 
 def assert_packed(store: Path, frames: int = 32) -> None:
     assert gap_bytes(store) == 0
-    assert not QueuedStore(store).folder.exists(), "nothing is left of the work"
+    assert not QueueEntry(store).folder.exists(), "nothing is left of the work"
     assert_holds(store, SOURCE, frames)
 
 
@@ -127,7 +127,7 @@ def test_what_was_degraded_is_compressed_as_its_array_says(config: Path, folder:
     receipt = degraded_store.write(store, spec, slabs, list(DegradeLevel))
     degraded = receipt.chunks_faster + receipt.chunks_uncompressed
     assert degraded == 5 * 6
-    QueuedStore(store).add()
+    QueueEntry(store).add()
     configure(config, "recompress: codec")
     with DaemonProcess(config) as daemon:
         assert daemon.wait_for("compaction_done")["chunks_recoded"] == degraded
@@ -187,7 +187,7 @@ def test_it_works_at_idle_priority_and_all_jobs_wait_while_a_camera_fills_its_ri
         assert is_gone(pid)
         assert time.monotonic() - begin_s < TIMEOUT_S
     assert_holds(store, SOURCE, 32)
-    assert sorted(queued.root.name for queued in queued_stores(folder / "data")) == [
+    assert sorted(queued.root.name for queued in queue_entries(folder / "data")) == [
         "other.ome.zarr",
         "run.ome.zarr",
     ]
@@ -222,7 +222,7 @@ def test_a_killed_daemon_takes_its_child_along_and_the_next_goes_on(config: Path
     with DaemonProcess(config) as daemon:
         acquire(daemon.wait_for("ready")["endpoints"][0], "run")
         pid = daemon.wait_for("compaction_begun")["pid"]
-        until(lambda: list(QueuedStore(store).folder.glob("*.packed")))
+        until(lambda: list(QueueEntry(store).folder.glob("*.packed")))
         daemon.process.kill()
         assert daemon.exit_code() == -signal.SIGKILL
         until(lambda: is_gone(pid))
@@ -243,8 +243,8 @@ def test_a_pause_that_a_person_made_is_kept(config: Path, folder: Path) -> None:
         acquire(daemon.wait_for("ready")["endpoints"][0], "run")
         daemon.wait_for("compaction_done")
         assert daemon.stop() == 0
-    QueuedStore(store).add()
-    pause_file = QueuedStore(store).folder / PAUSE_NAME
+    QueueEntry(store).add()
+    pause_file = QueueEntry(store).folder / PAUSE_NAME
     pause_file.touch()
     with DaemonProcess(config) as daemon:
         daemon.wait_for("compaction_begun")
@@ -264,7 +264,7 @@ def test_a_store_that_cannot_be_compacted_is_given_up_and_the_cameras_do_not_not
         assert daemon.stop() == 0
     shard = next(path for path in (store / "0" / "c").rglob("*") if path.is_file())
     os.truncate(shard, 10)
-    QueuedStore(store).add()
+    QueueEntry(store).add()
     configure(config)
     with DaemonProcess(config) as daemon:
         endpoint = daemon.wait_for("ready")["endpoints"][0]
@@ -276,7 +276,7 @@ def test_a_store_that_cannot_be_compacted_is_given_up_and_the_cameras_do_not_not
         assert daemon.wait_for("compaction_done")["path"].endswith("good.ome.zarr")
         assert daemon.stop() == 0
     assert shard.stat().st_size == 10, "left as it is"
-    assert queued_stores(folder / "data") == []
+    assert queue_entries(folder / "data") == []
 
 
 @pytest.mark.slow
@@ -288,7 +288,7 @@ def test_a_codec_that_the_array_does_not_have_is_not_tried_for_ever(config: Path
         assert (failed["again"], failed["attempt"]) == (False, 1), "the same command fails the next time, too"
         assert "codec" in failed["error"]
         assert daemon.stop() == 0
-    assert queued_stores(folder / "data") == []
+    assert queue_entries(folder / "data") == []
     assert_holds(folder / "data" / "run.ome.zarr", SOURCE, 32)
 
 
@@ -307,7 +307,7 @@ def test_the_open_shards_of_an_acquisition_are_not_touched(config: Path, folder:
         until(lambda: stream.frames_stored == 12 and len(plan(open_store(store), Options()).todo) == 2)
         daemon.process.kill()
         daemon.exit_code()
-        QueuedStore(store).add()
+        QueueEntry(store).add()
         daemon = held.enter_context(DaemonProcess(config))
         done = daemon.wait_for("compaction_done")
         assert (done["path"], done["packed"], done["left"]) == (str(store), 2, 0)
@@ -322,14 +322,14 @@ def test_the_open_shards_of_an_acquisition_are_not_touched(config: Path, folder:
 
 @pytest.mark.parametrize("failures", [b"", b"{}", b"\xff", b'{"failures": "x"}'])
 def test_a_damaged_record_of_failures_says_none(tmp_path: Path, failures: bytes) -> None:
-    queued = QueuedStore(tmp_path)
+    queued = QueueEntry(tmp_path)
     queued.folder.parent.mkdir()
     queued.add(2)
     assert queued.failures == 2
     queued.queued_file.write_bytes(failures)
     assert queued.failures == 0
     queued.remove()
-    assert queued_stores(tmp_path.parent) == []
+    assert queue_entries(tmp_path.parent) == []
 
 
 class Rig:
@@ -404,7 +404,7 @@ def test_a_pause_that_could_not_be_made_is_tried_again(
 
 def test_compaction_gives_disk_back_that_the_cameras_need_and_goes_on_later(tmp_path: Path) -> None:
     store = gappy.write(tmp_path / "run.ome.zarr")
-    QueuedStore(store).add()
+    QueueEntry(store).add()
     free_bytes = shutil.disk_usage(tmp_path).free
     with Rig(tmp_path, low_water=2 * free_bytes, enabled=True, rate=30_000) as rig:
         name, facts = rig.next_event()
@@ -417,7 +417,7 @@ def test_compaction_gives_disk_back_that_the_cameras_need_and_goes_on_later(tmp_
         assert is_gone(facts["pid"])
         assert not list(store.rglob("*.packed"))
         assert pausing_file(pause_files(store / "0")), "others wait"
-        assert queued_stores(tmp_path) == [QueuedStore(store)]
+        assert queue_entries(tmp_path) == [QueueEntry(store)]
         rig.acquiring = False
         assert rig.next_event()[0] == "compaction_begun"
     assert rig.next_event()[0] == "compaction_interrupted"

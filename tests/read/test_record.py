@@ -23,7 +23,7 @@ from shardwright.repack.jobs.pack_shard import pack_shard
 from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels
 from shardwright.repack.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
 from shardwright.repack.runtime.tasks import run_task
-from shardwright.repack.runtime.throttle import Manners
+from shardwright.repack.runtime.throttle import Throttle
 from shardwright.shard.shard_sums import SUMS_NAME, ShardSums
 from shardwright.storage.failpoints import at_time, set_hook, watch_all
 
@@ -279,7 +279,7 @@ def task(store: Path, key: str, **options: Any) -> dict[str, Any]:
         "array": str(store / "0"),
         "shard": coordinates,
         "order": "morton",
-        "manners": {"idle": False},
+        "throttle": {"idle": False},
         **options,
     }
 
@@ -305,7 +305,7 @@ def test_compaction_keeps_it_true(tmp_path: Path, options: dict[str, Any]) -> No
 
 
 def test_a_shard_that_is_another_one_is_not_recoded_into_the_right_one(tmp_path: Path) -> None:
-    """Its sum would be on record ever after. Packing changes no sum, and does no harm."""
+    """Its sum would be on record ever after. PackPlan changes no sum, and does no harm."""
     store = write(tmp_path / "a.ome.zarr", codec=sw.Blosc(cname="lz4", clevel=0))
     swap(store / "0/c/0/0/0", store / "0/c/1/0/0")
     before = (store / "0/c/0/0/0").read_bytes()
@@ -342,7 +342,7 @@ def test_a_recompression_that_is_killed_at_any_point_leaves_it_true(tmp_path: Pa
 
         def job(at_this_call: Callable[[], None] = at_this_call) -> None:
             watch_all(lambda _: at_this_call())
-            pack_shard(task(store, "c/0/0/1", **RECOMPRESS), Manners(idle=False))
+            pack_shard(task(store, "c/0/0/1", **RECOMPRESS), Throttle(idle=False))
 
         lived = not killed(job)
         assert_whole(store, 2)
@@ -371,8 +371,8 @@ def run_here(tasks: Any) -> Iterator[dict[str, Any]]:
 def test_new_stores_and_levels_have_one(store: Path, tmp_path: Path) -> None:
     new = tmp_path / "b.ome.zarr"
     chosen = RechunkOptions(chunks={"t": 2, "x": 16}, shards={"t": 4})
-    assert write_new_store(plan_new_store(store, chosen), new, chosen, run_here, manners={"idle": False}).ok
-    assert add_levels(new, PyramidOptions(1), run_here, manners={"idle": False}).ok
+    assert write_new_store(plan_new_store(store, chosen), new, chosen, run_here, throttle={"idle": False}).ok
+    assert add_levels(new, PyramidOptions(1), run_here, throttle={"idle": False}).ok
     report = verified(new)
     assert (report.problems, report.warnings, report.shards) == ([], [], report.shards_recorded)
     swap(new / "0/c/0/0/0", new / "0/c/1/0/0")
@@ -524,7 +524,7 @@ def test_a_new_shard_that_is_all_fill_value_is_on_record(tmp_path: Path) -> None
         for number in range(4):
             writer.append(frame(number) * (number // 2))
     chosen = RechunkOptions(chunks={"t": 2}, shards={"t": 2})
-    assert write_new_store(plan_new_store(store, chosen), new, chosen, run_here, manners={"idle": False}).ok
+    assert write_new_store(plan_new_store(store, chosen), new, chosen, run_here, throttle={"idle": False}).ok
     record = ShardSums(new / "0").read()
     assert {key for key, known in record.items() if None in known} == {"c/0/0/0", "c/0/0/1"}
     report = verified(new)

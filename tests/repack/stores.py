@@ -43,7 +43,7 @@ def task(array: StoredArray, *shard: int, order: str = "row_major", **fields) ->
         "array": str(array.path),
         "shard": list(shard),
         "order": order,
-        "manners": {"idle": False},
+        "throttle": {"idle": False},
         **fields,
     }
 

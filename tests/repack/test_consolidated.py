@@ -43,11 +43,11 @@ def problems(path: Path) -> list[str]:
 
 def rechunk(old: Path, new: Path) -> None:
     chosen = RechunkOptions(chunks={"z": 4, "y": 6, "x": 8})
-    assert write_new_store(plan_new_store(old, chosen), new, chosen, run_here, manners=NOT_IDLE).ok
+    assert write_new_store(plan_new_store(old, chosen), new, chosen, run_here, throttle=NOT_IDLE).ok
 
 
 def pyramid(path: Path) -> None:
-    assert add_levels(path, PyramidOptions(2), run_here, manners=NOT_IDLE).ok
+    assert add_levels(path, PyramidOptions(2), run_here, throttle=NOT_IDLE).ok
 
 
 def edit(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:

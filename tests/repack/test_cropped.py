@@ -18,7 +18,7 @@ from shardwright.read.store import open_store
 from shardwright.read.verify import verify_store
 from shardwright.repack.jobs.pack_shard import pack_shard
 from shardwright.repack.runtime.tasks import run_task
-from shardwright.repack.runtime.throttle import Manners
+from shardwright.repack.runtime.throttle import Throttle
 from shardwright.shard.index import encode_index
 
 from .images import die_at_every_point, read_everywhere
@@ -179,6 +179,6 @@ def test_chunks_that_share_bytes_are_packed_with_the_same_values(cropped: Path) 
     before = read_everywhere(array.path)
     report = next(inspect_shards(open_store(cropped), array))
     assert report.problems == []
-    assert pack_shard(task(array, 0, 0, 0), Manners(idle=False))["ok"]
+    assert pack_shard(task(array, 0, 0, 0), Throttle(idle=False))["ok"]
     assert np.array_equal(read_everywhere(array.path), before)
     assert next(inspect_shards(open_store(cropped), array)).gap_bytes == 0

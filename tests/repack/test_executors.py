@@ -189,12 +189,12 @@ def in_process_cluster(store: Path) -> distributed.LocalCluster:
     return distributed.LocalCluster(**options, local_directory=str(store.parent))
 
 
-def pack_tasks(store: Path, **manners: object) -> list[dict[str, object]]:
+def pack_tasks(store: Path, **throttle: object) -> list[dict[str, object]]:
     common = {
         "kind": "pack",
         "array": str(store / "0"),
         "order": "row_major",
-        "manners": {**NOT_IDLE, **manners},
+        "throttle": {**NOT_IDLE, **throttle},
     }
     return [common | {"shard": [i, 0, 0]} for i in range(gappy.SHARDS)]
 
@@ -270,7 +270,7 @@ def test_tasks_on_a_cluster(store: Path) -> None:
     them."""
     array = str(store / "0")
     tasks = [
-        {"kind": "pack", "array": array, "shard": [i, 0, 0], "order": "row_major", "manners": NOT_IDLE}
+        {"kind": "pack", "array": array, "shard": [i, 0, 0], "order": "row_major", "throttle": NOT_IDLE}
         for i in range(gappy.SHARDS + 1)
     ]
     with in_process_cluster(store) as cluster, closing(DaskCluster(cluster.scheduler_address)) as executor:

@@ -27,7 +27,7 @@ from shardwright.model.errors import (
     StorageError,
     StorageFullError,
 )
-from shardwright.repack.runtime.compaction_queue import QueuedStore
+from shardwright.repack.runtime.compaction_queue import QueueEntry
 from shardwright.repack.runtime.tasks import run_task
 from shardwright.repack.transfer import bucket, local_folder, move_store, transfer_item
 from shardwright.repack.transfer.destination import CLAIM_KEY
@@ -43,7 +43,7 @@ from .object_store import BUCKET
 @pytest.mark.parametrize("order", ["morton", pytest.param("row_major", marks=pytest.mark.slow)])
 def test_everything_of_a_store_arrives_packed_and_the_source_stays(store, place, tmp_path, order):
     before = files(store)
-    report = move_store.move_store(store, MoveOptions(place, order=order, manners=POLITE), execute)
+    report = move_store.move_store(store, MoveOptions(place, order=order, throttle=POLITE), execute)
     assert report.ok
     assert (report.sent, report.verified, report.deleted) == (len(before), 0, 0)
     assert_arrived(place, before, tmp_path)
@@ -52,7 +52,7 @@ def test_everything_of_a_store_arrives_packed_and_the_source_stays(store, place,
 
 
 def test_readers_read_the_array_from_the_server(store, bucket_url, object_store):
-    move_store.move_store(store, MoveOptions(bucket_url, manners=POLITE), execute)
+    move_store.move_store(store, MoveOptions(bucket_url, throttle=POLITE), execute)
     prefix = bucket_url.removeprefix(f"s3://{BUCKET}/")
     spec = {
         "driver": "s3",
@@ -82,7 +82,9 @@ def test_with_move_the_source_is_deleted_once_all_is_there(store, place, tmp_pat
 
     failpoints.set_hook("compact.before_delete_source", look)
     try:
-        report = move_store.move_store(store, MoveOptions(place, delete_source=True, manners=POLITE), execute)
+        report = move_store.move_store(
+            store, MoveOptions(place, delete_source=True, throttle=POLITE), execute
+        )
     finally:
         failpoints.set_hook("compact.before_delete_source", None)
     assert report.ok
@@ -123,7 +125,7 @@ def test_a_job_may_die_at_any_point_and_goes_on(store, original, tmp_path, death
 
     def job():
         return move_store.move_store(
-            store, MoveOptions(str(away), delete_source=True, manners=POLITE), execute
+            store, MoveOptions(str(away), delete_source=True, throttle=POLITE), execute
         )
 
     away, count = tmp_path / "dry-run", []
@@ -159,11 +161,11 @@ def test_finished_files_are_not_sent_again(store, place):
             yield run_task(task)
 
     with pytest.raises(KilledError):
-        move_store.move_store(store, MoveOptions(place, manners=POLITE), dies_after_three)
+        move_store.move_store(store, MoveOptions(place, throttle=POLITE), dies_after_three)
     run_task(
         {
             **next(
-                t for t in plan_move(store, MoveOptions(place, manners=POLITE)).data if t["key"] not in calls
+                t for t in plan_move(store, MoveOptions(place, throttle=POLITE)).data if t["key"] not in calls
             )
         }
     )
@@ -174,7 +176,7 @@ def test_finished_files_are_not_sent_again(store, place):
             again.append(task["key"])
             yield run_task(task)
 
-    report = move_store.move_store(store, MoveOptions(place, manners=POLITE), notes)
+    report = move_store.move_store(store, MoveOptions(place, throttle=POLITE), notes)
     assert report.ok
     assert (report.finished, report.verified, report.sent) == (3, 1, len(files(store)) - 4)
     assert not set(calls) & set(again)
@@ -190,7 +192,7 @@ def test_what_was_changed_since_it_was_sent_is_sent_again(store, place, tmp_path
         "bytes_read": 0,
         "bytes_written": 0,
     }
-    options = MoveOptions(place, manners=POLITE)
+    options = MoveOptions(place, throttle=POLITE)
     report = move_store.move_store(
         store, options, lambda tasks: (refused if t["key"] == refused["key"] else run_task(t) for t in tasks)
     )
@@ -241,7 +243,7 @@ def race_in_threads(sources, place):
     def job(source):
         begin.wait()
         try:
-            return str(move_store.move_store(source, MoveOptions(place, manners=POLITE), execute).ok)
+            return str(move_store.move_store(source, MoveOptions(place, throttle=POLITE), execute).ok)
         except (LockedError, OutputExistsError):
             return "refused"
 
@@ -276,7 +278,7 @@ def test_a_server_that_is_killed_in_the_middle_is_an_error_and_the_next_run_comp
             done.append(run_task(task))
             yield done[-1]
 
-    options = MoveOptions(url, delete_source=True, manners=POLITE)
+    options = MoveOptions(url, delete_source=True, throttle=POLITE)
     report = move_store.move_store(store, options, kills_the_server)
     assert not report.ok
     assert [result["ok"] for result in done] == [True, True, False], (
@@ -335,7 +337,7 @@ def test_a_bit_that_flips_at_the_destination_is_found_and_named(store, place, mo
         return bytes(data)
 
     monkeypatch.setattr(kind, "read", flips)
-    report = move_store.move_store(store, MoveOptions(place, delete_source=True, manners=POLITE), execute)
+    report = move_store.move_store(store, MoveOptions(place, delete_source=True, throttle=POLITE), execute)
     monkeypatch.undo() if "://" not in place else monkeypatch.setattr(kind, "read", read)
     assert flipped
     assert not report.ok
@@ -344,13 +346,13 @@ def test_a_bit_that_flips_at_the_destination_is_found_and_named(store, place, mo
     assert destination.size("0/c/0/0/0") is None
     assert destination.size("0/zarr.json") is None, "a store without one of its shards must not be readable"
     assert (store / "0/c/0/0/0").exists()
-    assert move_store.move_store(store, MoveOptions(place, manners=POLITE), execute).ok
+    assert move_store.move_store(store, MoveOptions(place, throttle=POLITE), execute).ok
 
 
 def test_what_cannot_be_moved_is_refused_before_anything_is_sent(store, place, tmp_path):
     def refused(error: type[ShardwrightError], words: str, path=store, to=place, **options):
         with pytest.raises(error, match=words):
-            move_store.move_store(path, MoveOptions(to, manners=POLITE, **options), execute)
+            move_store.move_store(path, MoveOptions(to, throttle=POLITE, **options), execute)
         assert not (path / ".compact").exists()
 
     refused(ConfigError, "lies in the store", to=str(store / "inside"))
@@ -364,7 +366,7 @@ def test_what_cannot_be_moved_is_refused_before_anything_is_sent(store, place, t
     open_destination(place).put_new("somebodys", iter([b"data"]), 4)
     refused(OutputExistsError, "not empty.*somebodys")
     open_destination(place).delete("somebodys")
-    assert move_store.move_store(store, MoveOptions(place, manners=POLITE), execute).ok
+    assert move_store.move_store(store, MoveOptions(place, throttle=POLITE), execute).ok
     refused(OutputExistsError, "not empty")
 
 
@@ -375,15 +377,15 @@ def test_a_folder_without_room_is_refused_before_anything_is_begun(store, tmp_pa
     monkeypatch.setattr(local_folder.LocalFolder, "free_bytes", lambda _: needed - 1)
     away = tmp_path / "away"
     with pytest.raises(StorageFullError, match=rf"{needed} bytes free.*{needed - 1}"):
-        move_store.move_store(store, MoveOptions(str(away), manners=POLITE), execute)
+        move_store.move_store(store, MoveOptions(str(away), throttle=POLITE), execute)
     assert not away.exists()
     assert not (store / ".compact").exists()
     monkeypatch.setattr(local_folder.LocalFolder, "free_bytes", lambda _: needed)
-    assert move_store.move_store(store, MoveOptions(str(away), manners=POLITE), execute).ok
+    assert move_store.move_store(store, MoveOptions(str(away), throttle=POLITE), execute).ok
 
 
 def copied(store, away):
-    assert move_store.move_store(store, MoveOptions(str(away), manners=POLITE), execute).ok
+    assert move_store.move_store(store, MoveOptions(str(away), throttle=POLITE), execute).ok
     return away
 
 
@@ -397,7 +399,7 @@ def test_a_disk_that_is_full_in_the_middle_ends_the_job_and_the_next_goes_on(sto
                 failpoints.set_hook("compact.before_put_allocate", is_full)
             yield run_task(task)
 
-    options = MoveOptions(str(tmp_path / "away"), manners=POLITE)
+    options = MoveOptions(str(tmp_path / "away"), throttle=POLITE)
     try:
         report = move_store.move_store(store, options, fills_up_after_two)
     finally:
@@ -412,11 +414,11 @@ def test_with_move_nothing_of_earlier_jobs_keeps_the_folders(store, tmp_path):
     spilled = (store / "0/c/1/0/0").resolve().parents[3] / ".compact"
     spilled.mkdir()
     (spilled / "c.1.0.0.ab.packed").write_bytes(b"half")
-    QueuedStore(store).add()
+    QueueEntry(store).add()
     for name in ("done", "c.0.0.0.cd.packed", "pause"):
         (store / "0/.compact" / name).write_bytes(b"left")
     report = move_store.move_store(
-        store, MoveOptions(str(tmp_path / "away"), delete_source=True, manners=POLITE), execute
+        store, MoveOptions(str(tmp_path / "away"), delete_source=True, throttle=POLITE), execute
     )
     assert report.ok
     assert not store.exists()
@@ -425,9 +427,9 @@ def test_with_move_nothing_of_earlier_jobs_keeps_the_folders(store, tmp_path):
 
 
 def test_a_move_to_a_copy_that_was_made_before_says_what_to_do(store, place):
-    assert move_store.move_store(store, MoveOptions(place, manners=POLITE), execute).ok
+    assert move_store.move_store(store, MoveOptions(place, throttle=POLITE), execute).ok
     with pytest.raises(OutputExistsError, match=r"without --move.*shardwright verify"):
-        move_store.move_store(store, MoveOptions(place, delete_source=True, manners=POLITE), execute)
+        move_store.move_store(store, MoveOptions(place, delete_source=True, throttle=POLITE), execute)
 
 
 def test_two_jobs_do_not_send_one_store_at_once(store, tmp_path):
@@ -439,13 +441,13 @@ def test_two_jobs_do_not_send_one_store_at_once(store, tmp_path):
         yield from execute(tasks)
 
     first = threading.Thread(
-        target=move_store.move_store, args=(store, MoveOptions(str(tmp_path / "a"), manners=POLITE), waits)
+        target=move_store.move_store, args=(store, MoveOptions(str(tmp_path / "a"), throttle=POLITE), waits)
     )
     first.start()
     assert inside.wait(60)
     try:
         with pytest.raises(LockedError, match=str(os.getpid())):
-            move_store.move_store(store, MoveOptions(str(tmp_path / "b"), manners=POLITE), execute)
+            move_store.move_store(store, MoveOptions(str(tmp_path / "b"), throttle=POLITE), execute)
     finally:
         go_on.set()
         first.join()
@@ -464,7 +466,7 @@ def test_a_part_is_all_of_a_shard_that_is_in_memory(store, tmp_path, monkeypatch
             yield part
 
     monkeypatch.setattr(transfer_item, "_watched", measures)
-    assert move_store.move_store(store, MoveOptions(str(tmp_path / "away"), manners=POLITE), execute).ok
+    assert move_store.move_store(store, MoveOptions(str(tmp_path / "away"), throttle=POLITE), execute).ok
     assert max(sizes) == 1000
     assert_arrived(str(tmp_path / "away"), before, tmp_path)
 

@@ -49,7 +49,7 @@ def no_work(tree):
 
 
 def move(store, place, run=execute):
-    return move_store(store, MoveOptions(place, delete_source=True, manners=POLITE), run)
+    return move_store(store, MoveOptions(place, delete_source=True, throttle=POLITE), run)
 
 
 def test_a_damaged_shard_is_sent_as_it_is_named_and_sent_again_when_it_is_mended(
@@ -265,7 +265,7 @@ def test_what_was_sent_to_a_place_that_was_cleared_since_does_not_count_once_its
     """A line of the log that is older than the claim: its file came back, and the run was killed before it
     was verified."""
     away = tmp_path / "away"
-    options = MoveOptions(str(away), manners=POLITE)
+    options = MoveOptions(str(away), throttle=POLITE)
     with pytest.raises(KilledError):
         move_store(store, options, dies_after(3))
     sent = [
@@ -287,7 +287,7 @@ def test_what_was_sent_to_a_place_that_was_cleared_since_does_not_count_once_its
 def test_a_claim_that_is_made_anew_forgets_what_was_sent_before_it_is_there(store, tmp_path, at_point):
     """Killed just after the claim, which the next run believes."""
     away = tmp_path / "away"
-    options = MoveOptions(str(away), manners=POLITE)
+    options = MoveOptions(str(away), throttle=POLITE)
     with pytest.raises(KilledError):
         move_store(store, options, dies_after(3))
     shutil.rmtree(away)
@@ -329,7 +329,7 @@ def test_a_store_of_which_a_part_is_deleted_is_never_sent_again_nor_deleted_ther
         assert no_work(files(store)) == left
         assert files(fetched(place, tmp_path)) == there
     with pytest.raises(ConfigError, match="--move again"):
-        move_store(store, MoveOptions(place, manners=POLITE), execute)
+        move_store(store, MoveOptions(place, throttle=POLITE), execute)
     (store / "zarr.json").unlink()
     report = move(store, place)
     assert (report.ok, report.deleting, report.deleted) == (True, True, len(left) - 1)
@@ -377,7 +377,7 @@ def test_where_no_file_is_left_nothing_is_said_to_have_been_verified(store, tmp_
     with pytest.raises(ShardFormatError):
         move(empty, str(copy))
     assert empty.is_dir(), "no store is anywhere"
-    assert move_store(store, MoveOptions(str(copy), manners=POLITE), execute).ok
+    assert move_store(store, MoveOptions(str(copy), throttle=POLITE), execute).ok
     report = move(empty, str(copy))
     assert (report.ok, report.nothing_left) == (True, True)
     assert "no file is left here" in summary(report)
@@ -464,7 +464,7 @@ def test_the_command_tells_how_far_it_is_also_when_a_part_of_the_source_is_delet
                 yield run_task(task)
 
     killed_while_deleting(store, str(tmp_path / "away"), at_point, after=10)
-    options = MoveOptions(str(tmp_path / "away"), delete_source=True, manners=POLITE)
+    options = MoveOptions(str(tmp_path / "away"), delete_source=True, throttle=POLITE)
     left = bytes_to_move(store, options)
     assert left.keys() == no_work(files(store)).keys()
     assert send(store, options, Here(), bytes_per_s=1e9, as_json=True)

@@ -21,7 +21,7 @@ from shardwright.read.verify import verify_store
 from shardwright.repack.jobs.pack_shard import pack_shard
 from shardwright.repack.order import ORDERS
 from shardwright.repack.runtime.tasks import run_task
-from shardwright.repack.runtime.throttle import Manners, watch_grants
+from shardwright.repack.runtime.throttle import Throttle, watch_grants
 from shardwright.shard.index import EMPTY
 from shardwright.storage import failpoints, working_file
 
@@ -63,8 +63,8 @@ def test_any_layout_reads_the_same_and_has_no_gap(acquired, order, piece_bytes):
         store = open_store(Path(folder) / "a.zarr")
         (array,) = store.arrays
         for _, shard in array.shard_files():
-            assert pack_shard(task(array, *shard, order=order), Manners())["ok"]
-            assert pack_shard(task(array, *shard, order=order), Manners())["skipped"]
+            assert pack_shard(task(array, *shard, order=order), Throttle())["ok"]
+            assert pack_shard(task(array, *shard, order=order), Throttle())["skipped"]
         for name, read in READERS.items():
             assert np.array_equal(bits(read(array.path)), bits(model)), name
         for report in inspect_shards(store, array):
@@ -353,11 +353,11 @@ def test_a_shard_outside_the_array_is_refused(store_of, shard):
 @pytest.mark.parametrize("recompress", [None, {"cname": "zstd", "clevel": 5}])
 def test_its_rate_is_of_all_that_is_read_and_written_and_read_back(store_of, recompress):
     array, now, granted = store_of(), [0.0], []
-    manners = Manners(
+    throttle = Throttle(
         1000.0, (), False, clock=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds)
     )
     watch_grants(granted.append)
-    result = pack_shard(task(array, 0, 0, 0, recompress=recompress), manners)
+    result = pack_shard(task(array, 0, 0, 0, recompress=recompress), throttle)
     watch_grants(None)
     read_back = inspect_shard(array, (0, 0, 0)).file_bytes
     assert sum(granted) == result["bytes_read"] + result["bytes_written"] + read_back - 2 * array.index_bytes

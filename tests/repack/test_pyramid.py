@@ -58,7 +58,7 @@ def levels_of(values: np.ndarray, factors: tuple[int, ...], method: str, levels:
 
 
 def add(store, levels=2, method="mean", axes=("y", "x"), **options):
-    return add_levels(store, PyramidOptions(levels, method, axes, **options), run_here, manners=NOT_IDLE)
+    return add_levels(store, PyramidOptions(levels, method, axes, **options), run_here, throttle=NOT_IDLE)
 
 
 METHODS = ["mean", "min", "max", "nearest"]
@@ -253,7 +253,7 @@ def test_a_source_that_changes_meanwhile_is_noticed(tmp_path) -> None:
         rewrite(store / "0" / "c" / "0" / "0" / "0")
 
     with pytest.raises(ShardFormatError, match="changed while it was read"):
-        add_levels(store, PyramidOptions(1), rewritten, manners=NOT_IDLE)
+        add_levels(store, PyramidOptions(1), rewritten, throttle=NOT_IDLE)
     assert len(multiscale(store)["datasets"]) == 1
     assert not (store / "1").exists()
 
@@ -290,7 +290,7 @@ def test_memory_stays_within_the_plan(tmp_path) -> None:
         "array": str(store / "1"),
         "shard": [0, 0, 0],
         "work": str(tmp_path),
-        "manners": NOT_IDLE,
+        "throttle": NOT_IDLE,
     }
     task |= {"factors": [2, 2, 2], "method": "mean", "memory_bytes": 14 << 20}
     (store / "1" / "c" / "0" / "0" / "0").unlink()

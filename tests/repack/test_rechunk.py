@@ -47,7 +47,7 @@ from .images import (
 def rechunk(store, new, run=run_here, **options):
     options.setdefault("chunks", {"z": 4, "y": 6, "x": 8})
     chosen = RechunkOptions(**options)
-    return write_new_store(plan_new_store(store, chosen), new, chosen, run, manners=NOT_IDLE)
+    return write_new_store(plan_new_store(store, chosen), new, chosen, run, throttle=NOT_IDLE)
 
 
 CODECS = [KEEP_CODEC, None, Zstd(level=5), Gzip(level=2), Blosc(cname="zstd", clevel=5, shuffle="bitshuffle")]
@@ -89,7 +89,7 @@ def test_any_chunks_shards_and_codecs_hold_the_same_values(tmp_path_factory, dat
 def test_the_whole_image_goes_along(tmp_path) -> None:
     old, new = tmp_path / "a.ome.zarr", tmp_path / "b.ome.zarr"
     write_image(old, attributes={"sample": "liver"})
-    add_levels(old, PyramidOptions(2), run_here, manners=NOT_IDLE)
+    add_levels(old, PyramidOptions(2), run_here, throttle=NOT_IDLE)
     report = rechunk(old, new, codec=Zstd(level=5))
     assert report.made == ["0", "1", "2"]
     for name in "012":
@@ -232,7 +232,7 @@ def test_memory_stays_within_the_plan_and_no_chunk_is_read_twice_where_it_need_n
         "array": str(new / "0"),
         "shard": [0, 0, 0],
         "work": str(tmp_path),
-        "manners": NOT_IDLE,
+        "throttle": NOT_IDLE,
     }
     opened = open_store(old)
     encoded = sum(shard.encoded_bytes for shard in inspect_shards(opened, opened.arrays[0]))

@@ -168,7 +168,7 @@ def test_on_its_way_to_another_place_it_is_kept_as_it_is_and_named(tmp_path, del
     data = rebuilt(array, "c/1/0/0", before=SUPERBLOCK, behind=b"trailer")
     put(array, "c/1/0/0", data)
     away = tmp_path / "away"
-    report = move_store(store, MoveOptions(str(away), delete_source=delete_source, manners=POLITE), execute)
+    report = move_store(store, MoveOptions(str(away), delete_source=delete_source, throttle=POLITE), execute)
     assert report.ok
     assert report.complete
     assert [told["key"] for told in report.to_dict()["unpacked"]] == ["0/c/1/0/0"]

@@ -116,9 +116,9 @@ def make_compaction(place: Path, made: Path) -> None:
         assert daemon.stop() == 0
     store, destination = place / "data/cells.ome.zarr", place / "archive/cells.ome.zarr"
     destination.parent.mkdir()
-    from shardwright.repack.runtime.compaction_queue import QueuedStore
+    from shardwright.repack.runtime.compaction_queue import QueueEntry
 
-    QueuedStore(store).add(failures=1)
+    QueueEntry(store).add(failures=1)
     options = ("--workers", "1", "--no-idle")
     die("compact.before_record=kill@2", "compact", str(store), "--recompress", "zstd:9", *options)
     die("compact.before_record=kill@2", "compact", str(store), "--to", str(destination), *options)

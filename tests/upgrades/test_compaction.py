@@ -9,8 +9,8 @@ import pytest
 from tests.properties.readers import with_zarr_python
 
 from shardwright.read.verify import verify_store
-from shardwright.repack.runtime.compaction_queue import QueuedStore, queued_stores
-from shardwright.repack.runtime.done_list import FinishedShards
+from shardwright.repack.runtime.compaction_queue import QueueEntry, queue_entries
+from shardwright.repack.runtime.done_list import DoneList
 from shardwright.repack.transfer.claim import Claim
 from shardwright.repack.transfer.move_record import MoveRecord
 
@@ -65,10 +65,10 @@ def test_each_file_means_what_it_did(compaction, from_before_versions: bool):
         for path in (done, queued, claim, move):
             without_version(path)
     (line,) = [json.loads(line) for line in done.read_text().splitlines() if line]
-    assert FinishedShards(done, line["options"]).has(line["key"], store / "0" / line["key"])
-    (found,) = queued_stores(store.parent)
+    assert DoneList(done, line["options"]).has(line["key"], store / "0" / line["key"])
+    (found,) = queue_entries(store.parent)
     found.check_version()
-    assert (found, found.failures) == (QueuedStore(store), 1)
+    assert (found, found.failures) == (QueueEntry(store), 1)
     record = MoveRecord.find(store / ".compact", str(destination))
     assert (record.claimed, record.complete, list(record.sent)) == (True, False, ["0/c/0/0/0"])
     assert Claim.decode(str(destination), claim.read_bytes()).token == record.token

@@ -19,8 +19,8 @@ from shardwright.model.errors import ConfigError, FormatVersionError, ShardForma
 from shardwright.read.verify import verify_store
 from shardwright.recovery.recover import recover_store
 from shardwright.recovery.table import Action
-from shardwright.repack.runtime.compaction_queue import QueuedStore
-from shardwright.repack.runtime.done_list import FinishedShards
+from shardwright.repack.runtime.compaction_queue import QueueEntry
+from shardwright.repack.runtime.done_list import DoneList
 from shardwright.repack.transfer.claim import Claim
 from shardwright.repack.transfer.move_record import MoveRecord
 from shardwright.shard import journal, manifest
@@ -182,8 +182,8 @@ def test_compaction(compaction):
     for path in (done, queued, claim, move):
         path.write_text(path.read_text().replace('"version": 1', '"version": 2'))
     for read in (
-        lambda: FinishedShards(done, {}),
-        QueuedStore(store).check_version,
+        lambda: DoneList(done, {}),
+        QueueEntry(store).check_version,
         lambda: Claim.decode(str(destination), claim.read_bytes()),
         lambda: MoveRecord.find(store / ".compact", str(destination)),
     ):

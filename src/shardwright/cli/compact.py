@@ -95,7 +95,7 @@ def command(
     """
     from shardwright.repack.jobs.compact_store import Options
     from shardwright.repack.order import ORDERS
-    from shardwright.repack.runtime.throttle import Manners
+    from shardwright.repack.runtime.throttle import Throttle
 
     stores, bytes_per_s = stores or [], parse_rate(rate)
     if config is not None:
@@ -116,7 +116,7 @@ def command(
     check_options(stores, to, move=move, recompress=recompress, trim=trim, dry_run=dry_run)
     options = Options(order, parse_recompress(recompress), bytes_per_s, not no_idle, trim)
     interrupt_on_signals()
-    Manners(idle=options.idle).be_idle()
+    Throttle(idle=options.idle).be_idle()
     if to is not None:
         _send(stores[0], to, options, workers, scheduler, delete_source=move, as_json=as_json)
     else:
@@ -187,10 +187,10 @@ def _send(
     as_json: bool,
 ) -> None:
     from shardwright.repack.runtime.executors import open_executor
-    from shardwright.repack.runtime.throttle import Manners
+    from shardwright.repack.runtime.throttle import Throttle
     from shardwright.repack.transfer.move_report import MoveOptions
 
-    wish = MoveOptions(to, delete_source, options.order, Manners(idle=options.idle))
+    wish = MoveOptions(to, delete_source, options.order, Throttle(idle=options.idle))
     with (
         told_of_interrupts("compact --to", "what has arrived is kept"),
         closing(open_executor(workers=workers, scheduler=scheduler)) as executor,

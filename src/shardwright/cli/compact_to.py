@@ -58,7 +58,7 @@ def send(
 
     from shardwright.read.store import open_store
     from shardwright.repack.runtime.pause import pause_files, pause_note
-    from shardwright.repack.runtime.throttle import Manners
+    from shardwright.repack.runtime.throttle import Throttle
     from shardwright.repack.transfer.move_plan import METADATA_NAME
     from shardwright.repack.transfer.move_store import bytes_to_move, move_store
 
@@ -67,7 +67,7 @@ def send(
     arrays = open_store(store).arrays if (store / METADATA_NAME).exists() else ()
     files = pause_files(arrays[0].path, *here) if arrays else []
     rate = None if bytes_per_s is None else bytes_per_s / max(1, min(executor.workers, len(sizes)))
-    options = replace(options, manners=Manners(rate, tuple(files), options.manners.idle))
+    options = replace(options, throttle=Throttle(rate, tuple(files), options.throttle.idle))
     with show_progress(
         f"compact: {store.name}", "sent", sum(sizes.values()), lambda: pause_note(files)
     ) as on_bytes:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from shardwright.repack.jobs.new_arrays import MakingReport, Progress
+    from shardwright.repack.jobs.new_arrays import BuildReport, Progress
     from shardwright.repack.runtime.executors import Executor
 
 _FAILURES_SHOWN = 20
@@ -27,7 +27,7 @@ _FAILURES_SHOWN = 20
 def making(
     name: str, workers: int | None, scheduler: str | None, image: Path, *folders: Path
 ) -> Iterator[tuple[Executor, Progress]]:
-    """An executor, and where to tell how far it is. ``image``, ``folders``: see ``manners_of``."""
+    """An executor, and where to tell how far it is. ``image``, ``folders``: see ``throttle_of``."""
     from shardwright.repack.runtime.executors import open_executor
     from shardwright.repack.runtime.pause import pause_files, pause_note
 
@@ -51,7 +51,7 @@ def making(
         yield executor, on_progress
 
 
-def manners_of(
+def throttle_of(
     rate: str | None, workers: int, *, no_idle: bool, image: Path, folders: Sequence[Path] = ()
 ) -> dict[str, Any]:
     """Of a whole job: its workers share the rate (see ``new_array.of_one_worker``). It waits while somebody
@@ -66,14 +66,14 @@ def manners_of(
     }
 
 
-def finish(report: MakingReport, as_json: bool) -> None:
+def finish(report: BuildReport, as_json: bool) -> None:
     """Print what was done; exit code 1 when something is left undone."""
     typer.echo(json.dumps(report.to_dict()) if as_json else summary(report))
     if not report.ok:
         raise typer.Exit(1)
 
 
-def summary(report: MakingReport) -> str:
+def summary(report: BuildReport) -> str:
     """For people."""
     from shardwright.config.quantities import format_bytes
 

@@ -7,7 +7,7 @@ from pathlib import Path  # noqa: TC003  (typer reads the annotation)
 import typer
 
 from .array_options import parse_axes, parse_method, parse_size
-from .making import finish, making, manners_of
+from .making import finish, making, throttle_of
 from .worker_options import AsJson, Memory, NoIdle, Rate, Scheduler, Workers  # noqa: TC001  (as above)
 
 
@@ -52,6 +52,6 @@ def command(
     store = store.absolute()
     image = readable_image(store).arrays[0].path
     with making("pyramid", workers, scheduler, image) as (executor, on_progress):
-        manners = manners_of(rate, executor.workers, no_idle=no_idle, image=image)
-        report = add_levels(store, options, executor.run, manners=manners, on_progress=on_progress)
+        throttle = throttle_of(rate, executor.workers, no_idle=no_idle, image=image)
+        report = add_levels(store, options, executor.run, throttle=throttle, on_progress=on_progress)
     finish(report, as_json)

@@ -11,12 +11,12 @@ import typer
 from .array_options import CODEC_HELP, parse_axes, parse_codec, parse_method, parse_size, parse_sizes
 from .compact_to import counted
 from .interrupt import told_of_interrupts
-from .making import finish, making, manners_of
+from .making import finish, making, throttle_of
 from .progress import show_progress
 from .worker_options import AsJson, Memory, NoIdle, Rate, Scheduler, Workers  # noqa: TC001  (as above)
 
 if TYPE_CHECKING:
-    from shardwright.repack.jobs.new_arrays import MakingReport
+    from shardwright.repack.jobs.new_arrays import BuildReport
     from shardwright.repack.jobs.rechunk_store import RechunkOptions, RechunkPlan
 
 
@@ -96,9 +96,9 @@ def command(
     else:
         new, image = Path(destination).absolute(), plan.store.arrays[0].path
         with making("rechunk", workers, scheduler, image, new) as (executor, on_progress):
-            manners = manners_of(rate, executor.workers, no_idle=no_idle, image=image, folders=[new])
+            throttle = throttle_of(rate, executor.workers, no_idle=no_idle, image=image, folders=[new])
             report = write_new_store(
-                plan, new, options, executor.run, manners=manners, on_progress=on_progress
+                plan, new, options, executor.run, throttle=throttle, on_progress=on_progress
             )
     finish(report, as_json)
 
@@ -112,19 +112,19 @@ def _make_and_send(
     rate: str | None,
     *,
     no_idle: bool,
-) -> MakingReport:
+) -> BuildReport:
     from shardwright.repack.jobs.new_arrays import of_one_worker
     from shardwright.repack.jobs.rechunk_transfer import RechunkTo
     from shardwright.repack.runtime.executors import open_executor
     from shardwright.repack.runtime.pause import pause_files, pause_note
-    from shardwright.repack.runtime.throttle import Manners
+    from shardwright.repack.runtime.throttle import Throttle
 
     image = plan.store.arrays[0].path
     heeded = pause_files(image)
     with closing(RechunkTo(plan, url, options)) as job:
         with making("rechunk", workers, scheduler, image) as (executor, on_progress):
-            manners = manners_of(rate, executor.workers, no_idle=no_idle, image=image)
-            report = job.make(executor.run, manners=manners, on_progress=on_progress)
+            throttle = throttle_of(rate, executor.workers, no_idle=no_idle, image=image)
+            report = job.make(executor.run, throttle=throttle, on_progress=on_progress)
         if report.ok:
             sizes = job.bytes_to_send()
             with (
@@ -132,10 +132,10 @@ def _make_and_send(
                 closing(open_executor(workers=workers, scheduler=scheduler)) as executor,
                 show_progress("rechunk", "sent", sum(sizes.values()), lambda: pause_note(heeded)) as on_bytes,
             ):
-                manners = manners_of(rate, executor.workers, no_idle=no_idle, image=image)
+                throttle = throttle_of(rate, executor.workers, no_idle=no_idle, image=image)
                 job.send(
                     counted(executor, sizes, on_bytes),
                     report,
-                    Manners.from_dict(of_one_worker(manners, max(1, len(sizes)))),
+                    Throttle.from_dict(of_one_worker(throttle, max(1, len(sizes)))),
                 )
     return report

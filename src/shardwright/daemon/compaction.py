@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.config.model import Compaction
 from shardwright.model.errors import ShardwrightError
-from shardwright.repack.runtime.compaction_queue import QueuedStore, queued_stores
+from shardwright.repack.runtime.compaction_queue import QueueEntry, queue_entries
 
 from .compaction_child import USAGE, CompactionChild, compact_command
 
@@ -66,7 +66,7 @@ class CompactionService:
         self._emit = emit
         # options: they have changed; None: the queue ends
         self._sealed: queue.SimpleQueue[Path | Compaction | None] = queue.SimpleQueue()
-        self._due_s: dict[QueuedStore, float] = {}  # in the order in which they were sealed
+        self._due_s: dict[QueueEntry, float] = {}  # in the order in which they were sealed
         self._job: _Job | None = None
         self._done = self._failures = 0
 
@@ -126,7 +126,7 @@ class CompactionService:
     def _take_up(self) -> None:
         """Queues the stores that an earlier daemon has left."""
         try:
-            stores = queued_stores(self._root)
+            stores = queue_entries(self._root)
         except ShardwrightError as error:
             self._emit("compaction_take_up_failed", {"path": str(self._root), **error.to_dict()})
             return
@@ -151,7 +151,7 @@ class CompactionService:
             if path.enabled and self._job is None:
                 self._take_up()  # the stores left when it was disabled
             return True
-        store = QueuedStore(path)
+        store = QueueEntry(path)
         try:
             store.add()
             self._due_s[store] = time.monotonic() + self._options.after_s
@@ -170,7 +170,7 @@ class CompactionService:
                 del self._due_s[due]
                 self._begin(due)
 
-    def _begin(self, store: QueuedStore) -> None:
+    def _begin(self, store: QueueEntry) -> None:
         try:
             store.add(store.failures)  # an earlier job, behind which another one was queued, has removed it
             self._job = _Job(store, CompactionChild(compact_command(store.root, self._options)))
@@ -215,7 +215,7 @@ class CompactionService:
         else:
             self._failed(job.store, job.child.why(code), again=code != USAGE)
 
-    def _failed(self, store: QueuedStore, error: str, *, again: bool) -> None:
+    def _failed(self, store: QueueEntry, error: str, *, again: bool) -> None:
         """Queues a store again for later, or gives it up after a few attempts."""
         self._failures += 1
         failures = store.failures + 1
@@ -234,7 +234,7 @@ class CompactionService:
             facts["hint"] = f"shardwright compact {store.root}"
         self._emit("compaction_failed", facts)
 
-    def _forget(self, store: QueuedStore) -> None:
+    def _forget(self, store: QueueEntry) -> None:
         """Removes a store from the queue, unless it was sealed once more meanwhile."""
         if store in self._due_s:
             return
@@ -268,7 +268,7 @@ class CompactionService:
 class _Job:
     """The store in work, and its process."""
 
-    def __init__(self, store: QueuedStore, child: CompactionChild) -> None:
+    def __init__(self, store: QueueEntry, child: CompactionChild) -> None:
         self.store = store
         self.child = child
         self.paused = False

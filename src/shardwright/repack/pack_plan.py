@@ -30,7 +30,7 @@ Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Packing:
+class PackPlan:
     """The plan for one shard. The arrays have one element for each live chunk, in the order in which they are
     written.
 
@@ -51,7 +51,7 @@ class Packing:
     @classmethod
     def of(
         cls, array: StoredArray, shard_coordinates: tuple[int, ...], entries: npt.NDArray[np.void], order: str
-    ) -> Packing:
+    ) -> PackPlan:
         """``entries``: INDEX_ENTRY[chunks], without faults (``sound_entries``). Raises ``ConfigError`` for an
         unknown order."""
         chunks = chunk_order(order, array.shard_chunks)
@@ -63,7 +63,7 @@ class Packing:
         data_start = array.index_bytes if array.index_location == "start" else 0
         return cls(array, shard_coordinates, chunks, offsets, nbytes, _gap_bytes(data_start, offsets, nbytes))
 
-    def with_sizes(self, nbytes: Int64s) -> Packing:
+    def with_sizes(self, nbytes: Int64s) -> PackPlan:
         """The plan for chunks of other sizes, as they are after they were encoded anew."""
         return replace(self, nbytes=nbytes)
 

@@ -21,7 +21,7 @@ from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.read.shard_file import ShardFile, chunks_in_shape
 from shardwright.shard.index import EMPTY
 
-from .pack_plan import Packing, chunk_error, sound_entries
+from .pack_plan import PackPlan, chunk_error, sound_entries
 
 if TYPE_CHECKING:
     from shardwright.read.store import StoredArray
@@ -64,13 +64,13 @@ class SourceShard(ShardFile):
     def live_chunks(self) -> int:
         return int((self.entries["offset"] != EMPTY).sum())
 
-    def packing(self, order: str, *, trim: bool = False) -> Packing:
+    def pack_plan(self, order: str, *, trim: bool = False) -> PackPlan:
         """``trim``: without the chunks that lie wholly outside the array's shape."""
         entries = self.entries
         if trim:
             entries = entries.copy()
             entries[~chunks_in_shape(self.array, self.shard)] = (EMPTY, EMPTY)
-        return Packing.of(self.array, self.shard, entries, order)
+        return PackPlan.of(self.array, self.shard, entries, order)
 
     def is_cropped_whole(self) -> bool:
         """Whether the array was cropped and nothing of this shard is left in its shape."""
@@ -96,26 +96,26 @@ class PackedBytes:
     ``crcs``: uint32[live chunks], the crc32c of each as far as it was read.
     """
 
-    def __init__(self, source: SourceShard, packing: Packing) -> None:
+    def __init__(self, source: SourceShard, plan: PackPlan) -> None:
         self._source = source
-        self._packing = packing
-        self._starts = packing.target_offset
-        self._ends = self._starts + packing.nbytes
-        self.position = packing.data_start
-        self.crcs: UInt32s = np.zeros(len(packing.chunks), np.uint32)
+        self._plan = plan
+        self._starts = plan.target_offset
+        self._ends = self._starts + plan.nbytes
+        self.position = plan.data_start
+        self.crcs: UInt32s = np.zeros(len(plan.chunks), np.uint32)
 
     @property
     def left_bytes(self) -> int:
-        return self._packing.data_end - self.position
+        return self._plan.data_end - self.position
 
     def read_into(self, room: UInt8s) -> int:
         """Fill the front of ``room`` with the bytes that follow; returns how many. Raises
         ``ShardFormatError`` for a bad chunk, ``StorageError``."""
-        start, stop = self.position, min(self.position + room.size, self._packing.data_end)
+        start, stop = self.position, min(self.position + room.size, self._plan.data_end)
         part = parts_between(self._starts, self._ends, start, stop)
         begin, end = np.maximum(self._starts[part], start), np.minimum(self._ends[part], stop)
         self._look_ahead(stop, stop + room.size)
-        offsets = self._packing.source_offset[part] + (begin - self._starts[part])
+        offsets = self._plan.source_offset[part] + (begin - self._starts[part])
         number = read_ranges(
             self._source.fileno(), offsets, room.ctypes.data + begin - start, end - begin, self.crcs[part]
         )
@@ -133,7 +133,7 @@ class PackedBytes:
         """Let the disk fetch what comes next: chunks in slots of their own are no sequence in which the
         kernel would read ahead by itself."""
         part = parts_between(self._starts, self._ends, start, stop)
-        will_need(self._source.fileno(), self._packing.source_offset[part], self._packing.nbytes[part])
+        will_need(self._source.fileno(), self._plan.source_offset[part], self._plan.nbytes[part])
 
     def _check_crcs(self, part: slice, stop: int) -> None:
         """Of chunks that were read to their end."""
@@ -144,7 +144,7 @@ class PackedBytes:
     def _check_heads(self, part: slice, piece: UInt8s, start: int) -> None:
         """Of chunks that begin in this piece. What looks wrong, or is cut off by the piece's end, is looked
         at again by itself."""
-        starts, nbytes = self._starts[part], self._packing.nbytes[part]
+        starts, nbytes = self._starts[part], self._plan.nbytes[part]
         begun = starts >= start
         in_sight = begun & (nbytes >= _SEEN_BYTES) & (starts - start + _SEEN_BYTES <= piece.size)
         doubtful = begun.copy()
@@ -154,10 +154,10 @@ class PackedBytes:
             self._describe(part.start + i)
 
     def _describe(self, i: int) -> None:
-        """Raises ``ShardFormatError`` when chunk i of the packing does not begin as it must."""
-        array, nbytes = self._source.array, int(self._packing.nbytes[i])
+        """Raises ``ShardFormatError`` when chunk i of the plan does not begin as it must."""
+        array, nbytes = self._source.array, int(self._plan.nbytes[i])
         head = bytearray(min(HEAD_BYTES, nbytes))
-        self._source.read_into(int(self._packing.source_offset[i]), memoryview(head))
+        self._source.read_into(int(self._plan.source_offset[i]), memoryview(head))
         try:
             describe_chunk(head, nbytes, array.codecs, array.chunk_bytes)
         except ShardFormatError as error:
@@ -166,7 +166,7 @@ class PackedBytes:
             raise self._error(i, f"uncompressed chunk has the wrong length: {nbytes} bytes")
 
     def _error(self, i: int, what: str) -> ShardFormatError:
-        return chunk_error(self._source.array, self._source.shard, int(self._packing.chunks[i]), what)
+        return chunk_error(self._source.array, self._source.shard, int(self._plan.chunks[i]), what)
 
 
 def parts_between(starts: Int64s, ends: Int64s, start: int, stop: int) -> slice:

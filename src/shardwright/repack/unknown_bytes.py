@@ -1,4 +1,4 @@
-"""Bytes of a shard file that are no chunk's and not the index's. Packing drops those that mean nothing, and
+"""Bytes of a shard file that are no chunk's and not the index's. PackPlan drops those that mean nothing, and
 only those.
 
     | chunk | slot's tail | chunk | zeros | hole | old index | chunk | ??? | index |
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from shardwright.read.store import StoredArray
 
-    from .pack_plan import Int64s, Packing
+    from .pack_plan import Int64s, PackPlan
     from .source_shard import SourceShard
 
 # int64[n, 2]: [start, stop) in the file, none empty, in order, none touching another
@@ -43,7 +43,7 @@ Ranges = npt.NDArray[np.int64]
 
 
 def unknown_bytes(
-    source: SourceShard, packing: Packing, take: Callable[[int], None]
+    source: SourceShard, plan: PackPlan, take: Callable[[int], None]
 ) -> ShardFormatError | None:
     """The error that names the first bytes of an open shard that packing would drop without knowing them,
     None when there are none.
@@ -51,7 +51,7 @@ def unknown_bytes(
     ``take`` is asked before so many bytes are read. Raises ``ShardFormatError`` for a file that is cut
     meanwhile, ``StorageError``.
     """
-    if packing.matches(source.file_bytes):
+    if plan.matches(source.file_bytes):
         return None  # nothing else is in it
     gaps = _gaps(source)
     left = _data_within(source, gaps)

@@ -13,7 +13,7 @@ from shardwright.array.grid import Grid
 from shardwright.model.errors import FrameShapeError, StorageError
 from shardwright.read.store import open_store
 from shardwright.repack.jobs.region_reader import RegionReader
-from shardwright.repack.runtime.throttle import Manners
+from shardwright.repack.runtime.throttle import Throttle
 from shardwright.simulate.photons import PhotonFrames
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class OwnFrames:
             extent.insert(0, min(length, wanted))
             wanted = -(-wanted // extent[0])
         box = np.empty((*extent, *self._shape[-2:]), self._stored.dtype)
-        RegionReader(self._stored, Manners(idle=False)).read((0,) * box.ndim, box)
+        RegionReader(self._stored, Throttle(idle=False)).read((0,) * box.ndim, box)
         return box.reshape(-1, *self._shape[-2:])[:count]
 
 

@@ -25,10 +25,10 @@ from shardwright.model.errors import (
     StorageError,
     StorageFullError,
 )
-from shardwright.repack.runtime.done_list import DONE_NAME, FinishedShards
+from shardwright.repack.runtime.done_list import DONE_NAME, DoneList
 from shardwright.repack.runtime.executors import LocalProcesses
 from shardwright.repack.runtime.pause import pause_files, rig_pause_files
-from shardwright.repack.runtime.throttle import Manners
+from shardwright.repack.runtime.throttle import Throttle
 from shardwright.repack.runtime.work_folder import WORK_FOLDER, WorkFolder, file_of_shard, working_path
 from shardwright.repack.source_shard import SourceShard
 from shardwright.storage.files import storage_errors
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from shardwright.read.store import Store
     from shardwright.repack.runtime.executors import Executor
 
-_GRANTS_PER_BYTE = 3  # read, written, read back: see manners.py
+_GRANTS_PER_BYTE = 3  # read, written, read back: see throttle.py
 
 
 @dataclass(frozen=True)
@@ -187,14 +187,14 @@ def plan(
         )
     failures: dict[str, ShardwrightError] = {}
     finished = {
-        array.path: FinishedShards(array.path / WORK_FOLDER / DONE_NAME, _recorded(options))
+        array.path: DoneList(array.path / WORK_FOLDER / DONE_NAME, _recorded(options))
         for array in store.arrays
     }
-    manners = Manners(options.bytes_per_s, tuple(rig_pause_files(store.arrays[0].path)))
+    throttle = Throttle(options.bytes_per_s, tuple(rig_pause_files(store.arrays[0].path)))
     shards = []
     for number, shard in enumerate(found.sealed):
         on_look(number, len(found.sealed))
-        manners.take(shard.array.index_bytes)
+        throttle.take(shard.array.index_bytes)
         try:
             shards.append(_look_at(shard, options, finished[shard.array.path]))
         except (ShardFormatError, StorageError) as error:
@@ -214,10 +214,10 @@ def plan(
     )
 
 
-def _look_at(shard: Shard, options: Options, finished: FinishedShards) -> PlannedShard:
+def _look_at(shard: Shard, options: Options, finished: DoneList) -> PlannedShard:
     with SourceShard(shard.array, shard.coordinates) as source:
-        packing = source.packing(options.order, trim=options.trim)
-        packed = packing.matches(source.file_bytes)
+        plan = source.pack_plan(options.order, trim=options.trim)
+        packed = plan.matches(source.file_bytes)
         done = finished.has(shard.key, shard.path) if options.recompress else packed
         if options.trim and source.is_cropped_whole():
             done = False  # to be deleted, however short it is
@@ -225,8 +225,8 @@ def _look_at(shard: Shard, options: Options, finished: FinishedShards) -> Planne
             shard,
             source.file_bytes,
             source.allocated_bytes,
-            max(0, source.file_bytes - packing.file_bytes),
-            packing.file_bytes,
+            max(0, source.file_bytes - plan.file_bytes),
+            plan.file_bytes,
             packed,
             not done,
             file_of_shard(shard.array, shard.key).stat().st_dev,
@@ -310,15 +310,15 @@ def run(job: JobPlan, executor: Executor, on_progress: Callable[[int], None] = l
 def _run_tasks(job: JobPlan, executor: Executor, report: Report, on_progress: Callable[[int], None]) -> None:
     share = min(executor.workers, len(job.todo)) or 1
     rate = None if job.options.bytes_per_s is None else job.options.bytes_per_s / share
-    manners = Manners(rate, tuple(job.pause_files), job.options.idle)
+    throttle = Throttle(rate, tuple(job.pause_files), job.options.idle)
     planned = {_name(job.store, shard.shard.path): shard for shard in job.todo}
     finished = {
-        array.path: FinishedShards(array.path / WORK_FOLDER / DONE_NAME, _recorded(job.options))
+        array.path: DoneList(array.path / WORK_FOLDER / DONE_NAME, _recorded(job.options))
         for array in job.store.arrays
     }
     threads = _threads_of_each(executor, len(job.todo))
     progress = ByteCount({key: shard.packed_bytes for key, shard in planned.items()}, on_progress)
-    tasks = (task_of(key, shard, job.options, manners, threads) for key, shard in planned.items())
+    tasks = (task_of(key, shard, job.options, throttle, threads) for key, shard in planned.items())
     with closing(executor.run(tasks, progress.moved)) as results:
         for result in results:
             report.add(result)
@@ -338,7 +338,7 @@ def _threads_of_each(executor: Executor, tasks: int) -> int:
 
 
 def task_of(
-    key: str, planned: PlannedShard, options: Options, manners: Manners, threads: int
+    key: str, planned: PlannedShard, options: Options, throttle: Throttle, threads: int
 ) -> dict[str, Any]:
     """The task for one shard, as ``tasks.run_task`` takes it."""
     return {
@@ -350,7 +350,7 @@ def task_of(
         "recompress": options.recompress,
         "trim": options.trim,
         "threads": threads,
-        "manners": manners.to_dict(),
+        "throttle": throttle.to_dict(),
     }
 
 

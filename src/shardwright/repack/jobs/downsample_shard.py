@@ -23,7 +23,7 @@ from .region_reader import RegionReader
 if TYPE_CHECKING:
     from shardwright.array.levels import Method
     from shardwright.read.store import StoredArray
-    from shardwright.repack.runtime.throttle import Manners
+    from shardwright.repack.runtime.throttle import Throttle
 
 Factors = tuple[int, ...]
 
@@ -44,7 +44,7 @@ def plan_level(
     return plan_regions(target.chunk_shape, target.shard_chunks, reach, peak_bytes, memory_bytes)
 
 
-def downsample_shard(task: dict[str, Any], manners: Manners) -> dict[str, Any]:
+def downsample_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
     """The task {kind: "downsample", source, array, shard, work, memory_bytes, factors, method}: folders of
     the level below and of the level itself, coordinates of its shard, the folder for the working file. The
     result adds chunks, file_bytes and peak_bytes."""
@@ -57,7 +57,7 @@ def downsample_shard(task: dict[str, Any], manners: Manners) -> dict[str, Any]:
             got=target.shape,
         )
     plan = plan_level(source, target, factors, method, int(task.get("memory_bytes") or DEFAULT_MEMORY_BYTES))
-    reader = RegionReader(source, manners)
+    reader = RegionReader(source, throttle)
     below = np.empty(0, source.dtype)
 
     def fill_region(start: tuple[int, ...], values: npt.NDArray[Any]) -> None:
@@ -73,7 +73,7 @@ def downsample_shard(task: dict[str, Any], manners: Manners) -> dict[str, Any]:
         downsample(box, values, factors, method)
 
     try:
-        made = make_shard(target, tuple(task["shard"]), plan, fill_region, Path(task["work"]), manners)
+        made = make_shard(target, tuple(task["shard"]), plan, fill_region, Path(task["work"]), throttle)
     finally:
         reader.close()
     return {**made, "bytes_read": reader.bytes_read}

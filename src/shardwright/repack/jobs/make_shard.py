@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.read.store import StoredArray
-    from shardwright.repack.runtime.throttle import Manners
+    from shardwright.repack.runtime.throttle import Throttle
 
     from .region_plan import RegionPlan
 
@@ -33,7 +33,7 @@ def make_shard(
     plan: RegionPlan,
     fill_region: FillRegion,
     work_folder: Path,
-    manners: Manners,
+    throttle: Throttle,
 ) -> dict[str, Any]:
     """The result of a task but for what was read. A shard that is there already is left as it is: only
     complete ones have their name."""
@@ -47,7 +47,7 @@ def make_shard(
     memory = np.empty(np.prod(extent, dtype=np.int64), array.dtype)
     encoder = ChunkEncoder(array)
     try:
-        with NewShard(array, shard, work_folder, manners) as new:
+        with NewShard(array, shard, work_folder, throttle) as new:
             for start in itertools.product(
                 *(range(a, b, r) for a, b, r in zip(low, high, plan.shape, strict=True))
             ):

@@ -32,7 +32,7 @@ Progress = Callable[[int, int], None]  # decoded bytes of the new arrays made so
 
 @dataclass(frozen=True)
 class NewArray:
-    """``folder`` is where it grows; ``task`` is what all its tasks have in common, but that its manners are
+    """``folder`` is where it grows; ``task`` is what all its tasks have in common, but that its throttle are
     the job's (see ``of_one_worker``)."""
 
     folder: Path
@@ -48,7 +48,7 @@ class NewArray:
 
 
 @dataclass
-class MakingReport:
+class BuildReport:
     """What a job did. ``shards_found``: made by an earlier run; ``failures``: results of tasks that failed;
     ``already``: complete arrays. ``bytes_sent``: to a destination that is no folder."""
 
@@ -98,7 +98,7 @@ class Meter:
             self._on_progress(self._done, self._total)
 
 
-def make_array(new: NewArray, run: RunTasks, report: MakingReport, meter: Meter) -> bool:
+def make_array(new: NewArray, run: RunTasks, report: BuildReport, meter: Meter) -> bool:
     """Make every shard that is not there yet; True when all are. One bad shard keeps no other from being
     made."""
     array = new.begin()
@@ -115,7 +115,7 @@ def make_array(new: NewArray, run: RunTasks, report: MakingReport, meter: Meter)
         # the run that was killed may have had no time to do that after a shard got its name
         sync_directory(folder)
     name = new.folder.name
-    common = {**new.task, "manners": of_one_worker(new.task["manners"], len(todo))}
+    common = {**new.task, "throttle": of_one_worker(new.task["throttle"], len(todo))}
     tasks = (
         {**common, "array": str(new.folder), "shard": list(shard), "key": f"{name}/{array.shard_key(shard)}"}
         for shard in todo
@@ -126,12 +126,12 @@ def make_array(new: NewArray, run: RunTasks, report: MakingReport, meter: Meter)
     return len(report.failures) == failed
 
 
-def of_one_worker(manners: dict[str, Any], tasks: int) -> dict[str, Any]:
-    """Manners of each of ``tasks`` of a job. The job's may name its ``workers``: as many of them as have a
+def of_one_worker(throttle: dict[str, Any], tasks: int) -> dict[str, Any]:
+    """Throttle of each of ``tasks`` of a job. The job's may name its ``workers``: as many of them as have a
     task share its rate."""
-    workers, rate = manners.get("workers", 1), manners.get("bytes_per_s")
+    workers, rate = throttle.get("workers", 1), throttle.get("bytes_per_s")
     share = None if rate is None else rate / max(1, min(workers, tasks))
-    return {**{key: value for key, value in manners.items() if key != "workers"}, "bytes_per_s": share}
+    return {**{key: value for key, value in throttle.items() if key != "workers"}, "bytes_per_s": share}
 
 
 def _decoded_bytes(array: StoredArray, shard: tuple[int, ...]) -> int:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from shardwright.read.store import StoredArray
-    from shardwright.repack.runtime.throttle import Manners
+    from shardwright.repack.runtime.throttle import Throttle
 
     from .chunk_encoder import EncodedChunks
 
@@ -52,7 +52,7 @@ class NewShard:
     """Owns the working file until ``publish``. A context manager: leaving it earlier deletes the file."""
 
     def __init__(
-        self, array: StoredArray, coordinates: tuple[int, ...], work_folder: Path, manners: Manners
+        self, array: StoredArray, coordinates: tuple[int, ...], work_folder: Path, throttle: Throttle
     ) -> None:
         """``work_folder``: on the array's filesystem. Nothing is made yet."""
         self.array = array
@@ -61,7 +61,7 @@ class NewShard:
             work_folder
             / f"{array.shard_key(coordinates).replace('/', '.')}.{secrets.token_hex(8)}{WORKING_SUFFIX}"
         )
-        self._manners = manners
+        self._throttle = throttle
         self._entries = empty_index(array.chunks_per_shard)
         self._crcs = np.zeros(array.chunks_per_shard, np.uint32)
         self._order: list[int] = []  # chunk numbers as they lie in the file
@@ -85,7 +85,7 @@ class NewShard:
         if not nbytes.size:
             return
         total = int(nbytes.sum())
-        self._manners.take(total)
+        self._throttle.take(total)
         offsets = self._position + np.cumsum(nbytes) - nbytes
         with storage_errors("write", self._path):
             if self._descriptor < 0:
@@ -155,7 +155,7 @@ class NewShard:
             room = np.empty(int(nbytes.max()), np.uint8)
             found = np.zeros(order.size, np.uint32)
             for part in _pieces(nbytes):
-                self._manners.take(int(nbytes[part].sum()))
+                self._throttle.take(int(nbytes[part].sum()))
                 rooms = np.full(part.stop - part.start, room.ctypes.data, np.int64)
                 error = read_ranges(file.fileno(), offsets[part], rooms, nbytes[part] - inner, found[part])
                 if error:

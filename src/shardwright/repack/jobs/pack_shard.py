@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from shardwright.codecs.parameters import CodecParameters
-    from shardwright.repack.pack_plan import Packing
-    from shardwright.repack.runtime.throttle import Manners
+    from shardwright.repack.pack_plan import PackPlan
+    from shardwright.repack.runtime.throttle import Throttle
 
     UInt32s = npt.NDArray[np.uint32]
 
 
-def pack_shard(task: dict[str, Any], manners: Manners) -> dict[str, Any]:
+def pack_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
     """``task``: array (its folder), shard (coordinates), order, recompress (None, or see
     ``recode.denser_codec``), trim (drop chunks outside the array's shape), threads (that recode, default 1).
 
@@ -69,15 +69,15 @@ def pack_shard(task: dict[str, Any], manners: Manners) -> dict[str, Any]:
     codec = None if recompress is None else denser_codec(array, recompress)
     degraded_only = recompress is not None and recompress["cname"] == AS_CONFIGURED
     with SourceShard(array, shard) as source:
-        before = after = source.packing(task["order"], trim=trim)
+        before = after = source.pack_plan(task["order"], trim=trim)
         packed_already, recoded = before.matches(source.file_bytes), 0
-        if (unknown := unknown_bytes(source, before, manners.take)) is not None:
+        if (unknown := unknown_bytes(source, before, throttle.take)) is not None:
             raise unknown
         if trim and source.is_cropped_whole():
             return _drop(source)
         if codec is not None or not packed_already:
             after, recoded = _pack(
-                source, before, codec, manners, int(task.get("threads") or 1), degraded_only=degraded_only
+                source, before, codec, throttle, int(task.get("threads") or 1), degraded_only=degraded_only
             )
         skipped = packed_already and not recoded
         return {
@@ -120,102 +120,102 @@ def _drop(source: SourceShard) -> dict[str, Any]:
 
 def _pack(
     source: SourceShard,
-    packing: Packing,
+    plan: PackPlan,
     codec: CodecParameters | None,
-    manners: Manners,
+    throttle: Throttle,
     threads: int,
     *,
     degraded_only: bool,
-) -> tuple[Packing, int]:
-    """Make the new file and let it take the old one's place; returns its packing and how many chunks were
+) -> tuple[PackPlan, int]:
+    """Make the new file and let it take the old one's place; returns its plan and how many chunks were
     recoded.
 
     A shard that was packed already and of which no chunk got smaller stays.
     """
     file = file_of_shard(source.array, source.key)
-    chunks = PackedBytes(source, packing)
-    with WorkingFile(working_path(file, source.key), packing.file_bytes, source.status) as working:
+    chunks = PackedBytes(source, plan)
+    with WorkingFile(working_path(file, source.key), plan.file_bytes, source.status) as working:
         working.copy_attributes(source.fileno())
         if codec is None:
-            after, recoded, crcs = packing, 0, copy_chunks(chunks, working, packing, manners)
+            after, recoded, crcs = plan, 0, copy_chunks(chunks, working, plan, throttle)
         else:
-            with WriteBehind(working, packing.data_start) as out:
+            with WriteBehind(working, plan.data_start) as out:
                 after, recoded, crcs = recode_chunks(
-                    chunks, packing, codec, out.append, manners.take, threads, degraded_only=degraded_only
+                    chunks, plan, codec, out.append, throttle.take, threads, degraded_only=degraded_only
                 )
-        if codec is not None and not recoded and packing.matches(source.file_bytes):
-            return packing, 0
+        if codec is not None and not recoded and plan.matches(source.file_bytes):
+            return plan, 0
         finish_copy(working, after)
-        check_copy(working, after, crcs, manners)
-        _check_untouched(source, packing, chunks.crcs)
-        if recoded or len(packing.chunks) < source.live_chunks:
-            record_recoded(source, packing, chunks.crcs, working.path, after, crcs)
+        check_copy(working, after, crcs, throttle)
+        _check_untouched(source, plan, chunks.crcs)
+        if recoded or len(plan.chunks) < source.live_chunks:
+            record_recoded(source, plan, chunks.crcs, working.path, after, crcs)
         working.replace(file, _held(source))
     return after, recoded
 
 
-def copy_chunks(chunks: PackedBytes, working: WorkingFile, packing: Packing, manners: Manners) -> UInt32s:
+def copy_chunks(chunks: PackedBytes, working: WorkingFile, plan: PackPlan, throttle: Throttle) -> UInt32s:
     """Without decoding; returns the crc32c of each chunk as it came from the source. Raises
     ``ShardFormatError`` for a bad one, ``StorageError``."""
-    with WriteBehind(working, packing.data_start) as out:
+    with WriteBehind(working, plan.data_start) as out:
         while chunks.left_bytes:
             room = out.room
-            manners.take(2 * min(room.size, chunks.left_bytes))  # read here, written behind
+            throttle.take(2 * min(room.size, chunks.left_bytes))  # read here, written behind
             out.advance(chunks.read_into(room))
     return chunks.crcs
 
 
-def finish_copy(working: WorkingFile, packing: Packing) -> None:
+def finish_copy(working: WorkingFile, plan: PackPlan) -> None:
     """The index behind or before the chunks, and all of it durable. Raises ``StorageError``."""
-    working.write(packing.index_offset, encode_index(packing.entries()))
-    working.finish(packing.file_bytes)
+    working.write(plan.index_offset, encode_index(plan.entries()))
+    working.finish(plan.file_bytes)
 
 
-def check_copy(working: WorkingFile, packing: Packing, crcs: UInt32s, manners: Manners) -> None:
+def check_copy(working: WorkingFile, plan: PackPlan, crcs: UInt32s, throttle: Throttle) -> None:
     """Hold what the disk gives back against what was written. Raises ``StorageError`` naming the first chunk
     that differs, or the index."""
-    starts = packing.target_offset
-    ends = starts + packing.nbytes
+    starts = plan.target_offset
+    ends = starts + plan.nbytes
     found = np.zeros(len(crcs), np.uint32)
-    index = bytearray(encode_index(packing.entries()))
+    index = bytearray(encode_index(plan.entries()))
     expected_index = bytes(index)
     for offset, piece in working.read_pieces():
-        manners.take(piece.size)
+        throttle.take(piece.size)
         stop = offset + piece.size
         part = parts_between(starts, ends, offset, stop)
         begin, end = np.maximum(starts[part], offset), np.minimum(ends[part], stop)
         checksum_ranges(piece.ctypes.data + begin - offset, end - begin, found[part])
-        first, last = max(packing.index_offset, offset), min(packing.index_offset + packing.index_bytes, stop)
+        first, last = max(plan.index_offset, offset), min(plan.index_offset + plan.index_bytes, stop)
         if first < last:
-            index[first - packing.index_offset : last - packing.index_offset] = piece[
+            index[first - plan.index_offset : last - plan.index_offset] = piece[
                 first - offset : last - offset
             ].tobytes()
     for i in np.flatnonzero(found != crcs).tolist():
-        raise _not_read_back(packing, f"chunk {packing.name(i)}", f"crc32c {crcs[i]:08x}", f"{found[i]:08x}")
+        raise _not_read_back(plan, f"chunk {plan.name(i)}", f"crc32c {crcs[i]:08x}", f"{found[i]:08x}")
     if index != expected_index:
-        raise _not_read_back(packing, "the index", "the bytes that were written", "others")
+        raise _not_read_back(plan, "the index", "the bytes that were written", "others")
 
 
-def _not_read_back(packing: Packing, what: str, expected: str, got: str) -> StorageError:
+def _not_read_back(plan: PackPlan, what: str, expected: str, got: str) -> StorageError:
     return StorageError(
-        f"{what} of the packed {packing.path} does not read back as it was written",
+        f"{what} of the packed {plan.path} does not read back as it was written",
         expected=expected,
         got=got,
         hint="The shard is left as it is. Look after the disk before anything else is written to it",
     )
 
 
-def _check_untouched(source: SourceShard, packing: Packing, crcs: UInt32s) -> None:
+def _check_untouched(source: SourceShard, plan: PackPlan, crcs: UInt32s) -> None:
     """Raises ``StorageError`` when somebody wrote to the shard, or put another in its place, while it was
     copied; names the first changed chunk."""
     if source.is_as_it_was():
         return
-    again = PackedBytes(source, packing)
+    again = PackedBytes(source, plan)
     room = np.empty(PIECE_BYTES, np.uint8)
     with suppress(ShardFormatError):  # a chunk that is none any more is a changed one
         while again.left_bytes:
             again.read_into(room)
-    changed = [packing.name(i) for i in np.flatnonzero(again.crcs != crcs).tolist()]
+    changed = [plan.name(i) for i in np.flatnonzero(again.crcs != crcs).tolist()]
     raise _changed(source, f"another chunk {changed[0]}" if changed else None)
 
 

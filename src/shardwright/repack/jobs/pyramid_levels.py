@@ -44,7 +44,7 @@ from shardwright.storage.files import (
 )
 
 from .new_arrays import (
-    MakingReport,
+    BuildReport,
     Meter,
     NewArray,
     check_room,
@@ -90,14 +90,14 @@ class Level:
     document: bytes
 
     def new_array(
-        self, folder: Path, source: Path, work: Path, options: PyramidOptions, manners: dict[str, Any]
+        self, folder: Path, source: Path, work: Path, options: PyramidOptions, throttle: dict[str, Any]
     ) -> NewArray:
         task = {
             "kind": "downsample",
             "source": str(source),
             "work": str(work),
             "memory_bytes": options.memory_bytes,
-            "manners": manners,
+            "throttle": throttle,
         }
         return NewArray(
             folder, self.document, {**task, "factors": list(self.factors), "method": options.method}
@@ -178,9 +178,9 @@ def add_levels(
     options: PyramidOptions,
     run: RunTasks,
     *,
-    manners: dict[str, Any] | None = None,
+    throttle: dict[str, Any] | None = None,
     on_progress: Progress | None = None,
-) -> MakingReport:
+) -> BuildReport:
     """Make levels up to ``options.levels`` and name them in the store's metadata. Levels that are there
     already are kept, and said to be.
 
@@ -191,7 +191,7 @@ def add_levels(
     image = readable_image(path)
     with WorkFolder.take(image.arrays[0].path) as work:
         store = readable_image(path)  # as it is now that nobody else changes it
-        report = MakingReport(str(store.root), already=[array.path.name for array in store.arrays[1:]])
+        report = BuildReport(str(store.root), already=[array.path.name for array in store.arrays[1:]])
         _same_kind(store, options)
         check_parents(store.root)
         group = read_metadata(store.root)
@@ -205,7 +205,7 @@ def add_levels(
                 work.path / "levels",
                 levels,
                 options,
-                {"pause_files": pause_files(work.array_folder), **(manners or {})},
+                {"pause_files": pause_files(work.array_folder), **(throttle or {})},
             )
             if job.make(run, report, on_progress):
                 job.publish(
@@ -240,16 +240,16 @@ class _PyramidJob:
         folder: Path,
         levels: list[Level],
         options: PyramidOptions,
-        manners: dict[str, Any],
+        throttle: dict[str, Any],
     ) -> None:
         self._store = store
         self._folder = folder
         self._levels = levels
         self._options = options
-        self._manners = manners
+        self._throttle = throttle
         self._source = fingerprint(store.arrays[-1])
 
-    def make(self, run: RunTasks, report: MakingReport, on_progress: Progress | None) -> bool:
+    def make(self, run: RunTasks, report: BuildReport, on_progress: Progress | None) -> bool:
         """Every level, the lower first. False when one could not be made whole: what is there of it stays,
         for the next run."""
         self._begin()
@@ -264,7 +264,7 @@ class _PyramidJob:
                 self._where(level.source),
                 self._folder / "work",
                 self._options,
-                self._manners,
+                self._throttle,
             )
             if not make_array(new, run, report, meter):
                 return False

@@ -18,7 +18,7 @@ from .region_reader import RegionReader
 
 if TYPE_CHECKING:
     from shardwright.read.store import StoredArray
-    from shardwright.repack.runtime.throttle import Manners
+    from shardwright.repack.runtime.throttle import Throttle
 
 
 def plan_rechunk(source: StoredArray, target: StoredArray, memory_bytes: int) -> RegionPlan:
@@ -31,7 +31,7 @@ def plan_rechunk(source: StoredArray, target: StoredArray, memory_bytes: int) ->
     return plan_regions(target.chunk_shape, target.shard_chunks, source.chunk_shape, peak_bytes, memory_bytes)
 
 
-def write_shard(task: dict[str, Any], manners: Manners) -> dict[str, Any]:
+def write_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
     """The task {kind: "rechunk", source, array, shard, work, memory_bytes}: folders of the old and the new
     array, coordinates of the new shard, the folder for its working file. The result adds chunks, file_bytes
     and peak_bytes."""
@@ -43,9 +43,9 @@ def write_shard(task: dict[str, Any], manners: Manners) -> dict[str, Any]:
             got=(target.shape, target.dtype),
         )
     plan = plan_rechunk(source, target, int(task.get("memory_bytes") or DEFAULT_MEMORY_BYTES))
-    reader = RegionReader(source, manners)
+    reader = RegionReader(source, throttle)
     try:
-        made = make_shard(target, tuple(task["shard"]), plan, reader.read, Path(task["work"]), manners)
+        made = make_shard(target, tuple(task["shard"]), plan, reader.read, Path(task["work"]), throttle)
     finally:
         reader.close()
     return {**made, "bytes_read": reader.bytes_read}

@@ -39,7 +39,7 @@ from shardwright.storage.lock import StoreLock
 
 from .copy_folder import copy_folder
 from .new_arrays import (
-    MakingReport,
+    BuildReport,
     Meter,
     NewArray,
     check_room,
@@ -174,9 +174,9 @@ def write_new_store(
     options: RechunkOptions,
     run: RunTasks,
     *,
-    manners: dict[str, Any] | None = None,
+    throttle: dict[str, Any] | None = None,
     on_progress: Progress | None = None,
-) -> MakingReport:
+) -> BuildReport:
     """Make the store ``destination``. Without failures it is there, complete, when this returns; with
     failures what was made waits for the next run.
 
@@ -193,8 +193,8 @@ def write_new_store(
     lock = StoreLock.take(folder / "lock")
     try:
         _check_free(destination)  # a job that ended while we waited for nothing may have made it
-        report = MakingReport(str(destination))
-        job = _RechunkJob(plan, folder, options, manners or {})
+        report = BuildReport(str(destination))
+        job = _RechunkJob(plan, folder, options, throttle or {})
         if job.make(run, report, on_progress):
             job.publish(destination)
             report.made = [name for name, _ in plan.arrays] + [level.name for level in plan.levels]
@@ -237,22 +237,22 @@ def _check_free(destination: Path) -> None:
 
 class _RechunkJob:
     def __init__(
-        self, plan: RechunkPlan, folder: Path, options: RechunkOptions, manners: dict[str, Any]
+        self, plan: RechunkPlan, folder: Path, options: RechunkOptions, throttle: dict[str, Any]
     ) -> None:
         self._plan = plan
         self._folder = folder
         self._options = options
-        self._manners = manners
+        self._throttle = throttle
         self._store = folder / "store"
         self._facts = describe(plan)
 
-    def make(self, run: RunTasks, report: MakingReport, on_progress: Progress | None) -> bool:
+    def make(self, run: RunTasks, report: BuildReport, on_progress: Progress | None) -> bool:
         self._begin()
         meter = Meter(self._plan.total_bytes, on_progress)
         common = {
             "work": str(self._folder / "work"),
             "memory_bytes": self._options.memory_bytes,
-            "manners": self._manners,
+            "throttle": self._throttle,
         }
         complete = True
         for array, (name, document) in zip(self._plan.store.arrays, self._plan.arrays, strict=False):
@@ -269,7 +269,7 @@ class _RechunkJob:
                 self._store / level.source,
                 self._folder / "work",
                 pyramid,
-                self._manners,
+                self._throttle,
             )
             if not make_array(new, run, report, meter):
                 return False

@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import OutputExistsError
-from shardwright.repack.runtime.throttle import Manners
+from shardwright.repack.runtime.throttle import Throttle
 from shardwright.repack.transfer.move_record import MoveRecord
 from shardwright.repack.transfer.move_report import MoveOptions
 from shardwright.repack.transfer.move_store import bytes_to_move, move_store
@@ -30,7 +30,7 @@ from shardwright.storage.failpoints import reach
 from shardwright.storage.files import make_directories, read_regular, replace_file, storage_errors
 from shardwright.storage.lock import StoreLock
 
-from .new_arrays import MakingReport
+from .new_arrays import BuildReport
 from .rechunk_store import describe, working_folder, write_new_store
 
 if TYPE_CHECKING:
@@ -91,16 +91,16 @@ class RechunkTo:
             replace_file(job, facts)
 
     def make(
-        self, run: RunTasks, *, manners: dict[str, Any] | None = None, on_progress: Progress | None = None
-    ) -> MakingReport:
+        self, run: RunTasks, *, throttle: dict[str, Any] | None = None, on_progress: Progress | None = None
+    ) -> BuildReport:
         """The new store on this side. Raises as ``write_new_store`` does."""
         if self._made_already:
-            report = MakingReport(
+            report = BuildReport(
                 "", made=[name for name, _ in self._plan.arrays] + [level.name for level in self._plan.levels]
             )
         else:
             report = write_new_store(
-                self._plan, self._store, self._options, run, manners=manners, on_progress=on_progress
+                self._plan, self._store, self._options, run, throttle=throttle, on_progress=on_progress
             )
         report.path = self._destination.url
         return report
@@ -113,7 +113,7 @@ class RechunkTo:
             self._store, MoveOptions(self._destination.url, delete_source=True), records=self._folder
         )
 
-    def send(self, execute: Execute, report: MakingReport, manners: Manners | None = None) -> None:
+    def send(self, execute: Execute, report: BuildReport, throttle: Throttle | None = None) -> None:
         """What ``make`` made, each file verified, metadata last; then it is deleted on this side. Adds to
         ``report`` what was sent and what was not.
 
@@ -122,7 +122,7 @@ class RechunkTo:
         if not self._sent_already:
             moved = move_store(
                 self._store,
-                MoveOptions(self._destination.url, delete_source=True, manners=manners or Manners()),
+                MoveOptions(self._destination.url, delete_source=True, throttle=throttle or Throttle()),
                 execute,
                 records=self._folder,
             )

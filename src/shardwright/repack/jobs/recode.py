@@ -30,7 +30,7 @@ from shardwright.kernels.contexts import CompressorContexts
 from shardwright.kernels.encode import NOT_PACKED, encode_chunks, room_for
 from shardwright.model.degrade_level import DegradeLevel
 from shardwright.model.errors import CodecError, ConfigError, ShardFormatError, SpecError
-from shardwright.repack.pack_plan import Packing, chunk_error
+from shardwright.repack.pack_plan import PackPlan, chunk_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -187,42 +187,42 @@ def _form_that_tells(codec: CodecParameters) -> str | None:
 
 def recode_chunks(
     chunks: PackedBytes,
-    packing: Packing,
+    plan: PackPlan,
     codec: CodecParameters,
     put: Callable[[UInt8s], None],
     take: Callable[[int], None],
     threads: int,
     *,
     degraded_only: bool = False,
-) -> tuple[Packing, int, UInt32s]:
-    """Every chunk of a shard, recoded and handed to ``put`` in the order of ``packing``; returns the packing
+) -> tuple[PackPlan, int, UInt32s]:
+    """Every chunk of a shard, recoded and handed to ``put`` in the order of ``plan``; returns the plan
     as it has become, how many chunks changed, and the crc32c of each as it was handed over.
 
     ``take`` is asked before bytes are read, and before they are put. Raises ``ShardFormatError`` naming a
     chunk that does not decode, ``StorageError``.
     """
-    nbytes, recoded, crcs = packing.nbytes.copy(), 0, np.zeros(len(packing.chunks), np.uint32)
+    nbytes, recoded, crcs = plan.nbytes.copy(), 0, np.zeros(len(plan.chunks), np.uint32)
     recoders: list[Recoder] = []
     of_thread = threading.local()
 
     def begin_thread() -> None:
-        of_thread.recoder = Recoder(packing.array, codec, degraded_only=degraded_only)
+        of_thread.recoder = Recoder(plan.array, codec, degraded_only=degraded_only)
         recoders.append(of_thread.recoder)
 
     def recode(i: int, chunk: UInt8s) -> UInt8s:
         try:
             new: UInt8s = of_thread.recoder.recode(chunk)
         except (ShardFormatError, CodecError) as error:
-            raise chunk_error(packing.array, packing.shard, int(packing.chunks[i]), str(error)) from error
+            raise chunk_error(plan.array, plan.shard, int(plan.chunks[i]), str(error)) from error
         return new
 
     try:
         with ThreadPoolExecutor(threads, "shardwright-recode", begin_thread) as pool:
-            for first, stop in _batches(packing):
-                batch = np.empty(int(packing.nbytes[first:stop].sum()), np.uint8)
+            for first, stop in _batches(plan):
+                batch = np.empty(int(plan.nbytes[first:stop].sum()), np.uint8)
                 take(batch.size)
                 chunks.read_into(batch)
-                old = np.split(batch, np.cumsum(packing.nbytes[first:stop])[:-1])
+                old = np.split(batch, np.cumsum(plan.nbytes[first:stop])[:-1])
                 for i, new in enumerate(pool.map(recode, range(first, stop), old), first):
                     recoded += new.size < nbytes[i]
                     nbytes[i], crcs[i] = new.size, crc32c.crc32c(new.data)
@@ -231,11 +231,11 @@ def recode_chunks(
     finally:
         for recoder in recoders:
             recoder.close()
-    return packing.with_sizes(nbytes), int(recoded), crcs
+    return plan.with_sizes(nbytes), int(recoded), crcs
 
 
-def _batches(packing: Packing) -> list[tuple[int, int]]:
+def _batches(plan: PackPlan) -> list[tuple[int, int]]:
     """[first, stop) of chunks that are worked on at once."""
-    batch = (np.cumsum(packing.nbytes) - packing.nbytes) // _BATCH_BYTES
+    batch = (np.cumsum(plan.nbytes) - plan.nbytes) // _BATCH_BYTES
     edges = [0, *(np.flatnonzero(np.diff(batch)) + 1).tolist(), len(batch)]
     return [(first, stop) for first, stop in pairwise(edges) if stop > first]

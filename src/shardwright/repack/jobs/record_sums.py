@@ -1,7 +1,7 @@
 """The array's record of its shards (``shard.shard_sums``) kept true by whoever gives a shard other bytes,
 before the shard has them.
 
-Packing and moving change no chunk, and so no sum. An array without a record gets none: its shards were made
+PackPlan and moving change no chunk, and so no sum. An array without a record gets none: its shards were made
 before there were any.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from shardwright.repack.pack_plan import Int64s, Packing
+    from shardwright.repack.pack_plan import Int64s, PackPlan
     from shardwright.repack.source_shard import SourceShard
 
     UInt32s = npt.NDArray[np.uint32]
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 def record_recoded(
     source: SourceShard,
-    before: Packing,
+    before: PackPlan,
     crcs_before: UInt32s,
     copy: Path,
-    after: Packing,
+    after: PackPlan,
     crcs_after: UInt32s,
 ) -> None:
-    """``copy`` is to take the place of ``source``. ``crcs``: of each chunk of the packing as it lies in its
+    """``copy`` is to take the place of ``source``. ``crcs``: of each chunk of the plan as it lies in its
     file.
 
     Raises ``ShardFormatError`` for a source that is not the recorded shard, and would be so ever after, and

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardwright.read.store import StoredArray
-    from shardwright.repack.runtime.throttle import Manners
+    from shardwright.repack.runtime.throttle import Throttle
 
 MAX_OPEN_SHARDS = 16
 
@@ -40,10 +40,10 @@ class RegionReader:
     """Reads one array. Holds one encoded and one decoded chunk, and up to ``MAX_OPEN_SHARDS`` shard files
     with their indexes. One thread's."""
 
-    def __init__(self, array: StoredArray, manners: Manners) -> None:
+    def __init__(self, array: StoredArray, throttle: Throttle) -> None:
         self.array = array
         self.bytes_read = 0
-        self._manners = manners
+        self._throttle = throttle
         self._fill = array.fill_element
         self._encoded = np.empty(0, np.uint8)
         self._decoded = np.empty(array.chunk_bytes, np.uint8)
@@ -96,7 +96,7 @@ class RegionReader:
             raise ShardFormatError(f"{where}: {shard.faults[number]}")
         if nbytes == EMPTY:
             return False
-        self._manners.take(nbytes)
+        self._throttle.take(nbytes)
         try:
             shard.file.read_into(offset, self._room(nbytes).data)
             decode_chunk_into(self._room(nbytes).data, self.array.codecs, self._decoded)

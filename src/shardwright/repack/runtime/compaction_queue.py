@@ -25,16 +25,16 @@ QUEUED_NAME = "queued"
 VERSION = 1  # files without one are of this, too
 
 
-def queued_stores(root: Path) -> list[QueuedStore]:
+def queue_entries(root: Path) -> list[QueueEntry]:
     """Stores below ``root`` that a daemon wanted to compact, and has not; folders that are closed to this
     user, such as a disk's lost+found, are passed over. Raises ``StorageError``."""
     with storage_errors("look into", root):
-        stores = [QueuedStore(folder) for folder in sorted(root.iterdir())]
+        stores = [QueueEntry(folder) for folder in sorted(root.iterdir())]
         return [store for store in stores if store.is_queued]
 
 
 @dataclass(frozen=True)
-class QueuedStore:
+class QueueEntry:
     """One store, for the daemon's compaction thread."""
 
     root: Path

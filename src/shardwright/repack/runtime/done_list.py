@@ -25,7 +25,7 @@ DONE_NAME = "done"
 VERSION = 1
 
 
-class FinishedShards:
+class DoneList:
     """The record of one array, for one set of options. ``path`` need not be there; whoever holds the work
     folder's lock may write to it."""
 

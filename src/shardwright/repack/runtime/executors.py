@@ -2,7 +2,7 @@
 ``run_task`` and give results back as they come.
 
     tasks ──▶ a bounded number in flight ──▶ run_task in another process ──▶ results, as they complete
-                                               └── bytes granted by Manners.take (local processes only)
+                                               └── bytes granted by Throttle.take (local processes only)
                                                    ──▶ on_moved(task, nbytes)
 
 A worker that is killed costs only its task's progress: the task is run again elsewhere, and becomes a failed
@@ -328,4 +328,4 @@ class DaskCluster:
 def _as_it_is(task: Task) -> Task:
     """At the priority that the cluster's owner chose: a worker's thread that was made idle stays so, also for
     what others run on it."""
-    return task | {"manners": {**(task.get("manners") or {}), "idle": False}}
+    return task | {"throttle": {**(task.get("throttle") or {}), "idle": False}}

@@ -1,8 +1,8 @@
 """The one function that every executor calls, here, in a process of its own or on a cluster's worker: a task
 goes in, a result comes out.
 
-Both are plain JSON values. A task has ``kind`` and what that kind asks for, ``manners`` (see
-``Manners.to_dict``) and, for messages, ``key``: what it makes. A result has ``kind``, ``key``, ``array``,
+Both are plain JSON values. A task has ``kind`` and what that kind asks for, ``throttle`` (see
+``Throttle.to_dict``) and, for messages, ``key``: what it makes. A result has ``kind``, ``key``, ``array``,
 ``shard`` (those two as the task gave them), ``ok``, ``bytes_read``, ``bytes_written``, ``seconds`` and,
 unless ``ok``, ``error``, as ``ShardwrightError.to_dict`` describes it.
 """
@@ -17,7 +17,7 @@ from typing import Any
 from shardwright.model.errors import ShardwrightError
 from shardwright.storage.files import storage_errors
 
-from .throttle import Manners
+from .throttle import Throttle
 
 # kind -> (module of this room, function). The name alone, since jobs and transfers lie above the runtime; who
 # runs a task imports only what its kind needs.
@@ -67,9 +67,9 @@ def key_of(task: dict[str, Any]) -> str:
 
 def _run(task: dict[str, Any]) -> dict[str, Any]:
     module, function = KINDS[task["kind"]]
-    manners = Manners.from_dict(task.get("manners") or {})
-    manners.be_idle()
+    throttle = Throttle.from_dict(task.get("throttle") or {})
+    throttle.be_idle()
     with storage_errors("work on", key_of(task)):
         work = getattr(import_module(f"shardwright.repack.{module}"), function)
-        result: dict[str, Any] = work(task, manners)
+        result: dict[str, Any] = work(task, throttle)
     return result

@@ -1,7 +1,7 @@
 """How a compaction task behaves beside an acquisition: at idle priority, below a byte rate, and not at all
 while it is told to pause.
 
-    bytes read or written ──▶ Manners.take ──▶ waits while jobs are held up (pausing.py), then for the rate
+    bytes read or written ──▶ Throttle.take ──▶ waits while jobs are held up (pausing.py), then for the rate
 
 A task calls ``take`` with the bytes it is about to move, in pieces of a few MiB: a piece once granted is
 moved without a further wait. All that passes a disk or a network counts, each time it does: a chunk is read
@@ -71,7 +71,7 @@ class TokenBucket:
 
 
 @dataclass(frozen=True)
-class Manners:
+class Throttle:
     """``bytes_per_s`` (read, written and read back): of one worker, None for as fast as it goes. ``idle``: at
     idle priority. ``pause_files``: as ``pausing.pause_files`` gives them; nothing moves while one of them
     says so.
@@ -105,7 +105,7 @@ class Manners:
         return {"bytes_per_s": self.bytes_per_s, "pause_files": list(self.pause_files), "idle": self.idle}
 
     @classmethod
-    def from_dict(cls, facts: dict[str, Any]) -> Manners:
+    def from_dict(cls, facts: dict[str, Any]) -> Throttle:
         return cls(
             facts.get("bytes_per_s"), tuple(facts.get("pause_files", ())), bool(facts.get("idle", True))
         )

@@ -19,18 +19,18 @@ from .transfer_item import stored_parts
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardwright.repack.runtime.throttle import Manners
+    from shardwright.repack.runtime.throttle import Throttle
 
     from .destination import Destination
     from .move_record import MoveRecord, SentFile
     from .move_report import Execute, MoveReport
 
 
-def check_file(task: dict[str, Any], manners: Manners) -> dict[str, Any]:
+def check_file(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
     """Task: {kind: "check", destination, key, nbytes, crc32c}. The result adds ``same``. Raises
     ``StorageError``."""
     found = 0
-    for part in stored_parts(open_destination(task["destination"]), task["key"], task["nbytes"], manners):
+    for part in stored_parts(open_destination(task["destination"]), task["key"], task["nbytes"], throttle):
         found = crc32c.crc32c(part, found)
     return {
         "ok": True,
@@ -51,7 +51,7 @@ def check_sent(
     record: MoveRecord,
     found: dict[str, int],
     destination: Destination,
-    manners: Manners,
+    throttle: Throttle,
     execute: Execute,
     report: MoveReport,
 ) -> set[str]:
@@ -70,7 +70,7 @@ def check_sent(
             "key": sent.key,
             "nbytes": sent.nbytes,
             "crc32c": sent.crc32c,
-            "manners": manners.to_dict(),
+            "throttle": throttle.to_dict(),
         }
         for sent in files
         if sent.key not in lost and not report.failures

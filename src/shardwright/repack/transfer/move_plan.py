@@ -74,7 +74,7 @@ def plan_move(path: Path, options: MoveOptions) -> MovePlan:
             "destination": destination.url,
             "key": key,
             "file": str(file),
-            "manners": options.manners.to_dict(),
+            "throttle": options.throttle.to_dict(),
         }
         place = _shard_of(store, file)
         if place is not None:
@@ -115,7 +115,7 @@ def _sent_bytes(plan: MovePlan, task: dict[str, Any]) -> int:
     if "shard" in task:
         array = next(array for array in plan.store.arrays if str(array.path) == task["array"])
         with suppress(ShardFormatError), SourceShard(array, tuple(task["shard"])) as source:
-            return source.packing(task["order"]).file_bytes
+            return source.pack_plan(task["order"]).file_bytes
     return plan.file_bytes[task["key"]]
 
 

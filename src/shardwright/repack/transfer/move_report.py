@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from shardwright.repack.runtime.throttle import Manners
+from shardwright.repack.runtime.throttle import Throttle
 
 # run_task on each task, results as they come
 Execute = Callable[[Iterable[dict[str, Any]]], Generator[dict[str, Any], None, None]]
@@ -20,7 +20,7 @@ class MoveOptions:
     destination: str
     delete_source: bool = False
     order: str = "row_major"
-    manners: Manners = field(default_factory=Manners)
+    throttle: Throttle = field(default_factory=Throttle)
 
 
 @dataclass

@@ -155,7 +155,7 @@ def _send_until_there(
         if not options.delete_source:
             return record
         found = destination.sizes()
-        lost = check_sent(plan.store.root, record, found, destination, options.manners, execute, report)
+        lost = check_sent(plan.store.root, record, found, destination, options.throttle, execute, report)
         report.finished = len(record.unproved)
         if report.failures or report.interrupted:
             report.complete = False
@@ -200,7 +200,7 @@ def _go_on_deleting(
     report.deleting = True
     arrays = [(path / key).parent for key in record.sent if key.endswith(METADATA_NAME)]
     with _locked_arrays(arrays):
-        lost = check_sent(path, record, destination.sizes(), destination, options.manners, execute, report)
+        lost = check_sent(path, record, destination.sizes(), destination, options.throttle, execute, report)
         if report.failures or report.interrupted:
             return
         if lost:

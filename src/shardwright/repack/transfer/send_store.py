@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import LockedError, OutputExistsError, StorageError, StorageFullError
 from shardwright.repack.runtime.tasks import run_task
-from shardwright.repack.runtime.throttle import Manners
+from shardwright.repack.runtime.throttle import Throttle
 
 from .destination import CLAIM_KEY
 from .move_record import MoveRecord, SentFile
@@ -129,7 +129,7 @@ def _send_phase(
 def _run_here(tasks: Iterable[dict[str, Any]]) -> Generator[dict[str, Any], None, None]:
     """Small files, for which no worker need be started; at this process's priority."""
     for task in tasks:
-        yield run_task(task | {"manners": Manners(idle=False).to_dict()})
+        yield run_task(task | {"throttle": Throttle(idle=False).to_dict()})
 
 
 def _can_go_on(destination: Destination) -> bool:

@@ -36,15 +36,15 @@ from .open_destination import open_destination
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from shardwright.repack.pack_plan import Int64s, Packing
-    from shardwright.repack.runtime.throttle import Manners
+    from shardwright.repack.pack_plan import Int64s, PackPlan
+    from shardwright.repack.runtime.throttle import Throttle
 
     from .destination import Destination, Part
 
 PART_BYTES = 8 << 20
 
 
-def move_shard(task: dict[str, Any], manners: Manners) -> dict[str, Any]:
+def move_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
     """Task: {kind: "move", destination, key, file}, for a shard also {array, shard, order}; ``file`` is the
     path of what is sent.
 
@@ -57,40 +57,40 @@ def move_shard(task: dict[str, Any], manners: Manners) -> dict[str, Any]:
     destination, key, path = open_destination(task["destination"]), task["key"], Path(task["file"])
     with _unchanged(path) as source:
         if "shard" not in task:
-            return {**_send_as_it_is(key, path, source[0], destination, manners), "source": source[:2]}
+            return {**_send_as_it_is(key, path, source[0], destination, throttle), "source": source[:2]}
         array, shard = parse_array(Path(task["array"])), tuple(task["shard"])
         try:
             with SourceShard(array, shard) as shard_file:
-                packing = shard_file.packing(task["order"])
-                if (unknown := unknown_bytes(shard_file, packing, manners.take)) is not None:
-                    sent = _send_as_it_is(key, path, source[0], destination, manners)
+                plan = shard_file.pack_plan(task["order"])
+                if (unknown := unknown_bytes(shard_file, plan, throttle.take)) is not None:
+                    sent = _send_as_it_is(key, path, source[0], destination, throttle)
                     return {**sent, "source": source[:2], "unpacked": unknown.to_dict()}
                 return {
-                    **_deliver(_packed(key, shard_file, packing), destination, manners),
+                    **_deliver(_packed(key, shard_file, plan), destination, throttle),
                     "source": source[:2],
                 }
         except ShardFormatError as error:
             return {
-                **_send_as_it_is(key, path, source[0], destination, manners),
+                **_send_as_it_is(key, path, source[0], destination, throttle),
                 "source": source,
                 "damaged": error.to_dict(),
             }
 
 
 def _send_as_it_is(
-    key: str, path: Path, nbytes: int, destination: Destination, manners: Manners
+    key: str, path: Path, nbytes: int, destination: Destination, throttle: Throttle
 ) -> dict[str, Any]:
     with storage_errors("read", path), open_regular(path, buffering=0) as file:
         sizes = np.array([nbytes] if nbytes else [], np.int64)
         return _deliver(
-            Consignment(key, sizes, lambda: _file_parts(file.fileno(), nbytes), lambda _: str(path)),
+            TransferItem(key, sizes, lambda: _file_parts(file.fileno(), nbytes), lambda _: str(path)),
             destination,
-            manners,
+            throttle,
         )
 
 
 @dataclass(frozen=True)
-class Consignment:
+class TransferItem:
     """What one key will hold. ``sizes``: bytes of its segments, each checked on its own; ``parts`` reads all
     of them, in pieces cut anywhere.
 
@@ -133,15 +133,15 @@ class SegmentChecksums:
         return int(different[0]) if len(different) else None
 
 
-def _deliver(consignment: Consignment, destination: Destination, manners: Manners) -> dict[str, Any]:
+def _deliver(item: TransferItem, destination: Destination, throttle: Throttle) -> dict[str, Any]:
     """Send it unless it is there, and verify it in either case."""
-    key, nbytes = consignment.key, consignment.nbytes
+    key, nbytes = item.key, item.nbytes
     if destination.size(key) == nbytes:
-        sent = SegmentChecksums(consignment.sizes)
-        for part in consignment.parts():
-            manners.take(len(part))
+        sent = SegmentChecksums(item.sizes)
+        for part in item.parts():
+            throttle.take(len(part))
             sent.add(part)
-        if _first_wrong(consignment, sent, destination, manners) is None:
+        if _first_wrong(item, sent, destination, throttle) is None:
             return {
                 "ok": True,
                 "skipped": True,
@@ -152,19 +152,19 @@ def _deliver(consignment: Consignment, destination: Destination, manners: Manner
             }
     # the claim is ours, so this is what an earlier run left, of a source that was another then
     destination.delete(key)
-    sent = SegmentChecksums(consignment.sizes)
+    sent = SegmentChecksums(item.sizes)
     try:
-        destination.put_new(key, _watched(consignment.parts(), sent, manners), nbytes)
+        destination.put_new(key, _watched(item.parts(), sent, throttle), nbytes)
     # the answer to our own put was lost and it was sent again, or the task was: what is there will be
     # verified
     except OutputExistsError:
         if destination.size(key) != nbytes:
             raise
-    segment = _first_wrong(consignment, sent, destination, manners)
+    segment = _first_wrong(item, sent, destination, throttle)
     if segment is not None:
         destination.delete(key)
         raise StorageError(
-            f"{consignment.name(segment)} came back from {destination.url} with other bytes than were sent",
+            f"{item.name(segment)} came back from {destination.url} with other bytes than were sent",
             hint="The source is left as it is. Look after what stores the destination before anything else "
             "is sent there",
         )
@@ -178,28 +178,28 @@ def _deliver(consignment: Consignment, destination: Destination, manners: Manner
     }
 
 
-def _watched(parts: Iterator[Part], checksums: SegmentChecksums, manners: Manners) -> Iterator[Part]:
+def _watched(parts: Iterator[Part], checksums: SegmentChecksums, throttle: Throttle) -> Iterator[Part]:
     for part in parts:
-        manners.take(2 * len(part))  # read here, sent there
+        throttle.take(2 * len(part))  # read here, sent there
         checksums.add(part)
         yield part
 
 
 def _first_wrong(
-    consignment: Consignment, sent: SegmentChecksums, destination: Destination, manners: Manners
+    item: TransferItem, sent: SegmentChecksums, destination: Destination, throttle: Throttle
 ) -> int | None:
     """Read back: the first segment whose bytes are not those of the source."""
-    stored = SegmentChecksums(consignment.sizes)
-    for part in stored_parts(destination, consignment.key, consignment.nbytes, manners):
+    stored = SegmentChecksums(item.sizes)
+    for part in stored_parts(destination, item.key, item.nbytes, throttle):
         stored.add(part)
     return sent.first_difference(stored)
 
 
-def stored_parts(destination: Destination, key: str, nbytes: int, manners: Manners) -> Iterator[Part]:
+def stored_parts(destination: Destination, key: str, nbytes: int, throttle: Throttle) -> Iterator[Part]:
     """What lies under a key. Raises ``StorageError`` when it is shorter than ``nbytes``."""
     for offset in range(0, nbytes, PART_BYTES):
         wanted = min(PART_BYTES, nbytes - offset)
-        manners.take(wanted)
+        throttle.take(wanted)
         data = destination.read(key, offset, wanted)
         if len(data) != wanted:
             raise StorageError(
@@ -210,32 +210,32 @@ def stored_parts(destination: Destination, key: str, nbytes: int, manners: Manne
         yield data
 
 
-def _packed(key: str, source: SourceShard, packing: Packing) -> Consignment:
-    index = encode_index(packing.entries())
-    at_start = packing.array.index_location == "start"
+def _packed(key: str, source: SourceShard, plan: PackPlan) -> TransferItem:
+    index = encode_index(plan.entries())
+    at_start = plan.array.index_location == "start"
 
     def parts() -> Iterator[Part]:
         if at_start:
             yield index
-        yield from _chunk_parts(source, packing)
+        yield from _chunk_parts(source, plan)
         if not at_start:
             yield index
 
     def name(segment: int) -> str:
         rank = segment - 1 if at_start else segment
         return (
-            f"chunk {packing.name(rank)} of {packing.path}"
-            if 0 <= rank < len(packing.chunks)
-            else f"the index of {packing.path}"
+            f"chunk {plan.name(rank)} of {plan.path}"
+            if 0 <= rank < len(plan.chunks)
+            else f"the index of {plan.path}"
         )
 
-    sizes = np.insert(packing.nbytes, 0 if at_start else len(packing.nbytes), len(index))
-    return Consignment(key, sizes, parts, name)
+    sizes = np.insert(plan.nbytes, 0 if at_start else len(plan.nbytes), len(index))
+    return TransferItem(key, sizes, parts, name)
 
 
-def _chunk_parts(source: SourceShard, packing: Packing) -> Iterator[Part]:
+def _chunk_parts(source: SourceShard, plan: PackPlan) -> Iterator[Part]:
     """The chunks as they will follow each other. A part, once given away, is not touched again."""
-    chunks = PackedBytes(source, packing)
+    chunks = PackedBytes(source, plan)
     while chunks.left_bytes:
         part = bytearray(min(PART_BYTES, chunks.left_bytes))
         chunks.read_into(np.frombuffer(part, np.uint8))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from shardwright.model.errors import ShardFormatError
 from shardwright.read.shard_file import ShardFile, check_entries
 from shardwright.repack.order import ORDERS, chunk_order
-from shardwright.repack.pack_plan import Packing, sound_entries
+from shardwright.repack.pack_plan import PackPlan, sound_entries
 from shardwright.shard.index import EMPTY, empty_index, encode_index
 
 SHARD = (0, 0, 0)
@@ -49,9 +49,9 @@ def test_chunks_follow_each_other_in_the_order_and_nothing_else_is_in_the_file(
 ):
     array = dataclasses.replace(array, index_location=index_location)
     entries, data_end = entries_of(array, shard)
-    packing = Packing.of(array, SHARD, entries, order)
-    packed = packing.entries()
-    assert packing.chunks.tolist() == [
+    plan = PackPlan.of(array, SHARD, entries, order)
+    packed = plan.entries()
+    assert plan.chunks.tolist() == [
         chunk for chunk in chunk_order(order, array.shard_chunks) if chunk in shard[0]
     ]
     assert np.array_equal(packed["nbytes"], entries["nbytes"]), (
@@ -59,30 +59,28 @@ def test_chunks_follow_each_other_in_the_order_and_nothing_else_is_in_the_file(
     )
     assert np.array_equal(packed["offset"] == EMPTY, entries["offset"] == EMPTY)
     live = np.sort(packed[packed["offset"] != EMPTY], order="offset")
-    assert live["offset"].tolist() == (packing.data_start + np.cumsum([0, *live["nbytes"]])[:-1]).tolist(), (
+    assert live["offset"].tolist() == (plan.data_start + np.cumsum([0, *live["nbytes"]])[:-1]).tolist(), (
         "no gap"
     )
-    assert packing.file_bytes == sum(shard[2]) + array.index_bytes
-    assert packing.gap_bytes == sum(shard[1])
-    assert packing.index_offset == (0 if index_location == "start" else sum(shard[2]))
-    data_range = (
-        (array.index_bytes, packing.file_bytes) if index_location == "start" else (0, packing.index_offset)
-    )
+    assert plan.file_bytes == sum(shard[2]) + array.index_bytes
+    assert plan.gap_bytes == sum(shard[1])
+    assert plan.index_offset == (0 if index_location == "start" else sum(shard[2]))
+    data_range = (array.index_bytes, plan.file_bytes) if index_location == "start" else (0, plan.index_offset)
     assert not check_entries(array, SHARD, packed, data_range).faults
-    again = Packing.of(array, SHARD, packed, order)
-    assert again.matches(packing.file_bytes)
-    assert not again.matches(packing.file_bytes + 1), "something else is in the file"
+    again = PackPlan.of(array, SHARD, packed, order)
+    assert again.matches(plan.file_bytes)
+    assert not again.matches(plan.file_bytes + 1), "something else is in the file"
     file_bytes = data_end + (array.index_bytes if index_location == "end" else 0)
-    assert packing.matches(file_bytes) == (sum(shard[1]) == 0 and np.array_equal(packed, entries))
+    assert plan.matches(file_bytes) == (sum(shard[1]) == 0 and np.array_equal(packed, entries))
 
 
 def test_chunks_that_share_bytes_are_written_apart(array):
     entries = empty_index(12)
     entries[2], entries[5], entries[6], entries[9] = (10, 100), (10, 100), (60, 100), (170, 5)
-    packing = Packing.of(array, SHARD, entries, "row_major")
-    assert packing.gap_bytes == 10 + 10
-    assert packing.live_bytes == 305
-    assert not packing.matches(175 + array.index_bytes)
+    plan = PackPlan.of(array, SHARD, entries, "row_major")
+    assert plan.gap_bytes == 10 + 10
+    assert plan.live_bytes == 305
+    assert not plan.matches(175 + array.index_bytes)
 
 
 def test_an_entry_that_cannot_be_is_named(array, tmp_path):

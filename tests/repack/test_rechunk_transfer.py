@@ -18,7 +18,7 @@ from shardwright.read.verify import verify_store
 from shardwright.repack.jobs.pyramid_levels import PyramidOptions
 from shardwright.repack.jobs.rechunk_store import RechunkOptions, describe, plan_new_store
 from shardwright.repack.jobs.rechunk_transfer import RechunkTo, staging_folder
-from shardwright.repack.runtime.throttle import Manners
+from shardwright.repack.runtime.throttle import Throttle
 from shardwright.repack.transfer.destination import CLAIM_KEY
 from shardwright.repack.transfer.open_destination import open_destination
 
@@ -30,9 +30,9 @@ SMALL = {"shape": (3, 9, 14), "chunks": (1, 4, 4), "shard_chunks": (3, 1, 4)}
 
 def rechunk_to(store, url, options=OPTIONS, run=run_here, send=run_here):
     with closing(RechunkTo(plan_new_store(store, options), url, options)) as job:
-        report = job.make(run, manners=NOT_IDLE)
+        report = job.make(run, throttle=NOT_IDLE)
         if report.ok:
-            job.send(send, report, Manners(idle=False))
+            job.send(send, report, Throttle(idle=False))
         return report
 
 
@@ -154,11 +154,11 @@ def test_a_new_shard_that_was_damaged_before_it_was_sent_is_named_and_its_source
     store, away = tmp_path / "a.ome.zarr", str(tmp_path / "away")
     write_image(store, **SMALL)
     with closing(RechunkTo(plan_new_store(store, OPTIONS), away, OPTIONS)) as job:
-        report = job.make(run_here, manners=NOT_IDLE)
+        report = job.make(run_here, throttle=NOT_IDLE)
         shard = staging_folder(store, away) / "store/0/c/0/0/0"
         with shard.open("r+b") as file:
             file.write(b"\xff" * 16)
-        job.send(run_here, report, Manners(idle=False))
+        job.send(run_here, report, Throttle(idle=False))
     assert (report.ok, [failure["key"] for failure in report.failures]) == (False, ["0/c/0/0/0"])
     assert shard.exists()
 

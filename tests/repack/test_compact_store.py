@@ -16,7 +16,7 @@ import shardwright as sw
 from shardwright.model.errors import LockedError, StorageFullError
 from shardwright.read.store import open_store
 from shardwright.repack.jobs.compact_store import Options, check_room, plan, run
-from shardwright.repack.runtime.done_list import FinishedShards
+from shardwright.repack.runtime.done_list import DoneList
 from shardwright.repack.runtime.executors import LocalProcesses
 from shardwright.repack.runtime.pause import RigPause, pause_files
 from shardwright.repack.runtime.throttle import watch_grants
@@ -45,7 +45,7 @@ class InProcess:
         from shardwright.repack.runtime.tasks import run_task
 
         for task in tasks:
-            yield run_task({**task, "manners": {**task["manners"], "idle": False}})
+            yield run_task({**task, "throttle": {**task["throttle"], "idle": False}})
 
     def close(self) -> None: ...
 
@@ -221,7 +221,7 @@ def test_workers_without_a_shard_help_the_others(store: Path, workers: int, thre
     )
     run(job, executor)
     assert [task["threads"] for task in executor.tasks] == [threads] * gappy.SHARDS
-    assert all(task["manners"]["pause_files"] == pause_files(store / "0") for task in executor.tasks)
+    assert all(task["throttle"]["pause_files"] == pause_files(store / "0") for task in executor.tasks)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: only root can make shards of another owner")
@@ -245,11 +245,11 @@ def test_shards_of_another_owner_are_one_error_before_anything_is_begun(store: P
 def test_a_finished_shard_that_was_written_since_is_not_finished(tmp_path: Path) -> None:
     shard, record = tmp_path / "shard", tmp_path / "done"
     shard.write_bytes(b"12345")
-    FinishedShards(record, {"order": "morton"}).add("c/0", shard)
+    DoneList(record, {"order": "morton"}).add("c/0", shard)
     with record.open("a") as file:
         file.write('{"key": "c/0", "file_')  # cut short by a crash
-    assert FinishedShards(record, {"order": "morton"}).has("c/0", shard)
-    assert not FinishedShards(record, {"order": "row_major"}).has("c/0", shard)
-    assert not FinishedShards(record, {"order": "morton"}).has("c/1", shard)
+    assert DoneList(record, {"order": "morton"}).has("c/0", shard)
+    assert not DoneList(record, {"order": "row_major"}).has("c/0", shard)
+    assert not DoneList(record, {"order": "morton"}).has("c/1", shard)
     os.utime(shard, ns=(0, 0))
-    assert not FinishedShards(record, {"order": "morton"}).has("c/0", shard)
+    assert not DoneList(record, {"order": "morton"}).has("c/0", shard)

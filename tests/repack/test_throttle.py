@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from shardwright.repack.runtime.tasks import run_task
-from shardwright.repack.runtime.throttle import Manners, TokenBucket
+from shardwright.repack.runtime.throttle import Throttle, TokenBucket
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,15 +54,15 @@ def test_tasks_of_one_thread_share_its_rate() -> None:
     all."""
     clock = Clock()
     for _ in range(5):
-        Manners(100.0, (), True, clock, clock.sleep).take(100)
+        Throttle(100.0, (), True, clock, clock.sleep).take(100)
     assert 3.8 <= clock.slept_s <= 4.0
 
 
 def test_threads_of_one_task_share_its_rate() -> None:
     clock = Clock()
-    manners = Manners(100.0, (), True, clock, clock.sleep)
+    throttle = Throttle(100.0, (), True, clock, clock.sleep)
     for _ in range(3):
-        thread = threading.Thread(target=manners.take, args=(100,))
+        thread = threading.Thread(target=throttle.take, args=(100,))
         thread.start()
         thread.join()
     assert 1.8 <= clock.slept_s <= 2.0
@@ -70,7 +70,7 @@ def test_threads_of_one_task_share_its_rate() -> None:
 
 def test_without_a_rate_nothing_waits() -> None:
     clock = Clock()
-    Manners(None, (), True, clock, clock.sleep).take(1 << 40)
+    Throttle(None, (), True, clock, clock.sleep).take(1 << 40)
     assert clock.slept_s == 0
 
 
@@ -83,23 +83,23 @@ def test_nothing_moves_while_the_pause_file_is_there(tmp_path: Path) -> None:
         if clock.slept_s > 7:
             pause.unlink()
 
-    Manners(None, (str(pause),), True, clock, sleep).take(1)
+    Throttle(None, (str(pause),), True, clock, sleep).take(1)
     assert clock.slept_s > 7
-    Manners(None, (str(pause),), True, clock, sleep).take(1)
+    Throttle(None, (str(pause),), True, clock, sleep).take(1)
     assert clock.slept_s < 8
 
 
-def test_manners_travel_as_plain_values() -> None:
-    manners = Manners(12.5, ("/a/pause", "/.shardwright-pause"), False)
-    assert Manners.from_dict(json.loads(json.dumps(manners.to_dict()))) == manners
-    assert Manners.from_dict({}) == Manners()
+def test_a_throttle_travels_as_plain_values() -> None:
+    throttle = Throttle(12.5, ("/a/pause", "/.shardwright-pause"), False)
+    assert Throttle.from_dict(json.loads(json.dumps(throttle.to_dict()))) == throttle
+    assert Throttle.from_dict({}) == Throttle()
 
 
 PRIORITY = """
 import ctypes, json, os, sys
 from pathlib import Path
-from shardwright.repack.runtime.throttle import Manners
-Manners(idle=sys.argv[1] == "idle").be_idle()
+from shardwright.repack.runtime.throttle import Throttle
+Throttle(idle=sys.argv[1] == "idle").be_idle()
 session = Path("/proc/self/autogroup")
 group = session.read_text().split() if session.exists() else []
 print(json.dumps({
@@ -159,7 +159,7 @@ def test_an_unreadable_array_is_a_result_and_no_exception(tmp_path: Path) -> Non
         "key": "0/c/0",
         "order": "row_major",
         "recompress": None,
-        "manners": {"idle": False},
+        "throttle": {"idle": False},
     }
     result = run_task(task)
     assert (result["ok"], result["kind"], result["key"], result["bytes_written"]) == (
