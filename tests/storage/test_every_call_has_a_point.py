@@ -25,6 +25,7 @@ CHANGES = {
     "copy_file_range",
     "preallocate",
     "punch_hole",
+    "sync_uncached",
 }
 CHANGES |= {
     "unlink",
@@ -40,6 +41,7 @@ CHANGES |= {
 EXCEPTIONS = {
     "storage/files.py:preallocate": "its callers have the point",
     "storage/files.py:punch_hole": "its callers have the point",
+    "storage/files.py:sync_uncached": "its callers have the point",
     "storage/files.py:rename_without_replacing": "its callers have the point",
     "storage/files.py:replace_by_rename": "its caller has the point",
     "storage/ring.py:Ring.__init__": "memory, no filesystem",
