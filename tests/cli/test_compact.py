@@ -22,7 +22,7 @@ import tensorstore
 import shardwright as sw
 from shardwright.cli.app import main
 from shardwright.cli.compact import parse_recompress
-from shardwright.cli.worker_options import parse_rate
+from shardwright.cli.job_command import parse_rate
 from shardwright.model.errors import ConfigError
 from shardwright.repack.runtime.pause import RigPause
 

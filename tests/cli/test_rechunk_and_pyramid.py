@@ -17,8 +17,7 @@ import tensorstore
 
 import shardwright as sw
 from shardwright.cli.app import main
-from shardwright.cli.making import throttle_of
-from shardwright.repack.jobs.new_arrays import of_one_worker
+from shardwright.cli.job_command import throttle_of
 from shardwright.repack.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
 from shardwright.repack.runtime.pause import pause_files
 from shardwright.repack.runtime.work_folder import PAUSE_NAME, WORK_FOLDER
@@ -193,10 +192,10 @@ def test_a_store_that_is_still_being_written_is_refused(store: Path, shardwright
 def test_rechunk_heeds_the_pause_file_of_the_image_and_only_workers_with_a_task_share_the_rate(
     store: Path,
 ) -> None:
-    throttle = throttle_of("6MB", 3, no_idle=True, image=store / "0")
-    assert throttle["pause_files"] == pause_files(store / "0")
-    assert throttle["pause_files"][0] == str(store / "0" / WORK_FOLDER / PAUSE_NAME)
-    assert [of_one_worker(throttle, tasks)["bytes_per_s"] for tasks in (1, 2, 3, 9)] == [6e6, 3e6, 2e6, 2e6]
+    heeded = pause_files(store / "0")
+    assert heeded[0] == str(store / "0" / WORK_FOLDER / PAUSE_NAME)
+    throttle = throttle_of("6MB", 3, heeded, no_idle=True)
+    assert [throttle.of_one_worker(tasks).bytes_per_s for tasks in (1, 2, 3, 9)] == [6e6, 3e6, 2e6, 2e6]
     tasks = []
 
     def keep(given):
@@ -207,5 +206,5 @@ def test_rechunk_heeds_the_pause_file_of_the_image_and_only_workers_with_a_task_
     write_new_store(plan_new_store(store, options), store.with_name("new"), options, keep, throttle=throttle)
     share = 6e6 / min(3, len(tasks))
     assert [task["throttle"] for task in tasks] == [
-        {"bytes_per_s": share, "pause_files": throttle["pause_files"], "idle": False}
+        {"bytes_per_s": share, "pause_files": heeded, "idle": False}
     ] * len(tasks)

@@ -14,7 +14,7 @@ from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels
 from shardwright.repack.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
 from shardwright.repack.runtime.tasks import run_task
 from shardwright.repack.runtime.throttle import Throttle
-from shardwright.repack.transfer.move_report import MoveOptions
+from shardwright.repack.transfer.move_plan import MoveOptions
 from shardwright.repack.transfer.move_store import move_store
 from shardwright.storage import failpoints
 
@@ -61,7 +61,7 @@ def _move(folder: Path) -> dict[str, Any]:
 
 
 def _pyramid(folder: Path) -> dict[str, Any]:
-    return add_levels(folder / STORE, PyramidOptions(2), Here().run, throttle={"idle": False}).to_dict()
+    return add_levels(folder / STORE, PyramidOptions(2), Here().run, throttle=Throttle(idle=False)).to_dict()
 
 
 def _rechunk(folder: Path) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def _rechunk(folder: Path) -> dict[str, Any]:
             folder / RECHUNKED,
             options,
             Here().run,
-            throttle={"idle": False},
+            throttle=Throttle(idle=False),
         )
     except OutputExistsError:  # a job that was killed after its last deed; who runs it again is told so
         return {"ok": True}

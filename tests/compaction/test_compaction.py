@@ -27,7 +27,7 @@ def tally():
 @pytest.mark.parametrize("job", JOBS)
 def test_a_kill_breaks_nothing_and_the_next_run_goes_on(server, grounds, tmp_path, tally, job) -> None:
     points = grounds[job].points
-    assert {"compact.before_sync", "compact.before_put_sync"} & set(points)
+    assert {"compact.before_sync", "put.before_sync"} & set(points)
     trials = Trials(grounds[job], tmp_path, tally)
     for call in last_of_each(points) if job == "pack" else every(KILLS, len(points)):
         trials.killed(server, call, then=1 + call * 7 % len(points) if call % 2 else 0)

@@ -40,8 +40,8 @@ FILE_TIMES = {
 # this code.
 ARGUED = {
     ("client/batch.py", "time.time_ns"): "recorded: camera_ns, when the camera's side took the frame",
-    ("repack/transfer/claim.py", "datetime.now"): "recorded: since when a claim is held, in the message "
-    "that names its holder",
+    ("repack/transfer/destination.py", "datetime.now"): "recorded: since when a claim is held, in the "
+    "message that names its holder",
     ("repack/runtime/done_list.py", "st_mtime_ns"): "only whether it has changed: somebody wrote to a shard "
     "after it was recorded as finished",
     ("repack/transfer/transfer_item.py", "st_mtime_ns"): "only whether it has changed: somebody wrote to a "

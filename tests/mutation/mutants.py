@@ -517,7 +517,7 @@ MOVES = [
         "move-no-deletion-sync",
         "move: the steps in which the source is deleted are not made durable one after another",
         "power-move",
-        "import shardwright.repack.transfer.delete_source as m\n"
+        "import shardwright.repack.transfer.move_store as m\n"
         "m._sync_what_is_left = lambda folders: list(folders) and None",
         ("--filesystem", "btrfs"),
     ),
@@ -544,7 +544,7 @@ MOVES = [
         "move-changed-source",
         "move: files that were changed after they were sent are deleted nevertheless",
         "move",
-        "import shardwright.repack.transfer.delete_source as m\nm.is_as_sent = lambda *a: True",
+        "import shardwright.repack.transfer.move_store as m\nm.is_as_sent = lambda *a: True",
     ),
 ]
 

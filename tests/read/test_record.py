@@ -305,7 +305,7 @@ def test_compaction_keeps_it_true(tmp_path: Path, options: dict[str, Any]) -> No
 
 
 def test_a_shard_that_is_another_one_is_not_recoded_into_the_right_one(tmp_path: Path) -> None:
-    """Its sum would be on record ever after. PackPlan changes no sum, and does no harm."""
+    """Its sum would be on record ever after. Packing changes no sum, and does no harm."""
     store = write(tmp_path / "a.ome.zarr", codec=sw.Blosc(cname="lz4", clevel=0))
     swap(store / "0/c/0/0/0", store / "0/c/1/0/0")
     before = (store / "0/c/0/0/0").read_bytes()
@@ -371,8 +371,10 @@ def run_here(tasks: Any) -> Iterator[dict[str, Any]]:
 def test_new_stores_and_levels_have_one(store: Path, tmp_path: Path) -> None:
     new = tmp_path / "b.ome.zarr"
     chosen = RechunkOptions(chunks={"t": 2, "x": 16}, shards={"t": 4})
-    assert write_new_store(plan_new_store(store, chosen), new, chosen, run_here, throttle={"idle": False}).ok
-    assert add_levels(new, PyramidOptions(1), run_here, throttle={"idle": False}).ok
+    assert write_new_store(
+        plan_new_store(store, chosen), new, chosen, run_here, throttle=Throttle(idle=False)
+    ).ok
+    assert add_levels(new, PyramidOptions(1), run_here, throttle=Throttle(idle=False)).ok
     report = verified(new)
     assert (report.problems, report.warnings, report.shards) == ([], [], report.shards_recorded)
     swap(new / "0/c/0/0/0", new / "0/c/1/0/0")
@@ -524,7 +526,9 @@ def test_a_new_shard_that_is_all_fill_value_is_on_record(tmp_path: Path) -> None
         for number in range(4):
             writer.append(frame(number) * (number // 2))
     chosen = RechunkOptions(chunks={"t": 2}, shards={"t": 2})
-    assert write_new_store(plan_new_store(store, chosen), new, chosen, run_here, throttle={"idle": False}).ok
+    assert write_new_store(
+        plan_new_store(store, chosen), new, chosen, run_here, throttle=Throttle(idle=False)
+    ).ok
     record = ShardSums(new / "0").read()
     assert {key for key, known in record.items() if None in known} == {"c/0/0/0", "c/0/0/1"}
     report = verified(new)

@@ -16,13 +16,15 @@ import shardwright as sw
 from shardwright.read.shard_file import ShardFile
 from shardwright.read.store import open_store
 from shardwright.repack.runtime.tasks import run_task
+from shardwright.repack.runtime.throttle import Throttle
 from shardwright.storage.failpoints import at_time, watch_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-NOT_IDLE = {"idle": False}  # the tests' own process must not become slow for good
+POLITE = Throttle(idle=False)  # a test that made itself idle would slow down those after it
+NOT_IDLE = POLITE.to_dict()  # as it travels with a task
 
 
 def run_here(tasks: Iterable[dict]) -> Iterator[dict]:

@@ -14,12 +14,10 @@ from shardwright.read.inspect import inspect_shards
 from shardwright.read.store import open_store
 from shardwright.read.verify import verify_store
 from shardwright.repack.runtime.tasks import run_task
-from shardwright.repack.runtime.throttle import Throttle
-from shardwright.repack.transfer.open_destination import open_destination
+from shardwright.repack.transfer.destination import open_destination
 
 FRAMES = 20
 PIXELS = np.random.default_rng(7).poisson(300, (FRAMES, 64, 96)).astype(np.uint16)
-POLITE = Throttle(idle=False)  # a test that made itself idle would slow down those after it
 
 
 def execute(tasks):

@@ -176,9 +176,10 @@ def test_room_is_for_what_is_worked_on_at_once(store: Path, monkeypatch: pytest.
 
 
 def test_progress_adds_up_to_the_whole(store: Path) -> None:
-    job, done = plan(open_store(store), Options()), []
-    run(job, InProcess(), done.append)
-    assert sum(done) == job.todo_bytes
+    job, told = plan(open_store(store), Options()), []
+    run(job, InProcess(), lambda done, total: told.append((done, total)))
+    assert told == sorted(told)
+    assert (told[0], told[-1]) == ((0, job.todo_bytes), (job.todo_bytes, job.todo_bytes))
 
 
 def test_looking_is_told_keeps_to_the_rate_and_waits_for_cameras(store: Path) -> None:

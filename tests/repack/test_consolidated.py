@@ -16,7 +16,7 @@ from shardwright.read.verify import verify_store
 from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels
 from shardwright.repack.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
 
-from .images import NOT_IDLE, run_here, write_image
+from .images import POLITE, run_here, write_image
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,11 +43,11 @@ def problems(path: Path) -> list[str]:
 
 def rechunk(old: Path, new: Path) -> None:
     chosen = RechunkOptions(chunks={"z": 4, "y": 6, "x": 8})
-    assert write_new_store(plan_new_store(old, chosen), new, chosen, run_here, throttle=NOT_IDLE).ok
+    assert write_new_store(plan_new_store(old, chosen), new, chosen, run_here, throttle=POLITE).ok
 
 
 def pyramid(path: Path) -> None:
-    assert add_levels(path, PyramidOptions(2), run_here, throttle=NOT_IDLE).ok
+    assert add_levels(path, PyramidOptions(2), run_here, throttle=POLITE).ok
 
 
 def edit(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:

@@ -18,8 +18,7 @@ from shardwright.model.errors import (
     StorageError,
 )
 from shardwright.repack.transfer import bucket
-from shardwright.repack.transfer.destination import CLAIM_KEY, part_key
-from shardwright.repack.transfer.open_destination import open_destination
+from shardwright.repack.transfer.destination import CLAIM_KEY, open_destination, part_key
 
 MIB = 1 << 20
 
@@ -132,7 +131,7 @@ def test_a_claim_keeps_other_jobs_out_and_lets_its_own_in_again(place):
 
 CLAIM = """
 import sys
-from shardwright.repack.transfer.open_destination import open_destination
+from shardwright.repack.transfer.destination import open_destination
 from shardwright.model.errors import LockedError
 print("ready", flush=True)
 sys.stdin.readline()

@@ -30,13 +30,12 @@ from shardwright.model.errors import (
 from shardwright.repack.runtime.compaction_queue import QueueEntry
 from shardwright.repack.runtime.tasks import run_task
 from shardwright.repack.transfer import bucket, local_folder, move_store, transfer_item
-from shardwright.repack.transfer.destination import CLAIM_KEY
-from shardwright.repack.transfer.move_plan import plan_move
-from shardwright.repack.transfer.move_report import MoveOptions
-from shardwright.repack.transfer.open_destination import open_destination
+from shardwright.repack.transfer.destination import CLAIM_KEY, open_destination
+from shardwright.repack.transfer.move_plan import MoveOptions, plan_move
 from shardwright.storage import failpoints
 
-from .moving import PIXELS, POLITE, KilledError, assert_arrived, execute, fetched, files
+from .images import POLITE
+from .moving import PIXELS, KilledError, assert_arrived, execute, fetched, files
 from .object_store import BUCKET
 
 
@@ -209,7 +208,7 @@ def test_what_was_changed_since_it_was_sent_is_sent_again(store, place, tmp_path
 RACE = """
 import sys
 from pathlib import Path
-from shardwright.repack.transfer.move_report import MoveOptions
+from shardwright.repack.transfer.move_plan import MoveOptions
 from shardwright.repack.transfer.move_store import move_store
 from shardwright.repack.runtime.tasks import run_task
 from shardwright.model.errors import LockedError, OutputExistsError
@@ -396,14 +395,14 @@ def test_a_disk_that_is_full_in_the_middle_ends_the_job_and_the_next_goes_on(sto
     def fills_up_after_two(tasks):
         for count, task in enumerate(tasks):
             if count == 2:
-                failpoints.set_hook("compact.before_put_allocate", is_full)
+                failpoints.set_hook("put.before_allocate", is_full)
             yield run_task(task)
 
     options = MoveOptions(str(tmp_path / "away"), throttle=POLITE)
     try:
         report = move_store.move_store(store, options, fills_up_after_two)
     finally:
-        failpoints.set_hook("compact.before_put_allocate", None)
+        failpoints.set_hook("put.before_allocate", None)
     assert [failure["error"]["code"] for failure in report.failures] == ["storage_full"]
     assert (report.sent, report.complete) == (2, False)
     assert move_store.move_store(store, options, execute).ok

@@ -16,16 +16,15 @@ from shardwright.cli.compact_to import send, summary
 from shardwright.model.errors import ConfigError, LockedError, ShardFormatError
 from shardwright.read.verify import verify_store
 from shardwright.repack.runtime.tasks import run_task
-from shardwright.repack.transfer.destination import CLAIM_KEY
-from shardwright.repack.transfer.move_plan import plan_move
+from shardwright.repack.transfer.destination import CLAIM_KEY, open_destination
+from shardwright.repack.transfer.move_plan import MoveOptions, plan_move
 from shardwright.repack.transfer.move_record import MoveRecord
-from shardwright.repack.transfer.move_report import MoveOptions
 from shardwright.repack.transfer.move_store import bytes_to_move, move_store
-from shardwright.repack.transfer.open_destination import open_destination
 from shardwright.storage import failpoints
 from shardwright.storage.lock import is_locked
 
-from .moving import PIXELS, POLITE, KilledError, assert_arrived, execute, fetched, files
+from .images import POLITE
+from .moving import PIXELS, KilledError, assert_arrived, execute, fetched, files
 
 DAMAGED = "0/c/0/0/0"
 
@@ -295,7 +294,7 @@ def test_a_claim_that_is_made_anew_forgets_what_was_sent_before_it_is_there(stor
     def dies():
         raise KilledError
 
-    at_point("compact.before_put_rename", dies)
+    at_point("put.before_rename", dies)
     with pytest.raises(KilledError):
         move_store(store, options, execute)
     assert next(store.glob(".compact/move.*.sent")).read_text() == ""
@@ -431,9 +430,9 @@ def test_nothing_is_deleted_when_the_source_changed_after_it_was_sent_and_the_ne
         (store / "notes.txt").write_text("new")
 
     destination = tmp_path / "away"
-    at_point("compact.before_put_sync", writes_a_note)
+    at_point("put.before_sync", writes_a_note)
     report = move(store, str(destination))
-    failpoints.set_hook("compact.before_put_sync", None)
+    failpoints.set_hook("put.before_sync", None)
     assert (report.complete, report.ok, report.kept, report.deleted) == (True, False, ["notes.txt"], 0)
     np.testing.assert_array_equal(zarr.open_group(store, mode="r")["0"][...], PIXELS)
     before = no_work(files(store))

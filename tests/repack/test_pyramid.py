@@ -35,6 +35,7 @@ from shardwright.storage.files import replace_file
 
 from .images import (
     NOT_IDLE,
+    POLITE,
     damage_a_chunk,
     die_at_every_point,
     multiscale,
@@ -58,7 +59,7 @@ def levels_of(values: np.ndarray, factors: tuple[int, ...], method: str, levels:
 
 
 def add(store, levels=2, method="mean", axes=("y", "x"), **options):
-    return add_levels(store, PyramidOptions(levels, method, axes, **options), run_here, throttle=NOT_IDLE)
+    return add_levels(store, PyramidOptions(levels, method, axes, **options), run_here, throttle=POLITE)
 
 
 METHODS = ["mean", "min", "max", "nearest"]
@@ -253,7 +254,7 @@ def test_a_source_that_changes_meanwhile_is_noticed(tmp_path) -> None:
         rewrite(store / "0" / "c" / "0" / "0" / "0")
 
     with pytest.raises(ShardFormatError, match="changed while it was read"):
-        add_levels(store, PyramidOptions(1), rewritten, throttle=NOT_IDLE)
+        add_levels(store, PyramidOptions(1), rewritten, throttle=POLITE)
     assert len(multiscale(store)["datasets"]) == 1
     assert not (store / "1").exists()
 
@@ -270,7 +271,7 @@ def test_a_level_that_a_stopped_run_published_of_another_source_is_not_taken_for
         replace_file(path, data)
 
     with monkeypatch.context() as patched:
-        patched.setattr("shardwright.repack.jobs.publish_group.replace_file", stop_before_naming)
+        patched.setattr("shardwright.repack.jobs.new_arrays.replace_file", stop_before_naming)
         with pytest.raises(KeyboardInterrupt):
             add(store, 1)
     assert (store / "1").exists()

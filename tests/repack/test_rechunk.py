@@ -21,11 +21,11 @@ from shardwright.read.inspect import inspect_shards
 from shardwright.read.store import open_store, parse_array
 from shardwright.read.verify import verify_store
 from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels
-from shardwright.repack.jobs.rechunk_shard import plan_rechunk
 from shardwright.repack.jobs.rechunk_store import (
     KEEP_CODEC,
     RechunkOptions,
     plan_new_store,
+    plan_rechunk,
     working_folder,
     write_new_store,
 )
@@ -35,6 +35,7 @@ from shardwright.storage.lock import StoreLock
 
 from .images import (
     NOT_IDLE,
+    POLITE,
     damage_a_chunk,
     die_at_every_point,
     multiscale,
@@ -47,7 +48,7 @@ from .images import (
 def rechunk(store, new, run=run_here, **options):
     options.setdefault("chunks", {"z": 4, "y": 6, "x": 8})
     chosen = RechunkOptions(**options)
-    return write_new_store(plan_new_store(store, chosen), new, chosen, run, throttle=NOT_IDLE)
+    return write_new_store(plan_new_store(store, chosen), new, chosen, run, throttle=POLITE)
 
 
 CODECS = [KEEP_CODEC, None, Zstd(level=5), Gzip(level=2), Blosc(cname="zstd", clevel=5, shuffle="bitshuffle")]
@@ -89,7 +90,7 @@ def test_any_chunks_shards_and_codecs_hold_the_same_values(tmp_path_factory, dat
 def test_the_whole_image_goes_along(tmp_path) -> None:
     old, new = tmp_path / "a.ome.zarr", tmp_path / "b.ome.zarr"
     write_image(old, attributes={"sample": "liver"})
-    add_levels(old, PyramidOptions(2), run_here, throttle=NOT_IDLE)
+    add_levels(old, PyramidOptions(2), run_here, throttle=POLITE)
     report = rechunk(old, new, codec=Zstd(level=5))
     assert report.made == ["0", "1", "2"]
     for name in "012":

@@ -16,23 +16,21 @@ from shardwright.kernels import reference
 from shardwright.model.errors import LockedError, OutputExistsError, StorageError
 from shardwright.read.verify import verify_store
 from shardwright.repack.jobs.pyramid_levels import PyramidOptions
-from shardwright.repack.jobs.rechunk_store import RechunkOptions, describe, plan_new_store
-from shardwright.repack.jobs.rechunk_transfer import RechunkTo, staging_folder
-from shardwright.repack.runtime.throttle import Throttle
-from shardwright.repack.transfer.destination import CLAIM_KEY
-from shardwright.repack.transfer.open_destination import open_destination
+from shardwright.repack.jobs.rechunk_store import RechunkOptions, plan_new_store
+from shardwright.repack.jobs.rechunk_transfer import RechunkTransfer, staging_folder
+from shardwright.repack.transfer.destination import CLAIM_KEY, open_destination
 
-from .images import NOT_IDLE, die_at_every_point, read_everywhere, run_here, write_image
+from .images import POLITE, die_at_every_point, read_everywhere, run_here, write_image
 
 OPTIONS = RechunkOptions({"z": 4, "y": 6, "x": 8}, pyramid=PyramidOptions(1))
 SMALL = {"shape": (3, 9, 14), "chunks": (1, 4, 4), "shard_chunks": (3, 1, 4)}
 
 
 def rechunk_to(store, url, options=OPTIONS, run=run_here, send=run_here):
-    with closing(RechunkTo(plan_new_store(store, options), url, options)) as job:
-        report = job.make(run, throttle=NOT_IDLE)
+    with closing(RechunkTransfer(plan_new_store(store, options), url, options)) as job:
+        report = job.make(run, throttle=POLITE)
         if report.ok:
-            job.send(send, report, Throttle(idle=False))
+            job.send(send, report, POLITE)
         return report
 
 
@@ -153,12 +151,12 @@ def test_what_was_not_sent_is_named_and_sent_by_the_next_run_and_nothing_is_made
 def test_a_new_shard_that_was_damaged_before_it_was_sent_is_named_and_its_source_stays(tmp_path) -> None:
     store, away = tmp_path / "a.ome.zarr", str(tmp_path / "away")
     write_image(store, **SMALL)
-    with closing(RechunkTo(plan_new_store(store, OPTIONS), away, OPTIONS)) as job:
-        report = job.make(run_here, throttle=NOT_IDLE)
+    with closing(RechunkTransfer(plan_new_store(store, OPTIONS), away, OPTIONS)) as job:
+        report = job.make(run_here, throttle=POLITE)
         shard = staging_folder(store, away) / "store/0/c/0/0/0"
         with shard.open("r+b") as file:
             file.write(b"\xff" * 16)
-        job.send(run_here, report, Throttle(idle=False))
+        job.send(run_here, report, POLITE)
     assert (report.ok, [failure["key"] for failure in report.failures]) == (False, ["0/c/0/0/0"])
     assert shard.exists()
 
@@ -169,7 +167,9 @@ def test_a_job_that_was_stopped_at_its_very_end_does_not_answer_for_another_sour
     assert rechunk_to(store, away).ok
     job = staging_folder(store, away) / "job.json"
     job.parent.mkdir()
-    job.write_bytes(describe(plan_new_store(store, OPTIONS)))  # as a kill just before it goes leaves it
+    job.write_text(
+        json.dumps(plan_new_store(store, OPTIONS).job())
+    )  # as a kill just before it goes leaves it
     with pytest.raises(OutputExistsError, match="a source that has changed since"):
         rechunk_to(store, away, RechunkOptions({"z": 2}))
     shutil.rmtree(store)

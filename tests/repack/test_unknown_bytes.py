@@ -11,12 +11,13 @@ import shardwright as sw
 from shardwright.read.shard_file import ShardFile
 from shardwright.read.store import parse_array
 from shardwright.repack.runtime.tasks import run_task
-from shardwright.repack.transfer.move_report import MoveOptions
+from shardwright.repack.transfer.move_plan import MoveOptions
 from shardwright.repack.transfer.move_store import move_store
 from shardwright.shard.index import EMPTY, encode_index
 
 from . import gappy_store
-from .moving import POLITE, execute
+from .images import POLITE
+from .moving import execute
 from .stores import leftovers, spec, task
 
 pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")

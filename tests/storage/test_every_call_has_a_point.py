@@ -58,8 +58,7 @@ EXCEPTIONS = {
     "an answer",
     "shard/frame_log.py:FrameLog._write": "its callers have the point",
     "shard/rewrite.py:rewrite_group": "replace is GroupFiles.replace",
-    "repack/pack_shard.py:_pack": "replace is WorkingFile.replace",
-    "repack/new_shard.py:_write_all": "its caller has the point",
+    "repack/jobs/pack_shard.py:_pack": "replace is WorkingFile.replace",
     "recovery/resume.py:restore": "replace is StoreLock.replace",
     # Only kills at system calls (strace) come here; errors here are not injected by name.
     "storage/lock.py:StoreLock.replace": "deletes its own leftover first; the rename has a point",
@@ -112,9 +111,9 @@ def is_file_call(name: str, call: ast.Call) -> bool:
 CASES = [
     pytest.param(function, id=where)
     for room in ROOMS
-    for path in sorted((SOURCE / room).glob("*.py"))
+    for path in sorted((SOURCE / room).rglob("*.py"))
     for name, function in functions(ast.parse(path.read_text(encoding="utf-8")))
-    if (where := f"{room}/{path.name}:{name}") not in EXCEPTIONS
+    if (where := f"{path.relative_to(SOURCE).as_posix()}:{name}") not in EXCEPTIONS
     and any(
         name in CHANGES and is_file_call(name, call) and call not in cleanup(function)
         for name, call in called(function)

@@ -11,7 +11,7 @@ from tests.properties.readers import with_zarr_python
 from shardwright.read.verify import verify_store
 from shardwright.repack.runtime.compaction_queue import QueueEntry, queue_entries
 from shardwright.repack.runtime.done_list import DoneList
-from shardwright.repack.transfer.claim import Claim
+from shardwright.repack.transfer.destination import Claim
 from shardwright.repack.transfer.move_record import MoveRecord
 
 from .states import FINISHED_FRAMES, SENT_TWICE, all_pixels

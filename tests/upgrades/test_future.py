@@ -21,7 +21,7 @@ from shardwright.recovery.recover import recover_store
 from shardwright.recovery.table import Action
 from shardwright.repack.runtime.compaction_queue import QueueEntry
 from shardwright.repack.runtime.done_list import DoneList
-from shardwright.repack.transfer.claim import Claim
+from shardwright.repack.transfer.destination import Claim
 from shardwright.repack.transfer.move_record import MoveRecord
 from shardwright.shard import journal, manifest
 from shardwright.shard.manifest import read_manifest

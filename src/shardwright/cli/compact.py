@@ -1,26 +1,26 @@
-"""``shardwright compact``: the sealed shards of stores repacked, one store after another, and what that saved
-or what is wrong."""
+"""``shardwright compact``: the sealed shards of stores repacked, one store after another, and a report of
+what that saved or what is wrong."""
 
 from __future__ import annotations
 
 import json
 from contextlib import closing
-from pathlib import Path  # noqa: TC003  (typer reads the annotation)
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from shardwright.model.errors import ConfigError, LockedError, ShardwrightError
 
-from .compact_configured import configured, sealed_stores
 from .compact_to import check_options, send
-from .interrupt import interrupt_on_signals, told_of_interrupts
-from .progress import show_progress, show_steps
-from .worker_options import AsJson, NoIdle, Rate, Scheduler, Workers, parse_rate
+from .interrupt import interrupt_on_signals
+from .job_command import AsJson, NoIdle, Rate, Scheduler, Workers, job_executor, job_progress, parse_rate
+from .progress import show_steps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from shardwright.config.model import Config
     from shardwright.repack.jobs.compact_store import JobPlan, Options, Report
     from shardwright.repack.runtime.executors import Executor
 
@@ -28,54 +28,73 @@ if TYPE_CHECKING:
 
 _NAMED_AT_MOST = 20  # of each sort, in what is printed for people; --json has all
 
-
-def command(
-    stores: list[Path] | None = typer.Argument(
-        None, help="Stores, arrays in them, or single shard files.", metavar="STORE"
-    ),
-    config: Path | None = typer.Option(
-        None,
+Stores = Annotated[
+    list[Path] | None,
+    typer.Argument(help="Stores, arrays in them, or single shard files.", metavar="STORE"),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
         "--config",
         metavar="FILE",
         help="In place of STORE: every finished store below output.root of a daemon's YAML file, with its "
-        "compaction's order, recompress, rate and "
-        "workers, unless they are given here.",
+        "compaction's order, recompress, rate and workers, unless they are given here.",
     ),
-    order: str | None = typer.Option(
-        None,
+]
+ChunkOrder = Annotated[
+    str | None,
+    typer.Option(
         "--order",
         metavar="ORDER",
         help="Order of the chunks in a shard: row_major (unless given), column_major or morton.",
     ),
-    recompress: str | None = typer.Option(
-        None,
+]
+Recompress = Annotated[
+    str | None,
+    typer.Option(
         "--recompress",
         metavar="CNAME[:LEVEL]",
         help="Encode chunks anew where that makes them smaller, e.g. zstd:5. The array's codec stays. "
-        "codec: as that says, for chunks that were "
-        "written faster or uncompressed under overload: degrade.",
+        "codec: as that says, for chunks that were written faster or uncompressed under overload: degrade.",
     ),
-    trim: bool = typer.Option(
-        False,
+]
+Trim = Annotated[
+    bool,
+    typer.Option(
         "--trim",
-        help="Drop chunks and shards outside the array's shape, which another program has "
-        "left when it cropped the array.",
+        help="Drop chunks and shards outside the array's shape, which another program has left when it "
+        "cropped the array.",
     ),
-    rate: Rate = None,
-    workers: Workers = None,
-    scheduler: Scheduler = None,
-    to: str | None = typer.Option(
-        None,
+]
+To = Annotated[
+    str | None,
+    typer.Option(
         "--to",
         metavar="DEST",
         help="Leave the store as it is and write a packed one to DEST, a new folder or s3://BUCKET/PREFIX.",
     ),
-    move: bool = typer.Option(
-        False, "--move", help="With --to: delete the store here once all of it is at DEST and verified."
-    ),
-    dry_run: bool = typer.Option(
-        False, "--dry-run", help="Only look: say what would be saved, change nothing."
-    ),
+]
+Move = Annotated[
+    bool,
+    typer.Option("--move", help="With --to: delete the store here once all of it is at DEST and verified."),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Only look: say what would be saved, change nothing.")
+]
+
+
+def command(
+    stores: Stores = None,
+    config: ConfigFile = None,
+    order: ChunkOrder = None,
+    recompress: Recompress = None,
+    trim: Trim = False,
+    rate: Rate = None,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+    to: To = None,
+    move: Move = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
     no_idle: NoIdle = False,
 ) -> None:
@@ -94,31 +113,30 @@ def command(
     in the environment.
     """
     from shardwright.repack.jobs.compact_store import Options
-    from shardwright.repack.order import ORDERS
     from shardwright.repack.runtime.throttle import Throttle
+    from shardwright.repack.transfer.move_plan import MoveOptions
 
     stores, bytes_per_s = stores or [], parse_rate(rate)
     if config is not None:
-        loaded = configured(config, stores, to)
+        loaded = _configured(config, stores, to)
         wanted = loaded.compaction
-        order, recompress, workers = (
-            order or wanted.order,
-            recompress or wanted.recompress,
-            workers or wanted.workers,
-        )
+        order, recompress = order or wanted.order, recompress or wanted.recompress
+        workers = workers or wanted.workers
         bytes_per_s = wanted.rate if bytes_per_s is None else bytes_per_s
-        stores = sealed_stores(loaded.output.root)
+        stores = _sealed_stores(loaded.output.root)
     elif not stores:
         raise ConfigError("nothing to compact is named", expected="STORE... or --config FILE")
-    order = order or "row_major"
-    if order not in ORDERS:
-        raise ConfigError("--order is unknown", expected=" or ".join(ORDERS), got=order)
+    order = _checked_order(order or "row_major")
     check_options(stores, to, move=move, recompress=recompress, trim=trim, dry_run=dry_run)
     options = Options(order, parse_recompress(recompress), bytes_per_s, not no_idle, trim)
     interrupt_on_signals()
-    Throttle(idle=options.idle).be_idle()
+    throttle = Throttle(idle=options.idle)
+    throttle.be_idle()
     if to is not None:
-        _send(stores[0], to, options, workers, scheduler, delete_source=move, as_json=as_json)
+        wish = MoveOptions(to, move, order, throttle)
+        with job_executor("compact --to", "what has arrived is kept", workers, scheduler) as executor:
+            if not send(stores[0].absolute(), wish, executor, bytes_per_s=bytes_per_s, as_json=as_json):
+                raise typer.Exit(1)
     else:
         _repack(
             stores,
@@ -131,6 +149,43 @@ def command(
         )
 
 
+def _configured(file: Path, stores: Sequence[Path], to: str | None) -> Config:
+    """The daemon's configuration in ``file``. Raises ``ConfigError``, also for what cannot go with
+    ``--config``."""
+    from shardwright.config.load import load_config
+
+    if stores or to is not None:
+        raise ConfigError(
+            "--config names the stores",
+            expected="no STORE and no --to beside it",
+            got=to if to is not None else str(stores[0]),
+        )
+    return load_config(file).config
+
+
+def _sealed_stores(root: Path) -> list[Path]:
+    """Finished stores below an output root, without those that are being written or were left unfinished.
+    Raises ``StorageError``."""
+    from shardwright.recovery.leftovers import unfinished_stores
+    from shardwright.storage.files import storage_errors
+
+    unfinished = set(unfinished_stores(root))
+    with storage_errors("look into", root):
+        return sorted(
+            folder
+            for folder in root.iterdir()
+            if folder not in unfinished and folder.suffix == ".zarr" and (folder / "zarr.json").is_file()
+        )
+
+
+def _checked_order(order: str) -> str:
+    from shardwright.repack.order import ORDERS
+
+    if order not in ORDERS:
+        raise ConfigError("--order is unknown", expected=" or ".join(ORDERS), got=order)
+    return order
+
+
 def _repack(
     stores: Sequence[Path],
     options: Options,
@@ -141,8 +196,9 @@ def _repack(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """The stores where they are. ``leave_locked``: one that another job is at work on, such as the daemon's
-    own, is left to that one."""
+    """Compact the stores where they are, and print the reports; exit code 1 when something is wrong.
+    ``leave_locked``: a store that another job is at work on, such as the daemon's own, is left to that
+    job."""
     try:
         plans = {store.absolute(): _planned(store.absolute(), options) for store in stores}
     except KeyboardInterrupt:
@@ -160,8 +216,8 @@ def _repack(
 
 
 def _tell(outcomes: list[Outcome], *, ok: bool, dry_run: bool, as_json: bool) -> None:
-    """What became of the stores, or would; what was done was told as it was done, unless it is for
-    programs."""
+    """Print the outcomes for programs, or those of a dry run for people: what was done they have read
+    already."""
     if as_json:
         facts = {"ok": ok, "dry_run": dry_run, "stores": [_facts(*outcome) for outcome in outcomes]}
         typer.echo(
@@ -176,31 +232,8 @@ def _tell(outcomes: list[Outcome], *, ok: bool, dry_run: bool, as_json: bool) ->
         typer.echo("no finished store is there yet")
 
 
-def _send(
-    store: Path,
-    to: str,
-    options: Options,
-    workers: int | None,
-    scheduler: str | None,
-    *,
-    delete_source: bool,
-    as_json: bool,
-) -> None:
-    from shardwright.repack.runtime.executors import open_executor
-    from shardwright.repack.runtime.throttle import Throttle
-    from shardwright.repack.transfer.move_report import MoveOptions
-
-    wish = MoveOptions(to, delete_source, options.order, Throttle(idle=options.idle))
-    with (
-        told_of_interrupts("compact --to", "what has arrived is kept"),
-        closing(open_executor(workers=workers, scheduler=scheduler)) as executor,
-    ):
-        if not send(store.absolute(), wish, executor, bytes_per_s=options.bytes_per_s, as_json=as_json):
-            raise typer.Exit(1)
-
-
 def parse_recompress(text: str | None) -> dict[str, Any] | None:
-    """``zstd:5`` as ``pack_shard`` takes it; without a level, the usual one. Raises ``ConfigError``."""
+    """``zstd:5`` as ``pack_shard`` takes it. Without a level, the default one. Raises ``ConfigError``."""
     from shardwright.repack.jobs.recode import AS_CONFIGURED
 
     if text is None:
@@ -221,7 +254,8 @@ def parse_recompress(text: str | None) -> dict[str, Any] | None:
 
 
 def _planned(store: Path, options: Options) -> JobPlan | ShardwrightError:
-    """The error of one store keeps no other from being compacted."""
+    """The plan of a store, or the error that it cannot be planned for: that keeps no other store from being
+    compacted. Raises ``ConfigError``."""
     from shardwright.read.store import open_store
     from shardwright.repack.jobs.compact_store import plan
     from shardwright.repack.runtime.pause import pause_note, rig_pause_files
@@ -243,8 +277,8 @@ def _run_all(
     *,
     quiet: bool,
 ) -> list[Outcome]:
-    """An interrupt ends it: what was not begun is then not in the list, and the last report says so. No store
-    is begun when one has no room."""
+    """Run the plans one after another. An interrupt ends the list: the last report says so. No store is begun
+    when one has no room."""
     from shardwright.repack.jobs.compact_store import Report, check_room
     from shardwright.repack.runtime.executors import open_executor
 
@@ -267,14 +301,11 @@ def _run_all(
 
 def _run(plan: JobPlan, executor: Executor) -> Report | ShardwrightError:
     from shardwright.repack.jobs.compact_store import run
-    from shardwright.repack.runtime.pause import pause_note
 
-    files = plan.pause_files
+    label = f"compact: {plan.store.root.name}"
     try:
-        with show_progress(
-            f"compact: {plan.store.root.name}", "packed", plan.todo_bytes, lambda: pause_note(files)
-        ) as on_bytes:
-            return run(plan, executor, on_bytes)
+        with job_progress(label, "packed", plan.pause_files) as on_progress:
+            return run(plan, executor, on_progress)
     except ShardwrightError as error:
         return error
 
@@ -293,7 +324,7 @@ def _facts(store: Path, result: JobPlan | Report | ShardwrightError) -> dict[str
 
 
 def summary(store: Path, result: JobPlan | Report | ShardwrightError) -> str:
-    """What was done to one store, or would be, for people."""
+    """The report on one store, or the plan, for people."""
     from shardwright.repack.jobs.compact_store import JobPlan
 
     if isinstance(result, ShardwrightError):

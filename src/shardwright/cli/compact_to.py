@@ -1,23 +1,20 @@
-"""``shardwright compact STORE --to DEST``: one store packed into another place, and what became of it."""
+"""``shardwright compact STORE --to DEST``: one store packed into another place, and the report of it."""
 
 from __future__ import annotations
 
 import json
-from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from shardwright.model.errors import ConfigError
 
-from .progress import show_progress
+from .job_command import job_progress, run_with_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
-
     from shardwright.repack.runtime.executors import Executor
-    from shardwright.repack.transfer.move_report import MoveOptions, MoveReport
+    from shardwright.repack.transfer.move_plan import MoveOptions, MoveReport
 
 _NAMED_AT_MOST = 20  # in what is printed for people; --json has all
 
@@ -52,48 +49,31 @@ def check_options(
 def send(
     store: Path, options: MoveOptions, executor: Executor, *, bytes_per_s: float | None, as_json: bool
 ) -> bool:
-    """Send one store and print what became of it. Whether all of it is there (and, if that was asked for,
-    gone here)."""
+    """Send one store and print the report. Whether all of it is there (and, if that was asked for, gone
+    here)."""
     from dataclasses import replace
 
     from shardwright.read.store import open_store
-    from shardwright.repack.runtime.pause import pause_files, pause_note
-    from shardwright.repack.runtime.throttle import Throttle
+    from shardwright.repack.runtime.pause import pause_files
     from shardwright.repack.transfer.move_plan import METADATA_NAME
     from shardwright.repack.transfer.move_store import bytes_to_move, move_store
 
     sizes = bytes_to_move(store, options)
     here = [] if "://" in options.destination else [Path(options.destination)]
     arrays = open_store(store).arrays if (store / METADATA_NAME).exists() else ()
-    files = pause_files(arrays[0].path, *here) if arrays else []
-    rate = None if bytes_per_s is None else bytes_per_s / max(1, min(executor.workers, len(sizes)))
-    options = replace(options, throttle=Throttle(rate, tuple(files), options.throttle.idle))
-    with show_progress(
-        f"compact: {store.name}", "sent", sum(sizes.values()), lambda: pause_note(files)
-    ) as on_bytes:
-        report = move_store(store, options, counted(executor, sizes, on_bytes))
+    pause = pause_files(arrays[0].path, *here) if arrays else []
+    throttle = replace(
+        options.throttle, bytes_per_s=bytes_per_s, pause_files=tuple(pause), workers=executor.workers
+    ).of_one_worker(len(sizes))
+    with job_progress(f"compact: {store.name}", "sent", pause) as on_progress:
+        execute = run_with_progress(executor, sizes, on_progress)
+        report = move_store(store, replace(options, throttle=throttle), execute)
     typer.echo(json.dumps(report.to_dict()) if as_json else summary(report))
     return report.ok
 
 
-def counted(executor: Executor, sizes: dict[str, int], on_bytes: Any) -> Any:
-    """What runs tasks, and tells the bytes that are done: as they are granted, and when a task ends the rest
-    of its file. ``sizes``: by key."""
-    from shardwright.repack.jobs.compact_store import ByteCount
-
-    progress = ByteCount(sizes, on_bytes)
-
-    def execute(tasks: Iterable[dict[str, Any]]) -> Generator[dict[str, Any], None, None]:
-        with closing(executor.run(tasks, progress.moved)) as results:
-            for result in results:
-                progress.finished(result["key"])
-                yield result
-
-    return execute
-
-
 def summary(report: MoveReport) -> str:
-    """For people."""
+    """The report, for people."""
     from shardwright.config.quantities import format_bytes
 
     if report.nothing_left:

@@ -7,8 +7,18 @@ from pathlib import Path  # noqa: TC003  (typer reads the annotation)
 import typer
 
 from .array_options import parse_axes, parse_method, parse_size
-from .making import finish, making, throttle_of
-from .worker_options import AsJson, Memory, NoIdle, Rate, Scheduler, Workers  # noqa: TC001  (as above)
+from .job_command import (
+    AsJson,
+    Memory,
+    NoIdle,
+    Rate,
+    Scheduler,
+    Workers,
+    finish,
+    job_executor,
+    job_progress,
+    throttle_of,
+)
 
 
 def command(
@@ -47,11 +57,15 @@ def command(
     when all are complete. Exits with 1 when something could not be made, and 2 for usage.
     """
     from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels, readable_image
+    from shardwright.repack.runtime.pause import pause_files
 
     options = PyramidOptions(levels, parse_method(method), parse_axes(axes), parse_size("--memory", memory))
     store = store.absolute()
-    image = readable_image(store).arrays[0].path
-    with making("pyramid", workers, scheduler, image) as (executor, on_progress):
-        throttle = throttle_of(rate, executor.workers, no_idle=no_idle, image=image)
+    pause = pause_files(readable_image(store).arrays[0].path)
+    with (
+        job_executor("pyramid", "finished shards are kept", workers, scheduler) as executor,
+        job_progress("pyramid", "made", pause) as on_progress,
+    ):
+        throttle = throttle_of(rate, executor.workers, pause, no_idle=no_idle)
         report = add_levels(store, options, executor.run, throttle=throttle, on_progress=on_progress)
     finish(report, as_json)

@@ -4,20 +4,70 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .array_options import CODEC_HELP, parse_axes, parse_codec, parse_method, parse_size, parse_sizes
-from .compact_to import counted
-from .interrupt import told_of_interrupts
-from .making import finish, making, throttle_of
-from .progress import show_progress
-from .worker_options import AsJson, Memory, NoIdle, Rate, Scheduler, Workers  # noqa: TC001  (as above)
+from .job_command import (
+    AsJson,
+    Memory,
+    NoIdle,
+    Rate,
+    Scheduler,
+    Workers,
+    finish,
+    job_executor,
+    job_progress,
+    run_with_progress,
+    throttle_of,
+)
 
 if TYPE_CHECKING:
-    from shardwright.repack.jobs.new_arrays import BuildReport
     from shardwright.repack.jobs.rechunk_store import RechunkOptions, RechunkPlan
+    from shardwright.repack.runtime.report import BuildReport
+
+Chunks = Annotated[
+    str,
+    typer.Option(
+        "--chunks",
+        metavar="SIZES",
+        help="Elements of a new chunk: z=64,y=64,x=64. Other axes keep theirs.",
+    ),
+]
+Shards = Annotated[
+    str | None,
+    typer.Option(
+        "--shards",
+        metavar="SIZES",
+        help="Elements of a new shard. As long as they are now unless given.",
+    ),
+]
+Codec = Annotated[
+    str | None,
+    typer.Option("--codec", metavar="CODEC", help=f"{CODEC_HELP} The same as now unless given."),
+]
+NewLevels = Annotated[
+    int | None,
+    typer.Option(
+        "--levels",
+        min=0,
+        max=32,
+        metavar="COUNT",
+        help="Make so many new levels of the image. Those that are there are taken over unless given.",
+    ),
+]
+NewMethod = Annotated[
+    str, typer.Option("--method", metavar="METHOD", help="For new levels: mean, min, max or nearest.")
+]
+NewAxes = Annotated[
+    str,
+    typer.Option(
+        "--axes",
+        metavar="AXES",
+        help="For new levels: axes along which each has half the elements of the one below.",
+    ),
+]
 
 
 def command(
@@ -25,38 +75,13 @@ def command(
     destination: str = typer.Argument(
         ..., help="The new store, a folder or s3://BUCKET/PREFIX. It must not exist.", metavar="DEST"
     ),
-    chunks: str = typer.Option(
-        ...,
-        "--chunks",
-        metavar="SIZES",
-        help="Elements of a new chunk: z=64,y=64,x=64. Other axes keep theirs.",
-    ),
-    shards: str | None = typer.Option(
-        None,
-        "--shards",
-        metavar="SIZES",
-        help="Elements of a new shard. As long as they are now unless given.",
-    ),
-    codec: str | None = typer.Option(
-        None, "--codec", metavar="CODEC", help=f"{CODEC_HELP} The same as now unless given."
-    ),
-    levels: int | None = typer.Option(
-        None,
-        "--levels",
-        min=0,
-        max=32,
-        metavar="COUNT",
-        help="Make so many new levels of the image. Those that are there are taken over unless given.",
-    ),
-    method: str = typer.Option(
-        "mean", "--method", metavar="METHOD", help="For new levels: mean, min, max or nearest."
-    ),
-    axes: str = typer.Option(
-        "y,x",
-        "--axes",
-        metavar="AXES",
-        help="For new levels: axes along which each has half the elements of the one below.",
-    ),
+    *,
+    chunks: Chunks,
+    shards: Shards = None,
+    codec: Codec = None,
+    levels: NewLevels = None,
+    method: NewMethod = "mean",
+    axes: NewAxes = "y,x",
     memory: Memory = "512MiB",
     rate: Rate = None,
     workers: Workers = None,
@@ -73,12 +98,7 @@ def command(
     when something could not be made, and 2 for usage.
     """
     from shardwright.repack.jobs.pyramid_levels import PyramidOptions
-    from shardwright.repack.jobs.rechunk_store import (
-        KEEP_CODEC,
-        RechunkOptions,
-        plan_new_store,
-        write_new_store,
-    )
+    from shardwright.repack.jobs.rechunk_store import KEEP_CODEC, RechunkOptions, plan_new_store
 
     memory_bytes = parse_size("--memory", memory)
     options = RechunkOptions(
@@ -91,16 +111,31 @@ def command(
         memory_bytes=memory_bytes,
     )
     plan = plan_new_store(store.absolute(), options)
-    if "://" in destination:
-        report = _make_and_send(plan, destination, options, workers, scheduler, rate, no_idle=no_idle)
-    else:
-        new, image = Path(destination).absolute(), plan.store.arrays[0].path
-        with making("rechunk", workers, scheduler, image, new) as (executor, on_progress):
-            throttle = throttle_of(rate, executor.workers, no_idle=no_idle, image=image, folders=[new])
-            report = write_new_store(
-                plan, new, options, executor.run, throttle=throttle, on_progress=on_progress
-            )
-    finish(report, as_json)
+    make = _make_and_send if "://" in destination else _make
+    finish(make(plan, destination, options, workers, scheduler, rate, no_idle=no_idle), as_json)
+
+
+def _make(
+    plan: RechunkPlan,
+    folder: str,
+    options: RechunkOptions,
+    workers: int | None,
+    scheduler: str | None,
+    rate: str | None,
+    *,
+    no_idle: bool,
+) -> BuildReport:
+    from shardwright.repack.jobs.rechunk_store import write_new_store
+    from shardwright.repack.runtime.pause import pause_files
+
+    new = Path(folder).absolute()
+    pause = pause_files(plan.store.arrays[0].path, new)
+    with (
+        job_executor("rechunk", "finished shards are kept", workers, scheduler) as executor,
+        job_progress("rechunk", "made", pause) as on_progress,
+    ):
+        throttle = throttle_of(rate, executor.workers, pause, no_idle=no_idle)
+        return write_new_store(plan, new, options, executor.run, throttle=throttle, on_progress=on_progress)
 
 
 def _make_and_send(
@@ -113,29 +148,21 @@ def _make_and_send(
     *,
     no_idle: bool,
 ) -> BuildReport:
-    from shardwright.repack.jobs.new_arrays import of_one_worker
-    from shardwright.repack.jobs.rechunk_transfer import RechunkTo
-    from shardwright.repack.runtime.executors import open_executor
-    from shardwright.repack.runtime.pause import pause_files, pause_note
-    from shardwright.repack.runtime.throttle import Throttle
+    from shardwright.repack.jobs.rechunk_transfer import RechunkTransfer
+    from shardwright.repack.runtime.pause import pause_files
 
-    image = plan.store.arrays[0].path
-    heeded = pause_files(image)
-    with closing(RechunkTo(plan, url, options)) as job:
-        with making("rechunk", workers, scheduler, image) as (executor, on_progress):
-            throttle = throttle_of(rate, executor.workers, no_idle=no_idle, image=image)
+    pause = pause_files(plan.store.arrays[0].path)
+    kept = "finished shards and what was sent are kept"
+    with (
+        closing(RechunkTransfer(plan, url, options)) as job,
+        job_executor("rechunk", kept, workers, scheduler) as executor,
+    ):
+        throttle = throttle_of(rate, executor.workers, pause, no_idle=no_idle)
+        with job_progress("rechunk", "made", pause) as on_progress:
             report = job.make(executor.run, throttle=throttle, on_progress=on_progress)
         if report.ok:
             sizes = job.bytes_to_send()
-            with (
-                told_of_interrupts("rechunk", "what was made and sent is kept"),
-                closing(open_executor(workers=workers, scheduler=scheduler)) as executor,
-                show_progress("rechunk", "sent", sum(sizes.values()), lambda: pause_note(heeded)) as on_bytes,
-            ):
-                throttle = throttle_of(rate, executor.workers, no_idle=no_idle, image=image)
-                job.send(
-                    counted(executor, sizes, on_bytes),
-                    report,
-                    Throttle.from_dict(of_one_worker(throttle, max(1, len(sizes)))),
-                )
+            with job_progress("rechunk", "sent", pause) as on_progress:
+                execute = run_with_progress(executor, sizes, on_progress)
+                job.send(execute, report, throttle.of_one_worker(len(sizes)))
     return report

@@ -1,5 +1,5 @@
-"""The order in which the chunks of a packed shard follow each other. Chunks are numbered row-major, as in the
-shard's index.
+"""The orders in which the chunks of a packed shard may follow each other. Chunks are numbered row-major, as
+in the shard's index. Shared by the configuration, compaction and moves; imports nothing heavy.
 
 row_major       last axis fastest: whole planes, then the next plane
 column_major    first axis fastest: a time series or a z column at one place of the frame

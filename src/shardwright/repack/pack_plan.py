@@ -1,10 +1,10 @@
-"""Where every chunk of a shard goes when it is packed: pure arithmetic on index entries that have been
-checked.
+"""The plan of a packed shard: where each of its chunks goes. Pure arithmetic on index entries that were
+checked. Shared by compaction and by moves, which pack shards on their way.
 
     index at the end:    | chunk | chunk | ... | chunk | index |
     index at the start:  | index | chunk | chunk | ... | chunk |
 
-Chunks follow each other in the chosen order without gaps; those that are absent stay absent.
+Chunks follow each other in the chosen order without gaps. Absent chunks stay absent.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class PackPlan:
     chunks          chunk numbers, row-major
     source_offset   where the chunk is now
     nbytes          its encoded bytes
-    gap_bytes       unused bytes before and between the chunks as they are now: what packing saves. Chunks
-                    that share bytes are written apart
+    gap_bytes       unused bytes before and between the chunks as they are now, which packing saves. Chunks
+                    that share bytes now will not
     """
 
     array: StoredArray
@@ -64,12 +64,12 @@ class PackPlan:
         return cls(array, shard_coordinates, chunks, offsets, nbytes, _gap_bytes(data_start, offsets, nbytes))
 
     def with_sizes(self, nbytes: Int64s) -> PackPlan:
-        """The plan for chunks of other sizes, as they are after they were encoded anew."""
+        """The same plan for chunks that were encoded again and have other sizes."""
         return replace(self, nbytes=nbytes)
 
     @property
     def path(self) -> Path:
-        """The shard, as the store names it."""
+        """The path of the shard in the store."""
         return self.array.path / self.array.shard_key(self.shard)
 
     def name(self, i: int) -> str:
@@ -90,7 +90,7 @@ class PackPlan:
 
     @property
     def target_offset(self) -> Int64s:
-        """Where each chunk will be."""
+        """The offset of each chunk in the packed file."""
         ends: Int64s = self.data_start + np.cumsum(self.nbytes)
         return ends - self.nbytes
 
@@ -114,13 +114,13 @@ class PackPlan:
         return entries
 
     def matches(self, file_bytes: int) -> bool:
-        """Whether a file of this size is packed already: every chunk is where it would go, and nothing else
-        is in the file."""
+        """Whether a file of this size is packed already: every chunk is at its place, and the file holds
+        nothing else."""
         return file_bytes == self.file_bytes and bool(np.array_equal(self.source_offset, self.target_offset))
 
 
 def _gap_bytes(data_start: int, offsets: Int64s, nbytes: Int64s) -> int:
-    """Bytes before the end of the last chunk that are no chunk's."""
+    """Bytes before the end of the last chunk that belong to no chunk."""
     order = np.argsort(offsets, kind="stable")
     reach = np.maximum.accumulate(np.concatenate([[data_start], (offsets + nbytes)[order]]))
     return int(np.maximum(0, offsets[order] - reach[:-1]).sum())

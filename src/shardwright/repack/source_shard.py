@@ -1,9 +1,10 @@
-"""One shard as compaction reads it: in the order in which it will be packed, each chunk checksummed as it is
-read, and checked as far as that goes without decoding.
+"""A shard that is to be packed: read in the order of the packed file, each chunk checksummed as it is read,
+and checked as far as possible without decoding. Shared by compaction and by moves, which pack shards on their
+way.
 
-What a chunk's bytes tell: with an inner crc32c codec, that they are those that were encoded (the crc32c over
-bytes and checksum together is then one known number); without one, only that their first bytes are a header
-of this codec that names the right sizes.
+With an inner crc32c codec the check proves that a chunk's bytes are those that were encoded: the crc32c over
+bytes and checksum together is one known number. Without it only the first bytes are checked: they must be a
+header of this codec with the right sizes.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ _SEEN_BYTES = 16  # of a chunk's front: Blosc's header, or a magic number
 
 
 class SourceShard(ShardFile):
-    """Open for reading, its index read and sound. ``path`` may be a symbolic link in the store; ``status`` is
-    of the file behind it.
+    """A shard, open for reading, with a sound index. ``path`` may be a symbolic link in the store; ``status``
+    is of the file behind it.
 
     Raises ``ShardFormatError`` for a shard that cannot be packed as it is, ``StorageError``.
     """
@@ -65,7 +66,7 @@ class SourceShard(ShardFile):
         return int((self.entries["offset"] != EMPTY).sum())
 
     def pack_plan(self, order: str, *, trim: bool = False) -> PackPlan:
-        """``trim``: without the chunks that lie wholly outside the array's shape."""
+        """The plan to pack it. ``trim``: without chunks that lie wholly outside the array's shape."""
         entries = self.entries
         if trim:
             entries = entries.copy()
@@ -78,7 +79,7 @@ class SourceShard(ShardFile):
         return not inside.any() or bool(live.any() and not (live & inside).any())
 
     def is_as_it_was(self) -> bool:
-        """Whether the store still names the file that was opened, and nobody wrote to it since."""
+        """Whether the store still names the file that was opened, and it has not been written to since."""
         try:
             now = self.path.stat()
         except OSError:
@@ -90,8 +91,8 @@ class SourceShard(ShardFile):
 
 
 class PackedBytes:
-    """The chunks of a shard as one run of bytes: what stands between ``data_start`` and ``data_end`` of the
-    packed file, front to back.
+    """The chunks of a shard as one run of bytes, as they lie between ``data_start`` and ``data_end`` of the
+    packed file.
 
     ``crcs``: uint32[live chunks], the crc32c of each as far as it was read.
     """
@@ -130,20 +131,19 @@ class PackedBytes:
         return stop - start
 
     def _look_ahead(self, start: int, stop: int) -> None:
-        """Let the disk fetch what comes next: chunks in slots of their own are no sequence in which the
-        kernel would read ahead by itself."""
+        """Let the disk fetch what comes next: the kernel does not read ahead by itself from slot to slot."""
         part = parts_between(self._starts, self._ends, start, stop)
         will_need(self._source.fileno(), self._plan.source_offset[part], self._plan.nbytes[part])
 
     def _check_crcs(self, part: slice, stop: int) -> None:
-        """Of chunks that were read to their end."""
+        """Check the chunks that were read to their end."""
         wrong = (self._ends[part] <= stop) & (self.crcs[part] != CRC_OF_BYTES_AND_CRC)
         for i in np.flatnonzero(wrong).tolist():
             raise self._error(part.start + i, "crc32c of the chunk does not match")
 
     def _check_heads(self, part: slice, piece: UInt8s, start: int) -> None:
-        """Of chunks that begin in this piece. What looks wrong, or is cut off by the piece's end, is looked
-        at again by itself."""
+        """Check the chunks that begin in this piece. One that looks wrong, or whose first bytes are not all
+        in it, is read again by itself."""
         starts, nbytes = self._starts[part], self._plan.nbytes[part]
         begun = starts >= start
         in_sight = begun & (nbytes >= _SEEN_BYTES) & (starts - start + _SEEN_BYTES <= piece.size)
@@ -170,8 +170,8 @@ class PackedBytes:
 
 
 def parts_between(starts: Int64s, ends: Int64s, start: int, stop: int) -> slice:
-    """Which of the runs [starts[i], ends[i]), none empty and each beginning where the one before ends, have
-    bytes in [start, stop)."""
+    """The runs [starts[i], ends[i]) that have bytes in [start, stop). None is empty, and each begins where
+    the one before ends."""
     return slice(int(np.searchsorted(ends, start, "right")), int(np.searchsorted(starts, stop, "left")))
 
 

@@ -1,13 +1,14 @@
-"""Bytes of a shard file that are no chunk's and not the index's. PackPlan drops those that mean nothing, and
-only those.
+"""Bytes of a shard file that belong to no chunk and not to the index. Packing drops those that mean nothing,
+and only those. Shared by compaction and by moves, which pack shards on their way.
 
     | chunk | slot's tail | chunk | zeros | hole | old index | chunk | ??? | index |
                 nothing             nothing                            kept
 
-Zeros and holes mean nothing, and an older index of the same array. Where every chunk begins at a slot of our
-writers (FORMAT.md), so does what lies between a chunk and the end of its slot: an encoder left it. That does
-not hold behind the last chunk, where our writers cut the file. Everything else belongs to somebody: a shard
-may be a file of another format as well, with a header, tables and a trailer around the same chunks.
+Zeros, holes and an older index of the same array mean nothing. If every chunk begins at a slot of our writers
+(FORMAT.md), the bytes between a chunk and the end of its slot mean nothing either: an encoder left them.
+Behind the last chunk that does not hold, since our writers cut the file there. All other bytes may mean
+something: a shard may be a file of another format as well, with a header, tables and a trailer around the
+same chunks.
 
 Only what is neither a hole nor a slot's tail is read.
 """
@@ -21,13 +22,13 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.kernels.read import FILE_ENDED, read_ranges
-from shardwright.model.errors import ConfigError, ShardFormatError, StorageError
-from shardwright.repack.jobs.recode import configured_codec
+from shardwright.model.errors import ShardFormatError, SpecError, StorageError
 from shardwright.shard.index import EMPTY, decode_index
 from shardwright.shard.layout import PAGE_BYTES, page_aligned
 from shardwright.storage.files import data_ranges
 from shardwright.storage.working_file import PIECE_BYTES
 
+from .array_codec import configured_codec
 from .source_shard import parts_between
 
 if TYPE_CHECKING:
@@ -45,10 +46,10 @@ Ranges = npt.NDArray[np.int64]
 def unknown_bytes(
     source: SourceShard, plan: PackPlan, take: Callable[[int], None]
 ) -> ShardFormatError | None:
-    """The error that names the first bytes of an open shard that packing would drop without knowing them,
-    None when there are none.
+    """The error that names the first unknown bytes of an open shard that packing would drop, None when there
+    are none.
 
-    ``take`` is asked before so many bytes are read. Raises ``ShardFormatError`` for a file that is cut
+    ``take`` is called before so many bytes are read. Raises ``ShardFormatError`` for a file that is cut
     meanwhile, ``StorageError``.
     """
     if plan.matches(source.file_bytes):
@@ -73,7 +74,7 @@ def unknown_bytes(
 
 
 def _gaps(source: SourceShard) -> Ranges:
-    """What lies in no chunk, no slot's tail and not in the index. Chunks may share bytes."""
+    """The ranges outside of chunks, slots' tails and the index. Chunks may share bytes."""
     start, stop = source.data_range
     entries = source.entries[source.entries["offset"] != EMPTY]
     order = np.argsort(entries["offset"], kind="stable")
@@ -87,15 +88,15 @@ def _gaps(source: SourceShard) -> Ranges:
 
 
 def _slot_bytes(array: StoredArray) -> int:
-    """Of a slot in which our writers would put a chunk; 0 for codecs that they do not write."""
+    """The length of a slot in which our writers would put a chunk; 0 for codecs that they do not write."""
     try:
         return page_aligned(configured_codec(array).max_encoded_bytes)
-    except ConfigError:
+    except SpecError:
         return 0
 
 
 def _data_within(source: SourceShard, gaps: Ranges) -> Ranges:
-    """Of the gaps what the filesystem holds data for. Looked up only for those that may hold a whole page."""
+    """The parts of the gaps that the filesystem holds data for. Gaps shorter than a page are kept whole."""
     long = gaps[:, 1] - gaps[:, 0] >= PAGE_BYTES
     found = [piece for gap in gaps[long].tolist() for piece in data_ranges(source.fileno(), *gap)]
     ranges = np.concatenate([gaps[~long], np.array(found, np.int64).reshape(-1, 2)])
@@ -103,7 +104,7 @@ def _data_within(source: SourceShard, gaps: Ranges) -> Ranges:
 
 
 def _first_byte(source: SourceShard, ranges: Ranges, take: Callable[[int], None]) -> int | None:
-    """Where in these ranges of the file the first byte is that is not zero."""
+    """The offset of the first byte in these ranges of the file that is not zero."""
     sizes: Int64s = ranges[:, 1] - ranges[:, 0]
     ends = np.cumsum(sizes)
     starts, total = ends - sizes, int(sizes.sum())

@@ -27,12 +27,12 @@ import numpy as np
 import shardwright as sw
 from benchmarks.peers import Contender, check_last_shard, sync_tree, with_descriptor
 from shardwright.read.store import open_store
-from shardwright.repack.executors import LocalProcesses
-from shardwright.repack.job import Options, plan, run
-from shardwright.repack.manners import Manners
-from shardwright.repack.pack_shard import copy_chunks, finish_copy
-from shardwright.repack.source import PackedBytes, SourceShard
-from shardwright.repack.tasks import run_task
+from shardwright.repack.runtime.executors import LocalProcesses
+from shardwright.repack.jobs.compact_store import Options, plan, run
+from shardwright.repack.runtime.throttle import Throttle
+from shardwright.repack.jobs.pack_shard import copy_chunks, finish_copy
+from shardwright.repack.source_shard import PackedBytes, SourceShard
+from shardwright.repack.runtime.tasks import run_task
 from shardwright.storage.working_file import WorkingFile
 
 _PIECE_BYTES = 16 << 20
@@ -73,7 +73,7 @@ class Move(Repacker):
         read_all(self.acquired)
 
     def write(self, path: Path) -> int:
-        manners = Manners(idle=False)
+        throttle = Throttle(idle=False)
         array = open_store(self.acquired).arrays[0]
         (path / "0").mkdir(parents=True)
         shutil.copy(array.path / "zarr.json", path / "0")
@@ -82,10 +82,10 @@ class Move(Repacker):
             target = path / "0" / key
             target.parent.mkdir(parents=True, exist_ok=True)
             with SourceShard(array, shard) as source:
-                packing = source.packing("row_major")
-                with WorkingFile(target.with_suffix(".new"), packing.file_bytes, source.status) as working:
-                    copy_chunks(PackedBytes(source, packing), working, packing, manners)
-                    finish_copy(working, packing)
+                pack_plan = source.pack_plan("row_major")
+                with WorkingFile(target.with_suffix(".new"), pack_plan.file_bytes, source.status) as working:
+                    copy_chunks(PackedBytes(source, pack_plan), working, pack_plan, throttle)
+                    finish_copy(working, pack_plan)
                     working.replace(target, nullcontext())
         return store_bytes(path)
 

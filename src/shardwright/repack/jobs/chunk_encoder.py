@@ -1,9 +1,9 @@
-"""From a box of values to the encoded chunks of a new shard, many in one call of the kernel that also encodes
-camera frames.
+"""Encodes boxes of values as chunks of a new shard, many in one call of the kernel that also encodes camera
+frames.
 
-The kernel knows frames: 2-D planes at some address. To it, the planes of a box along its leading axes are the
-frames, and the chunks that lie side by side in the last two axes are the chunks of one slab. Whatever of a
-chunk lies outside the box is fill value.
+The kernel takes frames, 2-D planes at some address. Here the planes of a box along its leading axes are the
+frames, and the chunks that lie side by side in the last two axes are the chunks of one slab. The part of a
+chunk that lies outside the box is fill value.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.codecs.parameters import CodecParameters, codec_of
 from shardwright.kernels.contexts import CompressorContexts
 from shardwright.kernels.encode import NOT_PACKED, encode_chunks, room_for
+from shardwright.repack.array_codec import configured_codec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from shardwright.codecs.parameters import CodecParameters
     from shardwright.read.store import StoredArray
 
 _BATCH_BYTES = 8 << 20  # of room for encoded chunks: enough for one call to be long
@@ -42,16 +43,6 @@ class EncodedChunks:
     crcs: npt.NDArray[np.uint32]
 
 
-def codec_parameters(array: StoredArray) -> CodecParameters:
-    """Raises ``SpecError`` when the array's codec cannot be written."""
-    return CodecParameters.of_codec(
-        codec_of(array.codec_metadata),
-        itemsize=array.dtype.itemsize,
-        checksum=array.codecs.checksum,
-        chunk_bytes=array.chunk_bytes,
-    )
-
-
 def _batch_chunks(array: StoredArray, codec: CodecParameters) -> int:
     """No more than lie side by side in a shard."""
     return min(
@@ -63,7 +54,7 @@ class ChunkEncoder:
     """Encodes for one new array; one thread's. ``close`` frees the compressor."""
 
     def __init__(self, array: StoredArray) -> None:
-        codec = codec_parameters(array)
+        codec = configured_codec(array)
         self.array = array
         self._codec = codec.as_array()
         self._capacity = codec.max_encoded_bytes
@@ -74,8 +65,9 @@ class ChunkEncoder:
 
     @staticmethod
     def peak_bytes(array: StoredArray) -> int:
-        """What it holds beside the box: room for a batch, working memory, tables of chunks and planes."""
-        codec = codec_parameters(array)
+        """The memory that it holds beside the box: room for a batch, working memory, tables of chunks and
+        planes."""
+        codec = configured_codec(array)
         tables = (
             16 * 8 * _batch_chunks(array, codec)
             + 64 * math.prod(array.chunk_shape[:-2])

@@ -1,9 +1,9 @@
-"""One compaction of one store, from looking at it to the report. A job may be stopped at any moment and begun
-again: what is finished stays so.
+"""The compaction of one store in place. May be interrupted at any point and run again: finished shards are
+not done again.
 
-    plan    reads every index, quietly as all the rest, changes nothing: what is to be done, what that saves,
-            what is wrong, how much room it takes
-    run     takes the lock of each array, clears what a dead job left, hands a task for each shard to an
+    plan    reads every index and changes nothing: which shards are to be packed, what that saves, what is
+            wrong, how much room it takes
+    run     takes the lock of each array, deletes what a dead job left, hands a task for each shard to an
             executor, collects the results
 
 A shard that cannot be packed stays as it is and never stops the others. Shards that are still being written
@@ -28,10 +28,11 @@ from shardwright.model.errors import (
 from shardwright.repack.runtime.done_list import DONE_NAME, DoneList
 from shardwright.repack.runtime.executors import LocalProcesses
 from shardwright.repack.runtime.pause import pause_files, rig_pause_files
+from shardwright.repack.runtime.report import Progress, no_progress
 from shardwright.repack.runtime.throttle import Throttle
 from shardwright.repack.runtime.work_folder import WORK_FOLDER, WorkFolder, file_of_shard, working_path
 from shardwright.repack.source_shard import SourceShard
-from shardwright.storage.files import storage_errors
+from shardwright.storage.files import free_bytes, storage_errors
 from shardwright.storage.working_file import WorkingFile
 
 from .recode import denser_codec
@@ -43,15 +44,14 @@ if TYPE_CHECKING:
 
     from shardwright.read.store import Store
     from shardwright.repack.runtime.executors import Executor
-
-_GRANTS_PER_BYTE = 3  # read, written, read back: see throttle.py
+    from shardwright.repack.runtime.report import OnProgress
 
 
 @dataclass(frozen=True)
 class Options:
     """``recompress``: as ``pack_shard`` takes it, None to leave chunks as they are encoded. ``bytes_per_s``:
-    of the whole job, None for no limit. ``trim``: drop chunks and shards that lie wholly outside the array's
-    shape."""
+    of the whole job, None for no limit. ``idle``: at idle priority. ``trim``: drop chunks and shards that lie
+    wholly outside the array's shape."""
 
     order: str = "row_major"
     recompress: dict[str, Any] | None = None
@@ -62,9 +62,9 @@ class Options:
 
 @dataclass(frozen=True)
 class PlannedShard:
-    """A sealed shard. ``allocated_bytes``: what the filesystem holds for it, less than ``file_bytes`` where
-    its gaps were given back. ``packed_bytes``: how long it will be, before any recompression. ``todo``: it is
-    not packed yet, or is to be recompressed. ``owner``: user and group.
+    """A sealed shard. ``allocated_bytes``: of the filesystem, less than ``file_bytes`` where gaps were given
+    back. ``packed_bytes``: its length when packed, without recompression. ``todo``: it is not packed yet, or
+    is to be recompressed. ``owner``: user and group.
     """
 
     shard: Shard
@@ -80,8 +80,9 @@ class PlannedShard:
 
 @dataclass(frozen=True)
 class JobPlan:
-    """What a job would do. ``open``: shards (below the store) that are still being written. ``unknown``:
-    files that are no shards, and why. ``failures``: what cannot be compacted, and the error.
+    """The shards of a store and what is to be done with each. ``open``: shards (below the store) that are
+    still being written. ``unknown``: files that are no shards, and why. ``failures``: what cannot be
+    compacted, and the error.
     """
 
     store: Store
@@ -101,11 +102,12 @@ class JobPlan:
 
     @property
     def pause_files(self) -> list[str]:
-        """What holds this job up."""
+        """The files that hold this job up."""
         return pause_files(self.store.arrays[0].path)
 
     def to_dict(self) -> dict[str, Any]:
-        """What would be saved. ``expected_bytes`` is without what ``recompress`` may gain on top of it."""
+        """As ``compact --dry-run --json`` prints it. ``expected_bytes``: without what ``recompress`` gains on
+        top of packing."""
         sums = {
             name: sum(getattr(shard, name) for shard in self.shards)
             for name in ("file_bytes", "allocated_bytes", "gap_bytes")
@@ -126,8 +128,9 @@ class JobPlan:
 
 @dataclass
 class Report:
-    """What a job did. ``dropped``: of those packed, shards of which nothing was left. ``skipped``: was as it
-    should be. ``left``: shards that were not reached, because of an interrupt."""
+    """The result of a compaction. ``dropped``: of those packed, shards of which nothing was left.
+    ``skipped``: shards that were packed already. ``left``: shards that were not reached, because of an
+    interrupt."""
 
     path: str
     packed: int = 0
@@ -169,8 +172,8 @@ class Report:
 def plan(
     store: Store, options: Options, on_look: Callable[[int, int], None] = lambda done, total: None
 ) -> JobPlan:
-    """``on_look`` is told how many shards have been looked at, and of how many. Keeps to the rate, and waits
-    for cameras.
+    """Look at every shard, within the rate, and waiting for cameras. ``on_look`` gets how many were looked
+    at, and of how many. Changes nothing.
 
     Raises ``ShardFormatError`` when an array cannot be read or it is not clear what may be touched,
     ``ConfigError`` for an order that does not exist, or a codec that an array does not cover,
@@ -186,17 +189,14 @@ def plan(
             hint="Wait until it has ended",
         )
     failures: dict[str, ShardwrightError] = {}
-    finished = {
-        array.path: DoneList(array.path / WORK_FOLDER / DONE_NAME, _recorded(options))
-        for array in store.arrays
-    }
+    done = _done_lists(store, options)
     throttle = Throttle(options.bytes_per_s, tuple(rig_pause_files(store.arrays[0].path)))
     shards = []
     for number, shard in enumerate(found.sealed):
         on_look(number, len(found.sealed))
         throttle.take(shard.array.index_bytes)
         try:
-            shards.append(_look_at(shard, options, finished[shard.array.path]))
+            shards.append(_look_at(shard, options, done[shard.array.path]))
         except (ShardFormatError, StorageError) as error:
             if isinstance(error, ShardFormatError) and not shard.array.contains_shard(shard.coordinates):
                 found.unknown[shard.path] = (
@@ -214,50 +214,49 @@ def plan(
     )
 
 
-def _look_at(shard: Shard, options: Options, finished: DoneList) -> PlannedShard:
+def _look_at(shard: Shard, options: Options, done: DoneList) -> PlannedShard:
     with SourceShard(shard.array, shard.coordinates) as source:
-        plan = source.pack_plan(options.order, trim=options.trim)
-        packed = plan.matches(source.file_bytes)
-        done = finished.has(shard.key, shard.path) if options.recompress else packed
+        new = source.pack_plan(options.order, trim=options.trim)
+        packed = new.matches(source.file_bytes)
+        is_done = done.has(shard.key, shard.path) if options.recompress else packed
         if options.trim and source.is_cropped_whole():
-            done = False  # to be deleted, however short it is
+            is_done = False  # to be deleted, however short it is
         return PlannedShard(
             shard,
             source.file_bytes,
             source.allocated_bytes,
-            max(0, source.file_bytes - plan.file_bytes),
-            plan.file_bytes,
+            max(0, source.file_bytes - new.file_bytes),
+            new.file_bytes,
             packed,
-            not done,
+            not is_done,
             file_of_shard(shard.array, shard.key).stat().st_dev,
             (source.status.st_uid, source.status.st_gid),
         )
 
 
-def _recorded(options: Options) -> dict[str, Any]:
-    """The options that decide what a finished shard looks like."""
-    return {
+def _done_lists(store: Store, options: Options) -> dict[Path, DoneList]:
+    """Of each array, for the options that decide what a finished shard looks like."""
+    decisive = {
         "order": options.order,
         "recompress": options.recompress,
         **({"trim": True} if options.trim else {}),
     }
+    return {array.path: DoneList(array.path / WORK_FOLDER / DONE_NAME, decisive) for array in store.arrays}
 
 
 def _name(store: Store, path: Path) -> str:
-    """A file for messages: below the store, or below the array by which it was opened."""
+    """The name of a file in messages: below the store, or below the array by which it was opened."""
     return path.relative_to(store.root).as_posix() if path.is_relative_to(store.root) else str(path)
 
 
 def check_room(plans: Sequence[JobPlan], workers: int) -> None:
-    """Raises ``StorageFullError`` when a filesystem has no room for the copies that are made at once: the
-    largest ``workers`` of one store."""
+    """Raises ``StorageFullError`` when a filesystem has no room for the copies that are made at the same
+    time: of the largest ``workers`` shards of one store."""
     for job in plans:
         for device in {shard.device for shard in job.todo}:
             sizes = sorted((shard.packed_bytes for shard in job.todo if shard.device == device), reverse=True)
             folder = next(shard.shard.path.resolve().parent for shard in job.todo if shard.device == device)
-            with storage_errors("look at", folder):
-                facts = os.statvfs(folder)
-            free, needed = facts.f_bavail * facts.f_frsize, sum(sizes[:workers])
+            free, needed = free_bytes(folder), sum(sizes[:workers])
             if needed > free:
                 raise StorageFullError(
                     f"no room to compact {job.store.root}: a shard is copied before its copy replaces it, "
@@ -269,8 +268,8 @@ def check_room(plans: Sequence[JobPlan], workers: int) -> None:
 
 
 def _check_owners(job: JobPlan) -> None:
-    """Raises ``StorageError`` when a copy could not be given to the owner of the shard that it replaces:
-    tried with an empty one for each owner."""
+    """Raises ``StorageError`` when a copy could not be given to the owner of the shard that it replaces.
+    Tries it with an empty file for each owner."""
     others = {shard.owner: shard.shard for shard in job.todo if shard.owner != (os.geteuid(), os.getegid())}
     for shard in others.values():
         file = file_of_shard(shard.array, shard.key)
@@ -280,12 +279,12 @@ def _check_owners(job: JobPlan) -> None:
             pass
 
 
-def run(job: JobPlan, executor: Executor, on_progress: Callable[[int], None] = lambda _: None) -> Report:
-    """Do what was planned. ``on_progress`` gets bytes of ``job.todo_bytes`` as they are done.
+def run(job: JobPlan, executor: Executor, on_progress: OnProgress = no_progress) -> Report:
+    """Do what was planned. ``on_progress`` gets bytes of packed shards.
 
     Raises ``LockedError`` when another job is at work on one of the arrays, ``StorageFullError`` (before
-    anything is begun), ``StorageError``. An interrupt (``KeyboardInterrupt``) abandons what is running and is
-    told in the report.
+    anything is begun), ``StorageError``. An interrupt (``KeyboardInterrupt``) ends the tasks that are running
+    and is in the report.
     """
     begin_s = time.monotonic()
     report = Report(str(job.store.root), open=list(job.open), unknown=dict(job.unknown))
@@ -307,33 +306,30 @@ def run(job: JobPlan, executor: Executor, on_progress: Callable[[int], None] = l
     return report
 
 
-def _run_tasks(job: JobPlan, executor: Executor, report: Report, on_progress: Callable[[int], None]) -> None:
-    share = min(executor.workers, len(job.todo)) or 1
-    rate = None if job.options.bytes_per_s is None else job.options.bytes_per_s / share
-    throttle = Throttle(rate, tuple(job.pause_files), job.options.idle)
-    planned = {_name(job.store, shard.shard.path): shard for shard in job.todo}
-    finished = {
-        array.path: DoneList(array.path / WORK_FOLDER / DONE_NAME, _recorded(job.options))
-        for array in job.store.arrays
-    }
-    threads = _threads_of_each(executor, len(job.todo))
-    progress = ByteCount({key: shard.packed_bytes for key, shard in planned.items()}, on_progress)
-    tasks = (task_of(key, shard, job.options, throttle, threads) for key, shard in planned.items())
+def _run_tasks(job: JobPlan, executor: Executor, report: Report, on_progress: OnProgress) -> None:
+    options, planned = job.options, {_name(job.store, shard.shard.path): shard for shard in job.todo}
+    throttle = Throttle(
+        options.bytes_per_s, tuple(job.pause_files), options.idle, workers=executor.workers
+    ).of_one_worker(len(planned))
+    done = _done_lists(job.store, options)
+    threads = _threads_of_each(executor, len(planned))
+    progress = Progress({key: shard.packed_bytes for key, shard in planned.items()}, on_progress)
+    tasks = (task_of(key, shard, options, throttle, threads) for key, shard in planned.items())
     with closing(executor.run(tasks, progress.moved)) as results:
         for result in results:
             report.add(result)
             progress.finished(result["key"])
-            if result["ok"] and job.options.recompress and not result.get("dropped"):
+            if result["ok"] and options.recompress and not result.get("dropped"):
                 shard = planned[result["key"]].shard
-                finished[shard.array.path].add(shard.key, shard.path)
+                done[shard.array.path].add(shard.key, shard.path)
     if report.ok:
-        for record in finished.values():
-            record.forget()
+        for each in done.values():
+            each.forget()
 
 
 def _threads_of_each(executor: Executor, tasks: int) -> int:
-    """So that a few large shards are recompressed by as many processors as many small ones. A cluster's
-    worker has threads for other tasks."""
+    """The threads of a task: a few large shards are recompressed by as many processors as many small ones. A
+    cluster's worker has threads for other tasks."""
     return max(1, executor.workers // max(1, tasks)) if isinstance(executor, LocalProcesses) else 1
 
 
@@ -352,23 +348,3 @@ def task_of(
         "threads": threads,
         "throttle": throttle.to_dict(),
     }
-
-
-class ByteCount:
-    """Turns the grants of running tasks and the ends of tasks into bytes that add up to the size of all
-    shards, whatever was granted how often."""
-
-    def __init__(self, sizes: dict[str, int], on_progress: Callable[[int], None]) -> None:
-        self._left = dict(sizes)
-        self._on_progress = on_progress
-
-    def moved(self, task: dict[str, Any], nbytes: int) -> None:
-        self._count(task["key"], nbytes // _GRANTS_PER_BYTE)
-
-    def finished(self, key: str) -> None:
-        self._count(key, self._left[key])
-
-    def _count(self, key: str, nbytes: int) -> None:
-        counted = min(nbytes, self._left[key])
-        self._left[key] -= counted
-        self._on_progress(counted)

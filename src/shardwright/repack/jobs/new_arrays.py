@@ -1,8 +1,11 @@
-"""An array in the making: its folder with a zarr.json, where no reader looks for it, and one task for each of
-its shards.
+"""The arrays that a job makes: folders with a zarr.json, where no reader looks for them, and one task for
+each of their shards.
 
-Shards that an earlier, killed run made are there under their names and are not made again; those that turn
-out to hold nothing but fill value leave no file, so they are looked at again.
+    JobFolder.begin ──▶ make_arrays: every shard, array by array ──▶ check_unchanged: the source
+    ──▶ the arrays get their names ──▶ publish_group: the image's metadata name them
+
+Shards that an interrupted run made are there under their names and are not made again. A shard that holds
+nothing but fill value leaves no file: whether there is one is found out again.
 """
 
 from __future__ import annotations
@@ -11,31 +14,42 @@ import hashlib
 import itertools
 import json
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shardwright.array.consolidated import consolidated, told_metadata
+from shardwright.array.levels import encode
 from shardwright.model.errors import ShardFormatError, StorageFullError
-from shardwright.read.store import parse_array
-from shardwright.storage.files import make_directories, replace_file, storage_errors, sync_directory
+from shardwright.read.store import parse_array, read_metadata, read_nodes
+from shardwright.repack.runtime.report import Progress
+from shardwright.storage.files import (
+    free_bytes,
+    make_directories,
+    replace_file,
+    storage_errors,
+    sync_directory,
+)
 
-from .new_shard import finished
+from .new_shard import is_made
 
 if TYPE_CHECKING:
     from shardwright.read.store import StoredArray
+    from shardwright.repack.runtime.job_folder import JobFolder
+    from shardwright.repack.runtime.report import BuildReport, OnProgress
+    from shardwright.repack.runtime.throttle import Throttle
 
 RunTasks = Callable[[Iterable[dict[str, Any]]], Iterator[dict[str, Any]]]
-Progress = Callable[[int, int], None]  # decoded bytes of the new arrays made so far, and in all
 
 
 @dataclass(frozen=True)
 class NewArray:
-    """``folder`` is where it grows; ``task`` is what all its tasks have in common, but that its throttle are
-    the job's (see ``of_one_worker``)."""
+    """An array to be made in ``folder`` from the array in ``source``. ``document``: its zarr.json. ``task``:
+    the kind of its tasks and what that kind asks for."""
 
     folder: Path
+    source: Path
     document: bytes
     task: dict[str, Any]
 
@@ -47,91 +61,75 @@ class NewArray:
         return parse_array(self.folder)
 
 
-@dataclass
-class BuildReport:
-    """What a job did. ``shards_found``: made by an earlier run; ``failures``: results of tasks that failed;
-    ``already``: complete arrays. ``bytes_sent``: to a destination that is no folder."""
+def make_arrays(
+    arrays: list[NewArray],
+    folder: JobFolder,
+    throttle: Throttle,
+    run: RunTasks,
+    report: BuildReport,
+    on_progress: OnProgress,
+) -> bool:
+    """Make every shard that is not there yet, array by array; True when all are there. A shard that fails
+    keeps no other from being made, but an array whose source is not whole is left to the next run.
 
-    path: str
-    made: list[str] = field(default_factory=list)
-    already: list[str] = field(default_factory=list)
-    shards_made: int = 0
-    shards_found: int = 0
-    chunks: int = 0
-    bytes_read: int = 0
-    bytes_written: int = 0
-    bytes_sent: int = 0
-    peak_bytes: int = 0
-    seconds: float = 0.0
-    failures: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def ok(self) -> bool:
-        return not self.failures
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"ok": self.ok, **asdict(self)}
-
-    def add(self, result: dict[str, Any]) -> None:
-        self.bytes_read += int(result["bytes_read"])
-        self.bytes_written += int(result["bytes_written"])
-        self.peak_bytes = max(self.peak_bytes, int(result.get("peak_bytes", 0)))
-        if not result["ok"]:
-            self.failures.append(result)
-        elif result.get("skipped"):
-            self.shards_found += 1
-        else:
-            self.shards_made += 1
-            self.chunks += int(result["chunks"])
+    ``on_progress`` gets decoded bytes.
+    """
+    begun = [(new, new.begin()) for new in arrays]
+    sizes = {
+        _key(new, array, shard): _decoded_bytes(array, shard)
+        for new, array in begun
+        for shard in _all_shards(array)
+    }
+    progress = Progress(sizes, on_progress)
+    incomplete: set[Path] = set()
+    for new, array in begun:
+        if new.source in incomplete or not _make_array(
+            new, array, folder.work, throttle, run, report, progress
+        ):
+            incomplete.add(new.folder)
+    return not incomplete
 
 
-class Meter:
-    """Counts what was made against what there is to make, in decoded bytes."""
-
-    def __init__(self, total_bytes: int, on_progress: Progress | None) -> None:
-        self._done, self._total, self._on_progress = 0, total_bytes, on_progress
-        self.add(0)
-
-    def add(self, nbytes: int) -> None:
-        self._done += nbytes
-        if self._on_progress is not None:
-            self._on_progress(self._done, self._total)
-
-
-def make_array(new: NewArray, run: RunTasks, report: BuildReport, meter: Meter) -> bool:
-    """Make every shard that is not there yet; True when all are. One bad shard keeps no other from being
-    made."""
-    array = new.begin()
+def _make_array(
+    new: NewArray,
+    array: StoredArray,
+    work: Path,
+    throttle: Throttle,
+    run: RunTasks,
+    report: BuildReport,
+    progress: Progress,
+) -> bool:
     failed = len(report.failures)
     todo, folders = [], set()
-    for shard in itertools.product(*map(range, array.grid_shape)):
-        if finished(array, shard):
+    for shard in _all_shards(array):
+        if is_made(array, shard):
             report.shards_found += 1
-            meter.add(_decoded_bytes(array, shard))
+            progress.finished(_key(new, array, shard))
             folders |= {new.folder / parent for parent in Path(array.shard_key(shard)).parents}
         else:
             todo.append(shard)
-    for folder in sorted(folders):
-        # the run that was killed may have had no time to do that after a shard got its name
-        sync_directory(folder)
-    name = new.folder.name
-    common = {**new.task, "throttle": of_one_worker(new.task["throttle"], len(todo))}
-    tasks = (
-        {**common, "array": str(new.folder), "shard": list(shard), "key": f"{name}/{array.shard_key(shard)}"}
-        for shard in todo
-    )
-    for result in run(tasks):
+    for made in sorted(folders):
+        # a run that was killed right after a shard got its name has not synced its folder
+        sync_directory(made)
+    common = {
+        **new.task,
+        "source": str(new.source),
+        "array": str(new.folder),
+        "work": str(work),
+        "throttle": throttle.of_one_worker(len(todo)).to_dict(),
+    }
+    for result in run({**common, "shard": list(shard), "key": _key(new, array, shard)} for shard in todo):
         report.add(result)
-        meter.add(_decoded_bytes(array, tuple(result["shard"])))
+        progress.finished(result["key"])
     return len(report.failures) == failed
 
 
-def of_one_worker(throttle: dict[str, Any], tasks: int) -> dict[str, Any]:
-    """Throttle of each of ``tasks`` of a job. The job's may name its ``workers``: as many of them as have a
-    task share its rate."""
-    workers, rate = throttle.get("workers", 1), throttle.get("bytes_per_s")
-    share = None if rate is None else rate / max(1, min(workers, tasks))
-    return {**{key: value for key, value in throttle.items() if key != "workers"}, "bytes_per_s": share}
+def _all_shards(array: StoredArray) -> Iterator[tuple[int, ...]]:
+    return itertools.product(*map(range, array.grid_shape))
+
+
+def _key(new: NewArray, array: StoredArray, shard: tuple[int, ...]) -> str:
+    return f"{new.folder.name}/{array.shard_key(shard)}"
 
 
 def _decoded_bytes(array: StoredArray, shard: tuple[int, ...]) -> int:
@@ -140,7 +138,7 @@ def _decoded_bytes(array: StoredArray, shard: tuple[int, ...]) -> int:
 
 
 def stored_bytes(array: StoredArray) -> int:
-    """What the array's shards take on the disk now, their gaps left out where those have been given back."""
+    """The bytes that the array's shards take on the disk, without gaps that were given back."""
     total = 0
     for key, coordinates in array.shard_files():
         if coordinates is not None:
@@ -151,10 +149,8 @@ def stored_bytes(array: StoredArray) -> int:
 
 
 def check_room(folder: Path, nbytes: int) -> None:
-    """Raises ``StorageFullError`` when so much is expected not to fit."""
-    with storage_errors("look at", folder):
-        facts = os.statvfs(folder)
-    free = facts.f_bavail * facts.f_frsize
+    """Raises ``StorageFullError`` when ``nbytes`` do not fit the folder's filesystem."""
+    free = free_bytes(folder)
     if free < nbytes:
         raise StorageFullError(
             f"not enough room in {folder}",
@@ -165,11 +161,11 @@ def check_room(folder: Path, nbytes: int) -> None:
 
 
 def fingerprint(array: StoredArray) -> str:
-    """What tells whether an array is still the one that a job began with: a hash of each shard's key, length,
-    time of change and inode.
+    """A hash of each shard's key, length, time of change and inode, by which a job sees that an array is
+    still the one that it began with.
 
-    Another acquisition under the same name has others, even with shards of the same lengths. Not its device's
-    number, which another boot may change.
+    Another acquisition under the same name differs, even with shards of the same lengths. The number of the
+    device is left out: another boot may change it.
     """
     digest = hashlib.sha256()
     for key, _ in sorted(array.shard_files()):
@@ -180,9 +176,32 @@ def fingerprint(array: StoredArray) -> str:
 
 
 def check_unchanged(source: Path, *, same: bool) -> None:
-    """Raises ``ShardFormatError`` when what was made may be of two different states of ``source``."""
+    """Raises ``ShardFormatError`` unless ``source`` is the ``same``: the new arrays may be of two states of
+    it."""
     if not same:
         raise ShardFormatError(
             f"{source} changed while it was read; nothing was published",
             hint="Wait until nothing compacts or moves it any more, then run this again",
         )
+
+
+def publish_group(folder: Path, group: bytes, *, source: Path) -> None:
+    """Replace the zarr.json of an image group, once everything that it names is there. Consolidated again if
+    ``source``, the group that it was made from, was. Raises ``ShardFormatError``, ``StorageError``."""
+    if told_metadata(read_metadata(source)) is not None:
+        group = encode(consolidated(json.loads(group), read_nodes(folder)))
+    replace_file(folder / "zarr.json", group)
+
+
+def check_parents(root: Path) -> None:
+    """Raises ``ShardFormatError`` when a group above the image has consolidated metadata, which a change of
+    the image's own would make wrong."""
+    for folder in root.parents:
+        if not (folder / "zarr.json").is_file():
+            return
+        if told_metadata(read_metadata(folder)) is not None:
+            raise ShardFormatError(
+                f"{folder} has consolidated metadata, which tell of {root.name} as it is now",
+                hint="Delete consolidated_metadata from its zarr.json, and consolidate it again "
+                "(zarr.consolidate_metadata) afterwards",
+            )

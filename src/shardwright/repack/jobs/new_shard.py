@@ -1,55 +1,126 @@
-"""A shard that did not exist before: its chunks one behind the other in a working file, the index where the
-array wants it, and the name at the end.
+"""A shard that did not exist before, made region by region in bounded memory.
 
-    append ... ──▶ index ──▶ sync ──▶ every chunk and the index read back from the disk, crc32c compared
-    ──▶ rename, never over an existing file
+    plan_regions: how much of the shard at once
+    make_shard:   for each region: fill_region ──▶ encode ──▶ NewShard.append
+    publish:      index ──▶ sync ──▶ every chunk and the index read back from the disk, crc32c compared
+                  ──▶ rename, never over an existing file
 
-A shard of which every chunk is absent gets no file, but a line in the array's record: it reads as fill value.
+A region is a box of whole chunks of the new shard. A source chunk that reaches past a region is decoded once
+for each region that it touches, so larger regions read less. In the working file the chunks follow each other
+as they come. A shard of which every chunk is absent gets no file, but a line in the array's record: it reads
+as fill value.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
-import secrets
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from shardwright.codecs.parameters import CHECKSUM_BYTES
 from shardwright.kernels.read import FILE_ENDED, read_ranges
 from shardwright.kernels.write import write_slots
-from shardwright.model.errors import OutputExistsError, ShardFormatError, StorageError
+from shardwright.model.errors import BudgetError, OutputExistsError, ShardFormatError, StorageError
 from shardwright.read.shard_file import ShardFile
+from shardwright.repack.runtime.work_folder import new_working_path
 from shardwright.shard.index import empty_index, encode_index
 from shardwright.shard.shard_sums import ShardSums, shard_sum
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
+    create_file,
     make_directories,
     raise_errno,
     rename_without_replacing,
     storage_errors,
     sync_directory,
+    sync_uncached,
+    write_all,
 )
 from shardwright.storage.working_file import PIECE_BYTES
+
+from .chunk_encoder import ChunkEncoder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
     from types import TracebackType
 
-    import numpy.typing as npt
-
     from shardwright.read.store import StoredArray
     from shardwright.repack.runtime.throttle import Throttle
 
     from .chunk_encoder import EncodedChunks
 
-WORKING_SUFFIX = ".packed"
+
+DEFAULT_MEMORY_BYTES = 512 << 20
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RegionPlan:
+    """``shape``: of one region, in elements of the new array. ``read_factor``: how often a source element is
+    decoded, on average, at most. ``peak_bytes``: the most that one task holds in arrays, beside the
+    interpreter and its libraries."""
+
+    shape: Shape
+    peak_bytes: int
+    read_factor: float
+
+
+def plan_regions(
+    chunk: Shape,
+    shard_chunks: Shape,
+    source_chunk: tuple[float, ...],
+    peak_bytes: Callable[[Shape], int],
+    limit_bytes: int,
+) -> RegionPlan:
+    """The largest regions from which reading profits. ``source_chunk``: shape of a source chunk, in elements
+    of the new array. ``peak_bytes``: the cost of a region of a given shape, which grows with it. Raises
+    ``BudgetError`` when not even one chunk fits ``limit_bytes``."""
+    counts = [1] * len(chunk)
+
+    def shape_of(counts: list[int]) -> Shape:
+        return tuple(n * c for n, c in zip(counts, chunk, strict=True))
+
+    least = peak_bytes(shape_of(counts))
+    if least > limit_bytes:
+        raise BudgetError(
+            "one chunk of the new array does not fit the memory of one worker",
+            expected=f"{least} bytes or more",
+            got=limit_bytes,
+        )
+    while True:
+        factors = [_read_factor(n * c, s) for n, c, s in zip(counts, chunk, source_chunk, strict=True)]
+        best, gain = counts, 1.0
+        for axis, (count, most) in enumerate(zip(counts, shard_chunks, strict=True)):
+            for longer in {min(2 * count, most), most} - {count}:
+                grown = [*counts[:axis], longer, *counts[axis + 1 :]]
+                saved = factors[axis] / _read_factor(longer * chunk[axis], source_chunk[axis])
+                if saved > gain and peak_bytes(shape_of(grown)) <= limit_bytes:
+                    best, gain = grown, saved
+        if best is counts:
+            return RegionPlan(shape_of(counts), peak_bytes(shape_of(counts)), math.prod(factors))
+        counts = best
+
+
+def _read_factor(length: int, source: float) -> float:
+    """Source elements that are decoded for each element of a region of this length, at most."""
+    if length % source == 0:
+        return 1.0
+    touched = source if source % length == 0 else (math.ceil((length - 1) / source) + 1) * source
+    return touched / length
 
 
 class NewShard:
-    """Owns the working file until ``publish``. A context manager: leaving it earlier deletes the file."""
+    """A shard that is being written. Owns its working file until ``publish``. A context manager: leaving it
+    earlier deletes the file."""
 
     def __init__(
         self, array: StoredArray, coordinates: tuple[int, ...], work_folder: Path, throttle: Throttle
@@ -57,10 +128,7 @@ class NewShard:
         """``work_folder``: on the array's filesystem. Nothing is made yet."""
         self.array = array
         self.target = array.path / array.shard_key(coordinates)
-        self._path = (
-            work_folder
-            / f"{array.shard_key(coordinates).replace('/', '.')}.{secrets.token_hex(8)}{WORKING_SUFFIX}"
-        )
+        self._path = new_working_path(work_folder, array.shard_key(coordinates))
         self._throttle = throttle
         self._entries = empty_index(array.chunks_per_shard)
         self._crcs = np.zeros(array.chunks_per_shard, np.uint32)
@@ -70,8 +138,8 @@ class NewShard:
 
     @staticmethod
     def peak_bytes(array: StoredArray) -> int:
-        """What it holds: index, checksums and order, once more while it is encoded and checked, and one chunk
-        that is read back."""
+        """The memory that it holds: index, checksums and order, twice while they are encoded and checked, and
+        one chunk that is read back."""
         return 8 * array.index_bytes + array.codecs.max_encoded_bytes(array.chunk_bytes)
 
     @property
@@ -79,7 +147,7 @@ class NewShard:
         return len(self._order)
 
     def append(self, chunks: EncodedChunks) -> None:
-        """Raises ``StorageError``, ``StorageFullError``."""
+        """Write chunks behind those that are there. Raises ``StorageError``, ``StorageFullError``."""
         live = chunks.nbytes > 0
         nbytes, numbers = chunks.nbytes[live], chunks.numbers[live]
         if not nbytes.size:
@@ -90,9 +158,7 @@ class NewShard:
         with storage_errors("write", self._path):
             if self._descriptor < 0:
                 reach("compact.before_create")
-                self._descriptor = os.open(
-                    self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644
-                )
+                self._descriptor = create_file(self._path)
             reach("compact.before_write")
             raise_errno(
                 write_slots(
@@ -110,7 +176,8 @@ class NewShard:
         self._position += total
 
     def publish(self) -> int:
-        """Index, sync, check, rename; durable when it returns. Bytes of the file, 0 when there is none.
+        """Complete the shard and give it its name, durably. Returns the bytes of the file, 0 when there is
+        none.
 
         Raises ``StorageError``, ``ShardFormatError`` when what the disk gives back is not what was written,
         ``OutputExistsError``.
@@ -123,10 +190,9 @@ class NewShard:
         at_start = self.array.index_location == "start"
         with storage_errors("write", self._path):
             reach("compact.before_index")
-            _write_all(self._descriptor, index, 0 if at_start else self._position)
+            write_all(self._descriptor, 0 if at_start else self._position, index)
             reach("compact.before_sync")
-            os.fsync(self._descriptor)
-            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            sync_uncached(self._descriptor)
             nbytes = os.fstat(self._descriptor).st_size
         self._check()
         make_directories(self.target.parent)
@@ -141,7 +207,7 @@ class NewShard:
         return nbytes
 
     def _check(self) -> None:
-        """What lies on the disk now is what the encoder's checksums say."""
+        """Compare what the disk gives back with the encoder's checksums."""
         inner = CHECKSUM_BYTES if self.array.codecs.checksum else 0
         with ShardFile(self.array, self._path) as file:
             if file.read_index().tobytes() != self._entries.tobytes():
@@ -189,14 +255,9 @@ class NewShard:
                 self._path.unlink()
 
 
-def finished(array: StoredArray, coordinates: tuple[int, ...]) -> bool:
-    """Whether an earlier run made this shard: only complete ones ever have their name."""
+def is_made(array: StoredArray, coordinates: tuple[int, ...]) -> bool:
+    """Whether an earlier run made this shard: only complete ones have their name."""
     return (array.path / array.shard_key(coordinates)).is_file()
-
-
-def already_there(error: OutputExistsError, shard: NewShard) -> bool:
-    """Another worker was given the same task again and was first: its shard holds the same values."""
-    return error.got == str(shard.target)
 
 
 def _pieces(nbytes: npt.NDArray[np.int64]) -> Iterator[slice]:
@@ -209,8 +270,48 @@ def _pieces(nbytes: npt.NDArray[np.int64]) -> Iterator[slice]:
         begin = stop
 
 
-def _write_all(descriptor: int, data: bytes, offset: int) -> None:
-    view = memoryview(data)
-    while view:
-        count = os.pwrite(descriptor, view, offset)
-        view, offset = view[count:], offset + count
+# Fills an array with the values of the region that begins at these coordinates of the new array.
+FillRegion = Callable[[tuple[int, ...], npt.NDArray[Any]], None]
+
+
+def make_shard(
+    array: StoredArray,
+    shard: tuple[int, ...],
+    plan: RegionPlan,
+    fill_region: FillRegion,
+    work_folder: Path,
+    throttle: Throttle,
+) -> dict[str, Any]:
+    """Make a shard unless it is there. Returns the result of the task, without the bytes that were read."""
+    result = {"ok": True, "peak_bytes": plan.peak_bytes, "chunks": 0, "file_bytes": 0, "bytes_written": 0}
+    if is_made(array, shard):
+        return {**result, "skipped": True}
+    low = tuple(i * s for i, s in zip(shard, array.shard_shape, strict=True))
+    high = tuple(min(a + s, n) for a, s, n in zip(low, array.shard_shape, array.shape, strict=True))
+    extent = tuple(min(r, b - a) for r, a, b in zip(plan.shape, low, high, strict=True))
+    # one for all regions: fresh memory is expensive
+    memory = np.empty(np.prod(extent, dtype=np.int64), array.dtype)
+    encoder = ChunkEncoder(array)
+    try:
+        with NewShard(array, shard, work_folder, throttle) as new:
+            for start in itertools.product(
+                *(range(a, b, r) for a, b, r in zip(low, high, plan.shape, strict=True))
+            ):
+                shape = tuple(min(r, b - a) for r, a, b in zip(plan.shape, start, high, strict=True))
+                values = memory[: np.prod(shape, dtype=np.int64)].reshape(shape)
+                fill_region(start, values)
+                first_chunk = tuple(
+                    (a - b) // c for a, b, c in zip(start, low, array.chunk_shape, strict=True)
+                )
+                for chunks in encoder.encode(values, first_chunk):
+                    new.append(chunks)
+            try:
+                nbytes = new.publish()
+            except OutputExistsError as error:
+                if error.got != str(new.target):
+                    raise
+                # another worker was given the same task again and was first: its shard holds the same values
+                return {**result, "skipped": True}
+            return {**result, "chunks": new.chunks, "file_bytes": nbytes, "bytes_written": nbytes}
+    finally:
+        encoder.close()

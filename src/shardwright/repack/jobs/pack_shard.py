@@ -1,12 +1,15 @@
-"""One shard packed in place: its chunks copied (or recoded) to a working file, read back from the disk and
-compared, put in the old file's place.
+"""One shard packed in place: its chunks are copied (or recoded) to a working file, which is read back from
+the disk, compared, and takes the old file's place.
 
     source ──▶ working file ──▶ sync ──▶ read back ──▶ record held: source untouched? rename
     ──▶ directory sync
 
-Until the rename the shard is what it was, and whatever fails leaves it so and no working file behind. What is
-compared is the crc32c of every chunk: of the bytes as they came from the source, and of those that the disk
-gives back.
+Until the rename the old shard stays, and any failure leaves it so, without a working file. Compared is the
+crc32c of every chunk: of the bytes as they came from the source, and of those that the disk gives back.
+
+The array's record of its shards (``shard.shard_sums``) gets the sum of a shard with other chunks before the
+shard has them. Packing alone changes no chunk, and so no sum. An array without a record gets none: its shards
+are older than records.
 """
 
 from __future__ import annotations
@@ -16,23 +19,25 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import crc32c
 import numpy as np
 
+from shardwright.codecs.parameters import CHECKSUM_BYTES
 from shardwright.kernels.read import checksum_ranges
 from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.read.shard_file import ShardFile
 from shardwright.read.store import parse_array
 from shardwright.repack.runtime.work_folder import file_of_shard, working_path
 from shardwright.repack.source_shard import PackedBytes, SourceShard, parts_between
 from shardwright.repack.unknown_bytes import unknown_bytes
 from shardwright.shard.group_files import WORKSPACE
-from shardwright.shard.index import encode_index
-from shardwright.shard.shard_sums import ShardSums
+from shardwright.shard.index import EMPTY, encode_index
+from shardwright.shard.shard_sums import ShardSums, shard_sum
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import storage_errors, sync_directory
 from shardwright.storage.working_file import PIECE_BYTES, WorkingFile, WriteBehind
 
 from .recode import AS_CONFIGURED, denser_codec, recode_chunks
-from .record_sums import record_dropped, record_recoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,17 +49,19 @@ if TYPE_CHECKING:
     from shardwright.repack.runtime.throttle import Throttle
 
     UInt32s = npt.NDArray[np.uint32]
+    from shardwright.repack.pack_plan import Int64s
 
 
 def pack_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
-    """``task``: array (its folder), shard (coordinates), order, recompress (None, or see
-    ``recode.denser_codec``), trim (drop chunks outside the array's shape), threads (that recode, default 1).
+    """Do the task {kind: "pack", array, shard, order, recompress, trim, threads}. ``array``: its folder;
+    ``shard``: coordinates; ``recompress``: None, or see ``recode.denser_codec``; ``trim``: drop chunks
+    outside the array's shape; ``threads``: that recode, default 1.
 
-    The result has bytes_read and bytes_written (what came from the source and went into the new file; reading
-    back is not counted), gain_bytes (what the file got shorter), chunks, chunks_recoded, skipped (the shard
-    was packed in that order already) and dropped (trimmed to nothing, and deleted). Raises
-    ``ShardFormatError`` for a shard that cannot be packed, or has ``unknown_bytes``; ``ConfigError``,
-    ``StorageError`` when it could not be done or does not read back.
+    The result has bytes_read and bytes_written (from the source and to the new file; reading back is not
+    counted), gain_bytes (by which the file got shorter), chunks, chunks_recoded, skipped (the shard was
+    packed in that order already) and dropped (trimmed to nothing, and deleted). Raises ``ShardFormatError``
+    for a shard that cannot be packed, or has ``unknown_bytes``; ``ConfigError``; ``StorageError`` also when
+    the new file does not read back.
     """
     begin_s = time.monotonic()
     array, shard = parse_array(Path(task["array"])), tuple(task["shard"])
@@ -95,8 +102,8 @@ def pack_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
 
 
 def _drop(source: SourceShard) -> dict[str, Any]:
-    """Delete a shard of which no chunk lies in the array's shape: nobody reads it. A link goes before the
-    file that it leads to."""
+    """Delete a shard of which no chunk lies in the array's shape. A link is deleted before the file that it
+    leads to."""
     file = file_of_shard(source.array, source.key)
     record_dropped(source)
     paths = dict.fromkeys((source.path, file))
@@ -127,8 +134,7 @@ def _pack(
     *,
     degraded_only: bool,
 ) -> tuple[PackPlan, int]:
-    """Make the new file and let it take the old one's place; returns its plan and how many chunks were
-    recoded.
+    """Make the new file and put it in the old one's place. Returns its plan and how many chunks were recoded.
 
     A shard that was packed already and of which no chunk got smaller stays.
     """
@@ -155,7 +161,7 @@ def _pack(
 
 
 def copy_chunks(chunks: PackedBytes, working: WorkingFile, plan: PackPlan, throttle: Throttle) -> UInt32s:
-    """Without decoding; returns the crc32c of each chunk as it came from the source. Raises
+    """Copy chunks without decoding. Returns the crc32c of each as it came from the source. Raises
     ``ShardFormatError`` for a bad one, ``StorageError``."""
     with WriteBehind(working, plan.data_start) as out:
         while chunks.left_bytes:
@@ -166,13 +172,13 @@ def copy_chunks(chunks: PackedBytes, working: WorkingFile, plan: PackPlan, throt
 
 
 def finish_copy(working: WorkingFile, plan: PackPlan) -> None:
-    """The index behind or before the chunks, and all of it durable. Raises ``StorageError``."""
+    """Write the index behind or before the chunks, and make all of it durable. Raises ``StorageError``."""
     working.write(plan.index_offset, encode_index(plan.entries()))
     working.finish(plan.file_bytes)
 
 
 def check_copy(working: WorkingFile, plan: PackPlan, crcs: UInt32s, throttle: Throttle) -> None:
-    """Hold what the disk gives back against what was written. Raises ``StorageError`` naming the first chunk
+    """Compare what the disk gives back with what was written. Raises ``StorageError`` naming the first chunk
     that differs, or the index."""
     starts = plan.target_offset
     ends = starts + plan.nbytes
@@ -221,10 +227,8 @@ def _check_untouched(source: SourceShard, plan: PackPlan, crcs: UInt32s) -> None
 
 @contextmanager
 def _held(source: SourceShard) -> Iterator[None]:
-    """The right to replace or delete the shard, which is still the one that was read: its acquisition may
-    have gone on, and sealed it again.
-
-    Raises ``StorageError``.
+    """Hold the array's record while the shard is replaced or deleted. Raises ``StorageError`` when it is not
+    the one that was read: its acquisition may have gone on, and sealed it again.
     """
     array = source.array.path
     with ShardSums(array).held(create=(array.parent / WORKSPACE).exists()):
@@ -236,3 +240,80 @@ def _held(source: SourceShard) -> Iterator[None]:
 def _changed(source: SourceShard, what: str | None = None) -> StorageError:
     hint = "The shard is left as it is. Compact a store only when nothing else writes to it"
     return StorageError(f"{source.path} was changed while it was packed", got=what, hint=hint)
+
+
+def record_recoded(
+    source: SourceShard,
+    before: PackPlan,
+    crcs_before: UInt32s,
+    copy: Path,
+    after: PackPlan,
+    crcs_after: UInt32s,
+) -> None:
+    """Record that ``copy`` is to take the place of ``source``. ``crcs``: of each chunk of the plan as it lies
+    in its file.
+
+    Raises ``ShardFormatError`` for a source that is not the recorded shard, ``StorageError``.
+    """
+    record = ShardSums(source.array.path)
+    known = record.of(source.key)
+    if not known:
+        return
+    if len(before.chunks) == source.live_chunks:
+        found = shard_sum(
+            before.chunks, before.nbytes, _data_crcs(source, before.source_offset, before.nbytes, crcs_before)
+        )
+    else:
+        found = _sum_of(source)
+    _check_known(source, record, found, known)
+    with ShardFile(source.array, copy) as file:
+        record.append(
+            {
+                source.key: shard_sum(
+                    after.chunks,
+                    after.nbytes,
+                    _data_crcs(file, after.target_offset, after.nbytes, crcs_after),
+                )
+            }
+        )
+
+
+def record_dropped(source: SourceShard) -> None:
+    """Record that ``source`` is to be deleted. Raises as ``record_recoded`` does."""
+    record = ShardSums(source.array.path)
+    known = record.of(source.key)
+    if known:
+        _check_known(source, record, _sum_of(source), known)
+        record.append({source.key: None})
+
+
+def _check_known(source: SourceShard, record: ShardSums, found: int, known: set[int | None]) -> None:
+    if found not in known:
+        raise ShardFormatError(
+            f"{source.path} is not the shard that {record.path} has on record: it was altered, or is "
+            f"another one",
+            hint="It is left as it is. If you have changed the store yourself, delete that record, and run "
+            "this again",
+        )
+
+
+def _data_crcs(file: ShardFile, offsets: Int64s, nbytes: Int64s, crcs: UInt32s) -> UInt32s:
+    """The crc32c of each chunk without its inner crc32c. If there is one, it is that number."""
+    if not file.array.codecs.checksum:
+        return crcs
+    found = np.zeros(len(offsets), "<u4")
+    for i, end in enumerate((offsets + nbytes).tolist()):
+        file.read_into(end - CHECKSUM_BYTES, found[i : i + 1].view(np.uint8).data)
+    return found
+
+
+def _sum_of(source: SourceShard) -> int:
+    """The sum of the shard as it is, all chunks read."""
+    inner = CHECKSUM_BYTES if source.array.codecs.checksum else 0
+    numbers = np.flatnonzero(source.entries["offset"] != EMPTY)
+    crcs = np.zeros(len(numbers), np.uint32)
+    for i, entry in enumerate(source.entries[numbers]):
+        chunk = bytearray(max(0, int(entry["nbytes"]) - inner))
+        source.read_into(int(entry["offset"]), memoryview(chunk))
+        crcs[i] = crc32c.crc32c(chunk)
+    return shard_sum(numbers, source.entries["nbytes"][numbers], crcs)

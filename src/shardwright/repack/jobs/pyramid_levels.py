@@ -1,22 +1,26 @@
-"""Pyramid levels added to a store, restartable at any moment.
+"""Levels of lower resolution added to a store, each with half the elements of the one below along some axes.
+May be interrupted at any point.
 
-STORE/0/.compact/lock              held for the whole job, so that nobody repacks the image meanwhile
-STORE/0/.compact/levels/job.json   what is being made of which shards; a run that finds something else there
-                                   begins anew
-STORE/0/.compact/levels/1 ... n    levels in the making, where no reader looks for an array
-STORE/0/.compact/levels/work       working files of shards
-STORE/1 ... n                      complete levels, renamed to there one by one
-STORE/zarr.json                    names them all at the very end, replaced atomically
+    STORE/0/.compact/lock     held for the whole job, so that no other job changes the image
+    STORE/0/.compact/levels   the job's folder (job_folder.py), with the levels 1 ... n that are being made
+    STORE/1 ... n             complete levels, renamed to there one by one
+    STORE/zarr.json           names them all at the very end, replaced atomically
+
+``add_levels`` is the job, ``downsample_shard`` the task for one shard of a level: region by region, in
+bounded memory.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import shutil
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from shardwright.array.consolidated import told_metadata
 from shardwright.array.levels import (
@@ -29,48 +33,45 @@ from shardwright.array.levels import (
 )
 from shardwright.array.metadata import CREATOR_ATTRIBUTE
 from shardwright.codecs.parameters import codec_of
-from shardwright.kernels.downsample import halved
+from shardwright.kernels.downsample import downsample, halved, work_bytes
 from shardwright.model.errors import OutputExistsError, ShardFormatError, SpecError
 from shardwright.read.store import open_store, parse_array, read_metadata
+from shardwright.repack.runtime.job_folder import JobFolder
 from shardwright.repack.runtime.pause import pause_files
-from shardwright.repack.runtime.work_folder import WorkFolder
-from shardwright.storage.failpoints import reach
-from shardwright.storage.files import (
-    make_directories,
-    publish_folder,
-    read_regular,
-    replace_file,
-    storage_errors,
-)
+from shardwright.repack.runtime.report import BuildReport, no_progress
+from shardwright.repack.runtime.throttle import Throttle
+from shardwright.repack.runtime.work_folder import WorkFolder, remove
+from shardwright.storage.files import publish_folder, read_regular, storage_errors
 
+from .chunk_encoder import ChunkEncoder
 from .new_arrays import (
-    BuildReport,
-    Meter,
     NewArray,
+    check_parents,
     check_room,
     check_unchanged,
     fingerprint,
-    make_array,
+    make_arrays,
+    publish_group,
     stored_bytes,
 )
-from .publish_group import check_parents, publish_group
-from .region_plan import DEFAULT_MEMORY_BYTES
+from .new_shard import DEFAULT_MEMORY_BYTES, NewShard, RegionPlan, make_shard, plan_regions
+from .region_reader import RegionReader
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from shardwright.read.store import Store, StoredArray
+    from shardwright.repack.runtime.report import OnProgress
 
-    from .new_arrays import Progress, RunTasks
+    from .new_arrays import RunTasks
 
-_JOB = "job.json"
+Factors = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class PyramidOptions:
-    """``levels``: how many there shall be above the image. ``axes``: those to halve; of one element long they
-    are left as they are."""
+    """``levels``: how many levels the store has above the image in the end. ``axes``: those to halve; an axis
+    of one element stays. ``memory_bytes``: of one worker."""
 
     levels: int
     method: Method = "mean"
@@ -79,33 +80,30 @@ class PyramidOptions:
 
 
 @dataclass(frozen=True)
-class Level:
-    """One level to be made from the array in ``source``; its ``dataset`` entry and zarr.json."""
+class PyramidLevel:
+    """A level to be made from the level ``source``. ``factors``: along each axis. ``dataset``: its entry in
+    the image's metadata; ``document``: its zarr.json."""
 
     name: str
     source: str
-    factors: tuple[int, ...]
+    factors: Factors
     shape: tuple[int, ...]
     dataset: dict[str, Any]
     document: bytes
 
-    def new_array(
-        self, folder: Path, source: Path, work: Path, options: PyramidOptions, throttle: dict[str, Any]
-    ) -> NewArray:
+    def new_array(self, folder: Path, source: Path, options: PyramidOptions) -> NewArray:
+        """``folder``: where it is made; ``source``: where the level below is then."""
         task = {
             "kind": "downsample",
-            "source": str(source),
-            "work": str(work),
             "memory_bytes": options.memory_bytes,
-            "throttle": throttle,
+            "factors": list(self.factors),
+            "method": options.method,
         }
-        return NewArray(
-            folder, self.document, {**task, "factors": list(self.factors), "method": options.method}
-        )
+        return NewArray(folder, source, self.document, task)
 
 
 def readable_image(path: Path) -> Store:
-    """The store at ``path``, whole and at rest. Raises ``ShardFormatError``."""
+    """The store at ``path``, which must be finished and sound. Raises ``ShardFormatError``."""
     store = open_store(path)
     if store.work_in_progress:
         raise ShardFormatError(
@@ -113,7 +111,7 @@ def readable_image(path: Path) -> Store:
             hint="Wait for its end, or bring it back with `shardwright recover`",
         )
     multiscale_of(store.group)
-    told_metadata(read_metadata(store.root))  # raises for what could not be written anew
+    told_metadata(read_metadata(store.root))  # raises for metadata that could not be written again
     store.check_references()
     return store
 
@@ -124,9 +122,9 @@ def plan_levels(
     shape: tuple[int, ...],
     axes: Sequence[str],
     options: PyramidOptions,
-) -> list[Level]:
-    """The levels to be made above the last of ``datasets``, whose zarr.json is ``document``. Raises
-    ``SpecError``."""
+) -> list[PyramidLevel]:
+    """The levels to be made above the last of ``datasets``, an array of ``shape`` whose zarr.json is
+    ``document``. Raises ``SpecError``."""
     unknown = [axis for axis in options.axes if axis not in axes]
     if unknown or not options.axes:
         raise SpecError(
@@ -134,9 +132,9 @@ def plan_levels(
             expected=f"some of {', '.join(axes)}",
             got=", ".join(options.axes) or "none",
         )
-    levels: list[Level] = []
-    below = datasets[-1]
     codec_of(document["codecs"][0]["configuration"]["codecs"])  # raises for what cannot be written
+    levels: list[PyramidLevel] = []
+    below = datasets[-1]
     for number in range(len(datasets), options.levels + 1):
         factors = tuple(
             2 if axis in options.axes and n > 1 else 1 for axis, n in zip(axes, shape, strict=True)
@@ -147,30 +145,35 @@ def plan_levels(
                 expected=f"at most {number - 1}",
                 got=options.levels,
             )
-        shape = halved(shape, factors)
-        sharding = document["codecs"][0]["configuration"]
-        chunk = tuple(map(min, sharding["chunk_shape"], shape))
-        counts = [
-            s // c
-            for s, c in zip(
-                document["chunk_grid"]["configuration"]["chunk_shape"], sharding["chunk_shape"], strict=True
-            )
-        ]
-        shard = fitting_shards(shape, chunk, tuple(c * n for c, n in zip(chunk, counts, strict=True)))
-        name = str(number)
-        made = {"level": number, "of": below["path"], "method": options.method, "axes": list(options.axes)}
-        text = derived_array(
-            document,
-            shape=shape,
-            shard_shape=shard,
-            chunk_shape=chunk,
-            chunk_codecs=sharding["codecs"],
-            made=made,
-        )
-        dataset = level_dataset(below, name, factors, centred=options.method != "nearest")
-        levels.append(Level(name, below["path"], factors, shape, dataset, text))
-        below, document = dataset, json.loads(text)
+        level = _level_above(number, below, document, halved(shape, factors), factors, options)
+        levels.append(level)
+        below, document, shape = level.dataset, json.loads(level.document), level.shape
     return levels
+
+
+def _level_above(
+    number: int,
+    below: dict[str, Any],
+    document: dict[str, Any],
+    shape: tuple[int, ...],
+    factors: Factors,
+    options: PyramidOptions,
+) -> PyramidLevel:
+    """Level ``number``, with chunks and shards as those of the level ``below`` as far as its shape allows."""
+    sharding = document["codecs"][0]["configuration"]
+    below_shard = document["chunk_grid"]["configuration"]["chunk_shape"]
+    counts = [s // c for s, c in zip(below_shard, sharding["chunk_shape"], strict=True)]
+    chunk = tuple(map(min, sharding["chunk_shape"], shape))
+    text = derived_array(
+        document,
+        shape=shape,
+        shard_shape=fitting_shards(shape, chunk, tuple(c * n for c, n in zip(chunk, counts, strict=True))),
+        chunk_shape=chunk,
+        chunk_codecs=sharding["codecs"],
+        made={"level": number, "of": below["path"], "method": options.method, "axes": list(options.axes)},
+    )
+    dataset = level_dataset(below, str(number), factors, centred=options.method != "nearest")
+    return PyramidLevel(str(number), below["path"], factors, shape, dataset, text)
 
 
 def add_levels(
@@ -178,11 +181,11 @@ def add_levels(
     options: PyramidOptions,
     run: RunTasks,
     *,
-    throttle: dict[str, Any] | None = None,
-    on_progress: Progress | None = None,
+    throttle: Throttle | None = None,
+    on_progress: OnProgress = no_progress,
 ) -> BuildReport:
     """Make levels up to ``options.levels`` and name them in the store's metadata. Levels that are there
-    already are kept, and said to be.
+    already stay, and are in the report. ``on_progress`` gets decoded bytes.
 
     Raises ``ShardFormatError``, ``SpecError``, ``OutputExistsError``, ``LockedError``, ``StorageError``
     (``StorageFullError`` before it begins).
@@ -190,39 +193,33 @@ def add_levels(
     begin_s = time.monotonic()
     image = readable_image(path)
     with WorkFolder.take(image.arrays[0].path) as work:
-        store = readable_image(path)  # as it is now that nobody else changes it
+        store = readable_image(path)  # as it is now that no other job changes it
         report = BuildReport(str(store.root), already=[array.path.name for array in store.arrays[1:]])
-        _same_kind(store, options)
+        _check_same_kind(store, options)
         check_parents(store.root)
-        group = read_metadata(store.root)
-        multiscale = multiscale_of(store.group)
-        last = store.arrays[-1]
+        group, multiscale, last = read_metadata(store.root), multiscale_of(store.group), store.arrays[-1]
         axes = [axis["name"] for axis in multiscale["axes"]]
         levels = plan_levels(read_metadata(last.path), multiscale["datasets"], last.shape, axes, options)
-        if levels:
-            job = _PyramidJob(
-                store,
-                work.path / "levels",
-                levels,
-                options,
-                {"pause_files": pause_files(work.array_folder), **(throttle or {})},
-            )
-            if job.make(run, report, on_progress):
-                job.publish(
-                    group_document(
-                        group, [*multiscale["datasets"], *(level.dataset for level in levels)], options.method
-                    )
-                )
-                report.made = [level.name for level in levels]
-        else:
-            _remove(work.path / "levels")  # of a job that was killed after it had named them
+        new = _NewLevels(store, JobFolder(work.path / "levels"), levels)
+        if not levels:
+            new.clear()  # a job that was killed after it had named its levels left its folder
+        elif new.make(
+            options,
+            throttle or Throttle(pause_files=tuple(pause_files(work.array_folder))),
+            run,
+            report,
+            on_progress,
+        ):
+            datasets = [*multiscale["datasets"], *(level.dataset for level in levels)]
+            new.publish(group_document(group, datasets, options.method))
+            report.made = [level.name for level in levels]
     report.seconds = time.monotonic() - begin_s
     return report
 
 
-def _same_kind(store: Store, options: PyramidOptions) -> None:
-    """Levels that we made before and those that are asked for are of one kind: a multiscale names one
-    method."""
+def _check_same_kind(store: Store, options: PyramidOptions) -> None:
+    """Raises ``SpecError`` when levels that were made before are of another method or other axes: a
+    multiscale names one method."""
     for array in store.arrays[1:]:
         made = read_metadata(array.path).get("attributes", {}).get(CREATOR_ATTRIBUTE)
         wanted = {"method": options.method, "axes": list(options.axes)}
@@ -233,107 +230,128 @@ def _same_kind(store: Store, options: PyramidOptions) -> None:
             )
 
 
-class _PyramidJob:
-    def __init__(
-        self,
-        store: Store,
-        folder: Path,
-        levels: list[Level],
-        options: PyramidOptions,
-        throttle: dict[str, Any],
-    ) -> None:
+class _NewLevels:
+    """The levels of one job, in its folder or already in the store. The job holds the image's lock."""
+
+    def __init__(self, store: Store, folder: JobFolder, levels: list[PyramidLevel]) -> None:
         self._store = store
         self._folder = folder
         self._levels = levels
-        self._options = options
-        self._throttle = throttle
-        self._source = fingerprint(store.arrays[-1])
 
-    def make(self, run: RunTasks, report: BuildReport, on_progress: Progress | None) -> bool:
-        """Every level, the lower first. False when one could not be made whole: what is there of it stays,
-        for the next run."""
-        self._begin()
-        itemsize = self._store.arrays[0].dtype.itemsize
-        meter = Meter(sum(math.prod(level.shape) * itemsize for level in self._levels), on_progress)
-        for level in self._levels:
-            if self._is_published(level):
-                meter.add(math.prod(level.shape) * itemsize)
-                continue
-            new = level.new_array(
-                self._folder / level.name,
-                self._where(level.source),
-                self._folder / "work",
-                self._options,
-                self._throttle,
-            )
-            if not make_array(new, run, report, meter):
-                return False
-        check_unchanged(self._store.arrays[-1].path, same=fingerprint(self._store.arrays[-1]) == self._source)
+    def make(
+        self,
+        options: PyramidOptions,
+        throttle: Throttle,
+        run: RunTasks,
+        report: BuildReport,
+        on_progress: OnProgress,
+    ) -> bool:
+        """Every level, the lower first. False when one could not be made whole: its shards wait for the next
+        run."""
+        below = self._store.arrays[-1]
+        source = fingerprint(below)
+        documents = [[level.name, json.loads(level.document)] for level in self._levels]
+        found = self._folder.found()
+        self._check_free(same_source=found is not None and found.get("source") == source)
+        self._folder.begin({"source": source, "levels": documents}, lambda: self._check_room(below))
+        arrays = [
+            level.new_array(self._folder.path / level.name, self._where(level.source), options)
+            for level in self._levels
+            if not self._is_published(level)
+        ]
+        if not make_arrays(arrays, self._folder, throttle, run, report, on_progress):
+            return False
+        check_unchanged(below.path, same=fingerprint(below) == source)
         return True
 
-    def _begin(self) -> None:
-        """Go on with what a run that asked for the same left, or begin anew."""
-        image = self._store.arrays[0]
-        asked = {
-            "source": self._source,
-            "levels": [[level.name, json.loads(level.document)] for level in self._levels],
-        }
-        job = self._folder / _JOB
-        with storage_errors("look at", job):
-            found = json.loads(read_regular(job)) if job.exists() else {}
-        self._check_free(same_source=isinstance(found, dict) and found.get("source") == self._source)
-        same = found == asked
-        make_directories(self._folder)
-        for stale in [self._folder / "work"] if same else sorted(self._folder.iterdir()):
-            if stale != job:  # replaced below: it tells what published levels were made of
-                _remove(stale)
-        make_directories(self._folder / "work")
-        if not same:
-            check_room(image.path, self._expected_bytes(self._store.arrays[-1]))
-            replace_file(job, json.dumps(asked).encode())
-
     def _check_free(self, *, same_source: bool) -> None:
-        """Only levels that a run which was stopped published of this very source may be there already."""
+        """Raises ``OutputExistsError`` unless every level is new, or was published by an interrupted run that
+        made it of this source."""
         for level in self._levels:
             path = self._store.root / level.name
             if path.exists() and not (same_source and self._is_published(level)):
                 raise OutputExistsError(
                     "there is something else where a level should go",
                     got=path,
-                    hint="The metadata does not name it: delete it if it is nobody's",
+                    hint="The metadata does not name it: delete it if you do not need it",
                 )
 
-    def _expected_bytes(self, below: StoredArray) -> int:
-        """As dense as the level below."""
+    def _check_room(self, below: StoredArray) -> None:
+        """For levels that are as dense as the one below."""
         density = stored_bytes(below) / max(1, math.prod(below.shape))
-        return int(sum(math.prod(level.shape) for level in self._levels) * density)
+        elements = sum(math.prod(level.shape) for level in self._levels)
+        check_room(self._store.arrays[0].path, int(elements * density))
 
-    def _is_published(self, level: Level) -> bool:
-        """Whether a run that was stopped while it published got so far: only complete levels ever have their
-        name."""
+    def _is_published(self, level: PyramidLevel) -> bool:
+        """Whether an interrupted run has given the level its name, which only complete levels have."""
         document = self._store.root / level.name / "zarr.json"
         with storage_errors("look at", document):
             return document.is_file() and read_regular(document) == level.document
 
     def _where(self, name: str) -> Path:
         published = self._store.root / name
-        return published if (published / "zarr.json").is_file() else self._folder / name
+        return published if (published / "zarr.json").is_file() else self._folder.path / name
 
     def publish(self, group: bytes) -> None:
-        """Rename the levels, then name them: before that nothing refers to them."""
+        """Rename the levels, then name them in the metadata: before that no reader looks for them."""
         for level in self._levels:
             if not self._is_published(level):
-                parse_array(self._folder / level.name)
-                publish_folder(self._folder / level.name, self._store.root / level.name)
+                parse_array(self._folder.path / level.name)
+                publish_folder(self._folder.path / level.name, self._store.root / level.name)
         publish_group(self._store.root, group, source=self._store.root)
-        _remove(self._folder)
+        self.clear()
+
+    def clear(self) -> None:
+        """Delete the job's folder."""
+        remove(self._folder.path)
 
 
-def _remove(path: Path) -> None:
-    with storage_errors("delete", path):
-        if path.exists():
-            reach("compact.before_clear")
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
+def plan_level(
+    source: StoredArray, target: StoredArray, factors: Factors, method: Method, memory_bytes: int
+) -> RegionPlan:
+    """The regions in which each shard of the level ``target`` is made. Raises ``BudgetError``."""
+    fixed = RegionReader.peak_bytes(source) + ChunkEncoder.peak_bytes(target) + NewShard.peak_bytes(target)
+
+    def peak_bytes(shape: tuple[int, ...]) -> int:
+        inside = tuple(map(min, shape, target.shape))
+        below = tuple(min(n * f, m) for n, f, m in zip(inside, factors, source.shape, strict=True))
+        values = (math.prod(inside) + math.prod(below)) * target.dtype.itemsize
+        return fixed + values + work_bytes(below, factors, target.dtype, method)
+
+    reach = tuple(c / f for c, f in zip(source.chunk_shape, factors, strict=True))
+    return plan_regions(target.chunk_shape, target.shard_chunks, reach, peak_bytes, memory_bytes)
+
+
+def downsample_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
+    """Do the task {kind: "downsample", source, array, shard, work, memory_bytes, factors, method}.
+    ``source``, ``array``: folders of the level below and of the level itself; ``shard``: coordinates;
+    ``work``: the folder for the working file. The result adds chunks, file_bytes and peak_bytes."""
+    source, target = parse_array(Path(task["source"])), parse_array(Path(task["array"]))
+    factors, method = tuple(task["factors"]), task["method"]
+    if target.shape != halved(source.shape, factors) or source.dtype != target.dtype:
+        raise ShardFormatError(
+            "the level has another shape or dtype",
+            expected=(halved(source.shape, factors), source.dtype),
+            got=target.shape,
+        )
+    plan = plan_level(source, target, factors, method, int(task.get("memory_bytes") or DEFAULT_MEMORY_BYTES))
+    reader = RegionReader(source, throttle)
+    below = np.empty(0, source.dtype)
+
+    def fill_region(start: tuple[int, ...], values: npt.NDArray[Any]) -> None:
+        nonlocal below
+        first = tuple(i * f for i, f in zip(start, factors, strict=True))
+        shape = tuple(
+            min(n * f, m - i) for n, f, m, i in zip(values.shape, factors, source.shape, first, strict=True)
+        )
+        if below.size < math.prod(shape):
+            below = np.empty(math.prod(shape), source.dtype)
+        box = below[: math.prod(shape)].reshape(shape)
+        reader.read(first, box)
+        downsample(box, values, factors, method)
+
+    try:
+        made = make_shard(target, tuple(task["shard"]), plan, fill_region, Path(task["work"]), throttle)
+    finally:
+        reader.close()
+    return {**made, "bytes_read": reader.bytes_read}

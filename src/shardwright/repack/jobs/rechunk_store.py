@@ -1,74 +1,81 @@
-"""The image of one store written as a new store with other chunks, restartable at any moment.
+"""The image of one store written as a new store with other chunks. May be interrupted at any point.
 
-    PARENT/.NAME.rechunk/lock        held for the whole job
-    PARENT/.NAME.rechunk/job.json    what is being made of which shards; a run that finds something else there
-                                     begins anew
-    PARENT/.NAME.rechunk/work        working files of shards
-    PARENT/.NAME.rechunk/store       the new store; renamed to PARENT/NAME when it is complete: readers see
-                                     all of it or nothing
+    PARENT/.NAME.rechunk          the job's folder (job_folder.py)
+    PARENT/.NAME.rechunk/store    the new store; renamed to PARENT/NAME when it is complete, so that readers
+                                  see all of it or nothing
 
-What goes along: every level of the image (or level 0 and new levels made of it), all attributes, the frame
-table. Groups and arrays that the image's metadata does not name stay behind.
+The new store has every level of the image (or level 0 and new levels made of it), all attributes, and the
+frame table. Groups and arrays that the image's metadata do not name are left out.
+
+``plan_new_store`` and ``write_new_store`` are the job, ``rechunk_shard`` the task for one shard: the same
+values from whatever chunks of the old array touch it, region by region, in bounded memory.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import shutil
+import os
 import time
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import crc32c
 
 from shardwright.array.document import understood
 from shardwright.array.frame_table import TABLE_PATH
 from shardwright.array.levels import derived_array, fitting_shards, group_document, multiscale_of
 from shardwright.codecs.parameters import codec_of, inner_codecs
-from shardwright.model.errors import OutputExistsError, SpecError
+from shardwright.model.errors import OutputExistsError, ShardFormatError, SpecError, StorageError
 from shardwright.read.store import parse_array, read_metadata
-from shardwright.storage.failpoints import reach
+from shardwright.repack.runtime.job_folder import JobFolder
+from shardwright.repack.runtime.report import BuildReport, no_progress
+from shardwright.repack.runtime.throttle import Throttle
+from shardwright.repack.runtime.work_folder import remove
 from shardwright.storage.files import (
     make_directories,
+    open_regular,
     publish_folder,
-    read_regular,
-    replace_file,
+    read_range,
     storage_errors,
+    sync_directory,
+    write_new_file,
 )
-from shardwright.storage.lock import StoreLock
 
-from .copy_folder import copy_folder
+from .chunk_encoder import ChunkEncoder
 from .new_arrays import (
-    BuildReport,
-    Meter,
     NewArray,
     check_room,
     check_unchanged,
     fingerprint,
-    make_array,
+    make_arrays,
+    publish_group,
     stored_bytes,
 )
-from .publish_group import publish_group
-from .pyramid_levels import Level, PyramidOptions, plan_levels, readable_image
-from .rechunk_shard import plan_rechunk
-from .region_plan import DEFAULT_MEMORY_BYTES
+from .new_shard import DEFAULT_MEMORY_BYTES, NewShard, RegionPlan, make_shard, plan_regions
+from .pyramid_levels import PyramidLevel, PyramidOptions, plan_levels, readable_image
+from .region_reader import RegionReader
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from shardwright.array.spec import Blosc, Gzip, Zstd
     from shardwright.read.store import Store, StoredArray
+    from shardwright.repack.runtime.report import OnProgress
 
-    from .new_arrays import Progress, RunTasks
+    from .new_arrays import RunTasks
 
 KEEP_CODEC = "as it is"
+_PIECE_BYTES = 4 << 20  # of a file of the frame table
 
 
 @dataclass(frozen=True)
 class RechunkOptions:
-    """``chunks`` and ``shards``: elements along the axes that are named; other chunks stay as they are,
-    shards as far as whole chunks allow. ``codec``: None stores chunks as they are. ``pyramid``: make new
-    levels of level 0; None takes over those that are there."""
+    """``chunks`` and ``shards``: elements along the axes that they name. Along other axes chunks keep their
+    size, and shards as far as they hold whole chunks. ``codec``: None stores chunks uncompressed.
+    ``pyramid``: new levels to be made of level 0; None takes over the levels that are there.
+    ``memory_bytes``: of one worker."""
 
     chunks: dict[str, int]
     shards: dict[str, int] | None = None
@@ -79,16 +86,22 @@ class RechunkOptions:
 
 @dataclass(frozen=True)
 class RechunkPlan:
-    """``arrays``: (name, zarr.json) of each array that is rechunked; ``levels`` are then made of the
-    first."""
+    """``arrays``: (name, zarr.json) of each array that is rechunked. ``levels``: made of the first one then.
+    ``group``: zarr.json of the new store."""
 
     store: Store
     arrays: list[tuple[str, bytes]]
-    levels: list[Level]
+    levels: list[PyramidLevel]
     group: bytes
 
     @property
+    def names(self) -> list[str]:
+        """Of all arrays of the new store."""
+        return [name for name, _ in self.arrays] + [level.name for level in self.levels]
+
+    @property
     def total_bytes(self) -> int:
+        """Decoded bytes of all arrays of the new store."""
         itemsize = self.store.arrays[0].dtype.itemsize
         shapes: list[tuple[int, ...]] = [
             *(tuple(json.loads(document)["shape"]) for _, document in self.arrays),
@@ -96,10 +109,18 @@ class RechunkPlan:
         ]
         return sum(map(math.prod, shapes)) * int(itemsize)
 
+    def job(self) -> dict[str, Any]:
+        """What is made of which shards, as the job's folder records it."""
+        arrays = self.store.arrays[: len(self.arrays)]
+        documents = [json.loads(document) for _, document in self.arrays]
+        documents += [json.loads(level.document) for level in self.levels]
+        source = {"path": str(self.store.root), "shards": [fingerprint(array) for array in arrays]}
+        return {"source": source, "arrays": documents}
+
 
 def plan_new_store(path: Path, options: RechunkOptions) -> RechunkPlan:
-    """Raises ``ShardFormatError`` for a store that cannot be read, ``SpecError`` for options that do not fit
-    it."""
+    """The new store that ``options`` make of the one at ``path``. Changes nothing. Raises
+    ``ShardFormatError`` for a store that cannot be read, ``SpecError`` for options that do not fit it."""
     store = readable_image(path)
     multiscale = multiscale_of(store.group)
     axes = [axis["name"] for axis in multiscale["axes"]]
@@ -125,7 +146,7 @@ def plan_new_store(path: Path, options: RechunkOptions) -> RechunkPlan:
 
 
 def _document(array: StoredArray, axes: list[str], options: RechunkOptions) -> bytes:
-    """zarr.json of the new array. Chunks are never longer than the array, shards hold whole chunks."""
+    """The zarr.json of a new array. Chunks are never longer than the array, shards hold whole chunks."""
     sizes = options.shards or {}
     chunk = tuple(
         max(1, min(options.chunks.get(axis, c), n))
@@ -154,17 +175,8 @@ def _document(array: StoredArray, axes: list[str], options: RechunkOptions) -> b
     )
 
 
-def describe(plan: RechunkPlan) -> bytes:
-    """What is made of what: of the same, a restarted run goes on."""
-    arrays = plan.store.arrays[: len(plan.arrays)]
-    documents = [json.loads(document) for _, document in plan.arrays] + [
-        json.loads(level.document) for level in plan.levels
-    ]
-    source = {"path": str(plan.store.root), "shards": [fingerprint(array) for array in arrays]}
-    return json.dumps({"source": source, "arrays": documents}).encode()
-
-
 def working_folder(destination: Path) -> Path:
+    """The job's folder, beside the new store."""
     return destination.with_name(f".{destination.name}.rechunk")
 
 
@@ -174,56 +186,57 @@ def write_new_store(
     options: RechunkOptions,
     run: RunTasks,
     *,
-    throttle: dict[str, Any] | None = None,
-    on_progress: Progress | None = None,
+    throttle: Throttle | None = None,
+    on_progress: OnProgress = no_progress,
 ) -> BuildReport:
-    """Make the store ``destination``. Without failures it is there, complete, when this returns; with
-    failures what was made waits for the next run.
+    """Make the store ``destination``. It is there, complete and durable, when this returns without failures
+    in the report; with failures the shards that were made wait for the next run. ``on_progress`` gets decoded
+    bytes.
 
     Raises ``OutputExistsError``, ``LockedError``, ``StorageError`` (``StorageFullError`` before anything is
-    begun), ``ShardFormatError`` when the source changed meanwhile.
+    begun), ``BudgetError`` for too little memory, ``ShardFormatError`` when the source changed meanwhile.
     """
     begin_s = time.monotonic()
     destination = destination.absolute()
-    folder = working_folder(destination)
-    if destination.exists() and folder.exists():
-        _clear_after_publishing(folder)
+    if destination.exists():
+        _clear_after_publishing(working_folder(destination))
     _check_free(destination)
-    make_directories(folder)
-    lock = StoreLock.take(folder / "lock")
-    try:
-        _check_free(destination)  # a job that ended while we waited for nothing may have made it
-        report = BuildReport(str(destination))
-        job = _RechunkJob(plan, folder, options, throttle or {})
-        if job.make(run, report, on_progress):
-            job.publish(destination)
-            report.made = [name for name, _ in plan.arrays] + [level.name for level in plan.levels]
-            _remove_lock(lock)
-    finally:
-        lock.release()
+    make_directories(destination.parent)
+    report = BuildReport(str(destination))
+    with JobFolder.locked(working_folder(destination)) as folder:
+        _check_free(destination)  # another job may have made it just now
+        new, job = folder.path / "store", plan.job()
+        folder.begin(job, lambda: check_room(folder.path, _expected_bytes(plan, options)))
+        arrays = _new_arrays(plan, new, options)
+        if make_arrays(arrays, folder, throttle or Throttle(), run, report, on_progress):
+            check_unchanged(plan.store.root, same=plan.job() == job)
+            _publish(plan, new, destination)
+            folder.clear()
+            report.made = plan.names
     report.seconds = time.monotonic() - begin_s
     return report
 
 
+def _new_arrays(plan: RechunkPlan, new: Path, options: RechunkOptions) -> list[NewArray]:
+    """Raises ``BudgetError`` before any shard is made."""
+    task = {"kind": "rechunk", "memory_bytes": options.memory_bytes}
+    arrays = []
+    for source, (name, document) in zip(plan.store.arrays, plan.arrays, strict=False):
+        arrays.append(NewArray(new / name, source.path, document, task))
+        plan_rechunk(source, arrays[-1].begin(), options.memory_bytes)
+    for level in plan.levels:
+        assert options.pyramid is not None, "levels are planned from it"
+        arrays.append(level.new_array(new / level.name, new / level.source, options.pyramid))
+    return arrays
+
+
 def _clear_after_publishing(folder: Path) -> None:
-    """What a job leaves that is killed after its store got its name; it has nothing more to do. Raises
-    ``LockedError`` while it is at work."""
-    lock = StoreLock.take(folder / "lock")
-    try:
-        if not (folder / "store").exists():
-            _remove(folder / "work")
-            _remove(folder / "job.json")
-            _remove_lock(lock)
-    finally:
-        lock.release()
-
-
-def _remove_lock(lock: StoreLock) -> None:
-    """And its folder, if nothing else is in it."""
-    lock.delete()
-    with suppress(OSError):
-        reach("compact.before_remove_work_folder")
-        lock.path.parent.rmdir()
+    """Clear the folder of a job that was killed after its store got its name. Raises ``LockedError`` while
+    the job is at work."""
+    if folder.exists():
+        with JobFolder.locked(folder) as left:
+            if not (folder / "store").exists():
+                left.clear()
 
 
 def _check_free(destination: Path) -> None:
@@ -235,90 +248,90 @@ def _check_free(destination: Path) -> None:
         )
 
 
-class _RechunkJob:
-    def __init__(
-        self, plan: RechunkPlan, folder: Path, options: RechunkOptions, throttle: dict[str, Any]
-    ) -> None:
-        self._plan = plan
-        self._folder = folder
-        self._options = options
-        self._throttle = throttle
-        self._store = folder / "store"
-        self._facts = describe(plan)
+def _expected_bytes(plan: RechunkPlan, options: RechunkOptions) -> int:
+    """As dense as the source, or decoded where nothing compresses."""
+    if options.codec is None:
+        return plan.total_bytes
+    arrays = plan.store.arrays[: len(plan.arrays)]
+    stored = sum(map(stored_bytes, arrays))
+    elements = sum(math.prod(array.shape) for array in arrays)
+    return int(stored * (1 + sum(math.prod(level.shape) for level in plan.levels) / max(1, elements)))
 
-    def make(self, run: RunTasks, report: BuildReport, on_progress: Progress | None) -> bool:
-        self._begin()
-        meter = Meter(self._plan.total_bytes, on_progress)
-        common = {
-            "work": str(self._folder / "work"),
-            "memory_bytes": self._options.memory_bytes,
-            "throttle": self._throttle,
-        }
-        complete = True
-        for array, (name, document) in zip(self._plan.store.arrays, self._plan.arrays, strict=False):
-            new = NewArray(
-                self._store / name, document, {**common, "kind": "rechunk", "source": str(array.path)}
-            )
-            plan_rechunk(array, new.begin(), self._options.memory_bytes)  # raises for a budget that cannot be
-            complete = make_array(new, run, report, meter) and complete
-        for level in self._plan.levels if complete else ():
-            pyramid = self._options.pyramid
-            assert pyramid is not None, "levels are planned from it"
-            new = level.new_array(
-                self._store / level.name,
-                self._store / level.source,
-                self._folder / "work",
-                pyramid,
-                self._throttle,
-            )
-            if not make_array(new, run, report, meter):
-                return False
-        if complete:
-            check_unchanged(self._plan.store.root, same=describe(self._plan) == self._facts)
-        return complete
 
-    def _begin(self) -> None:
-        job = self._folder / "job.json"
-        with storage_errors("look at", job):
-            same = job.exists() and read_regular(job) == self._facts
-        for stale in (self._folder / "work", *(() if same else (job, self._store))):
-            _remove(stale)
-        if not same:
-            check_room(self._folder, self._expected_bytes())
-            replace_file(job, self._facts)
-        make_directories(self._folder / "work")
-        make_directories(self._store)
+def _publish(plan: RechunkPlan, new: Path, destination: Path) -> None:
+    """The frame table, then the metadata that name the arrays, then the name."""
+    for name, _ in plan.arrays:
+        parse_array(new / name)
+    table = plan.store.root / TABLE_PATH
+    if table.is_dir():
+        remove(new / TABLE_PATH)
+        _copy_folder(table, new / TABLE_PATH)
+    publish_group(new, plan.group, source=plan.store.root)
+    _check_free(destination)
+    publish_folder(new, destination)
 
-    def _expected_bytes(self) -> int:
-        """As dense as the source, or decoded where nothing compresses."""
-        arrays = self._plan.store.arrays[: len(self._plan.arrays)]
-        if self._options.codec is None:
-            return self._plan.total_bytes
-        stored = sum(map(stored_bytes, arrays))
-        elements = sum(math.prod(array.shape) for array in arrays)
-        return int(
-            stored * (1 + sum(math.prod(level.shape) for level in self._plan.levels) / max(1, elements))
+
+def _copy_folder(source: Path, target: Path) -> None:
+    """Copy plain files to a folder that does not exist, durably, each one read back and compared. Raises
+    ``StorageError``."""
+    make_directories(target)
+    with storage_errors("list", source):
+        entries = sorted(source.iterdir())
+    for entry in entries:
+        if entry.is_dir():
+            _copy_folder(entry, target / entry.name)
+        else:
+            _copy_file(entry, target / entry.name)
+    sync_directory(target)
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    crc = found = 0
+
+    def parts(file: IO[bytes]) -> Iterator[bytes]:
+        nonlocal crc
+        while piece := file.read(_PIECE_BYTES):
+            crc = crc32c.crc32c(piece, crc)
+            yield piece
+
+    with storage_errors("copy", source), open_regular(source, buffering=0) as file:
+        nbytes = os.fstat(file.fileno()).st_size
+        came = write_new_file(target, parts(file), nbytes, "copy")
+    for offset in range(0, nbytes, _PIECE_BYTES):
+        found = crc32c.crc32c(read_range(target, offset, _PIECE_BYTES), found)
+    if (came, found) != (nbytes, crc):
+        raise StorageError(
+            f"{target} reads back differently from what was written",
+            expected=f"{nbytes} bytes of crc32c {crc:08x}",
+            got=f"{came} bytes of crc32c {found:08x}",
         )
 
-    def publish(self, destination: Path) -> None:
-        """The frame table, then the metadata that names the arrays, then the name."""
-        for name in [name for name, _ in self._plan.arrays]:
-            parse_array(self._store / name)
-        table = self._plan.store.root / TABLE_PATH
-        if table.is_dir():
-            _remove(self._store / TABLE_PATH)
-            copy_folder(table, self._store / TABLE_PATH)
-        publish_group(self._store, self._plan.group, source=self._plan.store.root)
-        _check_free(destination)
-        publish_folder(self._store, destination)
-        _remove(self._folder / "work")
-        _remove(self._folder / "job.json")
+
+def plan_rechunk(source: StoredArray, target: StoredArray, memory_bytes: int) -> RegionPlan:
+    """The regions in which each shard of ``target`` is made. Raises ``BudgetError``."""
+    fixed = RegionReader.peak_bytes(source) + ChunkEncoder.peak_bytes(target) + NewShard.peak_bytes(target)
+
+    def peak_bytes(shape: tuple[int, ...]) -> int:
+        return fixed + math.prod(map(min, shape, target.shape)) * target.dtype.itemsize
+
+    return plan_regions(target.chunk_shape, target.shard_chunks, source.chunk_shape, peak_bytes, memory_bytes)
 
 
-def _remove(path: Path) -> None:
-    with storage_errors("delete", path):
-        reach("compact.before_clear")
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+def rechunk_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
+    """Do the task {kind: "rechunk", source, array, shard, work, memory_bytes}. ``source``, ``array``: folders
+    of the old and the new array; ``shard``: coordinates of the new shard; ``work``: the folder for its
+    working file. The result adds chunks, file_bytes and peak_bytes."""
+    source, target = parse_array(Path(task["source"])), parse_array(Path(task["array"]))
+    if source.shape != target.shape or source.dtype != target.dtype:
+        raise ShardFormatError(
+            "the new array has another shape or dtype",
+            expected=(source.shape, source.dtype),
+            got=(target.shape, target.dtype),
+        )
+    plan = plan_rechunk(source, target, int(task.get("memory_bytes") or DEFAULT_MEMORY_BYTES))
+    reader = RegionReader(source, throttle)
+    try:
+        made = make_shard(target, tuple(task["shard"]), plan, reader.read, Path(task["work"]), throttle)
+    finally:
+        reader.close()
+    return {**made, "bytes_read": reader.bytes_read}

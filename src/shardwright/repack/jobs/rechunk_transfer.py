@@ -1,52 +1,49 @@
 """A store with other chunks sent to a destination such as a bucket: made whole beside its source, where no
-reader looks, then moved.
+reader looks, then moved. May be interrupted at any point.
 
-    FOLDER/.NAME.rechunk.HASH/lock          held for the whole job
-    FOLDER/.NAME.rechunk.HASH/move.*        the claim on the destination, made before anything else, and what
-                                            has been sent (see ``move_record``)
-    FOLDER/.NAME.rechunk.HASH/job.json      what is being made of which shards; without a record: all of it
-                                            has arrived
-    FOLDER/.NAME.rechunk.HASH/store         the new store once it is complete, until its last file is at the
-                                            destination (see ``rechunk_job``)
+    FOLDER/.NAME.rechunk.HASH            the job's folder, of one store and one destination (job_folder.py)
+    FOLDER/.NAME.rechunk.HASH/move.*     the claim on the destination, made before anything else, and what has
+                                         been sent (see ``move_record``)
+    FOLDER/.NAME.rechunk.HASH/store      the new store from when it is complete until its last file is at the
+                                         destination (see ``rechunk_store``)
 
-May be killed at any moment, and goes on when it is run again.
+A job.json without a record says that all has arrived.
 """
 
 from __future__ import annotations
 
 import hashlib
-import shutil
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from shardwright.model.errors import OutputExistsError
+from shardwright.repack.runtime.job_folder import JobFolder
+from shardwright.repack.runtime.report import BuildReport, no_progress
 from shardwright.repack.runtime.throttle import Throttle
+from shardwright.repack.transfer.destination import open_destination
+from shardwright.repack.transfer.move_plan import MoveOptions
 from shardwright.repack.transfer.move_record import MoveRecord
-from shardwright.repack.transfer.move_report import MoveOptions
 from shardwright.repack.transfer.move_store import bytes_to_move, move_store
-from shardwright.repack.transfer.open_destination import open_destination
 from shardwright.repack.transfer.send_store import claimed_record
-from shardwright.storage.failpoints import reach
-from shardwright.storage.files import make_directories, read_regular, replace_file, storage_errors
-from shardwright.storage.lock import StoreLock
 
-from .new_arrays import BuildReport
-from .rechunk_store import describe, working_folder, write_new_store
+from .rechunk_store import write_new_store
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardwright.repack.transfer.move_report import Execute
+    from shardwright.repack.runtime.report import OnProgress
+    from shardwright.repack.transfer.move_plan import Execute
 
-    from .new_arrays import Progress, RunTasks
+    from .new_arrays import RunTasks
     from .rechunk_store import RechunkOptions, RechunkPlan
 
 
 def staging_folder(store: Path, url: str) -> Path:
+    """The job's folder."""
     return store.with_name(f".{store.name}.rechunk.{hashlib.sha256(url.encode()).hexdigest()[:16]}")
 
 
-class RechunkTo:
+class RechunkTransfer:
     """One job, its lock and its claim on the destination held: ``make``, then ``send``, then ``close``.
 
     Raises ``OutputExistsError`` or ``LockedError`` when the destination is taken, also by an unfinished job
@@ -57,10 +54,11 @@ class RechunkTo:
         self._plan = plan
         self._options = options
         self._destination = open_destination(url)
-        self._folder = staging_folder(plan.store.root, self._destination.url)
-        self._store = self._folder / "store"
-        make_directories(self._folder)
-        self._lock = StoreLock.take(self._folder / "lock")
+        self._held = ExitStack()
+        self._folder = self._held.enter_context(
+            JobFolder.locked(staging_folder(plan.store.root, self._destination.url))
+        )
+        self._store = self._folder.path / "store"
         try:
             self._begin()
         except BaseException:
@@ -68,36 +66,32 @@ class RechunkTo:
             raise
 
     def _begin(self) -> None:
-        job, facts = self._folder / "job.json", describe(self._plan)
-        record = MoveRecord.find(self._folder, self._destination.url)
-        with storage_errors("look at", job):
-            found = read_regular(job) if job.exists() else None
+        job, found = self._plan.job(), self._folder.found()
+        record = MoveRecord.find(self._folder.path, self._destination.url)
         self._sent_already = found is not None and (
             record is None or (record.complete and not self._store.exists())
         )
         self._made_already = self._sent_already or self._store.exists()
         complete = self._sent_already or (record is not None and record.complete)
         if not complete:
-            claimed_record(self._folder, self._destination)
-        if self._made_already and found != facts:
+            claimed_record(self._folder.path, self._destination)
+        if self._made_already and found != job:
             raise OutputExistsError(
                 "an unfinished job with other options, or of a source that has changed since, is sending to "
                 "this destination",
                 got=self._destination.url,
-                hint=f"Run it as it was begun, or delete {self._folder} and what is at the destination, "
+                hint=f"Run it as it was begun, or delete {self._folder.path} and what is at the destination, "
                 f"{self._destination.url}/.compact included",
             )
         if not complete:
-            replace_file(job, facts)
+            self._folder.save(job)
 
     def make(
-        self, run: RunTasks, *, throttle: dict[str, Any] | None = None, on_progress: Progress | None = None
+        self, run: RunTasks, *, throttle: Throttle | None = None, on_progress: OnProgress = no_progress
     ) -> BuildReport:
-        """The new store on this side. Raises as ``write_new_store`` does."""
+        """Make the new store on this side. Raises as ``write_new_store`` does."""
         if self._made_already:
-            report = BuildReport(
-                "", made=[name for name, _ in self._plan.arrays] + [level.name for level in self._plan.levels]
-            )
+            report = BuildReport("", made=self._plan.names)
         else:
             report = write_new_store(
                 self._plan, self._store, self._options, run, throttle=throttle, on_progress=on_progress
@@ -106,25 +100,25 @@ class RechunkTo:
         return report
 
     def bytes_to_send(self) -> dict[str, int]:
-        """By key; what an earlier run has sent is to be checked only."""
+        """By key, also of files that an earlier run has sent, which are only checked."""
         if self._sent_already:
             return {}
         return bytes_to_move(
-            self._store, MoveOptions(self._destination.url, delete_source=True), records=self._folder
+            self._store, MoveOptions(self._destination.url, delete_source=True), records=self._folder.path
         )
 
     def send(self, execute: Execute, report: BuildReport, throttle: Throttle | None = None) -> None:
-        """What ``make`` made, each file verified, metadata last; then it is deleted on this side. Adds to
+        """Send what ``make`` made, each file verified, metadata last; then delete it on this side. Adds to
         ``report`` what was sent and what was not.
 
-        Raises ``KeyboardInterrupt`` once it has stopped cleanly.
+        After an interrupt it clears up and raises ``KeyboardInterrupt`` again.
         """
         if not self._sent_already:
             moved = move_store(
                 self._store,
                 MoveOptions(self._destination.url, delete_source=True, throttle=throttle or Throttle()),
                 execute,
-                records=self._folder,
+                records=self._folder.path,
             )
             report.bytes_sent += moved.bytes_written
             report.failures += moved.failures + moved.damaged
@@ -133,23 +127,11 @@ class RechunkTo:
             if not moved.ok:
                 report.made = []
                 return
-        elif record := MoveRecord.find(self._folder, self._destination.url):
+        elif record := MoveRecord.find(self._folder.path, self._destination.url):
             self._destination.release(record.token)
             record.delete()
-        with storage_errors("delete", self._folder):
-            reach("compact.before_clear")
-            # the latter of a run that was killed just after it had made all
-            for left in (self._store, working_folder(self._store)):
-                shutil.rmtree(left, ignore_errors=True)
-            (self._folder / "job.json").unlink()
+        self._folder.clear()
 
     def close(self) -> None:
-        """Let go; what is unfinished stays for the next run."""
-        try:
-            if {path.name for path in self._folder.iterdir()} <= {self._lock.path.name}:
-                self._lock.delete()
-        finally:
-            self._lock.release()
-        with suppress(OSError):  # not empty: unfinished
-            reach("compact.before_remove_work_folder")
-            self._folder.rmdir()
+        """Let go. What is unfinished stays for the next run."""
+        self._held.close()

@@ -1,14 +1,13 @@
-"""Chunks decoded and encoded anew, denser, within what the array's metadata already covers: no reader needs
-to be told.
+"""Chunks decoded and encoded again, denser, within what the array's metadata already cover, so that readers
+need no new metadata.
 
     blosc array     any compressor, level and filter of Blosc: each chunk's own header says how to decode it
     zstd, gzip      another level
 
-Or, with ``AS_CONFIGURED``, as that metadata says: for chunks that were written faster or uncompressed under
-overload. Those whose first bytes tell that they are what the metadata says (another compressor of Blosc would
-show there) are not decoded.
+With ``AS_CONFIGURED`` chunks are encoded as the metadata say: for chunks that were written faster or
+uncompressed under overload. Those whose first bytes show that they are so already are not decoded.
 
-Each new chunk is decoded again and its values compared before it is taken. A chunk that would not get smaller
+Each new chunk is decoded again and its values compared before it is used. A chunk that would not get smaller
 stays as it is.
 """
 
@@ -25,11 +24,12 @@ import numpy as np
 from shardwright.array.spec import Blosc, Gzip, Zstd
 from shardwright.codecs.decode import HEAD_BYTES, decode_chunk_into, describe_chunk
 from shardwright.codecs.degrade import degrade_ladder
-from shardwright.codecs.parameters import FILTERS, KIND_BLOSC, CodecParameters, codec_of
+from shardwright.codecs.parameters import FILTERS, KIND_BLOSC
 from shardwright.kernels.contexts import CompressorContexts
 from shardwright.kernels.encode import NOT_PACKED, encode_chunks, room_for
 from shardwright.model.degrade_level import DegradeLevel
 from shardwright.model.errors import CodecError, ConfigError, ShardFormatError, SpecError
+from shardwright.repack.array_codec import codec_parameters, configured_codec
 from shardwright.repack.pack_plan import PackPlan, chunk_error
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from shardwright.codecs.decode import ChunkForm
+    from shardwright.codecs.parameters import CodecParameters
     from shardwright.read.store import StoredArray
     from shardwright.repack.source_shard import PackedBytes
 
@@ -50,13 +51,13 @@ _BATCH_BYTES = 32 << 20  # encoded bytes that are read, and at most held, at onc
 
 
 def denser_codec(array: StoredArray, wish: dict[str, Any]) -> CodecParameters:
-    """``wish``: cname (of Blosc; for other arrays their own codec's name; or ``AS_CONFIGURED``, alone),
-    clevel and shuffle (None: as usual, as the array's metadata says).
+    """The codec that ``wish`` names: cname (of Blosc; for other arrays their own codec's name; or
+    ``AS_CONFIGURED``, alone), clevel (None: ``DEFAULT_LEVEL``) and shuffle (None: as the metadata say).
 
-    Raises ``ConfigError`` for what this array's metadata does not cover.
+    Raises ``ConfigError`` for a codec that this array's metadata do not cover.
     """
     if wish["cname"] == AS_CONFIGURED:
-        return configured_codec(array)
+        return _as_configured(array)
     compressor, level = array.codecs.compressor, wish.get("clevel")
     level = DEFAULT_LEVEL if level is None else level
     try:
@@ -73,26 +74,21 @@ def denser_codec(array: StoredArray, wish: dict[str, Any]) -> CodecParameters:
         raise ConfigError(
             f"the metadata of {array.path} does not cover this codec", expected=covered, got=wish["cname"]
         )
-    return CodecParameters.of_codec(
-        codec, itemsize=array.dtype.itemsize, checksum=array.codecs.checksum, chunk_bytes=array.chunk_bytes
-    )
+    return codec_parameters(array, codec)
 
 
-def configured_codec(array: StoredArray) -> CodecParameters:
-    """What the array's metadata says. Raises ``ConfigError`` for what is not written here."""
+def _as_configured(array: StoredArray) -> CodecParameters:
     try:
-        codec = codec_of(array.codec_metadata)
+        return configured_codec(array)
     except SpecError as error:
         raise ConfigError(
             f"cannot recompress {array.path} as its metadata says: {error.message}", got=error.got
         ) from None
-    return CodecParameters.of_codec(
-        codec, itemsize=array.dtype.itemsize, checksum=array.codecs.checksum, chunk_bytes=array.chunk_bytes
-    )
 
 
 def _codec(array: StoredArray, cname: str, level: int, shuffle: str | None) -> Blosc | Zstd | Gzip | None:
-    """None: not covered. Raises ``ValueError`` for a level or filter that does not exist."""
+    """The codec, None when it is not covered. Raises ``ValueError`` for a level or filter that does not
+    exist."""
     compressor = array.codecs.compressor
     if compressor == "blosc" and cname in ("lz4", "lz4hc", "zlib", "zstd"):
         return Blosc.model_validate(
@@ -106,7 +102,7 @@ def _codec(array: StoredArray, cname: str, level: int, shuffle: str | None) -> B
 
 
 def _shuffle_of(array: StoredArray) -> str:
-    """The filter that the array's metadata names."""
+    """The filter that the array's metadata name."""
     for codec in array.codec_metadata:
         if isinstance(codec, dict) and codec["name"] == "blosc":
             return str(codec.get("configuration", {}).get("shuffle", "shuffle"))
@@ -114,11 +110,11 @@ def _shuffle_of(array: StoredArray) -> str:
 
 
 class Recoder:
-    """Belongs to one thread: compressor states and one decoded, one encoded and one checked chunk, used again
-    and again."""
+    """Encodes chunks again. One thread's. Holds compressor states and buffers for one decoded, one encoded
+    and one checked chunk."""
 
     def __init__(self, array: StoredArray, codec: CodecParameters, *, degraded_only: bool = False) -> None:
-        """``degraded_only``: chunks that show that they are encoded with ``codec`` are left alone."""
+        """``degraded_only``: chunks that show that they are encoded with ``codec`` stay."""
         self._array = array
         self._codec = codec
         self._sound_form = _form_that_tells(codec) if degraded_only else None
@@ -173,8 +169,8 @@ class Recoder:
 
 
 def _form_that_tells(codec: CodecParameters) -> str | None:
-    """What ``describe_chunk`` says of a chunk that was encoded with ``codec`` and at no other level; None
-    where first bytes cannot tell."""
+    """The form, as ``describe_chunk`` names it, that only chunks of ``codec`` at its level have; None where
+    first bytes cannot tell."""
     faster = degrade_ladder(codec).get(DegradeLevel.FASTER)
     if codec.kind != KIND_BLOSC or (
         faster is not None and (faster.format, faster.filter) == (codec.format, codec.filter)
@@ -195,10 +191,10 @@ def recode_chunks(
     *,
     degraded_only: bool = False,
 ) -> tuple[PackPlan, int, UInt32s]:
-    """Every chunk of a shard, recoded and handed to ``put`` in the order of ``plan``; returns the plan
-    as it has become, how many chunks changed, and the crc32c of each as it was handed over.
+    """Recode every chunk of a shard and hand it to ``put`` in the order of ``plan``. Returns the plan for the
+    new sizes, how many chunks changed, and the crc32c of each as it was handed over.
 
-    ``take`` is asked before bytes are read, and before they are put. Raises ``ShardFormatError`` naming a
+    ``take`` is called before bytes are read, and before they are put. Raises ``ShardFormatError`` naming a
     chunk that does not decode, ``StorageError``.
     """
     nbytes, recoded, crcs = plan.nbytes.copy(), 0, np.zeros(len(plan.chunks), np.uint32)
@@ -235,7 +231,7 @@ def recode_chunks(
 
 
 def _batches(plan: PackPlan) -> list[tuple[int, int]]:
-    """[first, stop) of chunks that are worked on at once."""
+    """[first, stop) of the chunks that are recoded together."""
     batch = (np.cumsum(plan.nbytes) - plan.nbytes) // _BATCH_BYTES
     edges = [0, *(np.flatnonzero(np.diff(batch)) + 1).tolist(), len(batch)]
     return [(first, stop) for first, stop in pairwise(edges) if stop > first]

@@ -1,5 +1,5 @@
-"""Any box of a stored array as NumPy values, chunk by chunk: only the chunks that touch it are read, each
-once a box."""
+"""Reads boxes of a stored array as NumPy values. Only the chunks that touch a box are read, each once for
+each box."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Which shards of a store may be compacted: the sealed ones. A store may still be written to while its first
-shards are compacted.
+"""The sealed shards of a store, which are those that may be compacted, while other shards of the store are
+still written.
 
-Work in progress keeps a journal, or a shard without its final name, for each group of shards that is not
-sealed whole (``.shardwright/``, here and beside spilled shards). A group's journal is made before any shard
-of the group has its final name, and goes only after all have theirs; so the shards are listed first and the
-journals after them: what has a name and no journal is sealed. A group that takes frames again after an early
-end has a journal from then on; of its shards the old ones may be repacked all the same, since the new ones
-hold copies of their chunks.
+An acquisition keeps a journal, or a shard without its final name, for each shard row that is not sealed whole
+(``.shardwright/``, here and beside spilled shards). The journal of a row is made before any of its shards has
+its final name, and is deleted after all have theirs. So the shards are listed first and the journals after
+them: a shard with a name and without a journal is sealed. A row that takes frames again after an early end
+has a journal from then on. Its old shards may be repacked nevertheless, since the new ones hold copies of
+their chunks.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class Shard:
 
     @property
     def path(self) -> Path:
-        """As the store names it."""
+        """The path of the shard in the store."""
         return self.array.path / self.key
 
 
 @dataclass
 class ShardList:
-    """``sealed``: may be touched, also where the array was cropped since. ``open``: still being written, to
-    be skipped and named. ``unknown``: path -> why it is no shard of the array. ``in_progress``: an
+    """The shard files of a store. ``sealed``: may be changed, also where the array was cropped since.
+    ``open``: still being written. ``unknown``: path -> why it is no shard of the array. ``in_progress``: an
     acquisition is at work in the store."""
 
     sealed: list[Shard] = field(default_factory=list)
@@ -68,7 +68,7 @@ class ShardList:
 
 def sealed_shards(store: Store) -> ShardList:
     """All shard files of the store (or the one that it was opened by). Raises ``ShardFormatError`` when the
-    work in progress cannot be understood: then nothing may be touched. ``StorageError``."""
+    work in progress cannot be understood: then nothing may be changed. ``StorageError``."""
     found = ShardList()
     shards = list(_shard_files(store, found))
     found.in_progress, open_keys = _open_keys(store)
@@ -104,7 +104,7 @@ def _image_of(store: Store) -> Path:
 
 
 def _open_keys(store: Store) -> tuple[bool, set[str]]:
-    """Whether an acquisition is at work in the store, and the keys of the image's shards whose groups are not
+    """Whether an acquisition is at work in the store, and the keys of the image's shards in rows that are not
     sealed."""
     root = _root_of(store)
     manifest = _manifest_of(root / WORKSPACE)
@@ -130,8 +130,8 @@ def _open_keys(store: Store) -> tuple[bool, set[str]]:
 
 
 def _manifest_of(workspace: Path) -> Manifest | None:
-    """None when nothing is in progress: there is no workspace, or one without a manifest, which never took a
-    frame or is done with."""
+    """The manifest, None when no acquisition is at work: there is no workspace, or one without a manifest,
+    which has not taken a frame yet or is finished."""
     try:
         return read_manifest(workspace)
     except StorageError as error:

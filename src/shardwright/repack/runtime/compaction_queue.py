@@ -1,7 +1,8 @@
-"""What stands in a store about its compaction by a daemon: that it is wanted. It outlives a daemon that dies:
-the next one finds it.
+"""The persistent compaction queue of a store: one entry, which says that a daemon is to compact it. It
+outlives the daemon: the next one finds it.
 
-ARRAY/.compact/queued    the store was sealed and is still to be compacted; how often that has failed
+    ARRAY/.compact/queued    {"version": 1, "failures": N}: the store was sealed and is still to be compacted,
+                             which has failed N times
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ from typing import TYPE_CHECKING
 from shardwright.model.versions import check_version
 from shardwright.shard.group_files import IMAGE_FOLDER
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import read_regular, replace_file, storage_errors, sync_directory
+from shardwright.storage.files import read_regular, replace_file, storage_errors
 
-from .work_folder import WORK_FOLDER
+from .work_folder import WORK_FOLDER, make_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 QUEUED_NAME = "queued"
-VERSION = 1  # files without one are of this, too
+VERSION = 1  # also of files that name none
 
 
 def queue_entries(root: Path) -> list[QueueEntry]:
-    """Stores below ``root`` that a daemon wanted to compact, and has not; folders that are closed to this
-    user, such as a disk's lost+found, are passed over. Raises ``StorageError``."""
+    """The queued stores below ``root``. Folders that this user may not open, such as a disk's lost+found, are
+    left out. Raises ``StorageError``."""
     with storage_errors("look into", root):
         stores = [QueueEntry(folder) for folder in sorted(root.iterdir())]
         return [store for store in stores if store.is_queued]
@@ -35,7 +36,7 @@ def queue_entries(root: Path) -> list[QueueEntry]:
 
 @dataclass(frozen=True)
 class QueueEntry:
-    """One store, for the daemon's compaction thread."""
+    """The entry of one store. The daemon's compaction thread only."""
 
     root: Path
 
@@ -56,13 +57,13 @@ class QueueEntry:
 
     @property
     def failures(self) -> int:
-        """How often its compaction has failed. What cannot be read says 0."""
+        """How often its compaction has failed, 0 where that cannot be read."""
         with suppress(OSError, ValueError, KeyError, TypeError):
             return int(json.loads(read_regular(self.queued_file))["failures"])
         return 0
 
     def check_version(self) -> None:
-        """Raises ``FormatVersionError`` when a release that keeps something else there has queued it."""
+        """Raises ``FormatVersionError`` for an entry in another version of the format."""
         facts = None
         with suppress(OSError, ValueError):
             facts = json.loads(read_regular(self.queued_file))
@@ -70,16 +71,12 @@ class QueueEntry:
             check_version(facts.get("version", VERSION), VERSION, self.queued_file)
 
     def add(self, failures: int = 0) -> None:
-        """Durable when this returns. Raises ``StorageError``, also where the store is gone: it is not made
-        again."""
-        with storage_errors("create folder", self.folder):
-            reach("compact.before_create")
-            self.folder.mkdir(exist_ok=True)
-        sync_directory(self.folder.parent)
+        """Durably. Raises ``StorageError``, also where the store is gone."""
+        make_folder(self.folder)
         replace_file(self.queued_file, json.dumps({"version": VERSION, "failures": failures}).encode())
 
     def remove(self) -> None:
-        """It is done, or given up. Raises ``StorageError``."""
+        """The compaction is done, or given up. Raises ``StorageError``."""
         with storage_errors("delete", self.queued_file):
             reach("compact.before_forget")
             self.queued_file.unlink(missing_ok=True)

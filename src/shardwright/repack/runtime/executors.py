@@ -1,15 +1,14 @@
-"""Where tasks run: in local processes, or on the workers of a dask.distributed cluster. Both call
-``run_task`` and give results back as they come.
+"""The executors, which run tasks: local processes, or the workers of a dask.distributed cluster. Both call
+``run_task`` and return results as they complete.
 
     tasks ──▶ a bounded number in flight ──▶ run_task in another process ──▶ results, as they complete
                                                └── bytes granted by Throttle.take (local processes only)
                                                    ──▶ on_moved(task, nbytes)
 
-A worker that is killed costs only its task's progress: the task is run again elsewhere, and becomes a failed
-result when it took ``MAX_ATTEMPTS`` workers with it. Leaving the iterator early (an interrupt, ``close``)
-ends what is running, or waits for it where that cannot be ended: nothing of a job runs any more when its
-iterator has ended, so that the job's lock holds as long as its tasks do. Tasks are made so that this tears
-nothing.
+When a worker is killed, its task is run again elsewhere. A task that has killed ``MAX_ATTEMPTS`` workers
+becomes a failed result. Closing the iterator early (an interrupt, ``close``) ends the tasks that are running,
+or waits for those that cannot be ended. No task of a job runs any more when its iterator has ended, so that
+the job's lock is held as long as its tasks run. A task may be ended at any point.
 """
 
 from __future__ import annotations
@@ -52,11 +51,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 def _ignore(_task: Task, _nbytes: int) -> None:
-    """Nobody wants to know what a task has moved so far."""
+    """The ``on_moved`` of a job that does not watch its tasks."""
 
 
 class Executor(Protocol):
-    """``workers``: tasks that run at the same time."""
+    """Runs tasks. ``workers``: how many at the same time."""
 
     @property
     def workers(self) -> int: ...
@@ -71,8 +70,8 @@ def default_workers() -> int:
 
 
 def open_executor(*, workers: int | None = None, scheduler: str | None = None) -> Executor:
-    """A cluster where ``scheduler`` names one. Raises ``ConfigError`` or ``SessionLostError`` for one that
-    cannot be used."""
+    """The cluster of ``scheduler`` if one is given, else local processes. Raises ``ConfigError``, or
+    ``SessionLostError`` for a cluster that cannot be used."""
     if workers is not None and scheduler is not None:
         raise ConfigError(
             "--workers is of this machine's processes, --scheduler of a cluster that has its own",
@@ -82,13 +81,13 @@ def open_executor(*, workers: int | None = None, scheduler: str | None = None) -
 
 
 class LocalProcesses:
-    """``workers`` processes of this machine, started as tasks come; they die with this process."""
+    """``workers`` processes of this machine, started when tasks come. They die with this process."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
 
     def close(self) -> None:
-        """Nothing is held between runs."""
+        """Does nothing: no process is kept between runs."""
 
     def run(self, tasks: Iterable[Task], on_moved: Callable[[Task, int], None] = _ignore) -> Results:
         waiting: deque[tuple[Task, int]] = deque()  # tasks whose worker died, with the attempts so far
@@ -132,8 +131,7 @@ class LocalProcesses:
 
 
 class _WorkerProcess:
-    """One child process and the task that it has, None when it is idle. Owned by the thread that runs the
-    tasks."""
+    """A child process and its task, None when it is idle. Only for the thread that runs the tasks."""
 
     def __init__(self) -> None:
         # a fork would inherit locks that other threads of ours hold
@@ -158,7 +156,7 @@ class _WorkerProcess:
             self.connection.send(task)
 
     def receive(self) -> Result | int | None:
-        """The task's result, or the bytes that it has just moved; None when the process has died instead."""
+        """The task's result, or the bytes that it has just moved; None when the process has died."""
         try:
             message: Result | int = self.connection.recv()
         except (EOFError, OSError):  # also in the middle of a message
@@ -188,7 +186,7 @@ class _WorkerProcess:
 
 
 def _work(connection: Connection, parent: int) -> None:
-    """A child's life: one task after another until the parent ends it, or is gone."""
+    """The main function of a child: runs one task after another until the parent ends it, or is gone."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         return  # it died before we asked to be told
@@ -211,7 +209,7 @@ def _work(connection: Connection, parent: int) -> None:
 
 
 def _leave(number: int, _: object) -> None:
-    """As an exception, so that the task in hand removes its working file."""
+    """Raises, so that the current task removes its working file."""
     sys.exit(128 + number)
 
 
@@ -238,19 +236,21 @@ class DaskCluster:
         self.workers = max(1, sum(self._client.nthreads().values()))
 
     def close(self) -> None:
-        """Nothing is running any more: ``run`` sees to that."""
+        """Nothing is running any more: ``run`` has waited for it."""
         self._client.close()
 
     def run(self, tasks: Iterable[Task], on_moved: Callable[[Task, int], None] = _ignore) -> Results:
-        """Left early, it returns only when nothing runs any more. Raises ``WorkerError`` if that takes too
-        long."""
+        """Run the tasks. Closed early, it returns only when no task runs any more, and raises ``WorkerError``
+        if that takes too long."""
         rest = iter(tasks)
         running: dict[Any, tuple[Any, Task]] = {}  # by the key of the future
         completed = self._distributed.as_completed(loop=self._client.loop)
         try:
             while True:
                 while len(running) < 2 * self.workers and (task := next(rest, None)) is not None:
-                    future = self._client.submit(run_task, _as_it_is(task), pure=False, retries=MAX_ATTEMPTS)
+                    future = self._client.submit(
+                        run_task, _at_its_priority(task), pure=False, retries=MAX_ATTEMPTS
+                    )
                     running[future.key] = future, task
                     completed.add(future)
                 if not running:
@@ -264,8 +264,8 @@ class DaskCluster:
                 self._end([future for future, _ in running.values()])
 
     def _end(self, futures: list[Any]) -> None:
-        """Cancel what has not begun, and wait for what has: a worker's thread cannot be stopped, and may
-        still replace a shard."""
+        """Cancel tasks that have not begun, and wait for those that have: a worker's thread cannot be
+        stopped, and may still replace a shard."""
         keys, deadline_s = {future.key for future in futures}, time.monotonic() + _BEGUN_TIMEOUT_S
         # the scheduler is gone: the look below says so
         with contextlib.suppress(OSError, CancelledError, TimeoutError):
@@ -298,8 +298,8 @@ class DaskCluster:
             time.sleep(_BEGUN_LOOK_S)
 
     def _begun(self, keys: set[Any]) -> set[Any] | None:
-        """Which of our tasks are in a worker's thread now, cancelled ones among them; None when somebody did
-        not answer."""
+        """Those of our tasks that a worker's thread runs now, cancelled ones among them; None when a worker
+        did not answer."""
         try:
             stacks = self._client.call_stack()
         except (OSError, CancelledError, TimeoutError):
@@ -325,7 +325,7 @@ class DaskCluster:
         )
 
 
-def _as_it_is(task: Task) -> Task:
-    """At the priority that the cluster's owner chose: a worker's thread that was made idle stays so, also for
-    what others run on it."""
+def _at_its_priority(task: Task) -> Task:
+    """The task at the priority that the cluster's owner chose: a worker's thread that was made idle would
+    stay so, also for the tasks of others."""
     return task | {"throttle": {**(task.get("throttle") or {}), "idle": False}}

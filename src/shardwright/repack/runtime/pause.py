@@ -1,11 +1,11 @@
-"""What holds jobs up, and how a daemon does it.
+"""The pause files, which hold jobs up, and the daemon's side of them.
 
-    ARRAY/.compact/pause      made by a person: while it exists, nothing of this array moves
+    ARRAY/.compact/pause      made by a person: while it exists, jobs on this array wait
     ROOT/.shardwright-pause   made by the daemon that writes below ROOT, while its cameras need the machine:
-                              nothing below ROOT moves
+                              jobs below ROOT wait
 
-The second counts only while it is locked. The kernel lets go of the lock when the daemon dies: what a dead
-one leaves holds nobody up.
+The second one counts only while it is locked. The kernel drops the lock when the daemon dies, so that the
+file of a dead daemon holds up nothing.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ RIG_PAUSE_NAME = ".shardwright-pause"
 
 
 def pause_files(array: Path, *folders: Path) -> list[str]:
-    """What a job heeds that reads ``array`` and writes there, or into ``folders``, which need not exist."""
+    """The pause files of a job that reads ``array`` and writes there, or into ``folders``, which need not
+    exist."""
     return [str(array / WORK_FOLDER / PAUSE_NAME), *rig_pause_files(array, *folders)]
 
 
 def rig_pause_files(*places: Path) -> list[str]:
-    """Those of daemons. One may begin at any time, so its file is looked for in every folder above on the
-    same filesystem."""
+    """The pause files of daemons. One may start at any time, so its file is looked for in every folder above
+    on the same filesystem."""
     above = [folder for place in places for folder in _folders_above(place.resolve())]
     return list(dict.fromkeys(str(folder / RIG_PAUSE_NAME) for folder in above))
 
@@ -38,7 +39,7 @@ def _folders_above(place: Path) -> list[Path]:
 
 
 def pausing_file(files: list[str] | tuple[str, ...]) -> str | None:
-    """The first of ``pause_files`` that says to wait now."""
+    """The first of ``pause_files`` that holds jobs up now."""
     return next((file for file in files if _says_wait(file)), None)
 
 
@@ -47,7 +48,7 @@ def _says_wait(file: str) -> bool:
 
 
 def pause_note(files: list[str] | tuple[str, ...]) -> str:
-    """For people: who holds a job up now, empty when nobody does."""
+    """One line for people on what holds a job up now; empty when nothing does."""
     file = pausing_file(files)
     if file is None:
         return ""
@@ -60,7 +61,7 @@ def pause_note(files: list[str] | tuple[str, ...]) -> str:
 
 
 class RigPause:
-    """Of one daemon, and one of its threads."""
+    """The pause file of a daemon. One thread's."""
 
     def __init__(self, root: Path) -> None:
         """``root``: its output root."""
@@ -72,19 +73,19 @@ class RigPause:
         return self._lock is not None
 
     def begin(self) -> None:
-        """Jobs wait from here on. Raises ``StorageError``, ``LockedError`` when another daemon holds them up
+        """Hold jobs up. Raises ``StorageError``, ``LockedError`` when another daemon holds them up
         already."""
         if self._lock is None:
             self._lock = StoreLock.take(self._path)
 
     def end(self) -> None:
-        """Jobs go on. Raises ``StorageError``, but they go on then, too."""
+        """Let jobs go on, also when this raises ``StorageError``."""
         if self._lock is not None:
             lock, self._lock = self._lock, None
             lock.delete()
 
     def clear(self) -> None:
-        """Delete what a daemon that died has left. Raises as ``begin`` does."""
+        """Delete the file that a dead daemon has left. Raises as ``begin`` does."""
         if self._path.exists():
             self.begin()
             self.end()

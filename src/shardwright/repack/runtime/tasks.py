@@ -1,5 +1,5 @@
-"""The one function that every executor calls, here, in a process of its own or on a cluster's worker: a task
-goes in, a result comes out.
+"""``run_task``: the one function that every executor calls, here, in another process or on a cluster's
+worker. A task goes in, a result comes out.
 
 Both are plain JSON values. A task has ``kind`` and what that kind asks for, ``throttle`` (see
 ``Throttle.to_dict``) and, for messages, ``key``: what it makes. A result has ``kind``, ``key``, ``array``,
@@ -24,14 +24,14 @@ from .throttle import Throttle
 KINDS = {
     "pack": ("jobs.pack_shard", "pack_shard"),
     "move": ("transfer.transfer_item", "move_shard"),
-    "check": ("transfer.check_sent", "check_file"),
-    "rechunk": ("jobs.rechunk_shard", "write_shard"),
-    "downsample": ("jobs.downsample_shard", "downsample_shard"),
+    "check": ("transfer.transfer_item", "check_file"),
+    "rechunk": ("jobs.rechunk_store", "rechunk_shard"),
+    "downsample": ("jobs.pyramid_levels", "downsample_shard"),
 }
 
 
 def run_task(task: dict[str, Any]) -> dict[str, Any]:
-    """Never raises for what is wrong with a shard or a disk: the result says so, and the other tasks go
+    """Do one task. What is wrong with a shard or a disk is in the result and never raised: the other tasks go
     on."""
     begin_s = time.monotonic()
     try:
@@ -61,7 +61,7 @@ def _about(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def key_of(task: dict[str, Any]) -> str:
-    """What a task makes, for people."""
+    """The name of what a task makes, for people."""
     return str(task.get("key") or f"{task.get('array', '')} {task.get('shard', '')}".strip())
 
 

@@ -1,12 +1,12 @@
-"""How a compaction task behaves beside an acquisition: at idle priority, below a byte rate, and not at all
-while it is told to pause.
+"""The throttle of a job beside an acquisition: idle priority, a byte rate, and a pause while cameras need the
+machine.
 
-    bytes read or written ──▶ Throttle.take ──▶ waits while jobs are held up (pausing.py), then for the rate
+    bytes read or written ──▶ Throttle.take ──▶ waits while a pause file says so (pause.py), then for the rate
 
-A task calls ``take`` with the bytes it is about to move, in pieces of a few MiB: a piece once granted is
-moved without a further wait. All that passes a disk or a network counts, each time it does: a chunk is read
-from its source, written, and read back to be compared, so a rate of 300 MB/s packs 100 MB of chunks a second.
-Only indexes and metadata go uncounted.
+A task calls ``take`` with the bytes that it is about to move, in pieces of a few MiB. A piece that was
+granted is moved without a further wait. Every byte counts each time it passes a disk or a network: a chunk is
+read from its source, written, and read back to be compared, so a rate of 300 MB/s packs 100 MB of chunks a
+second. Only indexes and metadata are not counted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import os
 import platform
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,19 +35,18 @@ _IOPRIO_SET = {"x86_64": 251, "i686": 289, "aarch64": 30, "riscv64": 30, "ppc64l
 _IOPRIO_WHO_PROCESS, _IOPRIO_CLASS_IDLE = 1, 3 << 13
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_granted: list[Callable[[int], None]] = []  # at most one: who is told of every grant in this process
+_granted: list[Callable[[int], None]] = []  # at most one: the watcher of this process
 _of_this_thread = threading.local()
 
 
 def watch_grants(watcher: Callable[[int], None] | None) -> None:
-    """Call ``watcher`` with the bytes of every grant in this process from now on, from any thread; None:
-    nobody any more."""
+    """Call ``watcher`` with the bytes of every grant in this process from now on, from the thread that asked
+    for them. None: no watcher."""
     _granted[:] = [] if watcher is None else [watcher]
 
 
 class TokenBucket:
-    """Lets ``bytes_per_s`` pass on average; from any thread. What is granted now delays what is asked for
-    next."""
+    """Grants ``bytes_per_s`` on average, to any thread. What is granted now delays the next grant."""
 
     def __init__(
         self,
@@ -72,12 +71,12 @@ class TokenBucket:
 
 @dataclass(frozen=True)
 class Throttle:
-    """``bytes_per_s`` (read, written and read back): of one worker, None for as fast as it goes. ``idle``: at
-    idle priority. ``pause_files``: as ``pausing.pause_files`` gives them; nothing moves while one of them
-    says so.
+    """The throttle of a job, or of one of its workers. ``bytes_per_s`` (read, written and read back): None
+    for no limit. ``workers``: those of the job that share the rate, see ``of_one_worker``. ``idle``: at idle
+    priority. ``pause_files``: nothing moves while one of them says so, see ``pause_files``.
 
-    ``clock`` and ``sleep`` are the tests' to replace; they do not travel. A thread has one bucket for each
-    rate, whatever the number of its tasks.
+    ``clock`` and ``sleep`` are for tests. They and ``workers`` do not travel with a task. A thread has one
+    bucket for each rate, whatever the number of its tasks.
     """
 
     bytes_per_s: float | None = None
@@ -85,6 +84,7 @@ class Throttle:
     idle: bool = True
     clock: Callable[[], float] = field(default=time.monotonic, repr=False, compare=False)
     sleep: Callable[[float], None] = field(default=time.sleep, repr=False, compare=False)
+    workers: int = 1
     _bucket: TokenBucket | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -99,6 +99,13 @@ class Throttle:
             buckets[key] = TokenBucket(*key)
         found: TokenBucket = buckets[key]
         return found
+
+    def of_one_worker(self, tasks: int) -> Throttle:
+        """The throttle of each worker of a job with so many tasks: as many workers as have a task share the
+        rate."""
+        rate = self.bytes_per_s
+        share = None if rate is None else rate / max(1, min(self.workers, tasks))
+        return replace(self, bytes_per_s=share, workers=1)
 
     def to_dict(self) -> dict[str, Any]:
         """As it travels with a task."""
@@ -120,22 +127,22 @@ class Throttle:
             tell(nbytes)
 
     def be_idle(self) -> None:
-        """The lowest CPU priority and the idle I/O class for this thread and those it starts, unless ``idle``
-        is False.
+        """Give this thread and those that it starts the lowest CPU priority and the idle I/O class, unless
+        ``idle`` is False.
 
-        There is no way back without privileges. Where the system refuses (a sandbox, another architecture),
-        the task runs as it is.
+        Without privileges this cannot be undone. Where the system refuses (a sandbox, another architecture),
+        the task runs at the priority that it has.
         """
         if self.idle:
             make_idle()
 
 
 def make_idle(pid: int = 0) -> None:
-    """The same for a process that has just begun, or for this thread; of a process that leads its session,
-    for the session as well.
+    """Give a process that has just begun, or this thread (0), the lowest CPU priority and the idle I/O class;
+    if it leads its session, the session as well.
 
-    Where the kernel shares processors out by session first (sched(7), autogroup), a nice value counts only
-    within one: a job run by hand, in a terminal of its own, would take as much of a processor as the daemon.
+    Where the kernel divides processors among sessions first (sched(7), autogroup), a nice value counts only
+    within one: a job that is run in a terminal would take as much of a processor as the daemon.
     """
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, pid, _IDLE_NICE)

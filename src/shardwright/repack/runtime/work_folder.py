@@ -1,20 +1,24 @@
-"""The folder in which compaction works: ARRAY/.compact, beside the shards of one array, and one beside
-spilled shards on their own filesystem.
+"""The work folder of an array: ARRAY/.compact, beside its shards, and one beside spilled shards on their own
+filesystem.
 
-    ARRAY/.compact/lock                        who compacts this array; held for a whole job
-    ARRAY/.compact/pause                       while it exists, tasks wait (pausing.py)
-    ARRAY/.compact/queued                      a daemon is to compact this array (queued.py)
-    ARRAY/.compact/KEY.RANDOM.packed           a shard in the making (KEY with dots); whatever is left of a
-                                               dead job is cleared by the next
+    ARRAY/.compact/lock                        held for a whole job: of several jobs on an array one is let in
+    ARRAY/.compact/pause                       while it exists, tasks wait (pause.py)
+    ARRAY/.compact/queued                      a daemon is to compact this array (compaction_queue.py)
+    ARRAY/.compact/done                        shards that an interrupted job has recompressed (done_list.py)
+    ARRAY/.compact/levels/                     levels that are being made (job_folder.py)
+    ARRAY/.compact/KEY.RANDOM.packed           the working file of a shard (KEY with dots). The next job
+                                               deletes those of a job that died
     SPILL/NAME/0/.compact/KEY.RANDOM.packed    the same for a spilled shard: the file behind the link is
                                                replaced, the link stays
 
-Nothing in here is ever read as data, so that it may go at any moment but for the lock.
+Readers ignore the folder. All of it but a lock that is held may be deleted at any time: a job then begins
+anew, and a queued compaction is not done.
 """
 
 from __future__ import annotations
 
 import secrets
+import shutil
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +26,7 @@ from typing import TYPE_CHECKING
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.read.store import StoredArray, parse_array
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import make_directories, storage_errors
+from shardwright.storage.files import make_directories, storage_errors, sync_directory
 from shardwright.storage.lock import StoreLock
 
 if TYPE_CHECKING:
@@ -62,24 +66,65 @@ def working_path(file: Path, key: str) -> Path:
     made. Raises ``StorageError``."""
     folder = side_of(file, key) / WORK_FOLDER
     make_directories(folder)
+    return new_working_path(folder, key)
+
+
+def new_working_path(folder: Path, key: str) -> Path:
+    """A name for the working file of a shard that no other task uses."""
     return folder / f"{key.replace('/', '.')}.{secrets.token_hex(8)}{WORKING_SUFFIX}"
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder durably, but not its parent: a store that was deleted is not made again. Raises
+    ``StorageError``."""
+    if not folder.is_dir():
+        with storage_errors("create folder", folder):
+            reach("compact.before_create_folder")
+            folder.mkdir(exist_ok=True)
+        sync_directory(folder.parent)
+
+
+def take_lock(folder: Path, name: str) -> StoreLock:
+    """A lock in a folder, which is made if need be. Raises ``LockedError``, ``StorageError``."""
+    while True:
+        make_folder(folder)
+        try:
+            return StoreLock.take(folder / name)
+        except StorageError as error:
+            # the job before us has just removed the folder
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+
+
+def remove_lock(lock: StoreLock) -> None:
+    """Let go, and remove the lock's folder if nothing else is in it. Raises ``StorageError``."""
+    lock.delete()
+    with suppress(OSError):  # not empty: another job's, or a record of ours
+        reach("compact.before_remove_work_folder")
+        lock.path.parent.rmdir()
 
 
 @contextmanager
 def locked(folder: Path, name: str) -> Iterator[None]:
-    """A lock in the work folder of a store or an array, and that folder gone at the end if nothing else is in
-    it."""
+    """A lock in the work folder of a store or an array. Raises ``LockedError``, ``StorageError``, also when
+    there is no such store."""
     if not folder.is_dir():
         raise StorageError(f"no such store: {folder}")
-    make_directories(folder / WORK_FOLDER)
-    lock = StoreLock.take(folder / WORK_FOLDER / name)
+    lock = take_lock(folder / WORK_FOLDER, name)
     try:
         yield
     finally:
-        lock.delete()
-        with suppress(OSError):  # not empty: another job's, or a record of ours
-            reach("compact.before_remove_work_folder")
-            (folder / WORK_FOLDER).rmdir()
+        remove_lock(lock)
+
+
+def remove(path: Path) -> None:
+    """Delete a file or a whole folder, if it is there. Raises ``StorageError``."""
+    with storage_errors("delete", path):
+        reach("compact.before_clear")
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 class WorkFolder:
@@ -92,15 +137,7 @@ class WorkFolder:
     @classmethod
     def take(cls, array_folder: Path) -> WorkFolder:
         """Raises ``LockedError`` naming who else compacts this array, or ``StorageError``."""
-        path = array_folder / WORK_FOLDER
-        while True:
-            make_directories(path)
-            try:
-                return cls(array_folder, StoreLock.take(path / LOCK_NAME))
-            except StorageError as error:
-                # the job before us has just removed it
-                if not isinstance(error.__cause__, FileNotFoundError):
-                    raise
+        return cls(array_folder, take_lock(array_folder / WORK_FOLDER, LOCK_NAME))
 
     @property
     def path(self) -> Path:
@@ -118,17 +155,14 @@ class WorkFolder:
         return cleared
 
     def release(self) -> None:
-        """Let others in; folders in which nothing is left go. Raises ``StorageError``."""
+        """Let others in, and remove folders in which nothing is left. Raises ``StorageError``."""
         try:
             for folder in self._folders()[1:]:
                 with suppress(OSError):  # not empty, or gone
                     reach("compact.before_remove")
                     folder.rmdir()
         finally:
-            self._lock.delete()
-        with suppress(OSError):
-            reach("compact.before_remove")
-            self.path.rmdir()
+            remove_lock(self._lock)
 
     def _folders(self) -> list[Path]:
         """The array's own, then those beside its spilled shards."""

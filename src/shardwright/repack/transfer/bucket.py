@@ -1,10 +1,10 @@
-"""A bucket of an object store that speaks S3 as a destination, by obstore. Endpoint and credentials come from
-the environment, as ``AWS_…``.
+"""A bucket of an S3 object store as a destination, by obstore. Endpoint and credentials come from the
+environment (``AWS_…``).
 
-Small objects are put on condition that the key is new (``If-None-Match: *``). Large ones are sent in parts
-under a name of their own, then copied within the store on the same condition: an upload in parts has none.
-Some servers check that condition without locking, and a copy is limited to 5 GiB; what keeps two jobs apart
-in every case is the claim, a small object, and a server that does not keep that condition is refused.
+A small object is put on condition that the key is new (``If-None-Match: *``). A large one is sent in parts
+under another key, then copied within the store on the same condition, which an upload in parts does not have.
+Some servers check that condition without locking, and a copy is limited to 5 GiB. Two jobs are kept apart by
+the claim in every case: it is a small object, and a server that ignores the condition is refused.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from shardwright.model.errors import ConfigError, OutputExistsError, StorageErro
 from shardwright.model.extras import naming_missing_extra
 from shardwright.storage.failpoints import reach
 
-from .claim import ClaimedPlace
-from .destination import CLAIM_KEY, WORK_PREFIX, check_size, key_exists, part_key
+from .destination import CLAIM_KEY, WORK_PREFIX, Destination, check_size, key_exists, part_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,8 +47,8 @@ _CREDENTIALS = (
 )
 
 
-class Bucket(ClaimedPlace):
-    """See ``Destination``. ``url``: s3://BUCKET or s3://BUCKET/PREFIX; the bucket must exist. Raises
+class Bucket(Destination):
+    """A bucket, or a prefix in it. ``url``: s3://BUCKET or s3://BUCKET/PREFIX; the bucket must exist. Raises
     ``ConfigError`` naming what is not set."""
 
     def __init__(self, url: str) -> None:
@@ -159,7 +158,8 @@ class Bucket(ClaimedPlace):
 
     @contextmanager
     def _errors(self, operation: str, key: str) -> Iterator[None]:
-        """obstore's errors as ours: what was tried on what, the first line of the reason, and what to set."""
+        """Turn an error of obstore into ``StorageError``: what was tried on what, the first line of the
+        reason, and what to set."""
         from obstore.exceptions import (
             AlreadyExistsError,
             BaseError,

@@ -1,20 +1,42 @@
-"""Where packed shards go when they leave the rig: another folder, or a bucket of an object store.
+"""A destination: the place where a store goes when it leaves the rig, a folder or a bucket of an object
+store.
 
-A destination is a flat space of keys such as ``0/c/0/1`` or ``zarr.json``. A key appears whole or not at all,
-and is never replaced.
+It is a flat space of keys such as ``0/c/0/1`` or ``zarr.json``. A key appears whole or not at all, and is
+never replaced.
 
-    .compact/claim       who writes here, see ``claim``. Deleted when the job has ended
-    .compact/*.part      what is being sent; a killed job's are deleted when it goes on
+    .compact/claim       the job that writes here. Deleted when the job has ended
+    .compact/*.part      what is being sent. Those of a killed job are deleted when it is run again
 
-A claim carries its job's token. The job keeps the token on the source's side, and finds its own unfinished
-output by it.
+A claim admits one job of two:
+
+    look that nothing is there ──▶ put the claim, on condition that it is new
+    ──▶ look again: another job may have come and gone in between
+
+It carries its job's token. The job keeps the token on the source's side, and finds its own claim and
+unfinished output by it when it is run again. What lies beside a claim belongs to its job.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import json
+import os
+import re
+import socket
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from shardwright.model.errors import OutputExistsError, StorageError
+from shardwright.model.errors import (
+    ConfigError,
+    FormatVersionError,
+    LockedError,
+    OutputExistsError,
+    ShardwrightError,
+    StorageError,
+)
+from shardwright.model.versions import check_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,43 +45,170 @@ Part = bytes | bytearray  # of a key's bytes, as it is sent; its owner does not 
 WORK_PREFIX = ".compact"
 CLAIM_KEY = f"{WORK_PREFIX}/claim"
 PART_SUFFIX = ".part"
+VERSION = 1  # also of claims that name none
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
-class Destination(Protocol):
-    """Safe to use from several threads and processes at once. All raise ``StorageError`` when the other side
-    refuses."""
+@dataclass(frozen=True)
+class Claim:
+    """A claim. ``token``: the job's, whichever process it runs in; the rest is for people."""
+
+    token: str
+    host: str
+    pid: int
+    since: str
+
+    @classmethod
+    def of_this_process(cls, token: str) -> Claim:
+        return cls(token, socket.gethostname(), os.getpid(), datetime.now(UTC).isoformat(timespec="seconds"))
+
+    def encode(self) -> bytes:
+        return json.dumps({"version": VERSION, **asdict(self)}).encode()
+
+    @classmethod
+    def decode(cls, url: str, data: bytes) -> Claim:
+        """Raises ``StorageError`` for bytes that are no claim, ``FormatVersionError``."""
+        try:
+            facts = json.loads(data)
+            check_version(facts.get("version", VERSION), VERSION, f"{url}/{CLAIM_KEY}")
+            return cls(
+                str(facts["token"]), str(facts["host"])[:255], int(facts["pid"]), str(facts["since"])[:64]
+            )
+        except FormatVersionError:
+            raise
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise StorageError(f"{url}/{CLAIM_KEY} is no claim of a job", got=repr(data[:80])) from None
+
+
+class Destination(ABC):
+    """A place for one store. Safe to use from several threads and processes at once. All methods raise
+    ``StorageError`` when the other side refuses."""
 
     @property
+    @abstractmethod
     def url(self) -> str:
-        """What ``open_destination`` opens it by, wherever a task runs."""
+        """The address by which ``open_destination`` opens it, wherever a task runs."""
+
+    @abstractmethod
+    def put_new(self, key: str, parts: Iterator[Part], nbytes: int) -> None:
+        """Store ``nbytes`` that come in parts. Raises ``OutputExistsError`` when the key exists; on any error
+        the key is as it was."""
+
+    @abstractmethod
+    def read(self, key: str, offset: int, nbytes: int) -> bytes:
+        """Bytes of a key, fewer at its end: from what was stored, not from a cache of ours."""
+
+    @abstractmethod
+    def size(self, key: str) -> int | None:
+        """Bytes of a key, None when there is none."""
+
+    @abstractmethod
+    def sizes(self) -> dict[str, int]:
+        """Bytes of every key outside of ``WORK_PREFIX``, by one listing."""
+
+    @abstractmethod
+    def delete(self, key: str) -> None:
+        """Delete a key, if it is there."""
+
+    @abstractmethod
+    def _claim_bytes(self) -> bytes | None:
+        """The bytes under ``CLAIM_KEY``."""
+
+    @abstractmethod
+    def _first_found(self) -> str | None:
+        """The name of anything that is there outside of ``WORK_PREFIX``."""
+
+    @abstractmethod
+    def _delete_parts(self) -> None:
+        """Delete what was being sent."""
+
+    def _clear_up_after_death(self) -> None:
+        """The job was killed and is resumed."""
+        self._delete_parts()
+
+    def _check_claim_holds(self, claim: bytes) -> None:  # noqa: B027  (a folder has nothing to check)
+        """Raises ``StorageError`` when the other side would let two jobs make a claim."""
+
+    def _leave(self) -> None:  # noqa: B027  (a bucket has nothing to clear)
+        """The claim is gone."""
 
     def claim(self, token: str) -> bool:
-        """Take an empty place. False: this token's claim was there already, and so is whatever that job has
+        """Take an empty place. False: this token's claim was there already, and so is whatever its job has
         sent.
 
         Raises ``OutputExistsError`` when something else is there, ``LockedError`` naming the other job when
         there is one.
         """
+        if (held := self._read_claim()) is not None:
+            self._check_ours(held, token)
+            self._clear_up_after_death()
+            return False
+        self._check_empty()
+        data = Claim.of_this_process(token).encode()
+        try:
+            self.put_new(CLAIM_KEY, iter((data,)), len(data))
+        except OutputExistsError:
+            if (held := self._read_claim()) is None:  # another job has come and gone
+                raise
+            self._check_ours(held, token)  # the answer to our own put was lost, and it was sent again
+        try:
+            self._check_claim_holds(data)
+            self._check_empty()
+        except ShardwrightError:
+            self.release(token)
+            raise
+        return True
 
     def release(self, token: str) -> None:
-        """Give the claim back, and delete what only the job needed. Nothing happens when the claim is not
-        this token's."""
+        """Give the claim back, and delete what only the job needed. Does nothing when the claim is not this
+        token's."""
+        held = self._read_claim()
+        if held is not None:
+            if held.token != token:
+                return
+            self._delete_parts()
+            self.delete(CLAIM_KEY)
+        self._leave()
 
-    def put_new(self, key: str, parts: Iterator[Part], nbytes: int) -> None:
-        """Store ``nbytes`` that come in parts. Raises ``OutputExistsError`` when the key exists; on any error
-        the key is as it was."""
+    def _read_claim(self) -> Claim | None:
+        data = self._claim_bytes()
+        return None if data is None else Claim.decode(self.url, data)
 
-    def read(self, key: str, offset: int, nbytes: int) -> bytes:
-        """From what was stored, not from a cache of ours; fewer bytes at the end."""
+    def _check_ours(self, held: Claim, token: str) -> None:
+        if held.token != token:
+            raise LockedError(
+                f"another job writes to {self.url}: process {held.pid} on {held.host!r} since {held.since}",
+                hint=f"Wait for it, or choose another destination. If that job will never be run again, "
+                f"delete {self.url} with its {CLAIM_KEY}",
+            )
 
-    def size(self, key: str) -> int | None:
-        """Bytes under a key, None when there is none."""
+    def _check_empty(self) -> None:
+        found = self._first_found()
+        if found is not None:
+            raise OutputExistsError(
+                f"the destination {self.url} is not empty",
+                got=found,
+                hint="Choose another one: nothing is ever overwritten",
+            )
 
-    def sizes(self) -> dict[str, int]:
-        """Bytes of every key that is no work of a job's, by one listing."""
 
-    def delete(self, key: str) -> None:
-        """Nothing happens when the key is not there."""
+def open_destination(url_or_path: str) -> Destination:
+    """The destination of an address: ``s3://BUCKET/PREFIX``, or the path of a folder. Nothing is looked at or
+    made yet. Raises ``ConfigError`` for other schemes."""
+    scheme = _SCHEME.match(url_or_path)
+    if scheme is None:
+        from .local_folder import LocalFolder  # each is imported only when it is asked for
+
+        return LocalFolder(Path(url_or_path).absolute())
+    if scheme[1].lower() != "s3":
+        raise ConfigError(
+            f"{url_or_path} is no destination",
+            expected="a folder, or s3://BUCKET/PREFIX",
+            got=f"{scheme[1]}://",
+        )
+    from .bucket import Bucket  # needs a library that not everyone has
+
+    return Bucket(url_or_path)
 
 
 def key_exists(url: str, key: str) -> OutputExistsError:

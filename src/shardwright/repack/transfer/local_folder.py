@@ -1,5 +1,5 @@
-"""A folder as a destination: files are written beside their names, synced, and renamed without replacing
-anything."""
+"""A folder as a destination. A file is written under another name, synced, and renamed, never over an
+existing one."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardwright.model.errors import StorageError
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
+    free_bytes,
     make_directories,
-    preallocate,
     read_range,
     read_regular,
     rename_without_replacing,
     storage_errors,
     sync_directory,
+    write_new_file,
 )
 
-from .claim import ClaimedPlace
-from .destination import CLAIM_KEY, PART_SUFFIX, WORK_PREFIX, check_size, key_exists, part_key
+from .destination import CLAIM_KEY, PART_SUFFIX, WORK_PREFIX, Destination, check_size, key_exists, part_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
     from .destination import Part
 
 
-class LocalFolder(ClaimedPlace):
-    """See ``Destination``. ``root`` need not exist; ``claim`` makes it."""
+class LocalFolder(Destination):
+    """A folder. ``root`` need not exist; ``claim`` makes it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -41,15 +40,12 @@ class LocalFolder(ClaimedPlace):
         return str(self.root)
 
     def free_bytes(self) -> int:
-        """What may still be written here; a dead job's parts count as free, since ``claim`` deletes them.
-        Raises ``StorageError``."""
+        """Bytes that may still be written here. The parts of a dead job count as free, since ``claim``
+        deletes them. Raises ``StorageError``."""
         folder = next(folder for folder in (self.root, *self.root.parents) if folder.is_dir())
         with storage_errors("look at", folder):
-            facts = os.statvfs(folder)
-            parts = sum(
-                path.stat().st_blocks * 512 for path in (self.root / WORK_PREFIX).glob(f"*{PART_SUFFIX}")
-            )
-        return facts.f_bavail * facts.f_frsize + parts
+            parts = (self.root / WORK_PREFIX).glob(f"*{PART_SUFFIX}")
+            return free_bytes(folder) + sum(path.stat().st_blocks * 512 for path in parts)
 
     def put_new(self, key: str, parts: Iterator[Part], nbytes: int) -> None:
         path, part = self.root / key, self.root / part_key(key, secrets.token_hex(4))
@@ -59,8 +55,8 @@ class LocalFolder(ClaimedPlace):
             if os.path.lexists(path):
                 raise key_exists(self.url, key)
             try:
-                check_size(self.url, key, nbytes, _write(part, parts, nbytes))
-                reach("compact.before_put_rename")
+                check_size(self.url, key, nbytes, write_new_file(part, parts, nbytes, "put"))
+                reach("put.before_rename")
                 rename_without_replacing(part, path)
             except BaseException:
                 part.unlink(missing_ok=True)
@@ -115,7 +111,7 @@ class LocalFolder(ClaimedPlace):
 
     def _clear_up_after_death(self) -> None:
         self._delete_parts()
-        # there may have been no time to do that after a file got its name
+        # a job that was killed right after a file got its name has not synced its folder
         for folder, _, _ in os.walk(self.root):
             sync_directory(Path(folder))
 
@@ -125,7 +121,7 @@ class LocalFolder(ClaimedPlace):
         with storage_errors("remove", self.root / WORK_PREFIX):
             reach("compact.before_remove_work_folder")
             try:
-                # also the one that a release left which failed after the claim was gone
+                # also one that was left by a release that failed after it had deleted the claim
                 (self.root / WORK_PREFIX).rmdir()
             except OSError:
                 return  # somebody else's file is in it
@@ -143,29 +139,3 @@ def _raise(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError):
         with storage_errors("list", str(error.filename)):
             raise error
-
-
-def _write(path: Path, parts: Iterator[Part], nbytes: int) -> int:
-    """A whole file, synced and out of the page cache, so that what is read next comes from the disk. The
-    bytes that came."""
-    reach("compact.before_put_open")
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    try:
-        if nbytes:
-            reach("compact.before_put_allocate")
-            preallocate(descriptor, nbytes)
-        offset = 0
-        for part in parts:
-            view = memoryview(part)
-            if offset + len(view) > nbytes:
-                raise StorageError(f"cannot write {path}: more came than its {nbytes} bytes")
-            while view:
-                reach("compact.before_put_write")
-                count = os.pwrite(descriptor, view, offset)
-                view, offset = view[count:], offset + count
-        reach("compact.before_put_sync")
-        os.fsync(descriptor)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
-    return offset

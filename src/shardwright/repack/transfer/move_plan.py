@@ -1,41 +1,110 @@
-"""What a move sends: every file of a store as a task, in the phases in which they go, and whether there is
-room for all of it.
+"""The plan of a move: every file of a store as a task, in the phases in which they are sent, and whether
+there is room for all of it; also the options and the report.
 
-Nothing is changed here. Of a store everything travels but what jobs keep (``.compact``): shards are packed on
-their way, links to spilled ones arrive as plain files, anything else goes as it is. Metadata goes last, the
-deepest first, since readers find a store by it.
+Planning changes nothing. All of a store is sent but what jobs keep (``.compact``): shards are packed on their
+way, links to spilled ones arrive as plain files, any other file is sent as it is. Metadata are sent last, the
+deepest first, since readers find a store by them.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import ConfigError, ShardFormatError, StorageError, StorageFullError
 from shardwright.read.store import Store, open_store
+from shardwright.repack.runtime.throttle import Throttle
 from shardwright.repack.runtime.work_folder import WORK_FOLDER
 from shardwright.repack.source_shard import SourceShard
 from shardwright.storage.files import storage_errors
 
+from .destination import open_destination
 from .local_folder import LocalFolder
-from .open_destination import open_destination
 from .transfer_item import identify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .move_report import MoveOptions
+
+# run_task on each task, results as they come
+Execute = Callable[[Iterable[dict[str, Any]]], Generator[dict[str, Any], None, None]]
+
+
+@dataclass(frozen=True)
+class MoveOptions:
+    """``destination``: a folder or s3://BUCKET/PREFIX. ``delete_source``: once all is there and verified.
+    ``order``: of the chunks in a shard. ``throttle``: of each worker."""
+
+    destination: str
+    delete_source: bool = False
+    order: str = "row_major"
+    throttle: Throttle = field(default_factory=Throttle)
+
+
+@dataclass
+class MoveReport:
+    """The result of a move, or of a run of it.
+
+    ``sent``: files. ``verified``: files that an earlier, unfinished job had sent and this one only verified;
+    ``finished``: those that it had verified as well. ``complete``: all is there. ``deleted``: source files.
+
+    ``damaged``: shards that were sent as they are. ``kept``: source files that came or were changed after
+    they were sent. With either of these two nothing was deleted, but for what an earlier run had deleted if
+    it had begun to: ``deleting``. ``unpacked``: shards that were sent as they are since they hold more than
+    the array (``unknown_bytes``): nothing is wrong with them. ``nothing_left``: no file is here and a store
+    is at the destination, as after a move that failed or was killed when it removed the folders.
+    """
+
+    store: str
+    destination: str
+    complete: bool = False
+    sent: int = 0
+    verified: int = 0
+    finished: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    interrupted: bool = False
+    nothing_left: bool = False
+    deleting: bool = False
+    deleted: int = 0
+    damaged: list[dict[str, Any]] = field(default_factory=list)
+    unpacked: list[dict[str, Any]] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    failures: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return self.complete and not self.damaged and not self.kept
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"ok": self.ok, **asdict(self)}
+
+    def add(self, result: dict[str, Any]) -> None:
+        """Count the result of one task."""
+        self.bytes_read += result["bytes_read"]
+        self.bytes_written += result["bytes_written"]
+        if not result["ok"]:
+            self.failures.append({"key": result["key"], "error": result["error"]})
+            return
+        if "unpacked" in result:
+            self.unpacked.append({"key": result["key"], "error": result["unpacked"]})
+        if result["skipped"]:
+            self.verified += 1
+        else:
+            self.sent += 1
+
 
 METADATA_NAME = "zarr.json"
 
 
 @dataclass(frozen=True)
 class MovePlan:
-    """What has to be sent: ``data`` in any order, then ``metadata``, level by level. ``file_bytes``: by key,
-    of the source's files."""
+    """The tasks of a move: ``data`` in any order, then ``metadata``, level by level. ``file_bytes``: of the
+    source's files, by key."""
 
     store: Store
     data: list[dict[str, Any]]
@@ -48,8 +117,8 @@ class MovePlan:
 
 
 def plan_move(path: Path, options: MoveOptions) -> MovePlan:
-    """Every file of a store as a task. Changes nothing. Raises as ``open_store`` does, and for what cannot
-    travel."""
+    """The plan for the store at ``path``. Raises as ``open_store`` does, ``ConfigError`` for a part of a
+    store or a destination inside of it, ``StorageError`` for a file that cannot be sent."""
     store = open_store(path)
     store.check_references()
     destination = open_destination(options.destination)
@@ -91,10 +160,8 @@ def plan_move(path: Path, options: MoveOptions) -> MovePlan:
 
 
 def check_room(plan: MovePlan, destination: LocalFolder, found: dict[str, int]) -> None:
-    """Raises ``StorageFullError`` when what is not among ``found`` there has no room.
-
-    How long shards will be is looked up only where that decides it.
-    """
+    """Raises ``StorageFullError`` when the files that are not ``found`` there have no room. The length of
+    packed shards is looked up only when it decides that."""
     todo = [task for phase in plan.phases for task in phase if task["key"] not in found]
     free = destination.free_bytes()
     if (
@@ -110,7 +177,7 @@ def check_room(plan: MovePlan, destination: LocalFolder, found: dict[str, int]) 
 
 
 def _sent_bytes(plan: MovePlan, task: dict[str, Any]) -> int:
-    """What a file will be at the destination. A damaged shard counts as it is; sending it will say what is
+    """The bytes of a file at the destination. A damaged shard counts as it is; sending it says what is
     wrong."""
     if "shard" in task:
         array = next(array for array in plan.store.arrays if str(array.path) == task["array"])
@@ -120,7 +187,7 @@ def _sent_bytes(plan: MovePlan, task: dict[str, Any]) -> int:
 
 
 def _shard_of(store: Store, file: Path) -> dict[str, Any] | None:
-    """Which shard a file is. One outside of its array's grid holds nothing that is read, and travels as it
+    """The shard that a file is. One outside of its array's grid holds nothing that is read, and is sent as it
     is."""
     for array in store.arrays:
         if file.is_relative_to(array.path):
@@ -131,7 +198,8 @@ def _shard_of(store: Store, file: Path) -> dict[str, Any] | None:
 
 
 def _files(root: Path) -> Iterator[Path]:
-    """What travels. Raises ``StorageError`` for what is neither a file nor a link to one."""
+    """The files that are sent. Raises ``StorageError`` for anything that is neither a file nor a link to
+    one."""
     for path in files_and_links(root):
         if not path.is_file():
             if path.is_dir():
@@ -146,7 +214,7 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def files_and_links(root: Path) -> Iterator[Path]:
-    """All below a store that is no folder, but for what jobs keep; links also when they lead nowhere. Raises
+    """All files and links below a store, without what jobs keep; links also when they lead nowhere. Raises
     ``StorageError``."""
     for folder, folders, names in os.walk(root, onerror=_raise):
         folders[:] = sorted(name for name in folders if name != WORK_FOLDER)

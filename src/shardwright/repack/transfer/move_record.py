@@ -1,17 +1,17 @@
-"""What a move job remembers on the source's side, so that it may be killed at any moment: two files in
+"""The record of a move on the source's side, by which a run continues an interrupted one: two files in
 STORE/.compact/ for each destination.
 
     move.HASH.json    the job's token, whether its claim was made at an empty place, and, once all has
                       arrived, every file that was sent
-    move.HASH.sent    a JSON line for each file that was sent and verified; losing the last of them costs
-                      verifying those again
+    move.HASH.sent    a JSON line for each file that was sent and verified. Files whose lines are lost are
+                      verified again
 
     sending ◀──▶ complete: all has arrived, no shard is damaged
     complete ──▶ deleting: files of the source are gone, or will be
 
-A job that is complete goes back to sending when the destination turns out to have lost something, or the
-source to have changed. From deleting there is no way back: what is missing here then is missing because this
-job has deleted it, whatever else is found in the folder.
+A job that is complete goes back to sending when the destination has lost something or the source has changed.
+There is no way back from deleting: what is missing here then was deleted by this job, whatever else is found
+in the folder.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PREFIX = "move."
-VERSION = 1  # of both files; records without one are of this, too
+VERSION = 1  # of both files; also of records that name none
 
 
 @dataclass(frozen=True)
 class SentFile:
-    """``source``: of the file as it was sent, see ``is_as_sent``; ``nbytes``, ``crc32c``: what it became at
-    the destination. ``order``: of a shard's chunks; ``damaged``: why a shard was sent as it is."""
+    """A file that was sent and verified. ``source``: facts of the file as it was sent, see ``is_as_sent``.
+    ``nbytes``, ``crc32c``: of the key at the destination. ``order``: of a shard's chunks. ``damaged``: why a
+    shard was sent as it is."""
 
     key: str
     source: list[int]
@@ -50,8 +51,8 @@ class SentFile:
 
 @dataclass
 class MoveRecord:
-    """Owned by the job that holds the store's move lock. ``unproved``: keys that an earlier run has sent, and
-    this one has not read back."""
+    """The state of one job. Only for the holder of the store's move lock. ``unproved``: keys that an earlier
+    run has sent, and this one has not read back."""
 
     folder: Path
     destination: str
@@ -64,8 +65,8 @@ class MoveRecord:
 
     @classmethod
     def open(cls, folder: Path, destination: str) -> MoveRecord:
-        """What an earlier job to this destination left, or a new one, which is on disk before anything is
-        claimed by its token."""
+        """The record of an earlier job to this destination, or a new one, which is on disk before its token
+        claims anything."""
         found = cls.find(folder, destination)
         if found is not None:
             return found
@@ -75,8 +76,8 @@ class MoveRecord:
 
     @classmethod
     def find(cls, folder: Path, destination: str) -> MoveRecord | None:
-        """Raises ``ShardFormatError`` when it is damaged (``FormatVersionError``: of another version),
-        ``StorageError``."""
+        """The record of an earlier job to this destination, if there is one. Raises ``ShardFormatError`` when
+        it is damaged, ``FormatVersionError``, ``StorageError``."""
         record = cls(folder, destination, "")
         text = _read(record._path)
         if text is None:
@@ -103,6 +104,7 @@ class MoveRecord:
         return record
 
     def add(self, sent: SentFile) -> None:
+        """A file was sent and verified. Raises ``StorageError``."""
         self.sent[sent.key] = sent
         self.unproved.discard(sent.key)
         with storage_errors("write", self._log_path), self._log_path.open("a", encoding="utf-8") as log:
@@ -110,7 +112,7 @@ class MoveRecord:
             log.write(json.dumps(asdict(sent)) + "\n")
 
     def save(self) -> None:
-        """Durably. The list is in it only when it is complete."""
+        """Write it durably. The list of files is in it only when all has arrived."""
         facts: dict[str, Any] = {
             "version": VERSION,
             "destination": self.destination,
@@ -124,8 +126,8 @@ class MoveRecord:
         replace_file(self._path, json.dumps(facts).encode())
 
     def reopen(self, without: Iterable[str] = ()) -> None:
-        """There is something to be sent again after all: what is ``without``, at least. Durably, and the list
-        never in neither file."""
+        """Go back to sending, at least the files of ``without``. Durably; the list is in one of the two files
+        at any time."""
         assert not self.deleting
         for key in without:
             self.drop(key)
@@ -136,7 +138,7 @@ class MoveRecord:
         self.save()
 
     def begin_deleting(self) -> None:
-        """Durably, before anything of the source goes."""
+        """Say so durably, before anything of the source is deleted."""
         if not self.deleting:
             with storage_errors("write", self._path):
                 reach("compact.before_deleting")
@@ -144,19 +146,19 @@ class MoveRecord:
             self.save()
 
     def drop(self, key: str) -> None:
-        """It is to be sent again, or is no more."""
+        """A file is to be sent again, or is gone."""
         self.sent.pop(key, None)
         self.unproved.discard(key)
 
     def forget(self) -> None:
-        """Nothing that was sent is at the destination any more. Durably: a line left in the log would count
-        again once its key has come back."""
+        """Drop all files: none is at the destination any more. Durably: a line that is left in the log would
+        count again once its key has come back."""
         if self._log_path.exists():
             replace_file(self._log_path, b"")
         self.sent, self.unproved = {}, set()
 
     def delete(self) -> None:
-        """The log first: without the other file it means nothing."""
+        """Delete both files, the log first: without the other one it means nothing."""
         for path in (self._log_path, self._path):
             with storage_errors("delete", path):
                 reach("compact.before_delete_record")
@@ -183,8 +185,8 @@ def _read(path: Path) -> str | None:
 
 
 def _whole_lines(text: str) -> list[dict[str, Any]]:
-    """A job that was killed, or a power cut, may leave a torn line, also in the middle once another job has
-    gone on: it is passed over."""
+    """The lines that are whole. A killed job or a power cut may leave a torn line, also in the middle once
+    the job was resumed: it is ignored."""
     lines = []
     for line in text.splitlines():
         try:

@@ -1,4 +1,4 @@
-"""A whole store packed into another place: every file of it, shard by shard, verified, and only then, if
+"""A whole store packed into another place: every file of it, shard by shard, verified; and only then, if
 asked for, deleted here.
 
     locks, claim ──▶ shards, then all other files but ──▶ zarr.json, the deepest first ──▶ record: complete
@@ -7,44 +7,46 @@ asked for, deleted here.
                                                                                            │ record: deleting
     claim released ◀── locks, folders ◀── shards, other files ◀── zarr.json, the highest ◀─┘
 
-    move_plan       which files there are, and in which phases they go
+    move_plan       which files there are, and in which phases they are sent
     send_store      the upper line: the claim, phase by phase
-    check_sent      between the lines; what is lost there is sent again, until the record says deleting
+    check_sent      between the lines. What is lost there is sent again, until the record says deleting
     delete_source   the lower line
 
 Readers find a store by its zarr.json. So nobody sees one at the destination before all of its shards are
-there, and nobody opens the source while its shards vanish. A phase begins only when all of the one before has
-arrived; a job that is killed goes on where it was (see ``move_record``).
+there, and nobody opens the source while its shards are deleted. A phase begins only when the one before is
+complete. A job that was killed is resumed by running it again (see ``move_record``).
 
 A damaged shard is sent as it is, and named. The store there is then what it is here, readable but for that
-shard; the place stays claimed, nothing is deleted, and the next run of the same job sends the shard once it
-has been mended.
+shard. The place stays claimed, nothing is deleted, and the next run of the same job sends the shard once it
+has been repaired.
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+import os
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardwright.model.errors import ConfigError, LockedError, OutputExistsError, StorageError
-from shardwright.repack.runtime.work_folder import LOCK_NAME, WORK_FOLDER, locked
+from shardwright.repack.runtime.work_folder import LOCK_NAME, WORK_FOLDER, WORKING_SUFFIX, locked
+from shardwright.storage.failpoints import reach
+from shardwright.storage.files import storage_errors, sync_directory
 
-from .check_sent import check_sent, left_here
-from .delete_source import clear_dead_work, delete_source, remove_empty_folders
+from .destination import open_destination
 from .local_folder import LocalFolder
-from .move_plan import METADATA_NAME, check_room, files_and_links, plan_move
-from .move_record import MoveRecord
-from .move_report import MoveReport
-from .open_destination import open_destination
-from .send_store import claimed_record, send_store
+from .move_plan import METADATA_NAME, MoveReport, check_room, depth, files_and_links, plan_move
+from .move_record import PREFIX, MoveRecord
+from .send_store import check_sent, claimed_record, left_here, send_store
+from .transfer_item import is_as_sent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator
 
     from .destination import Destination
-    from .move_plan import MovePlan
-    from .move_report import Execute, MoveOptions
+    from .move_plan import Execute, MoveOptions, MovePlan
+
 
 MOVE_LOCK_NAME = "move.lock"  # beside the lock of an array's other jobs, which is taken as well
 
@@ -52,11 +54,11 @@ MOVE_LOCK_NAME = "move.lock"  # beside the lock of an array's other jobs, which 
 def move_store(
     path: Path, options: MoveOptions, execute: Execute, *, records: Path | None = None
 ) -> MoveReport:
-    """Send a store; goes on with what an earlier job to the same destination left. A file that fails is in
+    """Send a store, and resume what an earlier job to the same destination left. A file that fails is in
     ``failures``; its phase goes on.
 
-    An interrupt (``KeyboardInterrupt``) while files are sent is told in the report. ``records``: the folder
-    of its record, if not the work folder.
+    An interrupt (``KeyboardInterrupt``) while files are sent is in the report. ``records``: the folder of the
+    job's record, if not the work folder.
 
     Raises before anything is sent: ``LockedError`` for a store that is still being written or worked on, and
     for a destination that another job writes to; ``OutputExistsError``; ``ConfigError``;
@@ -69,26 +71,164 @@ def move_store(
             f"{path} is still being written, or its acquisition ended without sealing all shards",
             hint="Wait until it has ended; `shardwright recover` finishes what a daemon that died has left",
         )
-    records = records or path / WORK_FOLDER
     with locked(path, MOVE_LOCK_NAME):
-        record = _found_record(path, options, records, destination)
-        report = MoveReport(str(path), destination.url)
-        if record is None and options.delete_source and _nothing_is_left(path, destination):
-            report.complete = report.nothing_left = True
-        elif record is not None and record.deleting:
-            _go_on_deleting(path, options, record, destination, execute, report)
-        else:
-            _move(path, options, records, record, destination, execute, report)
-    if options.delete_source and report.ok:
+        move = _Move(path, options, records or path / WORK_FOLDER, destination, execute)
+        move.run()
+    if options.delete_source and move.report.ok:
         remove_empty_folders(path)  # the last one, in which the record was
-    return report
+    return move.report
+
+
+class _Move:
+    """One run of a move. The caller holds the store's move lock."""
+
+    def __init__(
+        self, path: Path, options: MoveOptions, records: Path, destination: Destination, execute: Execute
+    ) -> None:
+        self._path = path
+        self._options = options
+        self._records = records
+        self._destination = destination
+        self._execute = execute
+        self.report = MoveReport(str(path), destination.url)
+
+    def run(self) -> None:
+        """All of it; ``report`` says what became of it."""
+        record = _found_record(self._path, self._options, self._records, self._destination)
+        if record is None and self._options.delete_source and _nothing_is_left(self._path, self._destination):
+            self.report.complete = self.report.nothing_left = True
+        elif record is not None and record.deleting:
+            self._continue_deleting(record)
+        else:
+            self._send_and_delete(record)
+
+    def _send_and_delete(self, record: MoveRecord | None) -> None:
+        found = {} if record is None else self._destination.sizes()
+        if record is not None and record.complete and not self._options.delete_source:
+            lost = {sent.key for sent in record.sent.values() if found.get(sent.key) != sent.nbytes}
+            if lost:
+                record.reopen(without=lost)
+        if record is None or not record.complete or self._options.delete_source:
+            plan = plan_move(self._path, self._options)
+            arrays = [array.path for array in plan.store.arrays]
+            with _locked_arrays(arrays):
+                record = self._send_until_there(plan, record, found)
+                if record is None:
+                    return
+                self.report.complete = True
+                if self._options.delete_source and not self._delete(arrays, record):
+                    record.reopen()
+                    return
+        self.report.complete = True
+        self.report.finished = len(record.unproved)
+        self._end(record)
+
+    def _send_until_there(
+        self, plan: MovePlan, record: MoveRecord | None, found: dict[str, int]
+    ) -> MoveRecord | None:
+        """Send what is not there. With ``delete_source``, all that another run has sent is read back first,
+        and sent again where it was lost.
+
+        None if the destination is not complete: the report says why.
+        """
+        while True:
+            if record is None or not record.complete:
+                record = self._claimed(plan, record, found)
+                send_store(plan, record, found, self._destination, self._execute, self.report)
+                self.report.finished = len(record.unproved)
+                if not record.complete:
+                    return None
+            if not self._options.delete_source:
+                return record
+            found = self._destination.sizes()
+            lost = self._lost(record, found)
+            self.report.finished = len(record.unproved)
+            if self.report.failures or self.report.interrupted:
+                self.report.complete = False
+                return None
+            if not lost:
+                return record
+            self.report.complete = False
+            record.reopen(without=lost)
+
+    def _claimed(self, plan: MovePlan, record: MoveRecord | None, found: dict[str, int]) -> MoveRecord:
+        if isinstance(self._destination, LocalFolder):
+            check_room(plan, self._destination, found)
+        try:
+            return claimed_record(self._records, self._destination, record)
+        except OutputExistsError as error:
+            if not self._options.delete_source:
+                raise
+            raise OutputExistsError(
+                f"the destination {self._destination.url} is not empty, and nothing is ever overwritten",
+                hint="If an earlier run without --move has filled it: check it with `shardwright verify`, "
+                "then delete the store here yourself. Else choose another one",
+            ) from error
+
+    def _lost(self, record: MoveRecord, found: dict[str, int]) -> set[str]:
+        """The keys of sent files that are not at the destination any more as they were sent."""
+        return check_sent(
+            self._path,
+            record,
+            found,
+            self._destination,
+            self._options.throttle,
+            self._execute,
+            self.report,
+        )
+
+    def _continue_deleting(self, record: MoveRecord) -> None:
+        """An earlier run had sent all and begun to delete: check what is left here against the destination,
+        then delete it, or report why not. Nothing is sent any more."""
+        if not self._options.delete_source:
+            raise ConfigError(
+                f"an earlier run with --move has begun to delete {self._path}",
+                hint="Run it with --move again: it deletes what is left",
+            )
+        self.report.deleting = True
+        arrays = [(self._path / key).parent for key in record.sent if key.endswith(METADATA_NAME)]
+        with _locked_arrays(arrays):
+            lost = self._lost(record, self._destination.sizes())
+            if self.report.failures or self.report.interrupted:
+                return
+            if lost:
+                self.report.failures += [
+                    {"key": key, "error": self._is_lost(key).to_dict()} for key in sorted(lost)
+                ]
+                return
+            self.report.complete = True
+            if not self._delete(arrays, record):
+                return
+        self._end(record)
+
+    def _is_lost(self, key: str) -> StorageError:
+        return StorageError(
+            f"{self._destination.url}/{key} is not what was sent any more, and a part of the store here is "
+            f"deleted already",
+            hint=f"What is left in {self._path} was not touched. Put it into another store with the metadata "
+            f"that is at the destination, or read it by hand",
+        )
+
+    def _delete(self, arrays: list[Path], record: MoveRecord) -> bool:
+        """Delete the source. False when it was not touched, since files came or were changed."""
+        self.report.deleted, self.report.kept = delete_source(self._path, record, self._destination.sizes())
+        if self.report.kept:
+            return False
+        clear_dead_work(self._path, arrays)
+        return True
+
+    def _end(self, record: MoveRecord) -> None:
+        if self._options.delete_source:
+            remove_empty_folders(self._path)
+        self._destination.release(record.token)
+        record.delete()
 
 
 def _found_record(
     path: Path, options: MoveOptions, records: Path, destination: Destination
 ) -> MoveRecord | None:
-    """One that a release before ``deleting`` has left tells by the metadata, which goes first, that it has
-    begun to."""
+    """The record of an earlier run. One of a release that did not write ``deleting`` shows it by missing
+    metadata, which are deleted first."""
     record = MoveRecord.find(records, destination.url)
     if (
         record is not None
@@ -100,141 +240,9 @@ def _found_record(
     return record
 
 
-def _move(
-    path: Path,
-    options: MoveOptions,
-    records: Path,
-    record: MoveRecord | None,
-    destination: Destination,
-    execute: Execute,
-    report: MoveReport,
-) -> None:
-    found = {} if record is None else destination.sizes()
-    if record is not None and record.complete and not options.delete_source:
-        lost = {sent.key for sent in record.sent.values() if found.get(sent.key) != sent.nbytes}
-        if lost:
-            record.reopen(without=lost)
-    if record is None or not record.complete or options.delete_source:
-        plan = plan_move(path, options)
-        arrays = [array.path for array in plan.store.arrays]
-        with _locked_arrays(arrays):
-            record = _send_until_there(plan, options, records, record, found, destination, execute, report)
-            if record is None:
-                return
-            report.complete = True
-            if options.delete_source and not _delete(path, arrays, record, destination, report):
-                record.reopen()
-                return
-    report.complete = True
-    report.finished = len(record.unproved)
-    _end(path, options, record, destination)
-
-
-def _send_until_there(
-    plan: MovePlan,
-    options: MoveOptions,
-    records: Path,
-    record: MoveRecord | None,
-    found: dict[str, int],
-    destination: Destination,
-    execute: Execute,
-    report: MoveReport,
-) -> MoveRecord | None:
-    """Send what is not there. With ``delete_source``, all that another run has sent is read back first, and
-    sent again where it was lost.
-
-    None if that did not come to its end: the report says why.
-    """
-    while True:
-        if record is None or not record.complete:
-            record = _claimed(plan, options, records, record, found, destination)
-            send_store(plan, record, found, destination, execute, report)
-            report.finished = len(record.unproved)
-            if not record.complete:
-                return None
-        if not options.delete_source:
-            return record
-        found = destination.sizes()
-        lost = check_sent(plan.store.root, record, found, destination, options.throttle, execute, report)
-        report.finished = len(record.unproved)
-        if report.failures or report.interrupted:
-            report.complete = False
-            return None
-        if not lost:
-            return record
-        report.complete = False
-        record.reopen(without=lost)
-
-
-def _claimed(
-    plan: MovePlan,
-    options: MoveOptions,
-    records: Path,
-    record: MoveRecord | None,
-    found: dict[str, int],
-    destination: Destination,
-) -> MoveRecord:
-    if isinstance(destination, LocalFolder):
-        check_room(plan, destination, found)
-    try:
-        return claimed_record(records, destination, record)
-    except OutputExistsError as error:
-        raise (_copied_before(destination) if options.delete_source else error) from error
-
-
-def _go_on_deleting(
-    path: Path,
-    options: MoveOptions,
-    record: MoveRecord,
-    destination: Destination,
-    execute: Execute,
-    report: MoveReport,
-) -> None:
-    """An earlier run had sent all and begun to delete: what is left here is checked there and deleted, or
-    told of. Nothing is sent any more."""
-    if not options.delete_source:
-        raise ConfigError(
-            f"an earlier run with --move has begun to delete {path}",
-            hint="Run it with --move again: it deletes what is left",
-        )
-    report.deleting = True
-    arrays = [(path / key).parent for key in record.sent if key.endswith(METADATA_NAME)]
-    with _locked_arrays(arrays):
-        lost = check_sent(path, record, destination.sizes(), destination, options.throttle, execute, report)
-        if report.failures or report.interrupted:
-            return
-        if lost:
-            report.failures += [
-                {"key": key, "error": _lost(path, key, destination).to_dict()} for key in sorted(lost)
-            ]
-            return
-        report.complete = True
-        if not _delete(path, arrays, record, destination, report):
-            return
-    _end(path, options, record, destination)
-
-
-def _delete(
-    path: Path, arrays: list[Path], record: MoveRecord, destination: Destination, report: MoveReport
-) -> bool:
-    """Whether the source is gone; else it was not touched."""
-    report.deleted, report.kept = delete_source(path, record, destination.sizes())
-    if report.kept:
-        return False
-    clear_dead_work(path, arrays)
-    return True
-
-
-def _end(path: Path, options: MoveOptions, record: MoveRecord, destination: Destination) -> None:
-    if options.delete_source:
-        remove_empty_folders(path)
-    destination.release(record.token)
-    record.delete()
-
-
 @contextmanager
 def _locked_arrays(folders: list[Path]) -> Iterator[None]:
-    """No other job works on them, until their files are gone as well: the locks go last."""
+    """No other job works on these arrays, until their files are deleted as well: the locks go last."""
     with ExitStack() as locks:
         for folder in folders:
             if folder.is_dir():
@@ -242,18 +250,9 @@ def _locked_arrays(folders: list[Path]) -> Iterator[None]:
         yield
 
 
-def _lost(path: Path, key: str, destination: Destination) -> StorageError:
-    return StorageError(
-        f"{destination.url}/{key} is not what was sent any more, and a part of the store here is deleted "
-        f"already",
-        hint=f"What is left in {path} was not touched. Put it into another store with the metadata that is "
-        f"at the destination, or read it by hand",
-    )
-
-
 def bytes_to_move(path: Path, options: MoveOptions, *, records: Path | None = None) -> dict[str, int]:
-    """By key: what a job is to send, or, when an earlier run has begun to delete, what is still to be
-    checked. Raises as ``plan_move`` does."""
+    """The bytes that a job is to send, by key; when an earlier run has begun to delete, those that are still
+    to be checked. Raises as ``plan_move`` does."""
     record = _found_record(
         path, options, records or path / WORK_FOLDER, open_destination(options.destination)
     )
@@ -265,8 +264,8 @@ def bytes_to_move(path: Path, options: MoveOptions, *, records: Path | None = No
 
 
 def _nothing_is_left(path: Path, destination: Destination) -> bool:
-    """That is so as well of a folder that never was a store: all the same, no data is here that could be
-    moved."""
+    """Whether no file is here and a store is there. The folder may as well never have been a store: then,
+    too, it holds no data that could be moved."""
     return _is_empty(path) and destination.size(METADATA_NAME) is not None
 
 
@@ -274,10 +273,107 @@ def _is_empty(path: Path) -> bool:
     return next(files_and_links(path), None) is None
 
 
-def _copied_before(destination: Destination) -> OutputExistsError:
-    return OutputExistsError(
-        f"the destination {destination.url} is not empty, and nothing is ever overwritten",
-        hint="If an earlier run without --move has filled it: check it with `shardwright verify`, then "
-        "delete the store here yourself."
-        " Else choose another one",
-    )
+def delete_source(root: Path, record: MoveRecord, found: dict[str, int]) -> tuple[int, list[str]]:
+    """Delete what was sent and verified: first the zarr.json, the highest first, then shards and other files.
+    Only if no file has come or changed since it was sent. May be killed at any point: the record says that it
+    has begun, and stays until all is gone.
+
+    ``found``: bytes of each key, as the destination lists them now. Returns the number of deleted files, or
+    the files that are not as they were sent, and then nothing was deleted.
+    """
+    kept = [
+        file.relative_to(root).as_posix()
+        for file in files_and_links(root)
+        if not _may_go(root, file, record, found)
+    ]
+    if kept:
+        return 0, kept
+    record.begin_deleting()
+    metadata = sorted((key for key in record.sent if Path(key).name == METADATA_NAME), key=depth)
+    others = [key for key in record.sent if Path(key).name != METADATA_NAME]
+    deleted = 0
+    # Each step is durable before the next one: a power cut never undoes a step before a later one.
+    for keys in (*(list(same) for _, same in groupby(metadata, key=depth)), others):
+        _sync_what_is_left(folder for key in keys for folder in _delete_spilled(root, key))
+        deleted += sum(_delete_file(root / key) for key in keys)
+        _sync_what_is_left((root / key).parent for key in keys)
+    return deleted, []
+
+
+def _may_go(root: Path, file: Path, record: MoveRecord, found: dict[str, int]) -> bool:
+    sent = record.sent.get(file.relative_to(root).as_posix())
+    if sent is None or found.get(sent.key) != sent.nbytes:
+        return False
+    return not file.exists() or is_as_sent(file, sent.source)
+
+
+def _delete_spilled(root: Path, key: str) -> list[Path]:
+    """Delete the file of a spilled shard, before the link to it, and the folders there that are empty then.
+    Returns the folders that have changed."""
+    path = root / key
+    target = path.resolve()
+    if not path.is_symlink() or target.parts[-len(Path(key).parts) :] != Path(key).parts:
+        return []
+    folders = target.parents[: len(Path(key).parts)]
+    with storage_errors("delete", target):
+        reach("compact.before_delete_spilled")
+        target.unlink(missing_ok=True)
+        for folder in folders:
+            _clear(folder / WORK_FOLDER, f"*{WORKING_SUFFIX}")
+            with suppress(OSError):  # not empty yet
+                folder.rmdir()
+    return [*folders, folders[-1].parent]
+
+
+def _delete_file(path: Path) -> bool:
+    """False when it was gone already."""
+    with storage_errors("delete", path):
+        reach("compact.before_delete_source")
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            return False
+    return True
+
+
+def _sync_what_is_left(folders: Iterable[Path]) -> None:
+    """Sync the folders that are still there; of one that is gone, the folder that it was in is among them."""
+    for folder in sorted(set(folders)):
+        if folder.is_dir():
+            sync_directory(folder)
+
+
+def clear_dead_work(root: Path, held: list[Path]) -> None:
+    """Delete what jobs kept beside the arrays, which means nothing without them: entries of the compaction
+    queue, working files, locks of jobs that were killed.
+
+    ``held``: folders whose lock the caller holds; it is deleted when the caller lets go.
+    """
+    for folder in sorted(root.rglob(WORK_FOLDER)):
+        lock = nullcontext() if folder.parent in held else locked(folder.parent, LOCK_NAME)
+        with suppress(LockedError), lock, storage_errors("clear", folder):
+            _clear(folder, "*")
+
+
+def _clear(work_folder: Path, pattern: str) -> None:
+    """Delete files of a work folder but for its lock and the records of moves; the folder as well, if it is
+    empty then."""
+    if not work_folder.is_dir():
+        return
+    for path in work_folder.glob(pattern):
+        if path.is_file() and path.name != LOCK_NAME and not path.name.startswith(PREFIX):
+            reach("compact.before_clear")
+            path.unlink(missing_ok=True)
+    with suppress(OSError):  # its lock is in it
+        reach("compact.before_remove_work_folder")
+        work_folder.rmdir()
+
+
+def remove_empty_folders(root: Path) -> None:
+    """Below a store that was deleted, and its own."""
+    for folder, _, _ in os.walk(root, topdown=False):
+        with suppress(OSError):  # it holds something that was not sent, such as another job's work folder
+            reach("compact.before_remove_source_folder")
+            Path(folder).rmdir()
+    if not root.exists():
+        sync_directory(root.parent)

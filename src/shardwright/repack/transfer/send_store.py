@@ -1,13 +1,15 @@
-"""The files of a store sent to a destination that this job has claimed, phase by phase (see ``move_store``).
+"""The files of a store sent to a destination that this job has claimed, phase by phase (see ``move_store``),
+and what earlier runs have sent checked there once more.
 
-What an earlier run of the same job has sent and verified is not sent again, as long as both sides are still
-as they were then. Where a run has to send a shard although an earlier one has sent metadata already (the
-shard was damaged and has been mended, or changed, or was lost there), it deletes the metadata first: a reader
-finds no store rather than one of which something is missing.
+A file that an earlier run of the same job has sent and verified is not sent again if both sides are still as
+they were then. Sometimes a run sends a shard although an earlier one has sent metadata already: the shard was
+damaged and has been repaired, or it changed, or was lost there. Then it deletes the metadata first, so that a
+reader finds no store rather than an incomplete one.
 """
 
 from __future__ import annotations
 
+import os
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,13 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
     from .destination import Destination
-    from .move_plan import MovePlan
-    from .move_report import Execute, MoveReport
+    from .move_plan import Execute, MovePlan, MoveReport
 
 
 def claimed_record(folder: Path, destination: Destination, record: MoveRecord | None = None) -> MoveRecord:
-    """The record of this job, not complete, its claim made. ``record``: if there is one that was read
-    already."""
+    """The record of this job, not complete, with its claim made. ``record``: the one that was read already,
+    if there is one."""
     record = record or MoveRecord.open(folder, destination.url)
     if not record.claimed:
         destination.release(record.token)  # of a job killed before it knew that the place was empty
@@ -57,10 +58,10 @@ def send_store(
     execute: Execute,
     report: MoveReport,
 ) -> None:
-    """``found``: bytes of each key at the destination. The record is complete afterwards if all files have
-    arrived and no shard is damaged.
+    """Send all files of ``plan``. ``found``: bytes of each key at the destination. The record is complete
+    afterwards if all files have arrived and no shard is damaged.
 
-    Where a phase stays incomplete, none of the next begins.
+    A phase begins only if the one before is complete.
     """
     wanted = {task["key"] for phase in plan.phases for task in phase}
     try:
@@ -89,8 +90,8 @@ def send_store(
 
 
 def _without_metadata(plan: MovePlan, found: dict[str, int], destination: Destination) -> dict[str, int]:
-    """Close a store that an earlier run has opened to readers, the highest first; what is found there
-    then."""
+    """Delete the metadata that an earlier run has sent, the highest first, so that no reader opens the store;
+    returns what is found there then."""
     metadata = [task["key"] for level in reversed(plan.metadata) for task in level if task["key"] in found]
     for key in metadata:
         destination.delete(key)
@@ -127,14 +128,14 @@ def _send_phase(
 
 
 def _run_here(tasks: Iterable[dict[str, Any]]) -> Generator[dict[str, Any], None, None]:
-    """Small files, for which no worker need be started; at this process's priority."""
+    """Run tasks of small files without a worker, at this process's priority."""
     for task in tasks:
         yield run_task(task | {"throttle": Throttle(idle=False).to_dict()})
 
 
 def _can_go_on(destination: Destination) -> bool:
-    """Whether a failure was one file's. Where the destination does not answer, or the claim is gone, every
-    other file would fail as well."""
+    """Whether other files may still be sent: when the destination does not answer, or the claim is gone, all
+    would fail."""
     try:
         return destination.size(CLAIM_KEY) is not None
     except StorageError:
@@ -142,8 +143,58 @@ def _can_go_on(destination: Destination) -> bool:
 
 
 def _is_finished(task: dict[str, Any], record: MoveRecord, found: dict[str, int]) -> bool:
-    """Sent and verified by an earlier job, and both sides are still as they were then."""
+    """Whether an earlier run has sent and verified the file, and both sides are as they were then."""
     sent = record.sent.get(task["key"])
     if sent is None or sent.order != task.get("order"):
         return False
     return found.get(sent.key) == sent.nbytes and is_as_sent(Path(task["file"]), sent.source)
+
+
+def left_here(root: Path, record: MoveRecord) -> list[SentFile]:
+    """The files that were sent and whose source is still there."""
+    return [sent for sent in record.sent.values() if os.path.lexists(root / sent.key)]
+
+
+def check_sent(
+    root: Path,
+    record: MoveRecord,
+    found: dict[str, int],
+    destination: Destination,
+    throttle: Throttle,
+    execute: Execute,
+    report: MoveReport,
+) -> set[str]:
+    """Read back what earlier runs have sent: in between it may have been lost or damaged. Returns the keys
+    that are not at the destination any more as they were sent; all of them only if nothing failed and the
+    report is not interrupted.
+
+    Only files whose source is still there are checked, and none that this run has sent or checked. Each is
+    compared with the crc32c that was recorded when it was sent, so that the source is not needed: a run that
+    was killed may have deleted a part of it. ``found``: bytes of each key there.
+    """
+    files = [sent for sent in left_here(root, record) if sent.key in record.unproved]
+    lost = {sent.key for sent in files if found.get(sent.key) != sent.nbytes}
+    tasks = (
+        {
+            "kind": "check",
+            "destination": destination.url,
+            "key": sent.key,
+            "nbytes": sent.nbytes,
+            "crc32c": sent.crc32c,
+            "throttle": throttle.to_dict(),
+        }
+        for sent in files
+        if sent.key not in lost and not report.failures
+    )
+    try:
+        with closing(execute(tasks)) as results:
+            for result in results:
+                if result["ok"] and not result["same"]:
+                    lost.add(result["key"])
+                else:
+                    report.add(result)
+                    if result["ok"]:
+                        record.unproved.discard(result["key"])
+    except KeyboardInterrupt:
+        report.interrupted = True
+    return lost

@@ -1,15 +1,15 @@
-"""One file of a store sent to a destination and proved there: a shard packed on its way, anything else as it
-is.
+"""One transfer item: a file of a store sent to a destination and verified there. A shard is packed on its
+way, any other file is sent as it is.
 
-A shard is read in the order in which it will lie, sent in parts as it is read, and read back. What came back
-is compared, crc32c by crc32c, with what was read from the source: each chunk and the index of a shard, the
-whole of another file. Memory is a few parts, whatever the shard's size.
+A shard is read in the order of the packed file, sent in parts as it is read, and read back. The crc32c of
+what came back is compared with that of what was read from the source: of each chunk and the index of a shard,
+of the whole of another file. It takes the memory of a few parts, whatever the size of the shard.
 
-A shard that is damaged cannot be packed. It is sent as it is, so that nothing that may still be read of it is
-lost, and readers meet the same errors there as here. So is one that holds bytes which packing would drop
-without knowing them (``unknown_bytes``).
+A damaged shard cannot be packed. It is sent as it is, so that nothing that may still be read of it is lost,
+and readers meet the same errors there as here. So is a shard with bytes that packing would drop without
+knowing them (``unknown_bytes``).
 
-Nothing is deleted here; ``delete_source`` does that when everything has arrived.
+Nothing is deleted at the source; ``move_store`` does that when everything has arrived.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from shardwright.repack.unknown_bytes import unknown_bytes
 from shardwright.shard.index import encode_index
 from shardwright.storage.files import open_regular, storage_errors
 
-from .open_destination import open_destination
+from .destination import open_destination
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,14 +45,13 @@ PART_BYTES = 8 << 20
 
 
 def move_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
-    """Task: {kind: "move", destination, key, file}, for a shard also {array, shard, order}; ``file`` is the
-    path of what is sent.
+    """Do the task {kind: "move", destination, key, file}, for a shard also {array, shard, order}; ``file`` is
+    the path of what is sent. The destination must be claimed.
 
     The result adds ``nbytes`` and ``crc32c`` of what is now at the destination, ``source`` (of the file that
-    was sent, see ``is_as_sent``) and ``skipped``: it was there already, and was only verified; of a shard
-    that was sent as it is, ``damaged`` or ``unpacked``: the error that says why. The destination must be
-    claimed. Raises ``StorageError`` or ``OutputExistsError``; a key whose bytes came back wrong is then
-    deleted.
+    was sent, see ``is_as_sent``) and ``skipped`` (it was there already, and was only verified); for a shard
+    that was sent as it is, ``damaged`` or ``unpacked``: the error that says why. Raises ``StorageError`` or
+    ``OutputExistsError``. A key whose bytes came back wrong is deleted.
     """
     destination, key, path = open_destination(task["destination"]), task["key"], Path(task["file"])
     with _unchanged(path) as source:
@@ -77,6 +76,21 @@ def move_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
             }
 
 
+def check_file(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
+    """Do the task {kind: "check", destination, key, nbytes, crc32c}: read a key back. The result adds
+    ``same``: it still has that crc32c. Raises ``StorageError``."""
+    found = 0
+    for part in stored_parts(open_destination(task["destination"]), task["key"], task["nbytes"], throttle):
+        found = crc32c.crc32c(part, found)
+    return {
+        "ok": True,
+        "skipped": True,
+        "same": found == task["crc32c"],
+        "bytes_read": task["nbytes"],
+        "bytes_written": 0,
+    }
+
+
 def _send_as_it_is(
     key: str, path: Path, nbytes: int, destination: Destination, throttle: Throttle
 ) -> dict[str, Any]:
@@ -91,10 +105,8 @@ def _send_as_it_is(
 
 @dataclass(frozen=True)
 class TransferItem:
-    """What one key will hold. ``sizes``: bytes of its segments, each checked on its own; ``parts`` reads all
-    of them, in pieces cut anywhere.
-
-    ``name``: of a segment, for people.
+    """The bytes that one key is to hold. ``sizes``: of its segments, each checked on its own. ``parts`` reads
+    all of them, in pieces cut anywhere. ``name``: of a segment, for people.
     """
 
     key: str
@@ -108,8 +120,8 @@ class TransferItem:
 
 
 class SegmentChecksums:
-    """crc32c of each segment of a stream that comes in pieces cut anywhere, and of the ``whole``. ``sizes``
-    are in bytes, none is 0."""
+    """The crc32c of each segment of a stream that comes in pieces cut anywhere, and of the ``whole``.
+    ``sizes`` are in bytes, none is 0."""
 
     def __init__(self, sizes: Int64s) -> None:
         self._ends = np.cumsum(sizes)
@@ -188,7 +200,7 @@ def _watched(parts: Iterator[Part], checksums: SegmentChecksums, throttle: Throt
 def _first_wrong(
     item: TransferItem, sent: SegmentChecksums, destination: Destination, throttle: Throttle
 ) -> int | None:
-    """Read back: the first segment whose bytes are not those of the source."""
+    """Read back; returns the first segment whose bytes are not those of the source."""
     stored = SegmentChecksums(item.sizes)
     for part in stored_parts(destination, item.key, item.nbytes, throttle):
         stored.add(part)
@@ -196,7 +208,7 @@ def _first_wrong(
 
 
 def stored_parts(destination: Destination, key: str, nbytes: int, throttle: Throttle) -> Iterator[Part]:
-    """What lies under a key. Raises ``StorageError`` when it is shorter than ``nbytes``."""
+    """The bytes of a key. Raises ``StorageError`` when there are fewer than ``nbytes``."""
     for offset in range(0, nbytes, PART_BYTES):
         wanted = min(PART_BYTES, nbytes - offset)
         throttle.take(wanted)
@@ -234,7 +246,7 @@ def _packed(key: str, source: SourceShard, plan: PackPlan) -> TransferItem:
 
 
 def _chunk_parts(source: SourceShard, plan: PackPlan) -> Iterator[Part]:
-    """The chunks as they will follow each other. A part, once given away, is not touched again."""
+    """The chunks in the order of the packed file. A part that was yielded is not changed any more."""
     chunks = PackedBytes(source, plan)
     while chunks.left_bytes:
         part = bytearray(min(PART_BYTES, chunks.left_bytes))
@@ -251,8 +263,8 @@ def _file_parts(descriptor: int, nbytes: int) -> Iterator[Part]:
 
 @contextmanager
 def _unchanged(path: Path) -> Iterator[list[int]]:
-    """What ``identify`` says of a file, which must not change meanwhile: then what was sent may be of neither
-    state."""
+    """Yields what ``identify`` says of a file. Raises ``StorageError`` when the file changes meanwhile: what
+    was sent may be a mixture of two states."""
     source = identify(path)
     yield source
     if not is_as_sent(path, source[:2]):

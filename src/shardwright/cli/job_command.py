@@ -1,0 +1,171 @@
+"""What the commands that run long jobs share: their options, the executor, the progress bar, and the report
+of ``rechunk`` and ``pyramid``."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack, closing, contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from shardwright.model.errors import ConfigError
+
+from .interrupt import interrupt_on_signals, told_of_interrupts
+from .progress import show_progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+
+    from shardwright.repack.runtime.executors import Executor
+    from shardwright.repack.runtime.report import BuildReport, OnProgress
+    from shardwright.repack.runtime.throttle import Throttle
+    from shardwright.repack.transfer.move_plan import Execute
+
+Rate = Annotated[
+    str | None,
+    typer.Option(
+        "--rate",
+        metavar="SIZE",
+        help="Bytes a second at most, e.g. 50MB: those read, written and "
+        "read back again, all workers together.",
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        min=1,
+        metavar="COUNT",
+        help="Processes that work at the same time. One for each core, at most 4.",
+    ),
+]
+Scheduler = Annotated[
+    str | None,
+    typer.Option(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="Work on the dask cluster of this scheduler instead, "
+        "tcp://HOST:PORT, that sees the same storage.",
+    ),
+]
+Memory = Annotated[
+    str, typer.Option("--memory", metavar="SIZE", help="The most that one worker holds at once.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")]
+NoIdle = Annotated[
+    bool,
+    typer.Option(
+        "--no-idle", help="Work at normal priority instead of the lowest. Workers of --scheduler keep theirs."
+    ),
+]
+
+_FAILURES_SHOWN = 20
+
+
+def parse_rate(text: str | None) -> float | None:
+    """The bytes per second of --rate. Raises ``ConfigError``."""
+    from shardwright.config.quantities import parse_size_bytes
+
+    if text is None:
+        return None
+    try:
+        return float(parse_size_bytes(int(text) if text.isdecimal() else text.removesuffix("/s")))
+    except ValueError as error:
+        raise ConfigError(f"--rate: {error}", got=text) from None
+
+
+def throttle_of(rate: str | None, workers: int, pause_files: Sequence[str], *, no_idle: bool) -> Throttle:
+    """The throttle of a whole job. Raises ``ConfigError``."""
+    from shardwright.repack.runtime.throttle import Throttle
+
+    return Throttle(parse_rate(rate), tuple(pause_files), not no_idle, workers=workers)
+
+
+@contextmanager
+def job_executor(name: str, kept: str, workers: int | None, scheduler: str | None) -> Iterator[Executor]:
+    """The executor of a job. An interrupt inside is told in one line, with exit code 1; ``kept``: what of the
+    work is not lost. Raises ``ConfigError``, ``SessionLostError``."""
+    from shardwright.repack.runtime.executors import open_executor
+
+    interrupt_on_signals()
+    with (
+        told_of_interrupts(name, kept),
+        closing(open_executor(workers=workers, scheduler=scheduler)) as executor,
+    ):
+        yield executor
+
+
+@contextmanager
+def job_progress(label: str, verb: str, pause_files: Sequence[str]) -> Iterator[OnProgress]:
+    """Gives a function that takes the bytes done so far and in all. The progress bar is there from its first
+    call on, and says when one of ``pause_files`` holds the job up."""
+    from shardwright.repack.runtime.pause import pause_note
+
+    with ExitStack() as bar:
+        add: Callable[[int], None] | None = None
+        told = 0
+
+        def on_progress(done: int, total: int) -> None:
+            nonlocal add, told
+            add = add or bar.enter_context(
+                show_progress(label, verb, total, lambda: pause_note(tuple(pause_files)))
+            )
+            add(done - told)
+            told = done
+
+        yield on_progress
+
+
+def run_with_progress(executor: Executor, sizes: Mapping[str, int], on_progress: OnProgress) -> Execute:
+    """``executor.run`` that counts the bytes that are done. ``sizes``: of what tasks make, by key."""
+    from shardwright.repack.runtime.report import Progress
+
+    progress = Progress(sizes, on_progress)
+
+    def execute(tasks: Iterable[dict[str, Any]]) -> Generator[dict[str, Any], None, None]:
+        with closing(executor.run(tasks, progress.moved)) as results:
+            for result in results:
+                progress.finished(result["key"])
+                yield result
+
+    return execute
+
+
+def finish(report: BuildReport, as_json: bool) -> None:
+    """Print the report; exit code 1 when something is left undone."""
+    typer.echo(json.dumps(report.to_dict()) if as_json else summary(report))
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def summary(report: BuildReport) -> str:
+    """The report, for people."""
+    from shardwright.config.quantities import format_bytes
+
+    lines = []
+    if report.already:
+        lines.append(f"{report.path}: levels {', '.join(report.already)} were there already")
+    if report.made or report.failures:
+        what = (
+            f"{report.path}: made {', '.join(report.made)}"
+            if report.made
+            else (f"{report.path}: NOT finished, nothing was published")
+        )
+        lines.append(
+            f"{what}: {report.shards_made} shards made and {report.shards_found} found from an earlier run,"
+            f" {format_bytes(report.bytes_read)} read, {format_bytes(report.bytes_written)} written and "
+            f"verified, {report.seconds:.1f} s;"
+            f" at most {format_bytes(report.peak_bytes)} in one worker"
+        )
+        if report.bytes_sent:
+            lines.append(f"  {format_bytes(report.bytes_sent)} sent and verified")
+    lines += [
+        f"  {failure['key']}: {' '.join(str(failure['error'].get('message')).split())}"
+        for failure in report.failures[:_FAILURES_SHOWN]
+    ]
+    if len(report.failures) > _FAILURES_SHOWN:
+        lines.append(f"  and {len(report.failures) - _FAILURES_SHOWN} more")
+    if report.failures:
+        lines.append("  The rest is kept: run the same command again when this is repaired")
+    return "\n".join(lines)
