@@ -395,14 +395,14 @@ def test_a_disk_that_is_full_in_the_middle_ends_the_job_and_the_next_goes_on(sto
     def fills_up_after_two(tasks):
         for count, task in enumerate(tasks):
             if count == 2:
-                failpoints.set_hook("put.before_allocate", is_full)
+                failpoints.set_hook("put.before_preallocate", is_full)
             yield run_task(task)
 
     options = MoveOptions(str(tmp_path / "away"), throttle=POLITE)
     try:
         report = move_store.move_store(store, options, fills_up_after_two)
     finally:
-        failpoints.set_hook("put.before_allocate", None)
+        failpoints.set_hook("put.before_preallocate", None)
     assert [failure["error"]["code"] for failure in report.failures] == ["storage_full"]
     assert (report.sent, report.complete) == (2, False)
     assert move_store.move_store(store, options, execute).ok

@@ -47,6 +47,7 @@ EXCEPTIONS = {
     "storage/ring.py:Ring.__init__": "memory, no filesystem",
     "storage/ring.py:_allocate": "memory, no filesystem",
     "storage/files.py:write_all": "its callers have the point",
+    "storage/files.py:AtomicFile.write_parts": "each step is a method that has the point",
     "storage/working_file.py:WorkingFile.__init__": "preallocate is AtomicFile.preallocate",
     "storage/choose_io.py:_takes_direct_writes": "a probe before the store holds anything; its failure is "
     "an answer",
@@ -135,3 +136,23 @@ def test_a_call_that_changes_files_stands_behind_a_point(function: ast.FunctionD
     points = [call.lineno for name, call in called(function) if name in ("reach", "_reach")]
     assert points, f"lines {changes}: no failpoint"
     assert min(points) <= min(changes), f"line {min(changes)} comes before the first failpoint"
+
+
+BANNED = {"fsync", "fdatasync", "posix_fallocate", "rename", "replace"}
+
+
+@pytest.mark.parametrize(
+    "room", sorted(p.name for p in SOURCE.iterdir() if p.is_dir() and p.name != "storage")
+)
+def test_only_storage_syncs_renames_and_preallocates(room: str) -> None:
+    """Elsewhere neither by ``os`` nor by a path; ``replace`` and ``rename`` of our own files are named."""
+    ours = ("self._file", "shard", "self.journal", "working", "new", "StoreLock")
+    found = [
+        f"{path.relative_to(SOURCE)}:{call.lineno}: {ast.unparse(call)}"
+        for path in sorted((SOURCE / room).rglob("*.py"))
+        for name, call in called(ast.parse(path.read_text(encoding="utf-8")))
+        if name in BANNED and isinstance(call.func, ast.Attribute)
+        if ast.unparse(call.func.value) == "os" or len(call.args) == 1
+        if ast.unparse(call.func.value) not in (*ours, "dataclasses") and not call.keywords
+    ]
+    assert not found, "\n".join(found)

@@ -147,43 +147,6 @@ def write_all(descriptor: int, offset: int, data: bytes | memoryview) -> None:
         view, offset = view[done:], offset + done
 
 
-def sync_uncached(descriptor: int) -> None:
-    """Make the bytes of an open file durable and drop them from the page cache, so that what is read next
-    comes from the disk. Raises ``OSError``."""
-    os.fsync(descriptor)
-    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def create_file(path: Path) -> int:
-    """The descriptor of a new, empty file, for writing and reading. Raises ``OSError``, also when the name is
-    taken."""
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-
-
-def write_new_file(path: Path, parts: Iterable[bytes | bytearray], nbytes: int, kind: str) -> int:
-    """A file that must not exist yet, of ``nbytes`` that come in parts: preallocated, durable, and out of the
-    page cache. Its name is durable after ``sync_directory``. Returns the bytes that came, which the caller
-    compares; more than ``nbytes`` are an error. ``kind``: of the failpoints. Raises ``StorageError``."""
-    with storage_errors("write", path):
-        reach(f"{kind}.before_open")
-        descriptor = create_file(path)
-        try:
-            if nbytes:
-                reach(f"{kind}.before_allocate")
-                preallocate(descriptor, nbytes)
-            offset = 0
-            for part in parts:
-                if offset + len(part) > nbytes:
-                    raise StorageError(f"cannot write {path}: more came than its {nbytes} bytes")
-                write_all(descriptor, offset, part)
-                offset += len(part)
-            reach(f"{kind}.before_sync")
-            sync_uncached(descriptor)
-        finally:
-            os.close(descriptor)
-    return offset
-
-
 def free_bytes(folder: Path) -> int:
     """What this user may still write on the filesystem of a folder. Raises ``StorageError``."""
     with storage_errors("look at", folder):
@@ -354,6 +317,20 @@ class AtomicFile:
         with storage_errors("write", self._called):
             reach(f"{self._kind}.before_write")
             write_all(self.descriptor, offset, data)
+
+    def write_parts(self, parts: Iterable[bytes | bytearray], nbytes: int) -> int:
+        """Write all of a file of ``nbytes`` that come in parts, and sync it out of the page cache. Returns
+        the bytes that came, which the caller compares; more than ``nbytes`` are an error."""
+        if nbytes:
+            self.preallocate(nbytes)
+        came = 0
+        for part in parts:
+            if came + len(part) > nbytes:
+                raise StorageError(f"cannot write {self._called}: more came than its {nbytes} bytes")
+            self.write(came, memoryview(part))
+            came += len(part)
+        self.sync(forget=True)
+        return came
 
     def sync(self, *, forget: bool = False) -> None:
         """``forget``: its bytes leave the page cache, so that what is read next comes from the disk."""

@@ -27,12 +27,12 @@ import numpy as np
 import shardwright as sw
 from benchmarks.peers import Contender, check_last_shard, sync_tree, with_descriptor
 from shardwright.read.store import open_store
-from shardwright.repack.runtime.executors import LocalProcesses
 from shardwright.repack.jobs.compact_store import Options, plan, run
-from shardwright.repack.runtime.throttle import Throttle
 from shardwright.repack.jobs.pack_shard import copy_chunks, finish_copy
-from shardwright.repack.source_shard import PackedBytes, SourceShard
+from shardwright.repack.runtime.executors import LocalProcesses
 from shardwright.repack.runtime.tasks import run_task
+from shardwright.repack.runtime.throttle import Throttle
+from shardwright.repack.source_shard import PackedBytes, SourceShard
 from shardwright.storage.working_file import WorkingFile
 
 _PIECE_BYTES = 16 << 20

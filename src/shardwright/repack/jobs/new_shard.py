@@ -17,7 +17,6 @@ import itertools
 import math
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,14 +33,10 @@ from shardwright.shard.index import empty_index, encode_index
 from shardwright.shard.shard_sums import ShardSums, shard_sum
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
-    create_file,
+    AtomicFile,
     make_directories,
     raise_errno,
-    rename_without_replacing,
     storage_errors,
-    sync_directory,
-    sync_uncached,
-    write_all,
 )
 from shardwright.storage.working_file import PIECE_BYTES
 
@@ -134,7 +129,7 @@ class NewShard:
         self._crcs = np.zeros(array.chunks_per_shard, np.uint32)
         self._order: list[int] = []  # chunk numbers as they lie in the file
         self._position = array.index_bytes if array.index_location == "start" else 0
-        self._descriptor = -1
+        self._file: AtomicFile | None = None  # from the first chunk on
 
     @staticmethod
     def peak_bytes(array: StoredArray) -> int:
@@ -155,14 +150,13 @@ class NewShard:
         total = int(nbytes.sum())
         self._throttle.take(total)
         offsets = self._position + np.cumsum(nbytes) - nbytes
+        if self._file is None:
+            self._file = AtomicFile(self._path, "compact")
         with storage_errors("write", self._path):
-            if self._descriptor < 0:
-                reach("compact.before_create")
-                self._descriptor = create_file(self._path)
             reach("compact.before_write")
             raise_errno(
                 write_slots(
-                    np.full(nbytes.size, self._descriptor, np.int64),
+                    np.full(nbytes.size, self._file.descriptor, np.int64),
                     offsets,
                     chunks.addresses[live],
                     nbytes,
@@ -183,27 +177,23 @@ class NewShard:
         ``OutputExistsError``.
         """
         key = self.target.relative_to(self.array.path).as_posix()
-        if self._descriptor < 0:
+        if self._file is None:
             ShardSums(self.array.path).append({key: None})
             return 0
         index = encode_index(self._entries)
         at_start = self.array.index_location == "start"
         with storage_errors("write", self._path):
             reach("compact.before_index")
-            write_all(self._descriptor, 0 if at_start else self._position, index)
-            reach("compact.before_sync")
-            sync_uncached(self._descriptor)
-            nbytes = os.fstat(self._descriptor).st_size
+        self._file.write(0 if at_start else self._position, index)
+        self._file.sync(forget=True)
+        nbytes = os.fstat(self._file.descriptor).st_size
         self._check()
         make_directories(self.target.parent)
         order = np.array(self._order, np.int64)
         ShardSums(self.array.path).append(
             {key: shard_sum(order, self._entries["nbytes"][order], self._crcs[order])}
         )
-        reach("compact.before_rename")
-        rename_without_replacing(self._path, self.target)
-        self._close()
-        sync_directory(self.target.parent)
+        self._file.take_name(self.target)
         return nbytes
 
     def _check(self) -> None:
@@ -237,22 +227,14 @@ class NewShard:
                 hint="The disk does not keep what is written to it",
             )
 
-    def _close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
     def __enter__(self) -> NewShard:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._descriptor >= 0:
-            self._close()
-            with suppress(OSError):  # what stays is a leftover that the next run clears
-                reach("compact.before_discard")
-                self._path.unlink()
+        if self._file is not None:
+            self._file.discard()
 
 
 def is_made(array: StoredArray, coordinates: tuple[int, ...]) -> bool:

@@ -34,13 +34,13 @@ from shardwright.repack.runtime.report import BuildReport, no_progress
 from shardwright.repack.runtime.throttle import Throttle
 from shardwright.repack.runtime.work_folder import remove
 from shardwright.storage.files import (
+    AtomicFile,
     make_directories,
     open_regular,
     publish_folder,
     read_range,
     storage_errors,
     sync_directory,
-    write_new_file,
 )
 
 from .chunk_encoder import ChunkEncoder
@@ -296,7 +296,9 @@ def _copy_file(source: Path, target: Path) -> None:
 
     with storage_errors("copy", source), open_regular(source, buffering=0) as file:
         nbytes = os.fstat(file.fileno()).st_size
-        came = write_new_file(target, parts(file), nbytes, "copy")
+        with AtomicFile(target.with_name(f".{target.name}.new"), "copy", called=target) as new:
+            came = new.write_parts(parts(file), nbytes)
+            new.take_name(target)
     for offset in range(0, nbytes, _PIECE_BYTES):
         found = crc32c.crc32c(read_range(target, offset, _PIECE_BYTES), found)
     if (came, found) != (nbytes, crc):

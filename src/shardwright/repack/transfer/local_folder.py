@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
+    AtomicFile,
     free_bytes,
     make_directories,
     read_range,
     read_regular,
-    rename_without_replacing,
     storage_errors,
     sync_directory,
-    write_new_file,
 )
 
 from .destination import CLAIM_KEY, PART_SUFFIX, WORK_PREFIX, Destination, check_size, key_exists, part_key
@@ -54,14 +53,9 @@ class LocalFolder(Destination):
         with storage_errors("write", path):
             if os.path.lexists(path):
                 raise key_exists(self.url, key)
-            try:
-                check_size(self.url, key, nbytes, write_new_file(part, parts, nbytes, "put"))
-                reach("put.before_rename")
-                rename_without_replacing(part, path)
-            except BaseException:
-                part.unlink(missing_ok=True)
-                raise
-        sync_directory(path.parent)
+        with AtomicFile(part, "put", called=path) as new:
+            check_size(self.url, key, nbytes, new.write_parts(parts, nbytes))
+            new.take_name(path)
 
     def read(self, key: str, offset: int, nbytes: int) -> bytes:
         return read_range(self.root / key, offset, nbytes)
