@@ -36,7 +36,7 @@ from shardwright.wire.messages import (
     decode_header,
     encode_ranges,
 )
-from shardwright.wire.session import ClientState
+from shardwright.wire.session_tables import ClientState
 
 SESSION = 77
 RECEIPT = Receipt("/data/a", 4, 4, 4, 0, 0, 0, 1, 1, 1)

@@ -12,10 +12,11 @@ import pytest
 import shardwright as sw
 from shardwright.acquire.limits import RUNTIME_BYTES, Limits
 from shardwright.acquire.settings import WriteSettings
-from shardwright.ingest import StreamPolicy, message_room
+from shardwright.ingest import StreamPolicy
 from shardwright.model import errors
 from shardwright.model.error_text import ErrorText
 from shardwright.model.watermark import Watermark
+from shardwright.storage import allocation_reserve
 from shardwright.wire import messages
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, FRAME_NOT_HELD
 from shardwright.wire.messages import BATCH_PRELUDE, Counter, Kind, Level
@@ -500,7 +501,7 @@ def test_nobody_answers_for_the_memory_of_what_is_recovered(
             stream.close()
     slow, resume, budget_bytes, has_bytes = threading.Event(), double.resume, 1 << 30, [1 << 30]
     double.resume = classmethod(lambda cls, *arguments: (slow.wait(), resume(*arguments))[1])
-    monkeypatch.setattr(message_room, "resident_bytes", lambda: has_bytes[0])
+    monkeypatch.setattr(allocation_reserve, "resident_bytes", lambda: has_bytes[0])
     path = first.root / "a.ome.zarr"
     second = start(doubled=double, root=first.root, adopt=[path], memory_budget_bytes=budget_bytes)
     openings = second.server._openings

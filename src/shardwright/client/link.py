@@ -30,7 +30,7 @@ from shardwright.wire.messages import (
     decode_acks,
     decode_control,
 )
-from shardwright.wire.session import CLIENT_TABLE, ClientEvent, ClientState, Verdict, step
+from shardwright.wire.session_tables import CLIENT_TABLE, ClientEvent, ClientState, Verdict, step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def descriptors_for_acquisitions(ingest: Ingest) -> int:
     """Of those that this process may open at most. 0 or less: not even the connections fit."""
-    from shardwright.ingest.endpoints import connection_descriptors
+    from shardwright.ingest.transport.endpoints import connection_descriptors
 
     return (
         most_descriptors()

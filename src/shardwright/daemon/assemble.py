@@ -4,8 +4,8 @@ close, and who runs in which thread.
     main thread        signals, supervision                      daemon/lifecycle.py
     events thread      lines to standard output                  daemon/events.py
     ingest thread      sockets, sessions, every Acquisition      ingest/server.py, acquire/acquisition.py
-    opener thread      stores and rings of new acquisitions      ingest/opening.py
-    recovery thread    what an earlier daemon left unfinished    ingest/opening.py, recovery/resume.py
+    opener thread      stores and rings of new acquisitions      ingest/blocking_executor.py
+    recovery thread    what an earlier daemon left unfinished    ingest/blocking_executor.py
     worker threads     slabs to encoded chunks in their slots    acquire/workers.py
     keeper threads     one for each acquisition: shards are preallocated, synced, sealed
     disks thread       how much room there is                   daemon/disk_space.py
@@ -41,7 +41,7 @@ from shardwright.config.access import load_access
 from shardwright.config.descriptors import descriptors_for_acquisitions
 from shardwright.config.plan import make_plan
 from shardwright.ingest import IngestServer, IngestSettings, StreamPolicy
-from shardwright.ingest.endpoints import is_tcp
+from shardwright.ingest.transport.endpoints import is_tcp
 from shardwright.kernels.warm_up import COMPILING, compiles, warm_up
 from shardwright.model.errors import AddressError, ConfigError, ShardwrightError
 from shardwright.recovery.leftovers import is_leftover, look_at, remove, row_for, unfinished_stores
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
     from shardwright.config.load import LoadedConfig
     from shardwright.config.model import Config, Reliability
-    from shardwright.ingest.settings import Access
+    from shardwright.ingest.ingest_settings import Access
 
     from .events import EventLog, LogFormat
     from .lifecycle import Lifecycle

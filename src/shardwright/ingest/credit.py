@@ -16,7 +16,7 @@ from shardwright.wire.controls import MAX_MISSING_RANGES
 from shardwright.wire.in_flight import NO_SLOT, InFlight, at_most, ranges_of, runs_of, without
 from shardwright.wire.messages import MAX_TOLD_FRAMES
 
-from .batch import addresses_in_parts, check_ring_slots, check_sequences
+from .frames_message import addresses_in_parts, check_ring_slots, check_sequences
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

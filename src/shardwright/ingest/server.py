@@ -13,13 +13,11 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import zmq
 
 from shardwright.acquire.acquisition import Acquisition, AcquisitionState
-from shardwright.acquire.limits import Limits
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import (
     ProtocolError,
@@ -33,19 +31,18 @@ from shardwright.recovery.resume import resume
 from shardwright.storage.ring import Ring, SpareRing
 from shardwright.wire.controls import Open, Problem
 from shardwright.wire.messages import CONNECTION, Counter, Header, Kind, check_parts, decode_header
-from shardwright.wire.session import DaemonEvent
+from shardwright.wire.session_tables import DaemonEvent
 
-from .admission import Admission
-from .backstage import Backstage
-from .connections import Connections, stranger
-from .doorkeeper import Doorkeeper
-from .endpoints import bind_router, make_context, make_router
-from .opening import Openings
-from .rate import SAMPLE_S
+from .blocking_executor import BlockingExecutor
+from .ingest_view import IngestView
+from .opening import Admission, Openings
 from .registry import Sessions
-from .ring_handover import RingHandover
-from .snapshot import IngestView
-from .zap import ZapHandler
+from .totals import SAMPLE_S
+from .transport.client_connections import Connections, stranger
+from .transport.connection_guard import ConnectionGuard
+from .transport.endpoints import bind_router, make_context, make_router
+from .transport.ring_handover import RingHandover
+from .transport.zap import ZapHandler
 
 if TYPE_CHECKING:
     import threading
@@ -53,12 +50,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.acquire.workers import WorkerPool
-    from shardwright.array.spec import ArraySpec
 
-    from .acquisition_like import AcquisitionLike
-    from .connection import Client
+    from .ingest_settings import IngestSettings, StreamPolicy
     from .session import Session
-    from .settings import IngestSettings, StreamPolicy
+    from .transport.client_connections import Client
 
 # at least; never fewer than clients, so that ZeroMQ's fair queueing gives each of them a turn before silence
 # is judged
@@ -76,9 +71,8 @@ class IngestServer:
         streams: Iterable[StreamPolicy],
         pool: WorkerPool,
         *,
-        open_acquisition: Callable[..., AcquisitionLike] = Acquisition,
-        resume_acquisition: Callable[..., AcquisitionLike] = resume,
-        limits_of: Callable[[ArraySpec, int | None], Limits] | None = None,
+        open_acquisition: Callable[..., Acquisition] = Acquisition,
+        resume_acquisition: Callable[..., Acquisition] = resume,
         on_event: Callable[[str, Mapping[str, Any]], None] = lambda event, facts: None,
     ) -> None:
         self._settings = settings
@@ -89,15 +83,15 @@ class IngestServer:
         self._view = IngestView(
             self._sessions, pool, [stream.name for stream in streams], settings.memory_budget_bytes
         )
-        self._admission = Admission(settings, streams, limits_of or partial(_limits, pool.threads, settings))
+        self._admission = Admission(settings, streams, pool.threads)
         self._rings = SpareRing()
-        backstage = Backstage(
-            pool, self.wake, self._admission, self._rings, open_acquisition, resume_acquisition
+        self._executor = BlockingExecutor(
+            pool, self._rings, self._admission, self.wake, open_acquisition, resume_acquisition
         )
         self._openings = Openings(
             self._admission,
             self._sessions,
-            backstage,
+            self._executor,
             send=self._connections.send,
             probe=self._connections.can_be_reached,
             on_event=on_event,
@@ -111,7 +105,7 @@ class IngestServer:
         self._router: zmq.Socket[bytes] | None = None
         self._endpoints = settings.endpoints
         self._zap: ZapHandler | None = None
-        self._doorkeeper: Doorkeeper | None = None
+        self._guard: ConnectionGuard | None = None
         self._clients_reloaded = False
         self._handover: RingHandover | None = None
         self._stopping = False
@@ -133,12 +127,12 @@ class IngestServer:
 
     def dead_threads(self) -> list[str]:
         """Helper threads that are gone: whoever runs this server should stop it."""
-        return self._openings.dead_threads()
+        return self._executor.dead_threads()
 
     def set_low_water(self, low_water_bytes: int) -> None:
         """Free disk below which an event warns, for every acquisition from now on."""
         self._admission.set_low_water(low_water_bytes)
-        for session in self._sessions.book.running:
+        for session in self._sessions.totals.running:
             session.acquisition.warn_below(low_water_bytes)
 
     def reload_clients(self) -> dict[str, list[str]]:
@@ -172,10 +166,7 @@ class IngestServer:
     def stop_acquisition(self, name: str) -> None:
         """An open acquisition is ended in good order as soon as the ingest thread comes to it; its client is
         told when it is sealed. Raises ``InvalidNameError``, ``UnknownAcquisitionError``."""
-        folder = store_name(name)
-        chosen = [
-            session for session in self._sessions.book.running if session.acquisition.path.name == folder
-        ]
+        chosen = self._sessions.totals.running_named(store_name(name))
         if not chosen:
             raise UnknownAcquisitionError(
                 "no acquisition of this name is open",
@@ -210,8 +201,8 @@ class IngestServer:
             if self._settings.access is not None:
                 self._zap = ZapHandler(context, self._settings.access.clients, self._poller, self._on_event)
             self._router = make_router(context)
-            self._doorkeeper = Doorkeeper(context, self._router, self._poller)
-            self._connections.use(self._router, self._doorkeeper, self._zap)
+            self._guard = ConnectionGuard(context, self._router, self._poller)
+            self._connections.use(self._router, self._guard, self._zap)
             self._endpoints = bind_router(self._router, self._settings)
             self._poller.register(self._router, zmq.POLLIN)
             self._poller.register(self._wake_descriptor, zmq.POLLIN)
@@ -257,12 +248,12 @@ class IngestServer:
         self._openings.begin_stop()
 
     def _close(self, linger_ms: int) -> None:
-        self._openings.close()
+        self._executor.close()
         self._rings.release()
         if self._handover is not None:
             self._handover.close()
-        if self._doorkeeper is not None:
-            self._doorkeeper.close()
+        if self._guard is not None:
+            self._guard.close()
         if self._context is not None:
             self._context.destroy(linger=linger_ms)
 
@@ -274,8 +265,8 @@ class IngestServer:
     def _serve(self, ready: Mapping[Any, int]) -> None:
         if self._wake_descriptor in ready:
             os.eventfd_read(self._wake_descriptor)
-        assert self._doorkeeper is not None
-        self._doorkeeper.serve(ready)
+        assert self._guard is not None
+        self._guard.serve(ready)
         if self._zap is not None:
             self._zap.serve(ready)
             if self._clients_reloaded:
@@ -345,7 +336,7 @@ class IngestServer:
             self._connections.dismiss(client or stranger(identity), ErrorText.of(error))
             return
         session = self._sessions.of_token(header.session)
-        if session is None or session.attachment is None or session.attachment.client is not client:
+        if session is None or session.lease is None or session.lease.client is not client:
             self._refuse_token(client, header)
         else:
             session.receive(header, body, parts[2:])
@@ -402,19 +393,8 @@ class IngestServer:
         self._rings.release(client)
         self._openings.client_gone(client)
         for session in self._sessions:
-            if session.attachment is not None and session.attachment.client is client:
+            if session.lease is not None and session.lease.client is client:
                 if left:
                     session.end_early(DaemonEvent.CLIENT_LEFT, why)
                 else:
                     session.lose_client(why)
-
-
-def _limits(threads: int, settings: IngestSettings, spec: ArraySpec, ring_frames: int | None) -> Limits:
-    share = settings.descriptors_per_acquisition
-    return Limits.derive(
-        spec,
-        threads=threads,
-        ring_frames=ring_frames,
-        memory_bytes=settings.memory_budget_bytes,
-        descriptors=share,
-    )

@@ -18,26 +18,25 @@ from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ProtocolError, SessionLostError, ShardwrightError
 from shardwright.wire.controls import Finish, Opened, Problem
 from shardwright.wire.messages import Header, Kind, decode_batch, decode_control
-from shardwright.wire.session import DAEMON_TABLE, DaemonEvent, DaemonState, Verdict, step
+from shardwright.wire.session_tables import DAEMON_TABLE, DaemonEvent, DaemonState, Verdict, step
 
-from .batch import check_content
 from .credit import Credit
-from .endless import FRAME_OVERHEAD_BYTES
-from .preview import PreviewTap
-from .rate import Rate
-from .totals import Totals
+from .frame_preview import PreviewTap
+from .frames_message import check_content
+from .totals import AcquisitionTotals, FrameRate
+from .transport.inbound_byte_limit import FRAME_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from shardwright.acquire.acquisition import Acquisition
     from shardwright.acquire.limits import Limits
     from shardwright.acquire.settings import WriteSettings
     from shardwright.storage.ring import Ring
     from shardwright.wire.controls import Open
 
-    from .acquisition_like import AcquisitionLike
-    from .attachment import Attachment
-    from .connection import Client
+    from .client_lease import ClientLease
+    from .transport.client_connections import Client
 
     OnEvent = Callable[[str, Mapping[str, Any]], None]
 
@@ -57,7 +56,7 @@ class Session:
 
     def __init__(
         self,
-        acquisition: AcquisitionLike,
+        acquisition: Acquisition,
         settings: WriteSettings,
         stream: str,
         *,
@@ -68,13 +67,13 @@ class Session:
         self.settings = settings
         self.stream = stream
         self.state = DaemonState.FINISHING if acquisition.is_finishing else DaemonState.DETACHED
-        self.attachment: Attachment | None = None
+        self.lease: ClientLease | None = None
         self.client: Client | None = None  # who has it, or had it last
         self.begun_s = self.detached_s = time.monotonic()
         self.busy = self.paused = False
         self.stop_asked = False  # set by any thread, never taken back
         self.frames_received = 0  # by this process
-        self.rate = Rate(self.begun_s)
+        self.rate = FrameRate(self.begun_s)
         self.preview = PreviewTap(acquisition.spec)
         self.reason: ErrorText | None = None  # why it ended early; None for a normal end
         self.credit = Credit(acquisition.limits.frame_bytes)
@@ -95,7 +94,7 @@ class Session:
         if self._never_attached:
             return 0
         limits = self.acquisition.limits
-        spare = limits.ring_bytes if self.attachment is None else 0
+        spare = limits.ring_bytes if self.lease is None else 0
         kept = sum(ring.ring_bytes for ring in self._old_rings) + self.credit.earlier_bytes()
         messages = message_overhead_bytes(
             self.credit.ring_slots, "message" if self.pixels_in_messages else "shm"
@@ -116,7 +115,7 @@ class Session:
     @property
     def pixels_in_messages(self) -> bool:
         """Whether its client is there and has no ring."""
-        return self.attachment is not None and self.attachment.ring is None
+        return self.lease is not None and self.lease.ring is None
 
     @property
     def message_bytes(self) -> int:
@@ -140,11 +139,11 @@ class Session:
         """None: its client finished it."""
         return self.acquisition.why or self.reason
 
-    def totals(self) -> Totals:
+    def totals(self) -> AcquisitionTotals:
         """What this process has done of the acquisition. From any thread."""
         acquisition = self.acquisition
         failed = acquisition.state is AcquisitionState.FAILED
-        return Totals.of(
+        return AcquisitionTotals.of(
             acquisition.receipt(),
             self._before,
             failed=failed,
@@ -168,15 +167,15 @@ class Session:
     # Clients come and go
     # ----------------------------------------------------------------------------------------------------
 
-    def attach(self, attachment: Attachment, request: Open) -> bool:
-        """A client takes the acquisition up. False: it cannot be any more, and ``attachment`` is not
+    def attach(self, lease: ClientLease, request: Open) -> bool:
+        """A client takes the acquisition up. False: it cannot be any more, and ``lease`` is not
         taken."""
         verdict, then = step(DAEMON_TABLE, self.state, DaemonEvent.ATTACHED)
         if verdict is Verdict.IGNORE:
             return False
         self._retire_ring()
-        self.attachment, self.state, self._never_attached = attachment, then, False
-        self.client = attachment.client
+        self.lease, self.state, self._never_attached = lease, then, False
+        self.client = lease.client
         resume, limits, acquisition = request.resume, self.acquisition.limits, self.acquisition
         again: list[tuple[int, int]] = []
         released: list[tuple[int, int]] = []
@@ -196,7 +195,7 @@ class Session:
             credit_bytes=self.credit.ring_slots * limits.frame_bytes,
             ring_slots=self.credit.ring_slots,
             slot_bytes=limits.frame_bytes,
-            ring_token=attachment.ring_token,
+            ring_token=lease.ring_token,
             acquisition=acquisition.identity,
             client_epoch=acquisition.client_epoch,
             next_sequence=self.credit.next_sequence,
@@ -205,17 +204,17 @@ class Session:
             overload="block" if self.settings.overload == "degrade" else self.settings.overload,
             durability=self.settings.durability,
         )
-        attachment.say(Kind.OPENED, opened.to_body())
-        attachment.acknowledge(released, 0, 0)
-        if attachment.ring is None:
+        lease.say(Kind.OPENED, opened.to_body())
+        lease.acknowledge(released, 0, 0)
+        if lease.ring is None:
             self._step(DaemonEvent.RING_TAKEN)
         return True
 
     def take_ring(self, token: str) -> Ring | None:
         """The ring, once, for the right token."""
-        if self.attachment is None or not self.attachment.is_ring_token(token):
+        if self.lease is None or not self.lease.is_ring_token(token):
             return None
-        return self.attachment.ring if self._step(DaemonEvent.RING_TAKEN) is Verdict.ACCEPT else None
+        return self.lease.ring if self._step(DaemonEvent.RING_TAKEN) is Verdict.ACCEPT else None
 
     @property
     def waited_ms(self) -> float:
@@ -233,9 +232,9 @@ class Session:
 
     def _retire_ring(self) -> None:
         """The ring stays as long as frames in it are needed; ``advance`` lets it go."""
-        if self.attachment is not None and self.attachment.ring is not None:
-            self._old_rings.append(self.attachment.ring)
-        self.attachment = None
+        if self.lease is not None and self.lease.ring is not None:
+            self._old_rings.append(self.lease.ring)
+        self.lease = None
 
     def _write_off_missing(self) -> None:
         """Nobody will send any more what a client had sent and a power cut took: it holds nothing up."""
@@ -251,11 +250,11 @@ class Session:
 
     def receive(self, header: Header, body: memoryview, pixels: Sequence[memoryview]) -> None:
         """Acts on one message of this session, whose parts were checked against its header."""
-        assert self.attachment is not None, "messages are routed by the attachment's token"
+        assert self.lease is not None, "messages are routed by the lease's token"
         first = self.credit.next_sequence
         frames = (first, first + header.count - 1) if header.kind is Kind.FRAMES else None
         try:
-            self.attachment.accept(header)
+            self.lease.accept(header)
             if header.kind is Kind.ERROR:
                 self.end_early(DaemonEvent.CLIENT_LEFT, Problem.from_body(decode_control(body)).error)
                 return
@@ -281,17 +280,17 @@ class Session:
 
     def _take_frames(self, header: Header, body: memoryview, pixels: Sequence[memoryview]) -> None:
         """All of the batch, or nothing of it and an error."""
-        assert self.attachment is not None
+        assert self.lease is not None
         acquisition = self.acquisition
         batch = decode_batch(header, body, len(acquisition.spec.frame_fields))
         check_content(batch, acquisition.spec, acquisition.grid)
-        descriptors, addresses, again = self.credit.take(batch.descriptors, pixels, self.attachment.ring)
+        descriptors, addresses, again = self.credit.take(batch.descriptors, pixels, self.lease.ring)
         self.frames_received += len(descriptors)
         if len(descriptors):
             acquisition.submit(descriptors, addresses)
             if self.preview.wanted:
                 self.preview.take(descriptors, addresses)
-        self.attachment.acknowledge(again, 0, 0)
+        self.lease.acknowledge(again, 0, 0)
 
     def _take_finish(self, finish: Finish) -> None:
         if finish.frames != self.credit.next_sequence or not self.credit.all_came():
@@ -348,13 +347,13 @@ class Session:
         acquisition.see_ring(self.credit.frames_in_flight, self.credit.ring_slots)
         released = self.credit.release(acquisition.poll(), acquisition.stored_watermark)
         # a draining session gets no credit for frames that would be dropped
-        if self.attachment is not None and self.state in _ATTACHED:
-            self.attachment.acknowledge(released, acquisition.stored_watermark, acquisition.durable_watermark)
+        if self.lease is not None and self.state in _ATTACHED:
+            self.lease.acknowledge(released, acquisition.stored_watermark, acquisition.durable_watermark)
         self._tell_of_losses()
         for name, facts in acquisition.take_events():
             self._on_event(name, {"path": str(acquisition.path), **facts})
         # else it waits for somebody who can be told
-        there = self.attachment is not None and self.state is not DaemonState.AWAIT_RING
+        there = self.lease is not None and self.state is not DaemonState.AWAIT_RING
         if (
             there
             and self.settings.on_duplicate == "fail"
@@ -374,21 +373,21 @@ class Session:
 
     def _tell_of_losses(self) -> None:
         self._losses.extend(loss for loss in self.acquisition.take_losses() if loss[1] >= self.credit.first)
-        while self._losses and self.attachment is not None:
+        while self._losses and self.lease is not None:
             first, last, why = self._losses.popleft()
             self._say(Kind.ERROR, Problem(why, fatal=False, first=first, last=last).to_body())
 
     def _say(self, kind: Kind, body: dict[str, Any]) -> None:
-        if self.attachment is not None:
-            self.attachment.say(kind, body)
+        if self.lease is not None:
+            self.lease.say(kind, body)
 
     def _settle(self) -> None:
         """Everything is sealed (or failed) and no worker needs a pixel of ours: the memory goes, and the
         client hears its last word."""
         receipt = self.acquisition.receipt()
         self.acquisition.close()
-        if self.attachment is not None and self.attachment.ring is not None:
-            ring = self.attachment.ring
+        if self.lease is not None and self.lease.ring is not None:
+            ring = self.lease.ring
             # Only after an end that the client asked for: after any other it may still be copying a frame.
             ring.close() if self._ended_by is None else ring.free()
         if self._ended_by is DaemonEvent.STOPPING:

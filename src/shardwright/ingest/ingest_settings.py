@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from shardwright.array.spec import ArraySpec
 
-    from .allow_list import AllowList
+    from .transport.allow_list import AllowList
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import errno
 import os
 import shutil
 import socket
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +20,12 @@ from shardwright.model.permissions import owners, user_name
 from shardwright.storage.filesystems import nearest_folder
 
 from . import zap
-from .doorkeeper import MAX_STRANGERS
+from .connection_guard import MAX_STRANGERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from .settings import IngestSettings
+    from shardwright.ingest.ingest_settings import IngestSettings
 
 # TCP connections that the kernel keeps until they are accepted: a flood must not make an honest one try again
 BACKLOG = 256
@@ -38,6 +39,19 @@ _NOT_BOUND = {
     errno.EADDRNOTAVAIL: "This machine has no such address (yet): see `ip address`",
     errno.ENODEV: "This machine has no such address (yet): see `ip address`",
 }
+
+
+@dataclass(frozen=True)
+class ZmqLibrary:
+    """libzmq itself, not its Python binding."""
+
+    version: tuple[int, ...]
+    has_ipc: bool
+    has_curve: bool
+
+
+def zmq_library() -> ZmqLibrary:
+    return ZmqLibrary(zmq.zmq_version_info(), zmq.has("ipc"), zmq.has("curve"))
 
 
 def make_context() -> zmq.Context[Any]:

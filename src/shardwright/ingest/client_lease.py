@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
     from shardwright.storage.ring import Ring
 
-    from .connection import Client
+    from .transport.client_connections import Client
 
     Send = Callable[["Client", list[bytes]], None]
 
 MAX_RANGES = 1024  # of one ACK
 
 
-class Attachment:
+class ClientLease:
     """``ring`` None: message transport. ``send`` takes a message for a client; it drops it when the client is
     gone."""
 

@@ -31,7 +31,7 @@ def ipc_rate(messages: Sequence[memoryview], seconds: float) -> tuple[float, int
             sender.connect(endpoint)
             until_s = time.monotonic() + seconds
             thread = threading.Thread(
-                target=_send, args=(sender, messages, until_s), name="loopback", daemon=True
+                target=_send, args=(sender, messages, until_s), name="ipc-throughput", daemon=True
             )
             begin_s, received = time.monotonic(), 0
             thread.start()
