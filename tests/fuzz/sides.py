@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,8 @@ from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.client.frame_ring import FrameRing
 from shardwright.client.link import Link
 from shardwright.client.outbox import Outbox
-from shardwright.ingest import IngestServer, IngestSettings, StreamPolicy
+from shardwright.config.model import Config, Memory, Output
+from shardwright.ingest import IngestServer, StreamSettings
 from shardwright.ingest.client_lease import ClientLease
 from shardwright.ingest.session import Session
 from shardwright.ingest.transport.client_connections import Client
@@ -159,14 +161,13 @@ class DaemonSide:
 
     def __init__(self) -> None:
         root = Path(tempfile.gettempdir())
-        settings = IngestSettings(
-            endpoints=("ipc:///none",),
-            output_root=root,
-            memory_budget_bytes=8 << 30,
-            ring_socket=root / "none",
+        settings = replace(
+            Config(output=Output(root=root), memory=Memory(budget=8 << 30)).ingest_settings(None),
+            streams=(StreamSettings("cam0", SPEC, None, WriteSettings()),),
+            max_descriptors=1 << 20,
         )
         pool: Any = SimpleNamespace(threads=2)
-        self._server = IngestServer(settings, [StreamPolicy("cam0", SPEC, root)], pool)
+        self._server = IngestServer(settings, pool)
         self._openings = self._server._openings
         self._server._connections.send = lambda client, parts: decode_header(parts[0])  # type: ignore[method-assign, assignment]
         self._ring_memory = np.zeros((RING_SLOTS, *SHAPE), np.uint16)

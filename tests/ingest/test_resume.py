@@ -12,7 +12,7 @@ import pytest
 import shardwright as sw
 from shardwright.acquire.limits import RUNTIME_BYTES, Limits
 from shardwright.acquire.settings import WriteSettings
-from shardwright.ingest import StreamPolicy
+from shardwright.ingest import StreamSettings
 from shardwright.model import errors
 from shardwright.model.error_text import ErrorText
 from shardwright.model.watermark import Watermark
@@ -35,13 +35,13 @@ def appender(stream, frames) -> threading.Thread:
 
 
 @pytest.fixture
-def few_slots(spec_of, tmp_path):
+def few_slots(spec_of):
     """A stream with a ring of 12 frames."""
 
-    def policy(**write: object) -> StreamPolicy:
-        return StreamPolicy("cam0", spec_of(chunk=1), tmp_path, ring_frames=12, write=WriteSettings(**write))
+    def stream(**write: Any) -> StreamSettings:
+        return StreamSettings("cam0", spec_of(chunk=1), 12, WriteSettings(**write))
 
-    return policy
+    return stream
 
 
 # The same client comes back
@@ -620,7 +620,7 @@ def test_a_duplicate_that_is_found_while_the_client_is_away_ends_the_acquisition
 ):
     """``on_duplicate: fail``: frames that wait for room are given their places later."""
     daemon = start(
-        StreamPolicy("strict", spec_of(), tmp_path, write=WriteSettings(on_duplicate="fail")),
+        StreamSettings("strict", spec_of(), None, WriteSettings(on_duplicate="fail")),
         root=tmp_path,
         doubled=double,
     )

@@ -14,7 +14,8 @@ import pytest
 import shardwright as sw
 from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.limits import Limits
-from shardwright.ingest import StreamPolicy
+from shardwright.acquire.settings import WriteSettings
+from shardwright.ingest import StreamSettings
 from shardwright.model import errors
 from shardwright.model.error_text import ErrorText
 
@@ -71,7 +72,7 @@ def test_append_waits_while_the_daemon_needs_every_slot(
     start, double, spec_of, frames_of, wait, tmp_path, transport: str
 ):
     double.holding = True
-    daemon = start(StreamPolicy("cam0", spec_of(chunk=1), tmp_path, ring_frames=6), doubled=double)
+    daemon = start(StreamSettings("cam0", spec_of(chunk=1), 6, WriteSettings()), doubled=double)
     frames = frames_of(20)
     with (
         sw.connect(daemon.ipc, transport=transport) as connection,
@@ -205,11 +206,8 @@ def test_index_goes_before_frame_id(start, double, spec_of, frames_of):
 # ----------------------------------------------------------------------------------------------------
 
 
-def test_refusals_name_their_reason_and_leave_the_connection_usable(
-    start, double, spec_of, frames_of, tmp_path
-):
-    (tmp_path / "streams").mkdir()
-    fixed = StreamPolicy("cam0", spec_of(), tmp_path / "streams")
+def test_refusals_name_their_reason_and_leave_the_connection_usable(start, double, spec_of, frames_of):
+    fixed = StreamSettings("cam0", spec_of(), None, WriteSettings())
     daemon = start(fixed, doubled=double)
     spec = spec_of()
     with sw.connect(daemon.ipc) as connection:

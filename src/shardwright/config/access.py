@@ -9,7 +9,7 @@ from shardwright.model.errors import ConfigError
 from shardwright.wire.key_files import read_secret_key
 
 if TYPE_CHECKING:
-    from shardwright.ingest.ingest_settings import Access
+    from shardwright.ingest.transport.allow_list import Access
 
     from .load import LoadedConfig
 
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 def load_access(loaded: LoadedConfig) -> Access | None:
     """None where TCP needs no keys. Raises ``ConfigError`` with the field's line for a key or folder that
     cannot be used."""
-    from shardwright.ingest.ingest_settings import Access
-    from shardwright.ingest.transport.allow_list import AllowList
+    from shardwright.ingest.transport.allow_list import Access, AllowList
     from shardwright.ingest.transport.endpoints import zmq_library
 
     curve = loaded.config.ingest.curve

@@ -35,12 +35,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardwright.acquire.limits import raise_descriptor_limit
-from shardwright.acquire.settings import WriteSettings
 from shardwright.acquire.workers import WorkerPool
 from shardwright.config.access import load_access
-from shardwright.config.descriptors import descriptors_for_acquisitions
 from shardwright.config.plan import make_plan
-from shardwright.ingest import IngestServer, IngestSettings, StreamPolicy
+from shardwright.ingest import IngestServer
 from shardwright.ingest.transport.endpoints import is_tcp
 from shardwright.kernels.warm_up import COMPILING, compiles, warm_up
 from shardwright.model.errors import AddressError, ConfigError, ShardwrightError
@@ -65,8 +63,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from shardwright.config.load import LoadedConfig
-    from shardwright.config.model import Config, Reliability
-    from shardwright.ingest.ingest_settings import Access
+    from shardwright.config.model import Config
 
     from .events import EventLog, LogFormat
     from .lifecycle import Lifecycle
@@ -98,9 +95,7 @@ class Daemon:
         config = loaded.config
         self._pool = WorkerPool(config.workers.count)
         self._access = load_access(loaded)
-        self._server = IngestServer(
-            ingest_settings(config, self._access), stream_policies(config), self._pool, on_event=self._tell
-        )
+        self._server = IngestServer(config.ingest_settings(self._access), self._pool, on_event=self._tell)
         self._needs = CameraNeeds(
             config.output, config.compaction.pause_above, self._server.ring_fill, self._server.acquiring
         )
@@ -334,59 +329,3 @@ def written_folders(config: Config) -> list[tuple[Path, str]]:
     """(folder, role) of each place that frames are written to."""
     spill_root = config.output.spill_root
     return [(config.output.root, "root"), *([] if spill_root is None else [(spill_root, "spill")])]
-
-
-def ingest_settings(config: Config, access: Access | None) -> IngestSettings:
-    """What ingest may do, out of the configuration and the keys that it names."""
-    ingest = config.ingest
-    ring_socket = ingest.ring_socket_path
-    return IngestSettings(
-        access=access,
-        group=ingest.group,
-        max_descriptors=descriptors_for_acquisitions(ingest),
-        max_sessions_per_client=ingest.max_sessions_per_client,
-        handshake_timeout_ms=ingest.handshake_timeout_ms,
-        endpoints=ingest.endpoints,
-        output_root=config.output.root,
-        memory_budget_bytes=config.memory.budget,
-        ring_socket=None if ring_socket is None else Path(ring_socket),
-        heartbeat_ms=ingest.heartbeat_ms,
-        session_timeout_ms=ingest.session_timeout_ms,
-        max_message_bytes=ingest.max_message_bytes,
-        max_sessions=ingest.max_sessions,
-        max_connections=ingest.max_connections,
-        allow_client_specs=ingest.allow_client_specs,
-        resume_timeout_ms=config.reliability.resume_timeout_ms,
-        write=write_settings(config, config.reliability),
-    )
-
-
-def stream_policies(config: Config) -> list[StreamPolicy]:
-    """The cameras that ingest knows by name."""
-    return [
-        StreamPolicy(
-            name=stream.name,
-            spec=stream.array,
-            output_root=config.output.root,
-            ring_frames=None if stream.ring_frames == "auto" else stream.ring_frames,
-            write=write_settings(config, config.reliability_of(stream)),
-        )
-        for stream in config.streams
-    ]
-
-
-def write_settings(config: Config, reliability: Reliability) -> WriteSettings:
-    """How acquisitions with these promises treat their frames."""
-    output = config.output
-    return WriteSettings(
-        io=output.io,
-        durability=reliability.durability,
-        store_within_ms=reliability.store_within_ms,
-        sync_interval_ms=reliability.sync_interval_ms,
-        overload=reliability.overload,
-        on_full=reliability.on_full,
-        on_duplicate=reliability.on_duplicate,
-        spill_root=output.spill_root if reliability.on_full == "spill" else None,
-        ballast_bytes=output.ballast,
-        low_water_bytes=output.low_water,
-    )

@@ -13,7 +13,6 @@ from __future__ import annotations
 import threading
 import weakref
 from contextlib import suppress
-from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -151,11 +150,8 @@ class BlockingExecutor:
             raise ResumeError(
                 "there is nothing to take up again", expected="an unfinished acquisition", got=str(path)
             )
-        root = path.parent
-        settings = self._admission.settings_found(root, _spec_found(path))
-        return self._resume_acquisition(
-            path, self.pool, self._wake, settings, partial(self._admission.limits_found, root)
-        )
+        settings = self._admission.settings_found(_spec_found(path))
+        return self._resume_acquisition(path, self.pool, self._wake, settings, self._admission.limits_found)
 
 
 def _spec_found(path: Path) -> ArraySpec | None:

@@ -1,71 +1,57 @@
-"""What an ingest server may do: endpoints, limits and the streams it knows by name. Frozen; filled by whoever
-reads the configuration."""
+"""The settings of an ingest server: endpoints, limits, and the streams that it knows by name.
+``Config.ingest_settings`` builds them; the defaults of what a user may configure stand in the configuration
+alone."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from shardwright.acquire.settings import WriteSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from shardwright.acquire.settings import WriteSettings
     from shardwright.array.spec import ArraySpec
 
-    from .transport.allow_list import AllowList
+    from .transport.allow_list import Access
 
 
 @dataclass(frozen=True)
-class Access:
-    """CURVE on the TCP endpoints: the daemon's secret key, and who is let in at first;
-    ``IngestServer.reload_clients`` reads the folder again."""
+class StreamSettings:
+    """A camera known by name, with the array that it sends. ``ring_frames`` None: derived from the layout."""
 
-    secret_key: bytes = field(repr=False)
-    clients: AllowList
+    name: str
+    spec: ArraySpec
+    ring_frames: int | None
+    write: WriteSettings
 
 
 @dataclass(frozen=True)
 class IngestSettings:
-    """``ring_socket`` None: no shared memory, pixels travel in messages. ``memory_budget_bytes`` is for all
-    open acquisitions together. ``resume_timeout_ms``: how long an acquisition whose client is gone stays open
-    for it. ``write``: how frames of no named stream are treated. ``access`` None: whoever reaches a TCP
-    endpoint is let in. ``max_descriptors`` is for all open acquisitions together; None: as the system says.
-    ``group``: whose members may connect over Unix sockets; None: this user only."""
+    """Fields that are named as in the configuration mean the same."""
 
     endpoints: tuple[str, ...]
+    ring_socket: Path | None  # None: no shared memory, pixels travel in messages
+    group: str | None  # whose members may connect over Unix sockets; None: this user only
+    access: Access | None  # None: every client that reaches a TCP endpoint may connect
+    heartbeat_ms: int
+    session_timeout_ms: int
+    handshake_timeout_ms: int
+    max_message_bytes: int
+    max_connections: int
+    max_sessions: int
+    max_sessions_per_client: int
+    max_descriptors: int  # of all open acquisitions together
+    memory_budget_bytes: int  # of all open acquisitions together
+    resume_timeout_ms: int  # how long an acquisition whose client is gone stays open for it
+    allow_client_specs: bool
     output_root: Path
-    memory_budget_bytes: int
-    ring_socket: Path | None = None
-    heartbeat_ms: int = 1000
-    session_timeout_ms: int = 10_000
-    max_message_bytes: int = 64 << 20
+    write: WriteSettings  # of acquisitions without a named stream
+    streams: tuple[StreamSettings, ...] = ()
     max_control_bytes: int = 256 << 10
     max_batch_frames: int = 1024
-    max_sessions: int = 16
-    max_sessions_per_client: int = 8
-    max_connections: int = 64
-    handshake_timeout_ms: int = 5000
-    max_descriptors: int | None = None
-    access: Access | None = None
-    group: str | None = None
-    allow_client_specs: bool = True
-    resume_timeout_ms: int = 60_000
-    write: WriteSettings = field(default_factory=WriteSettings)
 
     @property
-    def descriptors_per_acquisition(self) -> int | None:
-        """So many that all may be open at once."""
-        return None if self.max_descriptors is None else self.max_descriptors // self.max_sessions
-
-
-@dataclass(frozen=True)
-class StreamPolicy:
-    """A camera known by name. ``spec`` None: the client brings the array, only the place and the ring are
-    settled here."""
-
-    name: str
-    spec: ArraySpec | None
-    output_root: Path
-    ring_frames: int | None = None
-    write: WriteSettings = field(default_factory=WriteSettings)
+    def descriptors_per_acquisition(self) -> int:
+        """How many each acquisition may have so that all can be open at once."""
+        return self.max_descriptors // self.max_sessions

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     from .blocking_executor import BlockingExecutor
     from .client_lease import Send
-    from .ingest_settings import IngestSettings, StreamPolicy
+    from .ingest_settings import IngestSettings, StreamSettings
     from .registry import Sessions
     from .session import OnEvent
     from .transport.client_connections import Client
@@ -413,8 +413,8 @@ class Openings:
                 self._on_event("acquisition_recovery_failed", {"path": str(path), **why.as_facts()})
                 continue
             acquisition = recovery.result()
-            settings = self._admission.settings_found(path.parent, acquisition.spec)
-            stream = self._admission.stream_name_found(path.parent, acquisition.spec)
+            settings = self._admission.settings_found(acquisition.spec)
+            stream = self._admission.stream_name_found(acquisition.spec)
             self._sessions.add(
                 Session(acquisition, settings, stream, recovered=True, on_event=self._on_event)
             )
@@ -541,9 +541,9 @@ class Admission:
     """Admits requests: from an OPEN message to a path, a spec and limits, or the error that says why not.
     Does not look at any disk."""
 
-    def __init__(self, settings: IngestSettings, streams: Iterable[StreamPolicy], threads: int) -> None:
+    def __init__(self, settings: IngestSettings, threads: int) -> None:
         self._settings = settings
-        self._streams = {stream.name: stream for stream in streams}
+        self._streams = {stream.name: stream for stream in settings.streams}
         self._threads = threads
 
     def set_low_water(self, low_water_bytes: int) -> None:
@@ -572,8 +572,9 @@ class Admission:
 
     def path(self, request: Open) -> Path:
         """Where the acquisition of that name is. Raises ``InvalidNameError``, ``UnknownStreamError``."""
-        name, stream = store_name(request.name), self._stream(request.stream)
-        return (self._settings.output_root if stream is None else stream.output_root) / name
+        name = store_name(request.name)
+        self._stream(request.stream)
+        return self._settings.output_root / name
 
     def check_sessions(self, sessions: int) -> None:
         if sessions >= self._settings.max_sessions:
@@ -598,7 +599,7 @@ class Admission:
 
     def check_descriptors(self, more: int, used: int) -> None:
         most = self._settings.max_descriptors
-        if most is not None and used + more > most:
+        if used + more > most:
             raise BudgetError(
                 "the daemon may not open enough files for this acquisition",
                 expected=f"at most {max(0, most - used)} descriptors",
@@ -645,31 +646,26 @@ class Admission:
             descriptors=self._settings.descriptors_per_acquisition,
         )
 
-    def limits_found(self, root: Path, spec: ArraySpec) -> Limits:
-        """The limits of an acquisition found below ``root``: those of the stream that has this array there,
-        if there is one."""
-        stream = self._stream_found(root, spec)
+    def limits_found(self, spec: ArraySpec) -> Limits:
+        """The limits of an acquisition found on disk: those of the stream that has this array, if there is
+        one."""
+        stream = self._stream_of(spec)
         return self._limits_of(spec, None if stream is None else stream.ring_frames)
 
-    def settings_found(self, root: Path, spec: ArraySpec | None) -> WriteSettings:
-        stream = None if spec is None else self._stream_found(root, spec)
+    def settings_found(self, spec: ArraySpec | None) -> WriteSettings:
+        """As ``limits_found``. ``spec`` None: it could not be read."""
+        stream = self._stream_of(spec)
         return self._settings.write if stream is None else stream.write
 
-    def stream_name_found(self, root: Path, spec: ArraySpec) -> str:
-        stream = self._stream_found(root, spec)
+    def stream_name_found(self, spec: ArraySpec) -> str:
+        """As ``limits_found``."""
+        stream = self._stream_of(spec)
         return CLIENT_STREAM if stream is None else stream.name
 
-    def _stream_found(self, root: Path, spec: ArraySpec) -> StreamPolicy | None:
-        return next(
-            (
-                stream
-                for stream in self._streams.values()
-                if stream.output_root == root and stream.spec == spec
-            ),
-            None,
-        )
+    def _stream_of(self, spec: ArraySpec | None) -> StreamSettings | None:
+        return next((stream for stream in self._streams.values() if stream.spec == spec), None)
 
-    def _stream(self, name: str | None) -> StreamPolicy | None:
+    def _stream(self, name: str | None) -> StreamSettings | None:
         if name is None:
             return None
         if name not in self._streams:
@@ -680,8 +676,8 @@ class Admission:
             )
         return self._streams[name]
 
-    def _spec(self, request: Open, stream: StreamPolicy | None) -> ArraySpec:
-        if stream is not None and stream.spec is not None:
+    def _spec(self, request: Open, stream: StreamSettings | None) -> ArraySpec:
+        if stream is not None:
             if request.spec is not None:
                 raise SpecError(
                     "this stream has its own array",
@@ -693,7 +689,7 @@ class Admission:
             raise SpecError(
                 "an acquisition needs an array", expected="a spec, or a stream that has one", got="neither"
             )
-        if stream is None and not self._settings.allow_client_specs:
+        if not self._settings.allow_client_specs:
             expected = f"one of the streams {', '.join(self._streams)}"
             raise SpecError(
                 "this daemon takes no arrays from clients",

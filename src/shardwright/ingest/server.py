@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from shardwright.acquire.workers import WorkerPool
 
-    from .ingest_settings import IngestSettings, StreamPolicy
+    from .ingest_settings import IngestSettings
     from .session import Session
     from .transport.client_connections import Client
 
@@ -68,7 +68,6 @@ class IngestServer:
     def __init__(
         self,
         settings: IngestSettings,
-        streams: Iterable[StreamPolicy],
         pool: WorkerPool,
         *,
         open_acquisition: Callable[..., Acquisition] = Acquisition,
@@ -76,14 +75,13 @@ class IngestServer:
         on_event: Callable[[str, Mapping[str, Any]], None] = lambda event, facts: None,
     ) -> None:
         self._settings = settings
-        streams = tuple(streams)
         self._on_event = on_event
         self._connections = Connections(settings, on_event, self._client_gone)
         self._sessions = Sessions()
         self._view = IngestView(
-            self._sessions, pool, [stream.name for stream in streams], settings.memory_budget_bytes
+            self._sessions, pool, [stream.name for stream in settings.streams], settings.memory_budget_bytes
         )
-        self._admission = Admission(settings, streams, pool.threads)
+        self._admission = Admission(settings, pool.threads)
         self._rings = SpareRing()
         self._executor = BlockingExecutor(
             pool, self._rings, self._admission, self.wake, open_acquisition, resume_acquisition

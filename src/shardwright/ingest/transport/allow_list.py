@@ -6,7 +6,7 @@ changed, only replaced by a newer one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shardwright.model.errors import ConfigError, InvalidNameError
@@ -67,6 +67,15 @@ class AllowList:
             {key: name for key, name in self.names.items() if key in there or name in unclear},
             self.state,
         )
+
+
+@dataclass(frozen=True)
+class Access:
+    """CURVE on the TCP endpoints: the daemon's secret key, and the clients that may connect at first;
+    ``IngestServer.reload_clients`` reads the folder again."""
+
+    secret_key: bytes = field(repr=False)
+    clients: AllowList
 
 
 def folder_state(folder: Path) -> State:
