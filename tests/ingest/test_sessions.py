@@ -184,6 +184,36 @@ def test_a_wrong_dtype_is_told_by_its_name(start, double, spec_of, dtype: str):
                 append(frame)
 
 
+def test_the_client_and_the_writer_of_this_process_refuse_a_frame_with_the_same_words(
+    start, double, spec_of, tmp_path
+):
+    fits, spec = np.zeros((8, 12), np.uint16), spec_of(count=10)
+    wrong = [
+        (fits[1:], {}),
+        (fits.astype(np.uint8), {}),
+        (fits, {"index": (0,), "frame_id": -1}),
+        (fits, {"index": (10,)}),
+        (fits, {"frame_id": 10}),
+        (fits, {"metadata": {"gain": 1}}),
+        (fits, {"metadata": {"delta_t": "soon"}}),
+    ]
+    daemon = start(doubled=double)
+    with (
+        sw.connect(daemon.ipc) as connection,
+        connection.acquire("a", spec) as stream,
+        sw.create(tmp_path / "own.ome.zarr", spec) as writer,
+    ):
+        for frame, options in wrong:
+            with pytest.raises(errors.ShardwrightError) as of_client:
+                stream.append(frame, **options)
+            with pytest.raises(errors.ShardwrightError) as of_writer:
+                writer.append(frame, **options)
+            assert (type(of_client.value), str(of_client.value)) == (
+                type(of_writer.value),
+                str(of_writer.value),
+            )
+
+
 def test_frames_beyond_the_array_are_refused_when_counted(start, double, spec_of, frames_of):
     daemon = start(doubled=double)
     with sw.connect(daemon.ipc) as connection, connection.acquire("a", spec_of(count=2)) as stream:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.model.errors import FrameDtypeError, FrameIndexError, FrameShapeError, ProtocolError
+from shardwright.array.frame_check import wrong_dtype, wrong_shape
+from shardwright.model.errors import FrameIndexError, ProtocolError
 from shardwright.wire.descriptor import FRAME_DROPPED, FRAME_NOT_HELD, NO_POSITION
 
 if TYPE_CHECKING:
@@ -24,9 +25,9 @@ def check_content(batch: Batch, spec: ArraySpec, grid: Grid) -> None:
     """Everything but slots and sequences: dtype, shape, and each descriptor's fields. Raises the error that
     names what is wrong."""
     if batch.dtype != spec.dtype:
-        raise FrameDtypeError("wrong frame dtype", expected=spec.dtype, got=batch.dtype)
+        raise wrong_dtype(spec.dtype, batch.dtype)
     if (batch.height, batch.width) != spec.frame_shape:
-        raise FrameShapeError("wrong frame shape", expected=spec.frame_shape, got=(batch.height, batch.width))
+        raise wrong_shape(spec.frame_shape, (batch.height, batch.width))
     frames = batch.descriptors
     flags = frames["flags"]
     if (
