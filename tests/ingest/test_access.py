@@ -463,7 +463,7 @@ def test_a_client_may_send_all_of_its_credit_in_one_message(
 ):
     """Slowly, and many times more than a message of one frame."""
     monkeypatch.setattr(inbound_byte_limit, "CONTROL_BYTES", 4096)
-    monkeypatch.setattr(inbound_byte_limit, "TOLD_BYTES", 4096)
+    monkeypatch.setattr(inbound_byte_limit, "PIXELLESS_BYTES", 4096)
     daemon = start(doubled=double, max_message_bytes=256 << 10, session_timeout_ms=60_000)
     client = speak(daemon)
     counter = client.hello()

@@ -755,10 +755,10 @@ def test_a_client_without_end_to_its_dropped_frames_is_refused(start, double, ra
     client = raw(start(doubled=double).ipc)
     counter, _ = client.open("a", spec_of())
     none = np.broadcast_to(frames_of(1), (4096, 8, 12))
-    for first in range(0, messages.MAX_TOLD_FRAMES + 1, 4096):
+    for first in range(0, messages.MAX_PIXELLESS_FRAMES + 1, 4096):
         client.send(frames_message(counter, none, first=first, flags=FRAME_DROPPED))
     _, facts = client.receive_error(until=True)
-    assert (facts["message"], facts["first"]) == ("more frames than credit", messages.MAX_TOLD_FRAMES)
+    assert (facts["message"], facts["first"]) == ("more frames than credit", messages.MAX_PIXELLESS_FRAMES)
 
 
 @pytest.mark.parametrize(

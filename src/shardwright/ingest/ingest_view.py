@@ -1,5 +1,5 @@
-"""What ingest shows of itself, as JSON: streams, acquisitions, memory, previews. Built by whoever asks, from
-numbers that others write."""
+"""The view of ingest for a status page, as JSON: streams, acquisitions, memory, previews. Built in the thread
+that asks, from numbers that other threads write."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class IngestView:
-    """Of one server; everything may be called from any thread. ``busy`` is entered by the ingest thread for
+    """All methods may be called from any thread. ``busy`` is entered by the ingest thread for
     each of its rounds."""
 
     def __init__(
@@ -55,7 +55,7 @@ class IngestView:
         }
 
     def preview(self, stream: str | None, name: str | None) -> dict[str, Any] | None:
-        """Of the running acquisition of that name, or else of the one of the stream that began last."""
+        """The preview of the running acquisition of that name, or else of the stream's that began last."""
         if name is not None:
             chosen = self._sessions.totals.running_named(store_name(name))
         elif stream in self._stream_names:
@@ -69,7 +69,7 @@ class IngestView:
 
 
 def _used_bytes(totals: DaemonTotals) -> int:
-    """What counts against the memory budget."""
+    """Bytes that count against the memory budget."""
     return RUNTIME_BYTES + sum(session.memory_bytes for session in totals.running)
 
 

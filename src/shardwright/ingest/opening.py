@@ -168,7 +168,7 @@ class Openings:
         self._executor.fail_if_dead()
         if not self._prepared.is_set() and not self._stopping:
             return
-        self._take_up_unfinished()
+        self._recover_unfinished()
         self._take_recovered()
         for pending in list(self._pending):
             try:
@@ -367,7 +367,7 @@ class Openings:
         client.most_credit_bytes = max(client.most_credit_bytes, has)
         return True
 
-    def _take_up_unfinished(self) -> None:
+    def _recover_unfinished(self) -> None:
         unfinished, self._unfinished = self._unfinished, []
         if not self._stopping:
             for path in unfinished:

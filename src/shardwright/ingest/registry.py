@@ -1,5 +1,5 @@
-"""Every acquisition that the daemon has open, found by token, identity or path, and the receipts of the last
-that have ended. Ingest thread only."""
+"""The registry of open sessions, found by token, identity or path, and the receipts of the last that have
+ended. Ingest thread only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ENDED_REMEMBERED = 64
 
 @dataclass(frozen=True)
 class Ended:
-    """How an acquisition ended, and what its client is told if it comes back."""
+    """The end of an acquisition, kept for a client that comes back."""
 
     client_epoch: int
     receipt: Receipt
@@ -53,7 +53,7 @@ class Sessions:
         self.totals = self.totals.with_one_more(session)
 
     def attached(self, session: Session, lease: ClientLease) -> None:
-        """From now on its token finds the session, and an earlier one no more."""
+        """Makes the token of ``lease`` find the session, in place of an earlier one."""
         for token in [token for token, other in self._by_token.items() if other is session]:
             del self._by_token[token]
         self._by_token[lease.token] = session
@@ -79,7 +79,7 @@ class Sessions:
         return self._ended.get(identity)
 
     def forget(self, session: Session) -> None:
-        """It has ended; only its receipt is kept, for a while."""
+        """Drops a session that has ended; its receipt is kept for a while."""
         identity = session.acquisition.identity
         del self._by_identity[identity]
         self.totals = self.totals.with_ended(session)

@@ -1,11 +1,10 @@
 """The ingest loop: one thread, one poller over the ROUTER, the ring socket and a wake-up descriptor.
 
-    round    wait -> wakes -> who came and went -> keys -> ring handovers -> messages -> requests to open ->
-             each session's pipeline
-             -> heartbeats, silence and strangers
+    round    wait -> wake-ups -> new and closed connections -> keys -> ring handovers -> messages
+             -> OPEN requests -> each session's pipeline -> heartbeats, silence and strangers
 
-Nothing in a round waits for a disk: ``opening.py`` has threads for what does. An exception in the loop leaves
-``run``; whoever started it must end the process with an error.
+Nothing in a round waits for a disk: the blocking executor makes such calls. An exception in the loop leaves
+``run``; its caller must end the process with an error.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ LINGER_MS = 1000
 
 
 class IngestServer:
-    """``bind``, then ``run`` in one thread. What stands under *Any thread* may be called from any."""
+    """``bind``, then ``run`` in one thread. Methods under *Any thread* may be called from any."""
 
     def __init__(
         self,
@@ -115,20 +114,20 @@ class IngestServer:
     # ----------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """A worker has something for ``poll``."""
+        """Wakes the loop: a worker has something for ``poll``."""
         os.eventfd_write(self._wake_descriptor, 1)
 
     def let_go(self) -> None:
-        """What ``hold`` held."""
+        """Ends ``hold``."""
         self._openings.let_go()
         self.wake()
 
     def dead_threads(self) -> list[str]:
-        """Helper threads that are gone: whoever runs this server should stop it."""
+        """The names of helper threads that died: the daemon should stop then."""
         return self._executor.dead_threads()
 
     def set_low_water(self, low_water_bytes: int) -> None:
-        """Free disk below which an event warns, for every acquisition from now on."""
+        """Sets the free disk below which an event warns, for all acquisitions from now on."""
         self._admission.set_low_water(low_water_bytes)
         for session in self._sessions.totals.running:
             session.acquisition.warn_below(low_water_bytes)
@@ -145,7 +144,7 @@ class IngestServer:
             self.wake()
 
     def snapshot(self) -> dict[str, Any]:
-        """What a status page shows."""
+        """The numbers of a status page."""
         return {
             "clients": len(self._connections),
             "foreign_messages": self._foreign_messages,
@@ -162,8 +161,8 @@ class IngestServer:
         return self._view.preview(stream, name)
 
     def stop_acquisition(self, name: str) -> None:
-        """An open acquisition is ended in good order as soon as the ingest thread comes to it; its client is
-        told when it is sealed. Raises ``InvalidNameError``, ``UnknownAcquisitionError``."""
+        """Asks the ingest thread to end an open acquisition in good order; its client hears of it when it is
+        sealed. Raises ``InvalidNameError``, ``UnknownAcquisitionError``."""
         chosen = self._sessions.totals.running_named(store_name(name))
         if not chosen:
             raise UnknownAcquisitionError(
@@ -213,13 +212,13 @@ class IngestServer:
             raise
 
     def adopt(self, paths: Iterable[Path]) -> None:
-        """Takes up unfinished stores of an earlier process, one after another, while everybody else is
+        """Recovers unfinished stores of an earlier process, one after another, while other clients are
         served; their clients may resume or reopen them. Before ``run``."""
         self._openings.adopt(paths)
 
     def hold(self) -> None:
-        """Clients are welcomed, and whoever wants to acquire waits, until ``let_go``: this machine is not
-        ready to take frames. Before ``run``."""
+        """Lets OPEN requests wait until ``let_go``, while clients are welcomed: this machine is not ready to
+        take frames. Before ``run``."""
         self._openings.hold()
 
     def run(self, stop: threading.Event) -> None:
@@ -237,7 +236,7 @@ class IngestServer:
             self._close(linger_ms)
 
     def close(self) -> None:
-        """Gives the sockets back that were bound, in place of ``run``."""
+        """Closes the sockets that were bound, in place of ``run``."""
         self._close(linger_ms=0)
 
     def _begin_stop(self) -> None:
@@ -352,7 +351,7 @@ class IngestServer:
             )
 
     def _refuse_token(self, client: Client, header: Header) -> None:
-        """A session that has ended, or is another client's. Said once a message; the connection goes on."""
+        """Refuses a message of a session that has ended or is another client's; the connection goes on."""
         why = ErrorText(
             SessionLostError, "this session has ended or is not yours", got=f"session {header.session:#x}"
         )

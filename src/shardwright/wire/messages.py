@@ -33,7 +33,7 @@ MAX_CONTROL_BYTES = 1 << 20  # of any JSON body this side is ready to parse, wha
 MAX_BATCH_FRAMES = 1 << 16
 # frames without pixels that may be on their way at once: they need no credit, so they need a bound of their
 # own
-MAX_TOLD_FRAMES = 1 << 16
+MAX_PIXELLESS_FRAMES = 1 << 16
 DTYPE_NAMES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "float32", "float64"),

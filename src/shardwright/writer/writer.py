@@ -25,7 +25,7 @@ from shardwright.model.errors import (
 from shardwright.model.watermark import Watermark
 from shardwright.wire.descriptor import FRAME_DROPPED, METADATA_FIELDS, descriptor_dtype
 
-from .frame_ring import FrameRing
+from .frame_buffers import FrameBuffers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -75,7 +75,7 @@ class Writer:
             self._count = self._acquisition.next_sequence
             self._descriptor = np.zeros(1, descriptor_dtype(len(self.spec.frame_fields)))
             self._address = np.zeros(1, np.int64)
-            self._ring = FrameRing(self.spec, self.limits.ring_frames)
+            self._ring = FrameBuffers(self.spec, self.limits.ring_frames)
             undo.callback(self._ring.close)
             self._acquisition.settle_missing()  # what the process before this one had appended and not stored
             self._helper = threading.Thread(

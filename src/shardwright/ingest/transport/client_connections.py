@@ -1,7 +1,7 @@
-"""Who is connected: from a HELLO until the connection is dismissed or lost. Heartbeats, silence, keys, and
+"""The connections of clients, from HELLO until each is dismissed or lost: heartbeats, silence, keys, and
 every message that is sent.
 
-Part of the ingest loop, in its thread. What becomes of a client's acquisitions is the loop's business.
+Part of the ingest loop, in its thread. The loop decides about the acquisitions of a client that is gone.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ LAST_MESSAGES_S = 1.0
 
 @dataclass(eq=False)
 class Client:
-    """``public_key`` as Z85, and ``key_name``, what the allow-list calls it: None where connections have no
-    keys. ``unreachable``: why nothing can be sent to it any more. ``gone``: it left or was given up.
-    ``most_credit_bytes``: of all its sessions, as much as they ever had at once. ``silent_since_s`` and
-    ``bytes_when_silent`` are those of ``inbound_byte_limit.py``."""
+    """One connection of a client that said HELLO. ``public_key`` as Z85 and ``key_name``, its name in the
+    allow list: None where connections have no keys. ``unreachable``: why nothing can be sent to it any more.
+    ``gone``: it left or was given up. ``most_credit_bytes``: the most that all its sessions had at once.
+    ``silent_since_s`` and ``bytes_when_silent`` are those of ``inbound_byte_limit.py``."""
 
     identity: bytes
     hello: Hello
@@ -59,18 +59,18 @@ class Client:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Who it is, for events."""
+        """The client, for events."""
         key = {} if self.key_name is None else {"client_key": self.key_name}
         return {"host": self.hello.host, "pid": self.hello.pid, **key}
 
     def is_same_user(self, other: Client) -> bool:
-        """Whether what both use counts together: connections with one key, else one connection."""
+        """True where both count as one client: connections with one key, else the same connection."""
         return self is other or (self.public_key is not None and self.public_key == other.public_key)
 
 
 class Connections:
-    """``on_gone(client, why, left)``: its sessions must know; it ``left`` by its own will or broke the
-    protocol, else it may come back."""
+    """``on_gone(client, why, left)`` is called for each client that is gone; ``left``: it said goodbye or
+    broke the protocol, else it may come back."""
 
     def __init__(
         self,
@@ -120,8 +120,8 @@ class Connections:
         return decode_control(body)
 
     def welcome(self, identity: bytes, header: Header, body: memoryview, frame: zmq.Frame) -> None:
-        """Somebody's first message, which must be HELLO. ``frame``: a part of it, which knows its connection.
-        Raises the error to dismiss it with."""
+        """Takes the first message of a connection, which must be HELLO. ``frame``: a part of it, which knows
+        its connection. Raises the error to dismiss it with."""
         if header.kind is not Kind.HELLO or header.session != CONNECTION or header.sequence != 0:
             raise SessionLostError(
                 "this connection is not known here (any more)", expected="HELLO first", got=header.kind.name
@@ -171,8 +171,8 @@ class Connections:
             )
 
     def cut_unknown_keys(self, allowed: AllowList) -> None:
-        """After a reload: clients whose key is gone from the list. What they write waits for them as after
-        any lost connection."""
+        """Cuts clients whose key is no longer on the list. Their acquisitions wait for them as after any lost
+        connection."""
         for client in list(self.by_identity.values()):
             if client.public_key is not None and allowed.name_of(client.public_key) is None:
                 self.lose(client, ErrorText(AccessError, "its key was taken off the list"), left=False)
@@ -181,14 +181,14 @@ class Connections:
                     self._guard.throw_out(client.connection)
 
     def dismiss(self, client: Client, why: ErrorText) -> None:
-        """Tells a connection that it is over. Whoever broke the protocol has its acquisitions sealed; whoever
-        only fell silent may come back."""
+        """Ends a connection with an ERROR. The acquisitions of a client that broke the protocol are sealed;
+        one that only fell silent may come back."""
         self.send(client, client.counter.control(Kind.ERROR, Problem(why, fatal=True).to_body()))
         self.lose(client, why, left=not why.is_a(SessionLostError))
 
     def lose(self, client: Client, why: ErrorText, *, left: bool) -> None:
-        """The client is gone. If it ``left``, its acquisitions are sealed with what arrived; else they wait
-        for it."""
+        """Drops a client that is gone. If it ``left``, its acquisitions are sealed with what arrived; else
+        they wait for it."""
         if self.by_identity.pop(client.identity, None) is None:
             return
         client.gone = True
@@ -199,14 +199,14 @@ class Connections:
         self._on_gone(client, why, left)
 
     def can_be_reached(self, client: Client) -> bool:
-        """Whether anything can be sent to it, as far as ZeroMQ knows by now."""
+        """True where a message can be sent to it, as far as ZeroMQ knows."""
         self.send(client, client.counter.control(Kind.HEARTBEAT))
         return not client.gone and client.unreachable is None
 
     def keep_alive(self, now_s: float, *, begin_s: float, drained: bool, memory: Openings) -> None:
-        """Heartbeats and the clocks of all connections. Of what had come by ``begin_s`` a message of each
-        client was taken; ``drained``: all of it. ``memory`` knows how much more this process has than it
-        should."""
+        """Sends heartbeats and checks the clocks of all connections. Of what had come by ``begin_s`` a
+        message of each client was taken; ``drained``: all of it. ``memory`` knows how much memory is beyond
+        the plan."""
         assert self._guard is not None
         drained_since_s = begin_s if drained else 0.0
         if now_s >= self._next_memory_look_s:
@@ -251,10 +251,10 @@ class Connections:
                 )
 
     def _relieve(self, begin_s: float, memory: Openings) -> None:
-        """Memory that no plan knows and that a trim does not give back is that of messages that are not
-        whole: whoever sends one without a pause goes. Each further one costs further growth, so that memory
-        that has another reason cuts nobody for long; a client that was wronged comes back and goes on where
-        it was."""
+        """Cuts a client that sends a message without an end: memory that is in no plan and that a trim does
+        not give back belongs to incomplete messages. After each cut memory must grow further before the next,
+        so that memory with another cause cuts no client for long. A client that was cut wrongly comes back
+        and goes on where it was."""
         assert self._guard is not None
         beyond_bytes = memory.beyond_plan()
         if beyond_bytes <= self._tolerated_bytes:
@@ -268,7 +268,9 @@ class Connections:
             self._trimmed = True
             memory.trim()
             return
-        surely_bytes = 0 if memory.is_trimming else beyond_bytes  # until then only who is overdue is accused
+        surely_bytes = (
+            0 if memory.is_trimming else beyond_bytes
+        )  # until then only an overdue client is accused
         if (
             client := self._byte_limit.culprit(begin_s, surely_bytes, self.by_identity.values())
         ) is not None and client.connection is not None:
@@ -298,5 +300,5 @@ class Connections:
 
 
 def stranger(identity: bytes) -> Client:
-    """Somebody to answer who never said HELLO."""
+    """A stand-in for a peer that never said HELLO, to answer it."""
     return Client(identity, Hello("", "", 0), Counter(CONNECTION), 0.0)

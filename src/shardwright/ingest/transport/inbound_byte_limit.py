@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LOOK_S = 0.1
 LOOKED_AT = 64  # clients at a time, in turn
 CONTROL_BYTES = 8 << 20  # control messages that wait to be taken
-TOLD_BYTES = 32 << 20  # what is told of frames without pixels
+PIXELLESS_BYTES = 32 << 20  # the descriptors of frames without pixels
 BEYOND_PLAN_BYTES = 256 << 20  # before a client is held responsible for it
 FURTHER_BYTES = 64 << 20  # before the next one is
 SILENT_S = 0.2  # a peer whose message does not end sends nothing else
@@ -49,7 +49,7 @@ class InboundByteLimit:
 
     def most_bytes(self, client: Client) -> int:
         return CONTROL_BYTES + (
-            TOLD_BYTES + SAFETY * client.most_credit_bytes if client.most_credit_bytes else 0
+            PIXELLESS_BYTES + SAFETY * client.most_credit_bytes if client.most_credit_bytes else 0
         )
 
     def look(self, now_s: float, clients: Collection[Client]) -> list[Client]:

@@ -58,7 +58,7 @@ class SlotTable:
         return np.concatenate((self._slot_at[places[home]], np.array(rest, np.int64)))
 
 
-class FrameRing:
+class FrameBuffers:
     """Belongs to the writer's thread."""
 
     def __init__(self, spec: ArraySpec, slots: int) -> None:
