@@ -54,7 +54,8 @@ class AcquisitionDouble:
     """Keeps frames in memory. ``holding``: releases nothing. ``error_after``: fails once so many frames have
     come. ``hold_seal``: never sealed.
 
-    A frame is stored when its pixels are released; what was not is lost when the daemon is killed.
+    A frame is stored when its pixels are released; what was not is lost when the daemon is killed. Its
+    methods are called as those of ``Acquisition`` are, which a test holds it to.
     """
 
     holding = False

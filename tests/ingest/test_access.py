@@ -200,7 +200,7 @@ def test_a_list_that_cannot_be_read_leaves_the_old_one(guarded, lab: Lab):
             daemon.server.reload_clients()
         (lab.clients / name).unlink()
     lab.clients.chmod(0o777)
-    with pytest.raises(errors.ConfigError, match="anybody may add keys"):
+    with pytest.raises(errors.ConfigError, match="any user may add keys"):
         daemon.server.reload_clients()
     sw.connect(daemon.tcp, curve=curve).close()
 

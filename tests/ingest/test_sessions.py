@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 import threading
 import time
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import shardwright as sw
-from shardwright.acquire.acquisition import AcquisitionState
+from shardwright.acquire.acquisition import Acquisition, AcquisitionState
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.settings import WriteSettings
 from shardwright.ingest import StreamSettings
@@ -30,6 +31,21 @@ def append_until_refused(stream: Stream, frame: np.ndarray) -> None:
     for _ in range(6000):
         stream.append(frame)
         time.sleep(0.01)
+
+
+def test_the_double_is_called_as_an_acquisition_is(double):
+    """Its methods have the parameters of those that they stand for."""
+    shared = [
+        name
+        for name, found in inspect.getmembers(double)
+        if callable(found) and not name.startswith("_") and hasattr(Acquisition, name)
+    ]
+    assert len(shared) > 10
+    for name in shared:
+        own, real = (inspect.signature(getattr(each, name)).parameters for each in (double, Acquisition))
+        assert [(p.name, p.kind) for p in own.values()] == [
+            (p.name, p.kind) for p in real.values() if p.name in own or p.default is p.empty
+        ], name
 
 
 @pytest.mark.parametrize(("endpoint", "transport"), WAYS)

@@ -112,7 +112,7 @@ def _key_files(folder: Path) -> list[Path]:
     if mode & 0o002:
         hint = f"chmod o-w {folder}"
         raise ConfigError(
-            f"anybody may add keys to {folder}",
+            f"any user may add keys to {folder}",
             expected="a folder that others cannot write to",
             got=f"mode {mode & 0o7777:04o}",
             hint=hint,

@@ -207,7 +207,7 @@ def _make_way(path: Path, group: str | None) -> None:
                 return
         raise ConfigError(
             f"{path} is in use",
-            expected="a socket nobody listens on",
+            expected="a socket without a listener",
             got="a live one",
             hint="Is a daemon already running?",
         )
