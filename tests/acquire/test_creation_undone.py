@@ -18,7 +18,7 @@ from shardwright.acquire import acquisition, core
 from shardwright.acquire.new_store import abandoned, remove_abandoned
 from shardwright.storage import failpoints
 from shardwright.storage.spare_memory import spare_memory
-from shardwright.writer import frame_ring, writer
+from shardwright.writer import frame_buffers, writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,8 +142,8 @@ PARTS = [
     (acquisition, "ShardKeeper"),
     (core, "Groups"),
     (core.Groups, "prepare_first"),
-    (writer, "FrameRing"),
-    (frame_ring, "SlotTable"),
+    (writer, "FrameBuffers"),
+    (frame_buffers, "SlotTable"),
     (writer.Acquisition, "settle_missing"),
 ]
 

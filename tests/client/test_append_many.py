@@ -24,7 +24,7 @@ from shardwright.model.errors import (
 from shardwright.wire.controls import Open, Opened, Welcome
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, descriptor_dtype
 from shardwright.wire.in_flight import NO_SLOT
-from shardwright.wire.messages import MAX_TOLD_FRAMES, Counter, Kind, Level, decode_header, encode_ranges
+from shardwright.wire.messages import MAX_PIXELLESS_FRAMES, Counter, Kind, Level, decode_header, encode_ranges
 
 WELCOME = Welcome(None, None, 1000, 10_000, 1 << 20, 1 << 18, 1024, "test", 60_000)
 
@@ -164,12 +164,12 @@ def test_dropped_ones_are_told_of_in_their_order_and_beyond_a_bound_only_counted
     assert np.concatenate([b.slots for b in batches]).tolist() == [0, 1, 2, 3, *[NO_SLOT] * 6]
     assert records["flags"].tolist() == [0] * 4 + [FRAME_DROPPED] * 6
     assert records["position"].tolist() == list(range(100, 110))
-    assert sum(b.only_told for b in batches) == 6
-    stream.append_many(np.broadcast_to(stack(1), (MAX_TOLD_FRAMES, 4, 5)))
+    assert sum(b.pixelless for b in batches) == 6
+    stream.append_many(np.broadcast_to(stack(1), (MAX_PIXELLESS_FRAMES, 4, 5)))
     last = sealed(stream)
-    assert sum(b.count for b in last) == MAX_TOLD_FRAMES
+    assert sum(b.count for b in last) == MAX_PIXELLESS_FRAMES
     assert [b.count for b in last if b.descriptors is None] == [6]  # so many are told of already
-    assert (stream.frames_sent, stream.frames_dropped) == (4, MAX_TOLD_FRAMES + 6)
+    assert (stream.frames_sent, stream.frames_dropped) == (4, MAX_PIXELLESS_FRAMES + 6)
 
 
 def test_the_count_of_frames_goes_on_when_more_are_held_than_may_be_told_of():
@@ -178,7 +178,7 @@ def test_the_count_of_frames_goes_on_when_more_are_held_than_may_be_told_of():
     stream = make_stream(slots=0, batch_frames=256, overload="drop")
     box = stream._outbox
     frame = stack(1)
-    stream.append_many(np.broadcast_to(frame, (MAX_TOLD_FRAMES + 256, 4, 5)))
+    stream.append_many(np.broadcast_to(frame, (MAX_PIXELLESS_FRAMES + 256, 4, 5)))
     while (batch := box.next_batch()) is not None and batch.descriptors is not None:
         told = batch
     box.release(np.array(told.slots, np.uint32))

@@ -26,7 +26,7 @@ from shardwright.model.receipt import Receipt
 from shardwright.wire.controls import Open, Opened, Problem, Resume, Welcome
 from shardwright.wire.descriptor import FRAME_DROPPED, FRAME_NOT_HELD
 from shardwright.wire.messages import (
-    MAX_TOLD_FRAMES,
+    MAX_PIXELLESS_FRAMES,
     Counter,
     Kind,
     Level,
@@ -36,7 +36,7 @@ from shardwright.wire.messages import (
     decode_header,
     encode_ranges,
 )
-from shardwright.wire.session import ClientState
+from shardwright.wire.session_tables import ClientState
 
 SESSION = 77
 RECEIPT = Receipt("/data/a", 4, 4, 4, 0, 0, 0, 1, 1, 1)
@@ -241,18 +241,18 @@ def test_slots_of_a_message_number_its_frames_with_pixels():
 def test_no_more_frames_without_pixels_are_on_their_way_than_the_daemon_takes():
     link, daemon = make_link(slots=1, batch_frames=4096, overload="drop")
     append(link, range(1))
-    append(link, range(MAX_TOLD_FRAMES + 5000))
+    append(link, range(MAX_PIXELLESS_FRAMES + 5000))
     link.outbox.finish()
     messages = list(link.outgoing())
     told = [rows(message) for message in messages]
-    assert sum(int(np.count_nonzero(each["flags"])) for each in told) == MAX_TOLD_FRAMES
-    tell(link, acks(daemon, (Level.RELEASED, 0, MAX_TOLD_FRAMES - 1)))
+    assert sum(int(np.count_nonzero(each["flags"])) for each in told) == MAX_PIXELLESS_FRAMES
+    tell(link, acks(daemon, (Level.RELEASED, 0, MAX_PIXELLESS_FRAMES - 1)))
     *more, finish = link.outgoing()
     told += [rows(message) for message in more]
     sequences = np.concatenate([each["sequence"] for each in told])
-    assert sequences.tolist() == list(range(MAX_TOLD_FRAMES + 5001))
+    assert sequences.tolist() == list(range(MAX_PIXELLESS_FRAMES + 5001))
     assert {int(flags) for each in told for flags in each["flags"]} == {0, FRAME_DROPPED, FRAME_NOT_HELD}
-    assert decode_control(finish[1]) == {"frames": MAX_TOLD_FRAMES + 5001}
+    assert decode_control(finish[1]) == {"frames": MAX_PIXELLESS_FRAMES + 5001}
 
 
 def test_a_flush_goes_out_behind_the_frames_it_is_about_and_once():

@@ -16,7 +16,7 @@ from shardwright.model.errors import ClosedError, FrameIndexError, OverloadError
 from shardwright.model.receipt import Receipt
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, descriptor_dtype
 from shardwright.wire.in_flight import NO_SLOT
-from shardwright.wire.messages import MAX_TOLD_FRAMES
+from shardwright.wire.messages import MAX_PIXELLESS_FRAMES
 
 NO_METADATA = (math.nan,) * 5
 RECEIPT = Receipt("/data/a", 1, 1, 1, 0, 0, 0, 1, 1, 1)
@@ -208,31 +208,31 @@ def test_a_dropped_frame_takes_a_number_and_is_told_of():
     descriptors = np.concatenate([np.frombuffer(batch.descriptors or b"", DESCRIPTOR) for batch in batches])
     assert descriptors["sequence"].tolist() == [2, 3, 4, 5]
     assert descriptors["flags"].tolist() == [FRAME_DROPPED] * 3 + [0]
-    assert sum(batch.only_told for batch in batches) == 3
+    assert sum(batch.pixelless for batch in batches) == 3
 
 
 def test_descriptors_of_dropped_frames_are_bounded_and_all_are_counted():
     outbox, _ = make_outbox(slot_count=1, batch_frames=64, overload="drop")
     add(outbox)
-    drop(outbox, MAX_TOLD_FRAMES + 1000)
-    assert outbox.frames_dropped == MAX_TOLD_FRAMES + 1000
+    drop(outbox, MAX_PIXELLESS_FRAMES + 1000)
+    assert outbox.frames_dropped == MAX_PIXELLESS_FRAMES + 1000
     assert outbox.next_batch(0).slots.tolist() == [0]
     assert outbox.next_batch(0) is None  # no room for frames without pixels
     first, told = 1, 0
     while (batch := outbox.next_batch(64)) is not None and batch.descriptors is not None:
         assert batch.first == first
-        first, told = first + batch.count, told + batch.only_told
-    assert told == MAX_TOLD_FRAMES
+        first, told = first + batch.count, told + batch.pixelless
+    assert told == MAX_PIXELLESS_FRAMES
     counts = []
     while batch is not None:
-        assert (batch.first, batch.slots, batch.only_told) == (first, None, batch.count)
+        assert (batch.first, batch.slots, batch.pixelless) == (first, None, batch.count)
         counts.append(batch.count)
         first += batch.count
         batch = outbox.next_batch(64)
     assert sum(counts) == 1000
     assert max(counts) == 64
     outbox.finish()
-    assert outbox.total_when_finished() == first == MAX_TOLD_FRAMES + 1001
+    assert outbox.total_when_finished() == first == MAX_PIXELLESS_FRAMES + 1001
 
 
 def test_who_may_not_wait_fails_and_stays_closable():

@@ -18,7 +18,7 @@ from tests.ingest.test_access import Speaker
 
 import shardwright as sw
 from shardwright.acquire.limits import RUNTIME_BYTES
-from shardwright.ingest.endless import BEYOND_PLAN_BYTES
+from shardwright.ingest.transport.inbound_byte_limit import BEYOND_PLAN_BYTES
 
 from .daemon_process import DaemonProcess
 

@@ -13,7 +13,7 @@ from shardwright.diagnose import checks, folder_checks
 from shardwright.diagnose.checks import MACHINE_CHECKS, examine
 from shardwright.diagnose.facts import Facts, FolderFacts, Needs, SocketFolder
 from shardwright.diagnose.folder_checks import FOLDER_CHECKS
-from shardwright.ingest.zmq_library import ZmqLibrary
+from shardwright.ingest.transport.endpoints import ZmqLibrary
 from shardwright.storage.choose_io import IoChoice
 
 if TYPE_CHECKING:

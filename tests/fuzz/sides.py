@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -22,10 +23,11 @@ from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.client.frame_ring import FrameRing
 from shardwright.client.link import Link
 from shardwright.client.outbox import Outbox
-from shardwright.ingest import IngestServer, IngestSettings, StreamPolicy
-from shardwright.ingest.attachment import Attachment
-from shardwright.ingest.connection import Client
+from shardwright.config.model import Config, Memory, Output
+from shardwright.ingest import IngestServer, StreamSettings
+from shardwright.ingest.client_lease import ClientLease
 from shardwright.ingest.session import Session
+from shardwright.ingest.transport.client_connections import Client
 from shardwright.model.degrade_level import DegradeLevel
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import LostFramesError, ShardwrightError
@@ -159,14 +161,13 @@ class DaemonSide:
 
     def __init__(self) -> None:
         root = Path(tempfile.gettempdir())
-        settings = IngestSettings(
-            endpoints=("ipc:///none",),
-            output_root=root,
-            memory_budget_bytes=8 << 30,
-            ring_socket=root / "none",
+        settings = replace(
+            Config(output=Output(root=root), memory=Memory(budget=8 << 30)).ingest_settings(None),
+            streams=(StreamSettings("cam0", SPEC, None, WriteSettings()),),
+            max_descriptors=1 << 20,
         )
         pool: Any = SimpleNamespace(threads=2)
-        self._server = IngestServer(settings, [StreamPolicy("cam0", SPEC, root)], pool)
+        self._server = IngestServer(settings, pool)
         self._openings = self._server._openings
         self._server._connections.send = lambda client, parts: decode_header(parts[0])  # type: ignore[method-assign, assignment]
         self._ring_memory = np.zeros((RING_SLOTS, *SHAPE), np.uint16)
@@ -192,14 +193,14 @@ class DaemonSide:
             self._acquisition, WriteSettings(), "cam0", recovered=False, on_event=lambda name, facts: None
         )  # type: ignore[arg-type]
         self._server._sessions.add(self._session)
-        attachment = Attachment(self.client, ring, lambda client, parts: None)
+        lease = ClientLease(self.client, ring, lambda client, parts: None)
         resume = Resume(IDENTITY, 1, NEXT, RING_SLOTS)
         transport = "shm" if shared else "message"
-        self._session.attach(attachment, Open(1, "a", None, None, transport, resume))  # type: ignore[arg-type]
-        self._server._sessions.attached(self._session, attachment)
+        self._session.attach(lease, Open(1, "a", None, None, transport, resume))  # type: ignore[arg-type]
+        self._server._sessions.attached(self._session, lease)
         if shared:
-            self._session.take_ring(attachment.ring_token or "")
-        self._shared, self._token = shared, attachment.token
+            self._session.take_ring(lease.ring_token or "")
+        self._shared, self._token = shared, lease.token
 
     def message(self, random: Random) -> list[bytes]:
         """A valid one for where the conversation is."""
@@ -229,9 +230,7 @@ class DaemonSide:
                     Kind.ERROR, Problem(ErrorText(LostFramesError, "x"), fatal=True).to_body()
                 )
             case 7:
-                return [
-                    handover.encode_request(self._token, self._session.attachment.ring_token or "00" * 16)
-                ]  # type: ignore[union-attr]
+                return [handover.encode_request(self._token, self._session.lease.ring_token or "00" * 16)]  # type: ignore[union-attr]
         first, count = random.choice(((0, 12), (2, 4), (0, 8), (2, 8)))
         body, with_pixels = frames_body(random, first, count, shared=self._shared)
         pixels = (

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from shardwright.client import link
-from shardwright.ingest import connections, credit, server, session
+from shardwright.ingest import credit, server, session
+from shardwright.ingest.transport import client_connections
 from shardwright.wire import controls
 from shardwright.wire.in_flight import InFlight
 
@@ -71,7 +72,7 @@ MUTANTS = {
     ),
     "daemon: JSON as it comes": (
         "daemon",
-        connections,
+        client_connections,
         "decode_control",
         lambda data: json.loads(bytes(data)),
     ),

@@ -7,7 +7,7 @@ import ctypes
 import secrets
 import threading
 import time
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -16,10 +16,12 @@ import zmq
 
 from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.measures import Measures
+from shardwright.acquire.settings import WriteSettings
 from shardwright.acquire.workers import WorkerPool
 from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Dimension
-from shardwright.ingest import IngestServer, IngestSettings, StreamPolicy
+from shardwright.config.model import Config, Output
+from shardwright.ingest import IngestServer, StreamSettings
 from shardwright.model.degrade_level import DegradeLevel
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import OutputExistsError, ResumeError, ShardwrightError
@@ -52,7 +54,8 @@ class AcquisitionDouble:
     """Keeps frames in memory. ``holding``: releases nothing. ``error_after``: fails once so many frames have
     come. ``hold_seal``: never sealed.
 
-    A frame is stored when its pixels are released; what was not is lost when the daemon is killed.
+    A frame is stored when its pixels are released; what was not is lost when the daemon is killed. Its
+    methods are called as those of ``Acquisition`` are, which a test holds it to.
     """
 
     holding = False
@@ -248,7 +251,7 @@ class Daemon:
         self,
         root: Path,
         pool: WorkerPool,
-        streams: tuple[StreamPolicy, ...] = (),
+        streams: tuple[StreamSettings, ...] = (),
         *,
         doubled: type | None = None,
         adopt: Iterable[Path] = (),
@@ -260,13 +263,15 @@ class Daemon:
         self.events: list[tuple[str, dict[str, Any]]] = []
         facts = {
             "endpoints": (f"ipc://{root}/ingest.sock", "tcp://127.0.0.1:*"),
-            "output_root": root,
+            "streams": streams,
+            "write": WriteSettings(),
+            "max_descriptors": 1 << 20,
             "memory_budget_bytes": 8 << 30,
             "ring_socket": root / "ring.sock",
             "heartbeat_ms": 50,
             "session_timeout_ms": 5000,
         }
-        settings = IngestSettings(**{**facts, **changes})
+        settings = replace(Config(output=Output(root=root)).ingest_settings(None), **{**facts, **changes})
         opening = {}
         if doubled is not None:
             opening = {
@@ -275,7 +280,6 @@ class Daemon:
             }
         self.server = IngestServer(
             settings,
-            streams,
             pool,
             on_event=lambda name, more: self.events.append((name, dict(more))),
             **opening,
@@ -423,7 +427,7 @@ def start(tmp_path: Path, pool: WorkerPool) -> Iterator[Callable[..., Daemon]]:
     """Starts daemons; stops them at the end, and fails when one had died."""
     daemons: list[Daemon] = []
 
-    def start(*streams: StreamPolicy, root: Path | None = None, **changes: Any) -> Daemon:
+    def start(*streams: StreamSettings, root: Path | None = None, **changes: Any) -> Daemon:
         daemons.append(Daemon(root or tmp_path / f"d{len(daemons)}", pool, streams, **changes))
         return daemons[-1]
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import shardwright as sw
 from shardwright.client.curve import make_key_pair
-from shardwright.ingest.allow_list import AllowList
-from shardwright.ingest.settings import Access
+from shardwright.ingest.transport.allow_list import Access, AllowList
 from shardwright.wire.key_files import read_secret_key
 
 if TYPE_CHECKING:

@@ -19,11 +19,12 @@ import zmq
 import shardwright as sw
 from shardwright.client.channel import Channel
 from shardwright.client.curve import DAEMON_KEY_VARIABLE, SECRET_KEY_VARIABLE, keys_for, make_key_pair
-from shardwright.ingest import doorkeeper, endless
-from shardwright.ingest.allow_list import AllowList
-from shardwright.ingest.connection import Client
-from shardwright.ingest.doorkeeper import Doorkeeper
 from shardwright.ingest.opening import Openings
+from shardwright.ingest.transport import connection_guard, inbound_byte_limit
+from shardwright.ingest.transport.allow_list import AllowList
+from shardwright.ingest.transport.client_connections import Client
+from shardwright.ingest.transport.connection_guard import ConnectionGuard
+from shardwright.ingest.transport.inbound_byte_limit import InboundByteLimit
 from shardwright.model import errors
 from shardwright.wire.controls import Hello
 from shardwright.wire.descriptor import DESCRIPTOR
@@ -199,7 +200,7 @@ def test_a_list_that_cannot_be_read_leaves_the_old_one(guarded, lab: Lab):
             daemon.server.reload_clients()
         (lab.clients / name).unlink()
     lab.clients.chmod(0o777)
-    with pytest.raises(errors.ConfigError, match="anybody may add keys"):
+    with pytest.raises(errors.ConfigError, match="any user may add keys"):
         daemon.server.reload_clients()
     sw.connect(daemon.tcp, curve=curve).close()
 
@@ -308,8 +309,8 @@ def is_closed(connection: socket.socket) -> bool:
 
 
 def test_the_oldest_stranger_goes_when_there_are_too_many(start, double, spec_of, frames_of, monkeypatch):
-    """With a minute for handshakes, only the doorkeeper can have ended them."""
-    monkeypatch.setattr(doorkeeper, "MAX_STRANGERS", 10)
+    """With a minute for handshakes, only the connection_guard can have ended them."""
+    monkeypatch.setattr(connection_guard, "MAX_STRANGERS", 10)
     daemon = start(doubled=double, handshake_timeout_ms=60_000, ring_socket=None)
     with sw.connect(daemon.tcp) as connection, connection.acquire("a", spec_of()) as stream:
         strangers = []
@@ -325,7 +326,7 @@ def test_the_oldest_stranger_goes_when_there_are_too_many(start, double, spec_of
 
 
 def test_whoever_shakes_hands_and_says_nothing_is_sent_away(start, double, spec_of, frames_of, monkeypatch):
-    monkeypatch.setattr(doorkeeper, "MAX_STRANGER_S", 0.3)
+    monkeypatch.setattr(connection_guard, "MAX_STRANGER_S", 0.3)
     daemon = start(doubled=double)
     with sw.connect(daemon.tcp) as connection, connection.acquire("a", spec_of()) as stream:
         for endpoint in (daemon.tcp, daemon.ipc):
@@ -341,7 +342,7 @@ def test_whoever_shakes_hands_and_says_nothing_is_sent_away(start, double, spec_
 
 
 def test_whoever_was_dismissed_has_a_moment_to_go(start, double, raw, monkeypatch):
-    monkeypatch.setattr(doorkeeper, "MAX_STRANGER_S", 0.3)
+    monkeypatch.setattr(connection_guard, "MAX_STRANGER_S", 0.3)
     client = raw(start(doubled=double).tcp)
     monitor = client.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
     client.send([b"nonsense"])
@@ -414,7 +415,7 @@ def test_a_connection_that_calls_itself_like_another_takes_nothing_over(
 ):
     """ZeroMQ lets clients choose the identity by which the daemon knows them, and would hand a taken one over
     if it were told to."""
-    monkeypatch.setattr(doorkeeper, "MAX_STRANGER_S", 0.3)
+    monkeypatch.setattr(connection_guard, "MAX_STRANGER_S", 0.3)
     daemon = start(doubled=double)
     frames = frames_of(20)
     with sw.connect(daemon.tcp) as connection, connection.acquire("a", spec_of()) as stream:
@@ -442,7 +443,7 @@ def test_nobody_can_guess_what_the_next_connection_will_be_called(start, double,
 
 def test_a_client_cannot_fill_the_memory_with_a_message_that_does_not_end(start, double, speak, monkeypatch):
     """Each part is small enough, and each whole message was good."""
-    monkeypatch.setattr(endless, "CONTROL_BYTES", 1 << 20)
+    monkeypatch.setattr(inbound_byte_limit, "CONTROL_BYTES", 1 << 20)
     daemon = start(doubled=double, max_message_bytes=1 << 20, session_timeout_ms=60_000)
     client = speak(daemon)
     counter, sent = client.hello(), 0
@@ -461,8 +462,8 @@ def test_a_client_may_send_all_of_its_credit_in_one_message(
     start, double, speak, spec_of, frames_of, wait, monkeypatch
 ):
     """Slowly, and many times more than a message of one frame."""
-    monkeypatch.setattr(endless, "CONTROL_BYTES", 4096)
-    monkeypatch.setattr(endless, "TOLD_BYTES", 4096)
+    monkeypatch.setattr(inbound_byte_limit, "CONTROL_BYTES", 4096)
+    monkeypatch.setattr(inbound_byte_limit, "PIXELLESS_BYTES", 4096)
     daemon = start(doubled=double, max_message_bytes=256 << 10, session_timeout_ms=60_000)
     client = speak(daemon)
     counter = client.hello()
@@ -472,10 +473,10 @@ def test_a_client_may_send_all_of_its_credit_in_one_message(
             Kind.OPEN, {"request": 1, "name": "a", "spec": spec, "stream": None, "transport": "message"}
         )
     )
-    slots = wait(
-        lambda: [session.credit.ring_slots for session in daemon.server._sessions if session.attachment]
-    )[0]
-    token = next(iter(daemon.server._sessions)).attachment.token
+    slots = wait(lambda: [session.credit.ring_slots for session in daemon.server._sessions if session.lease])[
+        0
+    ]
+    token = next(iter(daemon.server._sessions)).lease.token
     records = np.zeros(slots, DESCRIPTOR)
     records["sequence"] = records["slot"] = records["frame_id"] = records["position"] = np.arange(slots)
     frames = [frame.tobytes() for frame in frames_of(slots, (256, 256))]
@@ -494,26 +495,32 @@ def test_a_client_may_send_all_of_its_credit_in_one_message(
 def sender(silent_s: float, credit_bytes: int = 0) -> Client:
     """At 100 s, with bytes that wait to be read."""
     client = Client(
-        b"", Hello("raw", "test", 1), Counter(CONNECTION), 100.0 - silent_s, door=doorkeeper.Door(0, 0)
+        b"",
+        Hello("raw", "test", 1),
+        Counter(CONNECTION),
+        100.0 - silent_s,
+        connection=connection_guard.ConnectionId(0, 0),
     )
     client.most_credit_bytes = credit_bytes
     return client
 
 
 def culprit(beyond_bytes: int, *clients: Client) -> Client | None:
-    return endless.EndlessMessages(lambda door: 0, lambda door: True).culprit(100.0, beyond_bytes, clients)
+    return InboundByteLimit(lambda connection: 0, lambda connection: True).culprit(
+        100.0, beyond_bytes, clients
+    )
 
 
 def test_a_camera_on_a_slow_link_is_not_who_fills_the_memory():
     """A frame may be on its way for long, and so may all of the credit at once."""
-    more, credit = endless.BEYOND_PLAN_BYTES + 1, 64 << 20
+    more, credit = inbound_byte_limit.BEYOND_PLAN_BYTES + 1, 64 << 20
     slow, other, abuser = sender(5.0, credit), sender(4.0, credit), sender(1.5)
     assert culprit(more, slow, other) is None
     assert culprit(more, slow, abuser, other) is abuser
     assert culprit(more, sender(0.1)) is None
     for_ever = sender(20.0, credit)
     assert culprit(more, slow, for_ever) is for_ever
-    explained = endless.BEYOND_PLAN_BYTES + endless.CONTROL_BYTES
+    explained = inbound_byte_limit.BEYOND_PLAN_BYTES + inbound_byte_limit.CONTROL_BYTES
     at_once = sender(0.3)
     assert culprit(explained, slow, at_once) is None
     assert culprit(explained + 1, slow, at_once) is at_once
@@ -532,8 +539,8 @@ def test_nobody_is_cut_for_memory_that_a_trim_gives_back(start, double, speak, m
 
     monkeypatch.setattr(Openings, "beyond_plan", lambda openings: beyond_bytes[0])
     monkeypatch.setattr(Openings, "trim", trim)
-    monkeypatch.setattr(Doorkeeper, "waits", staticmethod(lambda door: True))
-    monkeypatch.setattr(endless, "SILENT_S", -1.0)  # everybody is a suspect at once
+    monkeypatch.setattr(ConnectionGuard, "waits", staticmethod(lambda connection: True))
+    monkeypatch.setattr(inbound_byte_limit, "SILENT_S", -1.0)  # everybody is a suspect at once
     daemon = start(doubled=double)
     client = speak(daemon)
     client.hello()
@@ -550,12 +557,12 @@ def test_memory_that_is_on_its_way_to_the_system_accuses_nobody(start, double, m
     """A trim waits behind what else its thread prepares; meanwhile only who is overdue is looked for."""
     trimming, seen = [True], set()
 
-    def look(messages: endless.EndlessMessages, begin_s: float, beyond_bytes: int, clients: Any) -> None:
+    def look(limit: InboundByteLimit, begin_s: float, beyond_bytes: int, clients: Any) -> None:
         seen.add((trimming[0], beyond_bytes))
 
     monkeypatch.setattr(Openings, "beyond_plan", lambda openings: 1 << 30)
     monkeypatch.setattr(Openings, "is_trimming", property(lambda openings: trimming[0]))
-    monkeypatch.setattr(endless.EndlessMessages, "culprit", look)
+    monkeypatch.setattr(InboundByteLimit, "culprit", look)
     start(doubled=double)
     wait_for(lambda: (True, 0) in seen)
     assert (True, 1 << 30) not in seen
@@ -567,11 +574,11 @@ def test_the_time_that_a_round_took_makes_nobody_silent(start, double, raw, monk
     """Whoever was not heard because the daemon was busy is no suspect."""
     heard: list[tuple[float, float]] = []
 
-    def look(messages: endless.EndlessMessages, begin_s: float, beyond_bytes: int, clients: Any) -> None:
+    def look(limit: InboundByteLimit, begin_s: float, beyond_bytes: int, clients: Any) -> None:
         heard.append((begin_s, time.monotonic()))
 
     monkeypatch.setattr(Openings, "beyond_plan", lambda openings: 1 << 30)
-    monkeypatch.setattr(endless.EndlessMessages, "culprit", look)
+    monkeypatch.setattr(InboundByteLimit, "culprit", look)
     advance = Openings.advance
     monkeypatch.setattr(Openings, "advance", lambda openings: (time.sleep(0.05), advance(openings))[1])
     daemon = start(doubled=double)

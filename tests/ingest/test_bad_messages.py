@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import shardwright as sw
 from shardwright.client import frame_ring
-from shardwright.ingest import endpoints
+from shardwright.ingest.transport import endpoints
 from shardwright.wire import handover, messages
 from shardwright.wire.descriptor import DESCRIPTOR
 from shardwright.wire.messages import BATCH_PRELUDE, Counter, Kind, Level

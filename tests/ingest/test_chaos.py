@@ -13,27 +13,22 @@ import pytest
 
 import shardwright as sw
 from shardwright.acquire.settings import WriteSettings
-from shardwright.ingest import StreamPolicy
+from shardwright.ingest import StreamSettings
 
 HISTORIES = int(os.environ.get("SHARDWRIGHT_CHAOS", "12"))
 FRAMES = 240
 
 
 @pytest.mark.parametrize("seed", range(HISTORIES))
-def test_a_stream_survives_its_history(start, double, spec_of, frames_of, wait, proxy, tmp_path, seed: int):
+def test_a_stream_survives_its_history(start, double, spec_of, frames_of, wait, proxy, seed: int):
     random = Random(seed)
     transport, overload = random.choice(("shm", "message")), random.choice(("block", "block", "drop"))
-    policy = StreamPolicy(
-        "cam0",
-        spec_of(chunk=1),
-        tmp_path / "out",
-        ring_frames=random.choice((8, 20, 64)),
-        write=WriteSettings(overload=overload),
+    policy = StreamSettings(
+        "cam0", spec_of(chunk=1), random.choice((8, 20, 64)), WriteSettings(overload=overload)
     )
-    (tmp_path / "out").mkdir()
     daemon = start(policy, doubled=double, session_timeout_ms=2000)
     link = proxy(daemon.tcp)
-    frames, path = frames_of(FRAMES), tmp_path / "out" / "a.ome.zarr"
+    frames, path = frames_of(FRAMES), daemon.root / "a.ome.zarr"
     with (
         sw.connect(link.endpoint, transport=transport) as connection,
         connection.acquire("a", stream="cam0") as stream,

@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 
 DAEMON = """
 import json, os, signal, sys, threading
+from dataclasses import replace
 from pathlib import Path
-from shardwright.ingest import IngestServer, IngestSettings
+from shardwright.config.model import Config, Output
+from shardwright.ingest import IngestServer
 from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.acquire.settings import WriteSettings
 from shardwright.acquire.workers import WorkerPool
@@ -40,11 +42,11 @@ signal.signal(signal.SIGTERM, lambda *_: stop.set())
 failpoints.set_hook(facts.pop("dies_at", ""), lambda: os.kill(os.getpid(), signal.SIGKILL))
 pool = WorkerPool(2)
 pool.start()
-settings = IngestSettings(
-    endpoints=(f"ipc://{root}/in.sock",), output_root=root / "data", memory_budget_bytes=4 << 30, ring_socket=root / "ring.sock",
-    heartbeat_ms=50, write=WriteSettings(**facts.pop("write", {})), **facts,
+settings = replace(
+    Config(output=Output(root=root / "data")).ingest_settings(None), endpoints=(f"ipc://{root}/in.sock",),
+    ring_socket=root / "ring.sock", heartbeat_ms=50, write=WriteSettings(**facts.pop("write", {})), **facts,
 )
-server = IngestServer(settings, (), pool, on_event=lambda name, facts: print(name, dict(facts), file=sys.stderr, flush=True))
+server = IngestServer(settings, pool, on_event=lambda name, facts: print(name, dict(facts), file=sys.stderr, flush=True))
 server.bind()
 server.adopt(unfinished_stores(root / "data"))
 print("ready", flush=True)

@@ -15,7 +15,7 @@ import shardwright as sw
 from shardwright.acquire import overload_level
 from shardwright.acquire.settings import WriteSettings
 from shardwright.array.spec import Zstd
-from shardwright.ingest import StreamPolicy
+from shardwright.ingest import StreamSettings
 from shardwright.storage import failpoints
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def test_a_camera_that_is_too_fast_for_the_codec_loses_nothing(
     start, spec_of, frames_of, wait, throttle, tmp_path, transport
 ):
     spec = spec_of(shape=SHAPE).model_copy(update={"codec": Zstd(level=3)})
-    daemon = start(StreamPolicy("cam0", spec, tmp_path, ring_frames=RING, write=DEGRADE), root=tmp_path)
+    daemon = start(StreamSettings("cam0", spec, RING, DEGRADE), root=tmp_path)
     images = frames_of(40, SHAPE)
 
     def level() -> str:
@@ -98,9 +98,7 @@ def test_a_camera_that_is_too_fast_for_the_codec_loses_nothing(
 
 
 def test_once_the_ring_is_full_the_camera_waits(start, spec_of, frames_of, wait, throttle, tmp_path):
-    daemon = start(
-        StreamPolicy("cam0", spec_of(shape=SHAPE), tmp_path, ring_frames=RING, write=DEGRADE), root=tmp_path
-    )
+    daemon = start(StreamSettings("cam0", spec_of(shape=SHAPE), RING, DEGRADE), root=tmp_path)
     images, appended = frames_of(40, SHAPE), []
     with (
         sw.connect(daemon.ipc) as connection,
@@ -130,7 +128,7 @@ def test_a_client_is_told_to_block(start, spec_of, raw, tmp_path):
 
 
 def test_the_ring_of_each_poll_is_the_client_s_credit(start, spec_of, frames_of, wait, double, tmp_path):
-    daemon = start(StreamPolicy("cam0", spec_of(), tmp_path, ring_frames=RING), root=tmp_path, doubled=double)
+    daemon = start(StreamSettings("cam0", spec_of(), RING, WriteSettings()), root=tmp_path, doubled=double)
     double.holding = True
     with sw.connect(daemon.ipc) as connection, connection.acquire("a", stream="cam0") as stream:
         acquisition = daemon.acquisitions[0]

@@ -17,7 +17,7 @@ import zmq
 
 import shardwright as sw
 from shardwright.acquire.settings import WriteSettings
-from shardwright.ingest import StreamPolicy
+from shardwright.ingest import StreamSettings
 from shardwright.model import errors
 from shardwright.storage import ring
 from shardwright.wire import messages
@@ -173,7 +173,7 @@ def test_a_duplicate_ends_an_acquisition_whose_stream_says_so(
     """``on_duplicate: fail``: the client gets the error that names the frame, what came before it is sealed,
     and others go on."""
     daemon = start(
-        StreamPolicy("strict", spec_of(), tmp_path, write=WriteSettings(on_duplicate="fail")), root=tmp_path
+        StreamSettings("strict", spec_of(), None, WriteSettings(on_duplicate="fail")), root=tmp_path
     )
     frames = frames_of(6)
     with (

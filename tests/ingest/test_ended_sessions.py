@@ -19,7 +19,7 @@ import shardwright as sw
 from shardwright.acquire.acquisition import Acquisition
 from shardwright.acquire.keeper import ShardKeeper
 from shardwright.acquire.settings import WriteSettings
-from shardwright.ingest.pending import Pending
+from shardwright.ingest.opening import Pending
 from shardwright.ingest.session import Session
 from shardwright.model.errors import ShardwrightError
 from shardwright.shard.group_files import GroupFiles

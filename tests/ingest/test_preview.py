@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import shardwright as sw
-from shardwright.ingest.preview import MOST_PIXELS, PreviewTap, shown
+from shardwright.ingest.frame_preview import MOST_PIXELS, PreviewTap, shown
 from shardwright.model import errors
 
 WAYS = ["shm", "message"]
@@ -23,7 +23,7 @@ def pixels_of(preview) -> np.ndarray:
 
 def preview_of(daemon, wait, acquisition, frame, **which):
     """Asks until the next frame is to be taken, sends ``frame``, and returns what was made of it."""
-    sequence, tap = acquisition.frames_sent, daemon.server._sessions.book.running[-1].preview
+    sequence, tap = acquisition.frames_sent, daemon.server._sessions.totals.running[-1].preview
 
     def asked():
         daemon.server.preview(**which)

@@ -12,10 +12,11 @@ import pytest
 import shardwright as sw
 from shardwright.acquire.limits import RUNTIME_BYTES, Limits
 from shardwright.acquire.settings import WriteSettings
-from shardwright.ingest import StreamPolicy, message_room
+from shardwright.ingest import StreamSettings
 from shardwright.model import errors
 from shardwright.model.error_text import ErrorText
 from shardwright.model.watermark import Watermark
+from shardwright.storage import allocation_reserve
 from shardwright.wire import messages
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, FRAME_NOT_HELD
 from shardwright.wire.messages import BATCH_PRELUDE, Counter, Kind, Level
@@ -34,13 +35,13 @@ def appender(stream, frames) -> threading.Thread:
 
 
 @pytest.fixture
-def few_slots(spec_of, tmp_path):
+def few_slots(spec_of):
     """A stream with a ring of 12 frames."""
 
-    def policy(**write: object) -> StreamPolicy:
-        return StreamPolicy("cam0", spec_of(chunk=1), tmp_path, ring_frames=12, write=WriteSettings(**write))
+    def stream(**write: Any) -> StreamSettings:
+        return StreamSettings("cam0", spec_of(chunk=1), 12, WriteSettings(**write))
 
-    return policy
+    return stream
 
 
 # The same client comes back
@@ -500,7 +501,7 @@ def test_nobody_answers_for_the_memory_of_what_is_recovered(
             stream.close()
     slow, resume, budget_bytes, has_bytes = threading.Event(), double.resume, 1 << 30, [1 << 30]
     double.resume = classmethod(lambda cls, *arguments: (slow.wait(), resume(*arguments))[1])
-    monkeypatch.setattr(message_room, "resident_bytes", lambda: has_bytes[0])
+    monkeypatch.setattr(allocation_reserve, "resident_bytes", lambda: has_bytes[0])
     path = first.root / "a.ome.zarr"
     second = start(doubled=double, root=first.root, adopt=[path], memory_budget_bytes=budget_bytes)
     openings = second.server._openings
@@ -619,7 +620,7 @@ def test_a_duplicate_that_is_found_while_the_client_is_away_ends_the_acquisition
 ):
     """``on_duplicate: fail``: frames that wait for room are given their places later."""
     daemon = start(
-        StreamPolicy("strict", spec_of(), tmp_path, write=WriteSettings(on_duplicate="fail")),
+        StreamSettings("strict", spec_of(), None, WriteSettings(on_duplicate="fail")),
         root=tmp_path,
         doubled=double,
     )
@@ -754,10 +755,10 @@ def test_a_client_without_end_to_its_dropped_frames_is_refused(start, double, ra
     client = raw(start(doubled=double).ipc)
     counter, _ = client.open("a", spec_of())
     none = np.broadcast_to(frames_of(1), (4096, 8, 12))
-    for first in range(0, messages.MAX_TOLD_FRAMES + 1, 4096):
+    for first in range(0, messages.MAX_PIXELLESS_FRAMES + 1, 4096):
         client.send(frames_message(counter, none, first=first, flags=FRAME_DROPPED))
     _, facts = client.receive_error(until=True)
-    assert (facts["message"], facts["first"]) == ("more frames than credit", messages.MAX_TOLD_FRAMES)
+    assert (facts["message"], facts["first"]) == ("more frames than credit", messages.MAX_PIXELLESS_FRAMES)
 
 
 @pytest.mark.parametrize(

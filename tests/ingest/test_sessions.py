@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 import threading
 import time
@@ -12,9 +13,10 @@ import numpy as np
 import pytest
 
 import shardwright as sw
-from shardwright.acquire.acquisition import AcquisitionState
+from shardwright.acquire.acquisition import Acquisition, AcquisitionState
 from shardwright.acquire.limits import Limits
-from shardwright.ingest import StreamPolicy
+from shardwright.acquire.settings import WriteSettings
+from shardwright.ingest import StreamSettings
 from shardwright.model import errors
 from shardwright.model.error_text import ErrorText
 
@@ -29,6 +31,21 @@ def append_until_refused(stream: Stream, frame: np.ndarray) -> None:
     for _ in range(6000):
         stream.append(frame)
         time.sleep(0.01)
+
+
+def test_the_double_is_called_as_an_acquisition_is(double):
+    """Its methods have the parameters of those that they stand for."""
+    shared = [
+        name
+        for name, found in inspect.getmembers(double)
+        if callable(found) and not name.startswith("_") and hasattr(Acquisition, name)
+    ]
+    assert len(shared) > 10
+    for name in shared:
+        own, real = (inspect.signature(getattr(each, name)).parameters for each in (double, Acquisition))
+        assert [(p.name, p.kind) for p in own.values()] == [
+            (p.name, p.kind) for p in real.values() if p.name in own or p.default is p.empty
+        ], name
 
 
 @pytest.mark.parametrize(("endpoint", "transport"), WAYS)
@@ -71,7 +88,7 @@ def test_append_waits_while_the_daemon_needs_every_slot(
     start, double, spec_of, frames_of, wait, tmp_path, transport: str
 ):
     double.holding = True
-    daemon = start(StreamPolicy("cam0", spec_of(chunk=1), tmp_path, ring_frames=6), doubled=double)
+    daemon = start(StreamSettings("cam0", spec_of(chunk=1), 6, WriteSettings()), doubled=double)
     frames = frames_of(20)
     with (
         sw.connect(daemon.ipc, transport=transport) as connection,
@@ -183,6 +200,36 @@ def test_a_wrong_dtype_is_told_by_its_name(start, double, spec_of, dtype: str):
                 append(frame)
 
 
+def test_the_client_and_the_writer_of_this_process_refuse_a_frame_with_the_same_words(
+    start, double, spec_of, tmp_path
+):
+    fits, spec = np.zeros((8, 12), np.uint16), spec_of(count=10)
+    wrong = [
+        (fits[1:], {}),
+        (fits.astype(np.uint8), {}),
+        (fits, {"index": (0,), "frame_id": -1}),
+        (fits, {"index": (10,)}),
+        (fits, {"frame_id": 10}),
+        (fits, {"metadata": {"gain": 1}}),
+        (fits, {"metadata": {"delta_t": "soon"}}),
+    ]
+    daemon = start(doubled=double)
+    with (
+        sw.connect(daemon.ipc) as connection,
+        connection.acquire("a", spec) as stream,
+        sw.create(tmp_path / "own.ome.zarr", spec) as writer,
+    ):
+        for frame, options in wrong:
+            with pytest.raises(errors.ShardwrightError) as of_client:
+                stream.append(frame, **options)
+            with pytest.raises(errors.ShardwrightError) as of_writer:
+                writer.append(frame, **options)
+            assert (type(of_client.value), str(of_client.value)) == (
+                type(of_writer.value),
+                str(of_writer.value),
+            )
+
+
 def test_frames_beyond_the_array_are_refused_when_counted(start, double, spec_of, frames_of):
     daemon = start(doubled=double)
     with sw.connect(daemon.ipc) as connection, connection.acquire("a", spec_of(count=2)) as stream:
@@ -205,11 +252,8 @@ def test_index_goes_before_frame_id(start, double, spec_of, frames_of):
 # ----------------------------------------------------------------------------------------------------
 
 
-def test_refusals_name_their_reason_and_leave_the_connection_usable(
-    start, double, spec_of, frames_of, tmp_path
-):
-    (tmp_path / "streams").mkdir()
-    fixed = StreamPolicy("cam0", spec_of(), tmp_path / "streams")
+def test_refusals_name_their_reason_and_leave_the_connection_usable(start, double, spec_of, frames_of):
+    fixed = StreamSettings("cam0", spec_of(), None, WriteSettings())
     daemon = start(fixed, doubled=double)
     spec = spec_of()
     with sw.connect(daemon.ipc) as connection:

@@ -15,7 +15,7 @@ import shardwright as sw
 from shardwright.acquire.settings import WriteSettings
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.daemon.events import level_of
-from shardwright.ingest import StreamPolicy
+from shardwright.ingest import StreamSettings
 from shardwright.model import errors
 from shardwright.model.receipt import Receipt
 from shardwright.storage import failpoints
@@ -102,10 +102,8 @@ def test_totals_equal_the_receipts_of_all_acquisitions_exactly(
     both transports."""
     frames = frames_of(40)
     streams = [
-        StreamPolicy("cam0", spec_of(), tmp_path, ring_frames=12),
-        StreamPolicy(
-            "drops", spec_of(chunk=1), tmp_path, ring_frames=8, write=WriteSettings(overload="drop")
-        ),
+        StreamSettings("cam0", spec_of(), 12, WriteSettings()),
+        StreamSettings("drops", spec_of(chunk=1), 8, WriteSettings(overload="drop")),
     ]
     daemon = start(*streams, root=tmp_path)
     acquire(daemon, "whole", frames[:10], stream="cam0")
@@ -172,10 +170,8 @@ def test_what_goes_wrong_is_told_at_the_first_frame_and_with_the_receipt(
     """Once for each kind and acquisition, however many frames it takes: the rest is in the counts."""
     frames = frames_of(40)
     streams = [
-        StreamPolicy("cam0", spec_of(), tmp_path, ring_frames=12),
-        StreamPolicy(
-            "drops", spec_of(chunk=1), tmp_path, ring_frames=8, write=WriteSettings(overload="drop")
-        ),
+        StreamSettings("cam0", spec_of(), 12, WriteSettings()),
+        StreamSettings("drops", spec_of(chunk=1), 8, WriteSettings(overload="drop")),
     ]
     daemon = start(*streams, root=tmp_path)
     acquire(daemon, "whole", frames[:10], stream="cam0")
@@ -275,7 +271,7 @@ def test_what_an_earlier_daemon_did_is_not_counted_twice(start, double, spec_of,
 
 
 def test_a_running_acquisition_shows_what_it_does(start, spec_of, frames_of, wait, tmp_path):
-    daemon = start(StreamPolicy("cam0", spec_of(count=40), tmp_path, ring_frames=12), root=tmp_path)
+    daemon = start(StreamSettings("cam0", spec_of(count=40), 12, WriteSettings()), root=tmp_path)
     with (
         sw.connect(daemon.ipc) as connection,
         connection.acquire("a", stream="cam0") as stream,

@@ -8,7 +8,7 @@ import pytest
 
 import shardwright as sw
 from shardwright.acquire.limits import RUNTIME_BYTES, Limits
-from shardwright.ingest import message_room
+from shardwright.storage import allocation_reserve
 
 SHAPE, DEEP = (512, 512), 16
 
@@ -38,7 +38,7 @@ def test_large_buffers_go_when_the_acquisition_that_needed_them_has_ended(
         acquire(camera, "a", large)
         wait(lambda: not daemon.server.acquiring())
         assert pool.buffer_bytes >= scratch_bytes
-        monkeypatch.setattr(message_room, "resident_bytes", lambda: RUNTIME_BYTES + pool.buffer_bytes)
+        monkeypatch.setattr(allocation_reserve, "resident_bytes", lambda: RUNTIME_BYTES + pool.buffer_bytes)
         assert daemon.server._openings.beyond_plan() <= 0, "nobody is held responsible for it"
         if reason == "another acquires":
             other.acquire("b", spec_of()).close()

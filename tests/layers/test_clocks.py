@@ -52,8 +52,10 @@ ARGUED = {
     "was when new arrays were begun",
     ("repack/source_shard.py", "st_mtime_ns"): "only whether it has changed: somebody wrote to a shard "
     "while it was packed",
-    ("ingest/allow_list.py", "st_mtime_ns"): "only whether it has changed: somebody added, replaced or "
-    "removed a client's key",
+    (
+        "ingest/transport/allow_list.py",
+        "st_mtime_ns",
+    ): "only whether it has changed: somebody added, replaced or removed a client's key",
     ("kernels/cache.py", "st_mtime"): "which compiled kernels of other versions are deleted first; the "
     "folder in use never is",
     ("acquire/acquisition.py", "time.time_ns"): "recorded: arrival_ns",

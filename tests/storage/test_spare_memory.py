@@ -88,7 +88,7 @@ class Counting(SpareMemory):
 
 def test_a_writer_takes_over_the_buffers_of_the_one_before(tmp_path, monkeypatch):
     spare = Counting()
-    for module in ("writer.frame_ring", "acquire.workers", "writer.in_process"):
+    for module in ("writer.frame_buffers", "acquire.workers", "writer.in_process"):
         monkeypatch.setattr(f"shardwright.{module}.spare_memory", spare)
     frame = [sw.Dimension(name=name, count=256, chunk_size=256) for name in "yx"]
     spec = sw.ArraySpec(

@@ -7,7 +7,7 @@ from enum import Enum
 
 import pytest
 
-from shardwright.wire.session import (
+from shardwright.wire.session_tables import (
     CLIENT_TABLE,
     DAEMON_TABLE,
     ClientEvent,

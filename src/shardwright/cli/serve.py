@@ -26,7 +26,7 @@ def command(
     configuration that cannot work, 1 for anything else: what may go well at the next start, such as a taken
     port or a missing disk, included.
     """
-    from shardwright.storage.message_memory import have_one_heap
+    from shardwright.storage.allocation_reserve import have_one_heap
 
     have_one_heap()  # before anything that starts threads is imported
 

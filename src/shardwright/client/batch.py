@@ -28,7 +28,7 @@ class SealedBatch:
     count: int
     slots: npt.NDArray[np.uint32] | None = None
     descriptors: bytes | None = None
-    only_told: int = 0
+    pixelless: int = 0
 
 
 class FillingBatch:
@@ -44,8 +44,8 @@ class FillingBatch:
         self._records = np.frombuffer(self._memory, dtype)
         self._slots = np.zeros(batch_frames, np.uint32)
         self.count = 0
-        self.only_told = 0
-        self.started_s = 0.0  # when its first frame was added
+        self.pixelless = 0
+        self.started_s = 0.0  # when its first frame came
 
     @property
     def room(self) -> int:
@@ -76,7 +76,7 @@ class FillingBatch:
         self._record.pack_into(self._memory, self.count * self._record.size, *moment, *known, 0, *further)
         self._slots[self.count] = slot
         self.count += 1
-        self.only_told += dropped
+        self.pixelless += dropped
 
     def add_many(
         self, slots: npt.NDArray[Any] | None, sequence: int, records: npt.NDArray[np.void], *, counted: bool
@@ -95,7 +95,7 @@ class FillingBatch:
         into["camera_ns"], into["monotonic_ns"] = time.time_ns(), time.monotonic_ns()
         self._slots[rows] = NO_SLOT if slots is None else slots
         self.count = rows.stop
-        self.only_told += len(records) if slots is None else 0
+        self.pixelless += len(records) if slots is None else 0
 
     def _begin(self) -> None:
         if self.count == 0:
@@ -109,7 +109,7 @@ class FillingBatch:
             return None
         descriptors = bytes(memoryview(self._memory)[: count * self._record.size])
         sealed = SealedBatch(
-            next_sequence - count, count, self._slots[:count].copy(), descriptors, self.only_told
+            next_sequence - count, count, self._slots[:count].copy(), descriptors, self.pixelless
         )
-        self.count = self.only_told = 0
+        self.count = self.pixelless = 0
         return sealed

@@ -1,8 +1,8 @@
 """The batches of a stream: each frame gets its number and a place in the batch that is being filled; sealed
 batches wait to be sent.
 
-Memory is bounded by ``MAX_TOLD_FRAMES`` descriptors of dropped frames, and one run of numbers for all further
-dropped frames.
+Memory is bounded by ``MAX_PIXELLESS_FRAMES`` descriptors of dropped frames, and by one run of numbers for all
+that are dropped beyond.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from shardwright.wire.in_flight import NO_SLOT
-from shardwright.wire.messages import MAX_TOLD_FRAMES
+from shardwright.wire.messages import MAX_PIXELLESS_FRAMES
 
 from .batch import FillingBatch, SealedBatch
 
@@ -40,7 +40,7 @@ class BatchQueue:
         self._wake = wake
         self._filling = FillingBatch(batch_frames, further_fields)
         self._sealed: deque[SealedBatch] = deque()
-        self._told_held = 0  # frames without pixels whose descriptors are kept, here or in flight
+        self._pixelless_held = 0  # frames without pixels whose descriptors are kept, here or in flight
         self.next_sequence = first_sequence  # of the frame that is added next
 
     @property
@@ -82,31 +82,31 @@ class BatchQueue:
             self._seal_if_full(begins=begins)
 
     def add_dropped(self, position: int | None, frame_id: int, metadata: tuple[float, ...]) -> None:
-        """Adds a frame for which there was no slot: with a descriptor, or only counted."""
-        if self._told_held < MAX_TOLD_FRAMES:
+        """A frame for which there was no slot: with a descriptor, or counted only."""
+        if self._pixelless_held < MAX_PIXELLESS_FRAMES:
             self.add(NO_SLOT, position, frame_id, metadata)
-            self._told_held += 1
+            self._pixelless_held += 1
         else:
             self._count_only(1, counted=position is None)
 
     def add_many_dropped(self, records: npt.NDArray[np.void], *, counted: bool) -> None:
         """Adds dropped frames, one for each of ``records``, as ``add_dropped``."""
         self._check_position(self.next_sequence + len(records) - 1 if counted else 0)
-        # more than the limit are held when counted ones have been sent since
-        told = max(0, min(len(records), MAX_TOLD_FRAMES - self._told_held))
-        if told:
-            self.add_many(None, records[:told], counted=counted)
-            self._told_held += told
-        if told < len(records):
-            self._count_only(len(records) - told, counted=counted)
+        # more are held when counted ones have been sent since
+        described = max(0, min(len(records), MAX_PIXELLESS_FRAMES - self._pixelless_held))
+        if described:
+            self.add_many(None, records[:described], counted=counted)
+            self._pixelless_held += described
+        if described < len(records):
+            self._count_only(len(records) - described, counted=counted)
 
-    def told_again(self, count: int) -> None:
-        """Counts frames without pixels for which the I/O thread has made descriptors."""
-        self._told_held += count
+    def hold_pixelless(self, count: int) -> None:
+        """The I/O thread has made descriptors of so many frames without pixels."""
+        self._pixelless_held += count
 
-    def told_released(self, count: int) -> None:
-        """Counts frames without pixels whose descriptors the daemon needs no more."""
-        self._told_held -= count
+    def release_pixelless(self, count: int) -> None:
+        """The daemon needs the descriptors of so many frames without pixels no more."""
+        self._pixelless_held -= count
 
     def _seal_if_full(self, *, begins: bool) -> None:
         if not self._filling.room:
@@ -141,18 +141,18 @@ class BatchQueue:
         self.seal()
         return None
 
-    def next_batch(self, told_room: int = MAX_TOLD_FRAMES) -> SealedBatch | None:
-        """Returns the next batch to send, with at most ``told_room`` frames without pixels."""
+    def next_batch(self, pixelless_room: int = MAX_PIXELLESS_FRAMES) -> SealedBatch | None:
+        """The next one to send, with at most ``pixelless_room`` frames without pixels."""
         if not self._sealed:
             return None
         batch = self._sealed[0]
         if batch.descriptors is not None:
-            return self._sealed.popleft() if batch.only_told <= told_room else None
-        count = min(batch.count, self._batch_frames, told_room)
+            return self._sealed.popleft() if batch.pixelless <= pixelless_room else None
+        count = min(batch.count, self._batch_frames, pixelless_room)
         if count == 0:
             return None
-        self._told_held += count  # from now on they have descriptors too
-        piece = SealedBatch(batch.first, count, only_told=count)
+        self._pixelless_held += count  # from now on they have descriptors too
+        piece = SealedBatch(batch.first, count, pixelless=count)
         batch.first, batch.count = batch.first + count, batch.count - count
         if batch.count == 0:
             self._sealed.popleft()

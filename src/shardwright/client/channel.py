@@ -144,7 +144,7 @@ class Channel:
             try:
                 header = decode_header(parts[0])
             except VersionError as error:
-                raise _told_version_error(parts) or error from None
+                raise _version_error_of(parts) or error from None
             check_parts(header, [len(part) for part in parts[1:]])
             body = parts[1] if len(parts) > 1 else b""
             if header.session != CONNECTION or self._is_for_others(header, body):
@@ -211,8 +211,8 @@ class Channel:
         )
 
 
-def _told_version_error(parts: list[bytes]) -> ShardwrightError | None:
-    """Returns the daemon's own error about our version: ERROR has the same layout in every version."""
+def _version_error_of(parts: list[bytes]) -> ShardwrightError | None:
+    """The daemon's own words about our version: ERROR keeps its place in every version."""
     if len(parts) < 2 or len(parts[0]) < 8 or parts[0][6] != Kind.ERROR:
         return None
     try:

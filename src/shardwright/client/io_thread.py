@@ -35,7 +35,7 @@ from shardwright.model.errors import (
 from shardwright.model.promise import Promise
 from shardwright.wire.controls import Open, Opened, Problem
 from shardwright.wire.messages import CONNECTION, Header, Kind, decode_control
-from shardwright.wire.session import ClientEvent
+from shardwright.wire.session_tables import ClientEvent
 
 from .channel import Channel
 from .new_link import new_link

@@ -22,7 +22,7 @@ from shardwright.wire.in_flight import NO_SLOT, InFlight
 from shardwright.wire.messages import (
     BATCH_PRELUDE,
     DTYPE_CODE,
-    MAX_TOLD_FRAMES,
+    MAX_PIXELLESS_FRAMES,
     Counter,
     Header,
     Kind,
@@ -30,7 +30,7 @@ from shardwright.wire.messages import (
     decode_acks,
     decode_control,
 )
-from shardwright.wire.session import CLIENT_TABLE, ClientEvent, ClientState, Verdict, step
+from shardwright.wire.session_tables import CLIENT_TABLE, ClientEvent, ClientState, Verdict, step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,7 +80,7 @@ class Link:
         self._record = descriptor_dtype(len(spec.frame_fields))
         self._counter = Counter(session)
         self._in_flight = InFlight()
-        self._told_in_flight = 0
+        self._pixelless_in_flight = 0
         self._next_sequence = opened.next_sequence  # of the first frame that was never sent
         # frames below this were sent over an earlier connection, and may be released twice
         self._sent_before = 0
@@ -218,7 +218,7 @@ class Link:
         slots = [self._in_flight.release_known(first, last) for first, last in ranges[before].tolist()]
         slots.append(self._in_flight.release_ranges(ranges[~before]))
         released = np.concatenate(slots)
-        self._told_in_flight -= int(np.count_nonzero(released == NO_SLOT))
+        self._pixelless_in_flight -= int(np.count_nonzero(released == NO_SLOT))
         self.outbox.release(released)
 
     def refused(self, problem: Problem) -> None:
@@ -261,7 +261,7 @@ class Link:
             yield self._counter.control(Kind.FINISH, Finish(total).to_body())
 
     def _next_frames(self) -> list[Any] | None:
-        room = MAX_TOLD_FRAMES - self._told_in_flight
+        room = MAX_PIXELLESS_FRAMES - self._pixelless_in_flight
         if self._again:
             return self._send_again(room)
         batch = self.outbox.next_batch(room)
@@ -269,7 +269,7 @@ class Link:
 
     def _send_batch(self, batch: SealedBatch) -> list[Any]:
         self._next_sequence = batch.first + batch.count
-        self._told_in_flight += batch.only_told
+        self._pixelless_in_flight += batch.pixelless
         if batch.descriptors is None:
             slots, records = np.full(batch.count, NO_SLOT, np.uint32), self._unknown(batch.first, batch.count)
         else:
@@ -297,8 +297,8 @@ class Link:
         return self._message(np.concatenate(slots), np.concatenate(records))
 
     def _tell_gone(self, gone: npt.NDArray[np.int64]) -> None:
-        self._told_in_flight += len(gone)
-        self.outbox.told_again(len(gone))
+        self._pixelless_in_flight += len(gone)
+        self.outbox.hold_pixelless(len(gone))
         for run in np.split(gone, np.flatnonzero(np.diff(gone) != 1) + 1):
             first, last = int(run[0]), int(run[-1])
             self._in_flight.put_back(first, last, self._unknown)

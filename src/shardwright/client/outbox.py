@@ -22,7 +22,7 @@ from shardwright.model.errors import ClosedError, OverloadError, TimedOutError
 from shardwright.model.watermark import Watermark
 from shardwright.wire.free_slots import FreeSlots
 from shardwright.wire.in_flight import NO_SLOT
-from shardwright.wire.messages import MAX_TOLD_FRAMES
+from shardwright.wire.messages import MAX_PIXELLESS_FRAMES
 
 from .batch_queue import BatchQueue
 
@@ -208,7 +208,7 @@ class Outbox:
         return None
 
     def drop(self, position: int | None, frame_id: int, metadata: tuple[float, ...]) -> None:
-        """Counts and reports a frame for which there was no slot."""
+        """A frame for which there was no slot: it is counted, and the daemon gets its descriptor."""
         with self._lock:
             self._check_open()
             self._queue.add_dropped(position, frame_id, metadata)
@@ -298,10 +298,10 @@ class Outbox:
         with self._lock:
             return self._queue.seal_if_older(age_s, now_s)
 
-    def next_batch(self, told_room: int = MAX_TOLD_FRAMES) -> SealedBatch | None:
-        """Calls ``BatchQueue.next_batch``."""
+    def next_batch(self, pixelless_room: int = MAX_PIXELLESS_FRAMES) -> SealedBatch | None:
+        """As ``BatchQueue``."""
         with self._lock:
-            return self._queue.next_batch(told_room)
+            return self._queue.next_batch(pixelless_room)
 
     def total_when_finished(self) -> int | None:
         """Returns the sequence after the last frame, once the user has finished and every batch was taken;
@@ -313,15 +313,15 @@ class Outbox:
         """Returns the sequence before which frames are to be made durable; 0 when no flush waits."""
         return self._flush_to if self._flush_to > self._durable else 0
 
-    def told_again(self, count: int) -> None:
-        """Calls ``BatchQueue.told_again``."""
+    def hold_pixelless(self, count: int) -> None:
+        """As ``BatchQueue``."""
         with self._lock:
-            self._queue.told_again(count)
+            self._queue.hold_pixelless(count)
 
     def release(self, slots: npt.NDArray[np.uint32]) -> None:
         with_pixels = slots[slots != NO_SLOT]
         with self._changed:
-            self._queue.told_released(len(slots) - len(with_pixels))
+            self._queue.release_pixelless(len(slots) - len(with_pixels))
             np.frombuffer(self._slot_added, np.uint8)[with_pixels] = 0
             self._free.give_back(with_pixels)
             self._changed.notify_all()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import SessionLostError
 from shardwright.model.promise import Promise
-from shardwright.wire.session import ClientState
+from shardwright.wire.session_tables import ClientState
 
 from .frame_ring import FrameRing, ring_for
 

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import math
-import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardwright.array.describe import checked_stack, described
+from shardwright.array.frame_check import FrameCheck
 from shardwright.array.grid import Grid
 from shardwright.model.errors import (
     ClosedError,
-    FrameDtypeError,
-    FrameIndexError,
-    FrameShapeError,
     SessionLostError,
     ShardwrightError,
 )
-from shardwright.wire.messages import MAX_POSITION
-from shardwright.wire.metadata import checked_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -42,11 +35,8 @@ class Stream:
     def __init__(self, link: Link, forget: Callable[[Stream], None]) -> None:
         self._link = link
         self._outbox = link.outbox
-        self._dtype = np.dtype(link.spec.dtype).newbyteorder("<")
-        self._shape = link.spec.frame_shape
-        self._fields = link.spec.metadata_fields
-        self._no_metadata = (math.nan,) * len(self._fields)
         self._grid = Grid.of(link.spec)
+        self._check = FrameCheck(link.spec, self._grid)
         self._forget = forget
         self._closed = False
 
@@ -134,15 +124,8 @@ class Stream:
         ``close``, ``SessionLostError`` or the daemon's own error when the session has ended.
         """
         pixels = frame if type(frame) is np.ndarray else np.asarray(frame)
-        if pixels.shape != self._shape:
-            raise FrameShapeError("wrong frame shape", expected=self._shape, got=pixels.shape)
-        if pixels.dtype != self._dtype:
-            raise FrameDtypeError("wrong frame dtype", expected=self.spec.dtype, got=pixels.dtype)
-        position = self._position(index, frame_id)
-        columns = self._no_metadata
-        if metadata is not None:
-            values = checked_metadata(metadata, self._fields)
-            columns = tuple(values.get(name, math.nan) for name in self._fields)
+        position = self._check.position(pixels, index, frame_id)
+        columns = self._check.no_metadata if metadata is None else self._check.metadata(metadata)
         camera_id = -1 if frame_id is None else frame_id
         slot = self._outbox.take_slot()
         if slot is None:
@@ -176,8 +159,8 @@ class Stream:
         number for all, or one for each. Raises as ``append`` does. A fault of one frame is raised before any
         of them is sent.
         """
-        pixels = checked_stack(frames, self._shape, self._dtype)
-        records = described(self.spec, self._grid, len(pixels), indices, frame_ids, metadata)
+        pixels = self._check.stack(frames)
+        records = self._check.records(len(pixels), indices, frame_ids, metadata)
         counted = indices is None and frame_ids is None
         if counted and len(pixels):
             self._grid.check_position(self._outbox.next_sequence + len(pixels) - 1)
@@ -210,18 +193,6 @@ class Stream:
         except BaseException:
             self._outbox.give_back(slots)
             raise
-
-    def _position(self, index: Sequence[int] | None, frame_id: int | None) -> int | None:
-        """Returns the frame's position; None for its own count."""
-        if frame_id is not None and not 0 <= operator.index(frame_id) <= MAX_POSITION:
-            raise FrameIndexError("frame id outside the array", expected="0 or more", got=frame_id)
-        if index is not None:
-            position = self._grid.position_of(tuple(operator.index(i) for i in index))
-        elif frame_id is not None:
-            position = self._grid.check_position(operator.index(frame_id))
-        else:
-            return None
-        return position
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Waits until every frame appended before is durable: it survives a power cut. Raises

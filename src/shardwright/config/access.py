@@ -8,17 +8,16 @@ from shardwright.model.errors import ConfigError
 from shardwright.wire.key_files import read_secret_key
 
 if TYPE_CHECKING:
-    from shardwright.ingest.settings import Access
+    from shardwright.ingest.transport.allow_list import Access
 
     from .load import LoadedConfig
 
 
 def load_access(loaded: LoadedConfig) -> Access | None:
-    """Reads the keys. Returns None where TCP needs none. Raises ``ConfigError`` with the field's line for a
-    key or folder that cannot be used."""
-    from shardwright.ingest.allow_list import AllowList
-    from shardwright.ingest.settings import Access
-    from shardwright.ingest.zmq_library import zmq_library
+    """None where TCP needs no keys. Raises ``ConfigError`` with the field's line for a key or folder that
+    cannot be used."""
+    from shardwright.ingest.transport.allow_list import Access, AllowList
+    from shardwright.ingest.transport.endpoints import zmq_library
 
     curve = loaded.config.ingest.curve
     if curve is None:

@@ -11,9 +11,8 @@ if TYPE_CHECKING:
 
 
 def descriptors_for_acquisitions(ingest: Ingest) -> int:
-    """Returns the number, out of the most that this process may open. 0 or less: not even the connections
-    fit."""
-    from shardwright.ingest.endpoints import connection_descriptors
+    """Of those that this process may open at most. 0 or less: not even the connections fit."""
+    from shardwright.ingest.transport.endpoints import connection_descriptors
 
     return (
         most_descriptors()

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from shardwright.acquire.limits import MAX_RING_FRAMES, default_threads
-from shardwright.acquire.settings import Durability, OnDuplicate, OnFull, Overload  # noqa: TC001
+from shardwright.acquire.settings import Durability, OnDuplicate, OnFull, Overload, WriteSettings
 from shardwright.array.spec import ArraySpec  # noqa: TC001  (pydantic reads the annotation)
 from shardwright.model.names import NAME_PATTERN
 from shardwright.repack.order import Order  # noqa: TC001
@@ -34,6 +35,10 @@ from .quantities import (
     auto_or_count,
     auto_or_count_schema,
 )
+
+if TYPE_CHECKING:
+    from shardwright.ingest import IngestSettings
+    from shardwright.ingest.transport.allow_list import Access
 
 RECOMPRESS_PATTERN = r"^(codec|(lz4|lz4hc|zlib|zstd|gzip)(:[0-9]{1,2})?)$"
 DEFAULT_ENDPOINT = "ipc:///run/shardwright/ingest.sock"
@@ -461,6 +466,59 @@ class Config(_Section):
         """Returns the daemon's promises, with the stream's own in their place."""
         own = {name: value for name in _OF_A_STREAM if (value := getattr(stream, name)) is not None}
         return self.reliability.model_copy(update=own)
+
+    def ingest_settings(self, access: Access | None) -> IngestSettings:
+        """The settings of the ingest server. ``access``: the keys that ``ingest.curve`` names."""
+        from shardwright.ingest import IngestSettings, StreamSettings
+
+        from .descriptors import descriptors_for_acquisitions
+
+        ingest = self.ingest
+        ring_socket = ingest.ring_socket_path
+        return IngestSettings(
+            endpoints=ingest.endpoints,
+            ring_socket=None if ring_socket is None else Path(ring_socket),
+            group=ingest.group,
+            access=access,
+            heartbeat_ms=ingest.heartbeat_ms,
+            session_timeout_ms=ingest.session_timeout_ms,
+            handshake_timeout_ms=ingest.handshake_timeout_ms,
+            max_message_bytes=ingest.max_message_bytes,
+            max_connections=ingest.max_connections,
+            max_sessions=ingest.max_sessions,
+            max_sessions_per_client=ingest.max_sessions_per_client,
+            max_descriptors=descriptors_for_acquisitions(ingest),
+            memory_budget_bytes=self.memory.budget,
+            resume_timeout_ms=self.reliability.resume_timeout_ms,
+            allow_client_specs=ingest.allow_client_specs,
+            output_root=self.output.root,
+            write=self._write_settings(self.reliability),
+            streams=tuple(
+                StreamSettings(
+                    name=stream.name,
+                    spec=stream.array,
+                    ring_frames=None if stream.ring_frames == "auto" else stream.ring_frames,
+                    write=self._write_settings(self.reliability_of(stream)),
+                )
+                for stream in self.streams
+            ),
+        )
+
+    def _write_settings(self, reliability: Reliability) -> WriteSettings:
+        """How acquisitions with these promises treat their frames."""
+        output = self.output
+        return WriteSettings(
+            io=output.io,
+            durability=reliability.durability,
+            store_within_ms=reliability.store_within_ms,
+            sync_interval_ms=reliability.sync_interval_ms,
+            overload=reliability.overload,
+            on_full=reliability.on_full,
+            on_duplicate=reliability.on_duplicate,
+            spill_root=output.spill_root if reliability.on_full == "spill" else None,
+            ballast_bytes=output.ballast,
+            low_water_bytes=output.low_water,
+        )
 
     @property
     def control_socket_path(self) -> str | None:

@@ -4,8 +4,8 @@ and the threads they run in.
     main thread        signals, supervision                      daemon/lifecycle.py
     events thread      lines to standard output                  daemon/events.py
     ingest thread      sockets, sessions, every Acquisition      ingest/server.py, acquire/acquisition.py
-    opener thread      stores and rings of new acquisitions      ingest/opening.py
-    recovery thread    stores that an earlier daemon left        ingest/opening.py, recovery/resume.py
+    opener thread      stores and rings of new acquisitions      ingest/blocking_executor.py
+    recovery thread    stores that an earlier daemon left        ingest/blocking_executor.py
     worker threads     slabs to encoded chunks in their slots    acquire/workers.py
     sealer threads     one for each acquisition: shards are preallocated, synced, sealed
     disks thread       free space                                daemon/disk_space.py
@@ -35,13 +35,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardwright.acquire.limits import raise_descriptor_limit
-from shardwright.acquire.settings import WriteSettings
 from shardwright.acquire.workers import WorkerPool
 from shardwright.config.access import load_access
-from shardwright.config.descriptors import descriptors_for_acquisitions
 from shardwright.config.plan import make_plan
-from shardwright.ingest import IngestServer, IngestSettings, StreamPolicy
-from shardwright.ingest.endpoints import is_tcp
+from shardwright.ingest import IngestServer
+from shardwright.ingest.transport.endpoints import is_tcp
 from shardwright.kernels.warm_up import COMPILING, compiles, warm_up
 from shardwright.model.errors import AddressError, ConfigError, ShardwrightError
 from shardwright.recovery.leftovers import is_leftover, look_at, remove, row_for, unfinished_stores
@@ -65,8 +63,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from shardwright.config.load import LoadedConfig
-    from shardwright.config.model import Config, Reliability
-    from shardwright.ingest.settings import Access
+    from shardwright.config.model import Config
 
     from .events import EventLog, LogFormat
     from .lifecycle import Lifecycle
@@ -98,9 +95,7 @@ class Daemon:
         config = loaded.config
         self._pool = WorkerPool(config.workers.count)
         self._access = load_access(loaded)
-        self._server = IngestServer(
-            ingest_settings(config, self._access), stream_policies(config), self._pool, on_event=self._tell
-        )
+        self._server = IngestServer(config.ingest_settings(self._access), self._pool, on_event=self._tell)
         self._needs = CameraNeeds(
             config.output, config.compaction.pause_above, self._server.ring_fill, self._server.acquiring
         )
@@ -334,59 +329,3 @@ def written_folders(config: Config) -> list[tuple[Path, str]]:
     """Returns (folder, role) of each place that frames are written to."""
     spill_root = config.output.spill_root
     return [(config.output.root, "root"), *([] if spill_root is None else [(spill_root, "spill")])]
-
-
-def ingest_settings(config: Config, access: Access | None) -> IngestSettings:
-    """Returns the settings of ingest, from the configuration and its keys."""
-    ingest = config.ingest
-    ring_socket = ingest.ring_socket_path
-    return IngestSettings(
-        access=access,
-        group=ingest.group,
-        max_descriptors=descriptors_for_acquisitions(ingest),
-        max_sessions_per_client=ingest.max_sessions_per_client,
-        handshake_timeout_ms=ingest.handshake_timeout_ms,
-        endpoints=ingest.endpoints,
-        output_root=config.output.root,
-        memory_budget_bytes=config.memory.budget,
-        ring_socket=None if ring_socket is None else Path(ring_socket),
-        heartbeat_ms=ingest.heartbeat_ms,
-        session_timeout_ms=ingest.session_timeout_ms,
-        max_message_bytes=ingest.max_message_bytes,
-        max_sessions=ingest.max_sessions,
-        max_connections=ingest.max_connections,
-        allow_client_specs=ingest.allow_client_specs,
-        resume_timeout_ms=config.reliability.resume_timeout_ms,
-        write=write_settings(config, config.reliability),
-    )
-
-
-def stream_policies(config: Config) -> list[StreamPolicy]:
-    """Returns the cameras that ingest knows by name."""
-    return [
-        StreamPolicy(
-            name=stream.name,
-            spec=stream.array,
-            output_root=config.output.root,
-            ring_frames=None if stream.ring_frames == "auto" else stream.ring_frames,
-            write=write_settings(config, config.reliability_of(stream)),
-        )
-        for stream in config.streams
-    ]
-
-
-def write_settings(config: Config, reliability: Reliability) -> WriteSettings:
-    """Returns the settings of acquisitions with these promises."""
-    output = config.output
-    return WriteSettings(
-        io=output.io,
-        durability=reliability.durability,
-        store_within_ms=reliability.store_within_ms,
-        sync_interval_ms=reliability.sync_interval_ms,
-        overload=reliability.overload,
-        on_full=reliability.on_full,
-        on_duplicate=reliability.on_duplicate,
-        spill_root=output.spill_root if reliability.on_full == "spill" else None,
-        ballast_bytes=output.ballast,
-        low_water_bytes=output.low_water,
-    )

@@ -23,7 +23,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from shardwright.ingest.endpoints import bind_unix_listener
+from shardwright.ingest.transport.endpoints import bind_unix_listener
 from shardwright.model.errors import ProtocolError, ShardwrightError, TimedOutError
 
 from .control_protocol import MAX_REQUEST_BYTES, decode_request, encode_error, encode_reply

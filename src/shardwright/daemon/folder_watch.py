@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardwright.ingest.allow_list import folder_state
+from shardwright.ingest.transport.allow_list import folder_state
 from shardwright.model.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from shardwright.ingest.allow_list import State
+    from shardwright.ingest.transport.allow_list import State
 
 LOOK_S = 1.0
 

@@ -24,8 +24,7 @@ from shardwright.codecs import native
 from shardwright.config.access import load_access
 from shardwright.config.plan import make_plan
 from shardwright.daemon.web_child import PACKAGES
-from shardwright.ingest.endpoints import connection_descriptors, is_tcp
-from shardwright.ingest.zmq_library import zmq_library
+from shardwright.ingest.transport.endpoints import connection_descriptors, is_tcp, zmq_library
 from shardwright.model.errors import CodecError, ConfigError, ShardwrightError, StorageError
 from shardwright.recovery.leftovers import is_leftover, unfinished_stores
 from shardwright.recovery.unfinished import Unfinished
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from shardwright.config.load import LoadedConfig
     from shardwright.config.model import Config
     from shardwright.config.plan import Plan, StreamPlan
-    from shardwright.ingest.zmq_library import ZmqLibrary
+    from shardwright.ingest.transport.endpoints import ZmqLibrary
     from shardwright.storage.slot_file import IoMode
 
     from .machine_speed import FilesystemKind, Preallocation

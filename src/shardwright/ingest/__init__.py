@@ -1,6 +1,6 @@
 """The daemon's sockets: clients, sessions, credit. One thread, one poll loop; the pipeline does the work."""
 
+from .ingest_settings import IngestSettings, StreamSettings
 from .server import IngestServer
-from .settings import IngestSettings, StreamPolicy
 
-__all__ = ["IngestServer", "IngestSettings", "StreamPolicy"]
+__all__ = ["IngestServer", "IngestSettings", "StreamSettings"]

@@ -1,8 +1,8 @@
-"""What a session's client has sent: which sequences came, whose pixels are still needed, which ring slots are
-taken. No I/O, no object a frame.
+"""The credit of a session: which sequences came, whose pixels are still needed, which ring slots are taken.
+No I/O, no Python object for each frame.
 
-It outlives connections. The same client that comes back keeps its slots; frames of an earlier client that are
-still in the pipeline are waited for, but told to nobody.
+It outlives connections. A client that comes back keeps its slots; frames of an earlier client that are still
+in the pipeline are waited for, but their release is not acknowledged.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 from shardwright.model.errors import ProtocolError
 from shardwright.wire.controls import MAX_MISSING_RANGES
 from shardwright.wire.in_flight import NO_SLOT, InFlight, at_most, ranges_of, runs_of, without
-from shardwright.wire.messages import MAX_TOLD_FRAMES
+from shardwright.wire.messages import MAX_PIXELLESS_FRAMES
 
-from .batch import addresses_in_parts, check_ring_slots, check_sequences
+from .frames_message import addresses_in_parts, check_ring_slots, check_sequences
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,7 @@ class Credit:
         self._frame_bytes = frame_bytes
         self._in_flight = InFlight()  # frames with pixels, of all clients; the pipeline releases them
         # frames without, of the present client; they are released once they are recorded
-        self._told = InFlight()
+        self._pixelless = InFlight()
         self.first = 0  # sequence of the present client's first frame
         self._expected = 0  # the least sequence that may come next
         self._holes_below = 0  # frames before this were sent over an earlier connection
@@ -67,22 +67,22 @@ class Credit:
         return self._in_flight.holds(ring)
 
     def all_came(self) -> bool:
-        """Whether nothing is left of what was to be sent again."""
+        """True once everything that was to be sent again has come."""
         return self._missing.came == self._missing.count
 
     # Clients come
     # ----------------------------------------------------------------------------------------------------
 
     def begin(self, first: int, ring_slots: int) -> None:
-        """A client that has sent nothing yet; its frames are numbered from ``first``."""
+        """Begins with a client that has sent nothing yet; its frames are numbered from ``first``."""
         self.first = self._expected = self._holes_below = first
-        self._missing, self._told = _Missing([]), InFlight()
+        self._missing, self._pixelless = _Missing([]), InFlight()
         self._slot_taken = np.zeros(ring_slots, np.bool_)
         self._with_pixels = 0
 
     def resume(self, next_sequence: int, missing: Ranges, ring_slots: int) -> tuple[Ranges, Ranges]:
-        """The same client, which has sent frames up to ``next_sequence`` before. Returns what it is to send
-        again, and what is released for good."""
+        """Goes on with the same client, which has sent frames below ``next_sequence``. Returns the ranges
+        that it is to send again, and those that are released."""
         if self.ring_slots == 0:  # its earlier frames went to another process
             self._slot_taken = np.zeros(ring_slots, np.bool_)
         self._expected, self._holes_below = 0, next_sequence
@@ -90,7 +90,9 @@ class Credit:
         again = at_most(missing, MAX_MISSING_RANGES)
         if next_sequence == 0:
             return again, []
-        return again, without((0, next_sequence - 1), again, self._in_flight.ranges(), self._told.ranges())
+        return again, without(
+            (0, next_sequence - 1), again, self._in_flight.ranges(), self._pixelless.ranges()
+        )
 
     # Frames come
     # ----------------------------------------------------------------------------------------------------
@@ -98,10 +100,10 @@ class Credit:
     def take(
         self, descriptors: npt.NDArray[np.void], pixels: Sequence[memoryview], ring: Ring | None
     ) -> tuple[npt.NDArray[np.void], npt.NDArray[np.int64], Ranges]:
-        """A batch whose content was checked: what of it is new, with addresses (0 for frames without pixels),
-        and what was released before.
+        """Takes a batch whose content was checked. Returns its new descriptors, their addresses (0 for frames
+        without pixels), and the ranges that were released before.
 
-        All of it counts, or nothing does and an error is raised.
+        Takes all of the batch, or raises ``ProtocolError`` and takes nothing.
         """
         sequences = descriptors["sequence"].astype(np.int64)
         check_sequences(sequences, self._expected, self._holes_below)
@@ -115,40 +117,40 @@ class Credit:
             raise ProtocolError(
                 "frames that were to be sent again were left out", expected=f"{due} of them by now", got=came
             )
-        told = descriptors["flags"] != 0
-        slots = np.where(told, NO_SLOT, descriptors["slot"]).astype(np.uint32)
-        new_slots = slots[fresh & ~told]
-        self._check_credit(len(new_slots), int(np.count_nonzero(fresh & told)))
+        pixelless = descriptors["flags"] != 0
+        slots = np.where(pixelless, NO_SLOT, descriptors["slot"]).astype(np.uint32)
+        new_slots = slots[fresh & ~pixelless]
+        self._check_credit(len(new_slots), int(np.count_nonzero(fresh & pixelless)))
         addresses = np.zeros(len(slots), np.int64)
-        addresses[~told] = self._addresses(slots[~told], new_slots, pixels, ring)
+        addresses[~pixelless] = self._addresses(slots[~pixelless], new_slots, pixels, ring)
         if ring is not None:
             self._slot_taken[new_slots] = True
         # the memory of the pixels, which lives until the last of these frames is released
         keep = pixels if ring is None else ring
-        _add_runs(self._in_flight, sequences[fresh & ~told], new_slots, keep)
-        _add_runs(self._told, sequences[fresh & told], slots[fresh & told], None)
+        _add_runs(self._in_flight, sequences[fresh & ~pixelless], new_slots, keep)
+        _add_runs(self._pixelless, sequences[fresh & pixelless], slots[fresh & pixelless], None)
         self._with_pixels += len(new_slots)
         self.frames_with_pixels += len(new_slots)
         self._expected, self._missing.came = int(sequences[-1]) + 1, came
         return descriptors[fresh], addresses[fresh], self._not_in_flight(sequences[~fresh])
 
     def _not_in_flight(self, sequences: npt.NDArray[np.int64]) -> Ranges:
-        """Of frames that came before: those whose release the client has perhaps not heard of."""
+        """Ranges of repeated frames that are released: the client may have missed their release."""
         if len(sequences) == 0:
             return []
-        held = [*self._in_flight.ranges(), *self._told.ranges()]
+        held = [*self._in_flight.ranges(), *self._pixelless.ranges()]
         return [left for whole in ranges_of(sequences) for left in without(whole, held)]
 
-    def _check_credit(self, with_pixels: int, only_told: int) -> None:
+    def _check_credit(self, with_pixels: int, pixelless: int) -> None:
         if self._with_pixels + with_pixels > self.ring_slots:
             expected = f"at most {self.ring_slots} frames in flight"
             raise ProtocolError(
                 "more frames than credit", expected=expected, got=self._with_pixels + with_pixels
             )
-        if self._told.frames + only_told > MAX_TOLD_FRAMES:
-            expected = f"at most {MAX_TOLD_FRAMES} frames without pixels in flight"
+        if self._pixelless.frames + pixelless > MAX_PIXELLESS_FRAMES:
+            expected = f"at most {MAX_PIXELLESS_FRAMES} frames without pixels in flight"
             raise ProtocolError(
-                "more frames than credit", expected=expected, got=self._told.frames + only_told
+                "more frames than credit", expected=expected, got=self._pixelless.frames + pixelless
             )
 
     def _addresses(
@@ -158,7 +160,7 @@ class Credit:
         pixels: Sequence[memoryview],
         ring: Ring | None,
     ) -> npt.NDArray[np.int64]:
-        """Of all frames with pixels. A frame that came before may name the slot that it is in."""
+        """The addresses of all frames with pixels. A repeated frame may name the slot that it is in."""
         if ring is None:
             return addresses_in_parts(pixels, slots, self._frame_bytes)
         if pixels:
@@ -172,21 +174,22 @@ class Credit:
     # ----------------------------------------------------------------------------------------------------
 
     def release(self, sequences: npt.NDArray[Any], recorded: int) -> npt.NDArray[np.int64]:
-        """The pipeline needs these pixels no more, and has recorded all frames below ``recorded``. Returns
-        what to tell the present client, as (first, last) pairs."""
+        """Releases frames whose pixels the pipeline no longer needs, and those without pixels that it has
+        recorded: all below ``recorded``. Returns what to acknowledge to the present client, as (first, last)
+        pairs."""
         ordered = np.sort(sequences.astype(np.int64))
         begin = int(np.searchsorted(ordered, self.first))
         self._in_flight.release_all(ordered[:begin])  # an earlier client's
         own = ordered[begin:]
-        if not self._told.frames:
+        if not self._pixelless.frames:
             self._release_own(own)
             return runs_of(own)
-        told = self._told.ranges()
-        own = own[~_within(own, told)]  # frames without pixels are released by being recorded
+        pixelless = self._pixelless.ranges()
+        own = own[~_within(own, pixelless)]  # frames without pixels are released by being recorded
         self._release_own(own)
-        recorded_now = [(first, min(last, recorded - 1)) for first, last in told if first < recorded]
+        recorded_now = [(first, min(last, recorded - 1)) for first, last in pixelless if first < recorded]
         if recorded_now:
-            self._told.release_known(0, recorded - 1)
+            self._pixelless.release_known(0, recorded - 1)
         return np.concatenate((runs_of(own), np.array(recorded_now, np.int64).reshape(-1, 2)))
 
     def _release_own(self, sequences: npt.NDArray[np.int64]) -> None:

@@ -1,21 +1,25 @@
-"""How acquisitions are opened, found on disk, resumed and reopened: the table in PROTOCOL.md, and the threads
-in which disks are waited for.
+"""The way of an OPEN request, from the message to its answer; the table is in PROTOCOL.md.
 
-    opener thread      new stores, rings, the hand-over to another client
-    recovery thread    unfinished stores of an earlier process, one after another, while everybody else is
-                       served
+    Openings.open        the request waits in line
+    Openings.advance     each round: decides what it asks for (new, resume, reopen)
+    Admission            checks it against the settings and the budget
+    BlockingExecutor     makes the store, the ring, or resumes a store from disk, in its own threads
+    Openings.advance     in a later round: makes a session of the outcome and answers
 
-Everything else here runs in the ingest thread and never waits: a request that cannot be answered yet stays in
-line and is looked at again each round.
+Everything here runs in the ingest thread and never waits: a request that cannot be answered yet stays in line
+and is looked at again each round.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from shardwright.acquire.limits import RUNTIME_BYTES, Limits
 from shardwright.array.ome import layout_warnings
+from shardwright.array.parse import parse_spec
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import (
     BudgetError,
@@ -24,47 +28,69 @@ from shardwright.model.errors import (
     ResumeError,
     SessionLostError,
     ShardwrightError,
+    SpecError,
+    UnknownStreamError,
 )
+from shardwright.model.names import store_name
+from shardwright.storage.allocation_reserve import AllocationReserve
 from shardwright.wire.controls import Problem
 from shardwright.wire.messages import Kind
-from shardwright.wire.session import DaemonEvent, DaemonState
+from shardwright.wire.session_tables import DaemonEvent, DaemonState
 
-from .attachment import Attachment
-from .backstage import taken
-from .message_room import MessageRoom
-from .pending import Pending
+from .blocking_executor import taken
+from .client_lease import ClientLease
 from .session import Session
-from .slow_thread import SlowThread
+from .totals import CLIENT_STREAM
+from .transport.inbound_byte_limit import FURTHER_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from shardwright.acquire.limits import Limits
+    from shardwright.acquire.acquisition import Acquisition
+    from shardwright.acquire.settings import WriteSettings
+    from shardwright.array.spec import ArraySpec
     from shardwright.model.promise import Promise
     from shardwright.storage.ring import Ring
     from shardwright.wire.controls import Open, Resume
 
-    from .acquisition_like import AcquisitionLike
-    from .admission import Admission
-    from .attachment import Send
-    from .backstage import Backstage
-    from .connection import Client
+    from .blocking_executor import BlockingExecutor
+    from .client_lease import Send
+    from .ingest_settings import IngestSettings, StreamSettings
     from .registry import Sessions
     from .session import OnEvent
+    from .transport.client_connections import Client
 
 LOCK_RETRY_S = 0.5
 MAX_WAITING = 1024  # requests of one client: as many as it can have acquisitions to resume
 
 
+@dataclass(eq=False)
+class Pending:
+    """An OPEN that is not answered yet. ``work``: what a thread prepares for it: a new acquisition for
+    ``admitted``, or a ring for ``session``; ``more_bytes`` count against the budget until that is done."""
+
+    client: Client
+    request: Open
+    work: Promise[Any] | None = None
+    admitted: Admitted | None = None
+    session: Session | None = None
+    recovery: Promise[Acquisition] | None = None
+    more_bytes: int = 0
+    message_bytes: int = 0  # of them, for pixels in messages
+    patient_until_s: float = 0.0  # how long it waits for another process to let go of the store
+    next_look_s: float = 0.0
+
+
 class Openings:
-    """``send`` takes a message for a client, ``probe`` finds out whether a client can still be reached."""
+    """The OPEN requests that wait for an answer, and what is being prepared for them. ``send`` takes a
+    message for a client, ``probe`` finds out whether a client can still be reached."""
 
     def __init__(
         self,
         admission: Admission,
         sessions: Sessions,
-        backstage: Backstage,
+        executor: BlockingExecutor,
         *,
         send: Send,
         probe: Callable[[Client], bool],
@@ -73,21 +99,19 @@ class Openings:
     ) -> None:
         self._admission = admission
         self._sessions = sessions
-        self._backstage = backstage
+        self._executor = executor
         self._send = send
         self._probe = probe
         self._on_event = on_event
         self._patience_s = resume_timeout_ms / 1000
         self._pending: list[Pending] = []
-        self._recoveries: dict[Path, Promise[AcquisitionLike]] = {}
-        self._opener = SlowThread("shardwright-opener", backstage.wake)
-        self._recoverer = SlowThread("shardwright-recovery", backstage.wake)
+        self._recoveries: dict[Path, Promise[Acquisition]] = {}
         self._stopping = False
         self._prepared = threading.Event()  # set from any thread
         self._prepared.set()
-        self._unfinished: list[Path] = []  # to be taken up as soon as it is
-        self._message_room = MessageRoom(self._opener.submit)
-        # that acquired: what workers have is kept for its next acquisition
+        self._unfinished: list[Path] = []  # to be recovered once prepared
+        self._reserve = AllocationReserve(executor.submit)
+        # the last client that acquired: the workers' buffers are kept for its next acquisition
         self._last_client: Client | None = None
         self._buffers_needed = (0, 0)  # by each worker: scratch, slots
 
@@ -96,24 +120,21 @@ class Openings:
         """How many acquisitions a thread is still preparing."""
         return sum(pending.work is not None for pending in self._pending) + len(self._recoveries)
 
-    def dead_threads(self) -> list[str]:
-        """From any thread."""
-        return [thread.name for thread in (self._opener, self._recoverer) if not thread.alive()]
-
     def adopt(self, paths: Iterable[Path]) -> None:
-        """Unfinished stores of an earlier process: each becomes a session without a client. Before the loop
-        runs."""
+        """Recovers unfinished stores of an earlier process: each becomes a session without a client. Before
+        the loop runs."""
         self._unfinished += paths
 
     def hold(self) -> None:
-        """Nothing is opened or taken up before ``let_go``; whoever asks waits. Before the loop runs."""
+        """Opens and recovers nothing before ``let_go``: requests wait. Before the loop runs."""
         self._prepared.clear()
 
     def let_go(self) -> None:
-        """From any thread."""
+        """Ends ``hold``. From any thread."""
         self._prepared.set()
 
     def open(self, client: Client, request: Open) -> None:
+        """Puts a request in line; refuses it where its client has too many there."""
         pending = Pending(client, request, patient_until_s=time.monotonic() + self._patience_s)
         if sum(other.client is client for other in self._pending) < MAX_WAITING:
             self._pending.append(pending)
@@ -125,95 +146,29 @@ class Openings:
                 ),
             )
 
-    def give_back_idle_memory(self) -> None:
-        """What was made ready for pixels in messages, or workers have, and is kept for nobody."""
-        if self._last_client is None or self._last_client.gone:
-            self._limit_buffers()
-        self._message_room.tick(self._in_messages(), self._planned_bytes(), acquiring=len(self._sessions) > 0)
-
-    def beyond_plan(self) -> int:
-        """How much more memory this process has than all that is there may take. What a recovery takes is
-        known when it is done: until then that is the whole budget."""
-        return self._message_room.beyond_plan(self._in_messages(), self._planned_bytes())
-
-    def _planned_bytes(self) -> int:
-        in_plans = sum(
-            limits.threads * (limits.scratch_bytes + limits.buffer_bytes) for limits in self._limits()
-        )
-        kept = max(0, self._backstage.pool.buffer_bytes - in_plans)
-        planned_bytes = (
-            self._memory_bytes() + sum(session.unclaimed_bytes for session in self._sessions) + kept
-        )
-        return max(planned_bytes, self._admission.budget_bytes) if self._recoveries else planned_bytes
-
-    def trim(self) -> None:
-        """Memory is short: what is free goes to the system, a moment later."""
-        self._message_room.trim()
-
-    @property
-    def is_trimming(self) -> bool:
-        """Whether memory is still on its way to the system."""
-        return self._message_room.is_trimming
-
     def acquisition_ended(self) -> None:
-        self._message_room.ended()
+        """A session is over, and its memory free."""
+        self._reserve.ended()
 
     def client_gone(self, client: Client) -> None:
-        """What it waits for goes with it, also while nothing is answered; what a thread prepares for it is
-        looked at when that is done."""
+        """Drops the requests of a client, also while nothing is answered; the outcome of one that is being
+        prepared is handled when it is done."""
         self._pending = [
             pending for pending in self._pending if pending.client is not client or pending.work is not None
         ]
-        self._message_room.forget(client)
-
-    def _expect(self, pending: Pending, ring_bytes: int) -> None:
-        """Before its memory is provided: pixels in messages get theirs from what is kept, a ring takes the
-        place of what nobody uses."""
-        self._last_client = pending.client
-        self._limit_buffers()
-        if pending.request.transport == "message":
-            self._message_room.expect(pending.client, ring_bytes, self._in_messages())
-            pending.message_bytes = ring_bytes
-        else:
-            self._message_room.make_room(self._in_messages())
-
-    def _limit_buffers(self) -> None:
-        """The buffers of workers grow with the largest chunks, which are in the plan of the acquisition that
-        has them: what no acquisition needs that is here or being opened goes before anything is made ready
-        beside it."""
-        limits = self._limits()
-        needed = (
-            max((each.scratch_bytes for each in limits), default=0),
-            max((each.buffer_bytes for each in limits), default=0),
-        )
-        if needed != self._buffers_needed:
-            self._buffers_needed = needed
-            self._opener.submit(self._backstage.pool.keep_buffers, *needed)
-            self._message_room.trim()  # behind it: they may be pieces of the heap
-
-    def _in_messages(self) -> int:
-        being_made = sum(pending.message_bytes for pending in self._pending)
-        return being_made + sum(
-            session.acquisition.limits.ring_bytes for session in self._sessions if session.pixels_in_messages
-        )
+        self._reserve.forget(client)
 
     def begin_stop(self) -> None:
-        """What has not begun never will: unfinished stores wait for the next start, requests are refused."""
+        """Refuses requests from now on, and leaves unfinished stores to the next start."""
         self._stopping = True
-        self._recoverer.cancel_waiting()
-
-    def close(self) -> None:
-        self._opener.close()
-        self._recoverer.close()
+        self._executor.cancel_recoveries()
 
     def advance(self) -> None:
-        """One round: takes what the threads have prepared (or will not, being dead), then looks at everyone
-        in line."""
-        for thread in (self._opener, self._recoverer):
-            thread.fail_if_dead()
+        """One round: takes what the executor has prepared, then decides each request in line."""
+        self._executor.fail_if_dead()
         if not self._prepared.is_set() and not self._stopping:
             return
-        self._take_up_unfinished()
+        self._recover_unfinished()
         self._take_recovered()
         for pending in list(self._pending):
             try:
@@ -230,7 +185,7 @@ class Openings:
                 self._pending.remove(pending)
 
     def _advance(self, pending: Pending) -> bool:
-        """True when the request is answered, or need not be."""
+        """Returns True when the request is answered, or need not be."""
         if pending.work is not None:
             return pending.work.done() and self._take_work(pending)
         if pending.client.gone:
@@ -257,32 +212,17 @@ class Openings:
             raise taken(admitted.path, unfinished=True)
         pending.admitted, pending.more_bytes = admitted, admitted.limits.bytes_with(pending.request.transport)
         self._expect(pending, admitted.limits.ring_bytes)
-        pending.work = self._opener.submit(
-            self._backstage.create, admitted, pending.client, pending.request.transport
-        )
+        pending.work = self._executor.create(admitted, pending.client, pending.request.transport)
         return False
 
     def _sessions_of(self, client: Client) -> int:
-        """How many acquisitions a client has open, or is about to have. Those that it left behind are its own
-        as long as they wait for it."""
+        """How many acquisitions a client has open, or is about to have. Those that wait for it to come back
+        count."""
         open_ones = sum(
             session.client is not None and session.client.is_same_user(client) for session in self._sessions
         )
         return open_ones + sum(
             other.work is not None and other.client.is_same_user(client) for other in self._pending
-        )
-
-    def _descriptors(self) -> int:
-        return sum(each.descriptors for each in self._limits())
-
-    def _limits(self) -> list[Limits]:
-        """Of what is open or being opened."""
-        limits = [session.acquisition.limits for session in self._sessions]
-        return limits + [pending.admitted.limits for pending in self._pending if pending.admitted is not None]
-
-    def _memory_bytes(self) -> int:
-        return sum(pending.more_bytes for pending in self._pending) + sum(
-            session.memory_bytes for session in self._sessions
         )
 
     def _resume(self, pending: Pending, resume: Resume) -> bool:
@@ -328,9 +268,9 @@ class Openings:
         if session.busy:
             return False
         if session.state in (DaemonState.AWAIT_RING, DaemonState.RUNNING):
-            assert session.attachment is not None
-            if self._probe(session.attachment.client):
-                holder = session.attachment.client.hello
+            assert session.lease is not None
+            if self._probe(session.lease.client):
+                holder = session.lease.client.hello
                 hint = "It can be reopened once that client has ended"
                 raise LockedError(
                     "a client is attached to this acquisition",
@@ -347,8 +287,8 @@ class Openings:
         return self._hand_over(pending, session, session.acquisition.limits.ring_frames)
 
     def _hand_over(self, pending: Pending, session: Session, ring_slots: int) -> bool:
-        """Prepares the session for its next client as soon as there is memory: the earlier ring may still be
-        needed."""
+        """Prepares the session for its next client once there is memory: the earlier ring may still be in
+        use."""
         request, acquisition = pending.request, session.acquisition
         self._admission.check_transport(request, acquisition.limits)
         more = session.bytes_to_attach(ring_slots, request.transport)
@@ -360,17 +300,12 @@ class Openings:
         self._expect(pending, ring_slots * acquisition.limits.frame_bytes)
         pending.session, pending.more_bytes = session, more
         session.busy, session.paused = True, request.reopen
-        pending.work = self._opener.submit(
-            self._backstage.hand_over,
-            acquisition,
-            pending.client,
-            ring_slots,
-            request.transport,
-            to_another=request.reopen,
+        pending.work = self._executor.hand_over(
+            acquisition, pending.client, ring_slots, request.transport, to_another=request.reopen
         )
         return False
 
-    # What the threads have done
+    # What the executor has done
     # ----------------------------------------------------------------------------------------------------
 
     def _take_work(self, pending: Pending) -> bool:
@@ -404,7 +339,7 @@ class Openings:
         return True
 
     def _take_hand_over(self, pending: Pending, session: Session, work: Promise[Ring | None]) -> bool:
-        """False when the session has changed meanwhile: the request is looked at again."""
+        """Returns False when the session has changed meanwhile: the request is then decided again."""
         ring = work.result()
         if pending.client.gone or self._stopping or not self._attach(pending, session, ring):
             if ring is not None:
@@ -419,33 +354,33 @@ class Openings:
         return True
 
     def _attach(self, pending: Pending, session: Session, ring: Ring | None) -> bool:
-        attachment = Attachment(pending.client, ring, self._send)
-        if not session.attach(attachment, pending.request):
+        lease = ClientLease(pending.client, ring, self._send)
+        if not session.attach(lease, pending.request):
             return False
-        self._sessions.attached(session, attachment)
+        self._sessions.attached(session, lease)
         client = pending.client
         has = sum(
             each.message_bytes
             for each in self._sessions
-            if each.attachment is not None and each.attachment.client is client
+            if each.lease is not None and each.lease.client is client
         )
         client.most_credit_bytes = max(client.most_credit_bytes, has)
         return True
 
-    def _take_up_unfinished(self) -> None:
+    def _recover_unfinished(self) -> None:
         unfinished, self._unfinished = self._unfinished, []
         if not self._stopping:
             for path in unfinished:
                 self._recover(path)
 
-    def _recover(self, path: Path) -> Promise[AcquisitionLike]:
+    def _recover(self, path: Path) -> Promise[Acquisition]:
         if path not in self._recoveries:
-            self._recoveries[path] = self._recoverer.submit(self._backstage.recover, path)
+            self._recoveries[path] = self._executor.recover(path)
         return self._recoveries[path]
 
     def _recovery_failed(self, pending: Pending) -> bool:
-        """The acquisition may be on disk: for each request it is looked for. True when it was not found
-        there; raises what went wrong."""
+        """Looks for the acquisition on disk, once for each request. Returns True when it was not found there;
+        raises what went wrong."""
         now_s = time.monotonic()
         if now_s < pending.next_look_s:
             return False
@@ -460,7 +395,7 @@ class Openings:
             and pending.request.resume is not None
             and now_s < pending.patient_until_s
         ):
-            # the process that has it may be about to die
+            # the process that holds it may be about to die
             pending.recovery, pending.next_look_s = None, now_s + LOCK_RETRY_S
             return False
         if why is not None:
@@ -478,8 +413,8 @@ class Openings:
                 self._on_event("acquisition_recovery_failed", {"path": str(path), **why.as_facts()})
                 continue
             acquisition = recovery.result()
-            settings = self._admission.settings_found(path.parent, acquisition.spec)
-            stream = self._admission.stream_name_found(path.parent, acquisition.spec)
+            settings = self._admission.settings_found(acquisition.spec)
+            stream = self._admission.stream_name_found(acquisition.spec)
             self._sessions.add(
                 Session(acquisition, settings, stream, recovered=True, on_event=self._on_event)
             )
@@ -495,6 +430,88 @@ class Openings:
         problem = Problem(why, fatal=False, request=request.request, receipt=receipt)
         self._send(client, client.counter.control(Kind.ERROR, problem.to_body()))
 
+    # Memory and descriptors
+    # ----------------------------------------------------------------------------------------------------
+
+    def give_back_idle_memory(self) -> None:
+        """Called from time to time: gives back memory of the reserve and of workers that is kept for no
+        client."""
+        if self._last_client is None or self._last_client.gone:
+            self._limit_buffers()
+        # a trim holds up the acquisitions that run: it has the lock of the heap
+        tolerated_bytes = FURTHER_BYTES if len(self._sessions) > 0 else 0
+        self._reserve.tick(self._in_messages(), self._planned_bytes(), tolerated_bytes)
+
+    def beyond_plan(self) -> int:
+        """How much more memory this process has than planned for all that is open or being opened."""
+        return self._reserve.beyond_plan(self._in_messages(), self._planned_bytes())
+
+    def _planned_bytes(self) -> int:
+        """What this process may have. What a recovery takes is known when it is done: until then it is the
+        whole budget."""
+        in_plans = sum(
+            limits.threads * (limits.scratch_bytes + limits.buffer_bytes) for limits in self._limits()
+        )
+        kept = max(0, self._executor.pool.buffer_bytes - in_plans)
+        planned_bytes = (
+            self._memory_bytes() + sum(session.unclaimed_bytes for session in self._sessions) + kept
+        )
+        if self._recoveries:
+            planned_bytes = max(planned_bytes, self._admission.budget_bytes)
+        return RUNTIME_BYTES + planned_bytes
+
+    def trim(self) -> None:
+        """Memory is short: gives what is free to the system, a moment later."""
+        self._reserve.trim()
+
+    @property
+    def is_trimming(self) -> bool:
+        """Whether memory is still on its way to the system."""
+        return self._reserve.is_trimming
+
+    def _expect(self, pending: Pending, ring_bytes: int) -> None:
+        """Called before a request's memory is made: pixels in messages use what the reserve keeps, a ring
+        takes the place of what is not in use."""
+        self._last_client = pending.client
+        self._limit_buffers()
+        if pending.request.transport == "message":
+            self._reserve.expect(pending.client, ring_bytes, self._in_messages())
+            pending.message_bytes = ring_bytes
+        else:
+            self._reserve.make_room(self._in_messages())
+
+    def _limit_buffers(self) -> None:
+        """Gives back buffers of workers that no acquisition needs that is open or being opened, before any
+        other memory is made ready. They grow with the largest chunks."""
+        limits = self._limits()
+        needed = (
+            max((each.scratch_bytes for each in limits), default=0),
+            max((each.buffer_bytes for each in limits), default=0),
+        )
+        if needed != self._buffers_needed:
+            self._buffers_needed = needed
+            self._executor.submit(self._executor.pool.keep_buffers, *needed)
+            self._reserve.trim()  # after it: the buffers may be pieces of the heap
+
+    def _in_messages(self) -> int:
+        being_made = sum(pending.message_bytes for pending in self._pending)
+        return being_made + sum(
+            session.acquisition.limits.ring_bytes for session in self._sessions if session.pixels_in_messages
+        )
+
+    def _descriptors(self) -> int:
+        return sum(each.descriptors for each in self._limits())
+
+    def _limits(self) -> list[Limits]:
+        """The limits of all acquisitions that are open or being opened."""
+        limits = [session.acquisition.limits for session in self._sessions]
+        return limits + [pending.admitted.limits for pending in self._pending if pending.admitted is not None]
+
+    def _memory_bytes(self) -> int:
+        return sum(pending.more_bytes for pending in self._pending) + sum(
+            session.memory_bytes for session in self._sessions
+        )
+
 
 def _check_epoch(resume: Resume, epoch: int) -> None:
     if resume.client_epoch < epoch:
@@ -507,3 +524,177 @@ def _check_epoch(resume: Resume, epoch: int) -> None:
         raise ResumeError(
             "no such client of this acquisition", expected=f"client_epoch {epoch}", got=resume.client_epoch
         )
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A new acquisition that may be opened; it counts against the budget from now on."""
+
+    path: Path
+    spec: ArraySpec
+    limits: Limits
+    settings: WriteSettings
+    stream: str
+
+
+class Admission:
+    """Admits requests: from an OPEN message to a path, a spec and limits, or the error that says why not.
+    Does not look at any disk."""
+
+    def __init__(self, settings: IngestSettings, threads: int) -> None:
+        self._settings = settings
+        self._streams = {stream.name: stream for stream in settings.streams}
+        self._threads = threads
+
+    def set_low_water(self, low_water_bytes: int) -> None:
+        """Sets the low water of acquisitions that are admitted from now on. From any thread."""
+
+        def changed(write: WriteSettings) -> WriteSettings:
+            return replace(write, low_water_bytes=low_water_bytes)
+
+        self._streams = {
+            name: replace(stream, write=changed(stream.write)) for name, stream in self._streams.items()
+        }
+        self._settings = replace(self._settings, write=changed(self._settings.write))
+
+    def admit(self, request: Open, sessions: int, memory_bytes: int, descriptors: int) -> Admitted:
+        """Admits a new acquisition. Raises the error to send to the client. The numbers count what is open or
+        being opened."""
+        path, stream = self.path(request), self._stream(request.stream)
+        spec = self._spec(request, stream)
+        self.check_sessions(sessions)
+        limits = self._limits_of(spec, None if stream is None else stream.ring_frames)
+        self.check_memory(limits.bytes_with(request.transport), memory_bytes)
+        self.check_descriptors(limits.descriptors, descriptors)
+        self.check_transport(request, limits)
+        settings = self._settings.write if stream is None else stream.write
+        return Admitted(path, spec, limits, settings, CLIENT_STREAM if stream is None else stream.name)
+
+    def path(self, request: Open) -> Path:
+        """Where the acquisition of that name is. Raises ``InvalidNameError``, ``UnknownStreamError``."""
+        name = store_name(request.name)
+        self._stream(request.stream)
+        return self._settings.output_root / name
+
+    def check_sessions(self, sessions: int) -> None:
+        if sessions >= self._settings.max_sessions:
+            raise BudgetError(
+                "too many acquisitions at once",
+                expected=f"at most {self._settings.max_sessions}",
+                hint="End another one first",
+            )
+
+    def check_sessions_of_client(self, sessions: int) -> None:
+        if sessions >= self._settings.max_sessions_per_client:
+            expected, hint = (
+                f"at most {self._settings.max_sessions_per_client}",
+                ("End another one first; see ingest.max_sessions_per_client"),
+            )
+            raise BudgetError("too many acquisitions of one client", expected=expected, hint=hint)
+
+    @property
+    def budget_bytes(self) -> int:
+        """For all acquisitions together."""
+        return self._settings.memory_budget_bytes - RUNTIME_BYTES
+
+    def check_descriptors(self, more: int, used: int) -> None:
+        most = self._settings.max_descriptors
+        if used + more > most:
+            raise BudgetError(
+                "the daemon may not open enough files for this acquisition",
+                expected=f"at most {max(0, most - used)} descriptors",
+                got=more,
+                hint="End another acquisition, raise LimitNOFILE (ulimit -Hn), or make shard_size_chunks of "
+                "the frame's axes larger",
+            )
+
+    def check_memory(self, more_bytes: int, memory_bytes: int) -> None:
+        if memory_bytes + more_bytes > self.budget_bytes:
+            raise BudgetError(
+                "the memory budget has no room for this acquisition",
+                expected=f"at most {self.budget_bytes - memory_bytes:,} bytes (budget "
+                f"{self._settings.memory_budget_bytes:,})",
+                got=f"{more_bytes:,} bytes",
+                hint="End another acquisition, raise memory.budget, or make chunks smaller",
+            )
+
+    def check_transport(self, request: Open, limits: Limits) -> None:
+        if request.transport == "message" and limits.frame_bytes > self._settings.max_message_bytes:
+            expected = f"at most max_message_bytes, {self._settings.max_message_bytes} bytes"
+            raise BudgetError(
+                "one frame does not fit a message", expected=expected, got=f"{limits.frame_bytes} bytes"
+            )
+
+    def check_same_array(self, request: Open, spec: ArraySpec) -> None:
+        """A client that reopens an acquisition may name its array again, but not another one. Raises
+        ``SpecError``."""
+        if request.spec is not None and parse_spec(request.spec) != spec:
+            hint = "Leave the spec out, or acquire under another name"
+            raise SpecError(
+                "the acquisition to reopen has another array",
+                expected="the same spec, or none",
+                got="another one",
+                hint=hint,
+            )
+
+    def _limits_of(self, spec: ArraySpec, ring_frames: int | None) -> Limits:
+        return Limits.derive(
+            spec,
+            threads=self._threads,
+            ring_frames=ring_frames,
+            memory_bytes=self._settings.memory_budget_bytes,
+            descriptors=self._settings.descriptors_per_acquisition,
+        )
+
+    def limits_found(self, spec: ArraySpec) -> Limits:
+        """The limits of an acquisition found on disk: those of the stream that has this array, if there is
+        one."""
+        stream = self._stream_of(spec)
+        return self._limits_of(spec, None if stream is None else stream.ring_frames)
+
+    def settings_found(self, spec: ArraySpec | None) -> WriteSettings:
+        """As ``limits_found``. ``spec`` None: it could not be read."""
+        stream = self._stream_of(spec)
+        return self._settings.write if stream is None else stream.write
+
+    def stream_name_found(self, spec: ArraySpec) -> str:
+        """As ``limits_found``."""
+        stream = self._stream_of(spec)
+        return CLIENT_STREAM if stream is None else stream.name
+
+    def _stream_of(self, spec: ArraySpec | None) -> StreamSettings | None:
+        return next((stream for stream in self._streams.values() if stream.spec == spec), None)
+
+    def _stream(self, name: str | None) -> StreamSettings | None:
+        if name is None:
+            return None
+        if name not in self._streams:
+            raise UnknownStreamError(
+                "unknown stream",
+                expected=f"one of {', '.join(self._streams) or '(none configured)'}",
+                got=repr(name[:160]),
+            )
+        return self._streams[name]
+
+    def _spec(self, request: Open, stream: StreamSettings | None) -> ArraySpec:
+        if stream is not None:
+            if request.spec is not None:
+                raise SpecError(
+                    "this stream has its own array",
+                    expected="no spec",
+                    got=f"a spec for stream {stream.name!r}",
+                )
+            return stream.spec
+        if request.spec is None:
+            raise SpecError(
+                "an acquisition needs an array", expected="a spec, or a stream that has one", got="neither"
+            )
+        if not self._settings.allow_client_specs:
+            expected = f"one of the streams {', '.join(self._streams)}"
+            raise SpecError(
+                "this daemon takes no arrays from clients",
+                expected=expected,
+                got="a spec",
+                hint="See ingest.allow_client_specs",
+            )
+        return parse_spec(request.spec)

@@ -1,5 +1,5 @@
-"""Every acquisition that the daemon has open, found by token, identity or path, and the receipts of the last
-that have ended. Ingest thread only."""
+"""The registry of open sessions, found by token, identity or path, and the receipts of the last that have
+ended. Ingest thread only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ClosedError
 
-from .book import Book
+from .totals import DaemonTotals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from shardwright.model.receipt import Receipt
 
-    from .attachment import Attachment
+    from .client_lease import ClientLease
     from .session import Session
 
 ENDED_REMEMBERED = 64
@@ -26,7 +26,7 @@ ENDED_REMEMBERED = 64
 
 @dataclass(frozen=True)
 class Ended:
-    """How an acquisition ended, and what its client is told if it comes back."""
+    """The end of an acquisition, kept for a client that comes back."""
 
     client_epoch: int
     receipt: Receipt
@@ -40,7 +40,7 @@ class Sessions:
         self._by_identity: dict[str, Session] = {}
         self._by_token: dict[int, Session] = {}
         self._ended: OrderedDict[str, Ended] = OrderedDict()
-        self.book = Book((), {})  # may be read from any thread
+        self.totals = DaemonTotals((), {})  # may be read from any thread
 
     def __iter__(self) -> Iterator[Session]:
         return iter(list(self._by_identity.values()))
@@ -50,20 +50,20 @@ class Sessions:
 
     def add(self, session: Session) -> None:
         self._by_identity[session.acquisition.identity] = session
-        self.book = self.book.with_one_more(session)
+        self.totals = self.totals.with_one_more(session)
 
-    def attached(self, session: Session, attachment: Attachment) -> None:
-        """From now on its token finds the session, and an earlier one no more."""
+    def attached(self, session: Session, lease: ClientLease) -> None:
+        """Makes the token of ``lease`` find the session, in place of an earlier one."""
         for token in [token for token, other in self._by_token.items() if other is session]:
             del self._by_token[token]
-        self._by_token[attachment.token] = session
+        self._by_token[lease.token] = session
 
     def of_token(self, token: int) -> Session | None:
         """The session that a client is attached to by this token."""
         session = self._by_token.get(token)
         return (
             session
-            if session is not None and session.attachment is not None and session.attachment.token == token
+            if session is not None and session.lease is not None and session.lease.token == token
             else None
         )
 
@@ -79,10 +79,10 @@ class Sessions:
         return self._ended.get(identity)
 
     def forget(self, session: Session) -> None:
-        """It has ended; only its receipt is kept, for a while."""
+        """Drops a session that has ended; its receipt is kept for a while."""
         identity = session.acquisition.identity
         del self._by_identity[identity]
-        self.book = self.book.with_ended(session)
+        self.totals = self.totals.with_ended(session)
         self._by_token = {token: other for token, other in self._by_token.items() if other is not session}
         why = session.why_ended or ErrorText(ClosedError, "this acquisition was finished and sealed")
         self._ended[identity] = Ended(session.acquisition.client_epoch, session.acquisition.receipt(), why)

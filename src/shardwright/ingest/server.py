@@ -1,11 +1,10 @@
 """The ingest loop: one thread, one poller over the ROUTER, the ring socket and a wake-up descriptor.
 
-    round    wait -> wakes -> who came and went -> keys -> ring handovers -> messages -> requests to open ->
-             each session's pipeline
-             -> heartbeats, silence and strangers
+    round    wait -> wake-ups -> new and closed connections -> keys -> ring handovers -> messages
+             -> OPEN requests -> each session's pipeline -> heartbeats, silence and strangers
 
-Nothing in a round waits for a disk: ``opening.py`` has threads for what does. An exception in the loop leaves
-``run``; whoever started it must end the process with an error.
+Nothing in a round waits for a disk: the blocking executor makes such calls. An exception in the loop leaves
+``run``; its caller must end the process with an error.
 """
 
 from __future__ import annotations
@@ -13,13 +12,11 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import zmq
 
 from shardwright.acquire.acquisition import Acquisition, AcquisitionState
-from shardwright.acquire.limits import Limits
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import (
     ProtocolError,
@@ -33,19 +30,18 @@ from shardwright.recovery.resume import resume
 from shardwright.storage.ring import Ring, SpareRing
 from shardwright.wire.controls import Open, Problem
 from shardwright.wire.messages import CONNECTION, Counter, Header, Kind, check_parts, decode_header
-from shardwright.wire.session import DaemonEvent
+from shardwright.wire.session_tables import DaemonEvent
 
-from .admission import Admission
-from .backstage import Backstage
-from .connections import Connections, stranger
-from .doorkeeper import Doorkeeper
-from .endpoints import bind_router, make_context, make_router
-from .opening import Openings
-from .rate import SAMPLE_S
+from .blocking_executor import BlockingExecutor
+from .ingest_view import IngestView
+from .opening import Admission, Openings
 from .registry import Sessions
-from .ring_handover import RingHandover
-from .snapshot import IngestView
-from .zap import ZapHandler
+from .totals import SAMPLE_S
+from .transport.client_connections import Connections, stranger
+from .transport.connection_guard import ConnectionGuard
+from .transport.endpoints import bind_router, make_context, make_router
+from .transport.ring_handover import RingHandover
+from .transport.zap import ZapHandler
 
 if TYPE_CHECKING:
     import threading
@@ -53,12 +49,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.acquire.workers import WorkerPool
-    from shardwright.array.spec import ArraySpec
 
-    from .acquisition_like import AcquisitionLike
-    from .connection import Client
+    from .ingest_settings import IngestSettings
     from .session import Session
-    from .settings import IngestSettings, StreamPolicy
+    from .transport.client_connections import Client
 
 # at least; never fewer than clients, so that ZeroMQ's fair queueing gives each of them a turn before silence
 # is judged
@@ -68,36 +62,33 @@ LINGER_MS = 1000
 
 
 class IngestServer:
-    """``bind``, then ``run`` in one thread. What stands under *Any thread* may be called from any."""
+    """``bind``, then ``run`` in one thread. Methods under *Any thread* may be called from any."""
 
     def __init__(
         self,
         settings: IngestSettings,
-        streams: Iterable[StreamPolicy],
         pool: WorkerPool,
         *,
-        open_acquisition: Callable[..., AcquisitionLike] = Acquisition,
-        resume_acquisition: Callable[..., AcquisitionLike] = resume,
-        limits_of: Callable[[ArraySpec, int | None], Limits] | None = None,
+        open_acquisition: Callable[..., Acquisition] = Acquisition,
+        resume_acquisition: Callable[..., Acquisition] = resume,
         on_event: Callable[[str, Mapping[str, Any]], None] = lambda event, facts: None,
     ) -> None:
         self._settings = settings
-        streams = tuple(streams)
         self._on_event = on_event
         self._connections = Connections(settings, on_event, self._client_gone)
         self._sessions = Sessions()
         self._view = IngestView(
-            self._sessions, pool, [stream.name for stream in streams], settings.memory_budget_bytes
+            self._sessions, pool, [stream.name for stream in settings.streams], settings.memory_budget_bytes
         )
-        self._admission = Admission(settings, streams, limits_of or partial(_limits, pool.threads, settings))
+        self._admission = Admission(settings, pool.threads)
         self._rings = SpareRing()
-        backstage = Backstage(
-            pool, self.wake, self._admission, self._rings, open_acquisition, resume_acquisition
+        self._executor = BlockingExecutor(
+            pool, self._rings, self._admission, self.wake, open_acquisition, resume_acquisition
         )
         self._openings = Openings(
             self._admission,
             self._sessions,
-            backstage,
+            self._executor,
             send=self._connections.send,
             probe=self._connections.can_be_reached,
             on_event=on_event,
@@ -111,7 +102,7 @@ class IngestServer:
         self._router: zmq.Socket[bytes] | None = None
         self._endpoints = settings.endpoints
         self._zap: ZapHandler | None = None
-        self._doorkeeper: Doorkeeper | None = None
+        self._guard: ConnectionGuard | None = None
         self._clients_reloaded = False
         self._handover: RingHandover | None = None
         self._stopping = False
@@ -123,22 +114,22 @@ class IngestServer:
     # ----------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """A worker has something for ``poll``."""
+        """Wakes the loop: a worker has something for ``poll``."""
         os.eventfd_write(self._wake_descriptor, 1)
 
     def let_go(self) -> None:
-        """What ``hold`` held."""
+        """Ends ``hold``."""
         self._openings.let_go()
         self.wake()
 
     def dead_threads(self) -> list[str]:
-        """Helper threads that are gone: whoever runs this server should stop it."""
-        return self._openings.dead_threads()
+        """The names of helper threads that died: the daemon should stop then."""
+        return self._executor.dead_threads()
 
     def set_low_water(self, low_water_bytes: int) -> None:
-        """Free disk below which an event warns, for every acquisition from now on."""
+        """Sets the free disk below which an event warns, for all acquisitions from now on."""
         self._admission.set_low_water(low_water_bytes)
-        for session in self._sessions.book.running:
+        for session in self._sessions.totals.running:
             session.acquisition.warn_below(low_water_bytes)
 
     def reload_clients(self) -> dict[str, list[str]]:
@@ -153,7 +144,7 @@ class IngestServer:
             self.wake()
 
     def snapshot(self) -> dict[str, Any]:
-        """What a status page shows."""
+        """The numbers of a status page."""
         return {
             "clients": len(self._connections),
             "foreign_messages": self._foreign_messages,
@@ -170,12 +161,9 @@ class IngestServer:
         return self._view.preview(stream, name)
 
     def stop_acquisition(self, name: str) -> None:
-        """An open acquisition is ended in good order as soon as the ingest thread comes to it; its client is
-        told when it is sealed. Raises ``InvalidNameError``, ``UnknownAcquisitionError``."""
-        folder = store_name(name)
-        chosen = [
-            session for session in self._sessions.book.running if session.acquisition.path.name == folder
-        ]
+        """Asks the ingest thread to end an open acquisition in good order; its client hears of it when it is
+        sealed. Raises ``InvalidNameError``, ``UnknownAcquisitionError``."""
+        chosen = self._sessions.totals.running_named(store_name(name))
         if not chosen:
             raise UnknownAcquisitionError(
                 "no acquisition of this name is open",
@@ -210,8 +198,8 @@ class IngestServer:
             if self._settings.access is not None:
                 self._zap = ZapHandler(context, self._settings.access.clients, self._poller, self._on_event)
             self._router = make_router(context)
-            self._doorkeeper = Doorkeeper(context, self._router, self._poller)
-            self._connections.use(self._router, self._doorkeeper, self._zap)
+            self._guard = ConnectionGuard(context, self._router, self._poller)
+            self._connections.use(self._router, self._guard, self._zap)
             self._endpoints = bind_router(self._router, self._settings)
             self._poller.register(self._router, zmq.POLLIN)
             self._poller.register(self._wake_descriptor, zmq.POLLIN)
@@ -224,13 +212,13 @@ class IngestServer:
             raise
 
     def adopt(self, paths: Iterable[Path]) -> None:
-        """Takes up unfinished stores of an earlier process, one after another, while everybody else is
+        """Recovers unfinished stores of an earlier process, one after another, while other clients are
         served; their clients may resume or reopen them. Before ``run``."""
         self._openings.adopt(paths)
 
     def hold(self) -> None:
-        """Clients are welcomed, and whoever wants to acquire waits, until ``let_go``: this machine is not
-        ready to take frames. Before ``run``."""
+        """Lets OPEN requests wait until ``let_go``, while clients are welcomed: this machine is not ready to
+        take frames. Before ``run``."""
         self._openings.hold()
 
     def run(self, stop: threading.Event) -> None:
@@ -248,7 +236,7 @@ class IngestServer:
             self._close(linger_ms)
 
     def close(self) -> None:
-        """Gives the sockets back that were bound, in place of ``run``."""
+        """Closes the sockets that were bound, in place of ``run``."""
         self._close(linger_ms=0)
 
     def _begin_stop(self) -> None:
@@ -257,12 +245,12 @@ class IngestServer:
         self._openings.begin_stop()
 
     def _close(self, linger_ms: int) -> None:
-        self._openings.close()
+        self._executor.close()
         self._rings.release()
         if self._handover is not None:
             self._handover.close()
-        if self._doorkeeper is not None:
-            self._doorkeeper.close()
+        if self._guard is not None:
+            self._guard.close()
         if self._context is not None:
             self._context.destroy(linger=linger_ms)
 
@@ -274,8 +262,8 @@ class IngestServer:
     def _serve(self, ready: Mapping[Any, int]) -> None:
         if self._wake_descriptor in ready:
             os.eventfd_read(self._wake_descriptor)
-        assert self._doorkeeper is not None
-        self._doorkeeper.serve(ready)
+        assert self._guard is not None
+        self._guard.serve(ready)
         if self._zap is not None:
             self._zap.serve(ready)
             if self._clients_reloaded:
@@ -345,7 +333,7 @@ class IngestServer:
             self._connections.dismiss(client or stranger(identity), ErrorText.of(error))
             return
         session = self._sessions.of_token(header.session)
-        if session is None or session.attachment is None or session.attachment.client is not client:
+        if session is None or session.lease is None or session.lease.client is not client:
             self._refuse_token(client, header)
         else:
             session.receive(header, body, parts[2:])
@@ -363,7 +351,7 @@ class IngestServer:
             )
 
     def _refuse_token(self, client: Client, header: Header) -> None:
-        """A session that has ended, or is another client's. Said once a message; the connection goes on."""
+        """Refuses a message of a session that has ended or is another client's; the connection goes on."""
         why = ErrorText(
             SessionLostError, "this session has ended or is not yours", got=f"session {header.session:#x}"
         )
@@ -402,19 +390,8 @@ class IngestServer:
         self._rings.release(client)
         self._openings.client_gone(client)
         for session in self._sessions:
-            if session.attachment is not None and session.attachment.client is client:
+            if session.lease is not None and session.lease.client is client:
                 if left:
                     session.end_early(DaemonEvent.CLIENT_LEFT, why)
                 else:
                     session.lose_client(why)
-
-
-def _limits(threads: int, settings: IngestSettings, spec: ArraySpec, ring_frames: int | None) -> Limits:
-    share = settings.descriptors_per_acquisition
-    return Limits.derive(
-        spec,
-        threads=threads,
-        ring_frames=ring_frames,
-        memory_bytes=settings.memory_budget_bytes,
-        descriptors=share,
-    )

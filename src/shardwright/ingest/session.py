@@ -1,8 +1,8 @@
-"""One acquisition and the client that is attached to it, if any: what its messages do, and what the
-acquisition has to tell it.
+"""A session: one acquisition and the client that holds its lease, if any. It acts on the client's messages
+and sends what the acquisition reports.
 
-The table in wire/session.py decides what an event means in which state; this class acts on the verdict. It
-never blocks and touches no socket. It begins without a client, and outlives each of them until the
+The table in wire/session_tables.py decides what an event means in each state; this class acts on the verdict.
+It never blocks and touches no socket. It begins without a client and outlives each of them until the
 acquisition has ended.
 """
 
@@ -18,30 +18,29 @@ from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ProtocolError, SessionLostError, ShardwrightError
 from shardwright.wire.controls import Finish, Opened, Problem
 from shardwright.wire.messages import Header, Kind, decode_batch, decode_control
-from shardwright.wire.session import DAEMON_TABLE, DaemonEvent, DaemonState, Verdict, step
+from shardwright.wire.session_tables import DAEMON_TABLE, DaemonEvent, DaemonState, Verdict, step
 
-from .batch import check_content
 from .credit import Credit
-from .endless import FRAME_OVERHEAD_BYTES
-from .preview import PreviewTap
-from .rate import Rate
-from .totals import Totals
+from .frame_preview import PreviewTap
+from .frames_message import check_content
+from .totals import AcquisitionTotals, FrameRate
+from .transport.inbound_byte_limit import FRAME_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from shardwright.acquire.acquisition import Acquisition
     from shardwright.acquire.limits import Limits
     from shardwright.acquire.settings import WriteSettings
     from shardwright.storage.ring import Ring
     from shardwright.wire.controls import Open
 
-    from .acquisition_like import AcquisitionLike
-    from .attachment import Attachment
-    from .connection import Client
+    from .client_lease import ClientLease
+    from .transport.client_connections import Client
 
     OnEvent = Callable[[str, Mapping[str, Any]], None]
 
-MAX_UNTOLD_LOSSES = 1024  # ranges kept for a client that is away; the frame table has them all
+MAX_KEPT_LOSSES = 1024  # ranges kept for a client that is away; the frame table has them all
 
 _EVENT_OF_KIND = {
     Kind.FRAMES: DaemonEvent.FRAMES,
@@ -52,12 +51,12 @@ _ATTACHED = (DaemonState.AWAIT_RING, DaemonState.RUNNING, DaemonState.FINISHING)
 
 
 class Session:
-    """Owned by the ingest thread. ``busy``: it is being prepared for a client. ``paused``: by another thread,
-    and nobody else may touch it."""
+    """Owned by the ingest thread. ``busy``: it is being prepared for a client. ``paused``: another
+    thread uses the acquisition, and the ingest thread must not."""
 
     def __init__(
         self,
-        acquisition: AcquisitionLike,
+        acquisition: Acquisition,
         settings: WriteSettings,
         stream: str,
         *,
@@ -68,13 +67,13 @@ class Session:
         self.settings = settings
         self.stream = stream
         self.state = DaemonState.FINISHING if acquisition.is_finishing else DaemonState.DETACHED
-        self.attachment: Attachment | None = None
-        self.client: Client | None = None  # who has it, or had it last
+        self.lease: ClientLease | None = None
+        self.client: Client | None = None  # the client that has it, or had it last
         self.begun_s = self.detached_s = time.monotonic()
         self.busy = self.paused = False
         self.stop_asked = False  # set by any thread, never taken back
         self.frames_received = 0  # by this process
-        self.rate = Rate(self.begun_s)
+        self.rate = FrameRate(self.begun_s)
         self.preview = PreviewTap(acquisition.spec)
         self.reason: ErrorText | None = None  # why it ended early; None for a normal end
         self.credit = Credit(acquisition.limits.frame_bytes)
@@ -82,7 +81,7 @@ class Session:
         self._before = acquisition.receipt() if recovered else None
         self._on_event = on_event
         self._old_rings: list[Ring] = []
-        self._losses: deque[tuple[int, int, ErrorText]] = deque(maxlen=MAX_UNTOLD_LOSSES)
+        self._losses: deque[tuple[int, int, ErrorText]] = deque(maxlen=MAX_KEPT_LOSSES)
         self._ended_by: DaemonEvent | None = None
 
     @property
@@ -91,11 +90,11 @@ class Session:
 
     @property
     def memory_bytes(self) -> int:
-        """What counts against the budget: nothing for a recovered acquisition that no client has taken up."""
+        """Bytes that count against the budget; 0 for a recovered acquisition that no client has taken up."""
         if self._never_attached:
             return 0
         limits = self.acquisition.limits
-        spare = limits.ring_bytes if self.attachment is None else 0
+        spare = limits.ring_bytes if self.lease is None else 0
         kept = sum(ring.ring_bytes for ring in self._old_rings) + self.credit.earlier_bytes()
         messages = message_overhead_bytes(
             self.credit.ring_slots, "message" if self.pixels_in_messages else "shm"
@@ -109,18 +108,19 @@ class Session:
 
     @property
     def unclaimed_bytes(self) -> int:
-        """What a recovered acquisition that no client has taken up has, though it counts nothing."""
+        """Bytes of a recovered acquisition that no client has taken up, which do not count against the
+        budget."""
         limits = self.acquisition.limits
         return limits.acquisition_bytes - limits.ring_bytes if self._never_attached else 0
 
     @property
     def pixels_in_messages(self) -> bool:
-        """Whether its client is there and has no ring."""
-        return self.attachment is not None and self.attachment.ring is None
+        """True while a client without a ring is attached."""
+        return self.lease is not None and self.lease.ring is None
 
     @property
     def message_bytes(self) -> int:
-        """The most that its client can have on the way in messages, pixels or not."""
+        """The most bytes that its client can have on the way in messages, pixels or not."""
         pixels = self.acquisition.limits.frame_bytes if self.pixels_in_messages else 0
         return self.credit.ring_slots * (pixels + FRAME_OVERHEAD_BYTES)
 
@@ -132,19 +132,19 @@ class Session:
 
     @property
     def bytes_received(self) -> int:
-        """Pixels that came to this process. From any thread."""
+        """Pixel bytes that came to this process. From any thread."""
         return self.credit.frames_with_pixels * self.acquisition.limits.frame_bytes
 
     @property
     def why_ended(self) -> ErrorText | None:
-        """None: its client finished it."""
+        """Why it ended; None when its client finished it."""
         return self.acquisition.why or self.reason
 
-    def totals(self) -> Totals:
-        """What this process has done of the acquisition. From any thread."""
+    def totals(self) -> AcquisitionTotals:
+        """The totals of the acquisition in this process. From any thread."""
         acquisition = self.acquisition
         failed = acquisition.state is AcquisitionState.FAILED
-        return Totals.of(
+        return AcquisitionTotals.of(
             acquisition.receipt(),
             self._before,
             failed=failed,
@@ -154,7 +154,7 @@ class Session:
         )
 
     def bytes_to_attach(self, ring_slots: int, transport: str) -> int:
-        """What a client with so many slots adds to ``memory_bytes``."""
+        """Bytes that a client with so many slots adds to ``memory_bytes``."""
         limits = self.acquisition.limits
         messages = message_overhead_bytes(ring_slots, transport)
         if self._never_attached:
@@ -168,15 +168,15 @@ class Session:
     # Clients come and go
     # ----------------------------------------------------------------------------------------------------
 
-    def attach(self, attachment: Attachment, request: Open) -> bool:
-        """A client takes the acquisition up. False: it cannot be any more, and ``attachment`` is not
-        taken."""
+    def attach(self, lease: ClientLease, request: Open) -> bool:
+        """Attaches a client. Returns False where the acquisition can no longer be taken up; ``lease`` is
+        unused then."""
         verdict, then = step(DAEMON_TABLE, self.state, DaemonEvent.ATTACHED)
         if verdict is Verdict.IGNORE:
             return False
         self._retire_ring()
-        self.attachment, self.state, self._never_attached = attachment, then, False
-        self.client = attachment.client
+        self.lease, self.state, self._never_attached = lease, then, False
+        self.client = lease.client
         resume, limits, acquisition = request.resume, self.acquisition.limits, self.acquisition
         again: list[tuple[int, int]] = []
         released: list[tuple[int, int]] = []
@@ -196,7 +196,7 @@ class Session:
             credit_bytes=self.credit.ring_slots * limits.frame_bytes,
             ring_slots=self.credit.ring_slots,
             slot_bytes=limits.frame_bytes,
-            ring_token=attachment.ring_token,
+            ring_token=lease.ring_token,
             acquisition=acquisition.identity,
             client_epoch=acquisition.client_epoch,
             next_sequence=self.credit.next_sequence,
@@ -205,40 +205,40 @@ class Session:
             overload="block" if self.settings.overload == "degrade" else self.settings.overload,
             durability=self.settings.durability,
         )
-        attachment.say(Kind.OPENED, opened.to_body())
-        attachment.acknowledge(released, 0, 0)
-        if attachment.ring is None:
+        lease.send(Kind.OPENED, opened.to_body())
+        lease.acknowledge(released, 0, 0)
+        if lease.ring is None:
             self._step(DaemonEvent.RING_TAKEN)
         return True
 
     def take_ring(self, token: str) -> Ring | None:
-        """The ring, once, for the right token."""
-        if self.attachment is None or not self.attachment.is_ring_token(token):
+        """Returns the ring, once, for the right token."""
+        if self.lease is None or not self.lease.is_ring_token(token):
             return None
-        return self.attachment.ring if self._step(DaemonEvent.RING_TAKEN) is Verdict.ACCEPT else None
+        return self.lease.ring if self._step(DaemonEvent.RING_TAKEN) is Verdict.ACCEPT else None
 
     @property
     def waited_ms(self) -> float:
-        """How long nobody has sent to this acquisition; 0 while a client has it, or is being given it."""
+        """How long the acquisition has had no client; 0 while it has one, or one is being attached."""
         waits = self.state is DaemonState.DETACHED and not self.busy
         return (time.monotonic() - self.detached_s) * 1000 if waits else 0.0
 
     def lose_client(self, why: ErrorText) -> None:
-        """It vanished: the acquisition stays open for it. One that was finished, or is over, only loses its
-        listener."""
+        """Detaches a client that vanished: the acquisition stays open for it. One that was finished or has
+        ended only loses its listener."""
         if self._step(DaemonEvent.LINK_LOST) is Verdict.ACCEPT:
             self.detached_s = time.monotonic()
             self._retire_ring()
             self._on_event("acquisition_detached", {"path": str(self.acquisition.path), "reason": str(why)})
 
     def _retire_ring(self) -> None:
-        """The ring stays as long as frames in it are needed; ``advance`` lets it go."""
-        if self.attachment is not None and self.attachment.ring is not None:
-            self._old_rings.append(self.attachment.ring)
-        self.attachment = None
+        """Keeps the ring as long as frames in it are needed; ``advance`` frees it."""
+        if self.lease is not None and self.lease.ring is not None:
+            self._old_rings.append(self.lease.ring)
+        self.lease = None
 
     def _write_off_missing(self) -> None:
-        """Nobody will send any more what a client had sent and a power cut took: it holds nothing up."""
+        """Settles frames that were sent once, were lost in a power cut, and will not be sent again."""
         if self.acquisition.state is AcquisitionState.OPEN:
             self.acquisition.settle_missing()
 
@@ -251,11 +251,11 @@ class Session:
 
     def receive(self, header: Header, body: memoryview, pixels: Sequence[memoryview]) -> None:
         """Acts on one message of this session, whose parts were checked against its header."""
-        assert self.attachment is not None, "messages are routed by the attachment's token"
+        assert self.lease is not None, "messages are routed by the lease's token"
         first = self.credit.next_sequence
         frames = (first, first + header.count - 1) if header.kind is Kind.FRAMES else None
         try:
-            self.attachment.accept(header)
+            self.lease.accept(header)
             if header.kind is Kind.ERROR:
                 self.end_early(DaemonEvent.CLIENT_LEFT, Problem.from_body(decode_control(body)).error)
                 return
@@ -280,18 +280,18 @@ class Session:
             self.end_early(DaemonEvent.VIOLATION, ErrorText.of(error), frames)
 
     def _take_frames(self, header: Header, body: memoryview, pixels: Sequence[memoryview]) -> None:
-        """All of the batch, or nothing of it and an error."""
-        assert self.attachment is not None
+        """Takes all of the batch, or nothing of it and raises."""
+        assert self.lease is not None
         acquisition = self.acquisition
         batch = decode_batch(header, body, len(acquisition.spec.frame_fields))
         check_content(batch, acquisition.spec, acquisition.grid)
-        descriptors, addresses, again = self.credit.take(batch.descriptors, pixels, self.attachment.ring)
+        descriptors, addresses, again = self.credit.take(batch.descriptors, pixels, self.lease.ring)
         self.frames_received += len(descriptors)
         if len(descriptors):
             acquisition.submit(descriptors, addresses)
             if self.preview.wanted:
                 self.preview.take(descriptors, addresses)
-        self.attachment.acknowledge(again, 0, 0)
+        self.lease.acknowledge(again, 0, 0)
 
     def _take_finish(self, finish: Finish) -> None:
         if finish.frames != self.credit.next_sequence or not self.credit.all_came():
@@ -306,7 +306,7 @@ class Session:
     # ----------------------------------------------------------------------------------------------------
 
     def end_early(self, event: DaemonEvent, why: ErrorText, frames: tuple[int, int] | None = None) -> None:
-        """Ends the session before its time: what arrived is sealed. A violation is told at once, a stop when
+        """Ends the session early: what arrived is sealed. A violation is reported at once, a stop when
         everything is sealed."""
         verdict = self._step(event)
         if verdict is Verdict.IGNORE:
@@ -317,11 +317,13 @@ class Session:
         if verdict is Verdict.REFUSE or event is DaemonEvent.FAILED:
             first, last = frames or (None, None)
             receipt = self.acquisition.receipt() if event is DaemonEvent.FAILED else None
-            self._say(Kind.ERROR, Problem(why, fatal=True, first=first, last=last, receipt=receipt).to_body())
+            self._send(
+                Kind.ERROR, Problem(why, fatal=True, first=first, last=last, receipt=receipt).to_body()
+            )
 
     def stop(self, *, on_request: bool = False) -> None:
-        """``on_request``: this acquisition only, by somebody who said so; else the daemon stops, and cannot
-        wait for room on a full disk."""
+        """Stops the session. ``on_request``: a user stopped this acquisition alone; else the daemon stops,
+        and cannot wait for room on a full disk."""
         if on_request:
             why = ErrorText(
                 SessionLostError, "the acquisition was stopped on request", hint="What arrived is sealed"
@@ -336,25 +338,25 @@ class Session:
         self.end_early(DaemonEvent.STOPPING, why)
 
     def time_out(self, patience_ms: int) -> None:
-        """Nobody came back."""
+        """Ends the session because no client came back in time."""
         self.end_early(
             DaemonEvent.TIMED_OUT,
             ErrorText(SessionLostError, "no client came back", f"one within {patience_ms} ms"),
         )
 
     def advance(self) -> None:
-        """One round: takes what the pipeline has finished and tells the client."""
+        """One round: takes what the pipeline has finished and reports it to the client."""
         acquisition = self.acquisition
         acquisition.see_ring(self.credit.frames_in_flight, self.credit.ring_slots)
         released = self.credit.release(acquisition.poll(), acquisition.stored_watermark)
         # a draining session gets no credit for frames that would be dropped
-        if self.attachment is not None and self.state in _ATTACHED:
-            self.attachment.acknowledge(released, acquisition.stored_watermark, acquisition.durable_watermark)
-        self._tell_of_losses()
+        if self.lease is not None and self.state in _ATTACHED:
+            self.lease.acknowledge(released, acquisition.stored_watermark, acquisition.durable_watermark)
+        self._report_losses()
         for name, facts in acquisition.take_events():
             self._on_event(name, {"path": str(acquisition.path), **facts})
-        # else it waits for somebody who can be told
-        there = self.attachment is not None and self.state is not DaemonState.AWAIT_RING
+        # else it waits for a client that can be sent the error
+        there = self.lease is not None and self.state is not DaemonState.AWAIT_RING
         if (
             there
             and self.settings.on_duplicate == "fail"
@@ -372,33 +374,34 @@ class Session:
         if over and acquisition.in_flight == 0 and self.credit.frames_in_flight == 0:
             self._settle()
 
-    def _tell_of_losses(self) -> None:
+    def _report_losses(self) -> None:
         self._losses.extend(loss for loss in self.acquisition.take_losses() if loss[1] >= self.credit.first)
-        while self._losses and self.attachment is not None:
+        while self._losses and self.lease is not None:
             first, last, why = self._losses.popleft()
-            self._say(Kind.ERROR, Problem(why, fatal=False, first=first, last=last).to_body())
+            self._send(Kind.ERROR, Problem(why, fatal=False, first=first, last=last).to_body())
 
-    def _say(self, kind: Kind, body: dict[str, Any]) -> None:
-        if self.attachment is not None:
-            self.attachment.say(kind, body)
+    def _send(self, kind: Kind, body: dict[str, Any]) -> None:
+        if self.lease is not None:
+            self.lease.send(kind, body)
 
     def _settle(self) -> None:
-        """Everything is sealed (or failed) and no worker needs a pixel of ours: the memory goes, and the
-        client hears its last word."""
+        """Everything is sealed (or failed) and no worker needs its pixels: frees the memory and sends the
+        client the last message."""
         receipt = self.acquisition.receipt()
         self.acquisition.close()
-        if self.attachment is not None and self.attachment.ring is not None:
-            ring = self.attachment.ring
+        if self.lease is not None and self.lease.ring is not None:
+            ring = self.lease.ring
             # Only after an end that the client asked for: after any other it may still be copying a frame.
             ring.close() if self._ended_by is None else ring.free()
         if self._ended_by is DaemonEvent.STOPPING:
             why = self.why_ended or ErrorText(SessionLostError, "the daemon is stopping")
-            self._say(Kind.ERROR, Problem(why, fatal=True, receipt=receipt).to_body())
+            self._send(Kind.ERROR, Problem(why, fatal=True, receipt=receipt).to_body())
         elif self.acquisition.state is AcquisitionState.SEALED:
-            self._say(Kind.RECEIPT, {"receipt": receipt.to_dict()})
+            self._send(Kind.RECEIPT, {"receipt": receipt.to_dict()})
         self._step(DaemonEvent.SETTLED)
 
 
 def _more_than_ring(limits: Limits, ring_slots: int) -> int:
-    """A client that comes back after a restart has the slots it had, whatever the configuration says now."""
+    """Bytes beyond the ring of today's configuration: a client that comes back after a restart keeps its
+    slots."""
     return max(0, ring_slots * limits.frame_bytes - limits.ring_bytes)

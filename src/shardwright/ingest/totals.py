@@ -1,9 +1,10 @@
-"""What acquisitions have come to: the counts of their receipts, bytes and measures, of one of them or summed
-over many."""
+"""Totals since this daemon started: the counts of receipts, bytes and measures of one acquisition, of a
+stream, or of all; and the frame rate of a running acquisition."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from collections import deque
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from shardwright.acquire.measures import Measures
@@ -12,21 +13,24 @@ from shardwright.model.receipt import Receipt
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-# of acquisitions whose client brought its own array: one name for all, so that there are not more and more of
-# them
+    from .session import Session
+
+# the stream name of all acquisitions whose client brought its own array: one, so that totals stay bounded
 CLIENT_STREAM = "client"
+SAMPLE_S = 0.5  # between two samples of a rate
+_SAMPLES = 5
 _COUNTS = tuple(f.name for f in fields(Receipt) if f.name != "path")
 # received and stored: counted where they come from
-_FATES_WITH_BYTES = ("durable", "missing", "skipped", "duplicate", "late", "dropped", "lost")
-_BYTE_COUNTS = tuple(f"bytes_{fate}" for fate in _FATES_WITH_BYTES)
+_STATUSES_WITH_BYTES = ("durable", "missing", "skipped", "duplicate", "late", "dropped", "lost")
+_BYTE_COUNTS = tuple(f"bytes_{status}" for status in _STATUSES_WITH_BYTES)
 
 
 @dataclass(frozen=True)
-class Totals:
-    """``counts`` are those of the receipts: exactly their sums once the acquisitions have ended; and the
-    pixel bytes of frames by their fate.
+class AcquisitionTotals:
+    """``counts`` are sums of the receipts' counts, exact once the acquisitions have ended, and the pixel
+    bytes of frames by their status.
 
-    ``frames_skipped`` are the missing ones that nobody ever sent. Skipped, dropped, late, lost and duplicate
+    ``frames_skipped`` are missing frames that no client ever sent. Skipped, dropped, late, lost and duplicate
     frames are all that is not stored, each counted once; ``frames_missing`` counts the places of dropped,
     late and lost ones as well.
     """
@@ -49,9 +53,9 @@ class Totals:
         bytes_received: int,
         frame_bytes: int,
         measures: Measures,
-    ) -> Totals:
-        """``before``: what an earlier process had done of it, which that one has counted. Missing are the
-        frames that are missing now."""
+    ) -> AcquisitionTotals:
+        """``before``: the receipt of an earlier process, whose counts are left out; ``frames_missing`` is
+        what is missing now."""
         counts = {name: getattr(receipt, name) for name in _COUNTS}
         if before is not None:
             counts = {
@@ -59,14 +63,16 @@ class Totals:
                 for name, count in counts.items()
             }
         counts["frames_skipped"] = _skipped(receipt, failed=failed)
-        pixels = {f"bytes_{fate}": counts[f"frames_{fate}"] * frame_bytes for fate in _FATES_WITH_BYTES}
+        pixels = {
+            f"bytes_{status}": counts[f"frames_{status}"] * frame_bytes for status in _STATUSES_WITH_BYTES
+        }
         return cls(1, int(failed), bytes_received, {**counts, **pixels}, measures)
 
-    def plus(self, others: Iterable[Totals]) -> Totals:
-        """New ones of all of them."""
+    def plus(self, others: Iterable[AcquisitionTotals]) -> AcquisitionTotals:
+        """The sums of this and ``others``."""
         others = list(others)
         everyone = (self, *others)
-        return Totals(
+        return AcquisitionTotals(
             sum(each.acquisitions for each in everyone),
             sum(each.acquisitions_failed for each in everyone),
             sum(each.bytes_received for each in everyone),
@@ -83,6 +89,55 @@ class Totals:
             **counts,
             "histograms": self.measures.to_dict(),
         }
+
+
+@dataclass(frozen=True)
+class DaemonTotals:
+    """The running acquisitions, and for each stream the sums over those that have ended.
+
+    Never changed, only replaced by the ingest thread: any thread that reads one finds each acquisition in it
+    once, running or ended.
+    """
+
+    running: tuple[Session, ...]
+    ended: Mapping[str, AcquisitionTotals]
+
+    def with_one_more(self, session: Session) -> DaemonTotals:
+        return replace(self, running=(*self.running, session))
+
+    def with_ended(self, session: Session) -> DaemonTotals:
+        total = self.ended.get(session.stream, AcquisitionTotals()).plus([session.totals()])
+        running = tuple(other for other in self.running if other is not session)
+        return DaemonTotals(running, {**self.ended, session.stream: total})
+
+    def running_named(self, folder: str) -> list[Session]:
+        """The running acquisitions of this folder name."""
+        return [session for session in self.running if session.acquisition.path.name == folder]
+
+    def running_of(self, stream: str) -> list[Session]:
+        return [session for session in self.running if session.stream == stream]
+
+    def of_stream(self, stream: str) -> AcquisitionTotals:
+        """Of all acquisitions of this stream, ended and running."""
+        ended, running = self.ended.get(stream) or AcquisitionTotals(), self.running_of(stream)
+        return ended.plus(session.totals() for session in running) if running else ended
+
+
+class FrameRate:
+    """The slope over the last two seconds. Written by the ingest thread; ``hz`` and ``bytes_per_s`` may be
+    read from any."""
+
+    def __init__(self, now_s: float) -> None:
+        self.hz = self.bytes_per_s = 0.0
+        self._samples: deque[tuple[float, int, int]] = deque([(now_s, 0, 0)], maxlen=_SAMPLES)
+
+    def sample(self, now_s: float, frames: int, nbytes: int) -> None:
+        """Records that ``frames`` and ``nbytes`` have come in all."""
+        self._samples.append((now_s, frames, nbytes))
+        then_s, frames_then, bytes_then = self._samples[0]
+        if now_s > then_s:
+            self.hz = (frames - frames_then) / (now_s - then_s)
+            self.bytes_per_s = (nbytes - bytes_then) / (now_s - then_s)
 
 
 def _skipped(receipt: Receipt, *, failed: bool) -> int:

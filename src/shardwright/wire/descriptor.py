@@ -9,8 +9,7 @@ costs a Python object in the daemon.
                the frame's own
         24     4  slot           u32, ring slot (shared memory) or ordinal of the frame in the message's pixel
                parts
-        28     4  flags          u32, 0, or FRAME_DROPPED or FRAME_NOT_HELD: a frame that is only reported,
-               without pixels
+        28     4  flags          u32, 0, or FRAME_DROPPED or FRAME_NOT_HELD: a descriptor without pixels
         32     8  camera_ns      i64, UTC nanoseconds on the camera's machine when the frame was given to the
                client
         40     8  monotonic_ns   i64, the same moment on that machine's monotonic clock

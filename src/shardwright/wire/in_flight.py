@@ -16,7 +16,7 @@ from shardwright.model.errors import ProtocolError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-NO_SLOT = 2**32 - 1  # of a frame without pixels, which is only reported
+NO_SLOT = 2**32 - 1  # of a frame without pixels
 
 
 @dataclass

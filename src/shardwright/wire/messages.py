@@ -31,8 +31,9 @@ CONNECTION = 0  # the session number of messages that concern the whole connecti
 MAX_POSITION = 2**48 - 1
 MAX_CONTROL_BYTES = 1 << 20  # of any JSON body that this side parses, whatever the peer announces
 MAX_BATCH_FRAMES = 1 << 16
-# the most frames without pixels in flight at once: they need no credit, so they need their own bound
-MAX_TOLD_FRAMES = 1 << 16
+# frames without pixels that may be on their way at once: they need no credit, so they need a bound of their
+# own
+MAX_PIXELLESS_FRAMES = 1 << 16
 DTYPE_NAMES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "float32", "float64"),

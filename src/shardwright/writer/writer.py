@@ -4,7 +4,6 @@ then the daemon's pipeline."""
 from __future__ import annotations
 
 import logging
-import operator
 import threading
 import time
 from contextlib import ExitStack
@@ -15,12 +14,9 @@ import numpy.typing as npt
 
 from shardwright.acquire.acquisition import Acquisition, AcquisitionState
 from shardwright.acquire.workers import WorkerPool
-from shardwright.array.describe import checked_stack, described
+from shardwright.array.frame_check import FrameCheck
 from shardwright.model.errors import (
     ClosedError,
-    FrameDtypeError,
-    FrameIndexError,
-    FrameShapeError,
     OverloadError,
     ShardwrightError,
     StorageError,
@@ -28,10 +24,8 @@ from shardwright.model.errors import (
 )
 from shardwright.model.watermark import Watermark
 from shardwright.wire.descriptor import FRAME_DROPPED, METADATA_FIELDS, descriptor_dtype
-from shardwright.wire.messages import MAX_POSITION
-from shardwright.wire.metadata import checked_metadata
 
-from .frame_ring import FrameRing
+from .frame_buffers import FrameBuffers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -77,11 +71,11 @@ class Writer:
             self.spec = self._acquisition.spec
             self.limits = self._acquisition.limits
             self._grid = self._acquisition.grid
-            self._dtype = np.dtype(self.spec.dtype)
+            self._check = FrameCheck(self.spec, self._grid)
             self._count = self._acquisition.next_sequence
             self._descriptor = np.zeros(1, descriptor_dtype(len(self.spec.frame_fields)))
             self._address = np.zeros(1, np.int64)
-            self._ring = FrameRing(self.spec, self.limits.ring_frames)
+            self._ring = FrameBuffers(self.spec, self.limits.ring_frames)
             undo.callback(self._ring.close)
             self._acquisition.settle_missing()  # frames that the previous process had appended and not stored
             self._helper = threading.Thread(
@@ -138,8 +132,9 @@ class Writer:
         if self._receipt is not None:
             raise ClosedError("this writer is closed", hint="Append inside the with block")
         pixels = np.asarray(frame)
-        self._check(pixels)
-        position = self._position(index, frame_id)
+        position = self._check.position(pixels, index, frame_id)
+        if position is None:
+            position = self._grid.check_position(self._count)
         self._describe(position, frame_id, metadata)
         with self._changed:
             slots = self._free_slots()
@@ -174,8 +169,8 @@ class Writer:
         """
         if self._receipt is not None:
             raise ClosedError("this writer is closed", hint="Append inside the with block")
-        pixels = checked_stack(frames, self.spec.frame_shape, self._dtype)
-        records = described(self.spec, self._grid, len(pixels), indices, frame_ids, metadata)
+        pixels = self._check.stack(frames)
+        records = self._check.records(len(pixels), indices, frame_ids, metadata)
         counted = indices is None and frame_ids is None
         if counted and len(pixels):
             self._grid.check_position(self._count + len(pixels) - 1)
@@ -289,30 +284,13 @@ class Writer:
                     self._collect(raising=False)
                 self._changed.notify_all()
 
-    def _check(self, pixels: np.ndarray) -> None:
-        if pixels.shape != self.spec.frame_shape:
-            raise FrameShapeError(
-                "frame has the wrong shape", expected=self.spec.frame_shape, got=pixels.shape
-            )
-        if pixels.dtype != self._dtype:
-            raise FrameDtypeError("frame has the wrong dtype", expected=self.spec.dtype, got=pixels.dtype)
-
-    def _position(self, index: tuple[int, ...] | None, frame_id: int | None) -> int:
-        if index is not None:
-            if frame_id is not None and not 0 <= operator.index(frame_id) <= MAX_POSITION:
-                raise FrameIndexError(
-                    "frame id that cannot be kept", expected=f"0 to {MAX_POSITION}", got=frame_id
-                )
-            return self._grid.position_of(tuple(operator.index(i) for i in index))
-        return self._grid.check_position(self._count if frame_id is None else operator.index(frame_id))
-
     def _describe(self, position: int, frame_id: int | None, metadata: Mapping[str, float] | None) -> None:
         record = self._descriptor[0]
-        values = checked_metadata(metadata, self.spec.metadata_fields) if metadata else {}
-        for name in METADATA_FIELDS:
-            record[name] = values.get(name, np.nan)
+        values = self._check.no_metadata if metadata is None else self._check.metadata(metadata)
+        for name, value in zip(METADATA_FIELDS, values, strict=False):  # the array's own come behind them
+            record[name] = value
         if self.spec.frame_fields:
-            record["further"] = [values.get(name, np.nan) for name in self.spec.frame_fields]
+            record["further"] = values[len(METADATA_FIELDS) :]
         record["flags"] = 0
         record["sequence"] = self._count
         record["position"] = position

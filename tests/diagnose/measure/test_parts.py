@@ -24,7 +24,7 @@ from shardwright.diagnose.measure.acquisition import Extent, Mark, extent_of, ru
 from shardwright.diagnose.measure.private_daemon import private_configuration
 from shardwright.diagnose.measure.sample import OwnFrames, frames_wanted, simulated_sample
 from shardwright.diagnose.measure.scratch import PREFIX, scratch_folder
-from shardwright.ingest.loopback import ipc_rate
+from shardwright.ingest.transport.ipc_throughput import ipc_rate
 from shardwright.model.errors import FrameShapeError, ShardFormatError, StorageError
 from shardwright.storage.measured_file import MeasuredFile
 

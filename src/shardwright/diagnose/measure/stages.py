@@ -19,7 +19,7 @@ from shardwright.acquire.limits import chunks_per_task
 from shardwright.acquire.workers import WorkerState
 from shardwright.array.grid import Grid
 from shardwright.codecs.parameters import CodecParameters
-from shardwright.ingest.loopback import ipc_rate
+from shardwright.ingest.transport.ipc_throughput import ipc_rate
 from shardwright.kernels.encode import NOT_PACKED
 from shardwright.model.degrade_level import DegradeLevel
 from shardwright.model.errors import StorageError

@@ -1,5 +1,5 @@
-"""One FRAMES message: checked as a whole with NumPy, and the address of each frame's first byte. Pure; no
-Python object a frame."""
+"""The checks of one FRAMES message, as a whole with NumPy, and the address of each frame's first byte. Pure;
+no Python object for each frame."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.model.errors import FrameDtypeError, FrameIndexError, FrameShapeError, ProtocolError
+from shardwright.array.frame_check import wrong_dtype, wrong_shape
+from shardwright.model.errors import FrameIndexError, ProtocolError
 from shardwright.wire.descriptor import FRAME_DROPPED, FRAME_NOT_HELD, NO_POSITION
 
 if TYPE_CHECKING:
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
 
 
 def check_content(batch: Batch, spec: ArraySpec, grid: Grid) -> None:
-    """Everything but slots and sequences: dtype, shape, and each descriptor's fields. Raises the error that
-    names what is wrong."""
+    """Checks dtype, shape and each descriptor's fields, all but slots and sequences. Raises
+    ``FrameDtypeError``, ``FrameShapeError``, ``FrameIndexError`` or ``ProtocolError``."""
     if batch.dtype != spec.dtype:
-        raise FrameDtypeError("wrong frame dtype", expected=spec.dtype, got=batch.dtype)
+        raise wrong_dtype(spec.dtype, batch.dtype)
     if (batch.height, batch.width) != spec.frame_shape:
-        raise FrameShapeError("wrong frame shape", expected=spec.frame_shape, got=(batch.height, batch.width))
+        raise wrong_shape(spec.frame_shape, (batch.height, batch.width))
     frames = batch.descriptors
     flags = frames["flags"]
     if (
@@ -51,8 +52,8 @@ def check_content(batch: Batch, spec: ArraySpec, grid: Grid) -> None:
 
 
 def check_sequences(sequences: npt.NDArray[np.int64], expected: int, holes_below: int) -> None:
-    """They go on from ``expected`` without holes; below ``holes_below`` (frames that are sent again) they
-    ascend."""
+    """Raises ``ProtocolError`` unless they go on from ``expected`` without holes; below ``holes_below``
+    (frames that are sent again) they must only ascend."""
     before = np.concatenate(([expected - 1], sequences[:-1]))
     if not ((sequences == before + 1) | ((sequences > before) & (sequences <= holes_below))).all():
         wanted = (
@@ -66,7 +67,7 @@ def check_sequences(sequences: npt.NDArray[np.int64], expected: int, holes_below
 
 
 def check_ring_slots(slots: npt.NDArray[np.uint32], slot_in_flight: npt.NDArray[np.bool_]) -> None:
-    """Ring slots must exist, be free, and differ."""
+    """Raises ``ProtocolError`` unless the ring slots exist, are free, and differ."""
     count = len(slot_in_flight)
     if (slots >= count).any() or slot_in_flight[slots].any() or np.unique(slots).size != slots.size:
         raise ProtocolError(
@@ -79,7 +80,8 @@ def check_ring_slots(slots: npt.NDArray[np.uint32], slot_in_flight: npt.NDArray[
 def addresses_in_parts(
     parts: Sequence[memoryview], slots: npt.NDArray[np.uint32], frame_bytes: int
 ) -> npt.NDArray[np.int64]:
-    """Message transport: each part holds whole frames, together exactly ``len(slots)``."""
+    """The addresses of frames that came as parts of a message: each part must hold whole frames, together
+    exactly ``len(slots)``. Raises ``ProtocolError``."""
     counts = [len(part) // frame_bytes for part in parts]
     whole = all(len(part) == n * frame_bytes and n > 0 for part, n in zip(parts, counts, strict=True))
     if not whole or sum(counts) != len(slots):

@@ -1,15 +1,15 @@
-"""Every connection of the ROUTER, from accept to close, and the end of those that have no business here.
-Ingest thread only.
+"""The connection guard: bounds how many connections of the ROUTER are no clients, for how long, and what they
+may send. Ingest thread only.
 
     stranger   accepted; has not said HELLO, or is no client any more    at most MAX_STRANGERS, each for
                MAX_STRANGER_S and MAX_STRANGER_BYTES
     client     said HELLO and was welcomed                               the server counts these
 
-ZeroMQ itself only ends handshakes that take too long: it has no bound for descriptors, and whoever has shaken
-hands may stay without a word for ever. It tells of each connection by its descriptor, and names that of each
-message: a connection is ended by shutting it down, as if the network had. When there are too many strangers
-the oldest goes: an honest one needs a moment only, so that it gets in while a flood fills the places over and
-over.
+ZeroMQ itself only ends handshakes that take too long: it does not bound descriptors, and a peer that has
+completed the handshake may stay silent forever. ZeroMQ reports the descriptor of each accepted connection and
+of each message's connection; the guard ends a connection by shutting its socket down, as a network failure
+would. When there are too many strangers the oldest is closed: an honest client needs a place only for a
+moment and so gets in during a flood.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ MAX_STRANGER_BYTES = 64 << 10
 MAX_UNREAD_BYTES = 4096  # a HELLO that has just come is less
 LOOK_S = 0.1
 EVENTS_A_ROUND = 256
-_ADDRESS = "inproc://shardwright.doors"
+_ADDRESS = "inproc://shardwright.connections"
 _EVENT = struct.Struct("=Hi")  # of a monitor: what happened, and to which descriptor
 _BYTES_RECEIVED = struct.Struct("=128xQ")  # of Linux's struct tcp_info: tcpi_bytes_received
 
 
 @dataclass(frozen=True)
-class Door:
+class ConnectionId:
     """A client's connection. ``inode``: which socket the descriptor stood for; descriptors are used again."""
 
     descriptor: int
@@ -58,7 +58,7 @@ class _Stranger:
     since_s: float
 
 
-class Doorkeeper:
+class ConnectionGuard:
     """Registers with ``poller``; made before the ROUTER is bound."""
 
     def __init__(self, context: zmq.Context[Any], router: zmq.Socket[bytes], poller: zmq.Poller) -> None:
@@ -75,8 +75,8 @@ class Doorkeeper:
         poller.register(self._monitor, zmq.POLLIN)
 
     def serve(self, ready: Container[Any]) -> None:
-        """Who came and who went. This may be late: a descriptor may stand for another connection by now, or
-        for none."""
+        """Handles accepted and closed connections. An event may be late: its descriptor may belong to another
+        connection by now, or to none."""
         if self._monitor not in ready:
             return
         now_s = time.monotonic()
@@ -91,46 +91,45 @@ class Doorkeeper:
         while len(self._strangers) > MAX_STRANGERS:
             self._turn_away(next(iter(self._strangers)))
 
-    def welcome(self, descriptor: int) -> Door:
-        """Its HELLO was accepted."""
+    def welcome(self, descriptor: int) -> ConnectionId:
+        """Records that the HELLO of this connection was accepted."""
         self._strangers.pop(descriptor, None)
-        door = Door(descriptor, _socket_inode(descriptor))
-        self._clients.add(door.inode)
-        return door
+        connection = ConnectionId(descriptor, _socket_inode(descriptor))
+        self._clients.add(connection.inode)
+        return connection
 
-    def leave(self, door: Door) -> None:
-        """It is no client any more, and has a moment to go by itself."""
-        self._clients.discard(door.inode)
-        if _socket_inode(door.descriptor) == door.inode:
-            self._strangers[door.descriptor] = _Stranger(door.inode, time.monotonic())
+    def leave(self, connection: ConnectionId) -> None:
+        """Makes a client's connection a stranger again: it has ``MAX_STRANGER_S`` to close by itself."""
+        self._clients.discard(connection.inode)
+        if _is_open(connection):
+            self._strangers[connection.descriptor] = _Stranger(connection.inode, time.monotonic())
 
-    def throw_out(self, door: Door) -> None:
-        """A client's connection ends now."""
-        self.leave(door)
-        if door.descriptor in self._strangers:
-            self._turn_away(door.descriptor)
-
-    @staticmethod
-    def bytes_received(door: Door) -> int:
-        """Over a client's connection, all in all; 0 where that is not known."""
-        return _bytes_received(door.descriptor) if _socket_inode(door.descriptor) == door.inode else 0
+    def throw_out(self, connection: ConnectionId) -> None:
+        """Shuts a client's connection down now."""
+        self.leave(connection)
+        if connection.descriptor in self._strangers:
+            self._turn_away(connection.descriptor)
 
     @staticmethod
-    def waits(door: Door) -> bool:
+    def bytes_received(connection: ConnectionId) -> int:
+        """All bytes that came over a client's connection; 0 where that is not known."""
+        return _bytes_received(connection.descriptor) if _is_open(connection) else 0
+
+    @staticmethod
+    def waits(connection: ConnectionId) -> bool:
         """Whether bytes have come over a client's connection that ZeroMQ has not read yet."""
-        return _unread_bytes(door.descriptor) > 0 if _socket_inode(door.descriptor) == door.inode else False
+        return _is_open(connection) and _unread_bytes(connection.descriptor) > 0
 
     def turn_away_senders(self) -> None:
-        """Memory is short: strangers of whom more has come than they were read, that is who send without a
-        pause, go at once."""
+        """Memory is short: closes strangers with many unread bytes, which send without a pause, at once."""
         for descriptor in [
             descriptor for descriptor in self._strangers if _unread_bytes(descriptor) > MAX_UNREAD_BYTES
         ]:
             self._turn_away(descriptor)
 
     def look(self, now_s: float, *, drained_since_s: float) -> None:
-        """Ends what has been here for too long, or says too much. ``drained_since_s``: all that had come
-        before was received."""
+        """Closes strangers that stay too long or send too much. ``drained_since_s``: everything that had come
+        before it was received."""
         if now_s < self._next_look_s:
             return
         self._next_look_s = now_s + LOOK_S
@@ -151,8 +150,13 @@ class Doorkeeper:
         self._monitor.close()
 
 
+def _is_open(connection: ConnectionId) -> bool:
+    """Whether the descriptor still stands for this connection."""
+    return _socket_inode(connection.descriptor) == connection.inode
+
+
 def _socket_inode(descriptor: int) -> int:
-    """0 where the connection is gone already."""
+    """The inode of the socket; 0 where the connection is gone already."""
     try:
         facts = os.fstat(descriptor)
     except OSError:
@@ -161,7 +165,7 @@ def _socket_inode(descriptor: int) -> int:
 
 
 def _handle(descriptor: int) -> socket.socket:
-    """One of our own on the same connection, which ZeroMQ may close meanwhile. Raises ``OSError`` where it is
+    """A duplicate of ZeroMQ's descriptor, which ZeroMQ may close meanwhile. Raises ``OSError`` where it is
     no socket any more."""
     copy = os.dup(descriptor)
     try:
@@ -172,7 +176,7 @@ def _handle(descriptor: int) -> socket.socket:
 
 
 def _bytes_received(descriptor: int) -> int:
-    """Over TCP; 0 for a Unix socket, whose peers are this machine's own users."""
+    """All bytes that came over TCP; 0 for a Unix socket, whose peers are users of this machine."""
     with contextlib.suppress(OSError, struct.error), _handle(descriptor) as handle:
         if handle.family != socket.AF_UNIX:
             (count,) = _BYTES_RECEIVED.unpack(
@@ -183,7 +187,7 @@ def _bytes_received(descriptor: int) -> int:
 
 
 def _unread_bytes(descriptor: int) -> int:
-    """0 where the connection is gone already."""
+    """Bytes that ZeroMQ has not read yet; 0 where the connection is gone already."""
     with contextlib.suppress(OSError), _handle(descriptor) as handle:
         return int.from_bytes(fcntl.ioctl(handle, termios.FIONREAD, bytes(4)), "little")
     return 0

@@ -1,5 +1,5 @@
-"""How fast messages with pixels go through a Unix socket of this machine: ZeroMQ's two ends, with nothing
-behind them."""
+"""The ipc throughput of this machine: how fast messages with pixels go through a Unix socket, ZeroMQ's two
+ends with nothing behind them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _PATIENCE_MS = 10_000
 
 
 def ipc_rate(messages: Sequence[memoryview], seconds: float) -> tuple[float, int]:
-    """(seconds that it took, bytes that arrived) while ``messages`` were sent in turns for about ``seconds``;
-    received without a further copy."""
+    """Returns (seconds, bytes received) while ``messages`` were sent in turn for about ``seconds``; received
+    without a further copy."""
     with tempfile.TemporaryDirectory(prefix="sw-") as folder, zmq.Context() as context:
         endpoint = f"ipc://{folder}/s"
         with context.socket(zmq.PAIR) as receiver, context.socket(zmq.PAIR) as sender:
@@ -31,7 +31,7 @@ def ipc_rate(messages: Sequence[memoryview], seconds: float) -> tuple[float, int
             sender.connect(endpoint)
             until_s = time.monotonic() + seconds
             thread = threading.Thread(
-                target=_send, args=(sender, messages, until_s), name="loopback", daemon=True
+                target=_send, args=(sender, messages, until_s), name="ipc-throughput", daemon=True
             )
             begin_s, received = time.monotonic(), 0
             thread.start()

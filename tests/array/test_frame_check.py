@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.array.describe import checked_stack, described
+from shardwright.array.frame_check import FrameCheck
 from shardwright.array.grid import Grid
 from shardwright.model.errors import FrameDtypeError, FrameIndexError, FrameShapeError, MetadataError
 from shardwright.wire.messages import MAX_POSITION
@@ -29,9 +29,7 @@ def spec(spec_of):
 def test_ids_places_and_metadata_stand_in_their_columns(spec):
     grid = Grid.of(spec)
     indices = [(0, 0, 0), (7, 4, 2)]
-    records = described(
-        spec,
-        grid,
+    records = FrameCheck(spec, grid).records(
         2,
         indices,
         [5, MAX_POSITION],
@@ -47,9 +45,9 @@ def test_ids_places_and_metadata_stand_in_their_columns(spec):
 
 
 def test_ids_alone_are_places(spec):
-    records = described(spec, Grid.of(spec), 3, None, np.array([9, 8, 2], np.uint8), None)
+    records = FrameCheck(spec, Grid.of(spec)).records(3, None, np.array([9, 8, 2], np.uint8), None)
     assert records["position"].tolist() == records["frame_id"].tolist() == [9, 8, 2]
-    assert described(spec, Grid.of(spec), 2, None, None, None)["frame_id"].tolist() == [-1, -1]
+    assert FrameCheck(spec, Grid.of(spec)).records(2, None, None, None)["frame_id"].tolist() == [-1, -1]
 
 
 @given(st.data())
@@ -102,7 +100,7 @@ def outcome(place, index):
 )
 def test_places_that_are_none_are_refused(spec, indices, frame_ids, message):
     with pytest.raises(FrameIndexError, match=message):
-        described(spec, Grid.of(spec), 2, indices, frame_ids, None)
+        FrameCheck(spec, Grid.of(spec)).records(2, indices, frame_ids, None)
 
 
 @pytest.mark.parametrize(
@@ -117,15 +115,16 @@ def test_places_that_are_none_are_refused(spec, indices, frame_ids, message):
 )
 def test_metadata_that_does_not_fit_is_refused(spec, metadata):
     with pytest.raises(MetadataError):
-        described(spec, Grid.of(spec), 2, None, None, metadata)
+        FrameCheck(spec, Grid.of(spec)).records(2, None, None, metadata)
 
 
-def test_a_stack_is_taken_as_it_is_and_nothing_else_is():
+def test_a_stack_is_taken_as_it_is_and_nothing_else_is(spec):
+    check = FrameCheck(spec, Grid.of(spec))
     frames = np.zeros((3, 4, 6), np.uint16)
-    assert checked_stack(frames, (4, 6), np.dtype("<u2")) is frames
+    assert check.stack(frames) is frames
     for wrong in (frames[0], frames[:, :3], np.zeros((3, 4, 6, 1), np.uint16)):
         with pytest.raises(FrameShapeError):
-            checked_stack(wrong, (4, 6), np.dtype("<u2"))
+            check.stack(wrong)
     for dtype in ("int16", "uint8", ">u2"):
         with pytest.raises(FrameDtypeError, match=f"expected uint16; got {dtype}$"):
-            checked_stack(frames.astype(dtype), (4, 6), np.dtype("<u2"))
+            check.stack(frames.astype(dtype))

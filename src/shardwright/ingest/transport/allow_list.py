@@ -1,12 +1,12 @@
-"""Who may connect over TCP: a folder of public keys, NAME.key for each client.
+"""The allow list: the clients that may connect over TCP, a folder with the public key NAME.key of each.
 
-The folder is read by whoever calls ``AllowList.read``, never in the ingest thread; what was read is never
+``AllowList.read`` reads the folder in its caller's thread, never in the ingest thread. A list is never
 changed, only replaced by a newer one.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shardwright.model.errors import ConfigError, InvalidNameError
@@ -24,8 +24,8 @@ State = tuple[tuple[str, int, int, int, int], ...]
 
 @dataclass(frozen=True)
 class AllowList:
-    """``names``: by public key, as Z85, what its client is called. One key under two names has the first of
-    them. ``state``: of the folder, just before it was read."""
+    """``names``: the name of the client by its public key, as Z85; the first of two names of one key.
+    ``state``: of the folder, just before it was read."""
 
     folder: Path
     names: Mapping[str, str]
@@ -35,7 +35,7 @@ class AllowList:
         return self.names.get(public_key)
 
     def names_beyond(self, other: AllowList) -> list[str]:
-        """Of those whose keys the other list does not have."""
+        """The names of clients whose keys the other list does not have."""
         return sorted(self.names[key] for key in self.names.keys() - other.names.keys())
 
     @classmethod
@@ -49,9 +49,8 @@ class AllowList:
         return cls(folder, names, state)
 
     def without_removed(self) -> AllowList:
-        """For when the folder cannot be read as a whole: nobody is added, and whoever was let in goes if its
-        key is certainly there no more. A file that cannot be read, and was a client's, may be half
-        written."""
+        """The list for a folder that cannot be read as a whole: no client is added, and one whose key is
+        certainly gone is removed. A client's file that cannot be read may be half written."""
         there, unclear = set[str](), set[str]()
         try:
             paths = list(_paths(self.folder))
@@ -69,8 +68,17 @@ class AllowList:
         )
 
 
+@dataclass(frozen=True)
+class Access:
+    """CURVE on the TCP endpoints: the daemon's secret key, and the clients that may connect at first;
+    ``IngestServer.reload_clients`` reads the folder again."""
+
+    secret_key: bytes = field(repr=False)
+    clients: AllowList
+
+
 def folder_state(folder: Path) -> State:
-    """Something that is another when a key was added, changed or removed. Raises ``ConfigError``."""
+    """A value that differs after a key was added, changed or removed. Raises ``ConfigError``."""
     try:
         facts = [(path.name, path.stat()) for path in _key_files(folder)]
     except OSError as error:
@@ -104,7 +112,7 @@ def _key_files(folder: Path) -> list[Path]:
     if mode & 0o002:
         hint = f"chmod o-w {folder}"
         raise ConfigError(
-            f"anybody may add keys to {folder}",
+            f"any user may add keys to {folder}",
             expected="a folder that others cannot write to",
             got=f"mode {mode & 0o7777:04o}",
             hint=hint,

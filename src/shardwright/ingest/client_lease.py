@@ -1,8 +1,7 @@
-"""One client's hold on an acquisition over one connection: the session's token, its messages both ways, and
-the ring that was made for it.
+"""A client's lease of an acquisition over one connection: the session's token, the counters of its messages,
+and the ring that was made for it.
 
-A new one each time that a client opens, resumes or reopens: messages of an older one find no session any
-more.
+Each open, resume or reopen makes a new lease: messages of an older one no longer find a session.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ if TYPE_CHECKING:
 
     from shardwright.storage.ring import Ring
 
-    from .connection import Client
+    from .transport.client_connections import Client
 
     Send = Callable[["Client", list[bytes]], None]
 
 MAX_RANGES = 1024  # of one ACK
 
 
-class Attachment:
-    """``ring`` None: message transport. ``send`` takes a message for a client; it drops it when the client is
-    gone."""
+class ClientLease:
+    """``ring`` None: message transport. ``send`` takes a message for a client, and drops it when the client
+    is gone."""
 
     def __init__(self, client: Client, ring: Ring | None, send: Send) -> None:
         self.token = secrets.randbits(63) | 1 << 63
@@ -39,7 +38,7 @@ class Attachment:
         self.ring_token = None if ring is None else secrets.token_hex(16)
         self._send = send
         self._counter = Counter(self.token)
-        self._told = {Level.STORED: 0, Level.DURABLE: 0}
+        self._acknowledged = {Level.STORED: 0, Level.DURABLE: 0}
 
     def accept(self, header: Header) -> None:
         """Raises ``ProtocolError`` unless this is the very next message of this session."""
@@ -48,17 +47,18 @@ class Attachment:
     def is_ring_token(self, token: str) -> bool:
         return self.ring_token is not None and secrets.compare_digest(token, self.ring_token)
 
-    def say(self, kind: Kind, body: dict[str, Any]) -> None:
+    def send(self, kind: Kind, body: dict[str, Any]) -> None:
+        """Sends a control message of this session."""
         self._send(self.client, self._counter.control(kind, body))
 
     def acknowledge(self, released: npt.ArrayLike, stored: int, durable: int) -> None:
-        """Tells of released frames, as (first, last) pairs int64[n, 2], and of both watermarks where they
+        """Acknowledges released frames, as (first, last) pairs int64[n, 2], and both watermarks where they
         have moved."""
         acks = [ack_ranges(Level.RELEASED, released)]
         for level, watermark in ((Level.STORED, stored), (Level.DURABLE, durable)):
-            if watermark > self._told[level]:
-                acks.append(ack_ranges(level, (self._told[level], watermark - 1)))
-                self._told[level] = watermark
+            if watermark > self._acknowledged[level]:
+                acks.append(ack_ranges(level, (self._acknowledged[level], watermark - 1)))
+                self._acknowledged[level] = watermark
         ranges = np.concatenate(acks)
         for start in range(0, len(ranges), MAX_RANGES):
             part = ranges[start : start + MAX_RANGES]

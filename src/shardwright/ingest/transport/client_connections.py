@@ -1,12 +1,13 @@
-"""Who is connected: from a HELLO until the connection is dismissed or lost. Heartbeats, silence, keys, and
+"""The connections of clients, from HELLO until each is dismissed or lost: heartbeats, silence, keys, and
 every message that is sent.
 
-Part of the ingest loop, in its thread. What becomes of a client's acquisitions is the loop's business.
+Part of the ingest loop, in its thread. The loop decides about the acquisitions of a client that is gone.
 """
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import zmq
@@ -17,27 +18,59 @@ from shardwright.model.machine import boot_id
 from shardwright.wire.controls import Hello, Problem, Welcome
 from shardwright.wire.messages import CONNECTION, Counter, Header, Kind, decode_control
 
-from .connection import Client
-from .doorkeeper import Doorkeeper
-from .endless import BEYOND_PLAN_BYTES, FURTHER_BYTES, LOOK_S, EndlessMessages
+from .connection_guard import ConnectionGuard, ConnectionId
+from .inbound_byte_limit import BEYOND_PLAN_BYTES, FURTHER_BYTES, LOOK_S, InboundByteLimit
 from .zap import public_key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
+    from shardwright.ingest.ingest_settings import IngestSettings
+    from shardwright.ingest.opening import Openings
+
     from .allow_list import AllowList
-    from .opening import Openings
-    from .settings import IngestSettings
     from .zap import ZapHandler
 
 SOFTWARE = "shardwright-daemon"
 LAST_MESSAGES_S = 1.0
 
 
+@dataclass(eq=False)
+class Client:
+    """One connection of a client that said HELLO. ``public_key`` as Z85 and ``key_name``, its name in the
+    allow list: None where connections have no keys. ``unreachable``: why nothing can be sent to it any more.
+    ``gone``: it left or was given up. ``most_credit_bytes``: the most that all its sessions had at once.
+    ``silent_since_s`` and ``bytes_when_silent`` are those of ``inbound_byte_limit.py``."""
+
+    identity: bytes
+    hello: Hello
+    counter: Counter
+    last_heard_s: float
+    public_key: str | None = None
+    connection: ConnectionId | None = None
+    key_name: str | None = None
+    unreachable: str | None = None
+    unreachable_since_s: float = 0.0
+    gone: bool = False
+    most_credit_bytes: int = 0
+    silent_since_s: float = 0.0
+    bytes_when_silent: int | None = None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The client, for events."""
+        key = {} if self.key_name is None else {"client_key": self.key_name}
+        return {"host": self.hello.host, "pid": self.hello.pid, **key}
+
+    def is_same_user(self, other: Client) -> bool:
+        """True where both count as one client: connections with one key, else the same connection."""
+        return self is other or (self.public_key is not None and self.public_key == other.public_key)
+
+
 class Connections:
-    """``on_gone(client, why, left)``: its sessions must know; it ``left`` by its own will or broke the
-    protocol, else it may come back."""
+    """``on_gone(client, why, left)`` is called for each client that is gone; ``left``: it said goodbye or
+    broke the protocol, else it may come back."""
 
     def __init__(
         self,
@@ -51,17 +84,17 @@ class Connections:
         self._on_event = on_event
         self._on_gone = on_gone
         self._router: zmq.Socket[bytes] | None = None
-        self._doorkeeper: Doorkeeper | None = None
+        self._guard: ConnectionGuard | None = None
         self._zap: ZapHandler | None = None
-        self._endless = EndlessMessages(Doorkeeper.bytes_received, Doorkeeper.waits)
+        self._byte_limit = InboundByteLimit(ConnectionGuard.bytes_received, ConnectionGuard.waits)
         self._next_memory_look_s = 0.0
         self._tolerated_bytes = BEYOND_PLAN_BYTES
         self._trimmed = False  # since memory is short
         self._next_heartbeat_s = 0.0
 
-    def use(self, router: zmq.Socket[bytes], doorkeeper: Doorkeeper, zap: ZapHandler | None) -> None:
+    def use(self, router: zmq.Socket[bytes], guard: ConnectionGuard, zap: ZapHandler | None) -> None:
         """The sockets, once they are bound."""
-        self._router, self._doorkeeper, self._zap = router, doorkeeper, zap
+        self._router, self._guard, self._zap = router, guard, zap
 
     def __len__(self) -> int:
         return len(self.by_identity)
@@ -87,8 +120,8 @@ class Connections:
         return decode_control(body)
 
     def welcome(self, identity: bytes, header: Header, body: memoryview, frame: zmq.Frame) -> None:
-        """Somebody's first message, which must be HELLO. ``frame``: a part of it, which knows its connection.
-        Raises the error to dismiss it with."""
+        """Takes the first message of a connection, which must be HELLO. ``frame``: a part of it, which knows
+        its connection. Raises the error to dismiss it with."""
         if header.kind is not Kind.HELLO or header.session != CONNECTION or header.sequence != 0:
             raise SessionLostError(
                 "this connection is not known here (any more)", expected="HELLO first", got=header.kind.name
@@ -108,8 +141,8 @@ class Connections:
         if client.public_key is not None and self._zap is not None:
             client.key_name = self._zap.allowed.name_of(client.public_key)
             self._check_key(client)
-        assert self._doorkeeper is not None
-        client.door = self._doorkeeper.welcome(frame.get(zmq.SRCFD))
+        assert self._guard is not None
+        client.connection = self._guard.welcome(frame.get(zmq.SRCFD))
         self.by_identity[identity] = client
         settings = self._settings
         welcome = Welcome(
@@ -138,50 +171,50 @@ class Connections:
             )
 
     def cut_unknown_keys(self, allowed: AllowList) -> None:
-        """After a reload: clients whose key is gone from the list. What they write waits for them as after
-        any lost connection."""
+        """Cuts clients whose key is no longer on the list. Their acquisitions wait for them as after any lost
+        connection."""
         for client in list(self.by_identity.values()):
             if client.public_key is not None and allowed.name_of(client.public_key) is None:
                 self.lose(client, ErrorText(AccessError, "its key was taken off the list"), left=False)
-                assert self._doorkeeper is not None
-                if client.door is not None:
-                    self._doorkeeper.throw_out(client.door)
+                assert self._guard is not None
+                if client.connection is not None:
+                    self._guard.throw_out(client.connection)
 
     def dismiss(self, client: Client, why: ErrorText) -> None:
-        """Tells a connection that it is over. Whoever broke the protocol has its acquisitions sealed; whoever
-        only fell silent may come back."""
+        """Ends a connection with an ERROR. The acquisitions of a client that broke the protocol are sealed;
+        one that only fell silent may come back."""
         self.send(client, client.counter.control(Kind.ERROR, Problem(why, fatal=True).to_body()))
         self.lose(client, why, left=not why.is_a(SessionLostError))
 
     def lose(self, client: Client, why: ErrorText, *, left: bool) -> None:
-        """The client is gone. If it ``left``, its acquisitions are sealed with what arrived; else they wait
-        for it."""
+        """Drops a client that is gone. If it ``left``, its acquisitions are sealed with what arrived; else
+        they wait for it."""
         if self.by_identity.pop(client.identity, None) is None:
             return
         client.gone = True
-        if self._doorkeeper is not None and client.door is not None:
-            self._doorkeeper.leave(client.door)
+        if self._guard is not None and client.connection is not None:
+            self._guard.leave(client.connection)
         orderly = why.code == "closed" or self.stopping
         self._on_event("client_left" if orderly else "client_lost", {**client.facts, "reason": str(why)})
         self._on_gone(client, why, left)
 
     def can_be_reached(self, client: Client) -> bool:
-        """Whether anything can be sent to it, as far as ZeroMQ knows by now."""
+        """True where a message can be sent to it, as far as ZeroMQ knows."""
         self.send(client, client.counter.control(Kind.HEARTBEAT))
         return not client.gone and client.unreachable is None
 
     def keep_alive(self, now_s: float, *, begin_s: float, drained: bool, memory: Openings) -> None:
-        """Heartbeats and the clocks of all connections. Of what had come by ``begin_s`` a message of each
-        client was taken; ``drained``: all of it. ``memory`` knows how much more this process has than it
-        should."""
-        assert self._doorkeeper is not None
+        """Sends heartbeats and checks the clocks of all connections. Of what had come by ``begin_s`` a
+        message of each client was taken; ``drained``: all of it. ``memory`` knows how much memory is beyond
+        the plan."""
+        assert self._guard is not None
         drained_since_s = begin_s if drained else 0.0
         if now_s >= self._next_memory_look_s:
             self._next_memory_look_s = now_s + LOOK_S
             self._relieve(begin_s, memory)
-        self._doorkeeper.look(now_s, drained_since_s=drained_since_s)
-        for client in self._endless.look(now_s, self.by_identity.values()):
-            expected = f"at most {self._endless.most_bytes(client):,} bytes"
+        self._guard.look(now_s, drained_since_s=drained_since_s)
+        for client in self._byte_limit.look(now_s, self.by_identity.values()):
+            expected = f"at most {self._byte_limit.most_bytes(client):,} bytes"
             self.dismiss(
                 client,
                 ErrorText(
@@ -218,11 +251,11 @@ class Connections:
                 )
 
     def _relieve(self, begin_s: float, memory: Openings) -> None:
-        """Memory that no plan knows and that a trim does not give back is that of messages that are not
-        whole: whoever sends one without a pause goes. Each further one costs further growth, so that memory
-        that has another reason cuts nobody for long; a client that was wronged comes back and goes on where
-        it was."""
-        assert self._doorkeeper is not None
+        """Cuts a client that sends a message without an end: memory that is in no plan and that a trim does
+        not give back belongs to incomplete messages. After each cut memory must grow further before the next,
+        so that memory with another cause cuts no client for long. A client that was cut wrongly comes back
+        and goes on where it was."""
+        assert self._guard is not None
         beyond_bytes = memory.beyond_plan()
         if beyond_bytes <= self._tolerated_bytes:
             self._tolerated_bytes = (
@@ -230,20 +263,22 @@ class Connections:
             )
             self._trimmed = False
             return
-        self._doorkeeper.turn_away_senders()
+        self._guard.turn_away_senders()
         if not self._trimmed:
             self._trimmed = True
             memory.trim()
             return
-        surely_bytes = 0 if memory.is_trimming else beyond_bytes  # until then only who is overdue is accused
+        surely_bytes = (
+            0 if memory.is_trimming else beyond_bytes
+        )  # until then only an overdue client is accused
         if (
-            client := self._endless.culprit(begin_s, surely_bytes, self.by_identity.values())
-        ) is not None and client.door is not None:
+            client := self._byte_limit.culprit(begin_s, surely_bytes, self.by_identity.values())
+        ) is not None and client.connection is not None:
             expected, got = "an end of each message", f"{beyond_bytes >> 20:,} MiB more than the plan"
             self.lose(
                 client, ErrorText(SessionLostError, "a message without an end", expected, got), left=False
             )
-            self._doorkeeper.throw_out(client.door)
+            self._guard.throw_out(client.connection)
             self._tolerated_bytes, self._trimmed = beyond_bytes + FURTHER_BYTES, False
 
     def send(self, client: Client, parts: list[bytes]) -> None:
@@ -265,5 +300,5 @@ class Connections:
 
 
 def stranger(identity: bytes) -> Client:
-    """Somebody to answer who never said HELLO."""
+    """A stand-in for a peer that never said HELLO, to answer it."""
     return Client(identity, Hello("", "", 0), Counter(CONNECTION), 0.0)

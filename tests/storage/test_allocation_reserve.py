@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from shardwright.storage import message_memory
+from shardwright.storage import allocation_reserve
 
 PART_BYTES, COUNT = 8 << 20, 6
 PAGES_OF_A_LAP = COUNT * PART_BYTES // 4096
@@ -16,7 +16,7 @@ PAGES_OF_A_LAP = COUNT * PART_BYTES // 4096
 PROGRAM = """
 import ctypes, re, resource, sys, threading
 from pathlib import Path
-from shardwright.storage.message_memory import give_back, have_one_heap, make_ready
+from shardwright.storage.allocation_reserve import give_back, have_one_heap, make_ready
 
 libc = ctypes.CDLL(None)
 libc.malloc.argtypes, libc.malloc.restype, libc.free.argtypes = (ctypes.c_size_t,), ctypes.c_void_p, (ctypes.c_void_p,)
@@ -113,20 +113,20 @@ def test_one_acquisition_after_another_makes_the_heap_no_larger() -> None:
 def test_a_process_without_one_heap_and_another_c_library_are_left_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(message_memory, "_one_heap", False)
+    monkeypatch.setattr(allocation_reserve, "_one_heap", False)
     with monkeypatch.context() as patched:
-        patched.setattr(message_memory, "_mallopt", lambda *_: pytest.fail("nothing is to be changed"))
-        assert not message_memory.make_ready(1 << 20)
-        message_memory.give_back()
-    monkeypatch.setattr(message_memory, "_libc", object())
-    assert not message_memory.have_one_heap()
-    assert not message_memory.make_ready(1 << 20)
-    message_memory.give_back()
+        patched.setattr(allocation_reserve, "_mallopt", lambda *_: pytest.fail("nothing is to be changed"))
+        assert not allocation_reserve.make_ready(1 << 20)
+        allocation_reserve.give_back()
+    monkeypatch.setattr(allocation_reserve, "_libc", object())
+    assert not allocation_reserve.have_one_heap()
+    assert not allocation_reserve.make_ready(1 << 20)
+    allocation_reserve.give_back()
 
 
 RESIDENT = """
 import resource
-from shardwright.storage.message_memory import have_one_heap, resident_bytes
+from shardwright.storage.allocation_reserve import have_one_heap, resident_bytes
 
 assert have_one_heap()
 resource.setrlimit(resource.RLIMIT_NOFILE, (0, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
@@ -144,6 +144,6 @@ def test_what_a_process_has_can_be_told_when_it_may_open_no_further_file() -> No
 
 
 def test_a_system_that_does_not_tell_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_memory, "_one_heap", True)
-    monkeypatch.setattr(message_memory, "_status", -1)
-    assert message_memory.resident_bytes() == 0
+    monkeypatch.setattr(allocation_reserve, "_one_heap", True)
+    monkeypatch.setattr(allocation_reserve, "_status", -1)
+    assert allocation_reserve.resident_bytes() == 0

@@ -1,5 +1,5 @@
-"""The newest frame of an acquisition, made small: for people who watch. Taken only after somebody has asked,
-and then from one frame.
+"""The preview: the newest frame of an acquisition, made small. Taken only after a request, and then from one
+frame.
 
 any thread       ask    sets a flag; returns what was taken last
 ingest thread    take   while the flag is set: every n-th pixel of the batch's newest frame, where its pixels
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from shardwright.array.spec import ArraySpec
 
 MOST_PIXELS = 512  # along the longer side
-MIN_INTERVAL_S = 0.1  # between two that are taken, however often somebody asks
+MIN_INTERVAL_S = 0.1  # between two that are taken, however often it is requested
 
 
 @dataclass(frozen=True)
-class Preview:
+class FramePreview:
     """``pixels``: in the array's own dtype."""
 
     pixels: npt.NDArray[Any]
@@ -49,7 +49,7 @@ class Preview:
 
 
 class PreviewTap:
-    """Of one acquisition."""
+    """Takes the previews of one acquisition."""
 
     def __init__(self, spec: ArraySpec) -> None:
         self.wanted = False  # the ingest thread looks at nothing else
@@ -57,17 +57,18 @@ class PreviewTap:
         self._shape = spec.frame_shape
         # the same down and across: the picture keeps the frame's proportions
         self._step = -(-max(spec.frame_shape) // MOST_PIXELS)
-        self._last: Preview | None = None
+        self._last: FramePreview | None = None
 
-    def ask(self) -> Preview | None:
-        """What was taken last; the next frame that comes is taken as well."""
+    def ask(self) -> FramePreview | None:
+        """Returns the last preview, and requests another one of the next frame."""
         last = self._last
         if last is None or time.monotonic() - last.taken_s >= MIN_INTERVAL_S:
             self.wanted = True
         return last
 
     def take(self, descriptors: npt.NDArray[np.void], addresses: npt.NDArray[np.int64]) -> None:
-        """Of a batch whose pixels stay where they are until this returns; an address of 0 has none."""
+        """Takes a preview from a batch whose pixels stay where they are until this returns; address 0: no
+        pixels."""
         with_pixels = np.flatnonzero(addresses)
         if not with_pixels.size:
             return
@@ -76,7 +77,7 @@ class PreviewTap:
         memory = (ctypes.c_uint8 * nbytes).from_address(int(addresses[newest]))
         frame = np.frombuffer(memoryview(memory), self._dtype).reshape(self._shape)
         described = descriptors[newest]
-        self._last = Preview(
+        self._last = FramePreview(
             frame[:: self._step, :: self._step].copy(),
             int(described["sequence"]),
             int(described["frame_id"]),
@@ -86,8 +87,8 @@ class PreviewTap:
 
 
 def shown(pixels: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """As uint8 or uint16, which every viewer takes: those two as they are, any other dtype from its least to
-    its greatest value; NaN is dark."""
+    """``pixels`` as uint8 or uint16, which every viewer takes: those two unchanged, any other dtype scaled
+    from its least to its greatest value; NaN is dark."""
     if pixels.dtype.kind == "u" and pixels.dtype.itemsize <= 2:
         return pixels
     values = pixels.astype(np.float64)

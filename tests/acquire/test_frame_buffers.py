@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.wire.free_slots import FreeSlots
-from shardwright.writer.frame_ring import SlotTable
+from shardwright.writer.frame_buffers import SlotTable
 
 SLOTS = 7
 

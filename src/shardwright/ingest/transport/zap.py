@@ -1,9 +1,9 @@
-"""Whether a key is let in: the answer to ZeroMQ's question (ZAP, RFC 27) at each CURVE handshake, given by
-the ingest thread between its messages.
+"""The ZAP handler (RFC 27): answers ZeroMQ at each CURVE handshake whether the key may connect, in the ingest
+thread between its messages.
 
 A thread of its own (pyzmq's ThreadAuthenticator) could die or fall behind unseen. Here an answer is one look
-into a dictionary, so many a round at most, and connections that are made already do not wait for it. Without
-an answer ZeroMQ lets nobody in, and ends the handshake when its time is over.
+into a dictionary, at most ``ANSWERS_A_ROUND`` in a round, and established connections do not wait for it.
+Without an answer ZeroMQ refuses the connection, and ends the handshake after its timeout.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class ZapHandler:
             self._socket.send_multipart(self._answer(request))
 
     def reload(self) -> dict[str, list[str]]:
-        """Reads the folder again, in the calling thread: the names that are new and those that are gone.
-        Raises ``ConfigError`` where a file cannot be used: then nobody is added, and those whose keys are
-        gone are off the list all the same."""
+        """Reads the folder again, in the calling thread. Returns the names that were added and removed.
+        Raises ``ConfigError`` where a file cannot be used: then no client is added, and those whose keys are
+        gone are removed all the same."""
         before = self.allowed
         try:
             after = self.allowed = AllowList.read(before.folder)
@@ -85,7 +85,7 @@ class ZapHandler:
 
 
 def public_key_of(frame: zmq.Frame) -> str | None:
-    """Of the connection that a message came over; None for one without keys."""
+    """The public key of the connection that a message came over; None for one without keys."""
     try:
         user = frame.get(_USER)
     except zmq.ZMQError:

@@ -9,12 +9,10 @@ import weakref
 import pytest
 
 import shardwright as sw
-from shardwright.acquire.limits import RUNTIME_BYTES
-from shardwright.ingest import message_room
-from shardwright.ingest.endless import FURTHER_BYTES
-from shardwright.ingest.message_room import MessageRoom
+from shardwright.ingest.transport.inbound_byte_limit import FURTHER_BYTES
 from shardwright.model.promise import Promise
-from shardwright.storage.message_memory import give_back, trim
+from shardwright.storage import allocation_reserve
+from shardwright.storage.allocation_reserve import AllocationReserve, give_back, trim
 
 A, B = object(), object()
 
@@ -31,116 +29,116 @@ def promises() -> list[Promise[None]]:
 
 
 @pytest.fixture
-def room(done, promises) -> MessageRoom:
+def reserve(done, promises) -> AllocationReserve:
     def submit(call) -> Promise[None]:
         done.append(call)
         promises.append(Promise())
         return promises[-1]
 
-    return MessageRoom(submit)
+    return AllocationReserve(submit)
 
 
-def test_the_next_acquisition_of_a_client_finds_what_its_last_one_had(room, done) -> None:
-    room.expect(A, 100, 0)
-    room.tick(100, 0, acquiring=True)
-    room.tick(0, 0, acquiring=False)
-    assert (room.kept_bytes, done) == (100, [])
-    room.expect(A, 100, 0)
-    assert (room.kept_bytes, done) == (100, [])
+def test_the_next_acquisition_of_a_client_finds_what_its_last_one_had(reserve, done) -> None:
+    reserve.expect(A, 100, 0)
+    reserve.tick(100, 0, FURTHER_BYTES)
+    reserve.tick(0, 0, 0)
+    assert (reserve.kept_bytes, done) == (100, [])
+    reserve.expect(A, 100, 0)
+    assert (reserve.kept_bytes, done) == (100, [])
 
 
-def test_one_that_needs_more_adds_to_it(room, done) -> None:
-    room.expect(A, 100, 0)
-    room.expect(A, 150, 0)
-    assert (room.kept_bytes, done) == (150, [])
-    room.expect(A, 50, 150)  # beside the one that runs
-    assert (room.kept_bytes, done) == (200, [])
+def test_one_that_needs_more_adds_to_it(reserve, done) -> None:
+    reserve.expect(A, 100, 0)
+    reserve.expect(A, 150, 0)
+    assert (reserve.kept_bytes, done) == (150, [])
+    reserve.expect(A, 50, 150)  # beside the one that runs
+    assert (reserve.kept_bytes, done) == (200, [])
 
 
-def test_several_streams_of_a_client_find_what_they_had_at_once(room, done) -> None:
+def test_several_streams_of_a_client_find_what_they_had_at_once(reserve, done) -> None:
     for in_use in (0, 100, 0, 100):
-        room.expect(A, 100, in_use)
-    assert (room.kept_bytes, done) == (200, [])
+        reserve.expect(A, 100, in_use)
+    assert (reserve.kept_bytes, done) == (200, [])
 
 
-def test_another_client_has_its_own_and_what_nobody_uses_goes_first(room, done) -> None:
-    room.expect(A, 100, 0)
-    room.expect(B, 60, 0)
-    assert (room.kept_bytes, done) == (60, [give_back])
+def test_another_client_has_its_own_and_what_nobody_uses_goes_first(reserve, done) -> None:
+    reserve.expect(A, 100, 0)
+    reserve.expect(B, 60, 0)
+    assert (reserve.kept_bytes, done) == (60, [give_back])
 
 
-def test_a_ring_beside_it_takes_nothing_of_what_is_in_use_and_it_is_kept_on(room, done) -> None:
-    room.expect(A, 100, 0)
-    room.make_room(100)
-    room.tick(0, 0, acquiring=False)
-    assert (room.kept_bytes, done) == (100, [])
+def test_a_ring_beside_it_takes_nothing_of_what_is_in_use_and_it_is_kept_on(reserve, done) -> None:
+    reserve.expect(A, 100, 0)
+    reserve.make_room(100)
+    reserve.tick(0, 0, 0)
+    assert (reserve.kept_bytes, done) == (100, [])
 
 
-def test_a_ring_takes_the_place_of_what_nobody_uses(room, done) -> None:
-    room.expect(A, 100, 0)
-    room.expect(A, 50, 100)
-    room.make_room(50)
-    assert (room.kept_bytes, done) == (50, [trim])
-    room.make_room(0)
-    assert (room.kept_bytes, done) == (0, [trim, give_back])
+def test_a_ring_takes_the_place_of_what_nobody_uses(reserve, done) -> None:
+    reserve.expect(A, 100, 0)
+    reserve.expect(A, 50, 100)
+    reserve.make_room(50)
+    assert (reserve.kept_bytes, done) == (50, [trim])
+    reserve.make_room(0)
+    assert (reserve.kept_bytes, done) == (0, [trim, give_back])
 
 
-def test_nothing_is_kept_for_a_client_that_is_gone(room, done) -> None:
-    room.expect(A, 100, 0)
-    room.forget(B)
-    room.tick(0, 0, acquiring=False)
-    assert room.kept_bytes == 100
-    room.forget(A)
-    room.tick(100, 0, acquiring=True)  # its acquisition is not sealed yet
-    assert room.kept_bytes == 100
-    room.tick(0, 0, acquiring=False)
-    assert (room.kept_bytes, done) == (0, [give_back])
+def test_nothing_is_kept_for_a_client_that_is_gone(reserve, done) -> None:
+    reserve.expect(A, 100, 0)
+    reserve.forget(B)
+    reserve.tick(0, 0, 0)
+    assert reserve.kept_bytes == 100
+    reserve.forget(A)
+    reserve.tick(100, 0, FURTHER_BYTES)  # its acquisition is not sealed yet
+    assert reserve.kept_bytes == 100
+    reserve.tick(0, 0, 0)
+    assert (reserve.kept_bytes, done) == (0, [give_back])
 
 
 @pytest.mark.parametrize(("in_use", "kept_for_nobody"), [(0, 100), (60, 40), (100, 0)])
 def test_what_is_kept_counts_once_when_it_is_in_use(
-    room, monkeypatch, in_use: int, kept_for_nobody: int
+    reserve, monkeypatch, in_use: int, kept_for_nobody: int
 ) -> None:
     """The ring of an acquisition with pixels in messages is in its plan, and is what is kept."""
     tables = 30
-    monkeypatch.setattr(message_room, "resident_bytes", lambda: RUNTIME_BYTES + 1000)
-    room.expect(A, 100, 0)
-    assert room.beyond_plan(in_use, in_use + tables) == 1000 - in_use - tables - kept_for_nobody
+    monkeypatch.setattr(allocation_reserve, "resident_bytes", lambda: 1000)
+    reserve.expect(A, 100, 0)
+    assert reserve.beyond_plan(in_use, in_use + tables) == 1000 - in_use - tables - kept_for_nobody
 
 
-def test_what_is_to_go_counts_until_it_has_gone(room, promises, monkeypatch) -> None:
+def test_what_is_to_go_counts_until_it_has_gone(reserve, promises, monkeypatch) -> None:
     """The trim waits for its thread: meanwhile the memory is nobody's who sends."""
-    monkeypatch.setattr(message_room, "resident_bytes", lambda: RUNTIME_BYTES + 100)
-    room.expect(A, 100, 0)
-    room.make_room(0)
-    assert room.beyond_plan(0, 0) == 0
-    room.expect(B, 60, 0)  # its memory takes the place, not more
-    room.make_room(0)
+    monkeypatch.setattr(allocation_reserve, "resident_bytes", lambda: 100)
+    reserve.expect(A, 100, 0)
+    reserve.make_room(0)
+    assert reserve.beyond_plan(0, 0) == 0
+    reserve.expect(B, 60, 0)  # its memory takes the place, not more
+    reserve.make_room(0)
     promises[0].keep(None)
-    assert room.beyond_plan(0, 0) == 0
+    assert reserve.beyond_plan(0, 0) == 0
     promises[1].keep(None)
-    assert room.beyond_plan(0, 0) == 100
-    assert not room.is_trimming
-    room.trim()
-    assert room.is_trimming
+    assert reserve.beyond_plan(0, 0) == 100
+    assert not reserve.is_trimming
+    reserve.trim()
+    assert reserve.is_trimming
     promises[2].keep(None)
-    assert not room.is_trimming
+    assert not reserve.is_trimming
 
 
-def test_cameras_that_run_are_held_up_only_for_much_memory(room, done, monkeypatch) -> None:
+def test_cameras_that_run_are_held_up_only_for_much_memory(reserve, done, monkeypatch) -> None:
     """A trim has the lock of the heap from which their messages come."""
     beyond_bytes = 1
-    monkeypatch.setattr(message_room, "resident_bytes", lambda: RUNTIME_BYTES + 10 + beyond_bytes)
-    room.ended()
-    room.tick(0, 10, acquiring=True)
+    monkeypatch.setattr(allocation_reserve, "resident_bytes", lambda: 10 + beyond_bytes)
+    reserve.ended()
+    reserve.tick(0, 10, FURTHER_BYTES)
     assert done == []
-    room.tick(0, 10, acquiring=False)
+    reserve.tick(0, 10, 0)
     assert done == [trim]
     beyond_bytes = FURTHER_BYTES + 1
-    room.tick(0, 10, acquiring=True)  # nothing has ended since
+    reserve.tick(0, 10, FURTHER_BYTES)  # nothing has ended since
     assert done == [trim]
-    room.ended()
-    room.tick(0, 10, acquiring=True)
+    reserve.ended()
+    reserve.tick(0, 10, FURTHER_BYTES)
     assert done == [trim, trim]
 
 
@@ -156,21 +154,21 @@ def acquire(connection: sw.Connection, name: str, spec: sw.ArraySpec, frames) ->
 
 def test_acquisitions_one_after_the_other_share_memory_on_both_sides(start, spec_of, frames_of, wait) -> None:
     daemon, frames = start(), frames_of(20)
-    room = daemon.server._openings._message_room
+    reserve = daemon.server._openings._reserve
     with sw.connect(daemon.ipc, transport="message") as connection:
         first = acquire(connection, "a", spec_of(), frames)
-        kept = room.kept_bytes
+        kept = reserve.kept_bytes
         assert kept > 0
         assert [acquire(connection, name, spec_of(), frames) for name in "bc"] == [first] * 2
-        assert room.kept_bytes == kept
+        assert reserve.kept_bytes == kept
         acquire(connection, "d", spec_of(chunk=4), frames)
-        assert room.kept_bytes > 0
+        assert reserve.kept_bytes > 0
         with sw.connect(daemon.ipc, transport="shm") as other:
             other.acquire("e", spec_of()).close()
-        assert room.kept_bytes == 0
+        assert reserve.kept_bytes == 0
         acquire(connection, "f", spec_of(), frames)
-        assert room.kept_bytes == kept
-    wait(lambda: room.kept_bytes == 0)
+        assert reserve.kept_bytes == kept
+    wait(lambda: reserve.kept_bytes == 0)
 
 
 def test_a_closed_connection_keeps_no_memory_and_reuse_wraps_nothing(start, spec_of, frames_of) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import shardwright as sw
-from shardwright.ingest.rate import SAMPLE_S
+from shardwright.ingest.totals import SAMPLE_S
 
 from .daemon_process import DaemonProcess
 

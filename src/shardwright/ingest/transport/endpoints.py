@@ -1,5 +1,5 @@
-"""Binding sockets: folders for this user alone, sockets of a dead daemon replaced, those of a live one
-refused with a clear error."""
+"""Makes ZeroMQ's context and ROUTER and binds sockets: folders for this user alone, sockets of a dead daemon
+replaced, those of a live one refused with a clear error."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import errno
 import os
 import shutil
 import socket
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +20,12 @@ from shardwright.model.permissions import owners, user_name
 from shardwright.storage.filesystems import nearest_folder
 
 from . import zap
-from .doorkeeper import MAX_STRANGERS
+from .connection_guard import MAX_STRANGERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from .settings import IngestSettings
+    from shardwright.ingest.ingest_settings import IngestSettings
 
 # TCP connections that the kernel keeps until they are accepted: a flood must not make an honest one try again
 BACKLOG = 256
@@ -40,10 +41,23 @@ _NOT_BOUND = {
 }
 
 
+@dataclass(frozen=True)
+class ZmqLibrary:
+    """libzmq itself, not its Python binding."""
+
+    version: tuple[int, ...]
+    has_ipc: bool
+    has_curve: bool
+
+
+def zmq_library() -> ZmqLibrary:
+    return ZmqLibrary(zmq.zmq_version_info(), zmq.has("ipc"), zmq.has("curve"))
+
+
 def make_context() -> zmq.Context[Any]:
-    """Small parts have memory of their own: else each holds the whole piece of 8 KiB and more that was read
-    with it, and what a camera of tiny frames has in flight takes a hundred times what it was admitted with.
-    Parts that are longer than such a piece are never copied."""
+    """A context whose small parts have memory of their own: else each holds the whole piece of 8 KiB and more
+    that was read with it, and the frames in flight of a camera of tiny frames take a hundred times what it
+    was admitted with. Parts longer than such a piece are never copied."""
     context: zmq.Context[Any] = zmq.Context(IO_THREADS)
     context.set(_ZERO_COPY_RECV, 0)
     return context
@@ -80,7 +94,7 @@ def bind_router(router: zmq.Socket[bytes], settings: IngestSettings) -> tuple[st
         router.setsockopt(zmq.CURVE_SERVER, 1)
         router.setsockopt(zmq.CURVE_SECRETKEY, settings.access.secret_key)
         router.setsockopt(zmq.ZAP_DOMAIN, zap.DOMAIN)
-        router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # nobody is let in where nobody answers
+        router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # no connection without an answer
     bound |= {endpoint: _bind(router, endpoint) for endpoint in settings.endpoints if is_tcp(endpoint)}
     return tuple(bound[endpoint] for endpoint in settings.endpoints)
 
@@ -90,8 +104,8 @@ def is_tcp(endpoint: str) -> bool:
 
 
 def connection_descriptors(endpoints: Iterable[str], max_connections: int) -> int:
-    """How many open files connections may come to: clients, those that wait for rings, and over TCP strangers
-    and what the kernel had kept."""
+    """The most open files of all connections: clients, those that wait for rings, and over TCP strangers and
+    those that the kernel has not handed out yet."""
     strangers = MAX_STRANGERS + BACKLOG if any(map(is_tcp, endpoints)) else 0
     return max_connections + MAX_WAITING + strangers
 
@@ -145,8 +159,7 @@ def bind_unix_listener(path: Path, group: str | None = None) -> socket.socket:
 
 @contextlib.contextmanager
 def _for_this_user() -> Iterator[None]:
-    """A socket that is made meanwhile lets nobody else in, whatever the umask and the folder; a group is let
-    in afterwards."""
+    """Makes sockets for this user alone, whatever the umask and the folder; a group gets access later."""
     before = os.umask(0o177)
     try:
         yield
@@ -169,8 +182,8 @@ def _share(path: Path, mode: int, group: str | None) -> None:
 
 
 def _make_way(path: Path, group: str | None) -> None:
-    """Makes the folder, and removes a socket that nobody listens on. (ZeroMQ would take over a live one
-    without a word.)"""
+    """Makes the folder, and removes a socket without a listener. (ZeroMQ would take over a live one
+    silently.)"""
     try:
         if not path.parent.is_dir():
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -194,7 +207,7 @@ def _make_way(path: Path, group: str | None) -> None:
                 return
         raise ConfigError(
             f"{path} is in use",
-            expected="a socket nobody listens on",
+            expected="a socket without a listener",
             got="a live one",
             hint="Is a daemon already running?",
         )
@@ -203,7 +216,7 @@ def _make_way(path: Path, group: str | None) -> None:
 
 
 def _way_out(path: Path, error: OSError) -> str:
-    """What to do where a socket's folder cannot be made or used."""
+    """The hint where a socket's folder cannot be made or used."""
     if not isinstance(error, PermissionError):
         return "Choose another path for it"
     user, folder, found = user_name(os.geteuid()), path.parent, owners(nearest_folder(path.parent))

@@ -1,9 +1,9 @@
-"""Hands rings to clients on this machine: a Unix stream socket, one request and one answer a connection, the
-memfd as SCM_RIGHTS.
+"""The ring handover: gives rings to clients on this machine over a Unix stream socket, one request and one
+answer for each connection, the memfd as SCM_RIGHTS.
 
-Non-blocking, served from the ingest loop. A connection that says nothing for ``PATIENCE_S`` is dropped, and
-only a few may wait at once: where more come, those go that have been silent for longest. A client asks as
-soon as it has connected, so it is never one of them.
+Non-blocking, served from the ingest loop. A connection that is silent for ``PATIENCE_S`` is dropped. Only a
+few may wait at once: where more come, the one that has been silent for longest is dropped. A client asks as
+soon as it has connected, so it is never that one.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class RingHandover:
 
     def _answer(self, descriptor: int) -> None:
         connection, _ = self._waiting[descriptor]
-        with contextlib.suppress(OSError, ProtocolError):  # whoever asks wrongly or leaves is dropped
+        with contextlib.suppress(OSError, ProtocolError):  # a peer that asks wrongly or leaves is dropped
             request = connection.recv(handover.REQUEST.size + 1)
             try:
                 ring = self._take(*handover.decode_request(request))

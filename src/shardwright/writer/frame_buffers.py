@@ -58,8 +58,8 @@ class SlotTable:
         return np.concatenate((self._slot_at[places[home]], np.array(rest, np.int64)))
 
 
-class FrameRing:
-    """The ring of an in-process writer. Used by the writer's thread."""
+class FrameBuffers:
+    """Belongs to the writer's thread."""
 
     def __init__(self, spec: ArraySpec, slots: int) -> None:
         self._free = FreeSlots(slots)

@@ -1,5 +1,5 @@
-"""What ingest shows of itself, as JSON: streams, acquisitions, memory, previews. Built by whoever asks, from
-numbers that others write."""
+"""The view of ingest for a status page, as JSON: streams, acquisitions, memory, previews. Built in the thread
+that asks, from numbers that other threads write."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
     from shardwright.acquire.workers import WorkerPool
 
-    from .book import Book
     from .registry import Sessions
     from .session import Session
+    from .totals import DaemonTotals
 
 
 class IngestView:
-    """Of one server; everything may be called from any thread. ``busy`` is entered by the ingest thread for
+    """All methods may be called from any thread. ``busy`` is entered by the ingest thread for
     each of its rounds."""
 
     def __init__(
@@ -39,30 +39,27 @@ class IngestView:
     def snapshot(self) -> dict[str, Any]:
         """Each number is current; together they are not one instant. Totals count from the start of this
         daemon."""
-        book = self._sessions.book
+        totals = self._sessions.totals
         return {
-            "memory": {"used_bytes": _used_bytes(book), "budget_bytes": self._budget_bytes},
+            "memory": {"used_bytes": _used_bytes(totals), "budget_bytes": self._budget_bytes},
             "stall_s": max(
                 self.busy.busy_s(),
                 self._pool.busy_s(),
-                *(session.acquisition.keeper_busy_s for session in book.running),
+                *(session.acquisition.keeper_busy_s for session in totals.running),
             ),
             "streams": {
-                name: {**book.totals(name).to_dict(), **_gauges(book.running_of(name))}
+                name: {**totals.of_stream(name).to_dict(), **_gauges(totals.running_of(name))}
                 for name in self._stream_names
             },
-            "acquisitions": [_acquisition(session) for session in book.running],
+            "acquisitions": [_acquisition(session) for session in totals.running],
         }
 
     def preview(self, stream: str | None, name: str | None) -> dict[str, Any] | None:
-        """Of the running acquisition of that name, or else of the one of the stream that began last."""
+        """The preview of the running acquisition of that name, or else of the stream's that began last."""
         if name is not None:
-            folder = store_name(name)
-            chosen = [
-                session for session in self._sessions.book.running if session.acquisition.path.name == folder
-            ]
+            chosen = self._sessions.totals.running_named(store_name(name))
         elif stream in self._stream_names:
-            chosen = self._sessions.book.running_of(stream)
+            chosen = self._sessions.totals.running_of(stream)
         else:
             raise UnknownStreamError(
                 "unknown stream", expected=f"one of {', '.join(self._stream_names)}", got=repr(stream)
@@ -71,9 +68,9 @@ class IngestView:
         return None if taken is None else taken.to_dict()
 
 
-def _used_bytes(book: Book) -> int:
-    """What counts against the memory budget."""
-    return RUNTIME_BYTES + sum(session.memory_bytes for session in book.running)
+def _used_bytes(totals: DaemonTotals) -> int:
+    """Bytes that count against the memory budget."""
+    return RUNTIME_BYTES + sum(session.memory_bytes for session in totals.running)
 
 
 def _gauges(sessions: list[Session]) -> dict[str, int]:
@@ -88,7 +85,7 @@ def _gauges(sessions: list[Session]) -> dict[str, int]:
 
 def _acquisition(session: Session) -> dict[str, Any]:
     """``frames_...`` as in the receipt: of the whole acquisition, an earlier daemon's part included."""
-    acquisition, attachment, receipt = session.acquisition, session.attachment, session.acquisition.receipt()
+    acquisition, lease, receipt = session.acquisition, session.lease, session.acquisition.receipt()
     return {
         "name": acquisition.path.name.removesuffix(STORE_SUFFIX),
         "path": str(acquisition.path),
@@ -106,8 +103,6 @@ def _acquisition(session: Session) -> dict[str, Any]:
         "degrade_level": acquisition.degrade_level.label,
         "frames_faster": receipt.frames_faster,
         "frames_uncompressed": receipt.frames_uncompressed,
-        "client": None
-        if attachment is None
-        else {"host": attachment.client.hello.host, "pid": attachment.client.hello.pid},
+        "client": None if lease is None else {"host": lease.client.hello.host, "pid": lease.client.hello.pid},
         "since_s": time.monotonic() - session.begun_s,
     }

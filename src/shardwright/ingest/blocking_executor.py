@@ -1,0 +1,241 @@
+"""The blocking executor: makes the calls that wait for a disk or for memory, in two threads beside the ingest
+thread.
+
+    opener thread      new stores, rings, the hand-over to another client, memory that is given back
+    recovery thread    unfinished stores of an earlier process, one after another
+
+The ingest thread submits a call and finds its outcome in a promise. When a thread dies, the calls that it
+still had to make fail instead of never being answered.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from shardwright.array.parse import parse_spec
+from shardwright.model.error_text import ErrorText
+from shardwright.model.errors import OutputExistsError, ResumeError, ShardwrightError, WorkerError
+from shardwright.model.promise import Promise
+from shardwright.shard.group_files import WORKSPACE
+from shardwright.shard.manifest import read_manifest
+from shardwright.storage.allocation_reserve import make_ready
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from shardwright.acquire.acquisition import Acquisition
+    from shardwright.acquire.workers import WorkerPool
+    from shardwright.array.spec import ArraySpec
+    from shardwright.storage.ring import Ring, SpareRing
+
+    from .opening import Admission, Admitted
+    from .transport.client_connections import Client
+
+    _Call = tuple[Promise[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+
+class BlockingExecutor:
+    """Owned by the ingest thread. ``open_acquisition(path, spec, limits, pool, wake, settings)`` makes a
+    store, ``resume_acquisition(path, pool, wake, settings, limits_of)`` resumes one from disk; ``wake`` is
+    called from a thread after each call that it made."""
+
+    def __init__(
+        self,
+        pool: WorkerPool,
+        rings: SpareRing,
+        admission: Admission,
+        wake: Callable[[], None],
+        open_acquisition: Callable[..., Acquisition],
+        resume_acquisition: Callable[..., Acquisition],
+    ) -> None:
+        self.pool = pool
+        self._rings = rings
+        self._admission = admission
+        self._wake = wake
+        self._open_acquisition = open_acquisition
+        self._resume_acquisition = resume_acquisition
+        self._opener = _CallThread("shardwright-opener", wake)
+        self._recoverer = _CallThread("shardwright-recovery", wake)
+
+    # The ingest thread
+    # ----------------------------------------------------------------------------------------------------
+
+    def create(
+        self, admitted: Admitted, client: Client, transport: str
+    ) -> Promise[tuple[Acquisition, Ring | None]]:
+        """Makes a new store, its first shards, and the ring or the memory for messages."""
+        return self._opener.submit(self._create, admitted, client, transport)
+
+    def hand_over(
+        self, acquisition: Acquisition, client: Client, ring_slots: int, transport: str, *, to_another: bool
+    ) -> Promise[Ring | None]:
+        """Makes the ring, or the memory for messages, of an acquisition's next client. ``to_another``: not
+        the client that had it; its epoch is recorded first."""
+        return self._opener.submit(
+            self._hand_over, acquisition, client, ring_slots, transport, to_another=to_another
+        )
+
+    def recover(self, path: Path) -> Promise[Acquisition]:
+        """Resumes an unfinished store; waits for those that were submitted before."""
+        return self._recoverer.submit(self._recover, path)
+
+    def submit(self, call: Callable[..., Any], *arguments: Any) -> Promise[Any]:
+        """Makes any other call in the opener thread."""
+        return self._opener.submit(call, *arguments)
+
+    def dead_threads(self) -> list[str]:
+        """The names of threads that died. From any thread."""
+        return [thread.name for thread in (self._opener, self._recoverer) if not thread.alive()]
+
+    def fail_if_dead(self) -> None:
+        """Fails what a dead thread had still to do, with ``WorkerError``."""
+        for thread in (self._opener, self._recoverer):
+            thread.fail_if_dead()
+
+    def cancel_recoveries(self) -> None:
+        """Cancels recoveries that have not begun: those stores wait for the next start."""
+        self._recoverer.cancel_waiting()
+
+    def close(self) -> None:
+        """Drops what has not begun; does not wait for what has."""
+        self._opener.close()
+        self._recoverer.close()
+
+    # Its threads
+    # ----------------------------------------------------------------------------------------------------
+
+    def _create(self, admitted: Admitted, client: Client, transport: str) -> tuple[Acquisition, Ring | None]:
+        """The ring's memory, then the store and its first shards. The ingest thread owns both afterwards."""
+        ring = self._memory(client, admitted.limits.ring_frames, admitted.limits.frame_bytes, transport)
+        try:
+            return self._open_acquisition(
+                admitted.path, admitted.spec, admitted.limits, self.pool, self._wake, admitted.settings
+            ), ring
+        except BaseException as error:
+            if ring is not None:
+                ring.close()
+            if isinstance(error, OutputExistsError):
+                raise taken(admitted.path, unfinished=(admitted.path / WORKSPACE).exists()) from None
+            raise
+
+    def _hand_over(
+        self, acquisition: Acquisition, client: Client, ring_slots: int, transport: str, *, to_another: bool
+    ) -> Ring | None:
+        ring = self._memory(client, ring_slots, acquisition.limits.frame_bytes, transport)
+        try:
+            if to_another:
+                acquisition.new_client()
+        except BaseException:
+            if ring is not None:
+                ring.close()
+            raise
+        return ring
+
+    def _memory(self, client: Client, ring_slots: int, frame_bytes: int, transport: str) -> Ring | None:
+        """Memory for as many frames as the client may have on the way: its ring, or None once the heap has
+        room for its messages."""
+        if transport == "shm":
+            return self._rings.take(client, ring_slots * frame_bytes)
+        self._rings.release()  # its memory was admitted for something else
+        make_ready(ring_slots * frame_bytes)
+        return None
+
+    def _recover(self, path: Path) -> Acquisition:
+        if not path.exists():
+            raise ResumeError(
+                "there is nothing to take up again", expected="an unfinished acquisition", got=str(path)
+            )
+        settings = self._admission.settings_found(_spec_found(path))
+        return self._resume_acquisition(path, self.pool, self._wake, settings, self._admission.limits_found)
+
+
+def _spec_found(path: Path) -> ArraySpec | None:
+    try:
+        return parse_spec(read_manifest(path / WORKSPACE).spec)
+    except ShardwrightError:
+        return None  # resuming it says what is wrong
+
+
+def taken(path: Path, *, unfinished: bool) -> OutputExistsError:
+    """The error for a name that has a store already."""
+    hint = "It is unfinished: acquire(..., reopen=True) goes on with it" if unfinished else None
+    return OutputExistsError(
+        "the output exists", expected="a name that is not taken", got=str(path), hint=hint
+    )
+
+
+class _CallThread:
+    """One thread that makes calls in the order of ``submit``. Owned by the ingest thread; ``alive`` may be
+    called from any.
+
+    It keeps nothing of a call that was made: the outcome belongs to the holder of the promise.
+    """
+
+    def __init__(self, name: str, wake: Callable[[], None]) -> None:
+        self.name = name
+        self._wake = wake
+        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._promises: weakref.WeakSet[Promise[Any]] = weakref.WeakSet()  # those that are still awaited
+        self._died = False
+        self._closed = False
+        # started with the first call
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+
+    def submit(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Promise[Any]:
+        promise: Promise[Any] = Promise()
+        self._promises.add(promise)
+        self._calls.put((promise, call, arguments, options))
+        if self._thread.ident is None:
+            self._thread.start()
+        return promise
+
+    def alive(self) -> bool:
+        """True while it makes calls: it runs, has had no call yet, or was closed."""
+        return self._closed or (not self._died and (self._thread.ident is None or self._thread.is_alive()))
+
+    def fail_if_dead(self) -> None:
+        """Fails what a dead thread had still to do, with ``WorkerError``."""
+        if not self.alive():
+            for promise in list(self._promises):
+                promise.fail(ErrorText(WorkerError, f"the thread {self.name} died"))
+
+    def cancel_waiting(self) -> None:
+        """Cancels the calls that have not begun."""
+        with suppress(Empty):
+            while (waiting := self._calls.get_nowait()) is not None:
+                waiting[0].cancel()
+
+    def close(self) -> None:
+        """Drops the calls that have not begun; does not wait for the one that has."""
+        self._closed = True
+        self._calls.put(None)
+
+    def _work(self) -> None:
+        while (waiting := self._calls.get()) is not None and not self._closed:
+            self._make(*waiting)
+            del waiting  # the outcome may be large, and this thread waits for long
+            self._wake()
+            if self._died:
+                return
+
+    def _make(
+        self,
+        promise: Promise[Any],
+        call: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        options: dict[str, Any],
+    ) -> None:
+        """Makes one call. An error that ends threads ends this one, and reaches the waiting thread as
+        text."""
+        try:
+            promise.keep(call(*arguments, **options))
+        except Exception as error:  # noqa: BLE001  (travels in the promise, as text)
+            promise.fail(ErrorText.of(error))
+        except BaseException as error:  # noqa: BLE001
+            self._died = True
+            promise.fail(ErrorText.of(error, WorkerError(f"the thread {self.name} died: {error!r}")))
