@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
     from shardwright.config.load import LoadedConfig
     from shardwright.config.plan import Plan
-    from shardwright.diagnose.measure.results import Measured
-    from shardwright.diagnose.measure.verdict import StreamVerdict, Verdict
+    from shardwright.diagnose.verdict import Measured, StreamVerdict, Verdict
 
 DEFAULT_SECONDS = 20.0
 _STYLES = {"yes": "green", "barely": "yellow", "no": "bold red", "unknown": "dim"}
@@ -72,7 +71,7 @@ def command(
     """
     from shardwright.config.load import load_config
     from shardwright.config.plan import make_plan
-    from shardwright.diagnose.measure.verdict import judge
+    from shardwright.diagnose.verdict import judge
 
     if frames is not None and not measured:
         raise typer.BadParameter("says nothing without --measure", param_hint="--frames")
@@ -104,8 +103,7 @@ def command(
 def _measure(
     loaded: LoadedConfig, plan: Plan, frames: Path | None, seconds: float, *, beside: bool
 ) -> Measured:
-    from shardwright.diagnose.measure.run import measure
-    from shardwright.diagnose.measure.sample import OwnFrames
+    from shardwright.diagnose.measure import OwnFrames, measure
 
     from .progress import show_steps
 

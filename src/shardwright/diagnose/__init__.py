@@ -1,10 +1,8 @@
-"""``shardwright doctor``: is this machine fit for this configuration?
+"""Is this machine fit for a configuration, and will it keep up?
 
-    measure.py   what the machine says: folders, limits, kernel, clock, libraries
-    facts.py     all of it in one frozen object, beside what the plan needs
-    checks.py    each finding is a small function of the facts, those about an output folder in
-                 folder_checks.py
-    finding.py   ok, warn or bad, what was found, what to do
-
-Nothing is written but files without a name in each output root, to measure with, which are gone afterwards.
+facts.py        what the machine says, and what the plan needs
+checks.py       a finding for each question, as a small function of the facts; of a folder: folder_checks.py
+measure.py      what this machine can hold, measured: each stage alone (stages.py), then short acquisitions
+                (trial_runs.py)
+verdict.py      what follows from it: which camera can be held, which floor binds, what to change. Pure
 """

@@ -9,15 +9,18 @@ import pytest
 
 from shardwright.config.load import load_config
 from shardwright.config.plan import make_plan
-from shardwright.diagnose.measure.results import (
+from shardwright.diagnose.verdict import (
+    ACCURACY,
     AcquisitionRun,
     Acquisitions,
     KernelRate,
     Measured,
     Rate,
     StreamRates,
+    binding,
+    floors_of,
+    judge,
 )
-from shardwright.diagnose.measure.verdict import ACCURACY, binding, floors_of, judge
 
 GB = 1e9
 

@@ -26,7 +26,7 @@ from shardwright.shard.layout import PAGE_BYTES, ArrayLayout, page_aligned
 from shardwright.storage.measured_file import MeasuredFile
 from shardwright.storage.ring import Ring
 
-from .results import KernelRate, Rate
+from .verdict import KernelRate, Rate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
