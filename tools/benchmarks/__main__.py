@@ -19,7 +19,7 @@ DESCRIPTION = """Writers compared on the same frames, layout and codec, final sy
 tools/bench record    the whole table of comparisons and parts, appended to benchmarks/RECORD.jsonl; --list, --only
 tools/bench chart     draw the chart of the newest record, and renew the README's table
 tools/bench latency   how long append takes; small: 20,000 frames a second; cameras: four at once; flat: after a million frames;
-                      prediction: was shardwright plan right
+                      prediction: was shardwright check --measure right
 tools/bench compact   ways to repack a store
 tools/bench overload  a camera that is faster than the codec: what it loses with block, and with degrade
 tools/bench page      what the status page costs

@@ -278,7 +278,7 @@ LIMITS: tuple[Limit, ...] = (
     ),
     Limit("flat", "cpu_of_young", "CPU per frame after them: within 5 %", most=1.05),
     Limit("flat", "memory_of_young", "memory after them: within 5 %", most=1.05),
-    Limit("prediction", "off_by", "shardwright plan --measure: within 15 % of what is then held", most=0.15),
+    Limit("prediction", "off_by", "shardwright check --measure: within 15 % of what is then held", most=0.15),
 )
 PARTS: tuple[str, ...] = tuple(dict.fromkeys(limit.part for limit in LIMITS))
 

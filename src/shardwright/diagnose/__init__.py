@@ -1,8 +1,10 @@
-"""Is this machine fit for a configuration, and will it keep up?
+"""``shardwright check``: will this configuration run here, why not, and will it keep up.
 
-facts.py        what the machine says, and what the plan needs
-checks.py       a finding for each question, as a small function of the facts; of a folder: folder_checks.py
-measure.py      what this machine can hold, measured: each stage alone (stages.py), then short acquisitions
-                (trial_runs.py)
-verdict.py      what follows from it: which camera can be held, which floor binds, what to change. Pure
+report.py          the answer: all findings, the plan, the verdict on the cameras
+start.py           the start of the daemon, tried and undone
+output_folder.py   each output folder: its filesystem, how fast, for how long
+machine.py         the computer: memory, kernel, clock, libraries
+measure.py         what it can hold, measured: each stage alone (stages.py), then short acquisitions
+                   (trial_runs.py)
+verdict.py         what follows from that: which camera can be held, what binds, what to change. Pure
 """

@@ -249,9 +249,22 @@ def judge(plan: Plan, low_water_bytes: int, measured: Measured | None) -> Verdic
     hours = (
         None
         if None in stored or not stored
-        else room / sum(rate for rate in stored if rate is not None) / 3600
+        else hours_to_full(room, sum(rate for rate in stored if rate is not None))
     )
     return Verdict(streams, total, together, hours, measured)
+
+
+def hours_to_full(room_bytes: int, bytes_per_s: float) -> float:
+    """How long a disk with so much room lasts at this rate."""
+    return room_bytes / bytes_per_s / 3600
+
+
+def duration(hours: float) -> str:
+    """For people: in the largest unit of which there are two."""
+    for unit, length in (("days", 24), ("hours", 1), ("minutes", 1 / 60)):
+        if hours >= 2 * length:
+            return f"{hours / length:,.0f} {unit}"
+    return f"{hours * 3600:.0f} s"
 
 
 def _load(stream: StreamPlan, measured: Measured | None) -> float | None:
@@ -294,7 +307,7 @@ def _judge_stream(
         binds=binds,
         floors=floors,
         ratio=ratio,
-        hours=None if not needed else room_bytes / (needed / ratio) / 3600,
+        hours=None if not needed else hours_to_full(room_bytes, needed / ratio),
         advice=()
         if measured is None or rates is None or binds is None or held in ("yes", "unknown")
         else advice(stream, rates, measured, binds, alone),
