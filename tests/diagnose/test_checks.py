@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardwright.diagnose import machine as machine_module
-from shardwright.diagnose import output_folder
-from shardwright.diagnose.machine import CHECKS, Machine, Needs
+from shardwright.diagnose import computer, output_folder
+from shardwright.diagnose.computer import CHECKS, Computer, Needs
 from shardwright.diagnose.output_folder import FOLDER_CHECKS, OutputFolder
 from shardwright.ingest.zmq_library import ZmqLibrary
 from shardwright.storage.choose_io import UNKNOWN_CHOICE, IoChoice
 
 if TYPE_CHECKING:
-    from shardwright.diagnose.machine import Check
+    from shardwright.diagnose.computer import Check
 
 GIB = 1 << 30
 ROOT = OutputFolder(
@@ -51,7 +50,7 @@ NEEDS = Needs(
     files=400,
 )
 ZMQ = ZmqLibrary((4, 3, 5), has_ipc=True, has_curve=True)
-FIT = Machine(
+FIT = Computer(
     memory_bytes=64 * GIB,
     available_memory_bytes=60 * GIB,
     swap_bytes=0,
@@ -199,7 +198,7 @@ def test_every_result_of_every_check_is_tried():
     """Each ``return "warn"`` and ``return "bad"`` in the source stands for at least one case above."""
     nodes = [
         node
-        for module in (machine_module, output_folder)
+        for module in (computer, output_folder)
         for node in ast.parse(Path(module.__file__).read_text(encoding="utf-8")).body
     ]
     names = {function.__name__: name for name, function in {**CHECKS, **FOLDER_CHECKS}.items()}

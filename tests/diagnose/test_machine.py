@@ -18,11 +18,11 @@ from shardwright.acquire.limits import machine_memory_bytes
 from shardwright.config.load import load_config
 from shardwright.config.plan import make_plan
 from shardwright.diagnose import output_folder
-from shardwright.diagnose.machine import (
+from shardwright.diagnose.computer import (
     CHECKS,
     Needs,
     chosen,
-    look_at_machine,
+    look_at_computer,
     memory_facts,
     number_of,
     text_of,
@@ -152,7 +152,7 @@ def test_files_of_the_kernel(tmp_path):
 def test_this_machine(config):
     """Every fact is found, and is what it claims to be."""
     loaded = load_config(config)
-    plan, found = make_plan(loaded), look_at_machine(loaded.config, machine_memory_bytes())
+    plan, found = make_plan(loaded), look_at_computer(loaded.config, machine_memory_bytes())
     needs = Needs.of(plan, ())
     assert found.memory_bytes >= needs.memory_bytes > needs.ring_bytes > 0
     assert found.kernel == os.uname().release

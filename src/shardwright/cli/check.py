@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from shardwright.config.load import LoadedConfig
     from shardwright.config.model import Compaction
     from shardwright.config.plan import Plan, StreamPlan
-    from shardwright.diagnose.report import Report
+    from shardwright.diagnose.report import CheckReport
     from shardwright.diagnose.start import Finding
-    from shardwright.diagnose.verdict import Measured, StreamVerdict, Verdict
+    from shardwright.diagnose.verdict import CamerasVerdict, Measured, StreamVerdict
 
 DEFAULT_SECONDS = 20.0
 _STYLES = {"ok": "green", "warn": "yellow", "bad": "bold red"}
@@ -78,7 +78,7 @@ def command(
     finds that a camera cannot be held. 2: the command line is wrong.
     """
     from shardwright.config.load import load_config
-    from shardwright.diagnose.report import Report, check_reload, check_start
+    from shardwright.diagnose.report import CheckReport, check_reload, check_start
     from shardwright.diagnose.start import refusal
 
     if not measured and (frames is not None or beside):
@@ -89,7 +89,7 @@ def command(
     try:
         loaded = load_config(config)
     except ConfigError as error:
-        report = Report((refusal("configuration", error),))
+        report = CheckReport((refusal("configuration", error),))
     else:
         if reload:
             report = check_reload(loaded, frame_rate)
@@ -130,7 +130,7 @@ def _measuring(frames: Path | None, seconds: float) -> Callable[[LoadedConfig, P
     return run
 
 
-def _print_report(config: Path, report: Report, *, reload: bool) -> None:
+def _print_report(config: Path, report: CheckReport, *, reload: bool) -> None:
     from rich.console import Console
     from rich.markup import escape
 
@@ -330,7 +330,7 @@ def _bridged(stream: StreamPlan) -> str:
     return "" if stream.ring_seconds is None else f", {stream.ring_seconds:.2f} s"
 
 
-def _print_verdict(console: Console, verdict: Verdict) -> None:
+def _print_verdict(console: Console, verdict: CamerasVerdict) -> None:
     """How long the disk lasts, and what was measured of each camera."""
     from shardwright.diagnose.verdict import duration
 
@@ -351,7 +351,7 @@ def _print_verdict(console: Console, verdict: Verdict) -> None:
         )
 
 
-def _print_rates(console: Console, stream: StreamVerdict, verdict: Verdict) -> None:
+def _print_rates(console: Console, stream: StreamVerdict, verdict: CamerasVerdict) -> None:
     from rich.markup import escape
     from rich.table import Table
 

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from shardwright.storage.slot_file import IoMode
 
     from .trial_runs import Target
-    from .verdict import AcquisitionRun, KernelRate, Rate
+    from .verdict import AcquisitionRun, KernelRate, StageRate
 
 ROUNDS, LEAST_ROUNDS = 3, 2  # fewer where the machine is so slow that time runs out
 SAMPLE_BYTES = 64 << 20  # more than the caches hold
@@ -174,7 +174,7 @@ class _Bench:
         stage_s = self.seconds * _STAGE_PART / _STAGES
         self.steps.begin(f"{stream.name}: kernel")
         kernel = stages.kernel(stream.spec, sample.frames, stage_s)
-        disk: dict[IoMode, Rate] = {}
+        disk: dict[IoMode, StageRate] = {}
         for mode in self.modes:
             self.steps.begin(f"{stream.name}: disk, {mode}")
             disk[mode] = stages.disk(
@@ -187,7 +187,7 @@ class _Bench:
                 room_bytes,
             )
         self.steps.begin(f"{stream.name}: shared memory")
-        transport: dict[Transport, Rate] = {"shm": stages.shared_memory(sample.frames, stage_s)}
+        transport: dict[Transport, StageRate] = {"shm": stages.shared_memory(sample.frames, stage_s)}
         self.steps.begin(f"{stream.name}: messages")
         transport["message"] = stages.messages(sample.frames, stage_s)
         acquisitions = self._acquisitions(stream, sample, daemon, room_bytes)

@@ -18,7 +18,7 @@ from shardwright.storage.choose_io import MARGIN, IoChoice, choose_io, resolve_i
 from shardwright.storage.files import preallocate, punch_hole
 from shardwright.storage.filesystems import copy_on_write_filesystem
 
-from .machine import text_of
+from .computer import text_of
 from .verdict import duration, hours_to_full
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from shardwright.storage.slot_file import IoMode
 
-    from .machine import Check, Needs
+    from .computer import Check, Needs
 
 Preallocation = Literal["guaranteed", "emulated", "absent"]
 LEAST_HOURS_TO_FULL = 1.0

@@ -2,7 +2,7 @@
 
 start.py           the start of the daemon, tried and undone
 output_folder.py   each output folder
-machine.py         the computer
+computer.py         the computer
 measure.py         the cameras' rates, when asked for; what follows from them: verdict.py
 """
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from shardwright.acquire.limits import machine_memory_bytes
 from shardwright.model.errors import ShardwrightError
 
-from .machine import CHECKS, Needs, look_at_machine
+from .computer import CHECKS, Needs, look_at_computer
 from .output_folder import FOLDER_CHECKS, look_at_folder
 from .start import Finding, StartTrial, new_folders_removed, refusal
 from .verdict import judge
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from shardwright.config.load import LoadedConfig
     from shardwright.config.plan import Plan
 
-    from .machine import Result
+    from .computer import Result
     from .output_folder import OutputFolder
-    from .verdict import Measured, StreamVerdict, Verdict
+    from .verdict import CamerasVerdict, Measured, StreamVerdict
 
     Measure = Callable[[LoadedConfig, Plan], Measured]
 
@@ -40,12 +40,12 @@ _HELD: dict[str, tuple[Result, str]] = {
 
 
 @dataclass(frozen=True)
-class Report:
+class CheckReport:
     """``plan``: None where the configuration cannot work. ``verdict``: None without cameras."""
 
     findings: tuple[Finding, ...]
     plan: Plan | None = None
-    verdict: Verdict | None = None
+    verdict: CamerasVerdict | None = None
 
     @property
     def ok(self) -> bool:
@@ -61,7 +61,7 @@ class Report:
         }
 
 
-def check_reload(loaded: LoadedConfig, frame_rate_hz: float | None = None) -> Report:
+def check_reload(loaded: LoadedConfig, frame_rate_hz: float | None = None) -> CheckReport:
     """Whether a daemon that runs already would take the configuration at a reload: nothing but the plan is
     asked for."""
     trial = StartTrial(loaded, frame_rate_hz=frame_rate_hz)
@@ -74,14 +74,14 @@ def check_start(
     measure: Measure | None = None,
     *,
     beside: bool = False,
-) -> Report:
+) -> CheckReport:
     """Whether ``serve`` would start, and how this machine suits it. ``measure``: finds out what the machine
     can hold; not called where ``serve`` would not start, nor while cameras acquire, unless ``beside``."""
     measured: Measured | None = None
     with new_folders_removed(loaded.config):
         trial = StartTrial(loaded, frame_rate_hz=frame_rate_hz)
         trial.run()
-        findings = [*trial.findings, *_machine_findings(loaded, trial)]
+        findings = [*trial.findings, *_findings_here(loaded, trial)]
         if measure is not None:
             if (obstacle := _obstacle(trial, beside=beside)) is not None:
                 findings.append(obstacle)
@@ -96,16 +96,16 @@ def check_start(
 
 def _report(
     loaded: LoadedConfig, trial: StartTrial, findings: list[Finding], measured: Measured | None
-) -> Report:
+) -> CheckReport:
     plan = trial.plan
     if plan is None or not plan.streams:
-        return Report(tuple(findings), plan)
+        return CheckReport(tuple(findings), plan)
     verdict = judge(plan, loaded.config.output.low_water, measured)
     held = [] if measured is None else [_held(stream) for stream in verdict.streams]
-    return Report((*findings, *held), plan, verdict)
+    return CheckReport((*findings, *held), plan, verdict)
 
 
-def _machine_findings(loaded: LoadedConfig, trial: StartTrial) -> Iterator[Finding]:
+def _findings_here(loaded: LoadedConfig, trial: StartTrial) -> Iterator[Finding]:
     output = loaded.config.output
     folders: list[OutputFolder] = []
     for field, path in trial.folders.items():
@@ -119,9 +119,9 @@ def _machine_findings(loaded: LoadedConfig, trial: StartTrial) -> Iterator[Findi
     for folder in folders:
         for name, check_folder in FOLDER_CHECKS.items():
             yield Finding(f"{folder.field}: {name}", *check_folder(folder, needs))
-    machine = look_at_machine(loaded.config, machine_memory_bytes())
+    computer = look_at_computer(loaded.config, machine_memory_bytes())
     for name, check in CHECKS.items():
-        yield Finding(name, *check(machine, needs))
+        yield Finding(name, *check(computer, needs))
 
 
 def _obstacle(trial: StartTrial, *, beside: bool) -> Finding | None:

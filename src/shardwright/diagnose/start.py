@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from shardwright.daemon.web_child import WebService
     from shardwright.ingest.settings import Access
 
-    from .machine import Result
+    from .computer import Result
 
 T = TypeVar("T")
 

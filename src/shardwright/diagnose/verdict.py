@@ -22,7 +22,7 @@ Transport = Literal["in-process", "shm", "message"]
 
 
 @dataclass(frozen=True)
-class Rate:
+class StageRate:
     """Of one stage alone. ``cpu_s_per_gb``: of a billion of the bytes that ``bytes_per_s`` counts."""
 
     bytes_per_s: float
@@ -37,7 +37,7 @@ class KernelRate:
     """Frames to encoded chunks in memory, on all cores. ``encoded_bytes`` of each chunk of one slab, in the
     order of the layout's tables."""
 
-    rate: Rate
+    rate: StageRate
     ratio: float
     encoded_bytes: tuple[int, ...]
 
@@ -117,9 +117,9 @@ class StreamRates:
 
     sample: str
     kernel: KernelRate
-    disk: dict[IoMode, Rate]
+    disk: dict[IoMode, StageRate]
     io: IoMode
-    transport: dict[Transport, Rate]
+    transport: dict[Transport, StageRate]
     acquisitions: dict[Transport, Acquisitions]
     other_codecs: dict[str, KernelRate] = field(default_factory=dict)
 
@@ -144,7 +144,7 @@ class Measured:
     send."""
 
     cores: int
-    memory_copy: Rate
+    memory_copy: StageRate
     daemon_transport: Transport
     streams: dict[str, StreamRates]
     seconds: float
@@ -212,7 +212,7 @@ class StreamVerdict:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CamerasVerdict:
     """All cameras at the same time. ``load`` is the sum of theirs; ``hours``: until the disk is at
     ``output.low_water``."""
 
@@ -232,7 +232,7 @@ class Verdict:
         }
 
 
-def judge(plan: Plan, low_water_bytes: int, measured: Measured | None) -> Verdict:
+def judge(plan: Plan, low_water_bytes: int, measured: Measured | None) -> CamerasVerdict:
     """Without ``measured``, only what arithmetic says: what is needed, and how long the disk lasts
     uncompressed."""
     loads = [_load(stream, measured) for stream in plan.streams]
@@ -251,7 +251,7 @@ def judge(plan: Plan, low_water_bytes: int, measured: Measured | None) -> Verdic
         if None in stored or not stored
         else hours_to_full(room, sum(rate for rate in stored if rate is not None))
     )
-    return Verdict(streams, total, together, hours, measured)
+    return CamerasVerdict(streams, total, together, hours, measured)
 
 
 def hours_to_full(room_bytes: int, bytes_per_s: float) -> float:

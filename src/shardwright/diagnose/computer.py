@@ -1,4 +1,4 @@
-"""This computer, as far as it decides how well a daemon runs: what it says (``look_at_machine``), and what
+"""This computer, as far as it decides how well a daemon runs: what it says (``look_at_computer``), and what
 follows from it (``CHECKS``).
 
 A question changes nothing; what cannot be found out is None. A check is a small function of the answers
@@ -81,7 +81,7 @@ class Needs:
 
 
 @dataclass(frozen=True)
-class Machine:
+class Computer:
     """``memory_lock_bytes``: limit of this process, None without one. ``dirty_bytes``,
     ``background_dirty_bytes``: unwritten page cache from which writers wait, and from which the kernel
     writes. ``clock_synchronised`` None: the kernel does not tell."""
@@ -110,13 +110,13 @@ class Machine:
     missing_symbols: tuple[str, ...]
 
 
-def look_at_machine(config: Config, memory_bytes: int) -> Machine:
+def look_at_computer(config: Config, memory_bytes: int) -> Computer:
     """Ask this machine. ``memory_bytes``: what it has, as the plan counts it."""
     memory, (synchronised, error_us, clock_s) = memory_facts(), clock_facts()
     dirty_bytes, background_bytes = _dirty_limits(memory.get("MemAvailable", 0))
     blosc_problem, missing = _native_library()
     lock_bytes = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    return Machine(
+    return Computer(
         memory_bytes=memory_bytes,
         available_memory_bytes=memory.get("MemAvailable", 0),
         swap_bytes=memory.get("SwapTotal", 0),
@@ -142,27 +142,27 @@ def look_at_machine(config: Config, memory_bytes: int) -> Machine:
     )
 
 
-def check_memory(machine: Machine, needs: Needs) -> Check:
+def check_memory(computer: Computer, needs: Needs) -> Check:
     """The plan's peak against what is free now; that this machine has so much is the plan's own condition."""
-    free = format_bytes(machine.available_memory_bytes)
+    free = format_bytes(computer.available_memory_bytes)
     found = (
-        f"{format_bytes(needs.memory_bytes)} at most, of {format_bytes(machine.memory_bytes)}; {free} are "
+        f"{format_bytes(needs.memory_bytes)} at most, of {format_bytes(computer.memory_bytes)}; {free} are "
         f"available now"
     )
-    if needs.memory_bytes > machine.available_memory_bytes:
+    if needs.memory_bytes > computer.available_memory_bytes:
         advice = "Unless a daemon holds it already, end what else takes memory before an acquisition."
         return "warn", found, advice
     return "ok", found, None
 
 
-def check_memory_lock(machine: Machine, needs: Needs) -> Check:
+def check_memory_lock(computer: Computer, needs: Needs) -> Check:
     """Nothing is locked: rings stay in memory only where there is no swap, or the service may not use it."""
-    locked = machine.memory_lock_bytes
+    locked = computer.memory_lock_bytes
     limit = "no limit" if locked is None else f"limit {format_bytes(locked)}"
     rings = format_bytes(needs.ring_bytes)
-    if machine.swap_bytes == 0:
+    if computer.swap_bytes == 0:
         return "ok", f"no swap, so rings of {rings} stay in memory; memlock ({limit}) is not used", None
-    if needs.ring_bytes > machine.available_memory_bytes:
+    if needs.ring_bytes > computer.available_memory_bytes:
         advice = (
             "Switch swap off (swapoff -a), or make ring_frames smaller: frames would wait for the swap disk."
         )
@@ -171,12 +171,12 @@ def check_memory_lock(machine: Machine, needs: Needs) -> Check:
         "Switch swap off, or set MemorySwapMax=0 in the service's unit: rings are not locked (memlock "
         "is not used), and may be swapped out."
     )
-    return "warn", f"{format_bytes(machine.swap_bytes)} of swap; rings of {rings}; memlock {limit}", advice
+    return "warn", f"{format_bytes(computer.swap_bytes)} of swap; rings of {rings}; memlock {limit}", advice
 
 
-def check_kernel(machine: Machine, _: Needs) -> Check:
+def check_kernel(computer: Computer, _: Needs) -> Check:
     """Linux needs memfd and OFD locks (3.17); from 5.14 on a ring is populated in one call."""
-    version, found = _numbers(machine.kernel), f"Linux {machine.kernel}"
+    version, found = _numbers(computer.kernel), f"Linux {computer.kernel}"
     if version < OLDEST_KERNEL:
         advice = (
             f"Use Linux {_dotted(OLDEST_KERNEL)} or newer: older ones have no memfd and no file locks that "
@@ -192,21 +192,21 @@ def check_kernel(machine: Machine, _: Needs) -> Check:
     return "ok", found, None
 
 
-def check_dirty_pages(machine: Machine, needs: Needs) -> Check:
+def check_dirty_pages(computer: Computer, needs: Needs) -> Check:
     """Unwritten page cache, where shards go through it."""
     found = (
-        f"writers wait from {format_bytes(machine.dirty_bytes)}, the kernel writes from "
-        f"{format_bytes(machine.background_dirty_bytes)} or after {machine.dirty_expire_s:g} s"
+        f"writers wait from {format_bytes(computer.dirty_bytes)}, the kernel writes from "
+        f"{format_bytes(computer.background_dirty_bytes)} or after {computer.dirty_expire_s:g} s"
     )
     if not needs.through_page_cache:
         return "ok", f"{found}; shards are written past the page cache", None
-    if machine.dirty_bytes <= machine.background_dirty_bytes:
+    if computer.dirty_bytes <= computer.background_dirty_bytes:
         advice = (
             "Set vm.dirty_background_bytes well below vm.dirty_bytes: else the kernel begins to write "
             "only when writers have to wait."
         )
         return "warn", found, advice
-    if machine.background_dirty_bytes > MOST_DIRTY_BYTES:
+    if computer.background_dirty_bytes > MOST_DIRTY_BYTES:
         advice = (
             f"{' and '.join(needs.through_page_cache)} goes through the page cache, and writers wait for all "
             f"that piled up there. As root: sysctl vm.dirty_background_bytes=268435456 "
@@ -216,21 +216,21 @@ def check_dirty_pages(machine: Machine, needs: Needs) -> Check:
     return "ok", found, None
 
 
-def check_huge_pages(machine: Machine, needs: Needs) -> Check:
+def check_huge_pages(computer: Computer, needs: Needs) -> Check:
     """Reserved ones are memory that nobody else gets. Transparent ones that are made on the spot hold up
     whoever touches memory first."""
-    reserved = machine.reserved_huge_bytes
+    reserved = computer.reserved_huge_bytes
     found = (
-        f"transparent: {machine.huge_pages or 'none'}, defrag: {machine.huge_page_defrag or 'none'}; "
+        f"transparent: {computer.huge_pages or 'none'}, defrag: {computer.huge_page_defrag or 'none'}; "
         f"{format_bytes(reserved)} reserved"
     )
-    if reserved and machine.memory_bytes - reserved < needs.memory_bytes:
+    if reserved and computer.memory_bytes - reserved < needs.memory_bytes:
         advice = (
             "Reserve fewer: sysctl vm.nr_hugepages=0. shardwright uses none, and what is left is less than "
             "the plan needs."
         )
         return "warn", found, advice
-    if machine.huge_pages == "always" and machine.huge_page_defrag == "always":
+    if computer.huge_pages == "always" and computer.huge_page_defrag == "always":
         advice = (
             "echo madvise > /sys/kernel/mm/transparent_hugepage/defrag: else a frame may wait while "
             "memory is moved about."
@@ -239,38 +239,38 @@ def check_huge_pages(machine: Machine, needs: Needs) -> Check:
     return "ok", found, None
 
 
-def check_clock(machine: Machine, _: Needs) -> Check:
+def check_clock(computer: Computer, _: Needs) -> Check:
     """Frames carry UTC; every decision is made by the monotonic clock."""
-    step_ms = machine.monotonic_resolution_ns / 1e6
-    if machine.monotonic_resolution_ns > COARSE_RESOLUTION_NS:
+    step_ms = computer.monotonic_resolution_ns / 1e6
+    if computer.monotonic_resolution_ns > COARSE_RESOLUTION_NS:
         advice = "Use a kernel with high resolution timers."
         return "warn", f"the monotonic clock counts in steps of {step_ms:g} ms", advice
-    if 0 < machine.clock_s < MADE_IN_S:
+    if 0 < computer.clock_s < MADE_IN_S:
         advice = "Set it (timedatectl set-time, or hwclock): every frame would carry that time."
         return "warn", "the clock is years behind", advice
-    if machine.clock_source in SLOW_CLOCK_SOURCES:
+    if computer.clock_source in SLOW_CLOCK_SOURCES:
         advice = (
             "Ask for tsc (or the hypervisor's) with the kernel parameter clocksource=: to read this one "
             "takes microseconds."
         )
-        return "warn", f"clock source {machine.clock_source}", advice
-    if not machine.clock_synchronised or machine.clock_error_us > MOST_CLOCK_ERROR_US:
-        unknown = machine.clock_synchronised is None
+        return "warn", f"clock source {computer.clock_source}", advice
+    if not computer.clock_synchronised or computer.clock_error_us > MOST_CLOCK_ERROR_US:
+        unknown = computer.clock_synchronised is None
         advice = (
             "Run chrony or systemd-timesyncd (in a container or VM: on the host), else times of frames from "
             "two machines do not compare."
         )
         return "warn", "unknown whether it is synchronised" if unknown else "not synchronised", advice
-    found = f"synchronised to {machine.clock_error_us / 1000:g} ms; clock source {machine.clock_source}"
+    found = f"synchronised to {computer.clock_error_us / 1000:g} ms; clock source {computer.clock_source}"
     return "ok", found, None
 
 
-def check_zmq(machine: Machine, _: Needs) -> Check:
+def check_zmq(computer: Computer, _: Needs) -> Check:
     """The library that pyzmq was built with."""
-    zmq = machine.zmq
+    zmq = computer.zmq
     found = f"libzmq {_dotted(zmq.version)}, {'with' if zmq.has_curve else 'without'} CURVE"
     wheel = "Install the pyzmq wheel from the package index"
-    if zmq.version < OLDEST_ZMQ or (machine.uses_ipc and not zmq.has_ipc):
+    if zmq.version < OLDEST_ZMQ or (computer.uses_ipc and not zmq.has_ipc):
         lacks = "" if zmq.has_ipc else ", without ipc"
         return "bad", f"{found}{lacks}", f"{wheel}: it brings its own libzmq."
     if zmq.version < GOOD_ZMQ:
@@ -279,25 +279,25 @@ def check_zmq(machine: Machine, _: Needs) -> Check:
             f"a listener."
         )
         return "warn", found, advice
-    if machine.uses_tcp and not zmq.has_curve:
+    if computer.uses_tcp and not zmq.has_curve:
         return "warn", found, f"{wheel}: without CURVE nobody can be kept out of a tcp endpoint."
     return "ok", found, None
 
 
-def check_blosc(machine: Machine, _: Needs) -> Check:
+def check_blosc(computer: Computer, _: Needs) -> Check:
     """The library in the blosc2 wheel, and the functions in it that the kernels call by name."""
     again = 'Install a version that is tested: pip install "blosc2>=4.0,<5".'
     uncompressed = f"{again} As it is, chunks are stored uncompressed."
-    if machine.blosc_problem is not None or machine.blosc_version is None:
-        return "warn", machine.blosc_problem or "blosc2 is not installed", uncompressed
-    if machine.missing_symbols:
-        found = f"blosc2 {machine.blosc_version} lacks {', '.join(machine.missing_symbols)}"
+    if computer.blosc_problem is not None or computer.blosc_version is None:
+        return "warn", computer.blosc_problem or "blosc2 is not installed", uncompressed
+    if computer.missing_symbols:
+        found = f"blosc2 {computer.blosc_version} lacks {', '.join(computer.missing_symbols)}"
         return "warn", found, uncompressed
-    found = f"blosc2 {machine.blosc_version}, all {len(native.SYMBOLS)} functions are there"
-    return ("ok", found, None) if machine.blosc_version.startswith(TESTED_BLOSC) else ("warn", found, again)
+    found = f"blosc2 {computer.blosc_version}, all {len(native.SYMBOLS)} functions are there"
+    return ("ok", found, None) if computer.blosc_version.startswith(TESTED_BLOSC) else ("warn", found, again)
 
 
-CHECKS: dict[str, Callable[[Machine, Needs], Check]] = {
+CHECKS: dict[str, Callable[[Computer, Needs], Check]] = {
     "memory": check_memory,
     "memory locks": check_memory_lock,
     "kernel": check_kernel,
