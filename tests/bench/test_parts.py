@@ -177,7 +177,7 @@ def test_a_plan_that_is_a_fifth_off_is_wrong():
 
 
 def test_a_plan_that_fails_says_why(places):
-    with pytest.raises(ProcessFailedError, match="shardwright plan failed"):
+    with pytest.raises(ProcessFailedError, match="shardwright check failed"):
         prediction.planned(places.disk / "plan", CASE.draw()[:, :4], CASE, 2.0)
     shutil.rmtree(places.disk / "plan")
 

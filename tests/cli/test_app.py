@@ -136,7 +136,7 @@ def test_commands_that_are_not_asked_for_are_not_imported() -> None:
 def test_a_typed_error_is_one_line(tmp_path: Path) -> None:
     config = tmp_path / "bad.yaml"
     config.write_text("output: {root: data}\nstreams: 5\n")
-    result = run("check", str(config))
+    result = run("serve", str(config))
     assert result.returncode == 2
     assert result.stdout == ""
     assert result.stderr == f"shardwright: {config}:2: streams: is not valid; expected array; got 5\n"

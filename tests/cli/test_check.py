@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from shardwright.cli.app import main
+from shardwright.client.curve import make_key_pair
 
 CONFIGS = sorted(
     file
@@ -23,31 +25,83 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return int(end.value.code or 0), output.out, output.err
 
 
-@pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.stem)
-def test_shipped_configs_pass(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, output, errors = run(capsys, str(file))
+def result_of(answer: dict[str, object], check: str) -> list[tuple[str, str]]:
+    return [(f["result"], f["found"]) for f in answer["findings"] if f["check"] == check]
+
+
+def here(stem: str, folder: Path) -> str:
+    """A shipped configuration with an output root, sockets and keys of this test."""
+    config = yaml.safe_load(next(file for file in CONFIGS if file.stem == stem).read_text(encoding="utf-8"))
+    config["output"] = {"root": str(folder / "data"), "create": True, "in_memory": True}
+    config["ingest"]["endpoints"] = [
+        f"ipc://{folder}/in.sock" if endpoint.startswith("ipc:") else "tcp://127.0.0.1:*"
+        for endpoint in config["ingest"]["endpoints"]
+    ]
+    if "curve" in config["ingest"]:
+        make_key_pair(folder, "rig")
+        (folder / "clients").mkdir()
+        config["ingest"]["curve"] = {
+            "secret_key": str(folder / "rig.key_secret"),
+            "clients": str(folder / "clients"),
+        }
+    path = folder / f"{stem}.yaml"
+    path.write_text(yaml.safe_dump(config), encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("stem", [file.stem for file in CONFIGS])
+def test_shipped_configs_pass(stem: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = here(stem, folder)
+    before = sorted(folder.rglob("*"))
+    code, output, errors = run(capsys, path)
     assert (code, errors) == (0, "")
     for word in ("slot", "slab", "ring", "open shards", "shard file", "peak memory", "per hour"):
         assert word in output
+    assert "the disk lasts" in output
+    assert "only arithmetic: --measure says whether this machine keeps up" in output
+    assert output.splitlines()[-1].startswith("will run here")
+    assert sorted(folder.rglob("*")) == before, "nothing is left behind"
 
 
-def test_json_carries_the_whole_plan(capsys: pytest.CaptureFixture[str]) -> None:
-    lightsheet = next(file for file in CONFIGS if file.stem == "lightsheet")
-    code, output, _ = run(capsys, str(lightsheet), "--json", "--frame-rate", "50")
-    plan = json.loads(output)
-    assert (code, plan["ok"]) == (0, True)
+def test_json_carries_the_whole_answer(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, output, _ = run(capsys, here("lightsheet", folder), "--json", "--frame-rate", "50")
+    answer = json.loads(output)
+    assert (code, answer["ok"], answer.keys()) == (0, True, {"ok", "findings", "plan", "keep_up"})
+    plan = answer["plan"]
     (stream,) = plan["streams"]
-    assert stream["data_rate_bytes_per_s"] == 50 * 2048 * 2048 * 2
+    rate = 50 * 2048 * 2048 * 2
+    assert stream["data_rate_bytes_per_s"] == rate
     assert stream["limits"]["slab_bytes"] == 16 * 2048 * 2048 * 2
     assert plan["memory_peak_bytes"] <= plan["memory_budget_bytes"]
+    (camera,) = answer["keep_up"]["streams"]
+    assert (answer["keep_up"]["held"], answer["keep_up"]["measured"]) == ("unknown", None)
+    assert (camera["needed_bytes_per_s"], camera["held"]) == (rate, "unknown")
+    assert camera["hours"] == answer["keep_up"]["hours"] > 0
+    for finding in answer["findings"]:
+        assert finding.keys() == {"check", "result", "found", "advice"}
+
+
+def test_a_configuration_that_will_not_run_here_still_has_its_numbers(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(here("lightsheet", folder))
+    path.write_text(path.read_text().replace("create: true", "create: false"))
+    code, output, errors = run(capsys, str(path))
+    assert (code, errors) == (1, "")
+    assert f"output root {folder}/data does not exist" in output
+    assert "output.create: true makes it at each start" in output
+    assert "peak memory" in output
+    assert output.splitlines()[-1].startswith("will not run here: output.root")
+    assert not (folder / "data").exists()
 
 
 def test_without_a_rate_the_table_says_how_to_give_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = tmp_path / "rig.yaml"
+    config = folder / "rig.yaml"
     config.write_text(
-        f"output: {{root: {tmp_path}}}\nstreams: [{{name: a, array: {{dtype: uint8, dimensions: ["
+        f"output: {{root: {folder}, in_memory: true}}\ningest: {{endpoints: ['ipc://./in.sock']}}\n"
+        "streams: [{name: a, array: {dtype: uint8, dimensions: ["
         "{name: t, chunk_size: 4}, {name: y, count: 64, chunk_size: 64}, {name: x, count: 64, chunk_size: "
         "64}]}}]"
     )
@@ -59,45 +113,65 @@ def test_without_a_rate_the_table_says_how_to_give_one(
 
 @pytest.mark.parametrize("group", ["no-such-group-here", "a\0b"])
 def test_a_group_that_this_machine_does_not_have_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], group: str
+    folder: Path, capsys: pytest.CaptureFixture[str], group: str
 ) -> None:
-    config = tmp_path / "rig.yaml"
-    config.write_text(f"output: {{root: data}}\ningest:\n  group: {json.dumps(group)}\n")
+    config = folder / "rig.yaml"
+    config.write_text(
+        f"output: {{root: data}}\ningest:\n  group: {json.dumps(group)}\n  endpoints: ['ipc://./in.sock']\n"
+    )
+    code, output, errors = run(capsys, str(config), "--json")
+    assert (code, errors) == (1, "")
+    found = f"{config}:3: ingest.group: is no group of this machine; got {group!r}"
+    assert ("bad", found) in result_of(json.loads(output), "plan")
+
+
+def test_a_wrong_field_is_the_answer(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = folder / "rig.yaml"
+    config.write_text(
+        "output: {root: data}\nmemory: {budget: 1KiB}\ningest: {endpoints: ['ipc://./in.sock']}\n"
+    )
     code, output, errors = run(capsys, str(config))
-    assert (code, output) == (2, "")
-    assert errors == f"shardwright: {config}:3: ingest.group: is no group of this machine; got {group!r}\n"
+    assert (code, errors) == (1, "")
+    assert f" {config}:2: memory.budget: " in output
+    assert output.splitlines()[-1].startswith("will not run here: ")
 
 
-def test_a_wrong_field_is_one_line_and_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = tmp_path / "rig.yaml"
-    config.write_text("output: {root: data}\nmemory: {budget: 1KiB}\n")
-    code, output, errors = run(capsys, str(config))
-    assert (code, output) == (2, "")
-    assert errors.startswith(f"shardwright: {config}:2: memory.budget: ")
-    assert errors.count("\n") == 1
-
-
-def test_a_wrong_field_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = tmp_path / "rig.yaml"
+def test_a_wrong_field_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = folder / "rig.yaml"
     config.write_text("output: {}\n")
     code, output, _ = run(capsys, str(config), "--json")
     answer = json.loads(output)
-    assert (code, answer["ok"], answer["error"]["code"]) == (2, False, "config")
-    assert "rig.yaml:1: output.root: is missing" in answer["error"]["message"]
+    assert (code, answer["ok"], answer["plan"], answer["keep_up"]) == (1, False, None, None)
+    ((result, found),) = result_of(answer, "configuration")
+    assert (result, "rig.yaml:1: output.root: is missing" in found) == ("bad", True)
 
 
-def test_a_missing_file_is_code_2(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, errors = run(capsys, "nowhere.yaml")
-    assert code == 2
-    assert "nowhere.yaml: cannot read the configuration" in errors
+def test_a_missing_file_is_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    code, output, _ = run(capsys, "nowhere.yaml")
+    assert code == 1
+    assert "nowhere.yaml: cannot read the configuration" in output
 
 
-def test_it_says_what_is_compacted(capsys: pytest.CaptureFixture[str]) -> None:
-    timelapse, lightsheet = (
-        str(next(file for file in CONFIGS if file.stem == stem)) for stem in ("timelapse-5d", "lightsheet")
-    )
+@pytest.mark.parametrize(
+    "options", [["--frames", "f.npy"], ["--beside"], ["--measure", "--reload"], ["--no"]]
+)
+def test_a_wrong_command_line_is_code_2(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, output, _ = run(capsys, "nowhere.yaml", *options)
+    assert (code, output) == (2, "")
+
+
+@pytest.mark.parametrize("name", ["doctor", "plan"])
+def test_it_is_the_only_such_command(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([name, "rig.yaml"])
+    assert end.value.code == 2
+    assert f"No such command '{name}'" in capsys.readouterr().err
+
+
+def test_it_says_what_is_compacted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    timelapse, lightsheet = here("timelapse-5d", folder), here("lightsheet", folder)
     assert "compaction: off" in run(capsys, lightsheet)[1]
     line = next(line for line in run(capsys, timelapse)[1].splitlines() if line.startswith("compaction: "))
     for part in ("3600 s", "morton", "zstd:5", "190.7 MiB/s", "25%"):
         assert part in line
-    assert json.loads(run(capsys, timelapse, "--json")[1])["compaction"]["pause_above"] == 0.25
+    assert json.loads(run(capsys, timelapse, "--json")[1])["plan"]["compaction"]["pause_above"] == 0.25

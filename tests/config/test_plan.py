@@ -161,12 +161,22 @@ def test_a_disk_without_room(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_a_missing_root_is_a_warning_that_names_it(tmp_path: Path) -> None:
-    missing = tmp_path / "not" / "mounted"
-    (warning,) = make_plan(parse_config(rig(stream("a"), root=missing))).warnings
-    assert str(missing) in warning
-    assert make_plan(parse_config(rig(stream("a"), root=tmp_path))).warnings == ()
-    assert make_plan(parse_config(f"output: {{root: {missing}, create: true}}")).warnings == ()
+def test_a_missing_root_has_a_plan_of_the_disk_above_it(tmp_path: Path) -> None:
+    """That ``serve`` refuses it is no business of the plan."""
+    plan = make_plan(parse_config(rig(stream("a"), root=tmp_path / "not" / "mounted")))
+    assert (plan.warnings, plan.disk_free_bytes > 0) == ((), True)
+
+
+def test_what_streams_take_together() -> None:
+    plan = make_plan(parse_config(rig(stream("a") + stream("b"))))
+    one, two = plan.streams
+    assert plan.ring_bytes == one.limits.ring_bytes + two.limits.ring_bytes
+    assert plan.data_rate_bytes_per_s == 2 * 100 * 512 * 512 * 2
+    assert plan.shard_files_per_hour == 2 * 100 * 3600 / 64 * 2
+    unknown = make_plan(parse_config(rig(stream("a") + stream("b", rate=""))))
+    assert (unknown.data_rate_bytes_per_s, unknown.shard_files_per_hour) == (None, None)
+    without = make_plan(parse_config("output: {root: /tmp}"))
+    assert (without.data_rate_bytes_per_s, without.ring_bytes) == (None, 0)
 
 
 def test_layouts_that_some_readers_refuse_are_named() -> None:

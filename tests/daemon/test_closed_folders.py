@@ -75,34 +75,40 @@ def test_what_is_queued_for_compaction_is_found_beside_a_closed_folder(folder: P
     assert (done.stdout.count("QueueEntry("), done.stderr) == (1, "")
 
 
-@pytest.mark.parametrize(
-    ("command", "code", "says"),
-    [
-        ("serve", 1, "cannot be reached; got Permission denied"),
-        ("check", 0, "cannot be reached by this user"),
-    ],
-)
-def test_a_root_in_a_closed_folder_is_told(
-    config: Path, closed: Path, command: str, code: int, says: str
+@pytest.mark.parametrize("mode", [0, 0o300, 0o500])
+@pytest.mark.parametrize("create", [False, True])
+def test_a_root_that_is_closed_is_told_by_serve_and_by_check(
+    config: Path, folder: Path, mode: int, create: bool
 ) -> None:
-    config.write_text(config.read_text().replace("./data", str(closed / "data")))
-    done = run_unprivileged(command, config)
-    assert done.returncode == code, done.stderr
-    assert says in done.stdout + done.stderr
-    assert done.stderr.count("\n") == code
+    """One that cannot be entered, listed, or written to."""
+    if create:
+        config.write_text(
+            config.read_text().replace("create: false", "create: true").replace("./data", "./data/new")
+        )
+    (folder / "data").chmod(mode)
+    try:
+        told, refused = run_unprivileged("check", "--json", config), run_unprivileged("serve", config)
+    finally:
+        (folder / "data").chmod(0o700)
+    assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
+    assert (told.returncode, told.stderr) == (1, "")
+    (found,) = [each["found"] for each in json.loads(told.stdout)["findings"] if each["result"] == "bad"]
+    assert "Permission denied" in found
+    assert refused.stderr.startswith(f"shardwright: {found}")
 
 
-def test_doctor_finds_roots_and_sockets_in_closed_folders(config: Path, closed: Path) -> None:
+def test_check_finds_roots_and_sockets_in_closed_folders(config: Path, closed: Path) -> None:
     config.write_text(
         config.read_text()
         .replace("./data", str(closed / "data"))
         .replace("ipc://./in.sock", f"ipc://{closed}/run/in.sock")
     )
-    done = run_unprivileged("doctor", "--json", config)
+    done = run_unprivileged("check", "--json", config)
     assert (done.returncode, done.stderr) == (1, "")
     findings = {finding["check"]: finding for finding in json.loads(done.stdout)["findings"]}
-    assert "Permission denied" in findings["output.root: permissions"]["found"]
-    assert findings["sockets"]["found"].startswith(f"{closed}/run cannot be used by user ")
+    assert "Permission denied" in findings["output.root"]["found"]
+    assert f"cannot prepare {closed}/run/in.sock; got Permission denied" in findings["sockets"]["found"]
+    assert "As root, install -d -o " in findings["sockets"]["advice"]
 
 
 # A folder's owner is refused by its own bits, root without capabilities included; those of the group are what

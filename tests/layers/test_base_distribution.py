@@ -29,9 +29,7 @@ BROUGHT_BY = {"anyio": "starlette", "llvmlite": "numba", "pydantic_core": "pydan
 DAEMON_COMMANDS = {
     "check": ["rig.yaml"],
     "compact": ["."],
-    "doctor": ["rig.yaml"],
     "inspect": ["."],
-    "plan": ["rig.yaml"],
     "pyramid": [".", "--levels", "1"],
     "rechunk": [".", "new", "--chunks", "y=8"],
     "recover": ["."],

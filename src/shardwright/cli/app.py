@@ -30,15 +30,7 @@ _COMPLETED = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
 # command is called, so that `shardwright schema` waits neither for numba nor for zmq.
 COMMANDS = {
     "serve": ("shardwright.cli.serve", "Run the daemon that takes frames from cameras."),
-    "check": ("shardwright.cli.check", "Print what a configuration will need, or what is wrong with it."),
-    "plan": (
-        "shardwright.cli.plan",
-        "Say whether this machine can hold the cameras' rates, by measuring it.",
-    ),
-    "doctor": (
-        "shardwright.cli.doctor",
-        "Check this machine for a configuration: disks, limits, kernel, clock, libraries.",
-    ),
+    "check": ("shardwright.cli.check", "Say whether a configuration will run here, and why not."),
     "schema": ("shardwright.cli.schema", "Print the JSON Schema of the configuration."),
     "install": ("shardwright.cli.install", "Put systemd units and an example configuration in place."),
     "camera": ("shardwright.cli.camera", "Run a simulated camera against a daemon."),

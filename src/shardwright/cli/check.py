@@ -1,8 +1,9 @@
-"""``shardwright check``: the plan of a configuration, for people and as JSON."""
+"""``shardwright check``: will this configuration run here, why not, what it takes, and will it keep up."""
 
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path  # noqa: TC003  (typer reads the annotation)
 from typing import TYPE_CHECKING
 
@@ -10,15 +11,45 @@ import typer
 
 from shardwright.model.errors import ConfigError
 
+from .interrupt import interrupt_on_signals
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.console import Console
 
+    from shardwright.config.load import LoadedConfig
     from shardwright.config.model import Compaction
     from shardwright.config.plan import Plan, StreamPlan
+    from shardwright.diagnose.report import CheckReport
+    from shardwright.diagnose.start import Finding
+    from shardwright.diagnose.verdict import CamerasVerdict, Measured, StreamVerdict
+
+DEFAULT_SECONDS = 20.0
+_STYLES = {"ok": "green", "warn": "yellow", "bad": "bold red"}
 
 
 def command(
     config: Path = typer.Argument(..., help="The YAML file.", metavar="CONFIG"),
+    measured: bool = typer.Option(
+        False, "--measure", help="Measure what this machine can hold, in output.root: will it keep up?"
+    ),
+    frames: Path | None = typer.Option(
+        None, "--frames", help="With --measure: your own frames, a .npy file or a store.", metavar="FILE"
+    ),
+    seconds: float = typer.Option(
+        DEFAULT_SECONDS,
+        "--seconds",
+        min=2,
+        max=600,
+        metavar="SECONDS",
+        help="With --measure: about how long.",
+    ),
+    beside: bool = typer.Option(
+        False,
+        "--beside",
+        help="With --measure: although this configuration's daemon is acquiring. It takes from the cameras.",
+    ),
     frame_rate: float | None = typer.Option(
         None,
         "--frame-rate",
@@ -27,39 +58,129 @@ def command(
         metavar="HZ",
         help="Frames per second, in place of each stream's frame_rate_hz.",
     ),
-    as_json: bool = typer.Option(False, "--json", help="Print the plan as JSON."),
+    reload: bool = typer.Option(
+        False, "--reload", help="Only whether a daemon that is running would take CONFIG at a reload."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print the answer as JSON."),
 ) -> None:
-    """Print what a configuration will need: slots, slabs, ring, memory, disk, files per hour, and what its
-    promises cost.
+    """Say whether this configuration will run here, and why not: each step by which `serve` starts is tried
+    and undone, and the machine is looked at. Then what it takes: memory, disk, files, for how long the disk
+    lasts.
 
-    Exits with 2 and one line that names the field and its line when something is wrong.
+    Run it as the daemon's user, while the daemon is not running. It leaves nothing behind; to see how fast
+    each output root is, it writes files of at most 60 MiB without a name there.
+
+    --measure adds whether it will keep up: each stage alone, then short real acquisitions in this process and
+    through a daemon of its own, with your layout, codec and limits, in a hidden folder below output.root that
+    is gone afterwards.
+
+    Exits with 0 when it will run (there may be warnings), and with 1 when it will not, or when --measure
+    finds that a camera cannot be held. 2: the command line is wrong.
     """
     from shardwright.config.load import load_config
-    from shardwright.config.plan import make_plan
+    from shardwright.diagnose.report import CheckReport, check_reload, check_start
+    from shardwright.diagnose.start import refusal
 
+    if not measured and (frames is not None or beside):
+        option = "--beside" if frames is None else "--frames"
+        raise typer.BadParameter("says nothing without --measure", param_hint=option)
+    if measured and reload:
+        raise typer.BadParameter("measures nothing", param_hint="--reload")
     try:
-        plan = make_plan(load_config(config), frame_rate_hz=frame_rate)
+        loaded = load_config(config)
     except ConfigError as error:
-        if as_json:
-            typer.echo(json.dumps({"ok": False, "error": error.to_dict()}))
-        raise
-    if as_json:
-        typer.echo(json.dumps({"ok": True, **plan.to_dict()}))
+        report = CheckReport((refusal("configuration", error),))
     else:
-        _print_plan(config, plan)
+        if reload:
+            report = check_reload(loaded, frame_rate)
+        else:
+            measure = _measuring(frames, seconds) if measured else None
+            report = check_start(loaded, frame_rate, measure, beside=beside)
+    if as_json:
+        typer.echo(json.dumps(report.to_dict()))
+    else:
+        _print_report(config, report, reload=reload)
+    if not report.ok:
+        raise typer.Exit(1)
 
 
-def _print_plan(config: Path, plan: Plan) -> None:
+def _measuring(frames: Path | None, seconds: float) -> Callable[[LoadedConfig, Plan], Measured]:
+    """``measure`` with these options, telling how far it is. Exits with 1 when it is interrupted."""
+    from shardwright.diagnose.measure import OwnFrames, measure
+
+    from .progress import show_steps
+
+    def run(loaded: LoadedConfig, plan: Plan) -> Measured:
+        interrupt_on_signals()
+        doing = "measuring"
+        own_frames = None if frames is None else OwnFrames(frames)
+        try:
+            with show_steps("check", "measuring", lambda: doing) as tell:
+
+                def step(what: str, done: int, total: int) -> None:
+                    nonlocal doing
+                    doing = what
+                    tell(done, total)
+
+                return measure(loaded, plan, own_frames, seconds, step)
+        except KeyboardInterrupt:
+            typer.echo("shardwright: check was interrupted; what it had written is deleted", err=True)
+            raise typer.Exit(1) from None
+
+    return run
+
+
+def _print_report(config: Path, report: CheckReport, *, reload: bool) -> None:
     from rich.console import Console
-
-    from shardwright.config.quantities import format_bytes
+    from rich.markup import escape
 
     console = Console(highlight=False)
+    _print_findings(console, report.findings)
+    if report.plan is not None:
+        console.print()
+        _print_plan(console, report.plan)
+    if report.verdict is not None:
+        _print_verdict(console, report.verdict)
+    counts = {result: sum(finding.result == result for finding in report.findings) for result in _STYLES}
+    bad = [finding.check for finding in report.findings if finding.result == "bad"]
+    if not bad:
+        answer = "[green]a running daemon would take it[/]" if reload else "[green]will run here[/]"
+    elif all(check.endswith(": rate") for check in bad):
+        answer = "[bold red]will not keep up here[/]"
+    elif reload:
+        answer = "[bold red]a running daemon would refuse it[/]"
+    else:
+        answer = "[bold red]will not run here[/]"
+    warned = f"; {counts['warn']} to be looked at" if counts["warn"] else ""
+    reasons = f": {', '.join(dict.fromkeys(bad))}" if bad else ""
+    console.print(f"\n{answer}{escape(reasons + warned)}  {escape(str(config))}", soft_wrap=True)
+
+
+def _print_findings(console: Console, findings: tuple[Finding, ...]) -> None:
+    """One below the other; on a terminal folded to its width."""
+    from rich.text import Text
+
+    width = max((len(finding.check) for finding in findings), default=0)
+    indent = " " * (width + 8)
+    room = max(40, console.width - len(indent)) if console.is_terminal else 1_000_000
+    for finding in findings:
+        found, advice = (textwrap.wrap(text, room) for text in (finding.found, finding.advice or ""))
+        line = Text.assemble((f"{finding.result:<6}", _STYLES[finding.result]), f"{finding.check:<{width}}  ")
+        line.append(f"\n{indent}".join(found))
+        line.append("".join(f"\n{indent}{each}" for each in advice), "italic")
+        console.print(line, soft_wrap=True)
+
+
+def _print_plan(console: Console, plan: Plan) -> None:
+    from shardwright.config.quantities import format_bytes
+
     for stream in plan.streams:
         _print_stream(console, stream)
     console.print(
         f"daemon: {plan.threads} worker threads, {len(plan.streams)} configured "
-        f"stream{'' if len(plan.streams) == 1 else 's'}"
+        f"stream{'' if len(plan.streams) == 1 else 's'}, at most {plan.descriptors:,} open files of "
+        f"{max(0, plan.descriptors_for_acquisitions):,}",
+        soft_wrap=True,
     )
     console.print(
         f"memory: {format_bytes(plan.memory_peak_bytes)} at most, of a budget of "
@@ -75,13 +196,6 @@ def _print_plan(config: Path, plan: Plan) -> None:
         soft_wrap=True,
     )
     console.print(f"compaction: {compaction_text(plan.compaction)}", soft_wrap=True)
-    warnings = [
-        *plan.warnings,
-        *(f"{stream.name}: {warning}" for stream in plan.streams for warning in stream.warnings),
-    ]
-    for warning in warnings:
-        console.print(f"[yellow]warning:[/yellow] {warning}", soft_wrap=True)
-    console.print(f"[green]ok[/green] {config}", soft_wrap=True)
 
 
 def compaction_text(compaction: Compaction) -> str:
@@ -214,3 +328,63 @@ def _degrade_steps(stream: StreamPlan) -> str:
 
 def _bridged(stream: StreamPlan) -> str:
     return "" if stream.ring_seconds is None else f", {stream.ring_seconds:.2f} s"
+
+
+def _print_verdict(console: Console, verdict: CamerasVerdict) -> None:
+    """How long the disk lasts, and what was measured of each camera."""
+    from shardwright.diagnose.verdict import duration
+
+    for stream in verdict.streams:
+        _print_rates(console, stream, verdict)
+    if len(verdict.streams) > 1 and verdict.load is not None:
+        console.print(f"all cameras at once: {verdict.load:.0%} of what this machine can do")
+    if len(verdict.streams) > 1 and verdict.hours is not None:
+        console.print(f"all cameras at once: the disk lasts {duration(verdict.hours)}")
+    if verdict.measured is None:
+        console.print("only arithmetic: --measure says whether this machine keeps up", soft_wrap=True)
+    else:
+        copy = verdict.measured.memory_copy.bytes_per_s
+        console.print(
+            f"measured in {verdict.measured.seconds:.0f} s on {verdict.measured.cores} cores; memory copies "
+            f"{copy / 1e9:.1f} GB/s",
+            soft_wrap=True,
+        )
+
+
+def _print_rates(console: Console, stream: StreamVerdict, verdict: CamerasVerdict) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    from shardwright.diagnose.verdict import duration
+
+    name = f"stream {escape(stream.name)}"
+    if verdict.measured is not None and stream.predicted_bytes_per_s is not None:
+        runs = verdict.measured.streams[stream.name].acquisitions[verdict.measured.daemon_transport]
+        least, most = runs.spread_bytes_per_s
+        console.print(
+            f"{name}: predicted {_rate(stream.predicted_bytes_per_s)}, {stream.predicted_frame_rate_hz:,.0f} "
+            f"frames a second ({least / 1e9:.2f} to {most / 1e9:.2f} GB/s in {len(runs.runs)} rounds)",
+            soft_wrap=True,
+        )
+        table = Table("floor", "GB/s", "from", box=None, header_style="bold")
+        for floor in stream.floors:
+            mark = " binds" if floor.name == stream.binds else ""
+            table.add_row(floor.name + mark, f"{floor.bytes_per_s / 1e9:.2f}", escape(floor.basis))
+        if stream.binds == "pipeline":
+            table.add_row(
+                "pipeline binds",
+                f"{stream.predicted_bytes_per_s / 1e9:.2f}",
+                "the stages stall on each other",
+            )
+        console.print(table)
+    if stream.hours is not None:
+        ratio = "without compression" if verdict.measured is None else f"at {stream.ratio:.2f} : 1"
+        console.print(
+            f"{name}: the disk lasts {duration(stream.hours)} for this camera alone, {ratio}", soft_wrap=True
+        )
+    for line in stream.advice:
+        console.print(f"  - {escape(line)}", soft_wrap=True)
+
+
+def _rate(bytes_per_s: float) -> str:
+    return f"{bytes_per_s / 1e9:.2f} GB/s" if bytes_per_s >= 1e9 else f"{bytes_per_s / 1e6:,.1f} MB/s"

@@ -43,21 +43,24 @@ def load_access(loaded: LoadedConfig) -> Access | None:
         ) from None
 
 
-def access_warnings(loaded: LoadedConfig) -> list[str]:
-    """Returns warnings about the clients that this configuration lets in."""
+def access_warnings(loaded: LoadedConfig, access: Access | None) -> list[str]:
+    """What whoever runs this configuration should know about who gets in. ``access``: its keys, as
+    ``load_access`` found them."""
     ingest = loaded.config.ingest
     open_endpoints = [endpoint for endpoint in ingest.endpoints if endpoint.startswith("tcp://")]
     if ingest.insecure and open_endpoints:
         return [
             (
                 f"ingest.insecure: whoever reaches {', '.join(open_endpoints)} may write stores and fill "
-                f"the disk, and nothing is encrypted"
+                f"the disk, and nothing is encrypted; use ingest.curve (`shardwright keygen`), unless nobody "
+                f"else is on this network"
             )
         ]
-    try:
-        access = load_access(loaded)
-    except ConfigError as error:
-        return [f"serve would refuse to start: {error}"]
     if access is not None and open_endpoints and not access.clients.names:
-        return [f"no client is let in over TCP: {access.clients.folder} holds no public key (NAME.key)"]
+        return [
+            (
+                f"no client is let in over TCP: {access.clients.folder} holds no public key; put the "
+                f"NAME.key of each camera's computer there"
+            )
+        ]
     return []

@@ -134,12 +134,12 @@ def disk_warnings(output: Output, root: Path, spill_root: Path | None, *, spills
     return found
 
 
-def room_warnings(free_bytes: int, reserved_bytes: int, low_water_bytes: int) -> list[str]:
+def room_warnings(name: str, free_bytes: int, reserved_bytes: int, low_water_bytes: int) -> list[str]:
     if free_bytes - reserved_bytes >= low_water_bytes:
         return []
     low_water, free = format_bytes(low_water_bytes), format_bytes(free_bytes)
     return [
-        f"the disk is below output.low_water ({low_water}) as soon as every stream acquires; {free} are free"
+        f"{name} is below output.low_water ({low_water}) as soon as every stream acquires; {free} are free"
     ]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import grp
 import math
-import os
 import shutil
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,6 @@ from shardwright.model.errors import BudgetError, StorageError
 from shardwright.storage.choose_io import resolve_io
 from shardwright.storage.filesystems import nearest_folder
 
-from .access import access_warnings
 from .descriptors import descriptors_for_acquisitions
 from .durability import (
     SafetyCost,
@@ -150,6 +148,22 @@ class Plan:
     def disk_reserved_bytes(self) -> int:
         return sum(s.disk_reserved_bytes for s in self.streams)
 
+    @property
+    def ring_bytes(self) -> int:
+        return sum(s.limits.ring_bytes for s in self.streams)
+
+    @property
+    def data_rate_bytes_per_s(self) -> float | None:
+        """Before compression; None where a stream's frame rate is not known, or there is none."""
+        rates = [s.data_rate_bytes_per_s for s in self.streams]
+        return None if not rates or None in rates else sum(rate for rate in rates if rate is not None)
+
+    @property
+    def shard_files_per_hour(self) -> float | None:
+        """As ``data_rate_bytes_per_s``."""
+        rates = [s.shard_files_per_hour for s in self.streams]
+        return None if not rates or None in rates else sum(rate for rate in rates if rate is not None)
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "streams": [s.to_dict() for s in self.streams],
@@ -183,14 +197,9 @@ def make_plan(loaded: LoadedConfig, *, frame_rate_hz: float | None = None) -> Pl
         memory_budget_bytes=config.memory.budget,
         machine_memory_bytes=machine_memory_bytes(),
         output_root=root,
-        disk_free_bytes=shutil.disk_usage(nearest_folder(root)).free,
+        disk_free_bytes=_free_bytes(root),
         descriptors_for_acquisitions=descriptors,
-        warnings=tuple(
-            warning
-            for name, folder in (("output.root", root), ("output.spill_root", config.output.spill_root))
-            if folder is not None
-            for warning in _root_warnings(name, folder, create=config.output.create)
-        ),
+        warnings=(),
         compaction=config.compaction,
     )
     _refuse_what_does_not_fit(loaded, plan)
@@ -202,8 +211,6 @@ def make_plan(loaded: LoadedConfig, *, frame_rate_hz: float | None = None) -> Pl
     return replace(
         plan,
         warnings=(
-            *plan.warnings,
-            *access_warnings(loaded),
             *degraded_for_good_warnings([s.name for s in plan.streams if s.may_degrade], config.compaction),
             *disk_warnings(
                 config.output,
@@ -211,11 +218,23 @@ def make_plan(loaded: LoadedConfig, *, frame_rate_hz: float | None = None) -> Pl
                 spill_root and nearest_folder(spill_root),
                 spills=config.spills,
             ),
-            *room_warnings(plan.disk_free_bytes, plan.disk_reserved_bytes, config.output.low_water),
+            *room_warnings(
+                "output.root", plan.disk_free_bytes, plan.disk_reserved_bytes, config.output.low_water
+            ),
+            *(
+                room_warnings("output.spill_root", _free_bytes(spill_root), 0, config.output.low_water)
+                if spill_root is not None
+                else ()
+            ),
             *((MAPPING_WARNING,) if config.output.io == "mmap" else ()),
             *(_page_cache_warnings(plan) if config.output.io in ("auto", "mmap") else ()),
         ),
     )
+
+
+def _free_bytes(folder: Path) -> int:
+    """Of the disk that ``folder`` lies on, or will lie on once it is made."""
+    return shutil.disk_usage(nearest_folder(folder)).free
 
 
 def _plan_stream(
@@ -344,22 +363,3 @@ def _page_cache_warnings(plan: Plan) -> list[str]:
             f"shard_size_chunks smaller"
         )
     ]
-
-
-def _root_warnings(name: str, root: Path, *, create: bool) -> list[str]:
-    try:
-        there = root.is_dir()
-    except PermissionError:
-        return [f"{name} {root} cannot be reached by this user"]
-    if not there:
-        return (
-            []
-            if create
-            else [
-                (
-                    f"{name} {root} is not there yet; serve refuses to start until it is, or "
-                    f"until output.create is true"
-                )
-            ]
-        )
-    return [] if os.access(root, os.W_OK | os.X_OK) else [f"{name} {root} cannot be written by this user"]

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardwright.acquire.limits import raise_descriptor_limit
 from shardwright.acquire.workers import WorkerPool
-from shardwright.config.access import load_access
+from shardwright.config.access import access_warnings, load_access
 from shardwright.config.plan import make_plan
 from shardwright.ingest import IngestServer
 from shardwright.ingest.transport.endpoints import is_tcp
@@ -101,7 +101,7 @@ class Daemon:
         )
         self._compaction = CompactionService(config.compaction, config.output.root, self._needs, self._emit)
         self._disks = DiskSpace(written_folders(config), config.output.low_water)
-        self._web = self._web_service(config)
+        self._web = web_service(loaded, self._emit)
         self._snapshots = SnapshotTaker(
             loaded.source.file, config.output.root, self._server, self._compaction, self._disks, events
         )
@@ -130,12 +130,12 @@ class Daemon:
         for folder, _ in written_folders(self._loaded.config):
             prepare_output_root(folder, create=output.create, in_memory=output.in_memory)
         unfinished = self._unfinished(output.root)
-        self._bind("ingest", "endpoints", self._server.bind)
+        bound(self._loaded, "ingest", "endpoints", self._server.bind)
         with ExitStack() as opened:
             try:
                 self._open_control(life, opened)
                 if self._web is not None:
-                    self._bind("http", "listen", self._web.bind)
+                    bound(self._loaded, "http", "listen", self._web.bind)
                     opened.callback(self._web.unbind)
                 # measured before the first camera connects
                 resolve_io(output.io, [folder for folder, _ in written_folders(self._loaded.config)])
@@ -228,20 +228,15 @@ class Daemon:
             return
         group = self._loaded.config.ingest.group
         requests = Requests(self._server, self._events.recent, status=self.snapshot, drain=life.drain)
-        control = self._bind(
-            "control", "socket", lambda: ControlServer(Path(path), requests.answers, self._emit, group=group)
+        control = bound(
+            self._loaded,
+            "control",
+            "socket",
+            lambda: ControlServer(Path(path), requests.answers, self._emit, group=group),
         )
         thread = life.spawn("control", control.run)
         opened.callback(thread.join, CONTROL_STOP_TIMEOUT_S)
         opened.callback(control.close)
-
-    def _web_service(self, config: Config) -> WebService | None:
-        if not config.http.enabled:
-            return None
-        self._as_configured("http", "enabled", check_packages)
-        return WebService(
-            config.http, self._as_configured("http", "enabled", lambda: web_settings(config)), self._emit
-        )
 
     def _start_web(self, life: Lifecycle, opened: ExitStack) -> None:
         """Starts the web process, which ends before the control socket that it uses."""
@@ -285,26 +280,9 @@ class Daemon:
                 self._emit("leftovers_not_removed_warning", {"path": str(path), **error.to_dict()})
         return stores
 
-    def _bind(self, section: str, field: str, bind: Callable[[], T]) -> T:
-        """Binds a socket. Raises ``AddressError`` that names the field."""
-        try:
-            return self._as_configured(section, field, bind)
-        except ConfigError as error:
-            raise AddressError(
-                error.message, expected=error.expected, got=error.got, hint=error.hint
-            ) from None
-
-    def _as_configured(self, section: str, field: str, make: Callable[[], T]) -> T:
-        """Calls ``make``; an error of it names the field that caused it."""
-        try:
-            return make()
-        except ConfigError as error:
-            raise self._loaded.source.error(
-                (section, field), error.message, expected=error.expected, got=error.got, hint=error.hint
-            ) from None
-
     def _facts(self) -> dict[str, Any]:
         config = self._loaded.config
+        warnings = [*self.plan.warnings, *access_warnings(self._loaded, self._access)]
         return {
             "endpoints": list(self._server.endpoints),
             "ring_socket": config.ingest.ring_socket_path,
@@ -316,13 +294,41 @@ class Daemon:
             "memory_budget_bytes": config.memory.budget,
             "pid": os.getpid(),
             **({} if self._web is None else {"status_page": self._web.url}),
-            **({"warnings": list(self.plan.warnings)} if self.plan.warnings else {}),
+            **({"warnings": warnings} if warnings else {}),
         }
 
     def _server_totals(self) -> dict[str, Any]:
         snapshot = self._server.snapshot()
         frames = sum(stream["frames_received"] for stream in snapshot["streams"].values())
         return {"frames_received": frames, "foreign_messages": snapshot["foreign_messages"]}
+
+
+def bound(loaded: LoadedConfig, section: str, field: str, bind: Callable[[], T]) -> T:
+    """Binds a socket. Raises ``AddressError`` that names the field."""
+    try:
+        return _as_configured(loaded, section, field, bind)
+    except ConfigError as error:
+        raise AddressError(error.message, expected=error.expected, got=error.got, hint=error.hint) from None
+
+
+def web_service(loaded: LoadedConfig, emit: Callable[[str, Mapping[str, Any]], None]) -> WebService | None:
+    """The status page, not bound yet; None where it is off. Raises ``ConfigError`` where it cannot be had."""
+    config = loaded.config
+    if not config.http.enabled:
+        return None
+    _as_configured(loaded, "http", "enabled", check_packages)
+    settings = _as_configured(loaded, "http", "enabled", lambda: web_settings(config))
+    return WebService(config.http, settings, emit)
+
+
+def _as_configured(loaded: LoadedConfig, section: str, field: str, make: Callable[[], T]) -> T:
+    """An error names the field that brought it."""
+    try:
+        return make()
+    except ConfigError as error:
+        raise loaded.source.error(
+            (section, field), error.message, expected=error.expected, got=error.got, hint=error.hint
+        ) from None
 
 
 def written_folders(config: Config) -> list[tuple[Path, str]]:

@@ -1,10 +1,10 @@
-"""``shardwright doctor``: is this machine fit for this configuration?
+"""``shardwright check``: will this configuration run here, why not, and will it keep up.
 
-    measure.py   what the machine says: folders, limits, kernel, clock, libraries
-    facts.py     all of it in one frozen object, beside what the plan needs
-    checks.py    each finding is a small function of the facts, those about an output folder in
-                 folder_checks.py
-    finding.py   ok, warn or bad, what was found, what to do
-
-Nothing is written but files without a name in each output root, to measure with, which are gone afterwards.
+report.py          the answer: all findings, the plan, the verdict on the cameras
+start.py           the start of the daemon, tried and undone
+output_folder.py   each output folder: its filesystem, how fast, for how long
+computer.py         the computer: memory, kernel, clock, libraries
+measure.py         what it can hold, measured: each stage alone (stages.py), then short acquisitions
+                   (trial_runs.py)
+verdict.py         what follows from that: which camera can be held, what binds, what to change. Pure
 """

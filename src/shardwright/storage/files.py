@@ -281,9 +281,10 @@ def sync_directory(path: Path) -> None:
 def make_directories(path: Path) -> None:
     """Create ``path`` and its missing parents, each new name durable in its parent."""
     missing = []
-    while not path.is_dir():
-        missing.append(path)
-        path = path.parent
+    with storage_errors("create folder", path):  # a folder above it may be closed to this user
+        while not path.is_dir():
+            missing.append(path)
+            path = path.parent
     for directory in reversed(missing):
         with storage_errors("create folder", directory):
             reach("directory.before_create")

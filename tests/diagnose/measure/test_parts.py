@@ -19,11 +19,18 @@ from shardwright.codecs.decode import ChunkCodecs, decode_chunk_into
 from shardwright.codecs.parameters import codec_metadata
 from shardwright.config.load import load_config, parse_config
 from shardwright.config.plan import make_plan
-from shardwright.diagnose.measure import sample, stages
-from shardwright.diagnose.measure.acquisition import Extent, Mark, extent_of, run, steady
-from shardwright.diagnose.measure.private_daemon import private_configuration
-from shardwright.diagnose.measure.sample import OwnFrames, frames_wanted, simulated_sample
-from shardwright.diagnose.measure.scratch import PREFIX, scratch_folder
+from shardwright.diagnose import measure, stages
+from shardwright.diagnose.measure import OwnFrames, frames_wanted, simulated_sample
+from shardwright.diagnose.trial_runs import (
+    PREFIX,
+    Extent,
+    Mark,
+    extent_of,
+    private_configuration,
+    run,
+    scratch_folder,
+    steady,
+)
 from shardwright.ingest.transport.ipc_throughput import ipc_rate
 from shardwright.model.errors import FrameShapeError, ShardFormatError, StorageError
 from shardwright.storage.measured_file import MeasuredFile
@@ -112,12 +119,12 @@ def test_what_holds_no_frames_is_refused(tmp_path):
 
 def test_a_sample_fits_its_memory(monkeypatch):
     assert simulated_sample(spec_of()).frames.shape[1:] == (48, 80)
-    monkeypatch.setattr(sample, "GOAL_BYTES", 48 * 80 * 2 * 9)
+    monkeypatch.setattr(measure, "SAMPLE_BYTES", 48 * 80 * 2 * 9)
     assert frames_wanted(spec_of()) == 9
     assert frames_wanted(spec_of(depth=20)) == 20  # a slab at least
-    monkeypatch.setattr(sample, "MOST_BYTES", 48 * 80 * 2 * 5)
+    monkeypatch.setattr(measure, "MOST_SAMPLE_BYTES", 48 * 80 * 2 * 5)
     assert frames_wanted(spec_of(depth=20)) == 5
-    monkeypatch.setattr(sample, "MOST_BYTES", 1)
+    monkeypatch.setattr(measure, "MOST_SAMPLE_BYTES", 1)
     assert frames_wanted(spec_of()) == 1
 
 
@@ -243,10 +250,8 @@ class FakeTarget:
 @pytest.fixture
 def clock(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(
-        "shardwright.diagnose.measure.acquisition.time", SimpleNamespace(perf_counter=lambda: now[0])
-    )
-    monkeypatch.setattr("shardwright.diagnose.measure.acquisition.cpu_seconds", lambda pids: now[0] * 1.5)
+    monkeypatch.setattr("shardwright.diagnose.trial_runs.time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr("shardwright.diagnose.trial_runs.cpu_seconds", lambda pids: now[0] * 1.5)
     return now
 
 

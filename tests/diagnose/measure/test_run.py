@@ -10,10 +10,9 @@ import pytest
 
 from shardwright.config.load import load_config
 from shardwright.config.plan import make_plan
-from shardwright.diagnose.measure import run as measuring
-from shardwright.diagnose.measure.private_daemon import PrivateDaemon
-from shardwright.diagnose.measure.run import codec_text, measure
-from shardwright.diagnose.measure.sample import OwnFrames
+from shardwright.diagnose import measure as measuring
+from shardwright.diagnose.measure import OwnFrames, codec_text, measure
+from shardwright.diagnose.trial_runs import PrivateDaemon
 from shardwright.model.errors import FrameShapeError, StorageError
 
 

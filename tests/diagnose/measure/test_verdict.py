@@ -9,15 +9,18 @@ import pytest
 
 from shardwright.config.load import load_config
 from shardwright.config.plan import make_plan
-from shardwright.diagnose.measure.results import (
+from shardwright.diagnose.verdict import (
+    ACCURACY,
     AcquisitionRun,
     Acquisitions,
     KernelRate,
     Measured,
-    Rate,
+    StageRate,
     StreamRates,
+    binding,
+    floors_of,
+    judge,
 )
-from shardwright.diagnose.measure.verdict import ACCURACY, binding, floors_of, judge
 
 GB = 1e9
 
@@ -31,16 +34,16 @@ def acquisitions(
 
 RATES = StreamRates(
     sample="a sample",
-    kernel=KernelRate(Rate(5 * GB, 0.4), 2.0, (1000, 1000)),
-    disk={"direct": Rate(1.5 * GB, 0.1), "pwrite": Rate(1.0 * GB, 0.4)},
+    kernel=KernelRate(StageRate(5 * GB, 0.4), 2.0, (1000, 1000)),
+    disk={"direct": StageRate(1.5 * GB, 0.1), "pwrite": StageRate(1.0 * GB, 0.4)},
     io="direct",
-    transport={"shm": Rate(6 * GB, 0.2), "message": Rate(4 * GB, 0.3)},
+    transport={"shm": StageRate(6 * GB, 0.2), "message": StageRate(4 * GB, 0.3)},
     acquisitions={"shm": acquisitions(1.8 * GB), "in-process": acquisitions(2 * GB)},
 )
 
 
 def measured(**change: object) -> Measured:
-    return Measured(2, Rate(10 * GB, 0.1), "shm", {"cam0": replace(RATES, **change)}, 20.0)
+    return Measured(2, StageRate(10 * GB, 0.1), "shm", {"cam0": replace(RATES, **change)}, 20.0)
 
 
 @pytest.fixture
@@ -76,9 +79,9 @@ def test_floors_are_those_of_raw_pixels_the_lowest_first():
     ("name", "change"),
     [
         ("processors", {}),
-        ("disk", {"disk": {"direct": Rate(0.95 * GB, 0.1)}}),
-        ("kernel", {"kernel": KernelRate(Rate(1.9 * GB, 0.4), 2.0, (1000,))}),
-        ("transport", {"transport": {"shm": Rate(1.9 * GB, 0.2)}}),
+        ("disk", {"disk": {"direct": StageRate(0.95 * GB, 0.1)}}),
+        ("kernel", {"kernel": KernelRate(StageRate(1.9 * GB, 0.4), 2.0, (1000,))}),
+        ("transport", {"transport": {"shm": StageRate(1.9 * GB, 0.2)}}),
         ("pipeline", {"acquisitions": {"shm": acquisitions(0.9 * GB)}}),
     ],
 )
@@ -151,10 +154,10 @@ def test_without_a_measurement_nothing_is_claimed(plan):
     )
 
 
-SLOW_DISK = {"disk": {"direct": Rate(0.9 * GB, 0.1), "pwrite": Rate(1.5 * GB, 0.4)}}
+SLOW_DISK = {"disk": {"direct": StageRate(0.9 * GB, 0.1), "pwrite": StageRate(1.5 * GB, 0.4)}}
 FASTER = {
-    "none": KernelRate(Rate(9 * GB, 0.05), 1.0, (2000,)),
-    "blosc:lz4:1:shuffle": KernelRate(Rate(8 * GB, 0.1), 1.9, (1050,)),
+    "none": KernelRate(StageRate(9 * GB, 0.05), 1.0, (2000,)),
+    "blosc:lz4:1:shuffle": KernelRate(StageRate(8 * GB, 0.1), 1.9, (1050,)),
 }
 
 
@@ -174,14 +177,14 @@ def test_advice(plan, change, words):
 
 def test_a_codec_that_the_disk_could_not_take_is_not_recommended(plan):
     """Uncompressed chunks cost the processors least, but the disk takes 0.95 GB/s of them."""
-    told = judge_at(plan, 1.5, other_codecs=FASTER, disk={"direct": Rate(0.95 * GB, 0.1)}).advice
+    told = judge_at(plan, 1.5, other_codecs=FASTER, disk={"direct": StageRate(0.95 * GB, 0.1)}).advice
     assert not any("codec to none" in line for line in told)
 
 
 def test_degrade_is_offered_where_only_the_codec_is_too_slow(plan):
     words, roomy = (
         "Set reliability.overload to degrade",
-        {"disk": {"direct": Rate(9 * GB, 0.1)}, "transport": {"shm": Rate(9 * GB, 0.1)}},
+        {"disk": {"direct": StageRate(9 * GB, 0.1)}, "transport": {"shm": StageRate(9 * GB, 0.1)}},
     )
     assert any(words in line for line in judge_at(plan, 1.5, **roomy).advice)
     assert not any(words in line for line in judge_at(plan, 1.5, **SLOW_DISK).advice), (
@@ -199,7 +202,7 @@ def test_degrade_is_offered_where_only_the_codec_is_too_slow(plan):
 
 def test_the_camera_of_a_network_is_told_of_shared_memory(plan):
     slow = {
-        "transport": {"message": Rate(1.9 * GB, 0.2)},
+        "transport": {"message": StageRate(1.9 * GB, 0.2)},
         "acquisitions": {"message": acquisitions(1.8 * GB, 0.5, transport="message")},
     }
     found = replace(measured(**slow), daemon_transport="message")

@@ -1,4 +1,4 @@
-"""The part ``prediction``: the rate that ``shardwright plan --measure`` predicts, against the rate that the
+"""The part ``prediction``: the rate that ``shardwright check --measure`` predicts, against the rate that the
 machine then holds.
 
 In each round the plan measures and predicts, then a camera sends the same frames through a daemon that holds
@@ -26,7 +26,7 @@ from . import Asked, Case, Frames, least_and_most, saved
 ROUNDS = 3
 PLAN_SECONDS = 10.0
 SHARDS = 6
-ASKED = (Asked("off_by", "shardwright plan --measure: within 15 % of what is then held", 0.15),)
+ASKED = (Asked("off_by", "shardwright check --measure: within 15 % of what is then held", 0.15),)
 COLUMNS = {"off by": "off_by", "least": "off_by_spread.least", "most": "off_by_spread.most"}
 
 
@@ -67,12 +67,14 @@ def planned(folder: Path, frames: Frames, case: Case, seconds: float) -> dict[st
     (folder / "rig.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     np.save(folder / "frames.npy", frames)
     options = ["--measure", "--frames", str(folder / "frames.npy"), "--seconds", str(seconds), "--json"]
-    command = [sys.executable, "-m", "shardwright.cli", "plan", str(folder / "rig.yaml"), *options]
+    command = [sys.executable, "-m", "shardwright.cli", "check", str(folder / "rig.yaml"), *options]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=ANSWER_LIMIT_S)
     answer = json.loads(done.stdout) if done.stdout.strip() else {}
-    if "streams" not in answer:
-        raise ProcessFailedError(f"shardwright plan failed: {answer.get('error') or done.stderr[-500:]}")
-    (stream,) = answer["streams"]
+    keep_up = answer.get("keep_up")
+    if keep_up is None or keep_up["measured"] is None:
+        bad = [each["found"] for each in answer.get("findings", ()) if each["result"] == "bad"]
+        raise ProcessFailedError(f"shardwright check failed: {bad or done.stderr[-500:]}")
+    (stream,) = keep_up["streams"]
     assert isinstance(stream, dict)
     os.sync()  # what it wrote and deleted must not slow what comes next
     return stream

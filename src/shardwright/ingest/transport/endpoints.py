@@ -144,7 +144,8 @@ def bind_unix_listener(path: Path, group: str | None = None) -> socket.socket:
         listener.listen(64)
         listener.setblocking(False)
         _share(path, 0o660, group)
-    except ConfigError:
+    except ConfigError:  # it cannot be shared
+        path.unlink(missing_ok=True)
         listener.close()
         raise
     except OSError as error:
@@ -174,7 +175,7 @@ def _share(path: Path, mode: int, group: str | None) -> None:
     try:
         shutil.chown(path, group=group)
         path.chmod(mode)
-    except LookupError:
+    except (LookupError, ValueError):  # ValueError: a NUL in it
         raise ConfigError("no such group on this machine", got=group) from None
     except OSError as error:
         hint = "Run the daemon as root or as a member of that group"
@@ -198,13 +199,8 @@ def _make_way(path: Path, group: str | None) -> None:
                 got="another kind of file",
                 hint=hint,
             )
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.settimeout(1.0)
-            try:
-                probe.connect(str(path))
-            except ConnectionRefusedError:
-                path.unlink()  # its daemon is dead
-                return
+        if remove_dead_socket(path):
+            return
         raise ConfigError(
             f"{path} is in use",
             expected="a socket without a listener",
@@ -213,6 +209,18 @@ def _make_way(path: Path, group: str | None) -> None:
         )
     except OSError as error:
         raise ConfigError(f"cannot prepare {path}", got=error.strerror, hint=_way_out(path, error)) from None
+
+
+def remove_dead_socket(path: Path) -> bool:
+    """Removes a Unix socket whose daemon is dead; False where somebody listens on it. Raises ``OSError``."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return True
+    return False
 
 
 def _way_out(path: Path, error: OSError) -> str:

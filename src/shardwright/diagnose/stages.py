@@ -27,7 +27,7 @@ from shardwright.shard.layout import PAGE_BYTES, page_aligned
 from shardwright.storage.measured_file import MeasuredFile
 from shardwright.storage.ring import Ring
 
-from .results import KernelRate, Rate
+from .verdict import KernelRate, StageRate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -53,8 +53,8 @@ class _Spent:
     seconds: float = 0.0
     cpu_s: float = 0.0
 
-    def rate(self, nbytes: int) -> Rate:
-        return Rate(nbytes / max(self.seconds, 1e-9), self.cpu_s / max(nbytes, 1) * 1e9)
+    def rate(self, nbytes: int) -> StageRate:
+        return StageRate(nbytes / max(self.seconds, 1e-9), self.cpu_s / max(nbytes, 1) * 1e9)
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def _spending(total: _Spent) -> Iterator[None]:
     total.cpu_s += time.process_time() - cpu_begin_s
 
 
-def memory_copy(seconds: float) -> Rate:
+def memory_copy(seconds: float) -> StageRate:
     """Plain copies in memory that is in use already, every core at its own."""
     pairs = [(np.zeros(COPY_BYTES, np.uint8), np.ones(COPY_BYTES, np.uint8)) for _ in range(cores())]
     spent, copied = _Spent(), 0
@@ -77,7 +77,7 @@ def memory_copy(seconds: float) -> Rate:
     return spent.rate(copied)
 
 
-def shared_memory(frames: np.ndarray[Any, Any], seconds: float) -> Rate:
+def shared_memory(frames: np.ndarray[Any, Any], seconds: float) -> StageRate:
     """One camera thread copies frames into a ring as the daemon hands them out."""
     slots = max(1, min(len(frames), _RING_BYTES // frames[0].nbytes))
     ring = Ring(slots * frames[0].nbytes)
@@ -95,13 +95,15 @@ def shared_memory(frames: np.ndarray[Any, Any], seconds: float) -> Rate:
     return spent.rate(copied)
 
 
-def messages(frames: np.ndarray[Any, Any], seconds: float) -> Rate:
+def messages(frames: np.ndarray[Any, Any], seconds: float) -> StageRate:
     """Pixels in ZeroMQ messages over a Unix socket, both ends in this process."""
     cpu_begin_s = time.process_time()
     took_s, received = ipc_rate(
         [memoryview(frame.reshape(-1).view(np.uint8)) for frame in frames[:MOST_MESSAGES]], seconds
     )
-    return Rate(received / max(took_s, 1e-9), (time.process_time() - cpu_begin_s) / max(received, 1) * 1e9)
+    return StageRate(
+        received / max(took_s, 1e-9), (time.process_time() - cpu_begin_s) / max(received, 1) * 1e9
+    )
 
 
 class SlabKernel:
@@ -175,7 +177,7 @@ def disk(
     threads: int,
     seconds: float,
     room_bytes: int,
-) -> Rate:
+) -> StageRate:
     """Chunks of these lengths to their slots in preallocated files, on as many threads as there are workers,
     the sync of each file counted.
 

@@ -8,15 +8,156 @@ as many seconds of them as there are, over the seconds that a gigabyte took.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
 from shardwright.config.durability import can_degrade
 
 if TYPE_CHECKING:
     from shardwright.config.plan import Plan, StreamPlan
+    from shardwright.storage.slot_file import IoMode
 
-    from .results import KernelRate, Measured, StreamRates, Transport
+Transport = Literal["in-process", "shm", "message"]
+
+
+@dataclass(frozen=True)
+class StageRate:
+    """Of one stage alone. ``cpu_s_per_gb``: of a billion of the bytes that ``bytes_per_s`` counts."""
+
+    bytes_per_s: float
+    cpu_s_per_gb: float
+
+    def to_dict(self) -> dict[str, float]:
+        return {"bytes_per_s": self.bytes_per_s, "cpu_s_per_gb": self.cpu_s_per_gb}
+
+
+@dataclass(frozen=True)
+class KernelRate:
+    """Frames to encoded chunks in memory, on all cores. ``encoded_bytes`` of each chunk of one slab, in the
+    order of the layout's tables."""
+
+    rate: StageRate
+    ratio: float
+    encoded_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class AcquisitionRun:
+    """One acquisition at full speed. ``seconds`` from its opening until it is sealed; the others once its
+    ring was full."""
+
+    frames: int
+    raw_bytes: int
+    stored_bytes: int
+    seconds: float
+    sustained_bytes_per_s: float
+    cpu_s_per_gb: float
+
+    @property
+    def start_s(self) -> float:
+        """What an acquisition takes beside its frames: the ring's memory, files, sealing the last shard;
+        below 0 where the ring hid a part."""
+        return self.seconds - self.raw_bytes / self.sustained_bytes_per_s
+
+
+@dataclass(frozen=True)
+class Acquisitions:
+    """Rounds of one stream over one transport; medians count, as single rounds meet a slow moment of the
+    disk."""
+
+    transport: Transport
+    runs: tuple[AcquisitionRun, ...]
+
+    @property
+    def sustained_bytes_per_s(self) -> float:
+        return median(run.sustained_bytes_per_s for run in self.runs)
+
+    @property
+    def spread_bytes_per_s(self) -> tuple[float, float]:
+        rates = [run.sustained_bytes_per_s for run in self.runs]
+        return min(rates), max(rates)
+
+    @property
+    def cpu_s_per_gb(self) -> float:
+        return median(run.cpu_s_per_gb for run in self.runs)
+
+    @property
+    def start_s(self) -> float:
+        return median(run.start_s for run in self.runs)
+
+    @property
+    def ratio(self) -> float:
+        return median(run.raw_bytes / run.stored_bytes if run.stored_bytes else 1.0 for run in self.runs)
+
+    def bytes_per_s_of(self, raw_bytes: float) -> float:
+        """Predicted for an acquisition of this size as a whole, from its opening until it is sealed."""
+        return raw_bytes / max(self.start_s + raw_bytes / self.sustained_bytes_per_s, 1e-9)
+
+    def to_dict(self) -> dict[str, Any]:
+        least, most = self.spread_bytes_per_s
+        return {
+            "transport": self.transport,
+            "rounds": len(self.runs),
+            "sustained_bytes_per_s": self.sustained_bytes_per_s,
+            "sustained_bytes_per_s_least": least,
+            "sustained_bytes_per_s_most": most,
+            "start_s": self.start_s,
+            "cpu_s_per_gb": self.cpu_s_per_gb,
+            "ratio": self.ratio,
+            "raw_bytes_of_a_round": round(median(run.raw_bytes for run in self.runs)),
+        }
+
+
+@dataclass(frozen=True)
+class StreamRates:
+    """Everything that was measured for one stream. ``disk``: bytes of encoded chunks a second for each way of
+    writing. ``transport``: of each way that pixels may come, alone. ``other_codecs``: the kernel with
+    settings that the stream does not have."""
+
+    sample: str
+    kernel: KernelRate
+    disk: dict[IoMode, StageRate]
+    io: IoMode
+    transport: dict[Transport, StageRate]
+    acquisitions: dict[Transport, Acquisitions]
+    other_codecs: dict[str, KernelRate] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "sample": self.sample,
+            "ratio": self.kernel.ratio,
+            "kernel": self.kernel.rate.to_dict(),
+            "io": self.io,
+            "disk": {mode: rate.to_dict() for mode, rate in self.disk.items()},
+            "transport": {name: rate.to_dict() for name, rate in self.transport.items()},
+            "acquisitions": {name: runs.to_dict() for name, runs in self.acquisitions.items()},
+            "other_codecs": {
+                name: {**each.rate.to_dict(), "ratio": each.ratio} for name, each in self.other_codecs.items()
+            },
+        }
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The machine, and each stream by its name. ``daemon_transport``: how a camera on this machine would
+    send."""
+
+    cores: int
+    memory_copy: StageRate
+    daemon_transport: Transport
+    streams: dict[str, StreamRates]
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "cores": self.cores,
+            "memory_copy": self.memory_copy.to_dict(),
+            "daemon_transport": self.daemon_transport,
+            "streams": {name: rates.to_dict() for name, rates in self.streams.items()},
+            "seconds": self.seconds,
+        }
+
 
 Held = Literal["yes", "barely", "no", "unknown"]
 FloorName = Literal["kernel", "disk", "transport", "processors", "pipeline"]
@@ -71,7 +212,7 @@ class StreamVerdict:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CamerasVerdict:
     """All cameras at the same time. ``load`` is the sum of theirs; ``hours``: until the disk is at
     ``output.low_water``."""
 
@@ -91,7 +232,7 @@ class Verdict:
         }
 
 
-def judge(plan: Plan, low_water_bytes: int, measured: Measured | None) -> Verdict:
+def judge(plan: Plan, low_water_bytes: int, measured: Measured | None) -> CamerasVerdict:
     """Without ``measured``, only what arithmetic says: what is needed, and how long the disk lasts
     uncompressed."""
     loads = [_load(stream, measured) for stream in plan.streams]
@@ -108,9 +249,22 @@ def judge(plan: Plan, low_water_bytes: int, measured: Measured | None) -> Verdic
     hours = (
         None
         if None in stored or not stored
-        else room / sum(rate for rate in stored if rate is not None) / 3600
+        else hours_to_full(room, sum(rate for rate in stored if rate is not None))
     )
-    return Verdict(streams, total, together, hours, measured)
+    return CamerasVerdict(streams, total, together, hours, measured)
+
+
+def hours_to_full(room_bytes: int, bytes_per_s: float) -> float:
+    """How long a disk with so much room lasts at this rate."""
+    return room_bytes / bytes_per_s / 3600
+
+
+def duration(hours: float) -> str:
+    """For people: in the largest unit of which there are two."""
+    for unit, length in (("days", 24), ("hours", 1), ("minutes", 1 / 60)):
+        if hours >= 2 * length:
+            return f"{hours / length:,.0f} {unit}"
+    return f"{hours * 3600:.0f} s"
 
 
 def _load(stream: StreamPlan, measured: Measured | None) -> float | None:
@@ -153,7 +307,7 @@ def _judge_stream(
         binds=binds,
         floors=floors,
         ratio=ratio,
-        hours=None if not needed else room_bytes / (needed / ratio) / 3600,
+        hours=None if not needed else hours_to_full(room_bytes, needed / ratio),
         advice=()
         if measured is None or rates is None or binds is None or held in ("yes", "unknown")
         else advice(stream, rates, measured, binds, alone),

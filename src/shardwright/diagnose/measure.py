@@ -1,36 +1,45 @@
-"""The order of measuring, and its bounds: a budget of seconds, memory for a few frames, and no byte of disk
-below ``output.low_water``.
+"""Measures what this machine can hold of a configuration, with the arrays of its streams.
 
-First each stage alone, then rounds of acquisitions, all kinds in each round, so that a slow moment of the
-disk meets every kind. The first round warms up and does not count.
+    frames to measure with   the user's own, or simulated ones
+    each stage alone         stages.py
+    real acquisitions        trial_runs.py: in this process and through a daemon of their own
+
+Bounded by a budget of seconds, memory for a few frames, and ``output.low_water`` of the disk. Stages come
+first, then rounds of acquisitions, every kind in each round, so that a slow moment of the disk meets every
+kind. The first round warms up and does not count.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from shardwright.acquire.limits import Limits
+from shardwright.array.grid import Grid
 from shardwright.array.spec import Blosc, Codec, Gzip, Zstd
 from shardwright.config.quantities import format_bytes
 from shardwright.daemon.places import prepare_output_root
 from shardwright.kernels.warm_up import warm_up
-from shardwright.model.errors import StorageError
+from shardwright.model.errors import FrameShapeError, StorageError
+from shardwright.read.store import open_store
+from shardwright.repack.jobs.region_reader import RegionReader
+from shardwright.repack.runtime.throttle import Throttle
+from shardwright.simulate.photons import PhotonFrames
 from shardwright.storage.choose_io import offered_io, resolve_io
 from shardwright.storage.files import sync_directory
 from shardwright.writer.in_process import create
 
 from . import stages
-from .acquisition import extent_of, run
-from .private_daemon import PrivateDaemon
-from .results import Acquisitions, Measured, StreamRates, Transport
-from .sample import OwnFrames, Sample, simulated_sample
-from .scratch import free_bytes, scratch_folder
+from .trial_runs import PrivateDaemon, extent_of, free_bytes, run, scratch_folder
+from .verdict import Acquisitions, Measured, StreamRates, Transport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,12 +49,16 @@ if TYPE_CHECKING:
     from shardwright.config.load import LoadedConfig
     from shardwright.config.model import Config
     from shardwright.config.plan import Plan, StreamPlan
+    from shardwright.read.store import StoredArray
     from shardwright.storage.slot_file import IoMode
 
-    from .acquisition import Target
-    from .results import AcquisitionRun, KernelRate, Rate
+    from .trial_runs import Target
+    from .verdict import AcquisitionRun, KernelRate, StageRate
 
 ROUNDS, LEAST_ROUNDS = 3, 2  # fewer where the machine is so slow that time runs out
+SAMPLE_BYTES = 64 << 20  # more than the caches hold
+MOST_SAMPLE_BYTES = 256 << 20
+SIMULATED = "simulated photon noise"
 MOST_ROUND_BYTES = 16 << 30  # raw, of one acquisition
 _STAGE_PART, _ACQUISITION_PART = 0.25, 0.55  # of the seconds; the rest is for opening, sealing and deleting
 _STAGES = 6  # kernel, three ways of writing, two transports: about as long each
@@ -161,7 +174,7 @@ class _Bench:
         stage_s = self.seconds * _STAGE_PART / _STAGES
         self.steps.begin(f"{stream.name}: kernel")
         kernel = stages.kernel(stream.spec, sample.frames, stage_s)
-        disk: dict[IoMode, Rate] = {}
+        disk: dict[IoMode, StageRate] = {}
         for mode in self.modes:
             self.steps.begin(f"{stream.name}: disk, {mode}")
             disk[mode] = stages.disk(
@@ -174,7 +187,7 @@ class _Bench:
                 room_bytes,
             )
         self.steps.begin(f"{stream.name}: shared memory")
-        transport: dict[Transport, Rate] = {"shm": stages.shared_memory(sample.frames, stage_s)}
+        transport: dict[Transport, StageRate] = {"shm": stages.shared_memory(sample.frames, stage_s)}
         self.steps.begin(f"{stream.name}: messages")
         transport["message"] = stages.messages(sample.frames, stage_s)
         acquisitions = self._acquisitions(stream, sample, daemon, room_bytes)
@@ -280,3 +293,110 @@ def codec_text(codec: Codec | None) -> str:
     if isinstance(codec, Zstd | Gzip):
         return f"{'zstd' if isinstance(codec, Zstd) else 'gzip'}:{codec.level}"
     return "none"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """``frames``: of the stream's shape and dtype, C-contiguous. ``source``: where they come from, for
+    people."""
+
+    frames: np.ndarray[Any, Any]
+    source: str
+
+
+def simulated_sample(spec: ArraySpec) -> Sample:
+    camera = PhotonFrames(spec.frame_shape, spec.dtype)
+    frames = np.empty((frames_wanted(spec), *spec.frame_shape), camera.dtype)
+    for i, frame in enumerate(frames):
+        camera.frame(i, out=frame)
+    return Sample(frames, SIMULATED)
+
+
+def frames_wanted(spec: ArraySpec) -> int:
+    """A slab, and enough that caches cannot hold them; within the memory that a sample may take."""
+    slab = Grid.of(spec).frames_per_slab
+    return max(1, min(max(slab, SAMPLE_BYTES // spec.frame_bytes), MOST_SAMPLE_BYTES // spec.frame_bytes))
+
+
+class OwnFrames:
+    """The user's file: a .npy file or a store. Raises ``StorageError``, ``ShardFormatError`` or
+    ``FrameShapeError`` for what holds no frames."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._numpy: np.ndarray[Any, Any] | None = None
+        self._stored: StoredArray | None = None
+        if path.suffix == ".npy":
+            self._numpy = _open_numpy(path)
+            shape, self._dtype = self._numpy.shape, self._numpy.dtype
+        elif path.is_dir():
+            self._stored = open_store(path).arrays[0]
+            shape, self._dtype = self._stored.shape, self._stored.dtype
+        else:
+            hint = "Save some frames with numpy.save, or name a store that shardwright has written."
+            raise StorageError(
+                f"no frames can be read from {path}", expected="a .npy file or a Zarr v3 store", hint=hint
+            )
+        if len(shape) < 2 or 0 in shape:
+            raise FrameShapeError(
+                f"{path} holds no frames",
+                expected="rows and columns, with any number of axes before them",
+                got=shape,
+            )
+        self._shape = shape
+
+    def fits(self, spec: ArraySpec) -> bool:
+        """The same dtype, and at least as many rows and columns: a corner of larger frames is taken."""
+        rows, columns = spec.frame_shape
+        return (
+            bool(self._dtype == np.dtype(spec.dtype))
+            and self._shape[-2] >= rows
+            and self._shape[-1] >= columns
+        )
+
+    def misfit(self) -> FrameShapeError:
+        rows, columns = self._shape[-2:]
+        return FrameShapeError(
+            f"the frames in {self.path} fit no stream of the configuration",
+            expected="a stream's dtype, and at least its rows and columns",
+            got=f"{rows} x {columns} {self._dtype.name}",
+        )
+
+    def sample(self, spec: ArraySpec) -> Sample:
+        """The first frames, as many as are wanted and there. Raises ``ShardFormatError`` or ``StorageError``
+        where they cannot be read."""
+        rows, columns = spec.frame_shape
+        count = min(frames_wanted(spec), math.prod(self._shape[:-2]))
+        frames = (
+            self._read(count) if self._numpy is None else self._numpy.reshape(-1, *self._shape[-2:])[:count]
+        )
+        frames = frames[:, :rows, :columns]
+        return Sample(
+            np.ascontiguousarray(frames, np.dtype(spec.dtype).newbyteorder("<")),
+            f"{len(frames)} frames of {self.path.name}",
+        )
+
+    def _read(self, count: int) -> np.ndarray[Any, Any]:
+        """A box that holds at least ``count`` frames, or all there are: whole along the last axes, so that
+        each chunk is decoded once."""
+        assert self._stored is not None
+        extent: list[int] = []
+        wanted = count
+        for length in reversed(self._shape[:-2]):
+            extent.insert(0, min(length, wanted))
+            wanted = -(-wanted // extent[0])
+        box = np.empty((*extent, *self._shape[-2:]), self._stored.dtype)
+        RegionReader(self._stored, Throttle(idle=False)).read((0,) * box.ndim, box)
+        return box.reshape(-1, *self._shape[-2:])[:count]
+
+
+def _open_numpy(path: Path) -> np.ndarray[Any, Any]:
+    try:
+        found: np.ndarray[Any, Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise StorageError(
+            f"cannot read {path}",
+            expected="an array that numpy.save has written",
+            got=str(error) or "nothing",
+        ) from None
+    return found

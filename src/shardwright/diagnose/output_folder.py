@@ -1,0 +1,228 @@
+"""One output folder: what its filesystem is and can do, measured in the folder itself, and what follows from
+it (``FOLDER_CHECKS``).
+
+Files of at most 60 MiB without a name are written there, and are gone afterwards. Whether the daemon may
+write there at all is not judged here but tried (start.py).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from shardwright.config.quantities import format_bytes
+from shardwright.storage.choose_io import MARGIN, IoChoice, choose_io, resolve_io
+from shardwright.storage.files import preallocate, punch_hole, sync_data
+from shardwright.storage.filesystems import copy_on_write_filesystem
+
+from .computer import text_of
+from .verdict import duration, hours_to_full
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shardwright.storage.slot_file import IoMode
+
+    from .computer import Check, Needs
+
+Preallocation = Literal["guaranteed", "emulated", "absent"]
+LEAST_HOURS_TO_FULL = 1.0
+UNSAFE_OPTIONS = ("nobarrier", "barrier=0", "data=writeback")
+PROBE_BYTES = 1 << 20
+_BLOCK_BYTES = 512  # the unit of st_blocks
+
+
+@dataclass(frozen=True)
+class OutputFolder:
+    """``field``: where the configuration names it. ``io``: how shards are written there, ``io_configured``:
+    as output.io says. ``total_files`` 0: as many as there is room for."""
+
+    field: str
+    path: str
+    filesystem: str
+    options: tuple[str, ...]
+    copy_on_write: bool
+    preallocation: Preallocation
+    gives_gaps_back: bool
+    io: IoMode
+    io_configured: IoMode
+    io_choice: IoChoice
+    free_bytes: int
+    total_bytes: int
+    low_water_bytes: int
+    free_files: int
+    total_files: int
+    owner: int
+    user: int
+
+
+def look_at_folder(
+    field: str, path: Path, io: IoMode, low_water_bytes: int, *, busy: bool = False
+) -> OutputFolder:
+    """``io``: as configured. ``busy``: cameras may be acquiring, so the speed of writing is not measured.
+    Raises ``OSError`` and ``StorageError``."""
+    room = os.statvfs(path)
+    filesystem, options = mount_of(path.resolve(), text_of("/proc/self/mountinfo") or "")
+    unmeasured = IoChoice("direct", "not measured: a daemon is running", ("direct",), {})
+    choice = unmeasured if busy else choose_io([path])
+    return OutputFolder(
+        field,
+        str(path),
+        filesystem=filesystem,
+        options=options,
+        copy_on_write=copy_on_write_filesystem(path) is not None,
+        preallocation=preallocation_of(path),
+        gives_gaps_back=gives_gaps_back(path),
+        io=choice.mode if io == "auto" else resolve_io(io, [path]),
+        io_configured=io,
+        io_choice=choice,
+        free_bytes=room.f_bavail * room.f_frsize,
+        total_bytes=room.f_blocks * room.f_frsize,
+        low_water_bytes=low_water_bytes,
+        free_files=room.f_favail,
+        total_files=room.f_files,
+        owner=path.stat().st_uid,
+        user=os.geteuid(),
+    )
+
+
+def check_owner(folder: OutputFolder, _: Needs) -> Check:
+    """Root may write everywhere: what it finds says little about the daemon's user."""
+    if folder.user == 0 and folder.owner != 0:
+        advice = "Run this again as the daemon's user: sudo -u USER shardwright check CONFIG."
+        return "warn", f"{folder.path} belongs to user {folder.owner}, and this is root", advice
+    return "ok", f"{folder.path} belongs to user {folder.owner}", None
+
+
+def check_filesystem(folder: OutputFolder, _: Needs) -> Check:
+    """Whether what is synced is safe; of network filesystems and memory the plan warns."""
+    if unsafe := [option for option in folder.options if option in UNSAFE_OPTIONS]:
+        advice = f"Mount it without {unsafe[0]}: as it is, a power cut can take what was synced."
+        return "warn", f"{folder.filesystem}, mounted with {', '.join(unsafe)}", advice
+    if folder.copy_on_write:
+        advice = (
+            "Works, with io pwrite or direct. For the highest rates use ext4 or xfs, or switch "
+            "copy-on-write off (chattr +C) on the empty folder."
+        )
+        return "warn", f"{folder.filesystem}: copy-on-write", advice
+    return "ok", folder.filesystem, None
+
+
+def check_writing(folder: OutputFolder, _: Needs) -> Check:
+    """How shards are written, and whether another way is much faster."""
+    choice = folder.io_choice
+    measured = f"; {choice.measured}" if choice.measured else ""
+    if folder.io_configured == "auto":
+        return "ok", f"{choice.mode}, {choice.why}{measured}", None
+    found = f"{folder.io}, as output.io says{measured or '; ' + choice.why}"
+    own, best = choice.rates.get(folder.io), choice.rates.get(choice.mode)
+    if own and best and best > MARGIN * own:
+        return "warn", found, f"Set output.io to auto: {choice.mode} is {best / own:.1f} times as fast here."
+    return "ok", found, None
+
+
+def check_preallocation(folder: OutputFolder, _: Needs) -> Check:
+    """Whether a full disk shows before a frame is taken, and not while it is written."""
+    if folder.preallocation == "absent":
+        advice = (
+            "A full disk shows only when frames are written: use ext4, xfs or btrfs without "
+            "compression, and a generous output.low_water."
+        )
+        return "warn", "absent: blocks were asked for, and none are there", advice
+    if folder.preallocation == "emulated":
+        advice = (
+            "Each shard is written twice: zeros, then chunks. Use ext4, xfs or another filesystem with "
+            "fallocate."
+        )
+        return "warn", "emulated: every block is written with zeros first", advice
+    if folder.copy_on_write:
+        advice = "A second write of a page can still meet a full disk: keep output.low_water free."
+        return "warn", "guaranteed for the first write of each page", advice
+    if not folder.gives_gaps_back:
+        advice = "Sealed shards keep their gaps: compact them soon."
+        return "warn", "guaranteed, but gaps cannot be given back (no hole punching)", advice
+    return "ok", "guaranteed by the filesystem, and gaps can be given back", None
+
+
+def check_free_space(folder: OutputFolder, needs: Needs) -> Check:
+    """How long it lasts at the full rate, uncompressed, down to output.low_water; that the first shards fit
+    is the plan's own condition."""
+    found = f"{format_bytes(folder.free_bytes)} free of {format_bytes(folder.total_bytes)}"
+    if needs.data_rate_bytes_per_s is None:
+        return "ok", f"{found}; frame_rate_hz of every stream would tell how long that lasts", None
+    reserved = needs.disk_bytes if folder.field == "output.root" else 0
+    room = max(0, folder.free_bytes - reserved - folder.low_water_bytes)
+    hours = hours_to_full(room, needs.data_rate_bytes_per_s)
+    lasts = (
+        f"{found}, at output.low_water in {duration(hours)} at {needs.data_rate_bytes_per_s / 1e6:,.0f} MB/s "
+        f"without compression"
+    )
+    if hours < LEAST_HOURS_TO_FULL:
+        advice = (
+            "Free some space, move finished stores away (shardwright compact --to DEST --move), or set "
+            "on_full: spill."
+        )
+        return "warn", lasts, advice
+    return "ok", lasts, None
+
+
+def check_free_files(folder: OutputFolder, needs: Needs) -> Check:
+    """Inodes: a disk can be full of files."""
+    if folder.total_files == 0:
+        return "ok", "as many as there is room for", None
+    found = f"{folder.free_files:,} more files of {folder.total_files:,}"
+    if folder.free_files < needs.files:
+        advice = "Delete small files, or make a filesystem with more inodes."
+        return "bad", f"{found}; {needs.files:,} are made before the first frame", advice
+    per_hour = needs.shard_files_per_hour
+    if per_hour and folder.free_files / per_hour < LEAST_HOURS_TO_FULL:
+        advice = "Make shard_size_chunks larger, so that fewer files are made."
+        return "warn", f"{found}; {per_hour:,.0f} shards an hour", advice
+    return "ok", found, None
+
+
+FOLDER_CHECKS: dict[str, Callable[[OutputFolder, Needs], Check]] = {
+    "owner": check_owner,
+    "filesystem": check_filesystem,
+    "writing": check_writing,
+    "preallocation": check_preallocation,
+    "free space": check_free_space,
+    "free files": check_free_files,
+}
+
+
+def preallocation_of(folder: Path) -> Preallocation:
+    """Tried with a file of 1 MiB. Absent: blocks were asked for, and none are there. Raises ``OSError``."""
+    with tempfile.TemporaryFile(dir=folder) as probe:
+        guaranteed = preallocate(probe.fileno(), PROBE_BYTES)
+        sync_data(probe.fileno())
+        if os.fstat(probe.fileno()).st_blocks * _BLOCK_BYTES < PROBE_BYTES:
+            return "absent"
+        return "guaranteed" if guaranteed else "emulated"
+
+
+def gives_gaps_back(folder: Path) -> bool:
+    """Whether holes can be punched into a file here. Raises ``OSError``."""
+    with tempfile.TemporaryFile(dir=folder) as probe:
+        preallocate(probe.fileno(), PROBE_BYTES)
+        return punch_hole(probe.fileno(), 0, PROBE_BYTES // 2)
+
+
+def mount_of(folder: Path, mounts: str) -> tuple[str, tuple[str, ...]]:
+    """(type, options) of the filesystem that ``folder``, resolved, lies on, as ``mounts`` (the text of
+    /proc/self/mountinfo) tells."""
+    best = -1
+    found: tuple[str, tuple[str, ...]] = ("unknown", ())
+    for line in mounts.splitlines():
+        own, _, filesystem = line.partition(" - ")
+        fields, parts = own.split(), filesystem.split()
+        if len(fields) < 6 or len(parts) < 3:
+            continue
+        point = Path(fields[4].encode().decode("unicode_escape"))
+        # of two on one point the later one counts
+        if (point == folder or point in folder.parents) and len(point.parts) >= best:
+            best, found = len(point.parts), (parts[0], (*fields[5].split(","), *parts[2].split(",")))
+    return found

@@ -1,0 +1,152 @@
+"""The answer of ``shardwright check``: will this configuration run here, why not, and will it keep up.
+
+start.py           the start of the daemon, tried and undone
+output_folder.py   each output folder
+computer.py         the computer
+measure.py         the cameras' rates, when asked for; what follows from them: verdict.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from shardwright.acquire.limits import machine_memory_bytes
+from shardwright.model.errors import ShardwrightError
+
+from .computer import CHECKS, Needs, look_at_computer
+from .output_folder import FOLDER_CHECKS, look_at_folder
+from .start import Finding, StartTrial, new_folders_removed, refusal
+from .verdict import judge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from shardwright.config.load import LoadedConfig
+    from shardwright.config.plan import Plan
+
+    from .computer import Result
+    from .output_folder import OutputFolder
+    from .verdict import CamerasVerdict, Measured, StreamVerdict
+
+    Measure = Callable[[LoadedConfig, Plan], Measured]
+
+_HELD: dict[str, tuple[Result, str]] = {
+    "yes": ("ok", "can be held"),
+    "barely": ("warn", "can be held, barely"),
+    "no": ("bad", "cannot be held"),
+    "unknown": ("warn", "not known whether it can be held"),
+}
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """``plan``: None where the configuration cannot work. ``verdict``: None without cameras."""
+
+    findings: tuple[Finding, ...]
+    plan: Plan | None = None
+    verdict: CamerasVerdict | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether it will run; and keep up, where that was measured."""
+        return not any(finding.result == "bad" for finding in self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "ok": self.ok,
+            "findings": [finding.to_dict() for finding in self.findings],
+            "plan": None if self.plan is None else self.plan.to_dict(),
+            "keep_up": None if self.verdict is None else self.verdict.to_dict(),
+        }
+
+
+def check_reload(loaded: LoadedConfig, frame_rate_hz: float | None = None) -> CheckReport:
+    """Whether a daemon that runs already would take the configuration at a reload: nothing but the plan is
+    asked for."""
+    trial = StartTrial(loaded, frame_rate_hz=frame_rate_hz)
+    return _report(loaded, trial, trial.findings, None)
+
+
+def check_start(
+    loaded: LoadedConfig,
+    frame_rate_hz: float | None = None,
+    measure: Measure | None = None,
+    *,
+    beside: bool = False,
+) -> CheckReport:
+    """Whether ``serve`` would start, and how this machine suits it. ``measure``: finds out what the machine
+    can hold; not called where ``serve`` would not start, nor while cameras acquire, unless ``beside``."""
+    measured: Measured | None = None
+    with new_folders_removed(loaded.config):
+        trial = StartTrial(loaded, frame_rate_hz=frame_rate_hz)
+        trial.run()
+        findings = [*trial.findings, *_findings_here(loaded, trial)]
+        if measure is not None:
+            if (obstacle := _obstacle(trial, beside=beside)) is not None:
+                findings.append(obstacle)
+            else:
+                assert trial.plan is not None
+                try:
+                    measured = measure(loaded, trial.plan)
+                except ShardwrightError as error:
+                    findings.append(refusal("measurement", error))
+    return _report(loaded, trial, findings, measured)
+
+
+def _report(
+    loaded: LoadedConfig, trial: StartTrial, findings: list[Finding], measured: Measured | None
+) -> CheckReport:
+    plan = trial.plan
+    if plan is None or not plan.streams:
+        return CheckReport(tuple(findings), plan)
+    verdict = judge(plan, loaded.config.output.low_water, measured)
+    held = [] if measured is None else [_held(stream) for stream in verdict.streams]
+    return CheckReport((*findings, *held), plan, verdict)
+
+
+def _findings_here(loaded: LoadedConfig, trial: StartTrial) -> Iterator[Finding]:
+    output = loaded.config.output
+    folders: list[OutputFolder] = []
+    for field, path in trial.folders.items():
+        try:
+            folders.append(
+                look_at_folder(field, path, output.io, output.low_water, busy=trial.running is not None)
+            )
+        except (OSError, ShardwrightError) as error:
+            yield refusal(field, error)
+    needs = Needs.of(trial.plan, tuple(folder.field for folder in folders if folder.io != "direct"))
+    for folder in folders:
+        for name, check_folder in FOLDER_CHECKS.items():
+            yield Finding(f"{folder.field}: {name}", *check_folder(folder, needs))
+    computer = look_at_computer(loaded.config, machine_memory_bytes())
+    for name, check in CHECKS.items():
+        yield Finding(name, *check(computer, needs))
+
+
+def _obstacle(trial: StartTrial, *, beside: bool) -> Finding | None:
+    """Why nothing can be measured. A daemon that is running is none: that measurement has sockets of its
+    own."""
+    if trial.plan is not None and not trial.plan.streams:
+        return Finding("measurement", "bad", "there is no camera to measure", "Describe them under streams.")
+    in_the_way = [finding for finding in trial.findings if finding.result == "bad"]
+    if len(in_the_way) > (0 if trial.running is None else 1):
+        return Finding("measurement", "warn", "nothing was measured, as it will not run")
+    names = [acquisition["name"] for acquisition in (trial.running or {}).get("acquisitions", [])]
+    if names and not beside:
+        return Finding(
+            "measurement",
+            "bad",
+            f"cameras are acquiring ({', '.join(names[:5])}); measuring would take from them what they need",
+            "Wait until they have ended, or say --beside.",
+        )
+    return None
+
+
+def _held(stream: StreamVerdict) -> Finding:
+    load = "" if stream.load is None else f", at {stream.load:.0%} of what this machine can do"
+    result, says = _HELD[stream.held]
+    advice = stream.advice[0] if stream.advice else None
+    if stream.held == "unknown":
+        advice = "Give its frame_rate_hz, or --frame-rate."
+    return Finding(f"stream {stream.name}: rate", result, says + load, advice)

@@ -1,0 +1,283 @@
+"""The start of the daemon, tried and undone: each step by which ``serve`` may refuse is made here by the same
+function, in the same order (daemon/assemble.py). One that fails is a finding, and the next one is tried.
+
+    plan, keys, status page   derived from the configuration, and read
+    output folders            made where output.create says so, and written to
+    unfinished stores         found and read
+    sockets                   bound, and given back
+    kernels and workers       compiled or loaded, started and ended
+
+Where a daemon is already running on these sockets, that is the finding, and no socket is touched. A socket
+that a dead daemon has left is removed, as by a start; folders that were made are removed again.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from shardwright.acquire.limits import raise_descriptor_limit
+from shardwright.acquire.workers import WorkerPool
+from shardwright.config.access import access_warnings, load_access
+from shardwright.config.plan import make_plan
+from shardwright.config.quantities import format_bytes
+from shardwright.daemon.assemble import bound, web_service, written_folders
+from shardwright.daemon.control_client import ControlClient
+from shardwright.daemon.places import prepare_output_root
+from shardwright.ingest import IngestServer
+from shardwright.ingest.transport.endpoints import bind_unix_listener, remove_dead_socket
+from shardwright.model.errors import ConfigError, ShardwrightError
+from shardwright.recovery.leftovers import is_leftover, unfinished_stores
+from shardwright.recovery.unfinished import Unfinished
+from shardwright.storage.choose_io import resolve_io
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from shardwright.config.load import LoadedConfig
+    from shardwright.config.model import Config
+    from shardwright.config.plan import Plan
+    from shardwright.daemon.web_child import WebService
+    from shardwright.ingest.transport.allow_list import Access
+
+    from .computer import Result
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """``found``: one line; ``advice``: what to do next, where ``found`` does not say it."""
+
+    check: str
+    result: Result
+    found: str
+    advice: str | None = None
+
+    def to_dict(self) -> dict[str, str | None]:
+        return asdict(self)
+
+
+def refusal(check: str, error: Exception) -> Finding:
+    """What ``serve`` would say, as a finding."""
+    if not isinstance(error, ShardwrightError):
+        return Finding(check, "bad", f"{type(error).__name__}: {error}")
+    advice = error.hint or ("Correct that line of the file." if isinstance(error, ConfigError) else None)
+    said = str(error).removesuffix(f". {error.hint}")
+    return Finding(check, "bad", " ".join(said.split()), advice)
+
+
+class StartTrial:
+    """The constructor makes the plan, ``run`` takes all the other steps, inside ``new_folders_removed``.
+
+    ``findings``: in the order of the steps. ``running``: what a daemon on these sockets says of itself, None
+    where none answers. ``folders``: the output folders that can be written, by the field that names each.
+    """
+
+    def __init__(self, loaded: LoadedConfig, *, frame_rate_hz: float | None = None) -> None:
+        self._loaded = loaded
+        self.findings: list[Finding] = []
+        self.folders: dict[str, Path] = {}
+        self.running: dict[str, Any] | None = None
+        self.plan = self._try("plan", lambda: make_plan(loaded, frame_rate_hz=frame_rate_hz), _plan_text)
+        if self.plan is not None:
+            self._warn("plan", self.plan.warnings)
+            for stream in self.plan.streams:
+                self._warn(f"stream {stream.name}", stream.warnings)
+
+    def run(self) -> None:
+        loaded = self._loaded
+        self.running = running_daemon(loaded.config)
+        raise_descriptor_limit()
+        access = self._try("keys", lambda: load_access(loaded), _keys_text)
+        has_keys = access is not None or loaded.config.ingest.curve is None
+        if has_keys:
+            self._warn("keys", access_warnings(loaded, access))
+        web = self._try("status page", lambda: web_service(loaded, _ignore), _web_text)
+        self._make_folders()
+        if self.running is not None:
+            self.findings.append(_already_running(loaded, self.running))
+        elif has_keys:  # nothing is opened to the network without them
+            self._bind_sockets(access, web)
+        self._try("kernels", self._start_workers, lambda _: "compiled, and they run")
+
+    def _make_folders(self) -> None:
+        output, wanted = self._loaded.config.output, written_folders(self._loaded.config)
+        for path, role in wanted:
+            name = "output.root" if role == "root" else "output.spill_root"
+            if self._try(name, partial(self._make_folder, path), "{} can be written".format) is not None:
+                self.folders[name] = path
+        if "output.root" in self.folders:
+            self._try("unfinished stores", self._look_at_unfinished, "{} in output.root".format)
+        if len(self.folders) == len(wanted) and self.running is None:
+            self._try("output.io", lambda: resolve_io(output.io, list(self.folders.values())), str)
+
+    def _make_folder(self, path: Path) -> Path:
+        output = self._loaded.config.output
+        prepare_output_root(path, create=output.create, in_memory=output.in_memory)
+        return path
+
+    def _look_at_unfinished(self) -> int:
+        """How many stores the daemon takes up. One that it cannot read it leaves as it is, and serves
+        everything else."""
+        root = self._loaded.config.output.root
+        stores = [store for store in unfinished_stores(root) if not is_leftover(store)]
+        advice = "The daemon leaves it as it is; `shardwright recover` of the release that wrote it seals it."
+        for store in stores:
+            try:
+                Unfinished.read(store)
+            except ShardwrightError as error:
+                self.findings.append(
+                    Finding("unfinished stores", "warn", " ".join(str(error).split()), advice)
+                )
+        return len(stores)
+
+    def _bind_sockets(self, access: Access | None, web: WebService | None) -> None:
+        """All of them at once, as one may be in the way of another."""
+        loaded, config = self._loaded, self._loaded.config
+        with ExitStack() as opened:
+
+            def bind_ingest() -> str:
+                server = IngestServer(config.ingest_settings(access), WorkerPool(config.workers.count))
+                new = [path for path in _ipc_files(config) if not _is_there(path)]
+                try:
+                    bound(loaded, "ingest", "endpoints", server.bind)
+                except BaseException:
+                    for path in new:
+                        with suppress(OSError):
+                            remove_dead_socket(path)
+                    raise
+                opened.callback(server.close)
+                for path in _ipc_files(config):  # before that: until then nobody else can have taken it
+                    opened.callback(path.unlink, missing_ok=True)
+                return ", ".join(server.endpoints)
+
+            def bind_control(path: Path) -> Path:
+                group = config.ingest.group
+                listener = bound(loaded, "control", "socket", lambda: bind_unix_listener(path, group))
+                opened.callback(listener.close)
+                opened.callback(path.unlink, missing_ok=True)
+                return path
+
+            def bind_web(web: WebService) -> str:
+                bound(loaded, "http", "listen", web.bind)
+                opened.callback(web.unbind)
+                return web.url
+
+            self._try("sockets", bind_ingest, "{} can be bound".format)
+            if config.control_socket_path is not None:
+                control = Path(config.control_socket_path)
+                self._try("control socket", lambda: bind_control(control), "{} can be bound".format)
+            if web is not None:
+                self._try("status page", lambda: bind_web(web), "{} can be served".format)
+        for folder in sorted({path.parent for path in socket_paths(config)}):
+            with suppress(OSError):
+                if (mode := folder.stat().st_mode & 0o777) & 0o007:
+                    advice = "Every user of this machine can enter it: chmod o= it, or use another folder."
+                    self.findings.append(Finding("sockets", "warn", f"{folder} has mode {mode:04o}", advice))
+
+    def _start_workers(self) -> None:
+        pool = WorkerPool(self._loaded.config.workers.count)
+        try:
+            pool.start()
+        finally:
+            pool.stop()
+
+    def _try(self, check: str, step: Callable[[], T], found: Callable[[T], str]) -> T | None:
+        """The result of a step; None, and a finding, where it fails. ``found``: what to say of a result, if
+        anything."""
+        try:
+            result = step()
+        except Exception as error:  # noqa: BLE001  (whatever ends the start of the daemon is a finding)
+            self.findings.append(refusal(check, error))
+            return None
+        if text := found(result):
+            self.findings.append(Finding(check, "ok", text))
+        return result
+
+    def _warn(self, check: str, warnings: Iterable[str]) -> None:
+        self.findings += [Finding(check, "warn", warning) for warning in warnings]
+
+
+@contextmanager
+def new_folders_removed(config: Config) -> Iterator[None]:
+    """Of output folders and of folders of sockets, those that are made inside are removed at the end, unless
+    there is something in them."""
+    folders = [path for path, _ in written_folders(config)] + [path.parent for path in socket_paths(config)]
+    missing = {folder for path in folders for folder in (path, *path.parents) if not _is_there(folder)}
+    try:
+        yield
+    finally:
+        for folder in sorted(missing, key=lambda folder: len(folder.parts), reverse=True):
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def _is_there(folder: Path) -> bool:
+    """Also what nobody lets us look at: we do not make it."""
+    try:
+        folder.lstat()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def socket_paths(config: Config) -> Iterable[Path]:
+    """Of all Unix sockets of this configuration."""
+    others = (config.ingest.ring_socket_path, config.control_socket_path)
+    return [*_ipc_files(config), *(Path(path) for path in others if path is not None)]
+
+
+def _ipc_files(config: Config) -> list[Path]:
+    """ZeroMQ leaves these behind when it closes them."""
+    endpoints = config.ingest.endpoints
+    return [Path(each.removeprefix("ipc://")) for each in endpoints if each.startswith("ipc:///")]
+
+
+def running_daemon(config: Config) -> dict[str, Any] | None:
+    """What the daemon on this configuration's control socket says of itself; None where none answers that
+    this user may ask."""
+    path = config.control_socket_path
+    if path is None:
+        return None
+    try:
+        with ControlClient(path) as daemon:
+            status: dict[str, Any] = daemon.ask("status")["status"]
+    except ShardwrightError:
+        return None
+    return status
+
+
+def _already_running(loaded: LoadedConfig, status: dict[str, Any]) -> Finding:
+    file = loaded.source.file
+    return Finding(
+        "sockets",
+        "bad",
+        f"a daemon is already running on them: process {status['pid']}, with {status['config']}",
+        f"serve does not start beside it. End it first (shardwright drain {file}), or let it reload the "
+        f"file: shardwright check --reload {file} says whether it would.",
+    )
+
+
+def _plan_text(plan: Plan) -> str:
+    return (
+        f"{format_bytes(plan.memory_peak_bytes)} of memory, {format_bytes(plan.disk_reserved_bytes)} of disk "
+        f"before the first frame, at most {plan.descriptors:,} open files"
+    )
+
+
+def _keys_text(access: Access | None) -> str:
+    return "" if access is None else f"client keys on the list: {len(access.clients.names)}"
+
+
+def _web_text(web: WebService | None) -> str:
+    return "off (http.enabled)" if web is None else ""
+
+
+def _ignore(event: str, facts: object) -> None:
+    """Takes the events of what is never started."""

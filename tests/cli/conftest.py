@@ -1,0 +1,5 @@
+"""Folders short enough for sockets serve here, too."""
+
+from tests.daemon.conftest import folder
+
+__all__ = ["folder"]

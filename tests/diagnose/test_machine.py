@@ -1,0 +1,214 @@
+"""What is measured on this machine is so: real filesystems on loop devices and in memory, the real kernel,
+the real libraries."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import crc32c
+import pytest
+from tests.faults import disks
+from tests.faults.disks import LoopDisk
+
+from shardwright.acquire.limits import machine_memory_bytes
+from shardwright.config.load import load_config
+from shardwright.config.plan import make_plan
+from shardwright.diagnose import output_folder
+from shardwright.diagnose.computer import (
+    CHECKS,
+    Needs,
+    chosen,
+    look_at_computer,
+    memory_facts,
+    number_of,
+    text_of,
+)
+from shardwright.diagnose.output_folder import FOLDER_CHECKS, look_at_folder, mount_of, preallocation_of
+from shardwright.diagnose.report import check_start
+from shardwright.shard import manifest
+from shardwright.shard.manifest import Manifest, write_manifest
+from shardwright.storage.filesystems import memory_filesystem
+
+
+def look_at(folder):
+    return look_at_folder("output.root", folder, "auto", 0)
+
+
+def results(folder) -> dict[str, str]:
+    return {name: FOLDER_CHECKS[name](folder, Needs())[0] for name in ("filesystem", "preallocation")}
+
+
+def test_ext4():
+    with LoopDisk("ext4") as disk:
+        found = look_at(disk.path)
+        assert (found.filesystem, found.copy_on_write, found.preallocation, found.gives_gaps_back) == (
+            "ext4",
+            False,
+            "guaranteed",
+            True,
+        )
+        assert 0 < found.free_bytes < found.total_bytes <= 8 << 20
+        assert 0 < found.free_files < found.total_files
+        assert results(found) == {"filesystem": "ok", "preallocation": "ok"}
+        assert {path.name for path in disk.path.iterdir()} == {"lost+found"}, "nothing is left behind"
+
+
+def test_a_filesystem_without_extents_emulates(monkeypatch):
+    monkeypatch.setitem(
+        disks.FORMATS, "ext4-no-extents", ("mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^extent,^64bit")
+    )
+    monkeypatch.setitem(disks.LEAST_BYTES, "ext4-no-extents", 8 << 20)
+    with LoopDisk("ext4-no-extents") as disk:
+        found = look_at(disk.path)
+        assert found.preallocation == "emulated"
+        assert results(found)["preallocation"] == "warn"
+
+
+def test_a_disk_that_is_mounted_read_only():
+    with LoopDisk("ext4") as disk:
+        disk.unmount()
+        disks.run("mount", "-o", "loop,ro", disk._source(), disk.path)
+        disk._mounted = True
+        with pytest.raises(OSError, match="Read-only"):
+            look_at(disk.path)
+
+
+def test_a_disk_without_room_for_the_probe():
+    with LoopDisk("ext4") as disk:
+        with (disk.path / "fill").open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, disk.free_bytes - (256 << 10))
+        with pytest.raises(OSError, match="No space left"):
+            look_at(disk.path)
+
+
+@pytest.fixture
+def memory_folder():
+    if not disks.MEMORY.is_dir() or not memory_filesystem(disks.MEMORY):
+        pytest.skip("NOT TESTED: /dev/shm is no tmpfs here")
+    with tempfile.TemporaryDirectory(dir=disks.MEMORY) as folder:
+        yield Path(folder)
+
+
+def test_tmpfs(memory_folder):
+    found = look_at(memory_folder)
+    assert (found.filesystem, found.preallocation) == ("tmpfs", "guaranteed")
+    assert results(found) == {"filesystem": "ok", "preallocation": "ok"}, "of memory the plan warns"
+
+
+def test_blocks_that_are_not_there(tmp_path, monkeypatch):
+    """As some network and compressing filesystems do: the call succeeds, and reserves nothing."""
+    monkeypatch.setattr(
+        output_folder, "preallocate", lambda descriptor, nbytes: os.ftruncate(descriptor, nbytes) is None
+    )
+    assert preallocation_of(tmp_path) == "absent"
+
+
+MOUNTS = """\
+22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,errors=remount-ro
+30 22 0:25 / /data rw,noatime - xfs /dev/sdb rw,attr2
+31 30 0:26 / /data/with\\040space ro,nosuid - btrfs /dev/sdc rw,compress=zstd:3
+32 30 0:27 / /data rw - ext4 /dev/sdd rw,nobarrier
+what is no mount
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "filesystem", "option"),
+    [
+        ("/home/x", "ext4", "errors=remount-ro"),
+        ("/data/x", "ext4", "nobarrier"),
+        ("/data/with space/y", "btrfs", "ro"),
+        ("/database", "ext4", "relatime"),
+    ],
+)
+def test_the_innermost_and_newest_mount_counts(folder: str, filesystem: str, option: str):
+    found, options = mount_of(Path(folder), MOUNTS)
+    assert found == filesystem
+    assert option in options
+
+
+def test_no_mounts():
+    assert mount_of(Path("/data"), "") == ("unknown", ())
+
+
+def test_files_of_the_kernel(tmp_path):
+    assert number_of("/proc/sys/kernel/pid_max") > 0
+    assert number_of("/proc/sys/kernel/ostype") is None
+    assert text_of("/proc/no-such-file") is None
+    assert chosen("/proc/no-such-file") is None
+    (tmp_path / "choice").write_text("always [madvise] never\n")
+    assert chosen(str(tmp_path / "choice")) == "madvise"
+    memory = memory_facts()
+    assert 0 < memory["MemAvailable"] <= memory["MemTotal"]
+    assert memory["MemTotal"] == pytest.approx(
+        os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), rel=0.1
+    )
+
+
+def test_this_machine(config):
+    """Every fact is found, and is what it claims to be."""
+    loaded = load_config(config)
+    plan, found = make_plan(loaded), look_at_computer(loaded.config, machine_memory_bytes())
+    needs = Needs.of(plan, ())
+    assert found.memory_bytes >= needs.memory_bytes > needs.ring_bytes > 0
+    assert found.kernel == os.uname().release
+    assert found.clock_s == pytest.approx(time.time(), abs=60)
+    assert 0 < found.monotonic_resolution_ns < 1e6
+    assert found.zmq.version >= (4, 3, 3)
+    assert (found.uses_ipc, found.uses_tcp) == (True, True)
+    assert (found.blosc_problem, found.missing_symbols) == (None, ())
+    assert {CHECKS[name](found, needs)[0] for name in ("kernel", "ZeroMQ", "Blosc")} == {"ok"}
+    root = look_at_folder("output.root", loaded.config.output.root, "auto", 0)
+    assert (root.owner, root.user) == (os.geteuid(), os.geteuid())
+    assert FOLDER_CHECKS["free files"](root, needs)[0] == "ok"
+
+
+def test_what_a_plan_needs_is_what_its_streams_do(config):
+    plan = make_plan(load_config(config), frame_rate_hz=100)
+    (stream,) = plan.streams
+    needs = Needs.of(plan, ())
+    assert (needs.memory_bytes, needs.disk_bytes) == (plan.memory_peak_bytes, plan.disk_reserved_bytes)
+    assert (needs.ring_bytes, needs.data_rate_bytes_per_s) == (stream.limits.ring_bytes, 100 * 48 * 80 * 2)
+    assert needs.shard_files_per_hour == stream.shard_files_per_hour
+    shards = stream.limits.disk_reserved_bytes // stream.limits.shard_file_bytes
+    assert needs.files == shards + stream.safety.journals
+    unknown = Needs.of(make_plan(load_config(config)), ())
+    assert (unknown.data_rate_bytes_per_s, unknown.shard_files_per_hour) == (None, None)
+
+
+def test_a_plan_that_cannot_work_leaves_the_other_findings(config):
+    config.write_text(config.read_text().replace("budget: 2GiB", "budget: 1MiB"))
+    report = check_start(load_config(config))
+    first = report.findings[0]
+    assert (first.check, first.result, report.plan, report.ok) == ("plan", "bad", None, False)
+    assert "memory.budget" in first.found
+    assert {"memory", "output.root: free space"} <= {finding.check for finding in report.findings}
+
+
+SPEC = {"dtype": "uint16", "dimensions": [{"name": name, "count": 8, "chunk_size": 8} for name in "yx"]}
+
+
+def test_stores_of_this_and_of_a_later_release(config):
+    for name in ("old", "new"):
+        workspace = config.parent / f"data/{name}.ome.zarr/.shardwright"
+        workspace.mkdir(parents=True)
+        write_manifest(workspace, Manifest("0" * 32, 1, 1, SPEC, "pwrite", 0))
+
+    def found():
+        findings = check_start(load_config(config)).findings
+        return [(each.result, each.found) for each in findings if each.check == "unfinished stores"]
+
+    assert found() == [("ok", "2 in output.root")]
+    facts = {"format": manifest.FORMAT + 1}
+    checksum = crc32c.crc32c(json.dumps(facts, sort_keys=True, separators=(",", ":")).encode())
+    (workspace / "acquisition.1.json").write_text(json.dumps({**facts, "crc32c": checksum}, indent=2))
+    (result, problem), counted = found()
+    assert (result, counted) == ("warn", ("ok", "2 in output.root"))
+    assert (
+        "new.ome.zarr/.shardwright/acquisition.1.json is of another version of its format; expected version "
+        "1 to 2; got version 3" in problem
+    )
