@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-
-from .fork_server import ForkServer
+from tests.harness.fork_server import ForkServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

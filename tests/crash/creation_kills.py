@@ -12,18 +12,19 @@ import sys
 from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
+from tests.harness.fork_server import GIVE_UP_S
+
 import shardwright as sw
 
-from .fork_server import GIVE_UP_S
 from .kills.processes import Created, Sealed, kill_at
 from .kills.scenes import pixels_of, spec_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardwright.client.stream import Stream
+    from tests.harness.fork_server import Channel
 
-    from .fork_server import Channel
+    from shardwright.client.stream import Stream
 
 NAME = "killed"
 SPEC = spec_of(("t", None, 2, 2), ("y", 16, 16, 1), ("x", 24, 24, 1))

@@ -18,13 +18,13 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from tests.harness.fork_server import GIVE_UP_S, Channel, Child, ForkServer
 from tests.properties.readers import with_zarr_python
 
 import shardwright as sw
 from shardwright.model.names import store_name
 from shardwright.read.verify import verify_store
 
-from .fork_server import GIVE_UP_S, Channel, Child, ForkServer
 from .kills.oracle import Oracle
 from .kills.processes import Closing, Created, Said, Sealed, kill_at
 from .kills.scenes import IO_MODES, SCENES, Append, Flush, Pause, Scene, spec_of

@@ -26,7 +26,7 @@ from .kills.trial import KILLED
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from .fork_server import Child, ForkServer
+    from tests.harness.fork_server import Child, ForkServer
 
 DAEMON_CALLS = 60  # the opener's and the keeper's; a victim that is asked for more lives
 

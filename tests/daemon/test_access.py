@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import zmq
+from tests.harness.daemon import DaemonProcess, run_cli
 
 import shardwright as sw
 from shardwright.simulate.photons import PhotonFrames
 from shardwright.wire.key_files import read_public_key
 
-from .daemon_process import DaemonProcess, run_cli
 from .test_serve import assert_holds, refusal
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.harness.daemon import DaemonProcess
 
 import shardwright as sw
 from shardwright.simulate.photons import PhotonFrames
 
-from .daemon_process import DaemonProcess
 from .test_serve import assert_holds
 
 FAKETIME = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.harness.daemon import TIMEOUT_S, DaemonProcess
 
 from shardwright.repack.queued import QueuedStore
-
-from .daemon_process import TIMEOUT_S, DaemonProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

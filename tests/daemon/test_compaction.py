@@ -16,6 +16,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
+from tests.harness.daemon import TIMEOUT_S, DaemonProcess, run_cli
 from tests.repack import degraded_store
 from tests.repack import gappy_store as gappy
 
@@ -34,7 +35,6 @@ from shardwright.repack.work_folder import PAUSE_NAME
 from shardwright.simulate.photons import PhotonFrames
 from shardwright.storage.lock import StoreLock
 
-from .daemon_process import TIMEOUT_S, DaemonProcess, run_cli
 from .test_serve import assert_holds, camera
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tests.harness.daemon import CLI, DaemonProcess, run_cli
 
 import shardwright as sw
 from shardwright.config.model import CONTROL_SOCKET, DEFAULT_ENDPOINT, Config, Output
@@ -23,7 +24,6 @@ from shardwright.daemon.control_client import RUN_FOLDER, SOCKET_NAME, ControlCl
 from shardwright.model.errors import ProtocolError
 
 from .conftest import write_config
-from .daemon_process import CLI, DaemonProcess, run_cli
 from .test_serve import stored
 
 if TYPE_CHECKING:

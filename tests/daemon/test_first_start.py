@@ -7,13 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.harness.daemon import DaemonProcess, run_cli
 
 import shardwright as sw
 from shardwright.daemon.control_client import ControlClient
 from shardwright.kernels.warm_up import COMPILING
 from shardwright.simulate.photons import PhotonFrames
 
-from .daemon_process import DaemonProcess, run_cli
 from .notify_listener import NotifyListener
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.harness.daemon import DaemonProcess
 
 import shardwright as sw
 from shardwright.config.load import load_config
@@ -23,7 +24,6 @@ from shardwright.daemon import instance
 from shardwright.daemon.instance import make_folders, plan_instance
 from shardwright.model.errors import ConfigError, StorageError
 
-from .daemon_process import DaemonProcess
 from .test_units import CHECKOUT, PROGRAM, analyze, files_below, install
 
 UNITS = "lib/systemd/system"

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tests.harness.daemon import DaemonProcess
 from tests.ingest.test_access import Speaker
 
 import shardwright as sw
 from shardwright.acquire.limits import RUNTIME_BYTES
 from shardwright.ingest.endless import BEYOND_PLAN_BYTES
-
-from .daemon_process import DaemonProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from tests.harness.daemon import DaemonProcess
 
 import shardwright as sw
 from shardwright.ingest.rate import SAMPLE_S
-
-from .daemon_process import DaemonProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable

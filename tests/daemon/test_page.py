@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from selenium.webdriver.common.keys import Keys
+from tests.harness.daemon import CLI, TIMEOUT_S, DaemonProcess
 
 import shardwright as sw
 from shardwright.daemon.control_client import ControlClient
 from shardwright.simulate.photons import PhotonFrames
 
 from .browser import Browser
-from .daemon_process import CLI, TIMEOUT_S, DaemonProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

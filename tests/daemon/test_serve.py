@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from tests.harness.daemon import DaemonProcess, run_cli
 
 import shardwright as sw
 from shardwright.simulate.photons import PhotonFrames
 from shardwright.storage.filesystems import memory_filesystem
 
 from .conftest import write_config
-from .daemon_process import DaemonProcess, run_cli
 
 CHECKOUT = Path(__file__).parents[2]
 

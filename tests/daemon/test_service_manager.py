@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.harness.daemon import DaemonProcess
 
 import shardwright as sw
 from shardwright.daemon.notify import Manager, NotifySocket, take_manager
@@ -19,7 +20,6 @@ from shardwright.daemon.service_manager import ServiceManager, status_text
 from shardwright.model.errors import SessionLostError
 from shardwright.simulate.photons import PhotonFrames
 
-from .daemon_process import DaemonProcess
 from .notify_listener import NotifyListener
 
 if TYPE_CHECKING:

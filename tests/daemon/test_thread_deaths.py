@@ -8,11 +8,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.harness.daemon import DaemonProcess, bring_back
 
 import shardwright as sw
 from shardwright.simulate.photons import PhotonFrames
 
-from .daemon_process import DaemonProcess, bring_back
 from .test_serve import stored
 
 if TYPE_CHECKING:

@@ -19,14 +19,13 @@ import numpy as np
 import pytest
 import zarr
 import zmq
+from tests.harness.daemon import DaemonProcess, run_cli
 from tests.web.web_process import ask, read_to_the_end, say
 
 import shardwright as sw
 from shardwright.simulate.photons import PhotonFrames
 from shardwright.wire.controls import Hello
 from shardwright.wire.messages import CONNECTION, Counter, Kind
-
-from .daemon_process import DaemonProcess, run_cli
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,7 +12,7 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.daemon.daemon_process import DaemonProcess
+from tests.harness.daemon import DaemonProcess
 
 from shardwright.model.fates import Fate, Reason
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.daemon.daemon_process import DaemonProcess, bring_back
+from tests.harness.daemon import DaemonProcess, bring_back
 
 from shardwright.storage import failpoints
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import zarr
-from tests.daemon.daemon_process import DaemonProcess
+from tests.harness.daemon import DaemonProcess
 
 from shardwright.model.fates import Fate
 

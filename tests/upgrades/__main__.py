@@ -19,7 +19,7 @@ from pathlib import Path
 
 import yaml
 import zmq
-from tests.daemon.daemon_process import DaemonProcess
+from tests.harness.daemon import DaemonProcess
 
 import shardwright as sw
 from shardwright.config.load import parse_config

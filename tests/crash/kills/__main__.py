@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from tests.crash.daemon_kills import run_daemon_kills
-from tests.crash.fork_server import ForkServer
+from tests.harness.fork_server import ForkServer
 
 from .plans import SYSCALLS
 from .scenes import IO_MODES, SCENES

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.daemon.daemon_process import CLI, TIMEOUT_S, DaemonProcess, run_cli
+from tests.harness.daemon import CLI, TIMEOUT_S, DaemonProcess, run_cli
 
 import shardwright as sw
 

@@ -121,7 +121,7 @@ class ForkServer:
             ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMEXPR_MAX_THREADS"), "1"
         )
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.fork_server", str(theirs.fileno()), prepare],
+            [sys.executable, "-m", "tests.harness.fork_server", str(theirs.fileno()), prepare],
             pass_fds=[theirs.fileno()],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": path, **one_thread, **environment},
@@ -222,6 +222,6 @@ def main(descriptor: int, prepare: str) -> None:
 
 if __name__ == "__main__":
     # under its own name, so that what travels by pickle is found again
-    from tests.crash.fork_server import main
+    from tests.harness.fork_server import main
 
     main(int(sys.argv[1]), sys.argv[2])
