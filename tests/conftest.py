@@ -1,17 +1,13 @@
 """What every test may rely on."""
 
-import contextlib
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-import shardwright as sw
 from shardwright.storage import failpoints
 
 # Processes that tests start (daemons, cameras, tools) import this checkout, as the tests themselves do.
@@ -45,7 +41,7 @@ def priority_stays():
 
 
 @pytest.fixture
-def short_folder():
+def folder():
     """A folder whose Unix sockets fit into a socket address; ``tmp_path`` can be too long for that."""
     with tempfile.TemporaryDirectory(prefix="sw-") as folder:
         yield Path(folder)
@@ -71,35 +67,3 @@ def failing():
     yield fail
     for point in points:
         failpoints.set_hook(point, None)
-
-
-def _answers(endpoint):
-    try:
-        sw.connect(endpoint, timeout_ms=1000).close()
-    except sw.errors.SessionLostError:
-        return False
-    return True
-
-
-@pytest.fixture(scope="session")
-def serve():
-    """``with serve(config, endpoint):`` a real daemon in its own process, ready to answer; at the end it must
-    stop cleanly."""
-
-    @contextlib.contextmanager
-    def running(config, endpoint):
-        log_path = config.with_suffix(".log")
-        with log_path.open("w", encoding="utf-8") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "shardwright.cli", "serve", str(config)], stdout=log, stderr=log
-            )
-            try:
-                while not _answers(endpoint):  # a first start compiles the kernels
-                    assert process.poll() is None, log_path.read_text(encoding="utf-8")
-                yield
-            finally:
-                process.send_signal(signal.SIGTERM)
-                code = process.wait(60)
-        assert code == 0, log_path.read_text(encoding="utf-8")
-
-    return running

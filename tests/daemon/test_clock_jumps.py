@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.harness.daemon import DaemonProcess
+from tests.harness.stored import assert_holds
 
 import shardwright as sw
 from shardwright.simulate.photons import PhotonFrames
-
-from .test_serve import assert_holds
 
 FAKETIME = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
 JUMPS = ("+1d", "-9000d", "+0", "-2h", "+400d")

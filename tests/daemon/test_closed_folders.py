@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.harness.daemon import TIMEOUT_S, DaemonProcess
+from tests.harness.daemon import DaemonProcess
+from tests.harness.json_process import TIMEOUT_S
 
 from shardwright.repack.queued import QueuedStore
 

@@ -1,10 +1,7 @@
-"""One rig for many scenarios, small disks, and folders short enough for a socket's path."""
+"""One writer for many scenarios, and small disks."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,14 +17,6 @@ if TYPE_CHECKING:
 def rig() -> Iterator[Rig]:
     with Rig() as running:
         yield running
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """pytest's own temporary folders have names too long for Unix sockets."""
-    path = Path(tempfile.mkdtemp(prefix="sw-"))
-    yield path
-    shutil.rmtree(path)
 
 
 @pytest.fixture

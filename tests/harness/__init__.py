@@ -1,5 +1,6 @@
 """What tests, proofs and soaks start and judge by: one way for each.
 
+json_process.py   a process that says one line of JSON after the other, and the environment of every other
 daemon.py         ``shardwright serve`` in a process of its own, and the commands that are run against it
 fork_server.py    processes to kill that cost a fork each
 """

@@ -4,28 +4,42 @@ it."""
 from __future__ import annotations
 
 import json
-import os
-import queue
 import signal
 import subprocess
 import sys
-import threading
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+from .json_process import TIMEOUT_S, JsonProcess, environment
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 CLI = (sys.executable, "-m", "shardwright.cli")
-TIMEOUT_S = 120  # the kernels may have to be compiled first
 
 
 def run_cli(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*CLI, *map(str, arguments)], capture_output=True, text=True, timeout=TIMEOUT_S)
+    return subprocess.run(
+        [*CLI, *map(str, arguments)], capture_output=True, text=True, timeout=TIMEOUT_S, env=environment()
+    )
+
+
+def camera(endpoint: str, name: str, *options: str) -> dict[str, Any]:
+    """``shardwright camera``, to its end: the receipt."""
+    result = run_cli("camera", "--connect", endpoint, "--name", name, "--json", *options)
+    assert result.returncode == 0, result.stderr
+    receipt: dict[str, Any] = json.loads(result.stdout)
+    return receipt
 
 
 class DaemonProcess:
     """Started by the constructor; ``wait_for`` reads events. A context manager that leaves no process
-    behind."""
+    behind.
+
+    ``events``: those that were read so far. ``sabotage`` is Python that runs in the daemon's process before
+    the daemon does.
+    """
 
     def __init__(
         self,
@@ -34,44 +48,51 @@ class DaemonProcess:
         sabotage: str = "",
         environment: dict[str, str] | None = None,
         read: bool = True,
+        evidence: Path | None = None,
     ) -> None:
-        """``sabotage`` is Python that runs in the daemon's process before the daemon does; ``environment`` is
-        added to this process's own; with ``read`` False nobody reads its events."""
+        """``environment`` is added to this process's own. With ``read`` False nobody reads its events; with
+        ``evidence`` they and its errors are kept in files, PATH.events and PATH.errors, instead."""
+        self.config = config
         run = f"import sys\n{sabotage}\nfrom shardwright.cli.app import main\nmain(sys.argv[1:])"
         command = [sys.executable, "-c", run, "serve", str(config), "--log-format", "json"]
-        environment = {**os.environ, **(environment or {})}
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-        )
-        self.events: list[dict[str, Any]] = []
-        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        if read:
-            self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._lines.put(line)
-        self._lines.put(None)
+        if evidence is None:
+            self._said = JsonProcess(command, more=environment, read=read, stdin=None, stderr=subprocess.PIPE)
+        else:
+            with (
+                evidence.with_suffix(".events").open("wb") as events,
+                evidence.with_suffix(".errors").open("wb") as errors,
+            ):
+                self._said = JsonProcess(
+                    command, more=environment, read=False, stdin=None, stdout=events, stderr=errors
+                )
+        self.process = self._said.process
+        self.events = self._said.lines
 
     def wait_for(self, event: str) -> dict[str, Any]:
         """The next event of this name."""
-        while True:
-            line = self._lines.get(timeout=TIMEOUT_S)
-            assert line is not None, f"the daemon ended without {event}: {self.events}"
-            self.events.append(json.loads(line))
-            if self.events[-1]["event"] == event:
-                return self.events[-1]
+        while (said := self._said.next()) is not None:
+            if said["event"] == event:
+                return said
+        raise AssertionError(f"the daemon ended without {event}: {self.events}")
+
+    @property
+    def ready(self) -> dict[str, Any]:
+        """Its event of that name, waited for if it was not heard yet."""
+        heard = next((event for event in self.events if event["event"] == "ready"), None)
+        return heard or self.wait_for("ready")
+
+    @property
+    def endpoint(self) -> str:
+        """The first of them; waits until it is served."""
+        endpoint: str = self.ready["endpoints"][0]
+        return endpoint
 
     def signal(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
+        self._said.signal(number)
 
     def rest(self) -> list[str]:
         """The names of all events up to the end of the process."""
-        while (line := self._lines.get(timeout=TIMEOUT_S)) is not None:
-            self.events.append(json.loads(line))
-        return [event["event"] for event in self.events]
+        return [event["event"] for event in self._said.rest()]
 
     def errors(self) -> str:
         """What stands on standard error, once the process has ended."""
@@ -79,30 +100,36 @@ class DaemonProcess:
         return self.process.stderr.read()
 
     def exit_code(self) -> int:
-        return self.process.wait(timeout=TIMEOUT_S)
+        return self._said.exit_code()
+
+    def kill(self) -> None:
+        """SIGKILL; returns once it is gone."""
+        self.process.kill()
+        assert self.exit_code() == -signal.SIGKILL
 
     def stop(self) -> int:
         self.signal(signal.SIGTERM)
         return self.exit_code()
 
-    def __enter__(self) -> DaemonProcess:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        if self._reader.ident is not None:
-            self._reader.join()
-        assert self.process.stdout is not None
-        assert self.process.stderr is not None
-        self.process.stdout.close()
-        self.process.stderr.close()
+        self._said.close()
+
+
+@contextmanager
+def serving(config: Path) -> Iterator[DaemonProcess]:
+    """A daemon that is ready to answer, and must stop cleanly at the end."""
+    with DaemonProcess(config) as daemon:
+        assert daemon.ready
+        yield daemon
+        assert daemon.stop() == 0, daemon.errors()
 
 
 def bring_back(config: Path) -> None:
     """The next start, and the end that seals what it has taken up."""
     with DaemonProcess(config) as daemon:
-        for path in daemon.wait_for("ready")["unfinished"]:
+        for path in daemon.ready["unfinished"]:
             assert daemon.wait_for("acquisition_recovered")["path"] == path
         assert daemon.stop() == 0

@@ -112,8 +112,8 @@ class Rig:
 
 
 @pytest.fixture
-def rig(short_folder: Path) -> Iterator[Rig]:
-    rig = Rig(short_folder)
+def rig(folder: Path) -> Iterator[Rig]:
+    rig = Rig(folder)
     yield rig
     rig.kill()
 
