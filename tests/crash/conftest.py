@@ -13,5 +13,5 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[ForkServer]:
-    with ForkServer() as made:
+    with ForkServer(prepare="tests.crash.fencing") as made:
         yield made

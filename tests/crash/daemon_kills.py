@@ -176,7 +176,7 @@ class DaemonTrialRun:
                     return
                 if isinstance(message, Said) and message.stored == self._stop_after:
                     self._stop_after = None
-                    self._daemon.signal(signal.SIGTERM)
+                    self._daemon.send_signal(signal.SIGTERM)
                 yield message
 
     def _bury(self) -> None:
@@ -190,7 +190,7 @@ class DaemonTrialRun:
         self._start_daemon()
 
     def _stop_daemon(self) -> None:
-        self._daemon.signal(signal.SIGTERM)
+        self._daemon.send_signal(signal.SIGTERM)
         said = self._daemon.drain()
         if self._daemon.wait() == KILLED:
             self._trial.kills += 1

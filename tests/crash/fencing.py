@@ -190,7 +190,7 @@ class Racers:
         self.race.sealed, self.race.record = digest(self._path), (self._path / RECORD).read_bytes()
 
     def continue_old(self, old: Child) -> None:
-        old.signal(signal.SIGCONT)
+        old.send_signal(signal.SIGCONT)
         # of another group, sealed while it gives up
         messages = [message for message in old.drain() if not isinstance(message, AtRename)]
         self.race.old_ending = messages[-1] if messages else None

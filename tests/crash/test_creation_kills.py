@@ -137,7 +137,7 @@ class Rig:
         said = client.drain()
         assert client.wait() == 0, said
         assert isinstance(said[-1], Sealed)
-        last.signal(signal.SIGTERM)
+        last.send_signal(signal.SIGTERM)
         assert last.wait() == 0
         return self._folder / "data" / f"{NAME}.ome.zarr"
 

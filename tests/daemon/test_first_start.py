@@ -40,7 +40,7 @@ def test_a_start_that_compiles_is_told_to_everybody_and_clients_wait(config: Pat
     sabotage = COMPILES.format(gate=str(gate))
     with (
         NotifyListener(folder) as manager,
-        DaemonProcess(config, sabotage=sabotage, environment={"NOTIFY_SOCKET": manager.address}) as daemon,
+        DaemonProcess(config, sabotage=sabotage, more={"NOTIFY_SOCKET": manager.address}) as daemon,
         ThreadPoolExecutor(1) as threads,
     ):
         assert daemon.wait_for("kernels_compiling")["meaning"] == COMPILING
@@ -85,7 +85,7 @@ def test_a_daemon_that_is_drained_while_kernels_are_compiled_never_says_that_it_
     with (
         NotifyListener(folder) as manager,
         DaemonProcess(
-            config, sabotage=COMPILES.format(gate=str(gate)), environment={"NOTIFY_SOCKET": manager.address}
+            config, sabotage=COMPILES.format(gate=str(gate)), more={"NOTIFY_SOCKET": manager.address}
         ) as daemon,
         ThreadPoolExecutor(1) as threads,
         sw.connect(f"ipc://{folder}/in.sock") as connection,
@@ -110,7 +110,7 @@ def test_a_cache_that_is_really_empty(config: Path, folder: Path) -> None:
     """A client that connects at once, with the patience it has by itself, acquires; the next start compiles
     nothing."""
     environment = {"NUMBA_CACHE_DIR": str(folder / "cache")}
-    with DaemonProcess(config, environment=environment) as daemon:
+    with DaemonProcess(config, more=environment) as daemon:
         daemon.wait_for("kernels_compiling")
         with (
             sw.connect(f"ipc://{folder}/in.sock") as connection,
@@ -126,6 +126,6 @@ def test_a_cache_that_is_really_empty(config: Path, folder: Path) -> None:
             < names.index("ready")
             < names.index("acquisition_opened")
         )
-    with DaemonProcess(config, environment=environment) as daemon:
+    with DaemonProcess(config, more=environment) as daemon:
         daemon.wait_for("ready")
         assert "kernels_compiling" not in [event["event"] for event in daemon.events]

@@ -242,7 +242,7 @@ def test_a_daemon_runs_as_the_service_would_start_it(prefix: Path, folder: Path)
     (command,) = re.findall("(?m)^ExecStart=(.*)$", (prefix / UNITS / "shardwright@.service").read_text())
     program, *arguments = command.replace("%i", "rig1").split()
     assert (program, arguments) == (PROGRAM, ["serve", str(config_of(prefix))])
-    with DaemonProcess(Path(arguments[1])) as daemon:
+    with DaemonProcess(Path(arguments[1]), fresh=True) as daemon:
         assert daemon.wait_for("ready")["endpoints"] == [f"ipc://{folder}/run/rig1/ingest.sock"]
         spec = sw.ArraySpec(
             dtype="uint8",

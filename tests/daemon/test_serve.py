@@ -22,7 +22,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 
 def test_cameras_on_both_endpoints_end_up_in_stores(config: Path, folder: Path) -> None:
-    with DaemonProcess(config) as daemon:
+    with DaemonProcess(config, fresh=True) as daemon:
         ready = daemon.wait_for("ready")
         ipc, tcp = ready["endpoints"]
         assert (ipc, ready["streams"], ready["threads"]) == (f"ipc://{folder}/in.sock", ["cam0"], 2)

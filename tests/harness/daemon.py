@@ -8,21 +8,42 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from functools import cache
+from importlib import import_module
+from typing import IO, TYPE_CHECKING, Any, Self
 
+from shardwright.cli.app import COMMANDS
+
+from .fork_server import ForkServer
 from .json_process import TIMEOUT_S, JsonProcess, environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from .fork_server import Child
+
+
 CLI = (sys.executable, "-m", "shardwright.cli")
 
 
+def load_commands() -> None:
+    """All that any command imports."""
+    for module, _ in COMMANDS.values():
+        import_module(module)
+    import_module("shardwright.daemon.assemble")
+
+
+@cache
+def commands() -> ForkServer:
+    """Whatever runs a command here forks it from this one, which imported and compiled everything once."""
+    return ForkServer(prepare="tests.harness.daemon:load_commands")
+
+
 def run_cli(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*CLI, *map(str, arguments)], capture_output=True, text=True, timeout=TIMEOUT_S, env=environment()
-    )
+    child = commands().command(*arguments)
+    output, errors = child.communicate(TIMEOUT_S)
+    return subprocess.CompletedProcess(arguments, child.wait(), output, errors)
 
 
 def camera(endpoint: str, name: str, *options: str) -> dict[str, Any]:
@@ -45,27 +66,32 @@ class DaemonProcess:
         self,
         config: Path,
         *,
+        fresh: bool = False,
         sabotage: str = "",
-        environment: dict[str, str] | None = None,
+        more: dict[str, str] | None = None,
         read: bool = True,
-        evidence: Path | None = None,
+        output: tuple[IO[bytes], IO[bytes]] | None = None,
     ) -> None:
-        """``environment`` is added to this process's own. With ``read`` False nobody reads its events; with
-        ``evidence`` they and its errors are kept in files, PATH.events and PATH.errors, instead."""
+        """A fork of a process that has imported everything; with ``fresh``, as with ``sabotage``, ``more`` or
+        ``output``, a Python of its own. ``more`` is added to its environment. With ``read`` False nobody
+        reads its events; ``output``: files that take its events and its errors instead."""
         self.config = config
-        run = f"import sys\n{sabotage}\nfrom shardwright.cli.app import main\nmain(sys.argv[1:])"
-        command = [sys.executable, "-c", run, "serve", str(config), "--log-format", "json"]
-        if evidence is None:
-            self._said = JsonProcess(command, more=environment, read=read, stdin=None, stderr=subprocess.PIPE)
+        arguments = ("serve", str(config), "--log-format", "json")
+        process: subprocess.Popen[str] | Child
+        if fresh or sabotage or more or output:
+            run = f"import sys\n{sabotage}\nfrom shardwright.cli.app import main\nmain(sys.argv[1:])"
+            events, errors = output or (subprocess.PIPE, subprocess.PIPE)
+            process = subprocess.Popen(
+                [sys.executable, "-c", run, *arguments],
+                stdout=events,
+                stderr=errors,
+                text=True,
+                env=environment(more),
+            )
         else:
-            with (
-                evidence.with_suffix(".events").open("wb") as events,
-                evidence.with_suffix(".errors").open("wb") as errors,
-            ):
-                self._said = JsonProcess(
-                    command, more=environment, read=False, stdin=None, stdout=events, stderr=errors
-                )
-        self.process = self._said.process
+            process = commands().command(*arguments)
+        self._said = JsonProcess(process, read=read and output is None)
+        self.process = process
         self.events = self._said.lines
 
     def wait_for(self, event: str) -> dict[str, Any]:

@@ -10,10 +10,15 @@ and forks.
 The function and its arguments travel by pickle, the function by its name: it must be importable from the
 repository's root. A child that raises says ``Failed`` with its traceback and ends with status 1. Children die
 with the server, the server with its owner.
+
+        child = server.command("serve", "rig.yaml")       # shardwright, as a shell would start it
+        child.stdout.readline()
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -24,15 +29,19 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .json_process import ROOT, environment
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TextIO
 
-ROOT = Path(__file__).parents[2]
 _MAX_MESSAGE_BYTES = 1 << 18
 _PR_SET_PDEATHSIG = 1
 GIVE_UP_S = 120.0  # only so that a hang becomes a failure
@@ -79,27 +88,54 @@ class Channel:
 
 
 class Child:
-    """A forked process and the channel to it."""
+    """A forked process and the channel to it; of one that was started as a command, also what it writes. To
+    be used as a ``Popen``."""
 
-    def __init__(self, server: ForkServer, pid: int, channel: Channel) -> None:
+    def __init__(self, server: ForkServer, pid: int, channel: Channel, *output: TextIO) -> None:
         self._server = server
         self.pid = pid
         self.channel = channel
-        self._status: int | None = None
+        self.stdin = None
+        self.stdout, self.stderr = output or (None, None)
+        self.returncode: int | None = None
+        self._ended = os.pidfd_open(pid)  # nobody takes its number before ``wait``
 
-    def signal(self, number: signal.Signals) -> None:
-        if self._status is None:
+    def send_signal(self, number: signal.Signals) -> None:
+        if self.returncode is None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        self.signal(signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
 
-    def wait(self) -> int:
-        """The exit code, negative for a signal. Ends the channel."""
-        if self._status is None:
-            self._status = self._server.wait(self.pid)
+    def poll(self) -> int | None:
+        """The exit code, None while it lives."""
+        if self.returncode is None and not select.select([self._ended], [], [], 0)[0]:
+            return None
+        return self.wait()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, negative for a signal. Ends the channel. Raises ``HangError``."""
+        if self.returncode is None:
+            if not select.select([self._ended], [], [], timeout)[0]:
+                raise HangError(f"process {self.pid} lives on after {timeout} s")
+            self.returncode = self._server.wait(self.pid)
+            os.close(self._ended)
             self.channel.close()
-        return self._status
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """All that a command writes, to its end."""
+        assert self.stdout is not None
+        assert self.stderr is not None
+        with ThreadPoolExecutor(2) as readers, self.stdout, self.stderr:
+            texts = [readers.submit(output.read) for output in (self.stdout, self.stderr)]
+            try:
+                self.wait(timeout)
+            except HangError:
+                self.kill()
+                raise
+            output, errors = (text.result() for text in texts)
+        return output, errors
 
     def drain(self) -> list[Any]:
         """Every message until the end of the process."""
@@ -111,12 +147,11 @@ class Child:
 
 
 class ForkServer:
-    """Owns the server's process. One thread at a time. ``prepare``: "module:function" to be called in it
-    before it forks for the first time."""
+    """Owns the server's process. ``prepare``: "module:function" to be called in it before it forks for the
+    first time, or a module that is only imported; ``more`` is added to the environment."""
 
-    def __init__(self, *, prepare: str = "", **environment: str) -> None:
+    def __init__(self, *, prepare: str = "", **more: str) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        path = os.pathsep.join([str(ROOT / "src"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         one_thread = dict.fromkeys(
             ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMEXPR_MAX_THREADS"), "1"
         )
@@ -124,18 +159,35 @@ class ForkServer:
             [sys.executable, "-m", "tests.harness.fork_server", str(theirs.fileno()), prepare],
             pass_fds=[theirs.fileno()],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": path, **one_thread, **environment},
+            env=environment(one_thread | more),
         )
         theirs.close()
+        self._lock = threading.Lock()  # one question at a time
         self._control = Channel(ours)
         assert self._control.receive() == "ready", "the fork server did not start"
 
     def start(self, function: Callable[..., Any], *arguments: Any) -> Child:
+        """``function(channel, *arguments)`` in a process of its own."""
+        return self._start(function, arguments, [], [])
+
+    def command(self, *arguments: str | Path) -> Child:
+        """``shardwright`` with these arguments, in the environment and the folder of this process."""
+        out, err = os.pipe(), os.pipe()
+        files = [os.fdopen(end, encoding="utf-8") for end, _ in (out, err)]
+        words = ([*map(str, arguments)], dict(os.environ), str(Path.cwd()))
+        return self._start(_shardwright, words, [out[1], err[1]], files)
+
+    def _start(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], ends: list[int], output: list[TextIO]
+    ) -> Child:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         request = pickle.dumps(("start", function, arguments))
-        socket.send_fds(self._control.socket, [request], [theirs.fileno()])
-        theirs.close()
-        return Child(self, self._control.receive(), Channel(ours))
+        with self._lock:
+            socket.send_fds(self._control.socket, [request], [theirs.fileno(), *ends])
+            for end in (theirs.detach(), *ends):
+                os.close(end)
+            pid = self._control.receive()
+        return Child(self, pid, Channel(ours), *output)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run ``function(channel, ...)`` to its end in a fresh process and return its last message. Raises
@@ -147,8 +199,9 @@ class ForkServer:
         return answer
 
     def wait(self, pid: int) -> int:
-        self._control.send(("wait", pid))
-        status: int = self._control.receive()
+        with self._lock:
+            self._control.send(("wait", pid))
+            status: int = self._control.receive()
         return status
 
     def close(self) -> None:
@@ -167,7 +220,7 @@ class ForkServer:
 
 def _serve(control: Channel) -> None:
     while True:
-        data, descriptors, _, _ = socket.recv_fds(control.socket, _MAX_MESSAGE_BYTES, 1)
+        data, descriptors, _, _ = socket.recv_fds(control.socket, _MAX_MESSAGE_BYTES, 3)
         if not data:
             return
         what, *rest = pickle.loads(data)
@@ -177,14 +230,22 @@ def _serve(control: Channel) -> None:
         assert _threads() == 1, f"a fork copies one thread; this server has {_threads()}"
         if (pid := os.fork()) == 0:
             control.close()
-            _run(Channel(socket.socket(fileno=descriptors[0])), *rest)
-        os.close(descriptors[0])
+            _die_with_parent()
+            _run(Channel(socket.socket(fileno=descriptors[0])), descriptors[1:], *rest)
+        for descriptor in descriptors:
+            os.close(descriptor)
         control.send(pid)
 
 
-def _run(channel: Channel, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    """The child: never returns."""
-    _die_with_parent()
+def _run(
+    channel: Channel, output: list[int], function: Callable[..., Any], arguments: tuple[Any, ...]
+) -> None:
+    """The child: never returns. A command ends as any Python does, the others at once."""
+    if output:
+        for end, descriptor in zip(output, (1, 2), strict=True):
+            os.dup2(end, descriptor)
+            os.close(end)
+        function(*arguments)
     status = 1
     try:
         function(channel, *arguments)
@@ -193,6 +254,29 @@ def _run(channel: Channel, function: Callable[..., Any], arguments: tuple[Any, .
         channel.send(Failed(type(error).__name__, traceback.format_exc()[-4000:]))
     finally:
         os._exit(status)
+
+
+def _shardwright(arguments: list[str], environ: dict[str, str], folder: str) -> None:
+    from shardwright.cli.app import main
+
+    os.environ.clear()
+    os.environ.update(environ)
+    os.chdir(folder)
+    sys.argv = ["shardwright", *arguments]
+    code: Any = 1
+    try:
+        main(arguments)
+    except SystemExit as ended:
+        code = ended.code
+    except BaseException:
+        traceback.print_exc()
+    # as Python ends, but for taking its modules apart, which costs more than most commands do
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for output in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            output.flush()
+    os._exit(code)
 
 
 def _threads() -> int:
@@ -204,16 +288,16 @@ def _die_with_parent() -> None:
 
 
 def main(descriptor: int, prepare: str) -> None:
-    """Import and compile everything that a child may need, then serve."""
-    _die_with_parent()
+    """Import and compile everything that a child may need, then serve until the owner is gone."""
     from shardwright.kernels.warm_up import warm_up
 
-    for module in ("shardwright.writer.writer", "tests.crash.fencing"):
-        importlib.import_module(module)
+    importlib.import_module("shardwright.writer.writer")
     warm_up()
     if prepare:
-        module, _, function = prepare.partition(":")
-        getattr(importlib.import_module(module), function)()
+        name, _, function = prepare.partition(":")
+        module = importlib.import_module(name)
+        if function:
+            getattr(module, function)()
     gc.freeze()  # else the first collection in each child would copy every page
     control = Channel(socket.socket(fileno=descriptor))
     control.send("ready")

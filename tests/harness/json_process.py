@@ -7,6 +7,7 @@ import json
 import os
 import queue
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -14,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
+
+    from .fork_server import Child
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 120.0  # only so that a hang becomes a failure; a first start may have to compile the kernels
@@ -37,24 +40,21 @@ def wait_for(
     return result
 
 
+def start_module(module: str, *arguments: str, **popen: Any) -> subprocess.Popen[str]:
+    """``python -m module``, to be told lines and to be heard. ``popen``: more arguments of ``Popen``."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": environment()}
+    return subprocess.Popen([sys.executable, "-m", module, *arguments], text=True, **pipes | popen)
+
+
 class JsonProcess:
-    """Started by the constructor. A context manager that leaves no process behind.
+    """A context manager that leaves no process behind.
 
     ``lines``: what was heard so far. A thread reads, so that the process never waits for a test.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        *,
-        more: Mapping[str, str] | None = None,
-        read: bool = True,
-        **popen: Any,
-    ) -> None:
-        """``more`` is added to the environment; with ``read`` False nobody reads its lines; ``popen``:
-        further arguments of ``Popen``."""
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.process = subprocess.Popen(command, text=True, env=environment(more), **pipes | popen)
+    def __init__(self, process: subprocess.Popen[str] | Child, *, read: bool = True) -> None:
+        """With ``read`` False nobody reads its lines."""
+        self.process = process
         self.lines: list[dict[str, Any]] = []
         self._heard: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)

@@ -70,7 +70,10 @@ def main() -> int:
         help="only acquisitions that are ended early and go on all the same",
     )
     options = parser.parse_args()
-    with ForkServer() as server, tempfile.TemporaryDirectory(prefix="kills-") as temporary:
+    with (
+        ForkServer(prepare="tests.crash.fencing") as server,
+        tempfile.TemporaryDirectory(prefix="kills-") as temporary,
+    ):
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         campaign = Campaign(
