@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from .disks import FaultyDisk, LoopDisk
-from .rig_process import Rig
+from .writer_process import WriterProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 @pytest.fixture(scope="session")
-def rig() -> Iterator[Rig]:
-    with Rig() as running:
+def writer() -> Iterator[WriterProcess]:
+    with WriterProcess() as running:
         yield running
 
 
