@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .fork_server import Child
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 120.0  # only so that a hang becomes a failure; a first start may have to compile the kernels
+TIMEOUT_S = 300.0  # only so that a hang becomes a failure; a first start may have to compile the kernels
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
