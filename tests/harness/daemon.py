@@ -66,13 +66,15 @@ class DaemonProcess:
         self,
         config: Path,
         *,
+        before: tuple[Any, ...] = (),
         fresh: bool = False,
         sabotage: str = "",
         more: dict[str, str] | None = None,
         read: bool = True,
         output: tuple[IO[bytes], IO[bytes]] | None = None,
     ) -> None:
-        """A fork of a process that has imported everything; with ``fresh``, as with ``sabotage``, ``more`` or
+        """A fork of a process that has imported everything, in which ``before`` is called first (a function
+        and its arguments); with ``fresh``, as with ``sabotage``, ``more`` or
         ``output``, a Python of its own. ``more`` is added to its environment. With ``read`` False nobody
         reads its events; ``output``: files that take its events and its errors instead."""
         self.config = config
@@ -89,7 +91,7 @@ class DaemonProcess:
                 env=environment(more),
             )
         else:
-            process = commands().command(*arguments)
+            process = commands().command(*arguments, before=before)
         self._said = JsonProcess(process, read=read and output is None)
         self.process = process
         self.events = self._said.lines

@@ -170,11 +170,12 @@ class ForkServer:
         """``function(channel, *arguments)`` in a process of its own."""
         return self._start(function, arguments, [], [])
 
-    def command(self, *arguments: str | Path) -> Child:
-        """``shardwright`` with these arguments, in the environment and the folder of this process."""
+    def command(self, *arguments: str | Path, before: tuple[Any, ...] = ()) -> Child:
+        """``shardwright`` with these arguments, in the environment and the folder of this process.
+        ``before``: a function to be called in it first, and its arguments."""
         out, err = os.pipe(), os.pipe()
         files = [os.fdopen(end, encoding="utf-8") for end, _ in (out, err)]
-        words = ([*map(str, arguments)], dict(os.environ), str(Path.cwd()))
+        words = ([*map(str, arguments)], dict(os.environ), str(Path.cwd()), before)
         return self._start(_shardwright, words, [out[1], err[1]], files)
 
     def _start(
@@ -256,7 +257,7 @@ def _run(
         os._exit(status)
 
 
-def _shardwright(arguments: list[str], environ: dict[str, str], folder: str) -> None:
+def _shardwright(arguments: list[str], environ: dict[str, str], folder: str, before: tuple[Any, ...]) -> None:
     from shardwright.cli.app import main
 
     os.environ.clear()
@@ -265,6 +266,8 @@ def _shardwright(arguments: list[str], environ: dict[str, str], folder: str) -> 
     sys.argv = ["shardwright", *arguments]
     code: Any = 1
     try:
+        if before:
+            before[0](*before[1:])
         main(arguments)
     except SystemExit as ended:
         code = ended.code
