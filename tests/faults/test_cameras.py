@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.harness.camera import CameraProcess, Script
 from tests.harness.daemon import DaemonProcess
+from tests.harness.daemon_config import write_config
 from tests.harness.frames import DROPPED, NOT_HELD, Arrival, in_order
 
 from shardwright.model.fates import Fate, Reason
 
-from .daemons import write_config
 from .judge import Evidence, judge, judge_account, leftovers, read_evidence
 from .recovery import missing_by_command, recover_by_command
 from .scenario import Outcome, Scenario

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.harness.camera import CameraProcess, Script
 from tests.harness.daemon import DaemonProcess, bring_back
+from tests.harness.daemon_config import write_config
 from tests.harness.frames import in_order
 
 from shardwright.storage import failpoints
 
-from .daemons import write_config
 from .disks import LoopDisk
 from .judge import judge, judge_account, leftovers, read_evidence
 from .moments import calls_of, every_call, fault_at, first_and_last, spread, try_each

@@ -14,11 +14,11 @@ import pytest
 import zarr
 from tests.harness.camera import CameraProcess, Script
 from tests.harness.daemon import DaemonProcess
+from tests.harness.daemon_config import write_config
 from tests.harness.frames import in_order, pixels
 
 from shardwright.model.fates import Fate
 
-from .daemons import write_config
 from .disks import FaultyDisk
 from .judge import read_rows
 from .peers import MemoryWatch, Pulse

@@ -24,6 +24,7 @@ from .frames import Arrival, array_spec, pixels
 from .json_process import TIMEOUT_S, JsonProcess, start_module
 
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Callable
 
 
@@ -64,6 +65,10 @@ class CameraProcess:
         self._said = JsonProcess(start_module("tests.harness.camera"))
         self._facts: dict[str, Any] = {"sent": 0, "stored": 0, "durable": 0}
         self._said.tell(script.to_line())
+
+    @property
+    def pid(self) -> int:
+        return self._said.process.pid
 
     @property
     def lines(self) -> list[dict[str, Any]]:
@@ -110,6 +115,9 @@ class CameraProcess:
         for line in self._said.rest():
             self._facts.update(line)
         return self._facts
+
+    def signal(self, number: signal.Signals) -> None:
+        self._said.signal(number)
 
     def kill(self) -> None:
         """SIGKILL; returns once it is gone."""
