@@ -25,7 +25,7 @@ from shardwright.model.names import store_name
 from shardwright.read.verify import verify_store
 
 from .kills.oracle import Oracle
-from .kills.processes import Closing, Created, Said, Sealed, kill_at
+from .kills.processes import Closing, Created, Said, Sealed
 from .kills.scenes import IO_MODES, SCENES, Append, Flush, Pause, Scene, spec_of
 from .kills.trial import KILLED, WORKSPACE
 
@@ -72,6 +72,12 @@ def camera(channel: Channel, endpoint: str, scene: Scene) -> None:
         channel.send(Closing())
         stream.close()
         channel.send(Sealed(stream.receipt.to_dict(), ()))
+
+
+def dies_at(call: int, after: frozenset[str]) -> str:
+    """A daemon's sabotage: killed at the ``call``-th storage call from the first of ``after`` on (0:
+    never)."""
+    return f"from tests.crash.kills.processes import kill_at\nkill_at({call}, {after})"
 
 
 @dataclass
@@ -133,7 +139,7 @@ class DaemonTrialRun:
     def _start_daemon(self) -> None:
         """With the next death of the list, while there is one."""
         after = FIRST_STORES if self._trial.stopped_after is None else FIRST_SEALS
-        self._daemon = DaemonProcess(self._config, before=(kill_at, next(self._deaths, 0), after))
+        self._daemon = DaemonProcess(self._config, sabotage=dies_at(next(self._deaths, 0), after))
         after_ms = next(self._timers, None)
         self._dies_at_s = None if after_ms is None else monotonic() + after_ms / 1000
 

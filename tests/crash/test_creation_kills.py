@@ -18,7 +18,8 @@ from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.recovery.recover import recover_store
 
 from .creation_kills import CONFIG, FIRST_CALLS, FRAMES, NAME, SPEC, camera, create
-from .kills.processes import Sealed, kill_at
+from .daemon_kills import dies_at
+from .kills.processes import Sealed
 from .kills.scenes import pixels_of
 from .kills.trial import KILLED
 
@@ -122,7 +123,7 @@ def lived_through(server: ForkServer, folder: Path, calls: Iterable[int]) -> Pat
     config.write_text(CONFIG)
     client = server.start(camera, f"ipc://{folder}/in.sock")
     for call in calls:
-        with DaemonProcess(config, before=(kill_at, call, FIRST_CALLS)) as victim:
+        with DaemonProcess(config, sabotage=dies_at(call, FIRST_CALLS)) as victim:
             assert victim.exit_code() == KILLED, victim.errors()
     with DaemonProcess(config) as last:
         said = client.drain()

@@ -364,6 +364,7 @@ def test_a_page_for_the_network_has_a_name_and_is_warned_about(web_config: Path)
 def test_without_the_section_there_is_no_page_and_nothing_is_imported(config: Path) -> None:
     with DaemonProcess(
         config,
+        fresh=True,
         sabotage="sys.modules['starlette'] = sys.modules['uvicorn'] = "
         "sys.modules['prometheus_client'] = None",
     ) as daemon:

@@ -58,30 +58,32 @@ class DaemonProcess:
     """Started by the constructor; ``wait_for`` reads events. A context manager that leaves no process
     behind.
 
-    ``events``: those that were read so far. ``sabotage`` is Python that runs in the daemon's process before
-    the daemon does.
+    ``events``: those that were read so far.
     """
 
     def __init__(
         self,
         config: Path,
         *,
-        before: tuple[Any, ...] = (),
-        fresh: bool = False,
         sabotage: str = "",
         more: dict[str, str] | None = None,
+        fresh: bool = False,
         read: bool = True,
         output: tuple[IO[bytes], IO[bytes]] | None = None,
     ) -> None:
-        """A fork of a process that has imported everything, in which ``before`` is called first (a function
-        and its arguments); with ``fresh``, as with ``sabotage``, ``more`` or
-        ``output``, a Python of its own. ``more`` is added to its environment. With ``read`` False nobody
-        reads its events; ``output``: files that take its events and its errors instead."""
+        """A fork of a process that has imported everything and compiled its kernels; with ``fresh`` or
+        ``output`` a Python of its own.
+
+        ``sabotage`` is Python that runs in it before the daemon does; ``more`` is added to its environment.
+        With ``read`` False nobody reads its events; ``output``: files that take its events and its errors
+        instead.
+        """
         self.config = config
         arguments = ("serve", str(config), "--log-format", "json")
+        first = f"import sys\n{sabotage}\n"
         process: subprocess.Popen[str] | Child
-        if fresh or sabotage or more or output:
-            run = f"import sys\n{sabotage}\nfrom shardwright.cli.app import main\nmain(sys.argv[1:])"
+        if fresh or output:
+            run = f"{first}from shardwright.cli.app import main\nmain(sys.argv[1:])"
             events, errors = output or (subprocess.PIPE, subprocess.PIPE)
             process = subprocess.Popen(
                 [sys.executable, "-c", run, *arguments],
@@ -91,7 +93,7 @@ class DaemonProcess:
                 env=environment(more),
             )
         else:
-            process = commands().command(*arguments, before=before)
+            process = commands().command(*arguments, first=first, more=more)
         self._said = JsonProcess(process, read=read and output is None)
         self.process = process
         self.events = self._said.lines

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any
 from .json_process import ROOT, environment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import TextIO
 
 _MAX_MESSAGE_BYTES = 1 << 18
@@ -170,12 +170,14 @@ class ForkServer:
         """``function(channel, *arguments)`` in a process of its own."""
         return self._start(function, arguments, [], [])
 
-    def command(self, *arguments: str | Path, before: tuple[Any, ...] = ()) -> Child:
-        """``shardwright`` with these arguments, in the environment and the folder of this process.
-        ``before``: a function to be called in it first, and its arguments."""
+    def command(
+        self, *arguments: str | Path, first: str = "", more: Mapping[str, str] | None = None
+    ) -> Child:
+        """``shardwright`` with these arguments, in the folder of this process, and in its environment and
+        ``more``. ``first``: Python that runs before it does."""
         out, err = os.pipe(), os.pipe()
         files = [os.fdopen(end, encoding="utf-8") for end, _ in (out, err)]
-        words = ([*map(str, arguments)], dict(os.environ), str(Path.cwd()), before)
+        words = ([*map(str, arguments)], environment(more), str(Path.cwd()), first)
         return self._start(_shardwright, words, [out[1], err[1]], files)
 
     def _start(
@@ -257,7 +259,7 @@ def _run(
         os._exit(status)
 
 
-def _shardwright(arguments: list[str], environ: dict[str, str], folder: str, before: tuple[Any, ...]) -> None:
+def _shardwright(arguments: list[str], environ: dict[str, str], folder: str, first: str) -> None:
     from shardwright.cli.app import main
 
     os.environ.clear()
@@ -266,8 +268,7 @@ def _shardwright(arguments: list[str], environ: dict[str, str], folder: str, bef
     sys.argv = ["shardwright", *arguments]
     code: Any = 1
     try:
-        if before:
-            before[0](*before[1:])
+        exec(first, {})
         main(arguments)
     except SystemExit as ended:
         code = ended.code

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,13 +18,19 @@ from tests.harness.stored import stored
 
 import shardwright as sw
 from shardwright.model import errors
-from shardwright.storage import failpoints
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from shardwright.client import Connection, Stream
+
+
+DIES_AT = """
+import os, signal
+from shardwright.storage import failpoints
+failpoints.set_hook("{}", lambda: os.kill(os.getpid(), signal.SIGKILL))
+"""
 
 
 class RestartedDaemon:
@@ -40,12 +45,8 @@ class RestartedDaemon:
     def start(self, *, dies_at: str | None = None, **facts: Any) -> None:
         """``dies_at``: at the first such storage call. ``facts`` are those of ``write_config``."""
         config = write_config(self._folder, self._folder / "data", **facts)
-        before = (
-            ()
-            if dies_at is None
-            else (failpoints.set_hook, dies_at, partial(signal.raise_signal, signal.SIGKILL))
-        )
-        self._daemon = DaemonProcess(config, before=before)
+        sabotage = "" if dies_at is None else DIES_AT.format(dies_at)
+        self._daemon = DaemonProcess(config, sabotage=sabotage)
         assert self._daemon.ready
 
     def signal(self, number: signal.Signals) -> None:
