@@ -3,6 +3,7 @@
 import os
 import signal
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,26 @@ settings.load_profile("quick")
 # A shell that starts this in the background has SIGINT ignored, and what tests start and interrupt would
 # inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers():
+    """Half as many again as there are cores: most tests wait for a disk or another process. As always,
+    ``PYTEST_XDIST_AUTO_NUM_WORKERS`` goes first."""
+    chosen = "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ
+    return None if chosen else max(2, 3 * len(os.sched_getaffinity(0)) // 2)
+
+
+def pytest_unconfigure(config):
+    """The last lines of a run say what it left out for want of a tool, a right or a filesystem."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None:
+        return  # a worker: the one that started it reports
+    reasons = Counter(report.longrepr[2] for report in reporter.stats.get("skipped", []))
+    for reason, tests in sorted(reasons.items()):
+        why = reason.removeprefix("Skipped: ").removeprefix("NOT TESTED: ")
+        number = f" ({tests} tests)" if tests > 1 else ""
+        reporter.write_line(f"NOT TESTED{number}: {why}", red=True, bold=True)
 
 
 @pytest.fixture(autouse=True)
