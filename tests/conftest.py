@@ -1,5 +1,6 @@
 """What every test may rely on."""
 
+import errno
 import os
 import signal
 import tempfile
@@ -70,17 +71,19 @@ def folder():
 
 @pytest.fixture
 def failing():
-    """``failing(point, error, after=n)`` makes a failpoint raise from its n-th time on."""
+    """``failing(point, error, after=n)`` makes a failpoint raise from its n-th time on. ``error`` may be the
+    number of an ``OSError``."""
     points = []
 
-    def fail(point: str, error: BaseException, after: int = 0) -> None:
+    def fail(point: str, error: BaseException | int = errno.EIO, after: int = 0) -> None:
+        raised = OSError(error, os.strerror(error)) if isinstance(error, int) else error
         left = [after]
 
         def hook() -> None:
             if left[0] > 0:
                 left[0] -= 1
                 return
-            raise error
+            raise raised
 
         points.append(point)
         failpoints.set_hook(point, hook)

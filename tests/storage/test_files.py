@@ -14,7 +14,7 @@ import textwrap
 import pytest
 
 from shardwright.model.errors import OutputExistsError, StorageError, StorageFullError
-from shardwright.storage import failpoints, files
+from shardwright.storage import files
 from shardwright.storage.files import (
     append_file,
     file_held,
@@ -26,22 +26,6 @@ from shardwright.storage.files import (
     replace_file,
     storage_errors,
 )
-
-
-@pytest.fixture
-def failing():
-    points = []
-
-    def fail(name: str) -> None:
-        def hook() -> None:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-        points.append(name)
-        failpoints.set_hook(name, hook)
-
-    yield fail
-    for name in points:
-        failpoints.set_hook(name, None)
 
 
 def test_replace_file_writes_and_replaces(tmp_path):
