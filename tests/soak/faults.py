@@ -150,7 +150,8 @@ def carry_out(fault: Fault, scene: Scene) -> tuple[str, list[str]]:
     """What was done, and what it broke that it must not."""
     pid, reconnects = scene.daemon.pid, [(camera, camera.reconnects) for camera in scene.cameras]
     sent = [(camera, camera.sent) for camera in scene.cameras]
-    faults = what_must_not_be(scene.rig) if fault.daemon_dies else []  # nobody could ask that daemon any more
+    # nobody could ask that daemon any more
+    faults = what_must_not_be(scene.daemon) if fault.daemon_dies else []
     done = fault.do(scene)
     for camera, before in sent:
         wait_for(
@@ -167,7 +168,7 @@ def carry_out(fault: Fault, scene: Scene) -> tuple[str, list[str]]:
             for camera, before in reconnects
             if camera.reconnects > before
         ]
-    return done, faults + what_must_not_be(scene.rig)
+    return done, faults + what_must_not_be(scene.daemon)
 
 
 def what_must_not_be(daemon: SoakDaemon) -> list[str]:
