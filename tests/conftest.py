@@ -1,17 +1,15 @@
 """What every test may rely on."""
 
-import contextlib
+import errno
 import os
 import signal
-import subprocess
-import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-import shardwright as sw
 from shardwright.storage import failpoints
 
 # Processes that tests start (daemons, cameras, tools) import this checkout, as the tests themselves do.
@@ -36,6 +34,26 @@ settings.load_profile("quick")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers():
+    """Half as many again as there are cores: most tests wait for a disk or another process. As always,
+    ``PYTEST_XDIST_AUTO_NUM_WORKERS`` goes first."""
+    chosen = "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ
+    return None if chosen else max(2, 3 * len(os.sched_getaffinity(0)) // 2)
+
+
+def pytest_unconfigure(config):
+    """The last lines of a run say what it left out for want of a tool, a right or a filesystem."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None:
+        return  # a worker: the one that started it reports
+    reasons = Counter(report.longrepr[2] for report in reporter.stats.get("skipped", []))
+    for reason, tests in sorted(reasons.items()):
+        why = reason.removeprefix("Skipped: ").removeprefix("NOT TESTED: ")
+        number = f" ({tests} tests)" if tests > 1 else ""
+        reporter.write_line(f"NOT TESTED{number}: {why}", red=True, bold=True)
+
+
 @pytest.fixture(autouse=True)
 def priority_stays():
     """Every later test of this process, and all that it starts, would be slowed by one that makes it idle."""
@@ -45,7 +63,7 @@ def priority_stays():
 
 
 @pytest.fixture
-def short_folder():
+def folder():
     """A folder whose Unix sockets fit into a socket address; ``tmp_path`` can be too long for that."""
     with tempfile.TemporaryDirectory(prefix="sw-") as folder:
         yield Path(folder)
@@ -53,17 +71,19 @@ def short_folder():
 
 @pytest.fixture
 def failing():
-    """``failing(point, error, after=n)`` makes a failpoint raise from its n-th time on."""
+    """``failing(point, error, after=n)`` makes a failpoint raise from its n-th time on. ``error`` may be the
+    number of an ``OSError``."""
     points = []
 
-    def fail(point: str, error: BaseException, after: int = 0) -> None:
+    def fail(point: str, error: BaseException | int = errno.EIO, after: int = 0) -> None:
+        raised = OSError(error, os.strerror(error)) if isinstance(error, int) else error
         left = [after]
 
         def hook() -> None:
             if left[0] > 0:
                 left[0] -= 1
                 return
-            raise error
+            raise raised
 
         points.append(point)
         failpoints.set_hook(point, hook)
@@ -71,35 +91,3 @@ def failing():
     yield fail
     for point in points:
         failpoints.set_hook(point, None)
-
-
-def _answers(endpoint):
-    try:
-        sw.connect(endpoint, timeout_ms=1000).close()
-    except sw.errors.SessionLostError:
-        return False
-    return True
-
-
-@pytest.fixture(scope="session")
-def serve():
-    """``with serve(config, endpoint):`` a real daemon in its own process, ready to answer; at the end it must
-    stop cleanly."""
-
-    @contextlib.contextmanager
-    def running(config, endpoint):
-        log_path = config.with_suffix(".log")
-        with log_path.open("w", encoding="utf-8") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "shardwright.cli", "serve", str(config)], stdout=log, stderr=log
-            )
-            try:
-                while not _answers(endpoint):  # a first start compiles the kernels
-                    assert process.poll() is None, log_path.read_text(encoding="utf-8")
-                yield
-            finally:
-                process.send_signal(signal.SIGTERM)
-                code = process.wait(60)
-        assert code == 0, log_path.read_text(encoding="utf-8")
-
-    return running

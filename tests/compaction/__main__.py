@@ -22,8 +22,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.crash.fork_server import ForkServer
 from tests.faults.disks import LoopDisk
+from tests.harness.fork_server import ForkServer
 from tests.power import JOBS as POWER_JOBS
 
 from .jobs import JOBS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.crash.fork_server import ForkServer
+from tests.harness.fork_server import ForkServer
 
 from .jobs import JOBS
 from .stores import Ground

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.crash.fork_server import Channel
+    from tests.harness.fork_server import Channel
 
 STORE, MOVED, RECHUNKED = "run.ome.zarr", "away.ome.zarr", "new.ome.zarr"
 

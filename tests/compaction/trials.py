@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.crash.fork_server import ForkServer
     from tests.faults.filler import Filler
+    from tests.harness.fork_server import ForkServer
 
 _CLEAR_ERRORS = {"storage", "storage_full"}
 

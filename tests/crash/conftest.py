@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-
-from .fork_server import ForkServer
+from tests.harness.fork_server import ForkServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,5 +13,5 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[ForkServer]:
-    with ForkServer() as made:
+    with ForkServer(prepare="tests.crash.fencing") as made:
         yield made

@@ -7,28 +7,27 @@ begins the experiment under that name.
 
 from __future__ import annotations
 
-import os
-import sys
 from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
+from tests.harness.fork_server import GIVE_UP_S
+
 import shardwright as sw
 
-from .fork_server import GIVE_UP_S
 from .kills.processes import Created, Sealed, kill_at
 from .kills.scenes import pixels_of, spec_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardwright.client.stream import Stream
+    from tests.harness.fork_server import Channel
 
-    from .fork_server import Channel
+    from shardwright.client.stream import Stream
 
 NAME = "killed"
 SPEC = spec_of(("t", None, 2, 2), ("y", 16, 16, 1), ("x", 24, 24, 1))
 FRAMES = 3
-FIRST_CALL = frozenset({"store.before_create"})
+FIRST_CALLS = frozenset({"store.before_create"})
 CONFIG = """\
 output: {root: ./data, ballast: 1MiB, low_water: 1MiB, in_memory: true}
 ingest: {endpoints: ["ipc://./in.sock"], heartbeat_ms: 20, session_timeout_ms: 1000}
@@ -45,22 +44,6 @@ def create(channel: Channel, path: Path, call: int) -> None:
     for n in range(FRAMES):
         writer.append(pixels_of(SPEC, n + 1))
     channel.send(Sealed(writer.close().to_dict(), ()))
-
-
-def daemon(channel: Channel, config: Path, log: Path, call: int) -> None:
-    """``shardwright serve``, dying at the ``call``-th storage call of the first creation (0: never)."""
-    from shardwright.cli.app import main
-
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    sys.stdout = os.fdopen(1, "w", buffering=1)
-    sys.stderr = os.fdopen(2, "w", buffering=1)
-    kill_at(call, FIRST_CALL)
-    try:
-        main(["serve", str(config), "--log-format", "json"])
-    except SystemExit as ended:
-        channel.send(ended.code)
 
 
 def camera(channel: Channel, endpoint: str) -> None:

@@ -6,11 +6,9 @@ The suite's process is what a service manager would be: it starts the daemon aga
 
 from __future__ import annotations
 
-import os
 import select
 import shutil
 import signal
-import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,15 +16,16 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from tests.harness.daemon import DaemonProcess
+from tests.harness.fork_server import GIVE_UP_S, Channel, Child, ForkServer
 from tests.properties.readers import with_zarr_python
 
 import shardwright as sw
 from shardwright.model.names import store_name
 from shardwright.read.verify import verify_store
 
-from .fork_server import GIVE_UP_S, Channel, Child, ForkServer
 from .kills.oracle import Oracle
-from .kills.processes import Closing, Created, Said, Sealed, kill_at
+from .kills.processes import Closing, Created, Said, Sealed
 from .kills.scenes import IO_MODES, SCENES, Append, Flush, Pause, Scene, spec_of
 from .kills.trial import KILLED, WORKSPACE
 
@@ -46,23 +45,6 @@ workers: {{threads: 1}}
 memory: {{budget: 2GiB}}
 reliability: {{store_within_ms: {store_within_ms}, sync_interval_ms: {sync_interval_ms}}}
 """
-
-
-def daemon(channel: Channel, config: Path, log: Path, call: int, after: frozenset[str]) -> None:
-    """``shardwright serve``, dying at the ``call``-th storage call from the first of ``after`` on (0:
-    never)."""
-    from shardwright.cli.app import main
-
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    sys.stdout = os.fdopen(1, "w", buffering=1)
-    sys.stderr = os.fdopen(2, "w", buffering=1)
-    kill_at(call, after)
-    try:
-        main(["serve", str(config), "--log-format", "json"])
-    except SystemExit as ended:
-        channel.send(ended.code)
 
 
 def camera(channel: Channel, endpoint: str, scene: Scene) -> None:
@@ -90,6 +72,12 @@ def camera(channel: Channel, endpoint: str, scene: Scene) -> None:
         channel.send(Closing())
         stream.close()
         channel.send(Sealed(stream.receipt.to_dict(), ()))
+
+
+def dies_at(call: int, after: frozenset[str]) -> str:
+    """A daemon's sabotage: killed at the ``call``-th storage call from the first of ``after`` on (0:
+    never)."""
+    return f"from tests.crash.kills.processes import kill_at\nkill_at({call}, {after})"
 
 
 @dataclass
@@ -123,7 +111,6 @@ class DaemonTrialRun:
         self._oracle = Oracle(trial.scene)
         self._store = folder / "data" / store_name(NAME)
         self._config = folder / "rig.yaml"
-        self._log = folder / "log"
         (folder / "data").mkdir()
         scene = trial.scene
         self._config.write_text(
@@ -152,9 +139,7 @@ class DaemonTrialRun:
     def _start_daemon(self) -> None:
         """With the next death of the list, while there is one."""
         after = FIRST_STORES if self._trial.stopped_after is None else FIRST_SEALS
-        self._daemon: Child = self._server.start(
-            daemon, self._config, self._log, next(self._deaths, 0), after
-        )
+        self._daemon = DaemonProcess(self._config, sabotage=dies_at(next(self._deaths, 0), after))
         after_ms = next(self._timers, None)
         self._dies_at_s = None if after_ms is None else monotonic() + after_ms / 1000
 
@@ -162,13 +147,11 @@ class DaemonTrialRun:
         """Everything the client says until its end; meanwhile daemons are killed and started."""
         give_up = monotonic() + GIVE_UP_S
         while True:
-            assert monotonic() < give_up, (
-                f"the client hangs; the daemon's log: {self._log.read_text()[-3000:]}"
-            )
+            assert monotonic() < give_up, "the client hangs"
             if self._dies_at_s is not None and monotonic() >= self._dies_at_s:
-                self._daemon.kill()
-            ready, _, _ = select.select([client.channel.socket, self._daemon.channel.socket], [], [], 0.01)
-            if self._daemon.channel.socket in ready:
+                self._daemon.process.kill()
+            ready, _, _ = select.select([client.channel.socket], [], [], 0.01)
+            if self._daemon.process.poll() is not None:
                 self._bury()
             if client.channel.socket in ready:
                 message = client.channel.receive()
@@ -180,24 +163,21 @@ class DaemonTrialRun:
                 yield message
 
     def _bury(self) -> None:
-        said = self._daemon.channel.receive()
-        status = self._daemon.wait()
-        assert status == KILLED, (
-            f"the daemon ended by itself with {status} ({said}): {self._log.read_text()[-2000:]}"
-        )
+        with self._daemon as daemon:
+            assert daemon.exit_code() == KILLED, (
+                f"the daemon ended by itself: {daemon.rest()}, {daemon.errors()}"
+            )
         self._trial.kills += 1
         self._trial.problems += self._oracle.judge_final_shards(self._store)
         self._start_daemon()
 
     def _stop_daemon(self) -> None:
-        self._daemon.signal(signal.SIGTERM)
-        said = self._daemon.drain()
-        if self._daemon.wait() == KILLED:
-            self._trial.kills += 1
-        elif said != [0]:
-            self._trial.problems.append(
-                f"SIGTERM ended the daemon with {said}: {self._log.read_text()[-2000:]}"
-            )
+        with self._daemon as daemon:
+            status = daemon.stop()
+            if status == KILLED:
+                self._trial.kills += 1
+            elif status != 0:
+                self._trial.problems.append(f"SIGTERM ended the daemon with {status}: {daemon.errors()}")
 
     def _judge(self) -> None:
         self._trial.problems += self._oracle.complaints

@@ -10,13 +10,14 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
+from tests.harness.fork_server import GIVE_UP_S
+
 from shardwright.array.grid import Grid
 from shardwright.model.errors import ShardwrightError
 from shardwright.shard.manifest import has_manifest
 from shardwright.storage import failpoints
 from shardwright.writer.in_process import create, resume
 
-from .fork_server import GIVE_UP_S
 from .kills.oracle import Oracle
 from .kills.plans import attach, finish
 from .kills.processes import Created, Refused, Sealed, follow
@@ -26,7 +27,8 @@ RENAME_DELAY_S = 2.0
 RECORD = "0/shards.crc32c"
 
 if TYPE_CHECKING:
-    from .fork_server import Channel, Child, ForkServer
+    from tests.harness.fork_server import Channel, Child, ForkServer
+
     from .kills.scenes import Scene
 
 
@@ -188,7 +190,7 @@ class Racers:
         self.race.sealed, self.race.record = digest(self._path), (self._path / RECORD).read_bytes()
 
     def continue_old(self, old: Child) -> None:
-        old.signal(signal.SIGCONT)
+        old.send_signal(signal.SIGCONT)
         # of another group, sealed while it gives up
         messages = [message for message in old.drain() if not isinstance(message, AtRename)]
         self.race.old_ending = messages[-1] if messages else None

@@ -20,10 +20,10 @@ from .kills.scenes import pixels_of, spec_of
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.harness.fork_server import Channel
+
     import shardwright as sw
     from shardwright.writer.writer import Writer
-
-    from .fork_server import Channel
 
 FAILURES = (
     "shard.before_sync",

@@ -19,10 +19,10 @@ from .kills.scenes import metadata_of, pixels_of
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.harness.fork_server import Channel, Child, ForkServer
+
     import shardwright as sw
     from shardwright.writer.writer import Writer
-
-    from .fork_server import Channel, Child, ForkServer
 
 PREALLOCATES = "shard.before_preallocate"
 

@@ -3,8 +3,6 @@ nothing is left beside it."""
 
 from __future__ import annotations
 
-import shutil
-import signal
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,13 +10,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import zarr
+from tests.harness.daemon import DaemonProcess
 
 import shardwright as sw
 from shardwright.acquire.workers import WorkerPool
 from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.recovery.recover import recover_store
 
-from .creation_kills import CONFIG, FRAMES, NAME, SPEC, camera, create, daemon
+from .creation_kills import CONFIG, FIRST_CALLS, FRAMES, NAME, SPEC, camera, create
+from .daemon_kills import dies_at
 from .kills.processes import Sealed
 from .kills.scenes import pixels_of
 from .kills.trial import KILLED
@@ -26,7 +26,7 @@ from .kills.trial import KILLED
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from .fork_server import Child, ForkServer
+    from tests.harness.fork_server import ForkServer
 
 DAEMON_CALLS = 60  # the opener's and the keeper's; a victim that is asked for more lives
 
@@ -115,43 +115,27 @@ def test_a_store_that_can_be_recovered_can_be_gone_on_with(
         assert writer.receipt.frames_stored == FRAMES
 
 
-class Rig:
-    """A client that opens one acquisition, and daemons of which each but the last dies at the next of
-    ``calls``."""
-
-    def __init__(self, server: ForkServer, folder: Path, calls: list[int]) -> None:
-        self._server = server
-        self._folder = folder
-        self._calls = iter(calls)
-        self.kills = 0
-        (folder / "data").mkdir()
-        (folder / "rig.yaml").write_text(CONFIG)
-
-    def run(self) -> Path:
-        client = self._server.start(camera, f"ipc://{self._folder}/in.sock")
-        while (call := next(self._calls, None)) is not None:
-            victim = self._start(call)
-            assert victim.wait() == KILLED, (self._folder / "log").read_text()
-            self.kills += 1
-        last = self._start(0)
+def lived_through(server: ForkServer, folder: Path, calls: Iterable[int]) -> Path:
+    """The store of a client that opens one acquisition, under daemons of which each but the last dies at the
+    next of ``calls``."""
+    (folder / "data").mkdir()
+    config = folder / "rig.yaml"
+    config.write_text(CONFIG)
+    client = server.start(camera, f"ipc://{folder}/in.sock")
+    for call in calls:
+        with DaemonProcess(config, sabotage=dies_at(call, FIRST_CALLS)) as victim:
+            assert victim.exit_code() == KILLED, victim.errors()
+    with DaemonProcess(config) as last:
         said = client.drain()
         assert client.wait() == 0, said
         assert isinstance(said[-1], Sealed)
-        last.signal(signal.SIGTERM)
-        assert last.wait() == 0
-        return self._folder / "data" / f"{NAME}.ome.zarr"
-
-    def _start(self, call: int) -> Child:
-        return self._server.start(daemon, self._folder / "rig.yaml", self._folder / "log", call)
+        assert last.stop() == 0
+    return folder / "data" / f"{NAME}.ome.zarr"
 
 
 def daemons_that_die(server: ForkServer, calls: list[int]) -> None:
-    folder = Path(tempfile.mkdtemp(prefix="sw-"))  # short enough for a socket's path
-    try:
-        store = Rig(server, folder, calls).run()
-        assert_whole(store)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="sw-") as folder:  # short enough for a socket's path
+        assert_whole(lived_through(server, Path(folder), calls))
 
 
 def test_a_client_begins_its_experiment_after_each_death_of_the_daemon(server: ForkServer) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from .daemon_kills import DaemonTrialRun, draw_stop, run_daemon_kills
 
 if TYPE_CHECKING:
-    from .fork_server import ForkServer
+    from tests.harness.fork_server import ForkServer
 
 
 def test_a_killed_daemon_loses_nothing(server: ForkServer) -> None:

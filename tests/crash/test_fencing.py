@@ -22,7 +22,7 @@ from .kills.trial import differing, digest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .fork_server import ForkServer
+    from tests.harness.fork_server import ForkServer
 
 CONTENDERS = 8
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from .fork_server import ForkServer
+    from tests.harness.fork_server import ForkServer
 
 KILLED = -9
 KILLS_OF_EACH = 3

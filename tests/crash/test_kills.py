@@ -13,7 +13,7 @@ from .kills.suite import Campaign, run
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .fork_server import ForkServer
+    from tests.harness.fork_server import ForkServer
 
 KILLS = 100
 

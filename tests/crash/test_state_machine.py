@@ -36,9 +36,9 @@ from .kills.trial import WORKSPACE, digest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import shardwright as sw
+    from tests.harness.fork_server import ForkServer
 
-    from .fork_server import ForkServer
+    import shardwright as sw
 
 SPECS = {
     "deep chunks": spec_of(("t", None, 3, 2), ("y", 8, 8, 1), ("x", 12, 6, 1), chunk_checksum=True),

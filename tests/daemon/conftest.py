@@ -1,16 +1,13 @@
-"""Configurations in folders short enough for a socket's path."""
+"""The configuration of these tests' daemons."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
 CONFIG = """\
 output: {{root: {root}, create: {create}, in_memory: true}}
@@ -31,14 +28,6 @@ streams:
         - {{name: y, count: 48, chunk_size: 32, shard_size_chunks: 1}}
         - {{name: x, count: 80, chunk_size: 32, shard_size_chunks: 3}}
 """
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """pytest's own temporary folders have names too long for Unix sockets."""
-    path = Path(tempfile.mkdtemp(prefix="sw-"))
-    yield path
-    shutil.rmtree(path)
 
 
 @pytest.fixture

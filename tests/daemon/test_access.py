@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import zmq
+from tests.harness.daemon import DaemonProcess, run_cli
+from tests.harness.stored import assert_holds
 
 import shardwright as sw
 from shardwright.simulate.photons import PhotonFrames
 from shardwright.wire.key_files import read_public_key
 
-from .daemon_process import DaemonProcess, run_cli
-from .test_serve import assert_holds, refusal
+from .test_serve import refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

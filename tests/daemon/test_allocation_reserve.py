@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from tests.harness.daemon import DaemonProcess
 
 import shardwright as sw
 from shardwright.ingest.totals import SAMPLE_S
-
-from .daemon_process import DaemonProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +43,7 @@ def wait_until(true: Callable[[], bool]) -> None:
 
 def test_a_message_camera_finds_memory_ready_and_leaves_none_behind(config: Path) -> None:
     in_flight = 2 * 8 * 2**21  # at least: two slabs of eight frames of 2 MiB
-    with DaemonProcess(config) as daemon:
+    with DaemonProcess(config, fresh=True) as daemon:
         endpoint = daemon.wait_for("ready")["endpoints"][0]
         pid = daemon.process.pid
         before = heap_bytes(pid)

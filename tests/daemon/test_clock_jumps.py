@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.harness.daemon import DaemonProcess
+from tests.harness.stored import assert_holds
 
 import shardwright as sw
 from shardwright.simulate.photons import PhotonFrames
-
-from .daemon_process import DaemonProcess
-from .test_serve import assert_holds
 
 FAKETIME = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
 JUMPS = ("+1d", "-9000d", "+0", "-2h", "+400d")
@@ -36,7 +35,7 @@ def test_a_clock_that_jumps_while_frames_arrive_changes_nothing(config: Path, fo
     control.write_text("+0\n")
     source = PhotonFrames((48, 80), seed=4)
     frames = 12 * len(JUMPS) + 5
-    with DaemonProcess(config, environment=environment(control)) as daemon:
+    with DaemonProcess(config, fresh=True, more=environment(control)) as daemon:
         endpoint = daemon.wait_for("ready")["endpoints"][0]
         with sw.connect(endpoint) as connection, connection.acquire("jumps", stream="cam0") as stream:
             for i in range(frames):

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.harness.daemon import DaemonProcess
+from tests.harness.json_process import TIMEOUT_S
 
 from shardwright.repack.runtime.compaction_queue import QueueEntry
-
-from .daemon_process import TIMEOUT_S, DaemonProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,6 @@ import json
 import os
 import queue
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -16,6 +15,9 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
+from tests.harness.daemon import DaemonProcess, camera, run_cli
+from tests.harness.json_process import TIMEOUT_S, wait_for
+from tests.harness.stored import assert_holds
 from tests.repack import degraded_store
 from tests.repack import gappy_store as gappy
 
@@ -34,11 +36,7 @@ from shardwright.repack.runtime.work_folder import PAUSE_NAME
 from shardwright.simulate.photons import PhotonFrames
 from shardwright.storage.lock import StoreLock
 
-from .daemon_process import TIMEOUT_S, DaemonProcess, run_cli
-from .test_serve import assert_holds, camera
-
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 SOURCE = PhotonFrames((48, 80), "uint16")
@@ -73,13 +71,6 @@ def gap_bytes(store: Path) -> int:
     return sum(int(array["totals"]["gap_bytes"]) for array in facts["arrays"])
 
 
-def until(happened: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while not happened():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
-
-
 def started_compact(store: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "shardwright.cli", "compact", str(store)], stderr=subprocess.PIPE, text=True
@@ -103,7 +94,7 @@ def test_a_sealed_acquisition_is_compacted_without_being_asked(config: Path, fol
     store = folder / "data" / "run.ome.zarr"
     configure(config, "order: morton", "recompress: zstd:5")
     with DaemonProcess(config) as daemon:
-        acquire(daemon.wait_for("ready")["endpoints"][0], "run")
+        acquire(daemon.endpoint, "run")
         assert daemon.wait_for("compaction_begun")["path"] == str(store)
         done = daemon.wait_for("compaction_done")
         assert (done["path"], done["packed"], done["left"]) == (str(store), 8, 0)
@@ -146,7 +137,7 @@ def test_what_was_degraded_is_compressed_as_its_array_says(config: Path, folder:
 @pytest.mark.slow
 def test_nothing_is_compacted_that_was_not_asked_for(config: Path, folder: Path) -> None:
     with DaemonProcess(config) as daemon:
-        acquire(daemon.wait_for("ready")["endpoints"][0], "run")
+        acquire(daemon.endpoint, "run")
         assert daemon.stop() == 0
         assert not [name for name in daemon.rest() if name.startswith("compaction")]
     assert gap_bytes(folder / "data" / "run.ome.zarr") > 0
@@ -164,7 +155,7 @@ def test_it_works_at_idle_priority_and_all_jobs_wait_while_a_camera_fills_its_ri
     text = config.read_text().replace("store_within_ms: 200", "store_within_ms: 600000")
     config.write_text(text.replace("name: cam0\n", "name: cam0\n    ring_frames: 40\n"))
     with DaemonProcess(config) as daemon:
-        endpoint = daemon.wait_for("ready")["endpoints"][0]
+        endpoint = daemon.endpoint
         acquire(endpoint, "run")
         pid = daemon.wait_for("compaction_begun")["pid"]
         assert os.getpriority(os.PRIO_PROCESS, pid) == 19
@@ -198,7 +189,7 @@ def test_what_was_interrupted_or_only_queued_is_done_after_a_restart(config: Pat
     text = config.read_text()
     configure(config, SLOW)
     with DaemonProcess(config) as daemon:
-        endpoint = daemon.wait_for("ready")["endpoints"][0]
+        endpoint = daemon.endpoint
         acquire(endpoint, "first")
         daemon.wait_for("compaction_begun")
         acquire(endpoint, "second")
@@ -220,12 +211,11 @@ def test_a_killed_daemon_takes_its_child_along_and_the_next_goes_on(config: Path
     text = config.read_text()
     configure(config, SLOW)
     with DaemonProcess(config) as daemon:
-        acquire(daemon.wait_for("ready")["endpoints"][0], "run")
+        acquire(daemon.endpoint, "run")
         pid = daemon.wait_for("compaction_begun")["pid"]
-        until(lambda: list(QueueEntry(store).folder.glob("*.packed")))
-        daemon.process.kill()
-        assert daemon.exit_code() == -signal.SIGKILL
-        until(lambda: is_gone(pid))
+        wait_for(lambda: list(QueueEntry(store).folder.glob("*.packed")))
+        daemon.kill()
+        wait_for(lambda: is_gone(pid))
     config.write_text(text)
     configure(config)
     with DaemonProcess(config) as daemon:
@@ -240,7 +230,7 @@ def test_a_pause_that_a_person_made_is_kept(config: Path, folder: Path) -> None:
     store = folder / "data" / "run.ome.zarr"
     configure(config)
     with DaemonProcess(config) as daemon:
-        acquire(daemon.wait_for("ready")["endpoints"][0], "run")
+        acquire(daemon.endpoint, "run")
         daemon.wait_for("compaction_done")
         assert daemon.stop() == 0
     QueueEntry(store).add()
@@ -260,14 +250,14 @@ def test_a_store_that_cannot_be_compacted_is_given_up_and_the_cameras_do_not_not
 ) -> None:
     store = folder / "data" / "bad.ome.zarr"
     with DaemonProcess(config) as daemon:
-        acquire(daemon.wait_for("ready")["endpoints"][0], "bad")
+        acquire(daemon.endpoint, "bad")
         assert daemon.stop() == 0
     shard = next(path for path in (store / "0" / "c").rglob("*") if path.is_file())
     os.truncate(shard, 10)
     QueueEntry(store).add()
     configure(config)
     with DaemonProcess(config) as daemon:
-        endpoint = daemon.wait_for("ready")["endpoints"][0]
+        endpoint = daemon.endpoint
         failed = [daemon.wait_for("compaction_failed") for _ in range(3)]
         assert [(event["attempt"], event["again"]) for event in failed] == [(1, True), (2, True), (3, False)]
         assert shard.relative_to(store).as_posix() in failed[0]["error"]
@@ -283,7 +273,7 @@ def test_a_store_that_cannot_be_compacted_is_given_up_and_the_cameras_do_not_not
 def test_a_codec_that_the_array_does_not_have_is_not_tried_for_ever(config: Path, folder: Path) -> None:
     configure(config, "recompress: gzip:5")
     with DaemonProcess(config) as daemon:
-        acquire(daemon.wait_for("ready")["endpoints"][0], "run")
+        acquire(daemon.endpoint, "run")
         failed = daemon.wait_for("compaction_failed")
         assert (failed["again"], failed["attempt"]) == (False, 1), "the same command fails the next time, too"
         assert "codec" in failed["error"]
@@ -300,13 +290,12 @@ def test_the_open_shards_of_an_acquisition_are_not_touched(config: Path, folder:
     configure(config)
     with ExitStack() as held:
         daemon = held.enter_context(DaemonProcess(config))
-        connection = held.enter_context(sw.connect(daemon.wait_for("ready")["endpoints"][0]))
+        connection = held.enter_context(sw.connect(daemon.endpoint))
         stream = connection.acquire("run", stream="cam0")
         for i in range(12):  # a group of shards, and half of the next
             stream.append(SOURCE.frame(i))
-        until(lambda: stream.frames_stored == 12 and len(plan(open_store(store), Options()).todo) == 2)
-        daemon.process.kill()
-        daemon.exit_code()
+        wait_for(lambda: stream.frames_stored == 12 and len(plan(open_store(store), Options()).todo) == 2)
+        daemon.kill()
         QueueEntry(store).add()
         daemon = held.enter_context(DaemonProcess(config))
         done = daemon.wait_for("compaction_done")
@@ -332,7 +321,7 @@ def test_a_damaged_record_of_failures_says_none(tmp_path: Path, failures: bytes)
     assert queue_entries(tmp_path.parent) == []
 
 
-class Rig:
+class ServiceThread:
     """What the compaction thread sees of a daemon; the thread is real, and so are the processes that it
     starts."""
 
@@ -364,18 +353,18 @@ class Rig:
 
 def test_a_daemon_that_compacts_nothing_holds_up_those_who_do(tmp_path: Path) -> None:
     files = pause_files(tmp_path / "a" / "run.ome.zarr" / "0")
-    with Rig(tmp_path) as rig:
-        rig.fill = 0.3
-        until(lambda: pausing_file(files) == str(tmp_path / RIG_PAUSE_NAME))
-        rig.fill = 0.2
-        until(lambda: pausing_file(files) is None)
-        rig.fill = 0.3
-        until(lambda: pausing_file(files))
+    with ServiceThread(tmp_path) as thread:
+        thread.fill = 0.3
+        wait_for(lambda: pausing_file(files) == str(tmp_path / RIG_PAUSE_NAME))
+        thread.fill = 0.2
+        wait_for(lambda: pausing_file(files) is None)
+        thread.fill = 0.3
+        wait_for(lambda: pausing_file(files))
     assert pausing_file(files) is None, "nobody waits for a daemon that has ended"
-    assert rig.events.empty()
+    assert thread.events.empty()
     (tmp_path / RIG_PAUSE_NAME).touch()
     assert pausing_file(files) is None, "nor for one that was killed"
-    with Rig(tmp_path):
+    with ServiceThread(tmp_path):
         pass
     assert list(tmp_path.iterdir()) == []
 
@@ -406,21 +395,21 @@ def test_compaction_gives_disk_back_that_the_cameras_need_and_goes_on_later(tmp_
     store = gappy.write(tmp_path / "run.ome.zarr")
     QueueEntry(store).add()
     free_bytes = shutil.disk_usage(tmp_path).free
-    with Rig(tmp_path, low_water=2 * free_bytes, enabled=True, rate=30_000) as rig:
-        name, facts = rig.next_event()
+    with ServiceThread(tmp_path, low_water=2 * free_bytes, enabled=True, rate=30_000) as thread:
+        name, facts = thread.next_event()
         assert name == "compaction_begun", "low disk alone is a reason to compact"
-        until(lambda: list(store.rglob("*.packed")))
-        rig.acquiring = True
-        name, interrupted = rig.next_event()
+        wait_for(lambda: list(store.rglob("*.packed")))
+        thread.acquiring = True
+        name, interrupted = thread.next_event()
         assert (name, interrupted["path"]) == ("compaction_interrupted", str(store))
         assert 0 < interrupted["free_bytes"] < 2 * free_bytes
         assert is_gone(facts["pid"])
         assert not list(store.rglob("*.packed"))
         assert pausing_file(pause_files(store / "0")), "others wait"
         assert queue_entries(tmp_path) == [QueueEntry(store)]
-        rig.acquiring = False
-        assert rig.next_event()[0] == "compaction_begun"
-    assert rig.next_event()[0] == "compaction_interrupted"
+        thread.acquiring = False
+        assert thread.next_event()[0] == "compaction_begun"
+    assert thread.next_event()[0] == "compaction_interrupted"
     gappy.assert_pixels(store)
 
 
@@ -428,8 +417,8 @@ def test_compaction_gives_disk_back_that_the_cameras_need_and_goes_on_later(tmp_
 def test_compaction_says_how_it_stands(tmp_path: Path) -> None:
     store = gappy.write(tmp_path / "a.ome.zarr")
     (tmp_path / "b.ome.zarr").mkdir()
-    with Rig(tmp_path, enabled=True) as rig:
-        nothing_yet = rig.service.snapshot()
+    with ServiceThread(tmp_path, enabled=True) as thread:
+        nothing_yet = thread.service.snapshot()
         assert {name: nothing_yet[name] for name in ("enabled", "running", "paused", "done", "failed")} == {
             "enabled": True,
             "running": None,
@@ -437,12 +426,12 @@ def test_compaction_says_how_it_stands(tmp_path: Path) -> None:
             "done": 0,
             "failed": 0,
         }
-        rig.service.notice("acquisition_ended", {"path": str(store)})
-        assert rig.next_event()[0] == "compaction_begun"
-        assert rig.service.snapshot()["running"] == str(store)
-        rig.service.notice("acquisition_ended", {"path": str(tmp_path / "b.ome.zarr")})  # no store at all
-        told = {rig.next_event()[0], rig.next_event()[0]}
-        until(lambda: rig.service.snapshot()["running"] is None)
-        ended = rig.service.snapshot()
+        thread.service.notice("acquisition_ended", {"path": str(store)})
+        assert thread.next_event()[0] == "compaction_begun"
+        assert thread.service.snapshot()["running"] == str(store)
+        thread.service.notice("acquisition_ended", {"path": str(tmp_path / "b.ome.zarr")})  # no store at all
+        told = {thread.next_event()[0], thread.next_event()[0]}
+        wait_for(lambda: thread.service.snapshot()["running"] is None)
+        ended = thread.service.snapshot()
     assert told == {"compaction_done", "compaction_failed"}
     assert (ended["queued"], ended["done"], ended["failed"]) == (0, 1, 1)

@@ -84,8 +84,8 @@ class Served:
 
 
 @pytest.fixture
-def path(short_folder: Path) -> Path:
-    return short_folder / "run" / "control.sock"
+def path(folder: Path) -> Path:
+    return folder / "run" / "control.sock"
 
 
 @pytest.fixture
@@ -139,14 +139,14 @@ def test_the_document_names_every_request_and_limit() -> None:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_folder_and_socket_are_for_this_user_or_for_a_group(short_folder: Path, umask: int) -> None:
+def test_folder_and_socket_are_for_this_user_or_for_a_group(folder: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
         for group, folder_mode, socket_mode in (
             (None, 0o700, 0o600),
             (grp.getgrgid(os.getgid()).gr_name, 0o750, 0o660),
         ):
-            path = short_folder / f"for-{group}" / "control.sock"
+            path = folder / f"for-{group}" / "control.sock"
             with Served(path, group=group):
                 assert (stat.S_IMODE(path.parent.stat().st_mode), stat.S_IMODE(path.stat().st_mode)) == (
                     folder_mode,

@@ -10,12 +10,13 @@ import socket
 import subprocess
 import tempfile
 import threading
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tests.harness.daemon import CLI, DaemonProcess, run_cli, serving
+from tests.harness.stored import stored
 
 import shardwright as sw
 from shardwright.config.model import CONTROL_SOCKET, DEFAULT_ENDPOINT, Config, Output
@@ -23,22 +24,9 @@ from shardwright.daemon.control_client import RUN_FOLDER, SOCKET_NAME, ControlCl
 from shardwright.model.errors import ProtocolError
 
 from .conftest import write_config
-from .daemon_process import CLI, DaemonProcess, run_cli
-from .test_serve import stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-
-@dataclass(frozen=True)
-class Rig:
-    folder: Path
-    daemon: DaemonProcess
-    ready: dict[str, Any]
-
-    @property
-    def config(self) -> Path:
-        return self.folder / "rig.yaml"
 
 
 def test_commands_look_where_a_daemon_has_its_socket_by_default(folder: Path) -> None:
@@ -48,22 +36,21 @@ def test_commands_look_where_a_daemon_has_its_socket_by_default(folder: Path) ->
 
 
 @pytest.fixture(scope="module")
-def rig() -> Iterator[Rig]:
+def daemon() -> Iterator[DaemonProcess]:
     """One daemon for all tests that leave it as it is."""
     with tempfile.TemporaryDirectory(prefix="sw-") as name:
         folder = Path(name)
         (folder / "data").mkdir()
-        with DaemonProcess(write_config(folder)) as daemon:
-            yield Rig(folder, daemon, daemon.wait_for("ready"))
-            assert daemon.stop() == 0
+        with serving(write_config(folder)) as daemon:
+            yield daemon
 
 
-def test_a_daemon_is_asked_for_its_status(rig: Rig) -> None:
-    assert rig.ready["control_socket"] == f"{rig.folder}/control.sock"
-    result = run_cli("status", rig.config, "--json")
+def test_a_daemon_is_asked_for_its_status(daemon: DaemonProcess) -> None:
+    assert daemon.ready["control_socket"] == f"{daemon.config.parent}/control.sock"
+    result = run_cli("status", daemon.config, "--json")
     assert (result.returncode, result.stderr) == (0, "")
     status = json.loads(result.stdout)
-    assert (status["state"], status["pid"], status["acquisitions"]) == ("serving", rig.daemon.process.pid, [])
+    assert (status["state"], status["pid"], status["acquisitions"]) == ("serving", daemon.process.pid, [])
 
 
 @pytest.mark.parametrize("arguments", [("status",), ("status", "--json")])
@@ -74,17 +61,21 @@ def test_without_a_daemon_commands_say_so_in_one_line(config: Path, arguments: t
     assert result.stderr.count("\n") == 1
 
 
-def test_a_control_socket_that_another_daemon_serves_is_refused_before_anything_is_begun(rig: Rig) -> None:
-    other = rig.folder / "other.yaml"
-    other.write_text(rig.config.read_text().replace("./in.sock", "./other.sock").replace("./data", "./other"))
-    (rig.folder / "other").mkdir()
+def test_a_control_socket_that_another_daemon_serves_is_refused_before_anything_is_begun(
+    daemon: DaemonProcess,
+) -> None:
+    other = daemon.config.parent / "other.yaml"
+    other.write_text(
+        daemon.config.read_text().replace("./in.sock", "./other.sock").replace("./data", "./other")
+    )
+    (daemon.config.parent / "other").mkdir()
     result = run_cli("serve", other)
     assert (result.returncode, result.stdout) == (1, "")
     assert "control.socket: " in result.stderr
     assert "is in use" in result.stderr
     assert result.stderr.count("\n") == 1
-    assert not (rig.folder / "other.sock.ring").exists()
-    assert run_cli("status", rig.config).returncode == 0
+    assert not (daemon.config.parent / "other.sock.ring").exists()
+    assert run_cli("status", daemon.config).returncode == 0
 
 
 def test_the_control_socket_of_a_killed_daemon_is_replaced(config: Path, folder: Path) -> None:
@@ -107,10 +98,10 @@ def test_a_daemon_without_a_control_socket_cannot_be_asked(config: Path) -> None
     assert "has no control socket" in result.stderr
 
 
-def test_events_are_told_as_they_were_written(rig: Rig) -> None:
-    with ControlClient(rig.ready["control_socket"], timeout_s=60) as client:
+def test_events_are_told_as_they_were_written(daemon: DaemonProcess) -> None:
+    with ControlClient(daemon.ready["control_socket"], timeout_s=60) as client:
         told = client.ask("events")["events"]
-        written = rig.daemon.events[: len(told)]
+        written = daemon.events[: len(told)]
         assert told[: len(written)] == [
             {"number": number, **event} for number, event in enumerate(written, 1)
         ]
@@ -120,10 +111,10 @@ def test_events_are_told_as_they_were_written(rig: Rig) -> None:
                 client.ask("events", after=wrong)
 
 
-def test_the_newest_frame_is_shown_to_whoever_asks(rig: Rig) -> None:
+def test_the_newest_frame_is_shown_to_whoever_asks(daemon: DaemonProcess) -> None:
     with (
-        sw.connect(rig.ready["endpoints"][0]) as connection,
-        ControlClient(rig.ready["control_socket"], timeout_s=60) as client,
+        sw.connect(daemon.endpoint) as connection,
+        ControlClient(daemon.ready["control_socket"], timeout_s=60) as client,
     ):
         stream = connection.acquire("shown", stream="cam0")
         value = 0
@@ -156,8 +147,8 @@ def bother(path: str, over: threading.Event) -> None:
                 flood.sendall(request * 100)
 
 
-def test_clients_that_hang_flood_or_talk_nonsense_cost_no_frame_and_no_answer(rig: Rig) -> None:
-    path, over = rig.ready["control_socket"], threading.Event()
+def test_clients_that_hang_flood_or_talk_nonsense_cost_no_frame_and_no_answer(daemon: DaemonProcess) -> None:
+    path, over = daemon.ready["control_socket"], threading.Event()
     floods = [threading.Thread(target=bother, args=(path, over)) for _ in range(3)]
     with contextlib.ExitStack() as others:
         for first_words in (b"", b'{"version": 1, "do"', b"\xff\x00GET / HTTP/1.1\r\n\r\n", b"x" * 70_000):
@@ -174,7 +165,7 @@ def test_clients_that_hang_flood_or_talk_nonsense_cost_no_frame_and_no_answer(ri
             camera = run_cli(
                 "camera",
                 "--connect",
-                rig.ready["endpoints"][0],
+                daemon.endpoint,
                 "--name",
                 "bothered",
                 "--stream",
@@ -192,36 +183,38 @@ def test_clients_that_hang_flood_or_talk_nonsense_cost_no_frame_and_no_answer(ri
                 thread.join()
 
 
-def test_an_acquisition_is_stopped_sealed_and_its_client_told_while_others_go_on(rig: Rig) -> None:
+def test_an_acquisition_is_stopped_sealed_and_its_client_told_while_others_go_on(
+    daemon: DaemonProcess,
+) -> None:
     frame = np.zeros((48, 80), np.uint16)
-    with sw.connect(rig.ready["endpoints"][0]) as connection:
+    with sw.connect(daemon.endpoint) as connection:
         stopped, other = (connection.acquire(name, stream="cam0") for name in ("stopped", "other"))
         for stream in (stopped, other):
             for _ in range(10):
                 stream.append(frame)
             stream.flush()
-        listed = json.loads(run_cli("acquisitions", rig.config, "--json").stdout)["acquisitions"]
+        listed = json.loads(run_cli("acquisitions", daemon.config, "--json").stdout)["acquisitions"]
         assert [(one["name"], one["frames_stored"]) for one in listed] == [("stopped", 10), ("other", 10)]
-        assert "stopped" in run_cli("acquisitions", rig.config).stdout
+        assert "stopped" in run_cli("acquisitions", daemon.config).stdout
 
-        result = run_cli("stop", "stopped", rig.config)
+        result = run_cli("stop", "stopped", daemon.config)
         assert (result.returncode, result.stderr) == (0, "")
         assert result.stdout == (
-            f"stopped is sealed: 10 frames are stored in {rig.folder}/data/stopped.ome.zarr\n"
+            f"stopped is sealed: 10 frames are stored in {daemon.config.parent}/data/stopped.ome.zarr\n"
         )
         with pytest.raises(sw.errors.SessionLostError, match="stopped on request"):
             stopped.close()
         assert stopped.receipt.frames_durable == 10
 
-        again = run_cli("stop", "stopped", rig.config)
+        again = run_cli("stop", "stopped", daemon.config)
         assert (again.returncode, again.stdout) == (1, "")
         assert again.stderr.startswith("shardwright: no acquisition of this name is open; got stopped")
-        assert run_cli("stop", "../stopped", rig.config).returncode == 1
+        assert run_cli("stop", "../stopped", daemon.config).returncode == 1
         other.append(frame)
         other.close()
         assert other.receipt.frames_stored == 11
-    assert run_cli("acquisitions", rig.config).stdout == "no acquisition is open\n"
-    assert stored(rig.folder / "data" / "stopped.ome.zarr").shape == (10, 48, 80)
+    assert run_cli("acquisitions", daemon.config).stdout == "no acquisition is open\n"
+    assert stored(daemon.config.parent / "data" / "stopped.ome.zarr").shape == (10, 48, 80)
 
 
 def test_a_drained_daemon_is_watched_to_its_end_seals_what_is_open_and_exits_with_0(

@@ -7,13 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.harness.daemon import DaemonProcess, run_cli
 
 import shardwright as sw
 from shardwright.daemon.control_client import ControlClient
 from shardwright.kernels.warm_up import COMPILING
 from shardwright.simulate.photons import PhotonFrames
 
-from .daemon_process import DaemonProcess, run_cli
 from .notify_listener import NotifyListener
 
 if TYPE_CHECKING:
@@ -40,7 +40,9 @@ def test_a_start_that_compiles_is_told_to_everybody_and_clients_wait(config: Pat
     sabotage = COMPILES.format(gate=str(gate))
     with (
         NotifyListener(folder) as manager,
-        DaemonProcess(config, sabotage=sabotage, environment={"NOTIFY_SOCKET": manager.address}) as daemon,
+        DaemonProcess(
+            config, fresh=True, sabotage=sabotage, more={"NOTIFY_SOCKET": manager.address}
+        ) as daemon,
         ThreadPoolExecutor(1) as threads,
     ):
         assert daemon.wait_for("kernels_compiling")["meaning"] == COMPILING
@@ -67,7 +69,7 @@ def test_a_start_that_compiles_is_told_to_everybody_and_clients_wait(config: Pat
 def test_a_signal_while_kernels_are_compiled_ends_the_daemon(config: Path, folder: Path) -> None:
     gate = folder / "gate"
     gate.touch()
-    with DaemonProcess(config, sabotage=COMPILES.format(gate=str(gate))) as daemon:
+    with DaemonProcess(config, fresh=True, sabotage=COMPILES.format(gate=str(gate))) as daemon:
         daemon.wait_for("kernels_compiling")
         assert daemon.stop() != 0
     with DaemonProcess(config) as daemon:
@@ -85,7 +87,10 @@ def test_a_daemon_that_is_drained_while_kernels_are_compiled_never_says_that_it_
     with (
         NotifyListener(folder) as manager,
         DaemonProcess(
-            config, sabotage=COMPILES.format(gate=str(gate)), environment={"NOTIFY_SOCKET": manager.address}
+            config,
+            fresh=True,
+            sabotage=COMPILES.format(gate=str(gate)),
+            more={"NOTIFY_SOCKET": manager.address},
         ) as daemon,
         ThreadPoolExecutor(1) as threads,
         sw.connect(f"ipc://{folder}/in.sock") as connection,
@@ -110,7 +115,7 @@ def test_a_cache_that_is_really_empty(config: Path, folder: Path) -> None:
     """A client that connects at once, with the patience it has by itself, acquires; the next start compiles
     nothing."""
     environment = {"NUMBA_CACHE_DIR": str(folder / "cache")}
-    with DaemonProcess(config, environment=environment) as daemon:
+    with DaemonProcess(config, fresh=True, more=environment) as daemon:
         daemon.wait_for("kernels_compiling")
         with (
             sw.connect(f"ipc://{folder}/in.sock") as connection,
@@ -126,6 +131,6 @@ def test_a_cache_that_is_really_empty(config: Path, folder: Path) -> None:
             < names.index("ready")
             < names.index("acquisition_opened")
         )
-    with DaemonProcess(config, environment=environment) as daemon:
+    with DaemonProcess(config, fresh=True, more=environment) as daemon:
         daemon.wait_for("ready")
         assert "kernels_compiling" not in [event["event"] for event in daemon.events]

@@ -10,12 +10,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.harness.daemon import DaemonProcess, bring_back, run_cli
+from tests.harness.stored import assert_holds, stored
 
 import shardwright as sw
 from shardwright.simulate.photons import PhotonFrames
-
-from .daemon_process import DaemonProcess, bring_back, run_cli
-from .test_serve import assert_holds, stored
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.harness.daemon import DaemonProcess
 
 import shardwright as sw
 from shardwright.config.load import load_config
@@ -23,7 +24,6 @@ from shardwright.daemon import instance
 from shardwright.daemon.instance import make_folders, plan_instance
 from shardwright.model.errors import ConfigError, StorageError
 
-from .daemon_process import DaemonProcess
 from .test_units import CHECKOUT, PROGRAM, analyze, files_below, install
 
 UNITS = "lib/systemd/system"
@@ -222,16 +222,16 @@ def test_what_the_configuration_uses_is_named_where_it_is_missing(
     )
 
 
-def test_a_daemon_runs_as_the_service_would_start_it(prefix: Path, short_folder: Path) -> None:
+def test_a_daemon_runs_as_the_service_would_start_it(prefix: Path, folder: Path) -> None:
     """With the instance's own configuration, but for the two folders that systemd makes and 50 GiB of free
     disk."""
-    (short_folder / "lib/rig1").mkdir(parents=True)
-    (short_folder / "run/rig1").mkdir(parents=True)
+    (folder / "lib/rig1").mkdir(parents=True)
+    (folder / "run/rig1").mkdir(parents=True)
     text = (
         config_of(prefix)
         .read_text()
-        .replace("/var/lib/shardwright", f"{short_folder}/lib")
-        .replace("/run/shardwright", f"{short_folder}/run")
+        .replace("/var/lib/shardwright", f"{folder}/lib")
+        .replace("/run/shardwright", f"{folder}/run")
     )
     group = grp.getgrgid(os.getgid()).gr_name
     config_of(prefix).write_text(
@@ -242,8 +242,8 @@ def test_a_daemon_runs_as_the_service_would_start_it(prefix: Path, short_folder:
     (command,) = re.findall("(?m)^ExecStart=(.*)$", (prefix / UNITS / "shardwright@.service").read_text())
     program, *arguments = command.replace("%i", "rig1").split()
     assert (program, arguments) == (PROGRAM, ["serve", str(config_of(prefix))])
-    with DaemonProcess(Path(arguments[1])) as daemon:
-        assert daemon.wait_for("ready")["endpoints"] == [f"ipc://{short_folder}/run/rig1/ingest.sock"]
+    with DaemonProcess(Path(arguments[1]), fresh=True) as daemon:
+        assert daemon.wait_for("ready")["endpoints"] == [f"ipc://{folder}/run/rig1/ingest.sock"]
         spec = sw.ArraySpec(
             dtype="uint8",
             dimensions=[
@@ -251,12 +251,12 @@ def test_a_daemon_runs_as_the_service_would_start_it(prefix: Path, short_folder:
             ],
         )
         with (
-            sw.connect(f"ipc://{short_folder}/run/rig1/ingest.sock") as connection,
+            sw.connect(f"ipc://{folder}/run/rig1/ingest.sock") as connection,
             connection.acquire("a", spec) as stream,
         ):
             stream.append(np.ones((8, 8), np.uint8))
         assert stream.receipt.frames_stored == 1
-        assert (short_folder / "lib/rig1/a.ome.zarr/zarr.json").exists()
+        assert (folder / "lib/rig1/a.ome.zarr/zarr.json").exists()
         assert daemon.stop() == 0
 
 

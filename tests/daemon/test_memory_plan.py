@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tests.harness.daemon import DaemonProcess
 from tests.ingest.test_access import Speaker
 
 import shardwright as sw
 from shardwright.acquire.limits import RUNTIME_BYTES
 from shardwright.ingest.transport.inbound_byte_limit import BEYOND_PLAN_BYTES
-
-from .daemon_process import DaemonProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,7 +83,7 @@ def until(true: Callable[[], bool], what: Callable[[], object]) -> None:
 def test_clients_that_come_and_go_leave_the_daemon_as_it_was(
     config: Path, folder: Path, transport: str, sessions: int
 ) -> None:
-    with DaemonProcess(config) as daemon:
+    with DaemonProcess(config, fresh=True) as daemon:
         endpoint, pid = daemon.wait_for("ready")["endpoints"][0], daemon.process.pid
         come_and_go(endpoint, transport, folder / "data", 6)  # threads of the first, buffers that are kept
         until(lambda: has(pid)["descriptors"] <= 40, lambda: has(pid))
@@ -101,7 +100,7 @@ def test_clients_that_come_and_go_leave_the_daemon_as_it_was(
 
 def test_a_message_of_parts_without_end_or_content_costs_its_sender_the_connection(config: Path) -> None:
     """Two bytes on the wire are 64 in memory, and a Unix socket does not tell how much came."""
-    with DaemonProcess(config) as daemon:
+    with DaemonProcess(config, fresh=True) as daemon:
         endpoint, pid = daemon.wait_for("ready")["endpoints"][0], daemon.process.pid
         with sw.connect(endpoint) as bystander, bystander.acquire("good", SPEC) as stream:
             stream.append(FRAME)

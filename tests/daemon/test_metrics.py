@@ -18,6 +18,7 @@ import pytest
 import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
+from tests.harness.daemon import DaemonProcess
 from tests.web.web_process import Answer, ask
 
 import shardwright as sw
@@ -25,7 +26,6 @@ from shardwright.daemon import events
 from shardwright.simulate.photons import PhotonFrames
 
 from .conftest import write_config
-from .daemon_process import DaemonProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

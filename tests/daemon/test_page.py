@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from selenium.webdriver.common.keys import Keys
+from tests.harness.daemon import CLI, DaemonProcess
+from tests.harness.json_process import TIMEOUT_S
 
 import shardwright as sw
 from shardwright.daemon.control_client import ControlClient
 from shardwright.simulate.photons import PhotonFrames
 
 from .browser import Browser
-from .daemon_process import CLI, TIMEOUT_S, DaemonProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +48,7 @@ streams:
 """  # noqa: E501
 
 
-class Rig:
+class DaemonWithPage:
     """A daemon with its page, and cameras for it. A context manager that leaves no process behind."""
 
     def __init__(self, folder: Path, config: str = CONFIG) -> None:
@@ -79,11 +80,11 @@ class Rig:
         return self._cameras[-1]
 
     def connect(self) -> Connection:
-        """Closed with the rig."""
+        """Closed with the served."""
         self._connections.append(sw.connect(f"ipc://{self.folder}/in.sock"))
         return self._connections[-1]
 
-    def __enter__(self) -> Rig:
+    def __enter__(self) -> DaemonWithPage:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -98,9 +99,9 @@ class Rig:
 
 
 @pytest.fixture(scope="module")
-def rig() -> Iterator[Rig]:
-    with tempfile.TemporaryDirectory(prefix="sw-") as folder, Rig(Path(folder)) as rig:
-        yield rig
+def served() -> Iterator[DaemonWithPage]:
+    with tempfile.TemporaryDirectory(prefix="sw-") as folder, DaemonWithPage(Path(folder)) as served:
+        yield served
 
 
 @pytest.fixture(scope="module")
@@ -110,28 +111,28 @@ def chromium() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def page(rig: Rig, chromium: Browser) -> Iterator[Browser]:
-    """The page of ``rig``, freshly opened and with the first answers shown. Nothing it does may go anywhere
-    else, or displease the browser."""
-    chromium.open(rig.url)
+def page(served: DaemonWithPage, chromium: Browser) -> Iterator[Browser]:
+    """The page of ``served``, freshly opened and with the first answers shown. Nothing it does may go
+    anywhere else, or displease the browser."""
+    chromium.open(served.url)
     chromium.wait(lambda: chromium.text("#state") == "serving", "the state")
     yield chromium
-    assert chromium.foreign_addresses(rig.url) == []
+    assert chromium.foreign_addresses(served.url) == []
     # 404 until the first frame that was asked for has come
     assert [line for line in chromium.complaints if "/api/preview/" not in line] == []
 
 
 @pytest.fixture(scope="module")
-def running(rig: Rig) -> str:
+def running(served: DaemonWithPage) -> str:
     """The name of an acquisition that goes on for longer than the tests."""
-    rig.camera("long", 4000, fps=20)
+    served.camera("long", 4000, fps=20)
     return "long"
 
 
 @pytest.fixture(scope="module")
-def finished(rig: Rig) -> str:
+def finished(served: DaemonWithPage) -> str:
     """The name of one that is done."""
-    camera = rig.camera("done", 24, fps=0)
+    camera = served.camera("done", 24, fps=0)
     receipt = json.loads(camera.communicate(timeout=TIMEOUT_S)[0])
     assert receipt["frames_stored"] == 24
     return "done"
@@ -141,7 +142,7 @@ def sent_frame(number: int) -> np.ndarray:
     return PhotonFrames(SHAPE, "uint16", SEED).frame(number)
 
 
-def test_numbers_move_while_frames_come(page: Browser, rig: Rig, running: str):
+def test_numbers_move_while_frames_come(page: Browser, served: DaemonWithPage, running: str):
     seen = [
         page.wait(
             lambda: page.number("#frames-received") > 0 and page.number("#frames-received"),
@@ -155,7 +156,7 @@ def test_numbers_move_while_frames_come(page: Browser, rig: Rig, running: str):
                 "more frames",
             )
         )
-    status = rig.control.ask("status")["status"]
+    status = served.control.ask("status")["status"]
     assert seen[-1] <= status["streams"]["cam0"]["frames_received"], "no more than the daemon has received"
     page.wait(lambda: 0 < page.number("#frame-rate") < 60, "a rate")
     page.wait(lambda: page.number("#frames-durable") > 0, "durable frames")
@@ -262,11 +263,11 @@ def test_frames_that_are_not_stored_are_counted_once_and_the_header_is_not_green
     assert config.count("overload: drop") == config.count("ring_frames") == 1
     with (
         tempfile.TemporaryDirectory(prefix="sw-") as folder,
-        Rig(Path(folder), config) as rig,
+        DaemonWithPage(Path(folder), config) as served,
         Browser() as page,
     ):
-        connection = rig.connect()
-        page.open(rig.url)
+        connection = served.connect()
+        page.open(served.url)
         page.wait(lambda: page.text("#state") == "serving", "the state")
         assert page.run(DOT) == GREEN
         with connection.acquire("skips", stream="cam0") as skips:
@@ -295,14 +296,14 @@ def test_frames_that_are_not_stored_are_counted_once_and_the_header_is_not_green
             "a header that says so, and stays",
         )
         page.wait(lambda: "acquisition incomplete" in page.text("#events"), "the receipt's warning")
-        told = [event for event in rig.control.ask("events")["events"] if event["level"] == "warning"]
+        told = [event for event in served.control.ask("events")["events"] if event["level"] == "warning"]
         assert [event["event"] for event in told] == [
             "acquisition_incomplete",
             "frames_dropped",
             "acquisition_incomplete",
         ], "no line for each frame"
         assert told[-1]["frames_dropped"] == receipt.frames_dropped
-        assert page.foreign_addresses(rig.url) == []
+        assert page.foreign_addresses(served.url) == []
 
 
 def test_what_is_stuck_is_said_once(page: Browser):
@@ -334,7 +335,7 @@ def settled_preview(page: Browser, figure: str) -> tuple[np.ndarray, int]:
             return picture, int(number)
 
 
-def test_the_viewer_shows_the_image(page: Browser, rig: Rig, finished: str):
+def test_the_viewer_shows_the_image(page: Browser, served: DaemonWithPage, finished: str):
     link = page.wait(
         lambda: page.run(f"return document.querySelector('#finished a[aria-label*=\"{finished} \"]')"),
         "the link",
@@ -355,7 +356,7 @@ def test_the_viewer_shows_the_image(page: Browser, rig: Rig, finished: str):
         assert likeness > likeness_in_viewer(page, sent_frame(1)) + 0.3, "this frame, and not another one"
         page.read_logs()
         assert any(
-            address.startswith(f"{rig.url}stores/{finished}.ome.zarr/0/zarr.json")
+            address.startswith(f"{served.url}stores/{finished}.ome.zarr/0/zarr.json")
             for address in page.addresses
         ), "read from the daemon's own stores"
     finally:
@@ -431,13 +432,13 @@ def test_everything_is_reached_by_keyboard_and_named_for_screen_readers(
     assert page.run("return document.documentElement.lang") == "en"
 
 
-def test_pause_stops_the_numbers_and_goes_on(page: Browser, rig: Rig, running: str):
+def test_pause_stops_the_numbers_and_goes_on(page: Browser, served: DaemonWithPage, running: str):
     page.wait(lambda: page.number("#frames-received") > 0, "frames")
     pause(page)
     assert page.run("return document.querySelector('#pause').getAttribute('aria-pressed')") == "true"
     stands_at = page.number("#frames-received")
     page.wait(
-        lambda: rig.control.ask("status")["status"]["streams"]["cam0"]["frames_received"] > stands_at + 40,
+        lambda: served.control.ask("status")["status"]["streams"]["cam0"]["frames_received"] > stands_at + 40,
         "the daemon goes on",
     )
     assert page.number("#frames-received") == stands_at
@@ -491,10 +492,10 @@ def hard_to_read(page: Browser, *, least: int) -> list[tuple[str, float]]:
 
 
 def test_a_daemon_that_is_gone_is_said_at_once_and_once(chromium: Browser):
-    with tempfile.TemporaryDirectory(prefix="sw-") as folder, Rig(Path(folder)) as rig:
-        chromium.open(rig.url)
+    with tempfile.TemporaryDirectory(prefix="sw-") as folder, DaemonWithPage(Path(folder)) as served:
+        chromium.open(served.url)
         chromium.wait(lambda: chromium.text("#state") == "serving", "the state")
-        assert rig.daemon.stop() == 0
+        assert served.daemon.stop() == 0
         chromium.wait(lambda: chromium.text("#state") == "not answering", "that it does not answer")
         assert "does not answer" in chromium.text("#problem")
         for scheme in ("dark", "light"):

@@ -3,47 +3,26 @@ independent reader opens."""
 
 from __future__ import annotations
 
-import json
 import signal
 import socket
 import time
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-import zarr
+from tests.harness.daemon import DaemonProcess, camera, run_cli
+from tests.harness.stored import assert_holds
 
 import shardwright as sw
 from shardwright.simulate.photons import PhotonFrames
 from shardwright.storage.filesystems import memory_filesystem
 
 from .conftest import write_config
-from .daemon_process import DaemonProcess, run_cli
 
 CHECKOUT = Path(__file__).parents[2]
 
 
-def stored(path: Path) -> np.ndarray[Any, Any]:
-    return np.asarray(zarr.open_group(path, mode="r")["0"])
-
-
-def assert_holds(path: Path, source: PhotonFrames, frames: int) -> None:
-    pixels = stored(path)
-    assert pixels.shape == (frames, *source.shape)
-    for i in range(frames):
-        np.testing.assert_array_equal(pixels[i], source.frame(i), err_msg=f"frame {i}")
-
-
-def camera(endpoint: str, name: str, *options: str) -> dict[str, Any]:
-    result = run_cli("camera", "--connect", endpoint, "--name", name, "--json", *options)
-    assert result.returncode == 0, result.stderr
-    facts: dict[str, Any] = json.loads(result.stdout)
-    return facts
-
-
 def test_cameras_on_both_endpoints_end_up_in_stores(config: Path, folder: Path) -> None:
-    with DaemonProcess(config) as daemon:
+    with DaemonProcess(config, fresh=True) as daemon:
         ready = daemon.wait_for("ready")
         ipc, tcp = ready["endpoints"]
         assert (ipc, ready["streams"], ready["threads"]) == (f"ipc://{folder}/in.sock", ["cam0"], 2)

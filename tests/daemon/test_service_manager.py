@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.harness.daemon import DaemonProcess
 
 import shardwright as sw
 from shardwright.daemon.notify import Manager, NotifySocket, take_manager
@@ -19,7 +20,6 @@ from shardwright.daemon.service_manager import ServiceManager, status_text
 from shardwright.model.errors import SessionLostError
 from shardwright.simulate.photons import PhotonFrames
 
-from .daemon_process import DaemonProcess
 from .notify_listener import NotifyListener
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def daemon_of(
     environment = {"NOTIFY_SOCKET": manager.address}
     if watchdog_s is not None:
         environment["WATCHDOG_USEC"] = str(round(watchdog_s * 1e6))
-    return DaemonProcess(config, sabotage=f"{NO_TERMINAL}\n{sabotage}", environment=environment)
+    return DaemonProcess(config, sabotage=f"{NO_TERMINAL}\n{sabotage}", more=environment)
 
 
 def connects(path: Path) -> bool:
@@ -276,7 +276,7 @@ def test_a_broken_file_keeps_the_old_configuration_and_says_so(manager: NotifyLi
 
 def test_a_manager_that_is_gone_costs_one_event(config: Path, folder: Path) -> None:
     with DaemonProcess(
-        config, environment={"NOTIFY_SOCKET": str(folder / "nobody"), "WATCHDOG_USEC": "400000"}
+        config, more={"NOTIFY_SOCKET": str(folder / "nobody"), "WATCHDOG_USEC": "400000"}
     ) as daemon:
         assert "nobody" not in daemon.wait_for("notify_failed")["error"]
         daemon.wait_for("ready")

@@ -8,12 +8,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.harness.daemon import DaemonProcess, bring_back
+from tests.harness.stored import stored
 
 import shardwright as sw
 from shardwright.simulate.photons import PhotonFrames
-
-from .daemon_process import DaemonProcess, bring_back
-from .test_serve import stored
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +35,7 @@ threading.Thread(target=kill, daemon=True).start()
 NOTHING_ON_STDOUT = {"events"}
 
 
-class Rig:
+class KillableThreads:
     """A daemon, one camera that has sent 10 frames (two slabs and a half), and a way to kill a thread by
     name."""
 
@@ -45,8 +44,7 @@ class Rig:
         self.source = PhotonFrames((48, 80), seed=1)
         self._order = folder / "order"
         self.daemon = DaemonProcess(config, sabotage=KILLER.format(order=str(self._order)))
-        self.endpoint = self.daemon.wait_for("ready")["endpoints"][0]
-        self.connection = sw.connect(self.endpoint, reconnect_timeout_ms=0)
+        self.connection = sw.connect(self.daemon.endpoint, reconnect_timeout_ms=0)
         self.stream = self.connection.acquire("run", stream="cam0")
         for i in range(10):
             self.stream.append(self.source.frame(i))
@@ -64,7 +62,7 @@ class Rig:
         frame = 10
         while self.daemon.process.poll() is None:
             with suppress(sw.errors.ShardwrightError):
-                sw.connect(self.endpoint, timeout_ms=500, reconnect_timeout_ms=0).close()  # an event
+                sw.connect(self.daemon.endpoint, timeout_ms=500, reconnect_timeout_ms=0).close()  # an event
                 self.stream.append(self.source.frame(frame))
                 frame += 1
 
@@ -75,14 +73,14 @@ class Rig:
 def test_the_death_of_a_thread_ends_the_daemon_and_costs_nothing(
     thread: str, config: Path, folder: Path
 ) -> None:
-    rig = Rig(config, folder)
-    with rig.daemon as daemon:
-        rig.kill(thread)
+    threads = KillableThreads(config, folder)
+    with threads.daemon as daemon:
+        threads.kill(thread)
         if thread == "shardwright-opener":
             # the request that wakes it is never answered but by the end
             with pytest.raises(sw.errors.ShardwrightError):
-                rig.connection.acquire("other", stream="cam0")
-        rig.poke()
+                threads.connection.acquire("other", stream="cam0")
+        threads.poke()
         assert daemon.exit_code() == 1
         if thread not in NOTHING_ON_STDOUT:
             assert "thread_died" in daemon.rest()
@@ -91,9 +89,9 @@ def test_the_death_of_a_thread_ends_the_daemon_and_costs_nothing(
         else:
             assert "SystemExit" in daemon.errors()
     with suppress(sw.errors.ShardwrightError):
-        rig.connection.close()
+        threads.connection.close()
     bring_back(config)
     pixels = stored(folder / "data" / "run.ome.zarr")
     assert len(pixels) >= 10
     for i in range(10):
-        assert (pixels[i] == rig.source.frame(i)).all(), f"frame {i} was stored, and is not there"
+        assert (pixels[i] == threads.source.frame(i)).all(), f"frame {i} was stored, and is not there"

@@ -11,10 +11,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from tests.harness.daemon import run_cli
 
 from shardwright.config.load import load_config
-
-from .daemon_process import run_cli
 
 CHECKOUT = Path(__file__).parents[2]
 SYSTEMD = CHECKOUT / "systemd"

@@ -15,18 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import numpy as np
 import pytest
-import zarr
 import zmq
+from tests.harness.daemon import DaemonProcess, run_cli
+from tests.harness.stored import assert_holds
 from tests.web.web_process import ask, read_to_the_end, say
 
 import shardwright as sw
 from shardwright.simulate.photons import PhotonFrames
 from shardwright.wire.controls import Hello
 from shardwright.wire.messages import CONNECTION, Counter, Kind
-
-from .daemon_process import DaemonProcess, run_cli
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -107,18 +105,17 @@ def test_the_page_stands_behind_the_daemon(web_config: Path) -> None:
         assert daemon.stop() == 0
 
 
-class Rig:
-    """A daemon with its page, and a camera that sends a frame whenever it is told to."""
+class WatchedStream:
+    """A stream to a daemon with its page; a frame is sent whenever the test says so."""
 
     def __init__(self, daemon: DaemonProcess, folder: Path) -> None:
         self.daemon = daemon
-        ready = daemon.wait_for("ready")
-        self.port = port_of(ready)
+        self.port = port_of(daemon.ready)
         self.pid = daemon.wait_for("web_ready")["pid"]
         self.source = PhotonFrames((48, 80), seed=9)
         self.sent = 0
         self._store = folder / "data" / "watched.ome.zarr"
-        self._connection = sw.connect(ready["endpoints"][0])
+        self._connection = sw.connect(daemon.endpoint)
         self._stream = self._connection.acquire("watched", stream="cam0")
 
     def send(self, frames: int) -> None:
@@ -141,16 +138,13 @@ class Rig:
         if not self.sent:
             assert not self._store.exists(), "an acquisition without a frame leaves no store"
             return
-        pixels = np.asarray(zarr.open_group(self._store, mode="r")["0"])
-        np.testing.assert_array_equal(
-            pixels, np.array([self.source.frame(i) for i in range(self.sent)]).reshape(-1, 48, 80)
-        )
+        assert_holds(self._store, self.source, self.sent)
 
 
 @contextmanager
-def rig(config: Path, **options: Any) -> Iterator[Rig]:
+def watched(config: Path, **options: Any) -> Iterator[WatchedStream]:
     with DaemonProcess(config, **options) as daemon:
-        running = Rig(daemon, config.parent)
+        running = WatchedStream(daemon, config.parent)
         yield running
         running.finish()
         assert daemon.stop() == 0
@@ -185,7 +179,7 @@ def test_a_client_whose_name_is_no_text_breaks_no_list(web_config: Path) -> None
 
 
 def test_the_events_can_be_followed(web_config: Path) -> None:
-    with rig(web_config) as running:
+    with watched(web_config) as running:
         first = json.loads(ask(running.port, "/api/events").body)["events"]
         names = [event["event"] for event in first]
         assert names.index("ready") < names.index("acquisition_opened")
@@ -250,7 +244,7 @@ def trespassing(port: int, held: ExitStack) -> None:
 def test_whatever_comes_over_http_frames_go_on_and_the_page_comes_back(
     web_config: Path, attack: Callable[[int, ExitStack], None]
 ) -> None:
-    with rig(web_config) as running, ExitStack() as held:
+    with watched(web_config) as running, ExitStack() as held:
         running.send(20)
         before = descriptors(running.daemon.process.pid)
         attacker = threading.Thread(target=attack, args=(running.port, held))
@@ -265,7 +259,7 @@ def test_whatever_comes_over_http_frames_go_on_and_the_page_comes_back(
 
 
 def test_a_page_that_is_killed_comes_back_at_the_same_address(web_config: Path) -> None:
-    with rig(web_config) as running:
+    with watched(web_config) as running:
         running.send(10)
         os.kill(running.pid, signal.SIGKILL)
         running.send(10)
@@ -281,7 +275,7 @@ def test_a_page_that_is_killed_comes_back_at_the_same_address(web_config: Path) 
 
 
 def test_a_page_that_hangs_is_replaced(web_config: Path) -> None:
-    with rig(
+    with watched(
         web_config, sabotage="from shardwright.daemon import web_child; web_child._SILENCE_S = 2.0"
     ) as running:
         os.kill(running.pid, signal.SIGSTOP)
@@ -370,6 +364,7 @@ def test_a_page_for_the_network_has_a_name_and_is_warned_about(web_config: Path)
 def test_without_the_section_there_is_no_page_and_nothing_is_imported(config: Path) -> None:
     with DaemonProcess(
         config,
+        fresh=True,
         sabotage="sys.modules['starlette'] = sys.modules['uvicorn'] = "
         "sys.modules['prometheus_client'] = None",
     ) as daemon:

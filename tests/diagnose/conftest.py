@@ -1,5 +1,5 @@
 """The daemon's configuration serves here, too."""
 
-from tests.daemon.conftest import config, folder
+from tests.daemon.conftest import config
 
-__all__ = ["config", "folder"]
+__all__ = ["config"]

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 
-from tests.daemon.daemon_process import run_cli
+from tests.harness.daemon import run_cli
 
 from shardwright.storage.choose_io import VARIABLE
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.daemon.daemon_process import DaemonProcess, run_cli
+from tests.harness.daemon import DaemonProcess, run_cli
 
 from shardwright.cli.app import main
 from shardwright.client.curve import make_key_pair

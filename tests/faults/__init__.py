@@ -8,5 +8,6 @@ test_stalls       P6: a block device that stops answering; memory, back-pressure
                   drop, fail
 test_cameras      P9: slow, bursting, duplicating, reordering, dying and returning cameras, gaps
 
-rig (own process) runs a ``Scenario`` and claims       judge holds the claims against the disk, by zarr-python
+faulty_writer (own process) runs a ``Scenario``        judge holds the claims against the disk, by zarr-python
+and claims
 """

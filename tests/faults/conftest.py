@@ -1,33 +1,22 @@
-"""One rig for many scenarios, small disks, and folders short enough for a socket's path."""
+"""One writer for many scenarios, and small disks."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from .disks import FaultyDisk, LoopDisk
-from .rig_process import Rig
+from .writer_process import WriterProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 @pytest.fixture(scope="session")
-def rig() -> Iterator[Rig]:
-    with Rig() as running:
+def writer() -> Iterator[WriterProcess]:
+    with WriterProcess() as running:
         yield running
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """pytest's own temporary folders have names too long for Unix sockets."""
-    path = Path(tempfile.mkdtemp(prefix="sw-"))
-    yield path
-    shutil.rmtree(path)
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import pytest
+from tests.harness.json_process import wait_for
 
 from .filler import Filler
 
@@ -75,13 +76,6 @@ def run(*command: object) -> None:
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=WAIT_S)
     if done.returncode:
         raise subprocess.CalledProcessError(done.returncode, done.args, done.stdout, done.stderr)
-
-
-def wait_until(condition, what: str) -> None:
-    end = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < end, f"waited {WAIT_S:.0f} s for {what}"
-        time.sleep(0.01)
 
 
 class LoopDisk:
@@ -285,9 +279,9 @@ class FaultyDisk(LoopDisk):
             f"error-file={self._trigger}",
             *rates,
         )
-        wait_until(socket.exists, "nbdkit")
+        wait_for(socket.exists, "nbdkit")
         self._start("nbdfuse", self._source(), "--unix", socket)
-        wait_until(self._source().exists, "nbdfuse")
+        wait_for(self._source().exists, "nbdfuse")
 
     def _start(self, *command: object) -> None:
         log = (self._folder / f"{command[0]}.log").open("ab")

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zarr
+from tests.harness.frames import FRAME, Arrival, pixels
 
 from shardwright.model.fates import Fate
 
-from .frames import pixels
-from .scenario import FRAME, Arrival, Outcome, Scenario
-
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from .scenario import Outcome, Scenario
 
 FILL = None  # what a place without a frame holds
 

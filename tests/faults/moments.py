@@ -10,7 +10,7 @@ from .scenario import Fault, Scenario
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from .rig_process import Rig
+    from .writer_process import WriterProcess
 
 
 NO_CALLS = {
@@ -22,10 +22,10 @@ NO_CALLS = {
 }
 
 
-def calls_of(rig: Rig, scenario: Scenario) -> list[str]:
+def calls_of(writer: WriterProcess, scenario: Scenario) -> list[str]:
     """The storage calls of a run without faults, in order. ``NO_CALLS`` are points between calls: moments to
     die at, where no error can come from."""
-    outcome = rig.run(scenario)
+    outcome = writer.run(scenario)
     assert outcome.state == "sealed", (outcome.error, outcome.refused, outcome.trace)
     return [call for call in outcome.calls if call not in NO_CALLS]
 

@@ -1,113 +1,32 @@
-"""The processes around a daemon: scripted cameras and a pulse. Each is a context manager that leaves no
-process behind."""
+"""What stands beside a daemon and looks at it: its pulse, and its memory."""
 
 from __future__ import annotations
 
-import json
-import os
-import queue
-import signal
-import subprocess
-import sys
 import threading
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
-if TYPE_CHECKING:
-    from .camera import Script
-
-ROOT = Path(__file__).parents[2]
-SILENCE_S = 120.0  # only so that a hang becomes a failure
+from tests.harness.json_process import JsonProcess, start_module
 
 
-def start_module(module: str, *arguments: str) -> subprocess.Popen[str]:
-    path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-m", module, *arguments]
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},
-    )
+class Pulse:
+    """Listens to a daemon's heartbeats in a process of its own; ``stop`` returns ``beats`` and
+    ``longest_gap_ms``. A context manager that leaves no process behind."""
 
+    def __init__(self, endpoint: str) -> None:
+        self._said = JsonProcess(start_module("tests.faults.pulse", endpoint))
+        assert self._said.next() == {"ready": True}
 
-class _Peer:
-    process: subprocess.Popen[str]
-
-    def kill(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
+    def stop(self) -> dict[str, Any] | None:
+        assert self._said.process.stdin is not None
+        self._said.process.stdin.close()
+        return self._said.next()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.kill()
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            pipe.close()
-
-
-class Camera(_Peer):
-    """``facts`` is the newest of everything that the camera said; ``lines`` all of it."""
-
-    def __init__(self, script: Script) -> None:
-        self.script = script
-        self.facts: dict[str, Any] = {"sent": 0, "stored": 0, "durable": 0}
-        self.lines: list[dict[str, Any]] = []
-        self.process = start_module("tests.faults.camera")
-        self._heard: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-        assert self.process.stdin is not None
-        self.process.stdin.write(script.to_line() + "\n")
-        self.process.stdin.flush()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.append(json.loads(line))
-            self.facts.update(self.lines[-1])
-            self._heard.put(True)
-        self._heard.put(False)
-
-    def wait_until(self, condition) -> None:
-        """Until ``condition(facts)`` holds after something was said."""
-        while not condition(self.facts):
-            assert self._heard.get(timeout=SILENCE_S), f"the camera ended early: {self.facts}"
-
-    def wait_stopped(self, seconds: float) -> int:
-        """Until no frame was sent for that long; returns the frames sent."""
-        sent, since_s = self.facts["sent"], time.monotonic()
-        while time.monotonic() - since_s < seconds:
-            time.sleep(0.02)
-            if self.facts["sent"] != sent:
-                sent, since_s = self.facts["sent"], time.monotonic()
-        return sent
-
-    def wait_for_end(self) -> dict[str, Any]:
-        """The last facts: ``receipt`` or ``error`` among them."""
-        assert self.process.wait(SILENCE_S) == 0
-        self._reader.join()
-        return self.facts
-
-
-class Pulse(_Peer):
-    """Listens to a daemon's heartbeats; ``stop`` returns ``beats`` and ``longest_gap_ms``."""
-
-    def __init__(self, endpoint: str) -> None:
-        self.process = start_module("tests.faults.pulse", endpoint)
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline() == "ready\n"
-
-    def stop(self) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.close()
-        return json.loads(self.process.stdout.readline())
+        self._said.close()
 
 
 class MemoryWatch:

@@ -1,7 +1,7 @@
 """Feels a daemon's pulse from a process of its own: how long it is silent between two heartbeats.
 
-    python -m tests.faults.pulse ENDPOINT       one line "ready" after the welcome; when standard input ends,
-    one line of JSON: beats, longest_gap_ms
+    python -m tests.faults.pulse ENDPOINT       a line of JSON after the welcome: ready; and one when standard
+                                                input ends: beats, longest_gap_ms
 
 Speaks the wire protocol by hand: nothing of the client library stands between the socket and the clock.
 """
@@ -30,7 +30,7 @@ def main() -> None:
     beat_s = decode_control(welcome[1])["heartbeat_ms"] / 1000
     over = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
-    print("ready", flush=True)
+    print(json.dumps({"ready": True}), flush=True)
     beats, longest_s, heard_s, sent_s = 0, 0.0, time.monotonic(), 0.0
     while not over.is_set():
         if time.monotonic() - sent_s >= beat_s:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from tests.daemon.daemon_process import run_cli
+from tests.harness.daemon import run_cli
 
 from shardwright.acquire.workers import WorkerPool
 from shardwright.model.errors import ShardwrightError

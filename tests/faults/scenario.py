@@ -1,4 +1,5 @@
-"""What one run of the rig is told, and what it tells: plain data that travels as one JSON line each way."""
+"""What one run of the faulty writer is told, and what it tells: plain data that travels as one JSON line each
+way."""
 
 from __future__ import annotations
 
@@ -6,17 +7,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-# how a frame arrives: with its pixels, or only told of
-FRAME, DROPPED, NOT_HELD = "frame", "dropped", "not_held"
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """One frame as the camera sends it. ``copy`` counts how often this id was sent before."""
-
-    frame_id: int
-    how: str = FRAME
-    copy: int = 0
+from tests.harness.frames import Arrival
 
 
 @dataclass(frozen=True)
@@ -66,13 +57,9 @@ class Scenario:
         return cls(**facts)
 
 
-def in_order(frames: int, first: int = 0) -> list[Arrival]:
-    return [Arrival(i) for i in range(first, first + frames)]
-
-
 @dataclass
 class Outcome:
-    """Everything that the rig claimed, in the words of the writer: the judge holds it against the disk.
+    """Everything that the writer claimed: the judge holds it against the disk.
 
     ``stored``, ``durable``: the watermarks; ``released``: sequences whose pixels were given back, hence
     stored (or settled). What these say after the acquisition has failed is kept apart: frames that were never
@@ -98,9 +85,9 @@ class Outcome:
     death: int | None = None
     trace: str = ""
 
-    def take(self, line: str) -> None:
-        """One line of the rig: a dictionary of fields; lists grow, everything else replaces."""
-        for name, value in json.loads(line).items():
+    def take(self, claims: dict[str, Any]) -> None:
+        """One line of the writer: fields by name; lists grow, everything else replaces."""
+        for name, value in claims.items():
             if isinstance(old := getattr(self, name), list):
                 old.extend(tuple(v) if isinstance(v, list) else v for v in value)
             else:

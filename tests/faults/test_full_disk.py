@@ -15,23 +15,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.daemon.daemon_process import DaemonProcess, bring_back
+from tests.harness.camera import CameraProcess, Script
+from tests.harness.daemon import DaemonProcess, bring_back
+from tests.harness.daemon_config import write_config
+from tests.harness.frames import in_order
 
 from shardwright.storage import failpoints
 
-from .camera import Script
-from .daemons import write_config
 from .disks import LoopDisk
 from .judge import judge, judge_account, leftovers, read_evidence
 from .moments import calls_of, every_call, fault_at, first_and_last, spread, try_each
-from .peers import Camera
 from .recovery import is_unfinished, recover_here
-from .scenario import Fault, Outcome, Scenario, in_order
+from .scenario import Fault, Outcome, Scenario
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .rig_process import Rig
+    from .writer_process import WriterProcess
 
 FRAMES = 28  # three groups and half a group: shards that fill up, and one that finish has to close
 # the frame log takes up to three of them ahead
@@ -45,8 +45,8 @@ NUMBERS = pytest.mark.parametrize("number", [8, pytest.param(1000, marks=pytest.
 class Trial:
     """Runs a scenario in a fresh store on a disk and leaves the disk as it was."""
 
-    def __init__(self, rig: Rig, disk: LoopDisk) -> None:
-        self.rig, self.disk = rig, disk
+    def __init__(self, writer: WriterProcess, disk: LoopDisk) -> None:
+        self.writer, self.disk = writer, disk
         self.path = disk.path / "a.ome.zarr"
 
     def scenario(self, *faults: Fault, **settings) -> Scenario:
@@ -60,13 +60,13 @@ class Trial:
         )
 
     def run(self, scenario: Scenario) -> Outcome:
-        outcome = self.rig.run(scenario)
+        outcome = self.writer.run(scenario)
         assert outcome.death is None, f"the process died by signal {outcome.death}: {outcome.trace}"
         return outcome
 
     def calls(self, **settings) -> list[str]:
         """The storage calls of a run on a disk with room."""
-        calls = calls_of(self.rig, self.scenario(**settings))
+        calls = calls_of(self.writer, self.scenario(**settings))
         self.clean()
         return calls
 
@@ -104,8 +104,8 @@ class Trial:
 
 
 @pytest.fixture
-def trial(rig, small_disk):
-    made = Trial(rig, small_disk)
+def trial(writer, small_disk):
+    made = Trial(writer, small_disk)
     yield made
     made.clean()
 
@@ -213,7 +213,7 @@ def test_recovery_on_a_full_disk(trial):
     """It seals what is there, with the ballast's room; where even that is not enough it says so, and does it
     once there is room."""
     killed = replace(trial.scenario(), finish=False, linger_s=0.2)
-    outcome = trial.rig.run(killed)
+    outcome = trial.writer.run(killed)
     assert (outcome.death, outcome.stored) == (signal.SIGKILL, FRAMES)
     trial.disk.filler.fill()
     error = recover_here(trial.path)
@@ -228,7 +228,7 @@ def test_recovery_on_a_full_disk(trial):
 def test_recovery_while_the_disk_fills_up(trial):
     for step in range(4):
         killed = replace(trial.scenario(), finish=False, linger_s=0.2)
-        outcome = trial.rig.run(killed)
+        outcome = trial.writer.run(killed)
         count = itertools.count()
 
         def fill_at_step(_: str, count=count, step=step) -> None:
@@ -251,12 +251,12 @@ def test_a_daemon_outlives_a_full_disk(folder, small_disk):
     """The client is told; the daemon takes the next acquisition as soon as there is room."""
     config = write_config(folder, small_disk.path, on_full="fail")
     with DaemonProcess(config) as daemon:
-        endpoint = daemon.wait_for("ready")["endpoints"][0]
+        endpoint = daemon.endpoint
         small_disk.filler.fill()
-        with Camera(Script(endpoint, "refused", in_order(4), stream="cam")) as camera:
+        with CameraProcess(Script(endpoint, "refused", in_order(4), stream="cam")) as camera:
             assert camera.wait_for_end()["error"]["code"] == "storage_full"
         small_disk.filler.release()
-        with Camera(Script(endpoint, "cut", in_order(4000), stream="cam", pause_s=0.002)) as camera:
+        with CameraProcess(Script(endpoint, "cut", in_order(4000), stream="cam", pause_s=0.002)) as camera:
             camera.wait_until(lambda facts: facts["sent"] > 20)
             # else what is being filled takes the ballast too, and sealing is left to recovery
             daemon.signal(signal.SIGSTOP)
@@ -267,7 +267,7 @@ def test_a_daemon_outlives_a_full_disk(folder, small_disk):
         held = read_evidence(small_disk.path / "cut.ome.zarr").held
         assert held[: told["stored"]] == [0] * told["stored"], "what was acknowledged is sealed"
         small_disk.filler.release()
-        with Camera(Script(endpoint, "after", in_order(20), stream="cam")) as camera:
+        with CameraProcess(Script(endpoint, "after", in_order(20), stream="cam")) as camera:
             assert camera.wait_for_end()["receipt"]["frames_stored"] == 20
         assert daemon.stop() == 0
     for name in ("cut", "after"):
@@ -278,8 +278,8 @@ def test_a_stop_does_not_wait_for_room_and_the_next_start_goes_on(folder, small_
     """What is stored is there then, and the exit code and an event say that not all of it is sealed."""
     config = write_config(folder, small_disk.path, on_full="block")
     with DaemonProcess(config) as daemon:
-        endpoint = daemon.wait_for("ready")["endpoints"][0]
-        with Camera(Script(endpoint, "cut", in_order(4000), stream="cam", pause_s=0.002)) as camera:
+        endpoint = daemon.endpoint
+        with CameraProcess(Script(endpoint, "cut", in_order(4000), stream="cam", pause_s=0.002)) as camera:
             camera.wait_until(lambda facts: facts["sent"] >= 12)
             small_disk.filler.fill()
             first = 8 * daemon.wait_for("disk_full")["group"]  # of the shards for which there is no room
@@ -300,10 +300,10 @@ def test_a_stop_does_not_wait_for_room_and_the_next_start_goes_on(folder, small_
     assert leftovers(small_disk.path / "cut.ome.zarr") == []
 
 
-def test_a_mapping_on_a_copy_on_write_filesystem_is_refused(rig):
+def test_a_mapping_on_a_copy_on_write_filesystem_is_refused(writer):
     """There a full disk would end the process by SIGBUS, preallocated or not."""
     with LoopDisk("btrfs") as disk:
-        trial = Trial(rig, disk)
+        trial = Trial(writer, disk)
         outcome = trial.run(trial.scenario(io="mmap"))
         assert outcome.refused["code"] == "storage", outcome.refused
         assert "SIGBUS" in outcome.refused["message"]
@@ -321,9 +321,9 @@ def test_a_mapping_on_a_copy_on_write_filesystem_is_refused(rig):
         if (f, io) != ("btrfs", "mmap")
     ],
 )
-def test_every_moment(record_property, rig, format_name, io):
+def test_every_moment(record_property, writer, format_name, io):
     with LoopDisk(format_name, nbytes=200 << 20) as disk:
-        trial = Trial(rig, disk)
+        trial = Trial(writer, disk)
         ended = trial.fill_at(every_call(trial.calls(io=io)), judge_failed, on_full="fail", io=io)
     record_property("ended", ended)
     assert set(ended) == {"refused", "failed", "sealed"}, ended

@@ -13,6 +13,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.harness.frames import in_order
 
 from shardwright.shard.group_files import WORKSPACE
 from shardwright.shard.manifest import has_manifest
@@ -22,8 +23,8 @@ from .disks import FaultyDisk, need_tools
 from .judge import judge, judge_account, leftovers
 from .moments import calls_of, every_call, fault_at, first_and_last, spread, try_each
 from .recovery import is_unfinished, recover_by_command, recover_here
-from .rig_process import Rig
-from .scenario import Fault, Outcome, Scenario, in_order
+from .scenario import Fault, Outcome, Scenario
+from .writer_process import WriterProcess
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,7 +74,7 @@ def judge_leftovers(path: Path, scenario: Scenario) -> None:
 
 
 def fail_at(
-    rig: Rig, folder: Path, moments: list[tuple[str, int]], *, times: int = 1, **settings
+    writer: WriterProcess, folder: Path, moments: list[tuple[str, int]], *, times: int = 1, **settings
 ) -> dict[str, int]:
     """One run for each moment, from which on storage calls of that kind fail, ``times`` times."""
     path = folder / "a.ome.zarr"
@@ -81,62 +82,67 @@ def fail_at(
     def attempt(moment: tuple[str, int]) -> str:
         scenario = scenario_at(path, fault_at(moment, "eio", times=times), **settings)
         try:
-            return judge_run(path, scenario, rig.run(scenario))
+            return judge_run(path, scenario, writer.run(scenario))
         finally:
             shutil.rmtree(path, ignore_errors=True)
 
     return try_each(moments, attempt)
 
 
-def clean_calls(rig: Rig, folder: Path, **settings) -> list[str]:
+def clean_calls(writer: WriterProcess, folder: Path, **settings) -> list[str]:
     path = folder / "clean.ome.zarr"
-    calls = calls_of(rig, scenario_at(path, **settings))
+    calls = calls_of(writer, scenario_at(path, **settings))
     shutil.rmtree(path)
     return calls
 
 
 @pytest.mark.parametrize("io", IO_MODES)
-def test_one_error_at_a_call(rig, small_disk, io):
-    fail_at(rig, small_disk.path, spread(first_and_last(clean_calls(rig, small_disk.path, io=io)), 16), io=io)
-
-
-def test_a_disk_that_never_comes_back(rig, small_disk):
+def test_one_error_at_a_call(writer, small_disk, io):
     fail_at(
-        rig,
+        writer,
         small_disk.path,
-        spread(first_and_last(clean_calls(rig, small_disk.path, io="pwrite")), 16),
+        spread(first_and_last(clean_calls(writer, small_disk.path, io=io)), 16),
+        io=io,
+    )
+
+
+def test_a_disk_that_never_comes_back(writer, small_disk):
+    fail_at(
+        writer,
+        small_disk.path,
+        spread(first_and_last(clean_calls(writer, small_disk.path, io="pwrite")), 16),
         times=FOR_EVER,
         io="pwrite",
     )
 
 
 @pytest.mark.parametrize("times", [3, FOR_EVER])
-def test_errors_again_while_frames_are_held_for_a_rewrite(rig, small_disk, times):
+def test_errors_again_while_frames_are_held_for_a_rewrite(writer, small_disk, times):
     """Their slab is in the old files, perhaps in the new ones, and in memory: it is stored once, or lost and
     told."""
     points = ("shard.before_sync", "journal.before_sync", "journal.before_chunks")
     moments = [(point, call) for point in points for call in (0, 1, 4)]
-    fail_at(rig, small_disk.path, moments, times=times, io="pwrite", durability="durable")
+    fail_at(writer, small_disk.path, moments, times=times, io="pwrite", durability="durable")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("durability", ["stored", "durable"])
 @pytest.mark.parametrize("io", IO_MODES)
 @pytest.mark.parametrize("times", [1, 3, FOR_EVER])
-def test_an_error_at_every_call(record_property, rig, small_disk, io, durability, times):
-    moments = every_call(clean_calls(rig, small_disk.path, io=io, durability=durability))
-    ended = fail_at(rig, small_disk.path, moments, times=times, io=io, durability=durability)
+def test_an_error_at_every_call(record_property, writer, small_disk, io, durability, times):
+    moments = every_call(clean_calls(writer, small_disk.path, io=io, durability=durability))
+    ended = fail_at(writer, small_disk.path, moments, times=times, io=io, durability=durability)
     record_property("ended", {"calls": len(moments), **ended})
 
 
 @pytest.mark.parametrize("io", IO_MODES)
-def test_a_sync_that_fails_once_is_not_believed_when_it_says_ok_later(rig, small_disk, io):
+def test_a_sync_that_fails_once_is_not_believed_when_it_says_ok_later(writer, small_disk, io):
     """The kernel reports a failed write-back once. The shard is written again, to a new file, or its frames
     are reported."""
     path = small_disk.path / "a.ome.zarr"
     for call in (0, 2):
         scenario = scenario_at(path, Fault("eio", "shard.before_sync", call), io=io)
-        outcome = rig.run(scenario)
+        outcome = writer.run(scenario)
         judge_run(path, scenario, outcome)
         assert {"shard_rewritten", "frames_lost"} & set(outcome.events) or outcome.error is not None, (
             outcome.events
@@ -177,8 +183,8 @@ def break_system_call(folder: Path, call: str, when: str) -> None:
     if call == "openat":
         inject += ["-P", str(path)]
     scenario = scenario_at(path, io="pwrite")
-    with Rig(under=inject) as rig:
-        outcome = rig.run(scenario)
+    with WriterProcess(under=inject) as writer:
+        outcome = writer.run(scenario)
     judge_run(path, scenario, outcome)
     assert "(INJECTED)" in log.read_text(encoding="utf-8", errors="replace") or call == "openat", (
         "strace had nothing to inject into"
@@ -186,8 +192,8 @@ def break_system_call(folder: Path, call: str, when: str) -> None:
 
 
 @pytest.mark.parametrize("io", IO_MODES)
-def test_a_disk_that_fails_for_a_while(rig, faulty_disk, io):
-    fail_for_a_while(rig, faulty_disk, io=io, frames_before=10, seconds=0.3)
+def test_a_disk_that_fails_for_a_while(writer, faulty_disk, io):
+    fail_for_a_while(writer, faulty_disk, io=io, frames_before=10, seconds=0.3)
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -216,13 +222,15 @@ def test_the_page_cache_after_a_failed_sync_is_written_again(format_name, again)
 @pytest.mark.parametrize("format_name", ["ext4", "ext4-nojournal", "xfs", "btrfs"])
 @pytest.mark.parametrize("io", IO_MODES)
 @pytest.mark.parametrize("frames_before", [0, 5, 17, 40, 63])
-def test_disks_that_fail_for_a_while(rig, format_name, io, frames_before):
+def test_disks_that_fail_for_a_while(writer, format_name, io, frames_before):
     nbytes = 512 << 20 if format_name == "xfs" else 256 << 20
     with FaultyDisk(format_name, nbytes) as disk:
-        fail_for_a_while(rig, disk, io=io, frames_before=frames_before, seconds=0.5)
+        fail_for_a_while(writer, disk, io=io, frames_before=frames_before, seconds=0.5)
 
 
-def fail_for_a_while(rig: Rig, disk: FaultyDisk, *, io: str, frames_before: int, seconds: float) -> None:
+def fail_for_a_while(
+    writer: WriterProcess, disk: FaultyDisk, *, io: str, frames_before: int, seconds: float
+) -> None:
     """Read back after unmounting: what only the page cache held does not count."""
     path, pause_s = disk.path / "a.ome.zarr", 0.02
     scenario = Scenario(str(path), in_order(80), {**FAST, "io": io}, pause_s=pause_s)
@@ -232,7 +240,7 @@ def fail_for_a_while(rig: Rig, disk: FaultyDisk, *, io: str, frames_before: int,
     ]
     for switch in switches:
         switch.start()
-    outcome = rig.run(scenario)
+    outcome = writer.run(scenario)
     for switch in switches:
         switch.join()
     assert outcome.death is None, outcome.trace

@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import zarr
-from tests.daemon.daemon_process import DaemonProcess
+from tests.harness.camera import CameraProcess, Script
+from tests.harness.daemon import DaemonProcess
+from tests.harness.daemon_config import write_config
+from tests.harness.frames import in_order, pixels
 
 from shardwright.model.fates import Fate
 
-from .camera import Script
-from .daemons import write_config
 from .disks import FaultyDisk
-from .frames import pixels
 from .judge import read_rows
-from .peers import Camera, MemoryWatch, Pulse
+from .peers import MemoryWatch, Pulse
 from .recovery import missing_by_command
-from .scenario import in_order
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,8 +33,8 @@ DISK_BYTES = 2 << 30
 BLOCKED_S = 1.0  # without a frame sent for so long a camera counts as held up
 
 
-def push(endpoint: str, frames: int) -> Camera:
-    return Camera(Script(endpoint, "a", in_order(frames), stream="cam", shape=SHAPE, cycle=CYCLE))
+def push(endpoint: str, frames: int) -> CameraProcess:
+    return CameraProcess(Script(endpoint, "a", in_order(frames), stream="cam", shape=SHAPE, cycle=CYCLE))
 
 
 def assert_reads_right(path: Path, rows: dict[int, dict[str, Any]]) -> None:
@@ -114,9 +113,9 @@ def overload(folder: Path, disk: FaultyDisk, policy: str) -> tuple[dict[str, Any
         overload=policy,
     )
     with DaemonProcess(config) as daemon:
-        endpoint = daemon.wait_for("ready")["endpoints"][0]
+        endpoint = daemon.endpoint
         script = Script(endpoint, "a", in_order(500), stream="cam", shape=SHAPE, cycle=CYCLE, pause_s=0.01)
-        with Camera(script) as camera:
+        with CameraProcess(script) as camera:
             camera.wait_until(lambda facts: facts["sent"] > 40)
             with disk.stalled():
                 time.sleep(1.5)

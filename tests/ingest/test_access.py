@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import zmq
+from tests.harness.json_process import wait_for
 
 import shardwright as sw
 from shardwright.client.channel import Channel
@@ -30,13 +31,12 @@ from shardwright.wire.controls import Hello
 from shardwright.wire.descriptor import DESCRIPTOR
 from shardwright.wire.messages import BATCH_PRELUDE, CONNECTION, DTYPE_CODE, Counter, Kind
 
-from .conftest import wait_for
 from .keys import Lab
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .conftest import Daemon
+    from tests.harness.ingest_daemon import IngestDaemon
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48)
 
@@ -47,12 +47,12 @@ def lab(tmp_path: Path) -> Lab:
 
 
 @pytest.fixture
-def guarded(start, double, lab: Lab) -> Callable[..., Daemon]:
+def guarded(start, double, lab: Lab) -> Callable[..., IngestDaemon]:
     """Starts a daemon that lets only listed keys in over TCP, and anybody over ipc."""
     return lambda **changes: start(doubled=double, access=lab.access(), **changes)
 
 
-def address_of(daemon: Daemon) -> tuple[str, int]:
+def address_of(daemon: IngestDaemon) -> tuple[str, int]:
     host, port = daemon.tcp.removeprefix("tcp://").rsplit(":", 1)
     return host, int(port)
 
@@ -369,7 +369,7 @@ def test_a_stranger_cannot_fill_the_memory_before_it_has_said_who_it_is(start, d
 def speak() -> Iterator[Callable[..., Speaker]]:
     with contextlib.ExitStack() as opened:
 
-        def connect(daemon: Daemon, identity: bytes = b"") -> Speaker:
+        def connect(daemon: IngestDaemon, identity: bytes = b"") -> Speaker:
             return opened.enter_context(
                 contextlib.closing(Speaker(socket.create_connection(address_of(daemon)), identity))
             )

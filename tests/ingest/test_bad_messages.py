@@ -394,9 +394,9 @@ def test_silent_connections_on_the_ring_socket_starve_no_client(bystander, spec_
     assert (stream.transport, stream.receipt.frames_stored) == ("shm", 1)
 
 
-def test_a_client_waits_in_line_for_the_ring_socket(short_folder):
+def test_a_client_waits_in_line_for_the_ring_socket(folder):
     """A line that is full for a moment is no reason to give up."""
-    path, connected = str(short_folder / "ring.sock"), []
+    path, connected = str(folder / "ring.sock"), []
     with socket.socket(socket.AF_UNIX) as listener, contextlib.ExitStack() as others:
         listener.bind(path)
         listener.listen(0)

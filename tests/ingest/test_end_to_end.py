@@ -4,16 +4,16 @@ clients that die or stall."""
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import zarr
 import zmq
+from tests.harness.camera import CameraProcess, Script
+from tests.harness.frames import in_order, pixels
+from tests.harness.stored import stored
 
 import shardwright as sw
 from shardwright.acquire.settings import WriteSettings
@@ -24,46 +24,17 @@ from shardwright.wire import messages
 from shardwright.wire.messages import Kind
 
 WAYS = [("ipc", "shm"), ("ipc", "message"), ("tcp", "shm"), ("tcp", "message")]
-
-CAMERA = """
-import sys, time
-import numpy as np
-import shardwright as sw
-endpoint, transport, name, spec = sys.argv[1:5]
-frames = np.random.default_rng(1).integers(1, 200, (7, 8, 12)).astype("uint16")
-with sw.connect(endpoint, transport=transport) as daemon:
-    stream = daemon.acquire(name, sw.ArraySpec.model_validate_json(spec))
-    for frame in frames:
-        stream.append(frame)
-    while stream.frames_stored < 4:  # two slabs of two frames, and part of one more
-        time.sleep(0.01)
-    print("sent", flush=True)
-    time.sleep(600)
-"""
+SHAPE = (8, 12)
+SENT = np.stack([pixels(i, shape=SHAPE) for i in range(7)])
 
 
-def read(path: str | Path) -> np.ndarray:
-    return zarr.open_group(path, mode="r")["0"][:]
-
-
-@pytest.fixture
-def camera():
-    """Starts a camera process that sends 7 frames and then waits; killed at the end."""
-    processes: list[subprocess.Popen[str]] = []
-
-    def start_camera(endpoint: str, transport: str, name: str, spec: sw.ArraySpec) -> subprocess.Popen[str]:
-        environment = {**os.environ, "PYTHONPATH": str(Path(sw.__file__).parents[1])}
-        command = [sys.executable, "-c", CAMERA, endpoint, transport, name, spec.model_dump_json()]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-        processes.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "sent\n"
-        return process
-
-    yield start_camera
-    for process in processes:
-        process.kill()
-        process.communicate()
+def sending(endpoint: str, transport: str, name: str) -> CameraProcess:
+    """A camera that has sent 7 frames, two slabs of which are stored, and sends no more."""
+    camera = CameraProcess(
+        Script(endpoint, name, in_order(7), shape=SHAPE, slab_frames=2, transport=transport, close=False)
+    )
+    camera.wait_until(lambda facts: facts["sent"] == 7 and facts["stored"] >= 4)
+    return camera
 
 
 def test_an_array_may_be_given_as_json_and_what_is_none_is_a_typed_error(start, spec_of, frames_of):
@@ -75,7 +46,7 @@ def test_an_array_may_be_given_as_json_and_what_is_none_is_a_typed_error(start, 
         with connection.acquire("a", spec_of(shape=(20, 30)).model_dump(mode="json")) as stream:
             for frame in frames:
                 stream.append(frame)
-    np.testing.assert_array_equal(read(stream.receipt.path), frames)
+    np.testing.assert_array_equal(stored(stream.receipt.path), frames)
 
 
 def test_an_acquisition_that_never_got_a_frame_takes_no_name(start, spec_of, frames_of):
@@ -92,7 +63,7 @@ def test_an_acquisition_that_never_got_a_frame_takes_no_name(start, spec_of, fra
             assert not Path(stream.path).exists()
         with connection.acquire("a", spec_of(shape=(20, 30))) as stream:
             stream.append(frame)
-    np.testing.assert_array_equal(read(stream.path), [frame])
+    np.testing.assert_array_equal(stored(stream.path), [frame])
 
 
 @pytest.mark.parametrize(("endpoint", "transport"), WAYS)
@@ -107,7 +78,7 @@ def test_what_was_sent_is_what_is_read(start, spec_of, frames_of, endpoint: str,
     ):
         for frame in frames:
             stream.append(frame)
-    np.testing.assert_array_equal(read(stream.path), frames)
+    np.testing.assert_array_equal(stored(stream.path), frames)
     receipt = stream.receipt
     assert (
         receipt.frames_received,
@@ -135,7 +106,7 @@ def test_many_frames_at_once_are_what_is_read(start, spec_of, frames_of, transpo
                 metadata={"delta_t": ids / 100, "exposure_time": 0.5},
             )
             first += count
-    np.testing.assert_array_equal(read(stream.path), frames)
+    np.testing.assert_array_equal(stored(stream.path), frames)
     table = {name: column[:] for name, column in zarr.open_group(f"{stream.path}/frames", mode="r").arrays()}
     order = np.argsort(table["frame_id"])
     np.testing.assert_array_equal(table["frame_id"][order], np.arange(700))
@@ -160,7 +131,7 @@ def test_out_of_order_duplicate_and_missing_frames_are_placed_and_counted(
         stream.append(frames[0], index=[order[0]])  # again, with other pixels
     expected = frames.copy()
     expected[[5, 17]] = 0
-    np.testing.assert_array_equal(read(stream.path), expected)
+    np.testing.assert_array_equal(stored(stream.path), expected)
     receipt = stream.receipt
     assert (receipt.frames_received, receipt.frames_stored, receipt.frames_missing) == (39, 38, 2)
     assert receipt.frames_duplicate + receipt.frames_late == 1
@@ -191,7 +162,7 @@ def test_a_duplicate_ends_an_acquisition_whose_stream_says_so(
         assert "the place of frame 3 is taken" in daemon.event("acquisition_ended")["reason"]
         for i in (0, 1, 1):
             other.append(frames[i], index=[i])
-    np.testing.assert_array_equal(read(tmp_path / "a.ome.zarr")[:3], frames[:3])
+    np.testing.assert_array_equal(stored(tmp_path / "a.ome.zarr")[:3], frames[:3])
     assert (other.receipt.frames_stored, other.receipt.frames_duplicate) == (2, 1), (
         "the daemon counts, where nothing else is said"
     )
@@ -214,7 +185,7 @@ def test_explicit_indices_over_several_axes(start, frames_of):
     with sw.connect(daemon.ipc) as connection, connection.acquire("a", spec) as stream:
         for z, t, c in np.ndindex(4, 3, 2):
             stream.append(frames[t, z, c], index=(t, z, c))
-    np.testing.assert_array_equal(read(stream.path), frames.transpose(0, 2, 1, 3, 4))
+    np.testing.assert_array_equal(stored(stream.path), frames.transpose(0, 2, 1, 3, 4))
 
 
 def test_more_frames_than_the_ring_holds(start, spec_of, frames_of):
@@ -228,9 +199,9 @@ def test_more_frames_than_the_ring_holds(start, spec_of, frames_of):
             ring_frames = stream._link.opened.ring_slots
             for i in range(3 * ring_frames):
                 stream.append(frames[i % 4])
-        stored = read(stream.path)
-        assert len(stored) == 3 * ring_frames
-        assert all(np.array_equal(stored[i], frames[i % 4]) for i in range(len(stored)))
+        pixels_there = stored(stream.path)
+        assert len(pixels_there) == 3 * ring_frames
+        assert all(np.array_equal(pixels_there[i], frames[i % 4]) for i in range(len(pixels_there)))
 
 
 def test_several_clients_at_once(start, spec_of, frames_of):
@@ -247,12 +218,12 @@ def test_several_clients_at_once(start, spec_of, frames_of):
             stream.append(frame + i)
     for i, (connection, stream) in enumerate(zip(connections, streams, strict=True)):
         connection.close()
-        np.testing.assert_array_equal(read(stream.path), frames + i)
+        np.testing.assert_array_equal(stored(stream.path), frames + i)
         assert stream.receipt.frames_stored == 50
 
 
 @pytest.mark.parametrize("transport", ["shm", "message"])
-def test_a_killed_client_ends_its_own_acquisition_only(start, spec_of, frames_of, camera, transport: str):
+def test_a_killed_client_ends_its_own_acquisition_only(start, spec_of, frames_of, transport: str):
     daemon = start(resume_timeout_ms=0)
     frames = frames_of(7)
     with (
@@ -260,28 +231,28 @@ def test_a_killed_client_ends_its_own_acquisition_only(start, spec_of, frames_of
         connection.acquire("bystander", spec_of()) as bystander,
     ):
         bystander.append(frames[0])
-        victim = camera(daemon.ipc, transport, "victim", spec_of())
-        victim.send_signal(signal.SIGKILL)
+        with sending(daemon.ipc, transport, "victim") as victim:
+            victim.kill()
         ended = daemon.event("acquisition_ended")
         assert daemon.event("client_lost")["pid"] == victim.pid
         bystander.append(frames[1])
     assert (ended["frames_received"], ended["frames_stored"], ended["frames_durable"]) == (7, 7, 7)
-    np.testing.assert_array_equal(read(daemon.root / "victim.ome.zarr")[:7], frames)
-    np.testing.assert_array_equal(read(bystander.path), frames[:2])
+    np.testing.assert_array_equal(stored(daemon.root / "victim.ome.zarr")[:7], SENT)
+    np.testing.assert_array_equal(stored(bystander.path), frames[:2])
 
 
-def test_a_stalled_client_ends_its_own_acquisition_only(start, spec_of, frames_of, camera):
+def test_a_stalled_client_ends_its_own_acquisition_only(start, spec_of, frames_of):
     daemon = start(session_timeout_ms=600, resume_timeout_ms=0)
     frames = frames_of(7)
     with sw.connect(daemon.ipc) as connection, connection.acquire("bystander", spec_of()) as bystander:
         bystander.append(frames[0])
-        stalled = camera(daemon.ipc, "shm", "stalled", spec_of())
-        stalled.send_signal(signal.SIGSTOP)
-        assert "fell silent" in daemon.event("acquisition_detached")["reason"]
-        daemon.event("acquisition_ended")
+        with sending(daemon.ipc, "shm", "stalled") as stalled:
+            stalled.signal(signal.SIGSTOP)
+            assert "fell silent" in daemon.event("acquisition_detached")["reason"]
+            daemon.event("acquisition_ended")
         bystander.append(frames[1])
-    np.testing.assert_array_equal(read(daemon.root / "stalled.ome.zarr")[:7], frames)
-    np.testing.assert_array_equal(read(bystander.path), frames[:2])
+    np.testing.assert_array_equal(stored(daemon.root / "stalled.ome.zarr")[:7], SENT)
+    np.testing.assert_array_equal(stored(bystander.path), frames[:2])
 
 
 def test_a_client_that_sends_but_never_reads_is_given_up(start, spec_of, raw, wait):
@@ -312,7 +283,7 @@ def test_an_orderly_stop_leaves_a_store_that_can_be_read(start, spec_of, frames_
         with pytest.raises(errors.SessionLostError, match="the daemon is stopping"):
             stream.close()
     assert (stream.receipt.frames_stored, stream.receipt.frames_durable) == (9, 9)
-    np.testing.assert_array_equal(read(stream.path), frames)
+    np.testing.assert_array_equal(stored(stream.path), frames)
 
 
 def test_a_refused_frame_leaves_no_trace_in_the_store(start, raw, spec_of, frames_of):
@@ -323,7 +294,7 @@ def test_a_refused_frame_leaves_no_trace_in_the_store(start, raw, spec_of, frame
         with pytest.raises(errors.FrameShapeError):
             stream.append(frames[1].T)
         stream.append(frames[2])
-    np.testing.assert_array_equal(read(stream.path), frames[[0, 2]])
+    np.testing.assert_array_equal(stored(stream.path), frames[[0, 2]])
 
 
 def test_an_existing_output_is_left_alone(start, spec_of, frames_of):
@@ -331,10 +302,10 @@ def test_an_existing_output_is_left_alone(start, spec_of, frames_of):
     with sw.connect(daemon.ipc) as connection:
         with connection.acquire("a", spec_of()) as stream:
             stream.append(frames_of(1)[0])
-        before = read(stream.path)
+        before = stored(stream.path)
         with pytest.raises(errors.OutputExistsError):
             connection.acquire("a", spec_of())
-        np.testing.assert_array_equal(read(stream.path), before)
+        np.testing.assert_array_equal(stored(stream.path), before)
 
 
 def test_an_acquisition_without_frames_has_a_receipt_and_leaves_no_store(start, spec_of):
@@ -389,7 +360,7 @@ def test_a_camera_s_next_acquisition_takes_its_ring_over_and_another_camera_s_do
         with connection.acquire(name, spec_of(shape=(20, 30))) as stream:
             for frame in frames:
                 stream.append(frame)
-        np.testing.assert_array_equal(read(stream.path), frames)
+        np.testing.assert_array_equal(stored(stream.path), frames)
 
     with sw.connect(daemon.ipc, transport="shm") as one, sw.connect(daemon.ipc, transport="shm") as other:
         for name in "abc":

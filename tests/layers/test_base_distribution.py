@@ -14,6 +14,7 @@ from pathlib import Path
 
 import grimp
 import pytest
+from tests.harness.daemon import serving
 
 from shardwright.cli.app import COMMANDS
 from shardwright.model.errors import ConfigError
@@ -114,16 +115,16 @@ def test_a_module_that_no_extra_brings_is_an_error_of_ours():
 
 
 @pytest.fixture
-def rig(serve, short_folder):
+def rig(folder):
     """A folder with a running daemon's sockets in it. The daemon has everything."""
-    endpoint = f"ipc://{short_folder}/ingest.sock"
-    config = short_folder / "rig.yaml"
+    endpoint = f"ipc://{folder}/ingest.sock"
+    config = folder / "rig.yaml"
     config.write_text(
         f"output: {{root: data, create: true, in_memory: true}}\ningest: {{endpoints: ['{endpoint}']}}\n",
         encoding="utf-8",
     )
-    with serve(config, endpoint):
-        yield short_folder
+    with serving(config):
+        yield folder
 
 
 def try_the_cameras_side(run, rig):

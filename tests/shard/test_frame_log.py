@@ -37,22 +37,6 @@ IDENTITY = bytes(range(16))
 GROUP, EVENTS = BlockKind.GROUP, BlockKind.EVENTS
 
 
-@pytest.fixture
-def failing():
-    points = []
-
-    def fail(point: str, number: int) -> None:
-        def hook() -> None:
-            raise OSError(number, os.strerror(number))
-
-        points.append(point)
-        failpoints.set_hook(point, hook)
-
-    yield fail
-    for point in points:
-        failpoints.set_hook(point, None)
-
-
 def records(count: int, seed: int = 0) -> np.ndarray:
     made = np.random.default_rng([count, seed]).integers(0, 256, count * RECORD.itemsize, np.uint8)
     return made.view(RECORD)

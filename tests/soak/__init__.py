@@ -3,7 +3,7 @@ balance of frames.
 
 soak.py       the run: measures the rate, breaks something every minute, ends in order
 settings.py   what the command line chooses, and the configuration of the daemon
-rig.py        the daemon: started, killed, asked
+daemon.py     the daemon: started, killed, asked
 camera.py     a camera, in a process of its own
 cameras.py    the cameras as the soak sees them: what each sent and was told, over all of its deaths
 ledger.py     numbers that a camera keeps in a file, so that they outlive it
@@ -15,6 +15,6 @@ balance.py    holds what cameras sent and were told against it: each frame exact
 watch.py      memory and descriptors of every process, and whether they are flat
 report.py     what all that came to
 
-Works on its own as ``python -m tests.soak``. Disks are those of ``tests.faults``, damage to messages that of
-``tests.fuzz``.
+Works on its own as ``python -m tests.soak``. Processes are started by ``tests.harness``, disks are those of
+``tests.faults``, damage to messages that of ``tests.fuzz``.
 """

@@ -12,20 +12,17 @@ camera's program does after its death is drawn by whoever kills it:
 
 from __future__ import annotations
 
-import contextlib
 import json
-import queue
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
+
+from tests.harness.json_process import TIMEOUT_S, JsonProcess, start_module
 
 from . import ledger
 from .balance import Claims, Life
 from .camera import Order
 from .ledger import Numbers
-from .rig import PATIENCE_S, environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,55 +34,14 @@ Afterwards = Literal["go_on", "send_again", "start_anew"]
 AFTERWARDS: tuple[Afterwards, ...] = ("go_on", "send_again", "start_anew")
 
 
-class CameraProcess:
-    """One process. ``next_event`` is None once it has ended."""
-
-    def __init__(self, places: Places, name: str, seed: int) -> None:
-        command = [sys.executable, "-m", "tests.soak.camera", places.endpoint, str(seed)]
-        with (places.work / f"{name}.errors").open("ab") as errors:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                env=environment(),
-                start_new_session=True,
+def started(places: Places, name: str, seed: int) -> JsonProcess:
+    """A camera's process, to be told orders. Ctrl-C is for the soak alone."""
+    with (places.work / f"{name}.errors").open("ab") as errors:
+        return JsonProcess(
+            start_module(
+                "tests.soak.camera", places.endpoint, str(seed), stderr=errors, start_new_session=True
             )
-        self._events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._events.put(json.loads(line))
-        self._events.put(None)
-
-    def next_event(self) -> dict[str, Any] | None:
-        return self._events.get(timeout=2 * PATIENCE_S)
-
-    def tell(self, line: str) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it was killed: its events end, and somebody will hear of that
-            self._process.stdin.write(line + "\n")
-            self._process.stdin.flush()
-
-    def kill(self) -> None:
-        self._process.kill()
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._reader.join()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            with contextlib.suppress(OSError):  # an order that the dead process never read
-                pipe.close()
+        )
 
 
 class CameraSide:
@@ -119,7 +75,7 @@ class CameraSide:
         self._stream, self._frames, self._fps = name, 0, 0.0
         self._afterwards: Afterwards | None = None
         self._lock = threading.Lock()  # of the process, and of what it was told
-        self._process = CameraProcess(places, name, seed)
+        self._process = started(places, name, seed)
         self._ledger: Path | None = None
         self._before = Numbers()  # of all lives that have ended
         self._finish = threading.Event()
@@ -141,7 +97,7 @@ class CameraSide:
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._process.process.pid
 
     @property
     def sent(self) -> int:
@@ -168,7 +124,7 @@ class CameraSide:
     def kill(self, afterwards: Afterwards) -> None:
         with self._lock:
             self._afterwards = afterwards
-            self._process.kill()
+            self._process.process.kill()
 
     def finish(self) -> None:
         """No more frames: what is open is closed."""
@@ -178,7 +134,7 @@ class CameraSide:
         self.room.release()  # it may wait for some
 
     def join(self) -> None:
-        self._thread.join(2 * PATIENCE_S)
+        self._thread.join(2 * TIMEOUT_S)
         assert not self._thread.is_alive(), f"camera {self.name} hangs"
 
     def __enter__(self) -> Self:
@@ -251,7 +207,7 @@ class CameraSide:
             self._ledger = path
             process.tell(replace(order, ledger=str(path)).to_line())
         while True:
-            event = process.next_event()
+            event = process.next(2 * TIMEOUT_S)
             if event is None:
                 life.killed = True
                 break
@@ -283,7 +239,7 @@ class CameraSide:
     def _start_again(self) -> None:
         self.deaths += 1
         self._process.close()
-        self._process = CameraProcess(self._places, self.name, self.seed)
+        self._process = started(self._places, self.name, self.seed)
         self._process.tell(json.dumps({"do": "pace", "fps": self._fps}))
         if self._finish.is_set():
             self._process.tell('{"do": "finish"}')

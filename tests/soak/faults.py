@@ -11,9 +11,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tests.harness.json_process import wait_for
+
 from . import floods
 from .cameras import AFTERWARDS, CameraSide
-from .rig import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.faults.disks import LoopDisk
 
-    from .rig import Rig
+    from .daemon import SoakDaemon
     from .settings import Places, Settings
 
 STUCK_S = 1.0  # a call that takes so long shows that the disk is stuck
@@ -43,7 +44,7 @@ class Scene:
 
     settings: Settings
     places: Places
-    rig: Rig
+    daemon: SoakDaemon
     cameras: list[CameraSide]
     disk: LoopDisk | None
     random: Random
@@ -65,11 +66,11 @@ def daemon_kill(scene: Scene) -> str:
     for camera in scene.cameras:
         camera.daemon_deaths += 1
     acquiring = wait_for(
-        lambda: len(scene.rig.status()["acquisitions"]), "an acquisition that a kill can interrupt"
+        lambda: len(scene.daemon.status()["acquisitions"]), "an acquisition that a kill can interrupt"
     )
-    scene.rig.kill()
+    scene.daemon.kill()
     began_s = time.monotonic()
-    scene.rig.start()
+    scene.daemon.start()
     return f"killed with {acquiring} acquisitions open, serves again after {time.monotonic() - began_s:.1f} s"
 
 
@@ -77,11 +78,11 @@ def disk_stall(scene: Scene) -> str:
     assert scene.disk is not None
     with scene.disk.frozen():
         longest_s = wait_for(
-            lambda: (stall_s := scene.rig.status()["stall_s"]) > STUCK_S and stall_s,
+            lambda: (stall_s := scene.daemon.status()["stall_s"]) > STUCK_S and stall_s,
             "a call to be stuck in the disk",
         )
         scene.hold()
-        longest_s = max(longest_s, scene.rig.status()["stall_s"])
+        longest_s = max(longest_s, scene.daemon.status()["stall_s"])
     return f"a call was stuck for {longest_s:.1f} s"
 
 
@@ -89,31 +90,33 @@ def disk_full(scene: Scene) -> str:
     """Taken again and again: meanwhile finished stores are deleted, which makes room."""
     assert scene.disk is not None
     filler, noticed = scene.disk.filler, ("disk_full", "spilling", "acquisition_refused")
-    before = scene.rig.count(*noticed)
+    before = scene.daemon.count(*noticed)
     end_s = time.monotonic() + scene.settings.hold_s
     try:
         wait_for(
-            lambda: filler.fill() and scene.rig.count(*noticed) > before and time.monotonic() > end_s,
+            lambda: filler.fill() and scene.daemon.count(*noticed) > before and time.monotonic() > end_s,
             "the daemon to notice that the disk is full",
         )
-        taken, times = filler.path.stat().st_size, scene.rig.count(*noticed) - before
+        taken, times = filler.path.stat().st_size, scene.daemon.count(*noticed) - before
     finally:
         filler.release()
     return f"the last {taken >> 20} MiB taken, noticed {times} times"
 
 
 def bad_messages(scene: Scene) -> str:
-    before = scene.rig.status()["foreign_messages"]
+    before = scene.daemon.status()["foreign_messages"]
     done = floods.bad_messages(scene.places, scene.settings.hold_s, scene.random.randrange(1 << 30))
-    wait_for(lambda: scene.rig.status()["foreign_messages"] > before, "the daemon to count foreign messages")
+    wait_for(
+        lambda: scene.daemon.status()["foreign_messages"] > before, "the daemon to count foreign messages"
+    )
     return ", ".join(f"{count} {what}" for what, count in sorted(done.items()))
 
 
 def page_reload(scene: Scene) -> str:
-    done = floods.page_reload(scene.rig.url, scene.settings.hold_s, scene.random.randrange(1 << 30))
+    done = floods.page_reload(scene.daemon.url, scene.settings.hold_s, scene.random.randrange(1 << 30))
     assert done["answers"], f"the page has answered nothing: {dict(done)}"
     assert not done["answers 500"], f"the page could not answer: {dict(done)}"
-    wait_for(lambda: floods.answers(scene.rig.url), "the page to answer after the flood")
+    wait_for(lambda: floods.answers(scene.daemon.url), "the page to answer after the flood")
     return ", ".join(f"{count} {what}" for what, count in sorted(done.items()))
 
 
@@ -145,29 +148,30 @@ FAULTS = {
 
 def carry_out(fault: Fault, scene: Scene) -> tuple[str, list[str]]:
     """What was done, and what it broke that it must not."""
-    pid, reconnects = scene.rig.pid, [(camera, camera.reconnects) for camera in scene.cameras]
+    pid, reconnects = scene.daemon.pid, [(camera, camera.reconnects) for camera in scene.cameras]
     sent = [(camera, camera.sent) for camera in scene.cameras]
-    faults = what_must_not_be(scene.rig) if fault.daemon_dies else []  # nobody could ask that daemon any more
+    # nobody could ask that daemon any more
+    faults = what_must_not_be(scene.daemon) if fault.daemon_dies else []
     done = fault.do(scene)
     for camera, before in sent:
         wait_for(
             lambda camera=camera, before=before: camera.sent > before,
             f"camera {camera.name} to go on after {fault.name}",
         )
-    if scene.rig.dead:
+    if scene.daemon.dead:
         faults.append(f"the daemon died of {fault.name}")
     if not fault.daemon_dies:
-        if scene.rig.pid != pid:
+        if scene.daemon.pid != pid:
             faults.append(f"the daemon is another one after {fault.name}")
         faults += [
             f"{camera.name} had to connect again during {fault.name}"
             for camera, before in reconnects
             if camera.reconnects > before
         ]
-    return done, faults + what_must_not_be(scene.rig)
+    return done, faults + what_must_not_be(scene.daemon)
 
 
-def what_must_not_be(rig: Rig) -> list[str]:
+def what_must_not_be(daemon: SoakDaemon) -> list[str]:
     """In this life of the daemon, so far."""
-    happened = rig.status()["events"]["by_name"]
+    happened = daemon.status()["events"]["by_name"]
     return [f"the daemon tells of {name}" for name in NEVER if happened.get(name)]

@@ -16,10 +16,12 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Self
 
+from tests.harness.json_process import wait_for
+
 from .balance import Balance, Claims, judge
 from .camera import source_of
 from .evidence import read_evidence
-from .rig import POLL_S, wait_for
+from .settings import POLL_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

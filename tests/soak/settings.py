@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SHAPE = (512, 512)
+POLL_S = 0.05
 FRAME_BYTES = SHAPE[0] * SHAPE[1] * 2
 PATIENT, LIVE = "patient", "live"  # the cameras, and their streams
 # of one camera that lie on the disk: the one it sends, and those that are being judged

@@ -18,12 +18,14 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
 
+from tests.harness.json_process import wait_for
+
 from . import watch
 from .cameras import CameraSide
+from .daemon import SoakDaemon
 from .faults import FAULTS, Scene, carry_out, what_must_not_be
 from .judging import Judge
-from .rig import POLL_S, Rig, wait_for
-from .settings import ACQUISITIONS_AT_A_TIME, FRAME_BYTES, LIVE, PATIENT
+from .settings import ACQUISITIONS_AT_A_TIME, FRAME_BYTES, LIVE, PATIENT, POLL_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -78,7 +80,7 @@ class Soak:
         self._say = say
         self._stop = threading.Event()
         self._begun_s = time.monotonic()
-        self._rig = Rig(places)
+        self._daemon = SoakDaemon(places)
         self._cameras: dict[str, CameraSide] = {}
         self._judge = Judge(places, self._cameras, self._violate)
         self._watch = watch.Watch(self._processes, settings.fault_every_s / SAMPLES_BETWEEN_FAULTS)
@@ -91,8 +93,8 @@ class Soak:
         self.places.spill.mkdir()
         self.places.write_config()
         try:
-            with self._judge, self._rig:
-                self._rig.start()  # which may have to compile the kernels: no part of the time
+            with self._judge, self._daemon:
+                self._daemon.start()  # which may have to compile the kernels: no part of the time
                 self._begun_s = time.monotonic()
                 self._run_with_daemon()
         except Exception as error:
@@ -106,7 +108,7 @@ class Soak:
             self._measure()
             with self._watch:
                 self._break_things()
-            if self._rig.dead:
+            if self._daemon.dead:
                 return  # nobody would answer the cameras
             for camera in self._cameras.values():
                 camera.finish()
@@ -135,7 +137,7 @@ class Soak:
     def _processes(self) -> dict[str, int]:
         """Names of those that are there, for the watch."""
         cameras = {f"camera {name}": camera.pid for name, camera in list(self._cameras.items())}
-        found = {"daemon": self._rig.pid, "web": self._rig.web_pid, **cameras}
+        found = {"daemon": self._daemon.pid, "web": self._daemon.web_pid, **cameras}
         return {name: pid for name, pid in found.items() if pid}
 
     def _sent(self) -> int:
@@ -151,7 +153,7 @@ class Soak:
         while (
             not self._stop.wait(min(POLL_S, max(0.0, end_s - time.monotonic()))) and time.monotonic() < end_s
         ):
-            if self._rig.dead:
+            if self._daemon.dead:
                 self._violate("the daemon died by itself")
 
     def _measure(self) -> None:
@@ -178,7 +180,9 @@ class Soak:
 
     def _break_things(self) -> None:
         random = Random(self.settings.seed)
-        scene = Scene(self.settings, self.places, self._rig, list(self._cameras.values()), self._disk, random)
+        scene = Scene(
+            self.settings, self.places, self._daemon, list(self._cameras.values()), self._disk, random
+        )
         sent, since_s = self._sent(), time.monotonic()
         next_s = since_s + self.settings.fault_every_s / 2
         for name in itertools.islice(_in_turn(self.settings.faults, random), self.settings.faults_in_all):
@@ -209,9 +213,9 @@ class Soak:
         )
 
     def _end_daemon(self) -> None:
-        for fault in what_must_not_be(self._rig):
+        for fault in what_must_not_be(self._daemon):
             self._violate(fault)
-        code = self._rig.stop()
+        code = self._daemon.stop()
         if code != 0:
             self._violate(f"the daemon ended with exit code {code}")
         if not self.result.violations:
@@ -221,7 +225,7 @@ class Soak:
 
     def _judge_levels(self) -> None:
         result, lives = self.result, self._watch.lives
-        result.plan_bytes, result.peaks = self._rig.plan_bytes, dict(self._watch.peak_bytes)
+        result.plan_bytes, result.peaks = self._daemon.plan_bytes, dict(self._watch.peak_bytes)
         result.lives = {name: len(its_lives) for name, its_lives in lives.items()}
         result.levels = watch.judge(
             lives, min(LONGEST_WARM_UP_S, WARM_UP_SHARE * self.settings.fault_every_s)

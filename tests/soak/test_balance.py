@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
+from tests.harness.json_process import environment
 from tests.soak.balance import Balance, Claims, Life, judge
 from tests.soak.camera import drawn_number, source_of
 from tests.soak.evidence import EMPTY, RIGHT, WRONG, Evidence, Row, read_evidence
 from tests.soak.judging import Judge
 from tests.soak.ledger import Ledger, Numbers, create, read
 from tests.soak.report import print_tables
-from tests.soak.rig import environment
 from tests.soak.settings import FRAME_BYTES, PATIENT, SHAPE, Places
 from tests.soak.soak import Result, stored_nothing
 from tests.soak.watch import Level

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 from tests.faults.disks import MEMORY
+from tests.harness.json_process import environment
 from tests.soak import __main__ as command
 from tests.soak.faults import FAULTS
-from tests.soak.rig import environment
 
 DISK_GIB = 2.0
 TWO_MINUTES = ("--minutes", "2", "--hold-s", "2", "--disk-gib", str(DISK_GIB))

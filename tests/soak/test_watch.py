@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from tests.faults.disks import wait_until
+from tests.harness.json_process import wait_for
 from tests.soak import watch
 
 MIB = 1 << 20
@@ -85,7 +85,7 @@ def test_a_new_process_of_the_same_name_is_another_life():
         for number in (1, 2):
             with subprocess.Popen(sleeper, stdin=subprocess.PIPE) as process:
                 pids["daemon"] = process.pid
-                wait_until(
+                wait_for(
                     lambda number=number: (
                         len(watching.lives.get("daemon", ())) == number and watching.newest("daemon")
                     ),

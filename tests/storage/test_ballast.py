@@ -7,22 +7,9 @@ import errno
 import pytest
 
 from shardwright.model.errors import StorageError
-from shardwright.storage import failpoints
 from shardwright.storage.ballast import Ballast
 
 MIB = 1 << 20
-
-
-@pytest.fixture
-def failing():
-    def fail(number: int) -> None:
-        def hook() -> None:
-            raise OSError(number, "injected")
-
-        failpoints.set_hook("ballast.before_fill", hook)
-
-    yield fail
-    failpoints.set_hook("ballast.before_fill", None)
 
 
 def test_fill_takes_blocks_and_release_gives_them_back(tmp_path):
@@ -53,12 +40,12 @@ def test_no_ballast(tmp_path):
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_is_no_error_and_nothing_is_left(tmp_path, failing, number):
-    failing(number)
+    failing("ballast.before_fill", number)
     assert Ballast(tmp_path / "ballast", MIB).fill() is False
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failing_disk_is_an_error(tmp_path, failing):
-    failing(errno.EIO)
+    failing("ballast.before_fill", errno.EIO)
     with pytest.raises(StorageError, match="cannot fill"):
         Ballast(tmp_path / "ballast", MIB).fill()

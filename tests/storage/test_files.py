@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from shardwright.model.errors import OutputExistsError, StorageError, StorageFullError
-from shardwright.storage import failpoints, files
+from shardwright.storage import files
 from shardwright.storage.files import (
     append_file,
     copy_file,
@@ -28,22 +28,6 @@ from shardwright.storage.files import (
     replace_file,
     storage_errors,
 )
-
-
-@pytest.fixture
-def failing():
-    points = []
-
-    def fail(name: str) -> None:
-        def hook() -> None:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-        points.append(name)
-        failpoints.set_hook(name, hook)
-
-    yield fail
-    for name in points:
-        failpoints.set_hook(name, None)
 
 
 def test_replace_file_writes_and_replaces(tmp_path):

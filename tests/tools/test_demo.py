@@ -25,12 +25,12 @@ streams:
 
 
 @pytest.fixture
-def demo(short_folder, monkeypatch):
+def demo(folder, monkeypatch):
     """The demo's module, on a small stream in a folder of its own."""
     spec = importlib.util.spec_from_file_location("demo", DEMO)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    config = short_folder / "demo.yaml"
+    config = folder / "demo.yaml"
     config.write_text(CONFIG)
     monkeypatch.setattr(module, "CONFIG", config)
     return module
@@ -74,8 +74,8 @@ def test_a_daemon_that_does_not_start_is_reported(demo, monkeypatch, capsys):
     assert "memory.budget" in output.err
 
 
-def test_two_demos_at_once_are_refused(demo, short_folder, monkeypatch, capsys):
-    with demo.only_one(short_folder):
+def test_two_demos_at_once_are_refused(demo, folder, monkeypatch, capsys):
+    with demo.only_one(folder):
         code, output = run(demo, monkeypatch, capsys)
     assert code == 1
     assert "another demo is running" in output.err

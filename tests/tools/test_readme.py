@@ -13,6 +13,7 @@ import pytest
 import tensorstore
 import yaml
 import zarr
+from tests.harness.daemon import serving
 
 import shardwright as sw
 from shardwright.cli.app import COMMANDS
@@ -71,27 +72,27 @@ def test_example_of_going_on_after_a_crash(tmp_path, monkeypatch):
     assert (zarr.open_array("embryo.ome.zarr/0", mode="r")[...] == np.stack(frames)).all()
 
 
-def test_example_of_the_client_with_the_shipped_configuration(serve, short_folder, capsys):
+def test_example_of_the_client_with_the_shipped_configuration(folder, capsys):
     config = yaml.safe_load((ROOT / "configs" / "lightsheet.yaml").read_text(encoding="utf-8"))
     assert config["ingest"]["endpoints"] == [README_ENDPOINT]
-    endpoint = f"ipc://{short_folder}/ingest.sock"
-    config["output"] = {"root": str(short_folder / "data"), "create": True, "in_memory": True}
+    endpoint = f"ipc://{folder}/ingest.sock"
+    config["output"] = {"root": str(folder / "data"), "create": True, "in_memory": True}
     config["ingest"]["endpoints"] = [endpoint]
-    path = short_folder / "lightsheet.yaml"
+    path = folder / "lightsheet.yaml"
     path.write_text(yaml.safe_dump(config), encoding="utf-8")
-    with serve(path, endpoint):
+    with serving(path):
         exec(compile(PYTHON[3].replace(README_ENDPOINT, endpoint), "README.md", "exec"), {})
     assert "frames_durable=20" in capsys.readouterr().out
-    assert_holds_frames(short_folder / "data" / "embryo-42.ome.zarr")
+    assert_holds_frames(folder / "data" / "embryo-42.ome.zarr")
 
 
-def test_example_of_a_camera_on_another_computer(serve, short_folder, monkeypatch):
+def test_example_of_a_camera_on_another_computer(folder, monkeypatch):
     """Keys are made and configured as the README says; the two computers are two folders, and files go from
     one to the other as it says."""
-    etc, rig, camera = (short_folder / name for name in ("etc", "rig", "camera"))
-    for folder in (etc / "keys", etc / "clients", rig, camera):
-        folder.mkdir(parents=True)
-    endpoint = f"ipc://{short_folder}/ingest.sock"
+    etc, rig, camera = (folder / name for name in ("etc", "rig", "camera"))
+    for made in (etc / "keys", etc / "clients", rig, camera):
+        made.mkdir(parents=True)
+    endpoint = f"ipc://{folder}/ingest.sock"
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         tcp = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
@@ -108,19 +109,17 @@ def test_example_of_a_camera_on_another_computer(serve, short_folder, monkeypatc
     for where, command in commands:
         subprocess.run(
             [sys.executable, "-m", "shardwright.cli", *here(command).split()],
-            cwd=short_folder / where,
+            cwd=folder / where,
             check=True,
         )
     shutil.copy(etc / "keys" / "rig.key", camera)
     shutil.copy(camera / "camera-1.key", etc / "clients")
 
     (with_keys,) = re.findall(r"```yaml\n(ingest:\n.*?curve:.*?)```", SECURITY, re.DOTALL)
-    path = short_folder / "rig.yaml"
-    path.write_text(
-        f"output: {{root: {short_folder}/data, create: true}}\n{here(with_keys)}", encoding="utf-8"
-    )
+    path = folder / "rig.yaml"
+    path.write_text(f"output: {{root: {folder}/data, create: true}}\n{here(with_keys)}", encoding="utf-8")
     monkeypatch.chdir(camera)
-    with serve(path, endpoint):
+    with serving(path):
         names = {"sw": sw}
         (example,) = re.findall(r"```python\n(.*?)```", SECURITY, re.DOTALL)
         exec(compile(here(example), "SECURITY.md", "exec"), names)

@@ -14,12 +14,12 @@ import sys
 import tarfile
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 import yaml
 import zmq
-from tests.daemon.daemon_process import DaemonProcess
+from tests.harness.daemon import DaemonProcess
+from tests.harness.json_process import wait_for
 
 import shardwright as sw
 from shardwright.config.load import parse_config
@@ -69,11 +69,11 @@ def make_unfinished(place: Path, made: Path) -> None:
                 if number == 7:
                     send(stream, name, SENT_TWICE)
         for name, stream in streams.items():
-            wait_until(
+            wait_for(
                 lambda name=name, stream=stream: stream.frames_durable > SENT_BEFORE_THE_KILL[name],
                 f"{name} to be durable",
             )
-            wait_until(
+            wait_for(
                 lambda name=name: first_group_is_sealed(place / "data" / f"{name}.ome.zarr"),
                 f"the first group of {name}",
             )
@@ -248,13 +248,6 @@ def pack(folder: Path, target: Path, *names: str) -> None:
     with lzma.open(target, "wb", preset=9) as file, tarfile.open(fileobj=file, mode="w") as archive:
         for name in names or sorted(path.name for path in folder.iterdir()):
             archive.add(folder / name, name, filter=plain)
-
-
-def wait_until(condition, what: str) -> None:
-    end = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < end, f"waited {WAIT_S:.0f} s for {what}"
-        time.sleep(0.01)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.daemon.daemon_process import run_cli
+from tests.harness.daemon import run_cli
 
 from shardwright.acquire.workers import WorkerPool
 

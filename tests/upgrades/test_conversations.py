@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import zmq
-from tests.daemon.daemon_process import DaemonProcess
+from tests.harness.daemon import DaemonProcess
 from tests.properties.readers import with_zarr_python
 
 from shardwright.daemon.control_protocol import decode_reply, decode_request

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import crc32c
 import pytest
 import zmq
-from tests.daemon.daemon_process import DaemonProcess, run_cli
+from tests.harness.daemon import DaemonProcess, run_cli
 
 from shardwright.config.load import load_config
 from shardwright.daemon.compaction import CompactionService

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import zarr
-from tests.daemon.daemon_process import DaemonProcess
+from tests.harness.daemon import DaemonProcess
 from tests.properties.readers import with_zarr_python
 
 import shardwright as sw

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from tests.crash.daemon_kills import run_daemon_kills
-from tests.crash.fork_server import ForkServer
+from tests.harness.fork_server import ForkServer
 
 from .plans import SYSCALLS
 from .scenes import IO_MODES, SCENES
@@ -70,7 +70,10 @@ def main() -> int:
         help="only acquisitions that are ended early and go on all the same",
     )
     options = parser.parse_args()
-    with ForkServer() as server, tempfile.TemporaryDirectory(prefix="kills-") as temporary:
+    with (
+        ForkServer(prepare="tests.crash.fencing") as server,
+        tempfile.TemporaryDirectory(prefix="kills-") as temporary,
+    ):
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         campaign = Campaign(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from tests.crash.fork_server import Child
+    from tests.harness.fork_server import Child
 
 SYSCALLS = (
     *(

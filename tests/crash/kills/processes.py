@@ -21,7 +21,7 @@ from .scenes import Append, Flush, Pause
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.crash.fork_server import Channel
+    from tests.harness.fork_server import Channel
 
     from shardwright.writer.writer import Writer
 

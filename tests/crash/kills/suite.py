@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.crash.fork_server import ForkServer
+    from tests.harness.fork_server import ForkServer
 
 SHARES = {"calls": 0.6, "syscalls": 0.2, "timers": 0.2}  # of all trials
 WITHOUT_STRACE = {"calls": 0.75, "syscalls": 0.0, "timers": 0.25}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.crash.fork_server import ForkServer
+    from tests.harness.fork_server import ForkServer
 
     from .scenes import Scene
 

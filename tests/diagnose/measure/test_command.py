@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.daemon.daemon_process import CLI, TIMEOUT_S, DaemonProcess, run_cli
+from tests.harness.daemon import CLI, DaemonProcess, run_cli
+from tests.harness.json_process import TIMEOUT_S
 
 import shardwright as sw
 

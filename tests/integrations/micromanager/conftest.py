@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from pymmcore_plus import CMMCorePlus
+from tests.harness.daemon import serving
 
 import shardwright as sw
 
@@ -18,15 +19,14 @@ memory: {budget: 1GiB}
 
 
 @pytest.fixture(scope="session")
-def daemon(serve):
+def daemon():
     """The endpoint of a daemon that all these tests share."""
     # pytest's own paths can be too long for a Unix socket
     with tempfile.TemporaryDirectory(prefix="sw-mm-") as folder:
         config = Path(folder) / "daemon.yaml"
         config.write_text(CONFIG, encoding="utf-8")
-        endpoint = f"ipc://{folder}/ingest.sock"
-        with serve(config, endpoint):
-            yield endpoint
+        with serving(config) as daemon:
+            yield daemon.endpoint
 
 
 @pytest.fixture

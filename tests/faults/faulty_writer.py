@@ -1,8 +1,8 @@
 """A writer in a process of its own, with faults under it: runs one scenario a line from standard input,
 claims on standard output.
 
-    python -m tests.faults.rig       started by ``rig_process.Rig``; one worker pool serves all scenarios, so
-    that one costs milliseconds
+    python -m tests.faults.faulty_writer     started by ``WriterProcess``; one worker pool serves all
+                                             scenarios, so that one costs milliseconds
 
 Each claim is written the moment it is made, so that whatever kills this process leaves its claims behind. A
 crash leaves faulthandler's trace.
@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from tests.harness.frames import DROPPED, FRAME, NOT_HELD, array_spec, pixels
 
 from shardwright.acquire.acquisition import Acquisition, AcquisitionState
 from shardwright.acquire.limits import Limits
@@ -33,8 +34,7 @@ from shardwright.storage import failpoints
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, FRAME_NOT_HELD
 
 from .filler import Filler
-from .frames import array_spec, pixels
-from .scenario import DROPPED, FRAME, NOT_HELD, Fault, Scenario
+from .scenario import Fault, Scenario
 
 FLAGS = {FRAME: 0, DROPPED: FRAME_DROPPED, NOT_HELD: FRAME_NOT_HELD}
 ENDED = (AcquisitionState.SEALED, AcquisitionState.FAILED)
@@ -184,7 +184,7 @@ def main() -> None:
     say()
     for line in sys.stdin:
         run_scenario(Scenario.from_line(line), pool)
-        os.write(1, b"done\n")
+        say(done=True)
     pool.stop()
 
 

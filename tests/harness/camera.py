@@ -1,11 +1,11 @@
 """A scripted camera in a process of its own: sends the frames that it is told, as a real client, and says how
 far it came.
 
-    python -m tests.faults.camera       one script as a line of JSON on standard input; a line of JSON for
-    every frame, and one at the end
+    python -m tests.harness.camera      one script as a line of JSON on standard input; a line of JSON for
+                                        every frame, and one at the end
 
 The last line holds the receipt, or the error that ended the stream. A script without ``close`` goes on saying
-how far it is until it is killed.
+how far it is until it is killed. ``CameraProcess`` starts one.
 """
 
 from __future__ import annotations
@@ -15,13 +15,17 @@ import os
 import sys
 import time
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import shardwright as sw
 from shardwright.model.errors import ShardwrightError
 
-from .frames import array_spec, pixels
-from .scenario import Arrival
+from .frames import Arrival, array_spec, pixels
+from .json_process import TIMEOUT_S, JsonProcess, start_module
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,80 @@ class Script:
         facts["arrivals"] = [Arrival(**a) for a in facts["arrivals"]]
         facts["shape"] = tuple(facts["shape"])
         return cls(**facts)
+
+
+class CameraProcess:
+    """Started by the constructor. A context manager that leaves no process behind."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self._said = JsonProcess(start_module("tests.harness.camera"))
+        self._facts: dict[str, Any] = {"sent": 0, "stored": 0, "durable": 0}
+        self._said.tell(script.to_line())
+
+    @property
+    def pid(self) -> int:
+        return self._said.process.pid
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """All that it said so far."""
+        self._catch_up()
+        return self._said.lines
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The newest of everything that it said so far."""
+        self._catch_up()
+        return self._facts
+
+    def _catch_up(self) -> None:
+        while self._hears(0):
+            pass
+
+    def _hears(self, timeout_s: float) -> bool:
+        """Whether it says one more line within that time."""
+        try:
+            line = self._said.next(timeout_s)
+        except TimeoutError:
+            return False
+        self._facts.update(line or {})
+        return line is not None
+
+    def wait_until(self, condition: Callable[[dict[str, Any]], bool]) -> None:
+        """Until ``condition(facts)`` holds after something was said."""
+        while not condition(self.facts):
+            assert self._hears(TIMEOUT_S), f"the camera ended early: {self._facts}"
+
+    def wait_stopped(self, seconds: float) -> int:
+        """Until no frame was sent for that long; returns the frames sent."""
+        sent, since_s = self.facts["sent"], time.monotonic()
+        while (left_s := since_s + seconds - time.monotonic()) > 0:
+            self._hears(left_s)
+            if self._facts["sent"] != sent:
+                sent, since_s = self._facts["sent"], time.monotonic()
+        return int(sent)
+
+    def wait_for_end(self) -> dict[str, Any]:
+        """The last facts: ``receipt`` or ``error`` among them."""
+        assert self._said.exit_code() == 0
+        for line in self._said.rest():
+            self._facts.update(line)
+        return self._facts
+
+    def signal(self, number: signal.Signals) -> None:
+        self._said.signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL; returns once it is gone."""
+        self._said.process.kill()
+        self._said.exit_code()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._said.close()
 
 
 def say(**facts: Any) -> None:

@@ -1,17 +1,34 @@
-"""What the cameras of these tests send: small frames that tell by themselves which frame they are. Shared by
-cameras, rig and judge."""
+"""What scripted cameras send: small frames that tell by themselves which frame they are. Shared by those who
+send and those who judge."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
 import shardwright as sw
 from shardwright.simulate.photons import PhotonFrames
 
+# how a frame arrives: with its pixels, or only told of
+FRAME, DROPPED, NOT_HELD = "frame", "dropped", "not_held"
 SHAPE = (32, 48)
 SLAB_FRAMES = 4
 
 _copies: dict[tuple[tuple[int, int], int], PhotonFrames] = {}
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One frame as the camera sends it. ``copy`` counts how often this id was sent before."""
+
+    frame_id: int
+    how: str = FRAME
+    copy: int = 0
+
+
+def in_order(frames: int, first: int = 0) -> list[Arrival]:
+    return [Arrival(i) for i in range(first, first + frames)]
 
 
 def array_spec(

@@ -1,5 +1,4 @@
-"""Daemons for these tests: a configuration on a given disk, with heartbeats and intervals short enough for a
-test."""
+"""A daemon's configuration on a given disk, with heartbeats and intervals short enough for a test."""
 
 from __future__ import annotations
 

@@ -1,53 +1,29 @@
-"""The daemon of a soak: started, killed, asked over its control socket. Its events are kept in one file a
-life."""
+"""The daemon of a soak, one after another: started, killed, asked over its control socket. The events of each
+life are kept in a file."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+
+from tests.harness.daemon import DaemonProcess
+from tests.harness.json_process import wait_for
 
 from shardwright.daemon.control_client import ControlClient
 from shardwright.model.errors import SessionLostError, TimedOutError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from .settings import Places
 
-ROOT = Path(__file__).parents[2]
-PATIENCE_S = 300.0  # only so that a hang becomes a failure; a first start compiles the kernels
-POLL_S = 0.05
+OWN_SESSION = "import os; os.setsid()"  # Ctrl-C is for the soak alone
 
 
-def environment() -> dict[str, str]:
-    """Processes that a soak starts import this checkout."""
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
-    }
-
-
-def wait_for(condition: Callable[[], Any], what: str, seconds: float = PATIENCE_S) -> Any:
-    """What ``condition`` returns once that is true."""
-    end_s = time.monotonic() + seconds
-    while not (result := condition()):
-        assert time.monotonic() < end_s, f"waited {seconds:.0f} s for {what}"
-        time.sleep(POLL_S)
-    return result
-
-
-class Rig:
+class SoakDaemon:
     """A context manager that leaves no process behind. ``lives``: how many daemons there were."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
-        self._process: subprocess.Popen[bytes] | None = None
+        self._daemon: DaemonProcess | None = None
         self.lives = 0
         self.url = ""
         self.web_pid = 0
@@ -56,29 +32,18 @@ class Rig:
     @property
     def pid(self) -> int:
         """0 while there is none."""
-        process = self._process
-        return 0 if process is None else process.pid
+        daemon = self._daemon
+        return 0 if daemon is None else daemon.process.pid
 
     @property
     def dead(self) -> bool:
         """Whether it has ended by itself: ``stop`` and ``kill`` leave nothing that could be dead."""
-        return self._process is not None and self._process.poll() is not None
+        return self._daemon is not None and self._daemon.process.poll() is not None
 
     def start(self) -> None:
         self.lives += 1
-        command = [
-            sys.executable,
-            "-m",
-            "shardwright.cli",
-            "serve",
-            str(self._places.config),
-            "--log-format",
-            "json",
-        ]
         with self._file("events").open("wb") as events, self._file("errors").open("wb") as errors:
-            self._process = subprocess.Popen(
-                command, stdout=events, stderr=errors, env=environment(), start_new_session=True
-            )
+            self._daemon = DaemonProcess(self._places.config, sabotage=OWN_SESSION, output=(events, errors))
         facts = wait_for(self._ready, "the daemon to serve")
         self.plan_bytes = facts["ready"]["memory_peak_bytes"]
         self.url, self.web_pid = facts["web_ready"]["url"], facts["web_ready"]["pid"]
@@ -111,26 +76,22 @@ class Rig:
 
     def kill(self) -> None:
         """SIGKILL. Its web process has nobody left to serve for, and goes as well."""
-        assert self._process is not None
+        assert self._daemon is not None
         web, self.web_pid = Path(f"/proc/{self.web_pid}"), 0
-        process, self._process = self._process, None
-        process.kill()
-        process.wait()
+        daemon, self._daemon = self._daemon, None
+        daemon.kill()
         wait_for(lambda: not web.exists(), "the web process to follow the daemon that was killed")
 
     def stop(self) -> int:
         """Its exit code."""
-        assert self._process is not None
-        process, self._process = self._process, None
-        process.send_signal(signal.SIGTERM)
-        return process.wait(PATIENCE_S)
+        assert self._daemon is not None
+        daemon, self._daemon = self._daemon, None
+        return daemon.stop()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-            self._process = None
+        if self._daemon is not None:
+            self._daemon.__exit__()
+            self._daemon = None

@@ -1,0 +1,33 @@
+"""What a store holds, as zarr-python alone reads it: the judge of most tests. Nothing here knows how
+shardwright writes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import zarr
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Source(Protocol):
+    """Frames that can be drawn again."""
+
+    shape: tuple[int, int]
+
+    def frame(self, number: int) -> np.ndarray[Any, Any]: ...
+
+
+def stored(path: str | Path) -> np.ndarray[Any, Any]:
+    """The pixels of the first image."""
+    return np.asarray(zarr.open_group(path, mode="r")["0"])
+
+
+def assert_holds(path: Path, source: Source, frames: int) -> None:
+    """Each frame at its place, bit for bit, and no more of them."""
+    pixels = stored(path)
+    assert pixels.shape == (frames, *source.shape)
+    for i in range(frames):
+        np.testing.assert_array_equal(pixels[i], source.frame(i), err_msg=f"frame {i}")
