@@ -72,17 +72,17 @@ def rot() -> Callable[[Path, ArraySpec, int], None]:
 
 
 class Mark(NamedTuple):
-    """A command of the tests' own: the keeper got here."""
+    """A command of the tests' own: the sealer got here."""
 
     done: threading.Event
 
 
-def keeper_is_done(acquisition):
+def sealer_is_done(acquisition):
     """Until it has done all that it was asked for so far."""
-    keeper, mark = acquisition._keeper, Mark(threading.Event())
-    do = type(keeper)._do
-    keeper._do = lambda command: command.done.set() if isinstance(command, Mark) else do(keeper, command)
-    keeper.put(mark)
+    sealer, mark = acquisition._sealer, Mark(threading.Event())
+    do = type(sealer)._do
+    sealer._do = lambda command: command.done.set() if isinstance(command, Mark) else do(sealer, command)
+    sealer.put(mark)
     assert mark.done.wait(GIVE_UP_S)
 
 
@@ -138,10 +138,10 @@ class Drive:
         self.until(lambda: self.acquisition.in_flight == 0)
 
     def still(self) -> None:
-        """Until the keeper has nothing more to do either."""
+        """Until the sealer has nothing more to do either."""
         for _ in range(3):  # what it reports may lead to one more command
             self.quiet()
-            keeper_is_done(self.acquisition)
+            sealer_is_done(self.acquisition)
             self.poll()
 
     def finish(self):

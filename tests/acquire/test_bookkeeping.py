@@ -169,12 +169,17 @@ def test_the_hint_names_what_to_change(spec_of):
 
 def place(table, *positions):
     n = len(positions)
-    fates = np.zeros(n, np.uint8)
+    statuses = np.zeros(n, np.uint8)
     records = np.zeros(n, record_dtype(0))
     result = table.place(
-        0, np.array(positions, np.int64), np.arange(100, 100 + n), np.arange(8, 8 * n + 8, 8), records, fates
+        0,
+        np.array(positions, np.int64),
+        np.arange(100, 100 + n),
+        np.arange(8, 8 * n + 8, 8),
+        records,
+        statuses,
     )
-    return result, fates.tolist()
+    return result, statuses.tolist()
 
 
 def test_slab_table_life_of_a_row(spec_of):
@@ -183,8 +188,8 @@ def test_slab_table_life_of_a_row(spec_of):
     assert table.open(0)
     assert table.open(1)
     assert not table.open(2), "no row left"
-    (done, rows, missing), fates = place(table, 0, 0, 4, 2, 1)
-    assert (done, missing, fates) == (5, -1, [0, 1, 0, 0, 0])
+    (done, rows, missing), statuses = place(table, 0, 0, 4, 2, 1)
+    assert (done, missing, statuses) == (5, -1, [0, 1, 0, 0, 0])
     (row,) = rows
     assert table.slab[row] == 0
     assert table.sequences[row].tolist() == [100, 104, 103]
@@ -205,9 +210,9 @@ def test_hole_memory_is_bounded():
     memory = HoleMemory()
     for slab in range(REMEMBERED_HOLES + 10):
         memory.remember(slab, np.array([True, False]) if slab % 2 else None)
-    assert memory.fates(REMEMBERED_HOLES + 9, np.array([0, 1, 0])).tolist() == [1, 2, 1]
-    assert memory.fates(REMEMBERED_HOLES + 8, np.array([0, 1])).tolist() == [2, 2]
-    assert memory.fates(0, np.array([1])).tolist() == [1], (
+    assert memory.statuses(REMEMBERED_HOLES + 9, np.array([0, 1, 0])).tolist() == [1, 2, 1]
+    assert memory.statuses(REMEMBERED_HOLES + 8, np.array([0, 1])).tolist() == [2, 2]
+    assert memory.statuses(0, np.array([1])).tolist() == [1], (
         "of those that were forgotten every frame is a duplicate"
     )
     assert len(memory._filled) == REMEMBERED_HOLES

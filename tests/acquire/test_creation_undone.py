@@ -83,8 +83,8 @@ def calls_of_a_creation(path: Path) -> list[str]:
 
 
 def watch(look: Callable[[str], None]) -> None:
-    """Every call of storage; not where the keeper's thread dies, which ends the acquisition."""
-    failpoints.watch_all(lambda name: look(name) if name != "keeper.before_command" else None)
+    """Every call of storage; not where the sealer's thread dies, which ends the acquisition."""
+    failpoints.watch_all(lambda name: look(name) if name != "sealer.before_command" else None)
 
 
 CAN_DO_WITHOUT = {
@@ -138,8 +138,8 @@ PARTS = [
     (acquisition, "SlabEncoder"),
     (core, "SlabTable"),
     (core, "Accounts"),
-    (core, "StagingDesk"),
-    (acquisition, "ShardKeeper"),
+    (core, "StagingScheduler"),
+    (acquisition, "Sealer"),
     (core, "Groups"),
     (core.Groups, "prepare_first"),
     (writer, "FrameBuffers"),
@@ -168,7 +168,7 @@ def test_a_part_that_cannot_be_made(tmp_path, left, monkeypatch, owner, name, er
 
 @pytest.mark.parametrize("number", range(1, THREADS + 3))
 def test_a_thread_that_cannot_be_started(tmp_path, left, monkeypatch, number):
-    """Workers, the keeper, the writer's helper."""
+    """Workers, the sealer, the writer's helper."""
     before, start = left(), threading.Thread.start
 
     def refuse() -> None:

@@ -18,7 +18,7 @@ from shardwright.acquire.encoding import SlabEncoder
 from shardwright.acquire.settings import WriteSettings
 from shardwright.acquire.workers import WorkerPool
 from shardwright.model.errors import StorageError, StorageFullError
-from shardwright.model.fates import Fate, Reason
+from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.recovery.recover import recover_store
 from shardwright.shard.group_files import GroupFiles
 from shardwright.storage import failpoints
@@ -177,7 +177,7 @@ def test_an_io_error_moves_the_group_to_new_files(
     # a mapped shard writes no slots
     if point != "slots.before_write" or drive.acquisition.folder.io != "mmap":
         assert event_names(drive) == ["io_error", "shard_rewritten"]
-    assert table(drive)["fate"] == [Fate.STORED] * 8
+    assert table(drive)["fate"] == [FrameStatus.STORED] * 8
 
 
 @pytest.mark.parametrize("durability", ["stored", "durable"])
@@ -214,7 +214,7 @@ def test_what_cannot_be_read_back_is_written_again_if_it_is_held_and_reported_lo
     lost = [
         (s, r)
         for s, f, r in zip(found["sequence"], found["fate"], found["reason"], strict=True)
-        if f == Fate.LOST
+        if f == FrameStatus.LOST
     ]
     assert sorted(lost) == [(0, Reason.IO_ERROR), (1, Reason.IO_ERROR)]
 
@@ -284,7 +284,7 @@ def test_frames_that_are_only_told_of_are_counted_and_recorded(tmp_path, shared_
     ) == (4, 2, 1, 1, 1)
     assert table(drive) == {
         "sequence": [2, 3, 0, 1],
-        "fate": [Fate.DROPPED, Fate.LOST, Fate.STORED, Fate.STORED],
+        "fate": [FrameStatus.DROPPED, FrameStatus.LOST, FrameStatus.STORED, FrameStatus.STORED],
         "reason": [Reason.OVERLOAD, Reason.NOT_HELD, 0, 0],
     }
 
@@ -436,7 +436,7 @@ def test_ending_and_recording_wait_for_room_as_well(
         failpoints.set_hook(point, None)
     assert drive.acquisition.error is None
     assert (receipt.frames_stored, receipt.frames_duplicate) == (3, 2)
-    assert table(drive)["fate"].count(Fate.DUPLICATE) == 2
+    assert table(drive)["fate"].count(FrameStatus.DUPLICATE) == 2
 
 
 @pytest.mark.parametrize(

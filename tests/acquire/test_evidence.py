@@ -20,7 +20,7 @@ from shardwright.acquire.intact import end_intact, is_intact
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.settings import WriteSettings
 from shardwright.model.errors import ShardwrightError, StorageError
-from shardwright.model.fates import Fate, Reason
+from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.recovery import execute
 from shardwright.recovery.recover import recover_store
 from shardwright.recovery.resume import restore
@@ -34,8 +34,8 @@ FRAME = np.ones((4, 6), np.uint16)
 FRAMES = 6  # three slabs of two, all in group 0
 SETTINGS = WriteSettings(store_within_ms=3_600_000, sync_interval_ms=20, ballast_bytes=0)
 STAGING = WriteSettings(store_within_ms=20, sync_interval_ms=20, ballast_bytes=0)
-LOST, UNTOLD = (Fate.LOST, Reason.NOT_HELD), (Fate.LOST, Reason.NOT_ACKNOWLEDGED)
-STORED = (Fate.STORED, Reason.NONE)
+LOST, UNTOLD = (FrameStatus.LOST, Reason.NOT_HELD), (FrameStatus.LOST, Reason.NOT_ACKNOWLEDGED)
+STORED = (FrameStatus.STORED, Reason.NONE)
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def extent(store: Path) -> int:
     return int(zarr.open_array(store / "0", mode="r").shape[0])
 
 
-def fates(store: Path) -> list[tuple[int, int]]:
+def statuses(store: Path) -> list[tuple[int, int]]:
     group = zarr.open_group(store / "frames", mode="r")
     rows = sorted(
         zip(*(np.asarray(group[name]).tolist() for name in ("sequence", "fate", "reason")), strict=True)
@@ -83,7 +83,7 @@ def test_frames_that_were_on_their_way_are_no_loss_and_leave_no_room_at_the_end(
     unfinish(store, spec, 2)
     assert bring_back(store, shared_pool) == (4, 0, 2)
     assert extent(store) == 4
-    assert fates(store) == [STORED] * 4
+    assert statuses(store) == [STORED] * 4
 
 
 def test_a_hole_in_front_of_frames_that_are_kept_is_told_with_its_reason(left, shared_pool, unfinish):
@@ -91,7 +91,7 @@ def test_a_hole_in_front_of_frames_that_are_kept_is_told_with_its_reason(left, s
     unfinish(store, spec, 1)
     assert bring_back(store, shared_pool) == (4, 0, 2)
     assert extent(store) == 6
-    assert fates(store) == [*[STORED] * 2, *[UNTOLD] * 2, *[STORED] * 2]
+    assert statuses(store) == [*[STORED] * 2, *[UNTOLD] * 2, *[STORED] * 2]
 
 
 @pytest.mark.parametrize("slab", [1, 2])
@@ -100,7 +100,7 @@ def test_a_slab_that_was_stored_and_does_not_hold_is_lost(left, shared_pool, rot
     rot(store, spec, slab)
     assert bring_back(store, shared_pool) == (4, 2, 0)
     assert extent(store) == 6
-    assert fates(store).count(LOST) == 2
+    assert statuses(store).count(LOST) == 2
 
 
 def test_both_at_once_are_told_apart(left, shared_pool, rot, unfinish):
@@ -109,7 +109,7 @@ def test_both_at_once_are_told_apart(left, shared_pool, rot, unfinish):
     unfinish(store, spec, 2)
     assert bring_back(store, shared_pool) == (2, 2, 2)
     assert extent(store) == 4
-    assert fates(store) == [LOST, LOST, STORED, STORED]
+    assert statuses(store) == [LOST, LOST, STORED, STORED]
 
 
 def test_a_shard_that_is_gone_takes_what_was_stored_in_it(left, shared_pool, unfinish):
@@ -178,7 +178,7 @@ def test_a_staged_frame_that_cannot_be_read_is_lost(left, shared_pool, spoiled):
         file.seek(place + 8)
         file.write(b"\xff" * 4)
     assert bring_back(store, shared_pool) == (6, 1, 0)
-    assert fates(store)[5] == LOST
+    assert statuses(store)[5] == LOST
 
 
 def test_what_was_found_out_is_not_forgotten_when_recovery_dies(left, shared_pool, rot, unfinish):
@@ -272,7 +272,7 @@ def test_a_store_is_intact_until_something_worse_than_a_kill(tmp_path, shared_po
 
 
 class Died(BaseException):
-    """Ends the keeper's thread: it leaves what a kill leaves."""
+    """Ends the sealer's thread: it leaves what a kill leaves."""
 
 
 EIO, FULL = (OSError(number, os.strerror(number)) for number in (errno.EIO, errno.ENOSPC))

@@ -20,7 +20,7 @@ from shardwright.array.frame_table import ROWS_PER_CHUNK
 from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.model.errors import ShardFormatError, StorageError
-from shardwright.model.fates import Fate, Reason
+from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.shard.frame_log import HEADER_PAGE_BYTES, BlockKind, FrameLog
 from shardwright.shard.frame_record import record_dtype
 
@@ -93,7 +93,7 @@ def some_records(start: int, count: int, spec: ArraySpec = SPEC) -> np.ndarray:
         records[name] = rows + i / 8
     if spec.frame_fields:
         records["further"] = np.where(rows[:, None] % 2, np.nan, rows[:, None] + [0.25, 0.5])
-    records["client_epoch"], records["fate"] = 1 + rows // 7, Fate.STORED
+    records["client_epoch"], records["fate"] = 1 + rows // 7, FrameStatus.STORED
     return records
 
 
@@ -107,7 +107,7 @@ def test_every_column_of_every_row(store, log_of):
     events = some_records(12, 2)
     events["position"], events["fate"], events["reason"] = (
         [7, -1],
-        [Fate.DUPLICATE, Fate.DROPPED],
+        [FrameStatus.DUPLICATE, FrameStatus.DROPPED],
         [Reason.PLACE_TAKEN, Reason.OVERLOAD],
     )
     log.append(BlockKind.EVENTS, -1, events)
@@ -291,15 +291,15 @@ def test_a_frame_that_was_given_up_and_found_again_has_one_row(store, log_of):
     wins; others stay lost."""
     log = log_of()
     lost = some_records(0, 10)
-    lost["fate"], lost["reason"] = Fate.LOST, Reason.ACQUISITION_FAILED
+    lost["fate"], lost["reason"] = FrameStatus.LOST, Reason.ACQUISITION_FAILED
     log.append(BlockKind.EVENTS, -1, lost)
     log.append(BlockKind.GROUP, 0, some_records(4, 3))
     duplicate = some_records(5, 1)
-    duplicate["fate"] = Fate.DUPLICATE
+    duplicate["fate"] = FrameStatus.DUPLICATE
     log.append(BlockKind.EVENTS, -1, duplicate)
     write_frame_table(store, SPEC, log)
     table = zarr.open_group(store / "frames", mode="r")
     found = list(zip(table["sequence"][:].tolist(), table["fate"][:].tolist(), strict=True))
-    assert found == [(i, Fate.LOST) for i in (0, 1, 2, 3, 7, 8, 9)] + [
-        (i, Fate.STORED) for i in (4, 5, 6)
-    ] + [(5, Fate.DUPLICATE)]
+    assert found == [(i, FrameStatus.LOST) for i in (0, 1, 2, 3, 7, 8, 9)] + [
+        (i, FrameStatus.STORED) for i in (4, 5, 6)
+    ] + [(5, FrameStatus.DUPLICATE)]

@@ -137,9 +137,9 @@ def test_what_a_worker_is_held_up_by_is_in_its_time_and_in_the_wait_of_the_other
 
 
 @pytest.mark.parametrize(
-    ("point", "name"), [("shard.before_rename", "shard_seal"), ("keeper.before_commit", "commit")]
+    ("point", "name"), [("shard.before_rename", "shard_seal"), ("sealer.before_commit", "commit")]
 )
-def test_what_the_keeper_is_held_up_by_is_in_the_time_of_its_call(drive, at_point, point, name):
+def test_what_the_sealer_is_held_up_by_is_in_the_time_of_its_call(drive, at_point, point, name):
     rig = drive(y=(4, 4, 1), x=(6, 6, 1), sync_interval_ms=10)
     at_point(point, lambda: time.sleep(HELD_S))
     rig.submit(*range(6))
@@ -168,10 +168,10 @@ def test_what_failed_is_not_counted(drive, at_point):
 
 
 @pytest.mark.parametrize("point", ["shard.before_preallocate", "shard.before_index", "shard.before_rename"])
-def test_a_keeper_that_gets_on_from_file_to_file_is_not_stuck_however_many_there_are(drive, at_point, point):
+def test_a_sealer_that_gets_on_from_file_to_file_is_not_stuck_however_many_there_are(drive, at_point, point):
     rig = drive(y=(4, 1, 1), x=(6, 2, 1), sync_interval_ms=10)  # groups of twelve files
     since_s = []
-    at_point(point, lambda: since_s.append(rig.acquisition._keeper.busy._since_s))
+    at_point(point, lambda: since_s.append(rig.acquisition._sealer.busy._since_s))
     rig.submit(*range(6))
     rig.until(lambda: rig.acquisition.durable_watermark >= 4)
     rig.finish()
@@ -179,24 +179,24 @@ def test_a_keeper_that_gets_on_from_file_to_file_is_not_stuck_however_many_there
     assert sorted(set(since_s)) == since_s, "what was measured from has moved on each time"
 
 
-def test_clocks_tell_of_a_worker_and_a_keeper_that_are_stuck(drive, one_worker, at_point):
+def test_clocks_tell_of_a_worker_and_a_sealer_that_are_stuck(drive, one_worker, at_point):
     rig = drive(one_worker)
     acquisition, go_on = rig.acquisition, threading.Event()
     rig.still()
-    assert (one_worker.busy_s(), acquisition.keeper_busy_s) == (0.0, 0.0)
+    assert (one_worker.busy_s(), acquisition.sealer_busy_s) == (0.0, 0.0)
     at_point("slots.before_store", go_on.wait)
-    at_point("keeper.before_command", go_on.wait)
+    at_point("sealer.before_command", go_on.wait)
     rig.submit(0, 1)
     acquisition.flush()
-    acquisition._keeper.put(Grow(0))
-    rig.until(lambda: one_worker.busy_s() > 2 * HELD_S and acquisition.keeper_busy_s > 2 * HELD_S)
+    acquisition._sealer.put(Grow(0))
+    rig.until(lambda: one_worker.busy_s() > 2 * HELD_S and acquisition.sealer_busy_s > 2 * HELD_S)
     go_on.set()
     rig.finish()
-    assert (one_worker.busy_s(), acquisition.keeper_busy_s) == (0.0, 0.0)
+    assert (one_worker.busy_s(), acquisition.sealer_busy_s) == (0.0, 0.0)
 
 
 def test_an_acquisition_that_waits_for_its_first_frame_is_not_stuck(drive):
-    """Its first files are made before the keeper's thread is there."""
+    """Its first files are made before the sealer's thread is there."""
     rig = drive()
-    assert rig.acquisition.keeper_busy_s == 0.0
+    assert rig.acquisition.sealer_busy_s == 0.0
     rig.finish()

@@ -1,4 +1,4 @@
-"""Rows that an early end sealed take frames again. Ends here are those of a keeper that died: what it leaves
+"""Rows that an early end sealed take frames again. Ends here are those of a sealer that died: what it leaves
 is what a kill leaves."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from shardwright.acquire.states import FilesState
 from shardwright.array.grid import Grid
 from shardwright.kernels.place import DUPLICATE, LATE, PLACED
 from shardwright.model.errors import StorageFullError
-from shardwright.model.fates import Fate, Reason
+from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.read.shard_file import ShardFile
 from shardwright.read.store import open_store
 from shardwright.read.verify import verify_store
@@ -38,7 +38,7 @@ from shardwright.shard.frame_record import PASSED_OVER, record_dtype
 from shardwright.storage import failpoints
 from shardwright.wire.descriptor import DESCRIPTOR
 
-from .conftest import keeper_is_done
+from .conftest import sealer_is_done
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -88,7 +88,7 @@ def rows(path: Path) -> list[tuple[int, int, int]]:
 def end_early(
     writer: sw.Writer, at_point: Callable[..., None], point: str = "workspace.before_manifest"
 ) -> None:
-    """``close``, whose keeper dies at ``point``: by default when everything is sealed, and only the workspace
+    """``close``, whose sealer dies at ``point``: by default when everything is sealed, and only the workspace
     is left."""
     at_point(point, _die)
     with pytest.raises(sw.errors.ShardwrightError):
@@ -127,7 +127,7 @@ def test_an_end_that_was_not_reached_changes_nothing(
     ) == (20, 20, 20, 0)
     assert receipt.shards == 2 * -(-20 // (chunk * shard)), "a shard that was replaced is one shard"
     assert np.array_equal(read(path), [frame(i) for i in range(20)])
-    assert rows(path) == [(i, Fate.STORED, Reason.NONE) for i in range(20)]
+    assert rows(path) == [(i, FrameStatus.STORED, Reason.NONE) for i in range(20)]
 
 
 def test_a_dry_run_says_what_recovery_does_with_a_row_that_was_opened_again(
@@ -156,7 +156,7 @@ def test_a_dry_run_says_what_recovery_does_with_a_row_that_was_opened_again(
     assert [getattr(dry, name) for name in facts] == [getattr(done, name) for name in facts]
     assert (done.frames_kept, done.frames_completed_from_staging) == (7, 3)
     assert np.array_equal(read(left), [frame(i) for i in range(7)])
-    assert rows(left) == [(i, Fate.STORED, Reason.NONE) for i in range(7)]
+    assert rows(left) == [(i, FrameStatus.STORED, Reason.NONE) for i in range(7)]
 
 
 def spoil(file: Path, pixels: np.ndarray) -> None:
@@ -203,8 +203,8 @@ def test_what_is_lost_of_a_row_that_was_opened_again_is_told(
         11 - len(lost),
         len(lost),
     )
-    assert [sequence for sequence, fate, _ in rows(left) if fate == Fate.LOST] == lost
-    assert [sequence for sequence, fate, _ in rows(left) if fate == Fate.STORED] == [
+    assert [sequence for sequence, status, _ in rows(left) if status == FrameStatus.LOST] == lost
+    assert [sequence for sequence, status, _ in rows(left) if status == FrameStatus.STORED] == [
         i for i in range(11) if i not in lost
     ]
 
@@ -230,7 +230,7 @@ def test_one_end_after_the_other(tmp_path, spec_of, at_point):
         0,
     )
     assert np.array_equal(read(path), [frame(i) for i in range(10)])
-    assert rows(path) == [(i, Fate.STORED, Reason.NONE) for i in range(10)]
+    assert rows(path) == [(i, FrameStatus.STORED, Reason.NONE) for i in range(10)]
 
 
 @pytest.mark.parametrize(
@@ -421,18 +421,18 @@ def test_a_failure_while_a_row_is_opened_again_leaves_it_as_it_was(tmp_path, spe
         assert go.wait(60)
         _eio()
 
-    at_point("keeper.before_commit", sync_fails)
+    at_point("sealer.before_commit", sync_fails)
     held = [submit(acquisition, 6, 0)]  # its place is taken: only the log has it
     until(acquisition, begun.is_set)
     held.append(submit(acquisition, 7, 6))
     assert acquisition.core.groups.by_number[0].state is GroupState.REOPENING
     go.set()
-    keeper_is_done(acquisition)
+    sealer_is_done(acquisition)
     until(acquisition, lambda: acquisition.state is AcquisitionState.FAILED)
     assert len(held) == 2
     assert np.array_equal(read(path)[:6], [frame(i) for i in range(6)])
-    assert [row for row in rows(path) if row[1] == Fate.STORED] == [
-        (i, Fate.STORED, Reason.NONE) for i in range(6)
+    assert [row for row in rows(path) if row[1] == FrameStatus.STORED] == [
+        (i, FrameStatus.STORED, Reason.NONE) for i in range(6)
     ]
     assert verify_store(path, threads=1).problems == []
 
@@ -444,7 +444,7 @@ def test_frames_that_were_taken_back_and_find_no_room_are_left_to_recovery(
     ended(path, spec_of(chunk=4, shard=4), 6, at_point)
     acquisition = resumed(path)
     held = submit(acquisition, 6, 6)
-    keeper_is_done(acquisition)  # its report is there
+    sealer_is_done(acquisition)  # its report is there
     acquisition.core.table._free.clear()
     until(acquisition, lambda: acquisition.state is AcquisitionState.FAILED)
     acquisition.close()
@@ -498,7 +498,7 @@ def test_without_a_staging_area_a_slab_that_goes_on_is_refused(tmp_path, spec_of
     acquisition = resumed(path)
     at_point("staging.before_sync", _eio)
     held = [submit(acquisition, 6, 16)]
-    until(acquisition, lambda: not acquisition.core.desk.slots)
+    until(acquisition, lambda: not acquisition.core.scheduler.slots)
     at_point("staging.before_sync", None)
     held += [submit(acquisition, 7 + i, 6 + i) for i in range(6)]
     acquisition.finish()
@@ -702,7 +702,7 @@ FILES = {GroupState.REOPENING: FilesState.REOPENING, GroupState.SEALING: FilesSt
 
 @pytest.mark.parametrize("case", CASES.values(), ids=[name.replace(" ", "_") for name in CASES])
 def test_what_becomes_of_a_frame_whose_slab_collects_nothing(tmp_path, spec_of, drive_of, shared_pool, case):
-    state, passed_over, place, fate = case
+    state, passed_over, place, status = case
     drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=4), shared_pool)
     groups, row = drive.acquisition.core.groups, row_of(drive.grid, [0, 1, 3], passed_over)
     groups.discard_prepared()
@@ -724,8 +724,8 @@ def test_what_becomes_of_a_frame_whose_slab_collects_nothing(tmp_path, spec_of, 
     if state in (GroupState.CLOSING, GroupState.SEALING):
         groups.holes.remember(1, None)
     slab, within = divmod(place, 4)
-    assert groups.fates(slab, np.array([within])).tolist() == [fate]
-    assert fate == PLACED or groups.is_closed_slab(slab), "else nobody asks"
+    assert groups.statuses(slab, np.array([within])).tolist() == [status]
+    assert status == PLACED or groups.is_closed_slab(slab), "else nobody asks"
     groups.by_number.clear()
     groups._closed.clear()
     drive.finish()
@@ -742,4 +742,4 @@ def test_rows_that_are_full_are_not_remembered(tmp_path, spec_of, at_point):
 
 def test_a_row_without_a_frame_takes_any(spec_of):
     grid = Grid.of(spec_of(chunk=4))
-    assert row_of(grid, []).fates(0, np.array([0])).tolist() == [PLACED]
+    assert row_of(grid, []).statuses(0, np.array([0])).tolist() == [PLACED]

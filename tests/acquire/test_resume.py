@@ -22,13 +22,13 @@ from shardwright.acquire.intact import is_intact
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.settings import WriteSettings
 from shardwright.model.errors import FencedError, LockedError, ResumeError, ShardFormatError, StorageError
-from shardwright.model.fates import Fate, Reason
+from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.recovery.recover import recover_store
 from shardwright.recovery.resume import restore
 from shardwright.storage import failpoints, files
 
-from .conftest import keeper_is_done
+from .conftest import sealer_is_done
 
 QUICK = WriteSettings(store_within_ms=20, sync_interval_ms=20, ballast_bytes=0)
 UNSTAGED = WriteSettings(store_within_ms=3_600_000, sync_interval_ms=20, ballast_bytes=0)
@@ -56,9 +56,9 @@ def crash(tmp_path, shared_pool, drive_of, spec_of):
 
 
 def still(writer) -> None:
-    """Until the writer's keeper has nothing more to do: a copy takes time."""
+    """Until the writer's sealer has nothing more to do: a copy takes time."""
     for _ in range(3):  # what it reports may lead to one more command
-        keeper_is_done(writer._acquisition)
+        sealer_is_done(writer._acquisition)
         time.sleep(0.1)
 
 
@@ -80,7 +80,7 @@ def test_recovery_seals_every_stored_frame(crash, shared_pool, count, index_loca
     assert (recovery.frames_kept, recovery.frames_lost) == (count, 0)
     assert recovery.frames_completed_from_staging == count % 4
     assert np.array_equal(read(left), drive.expected(range(count)))
-    assert rows(left) == [(i, Fate.STORED, Reason.NONE) for i in range(count)]
+    assert rows(left) == [(i, FrameStatus.STORED, Reason.NONE) for i in range(count)]
     assert not (left / ".shardwright").exists()
     assert recovery.to_dict()["receipt"]["frames_durable"] == count
 
@@ -153,7 +153,7 @@ def test_going_on_leaves_no_trace_of_the_crash(crash, shared_pool):
         writer.receipt.frames_stored == writer.receipt.frames_durable == writer.receipt.frames_received == 19
     )
     assert np.array_equal(read(left), drive.expected(range(19)))
-    assert rows(left) == [(i, Fate.STORED, Reason.NONE) for i in range(19)]
+    assert rows(left) == [(i, FrameStatus.STORED, Reason.NONE) for i in range(19)]
 
 
 def test_a_crash_after_a_crash_while_going_on(crash, shared_pool, tmp_path):
@@ -176,15 +176,15 @@ def test_duplicates_late_and_told_frames_survive_with_their_reasons(
 ):
     _, left = crash([0, 1, 1, 2, 3, 0, 4], chunk=2)
     recover_store(left, shared_pool, threads=2)
-    fates = [fate for _, fate, _ in rows(left)]
-    assert fates == [
-        Fate.STORED,
-        Fate.STORED,
-        Fate.DUPLICATE,
-        Fate.STORED,
-        Fate.STORED,
-        Fate.DUPLICATE,
-        Fate.STORED,
+    statuses = [status for _, status, _ in rows(left)]
+    assert statuses == [
+        FrameStatus.STORED,
+        FrameStatus.STORED,
+        FrameStatus.DUPLICATE,
+        FrameStatus.STORED,
+        FrameStatus.STORED,
+        FrameStatus.DUPLICATE,
+        FrameStatus.STORED,
     ]
 
 
@@ -196,7 +196,7 @@ def test_a_chunk_whose_bytes_do_not_hold_costs_its_slab_only(crash, shared_pool,
     assert (recovery.chunks_dropped, recovery.frames_kept) == (4, 4)
     assert recovery.groups[0].frames_unfinished == 2
     assert np.array_equal(read(left), drive.expected([2, 3, 4, 5], extent=6))
-    assert rows(left)[:2] == [(0, Fate.LOST, Reason.NOT_HELD), (1, Fate.LOST, Reason.NOT_HELD)]
+    assert rows(left)[:2] == [(0, FrameStatus.LOST, Reason.NOT_HELD), (1, FrameStatus.LOST, Reason.NOT_HELD)]
 
 
 def test_a_stale_chunk_with_a_good_inner_checksum_is_not_taken_for_the_journaled_one(crash, shared_pool):
@@ -275,7 +275,7 @@ STEPS = ["shard.before_index", "shard.before_truncate", "shard.before_sync", "sh
 
 
 class _Died(BaseException):
-    """What a keeper that dies at some point leaves is what a kill leaves there."""
+    """What a sealer that dies at some point leaves is what a kill leaves there."""
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -301,7 +301,7 @@ def test_recovery_that_dies_at_any_step_is_begun_again(crash, shared_pool, point
     if (left / ".shardwright").exists():
         recover_store(left, shared_pool, threads=2)
     assert np.array_equal(read(left), drive.expected(range(14)))
-    assert rows(left) == [(i, Fate.STORED, Reason.NONE) for i in range(14)]
+    assert rows(left) == [(i, FrameStatus.STORED, Reason.NONE) for i in range(14)]
     assert unfinished_stores(left.parent / "nothing" if False else left.parent) == []
 
 
@@ -371,7 +371,7 @@ def test_what_a_writer_that_was_taken_over_still_writes_reaches_no_file_of_the_n
         for frame in frames[6:]:
             new.append(frame)
     assert np.array_equal(read(path), np.stack(frames))
-    assert rows(path) == [(i, Fate.STORED, Reason.NONE) for i in range(20)]
+    assert rows(path) == [(i, FrameStatus.STORED, Reason.NONE) for i in range(20)]
     with pytest.raises(FencedError):
         old.close()
 
@@ -395,7 +395,7 @@ def test_a_writer_that_is_taken_over_as_it_deletes_its_manifest_is_fenced(tmp_pa
         failpoints.set_hook("workspace.before_manifest", None)
     assert taken
     assert not (path / ".shardwright").exists()
-    assert rows(path) == [(0, Fate.STORED, Reason.NONE)]
+    assert rows(path) == [(0, FrameStatus.STORED, Reason.NONE)]
 
 
 def test_a_damaged_manifest_is_a_clear_error(crash, shared_pool):
@@ -459,8 +459,8 @@ def test_a_full_disk_under_policy_fail_seals_everything_that_was_acknowledged(
     assert (receipt.frames_stored, receipt.frames_durable, receipt.frames_lost) == (16, 16, 3)
     assert np.array_equal(drive.read()[:16], drive.expected(range(16)))
     assert not (drive.path / ".shardwright").exists(), "nothing is left to recover"
-    assert [row for row in rows(drive.path) if row[1] == Fate.LOST] == [
-        (i, Fate.LOST, Reason.ACQUISITION_FAILED) for i in (16, 17, 18)
+    assert [row for row in rows(drive.path) if row[1] == FrameStatus.LOST] == [
+        (i, FrameStatus.LOST, Reason.ACQUISITION_FAILED) for i in (16, 17, 18)
     ]
 
 
@@ -495,7 +495,7 @@ def test_rot_in_the_last_slab_is_said(crash, shared_pool, rot):
     assert (recovery.frames_kept, recovery.frames_lost) == (4, 2)
     assert recovery.receipt is not None
     assert recovery.receipt.frames_missing == 2
-    assert [row[1] for row in rows(left)] == [Fate.STORED] * 4 + [Fate.LOST] * 2
+    assert [row[1] for row in rows(left)] == [FrameStatus.STORED] * 4 + [FrameStatus.LOST] * 2
 
 
 def test_rot_and_strangers_among_sealed_shards_do_not_stop_recovery(crash, shared_pool):

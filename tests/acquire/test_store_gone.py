@@ -116,12 +116,12 @@ def test_an_io_error_says_nothing_of_the_store_that_has_the_name_now(drive):
         put_another_in_its_place(drive.path)
         raise StorageError("cannot sync")
 
-    failpoints.set_hook("keeper.before_commit", failpoints.at_time(1, fail))
+    failpoints.set_hook("sealer.before_commit", failpoints.at_time(1, fail))
     try:
         drive.acquisition.flush()
         drive.until(lambda: drive.acquisition.state is AcquisitionState.FAILED)
     finally:
-        failpoints.set_hook("keeper.before_commit", None)
+        failpoints.set_hook("sealer.before_commit", None)
     drive.finish()
     assert isinstance(drive.acquisition.error, StoreGoneError)
     assert is_intact(drive.path / ".shardwright")

@@ -200,7 +200,7 @@ def test_a_group_that_the_old_writer_finishes_making_meanwhile_is_not_missed(
     has its slot used again."""
     held, waits = threading.Event(), threading.Event()
     failpoints.set_hook("journal.before_create", failpoints.at_time(3, lambda: (waits.set(), held.wait(60))))
-    # slots come back with a commit, and none is made while the keeper is held
+    # slots come back with a commit, and none is made while the sealer is held
     settings = replace(STAGED, sync_interval_ms=50)
     drive = drive_of(
         tmp_path / "a.ome.zarr", spec_of(count=384, chunk=2, shard=64), shared_pool, settings, ring_frames=8

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from tests.harness.fork_server import ForkServer
 
-DAEMON_CALLS = 60  # the opener's and the keeper's; a victim that is asked for more lives
+DAEMON_CALLS = 60  # the opener's and the sealer's; a victim that is asked for more lives
 
 
 @pytest.fixture(scope="module")

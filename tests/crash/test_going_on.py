@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import zarr
 
-from shardwright.model.fates import Fate
+from shardwright.model.frame_status import FrameStatus
 from shardwright.read.verify import verify_store
 from shardwright.shard.manifest import has_manifest
 
@@ -62,7 +62,7 @@ def judge(case: Case, path: Path, receipt: dict[str, Any]) -> None:
     judge_pixels(case, path, case.last)
     table = zarr.open_group(path / "frames", mode="r")
     assert sorted(table["sequence"][:].tolist()) == list(case.frames)
-    assert set(table["fate"][:].tolist()) == {Fate.STORED}
+    assert set(table["fate"][:].tolist()) == {FrameStatus.STORED}
     assert not (path / ".shardwright").exists()
     assert verify_store(path, threads=1).problems == []
 

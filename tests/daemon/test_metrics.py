@@ -121,11 +121,11 @@ def promtool(*arguments: str | Path, given: str = "", folder: Path | None = None
 def test_the_numbers_are_those_of_the_receipt(scrape: Scrape) -> None:
     receipt = scrape.receipt
     assert (receipt.frames_received, receipt.frames_missing, receipt.frames_duplicate) == (FRAMES + 1, 2, 1)
-    for fate in ("received", "stored", "durable", "duplicate", "late", "lost"):
-        frames = getattr(receipt, f"frames_{fate}")
-        assert scrape.value(f"frames_{fate}_total", stream="cam0") == frames, fate
-        assert scrape.value(f"{fate}_bytes_total", stream="cam0") == frames * FRAME_BYTES, fate
-        assert scrape.value(f"frames_{fate}_total", stream="client") == 0
+    for status in ("received", "stored", "durable", "duplicate", "late", "lost"):
+        frames = getattr(receipt, f"frames_{status}")
+        assert scrape.value(f"frames_{status}_total", stream="cam0") == frames, status
+        assert scrape.value(f"{status}_bytes_total", stream="cam0") == frames * FRAME_BYTES, status
+        assert scrape.value(f"frames_{status}_total", stream="client") == 0
     assert scrape.value("frames_missing", stream="cam0") == 2
     assert scrape.value("missing_bytes", stream="cam0") == 2 * FRAME_BYTES
     assert scrape.value("frames_dropped_total", stream="cam0", reason="overload") == 0

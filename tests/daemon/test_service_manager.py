@@ -145,7 +145,7 @@ def test_a_stuck_disk_stops_the_watchdog_and_one_that_goes_on_starts_it_again(
     manager: NotifyListener, config: Path, folder: Path
 ) -> None:
     gate = Gate(folder)
-    with daemon_of(manager, config, sabotage=gate.sabotage("keeper.before_commit"), watchdog_s=1) as daemon:
+    with daemon_of(manager, config, sabotage=gate.sabotage("sealer.before_commit"), watchdog_s=1) as daemon:
         endpoint = daemon.wait_for("ready")["endpoints"][0]
         manager.wait_for("WATCHDOG")
         with sw.connect(endpoint) as connection, connection.acquire("stuck", stream="cam0") as stream:

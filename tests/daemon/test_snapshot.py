@@ -57,7 +57,10 @@ STREAM_KEYS = {
         "frames_lost",
         "shards_sealed",
     ),
-    *(f"bytes_{fate}" for fate in ("durable", "missing", "skipped", "duplicate", "late", "dropped", "lost")),
+    *(
+        f"bytes_{status}"
+        for status in ("durable", "missing", "skipped", "duplicate", "late", "dropped", "lost")
+    ),
     *("ring_frames", "ring_used", "slabs_total", "slabs_used", "histograms"),
     *("degrade_level", "frames_faster", "frames_uncompressed", "chunks_faster", "chunks_uncompressed"),
 }

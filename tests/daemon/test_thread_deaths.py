@@ -68,7 +68,7 @@ class KillableThreads:
 
 
 @pytest.mark.parametrize(
-    "thread", ["ingest", "shardwright-worker", "shardwright-keeper", "shardwright-opener", "events"]
+    "thread", ["ingest", "shardwright-worker", "shardwright-sealer", "shardwright-opener", "events"]
 )
 def test_the_death_of_a_thread_ends_the_daemon_and_costs_nothing(
     thread: str, config: Path, folder: Path

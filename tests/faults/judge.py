@@ -15,7 +15,7 @@ import numpy as np
 import zarr
 from tests.harness.frames import FRAME, Arrival, pixels
 
-from shardwright.model.fates import Fate
+from shardwright.model.frame_status import FrameStatus
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,23 +105,25 @@ def _judge_one(
 ) -> str | None:
     name = f"sequence {sequence} (frame {arrival.frame_id}, {arrival.how})"
     row = evidence.rows.get(sequence)
-    fate = None if row is None else row["fate"]
+    status = None if row is None else row["fate"]
     if row is not None and row["frame_id"] != arrival.frame_id:
         return f"{name}: the table says frame {row['frame_id']}"
     if arrival.how == FRAME and evidence.holds(arrival):
         return (
-            None if fate in (None, Fate.STORED) else (f"{name}: stored, but the table says {Fate(fate).name}")
+            None
+            if status in (None, FrameStatus.STORED)
+            else (f"{name}: stored, but the table says {FrameStatus(status).name}")
         )
-    if fate is None:
+    if status is None:
         return f"{name}: acknowledged, not at its place, and the table has no row"
-    if fate == Fate.STORED:
+    if status == FrameStatus.STORED:
         return (
             f"{name}: the table says stored, but its place holds "
             f"{evidence.held[arrival.frame_id : arrival.frame_id + 1]}"
         )
-    if fate == Fate.LOST and arrival.how == FRAME and sequence not in reported:
+    if status == FrameStatus.LOST and arrival.how == FRAME and sequence not in reported:
         return f"{name}: lost after it was acknowledged, and nobody was told"
-    if fate == Fate.LOST and arrival.how == FRAME and durable:
+    if status == FrameStatus.LOST and arrival.how == FRAME and durable:
         return f"{name}: lost after it was told to be durable"
     return None
 
@@ -130,11 +132,11 @@ def judge_account(outcome: Outcome, evidence: Evidence) -> None:
     """Exact accounting of a run that ended by itself: each frame has one row, and the receipt counts them."""
     receipt = outcome.receipt
     assert receipt is not None, outcome
-    fates = [row["fate"] for row in evidence.rows.values()]
-    counts = {fate: fates.count(fate) for fate in Fate}
-    told = {fate: receipt[f"frames_{fate.name.lower()}"] for fate in Fate}
+    statuses = [row["fate"] for row in evidence.rows.values()]
+    counts = {status: statuses.count(status) for status in FrameStatus}
+    told = {status: receipt[f"frames_{status.name.lower()}"] for status in FrameStatus}
     assert told == counts, f"the receipt says {told}, the table {counts}"
-    assert receipt["frames_received"] == sum(told.values()) == len(fates)
+    assert receipt["frames_received"] == sum(told.values()) == len(statuses)
     assert receipt["frames_stored"] == len(evidence.held) - len(evidence.missing)
 
 

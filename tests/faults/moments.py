@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 NO_CALLS = {
-    "keeper.before_command",
-    "keeper.before_commit",
+    "sealer.before_command",
+    "sealer.before_commit",
     "slots.before_store",
     "slots.after_store",
     "journal.after_chunks",

@@ -1,8 +1,8 @@
 """Cameras that do what cameras do: slow, bursting, duplicating, reordering, dying, coming back, skipping
 frames.
 
-Every frame has one row with its fate and the reason, and ``shardwright inspect --missing`` lists exactly the
-places without a frame.
+Every frame has one row with its status and the reason, and ``shardwright inspect --missing`` lists exactly
+the places without a frame.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.harness.daemon import DaemonProcess
 from tests.harness.daemon_config import write_config
 from tests.harness.frames import DROPPED, NOT_HELD, Arrival, in_order
 
-from shardwright.model.fates import Fate, Reason
+from shardwright.model.frame_status import FrameStatus, Reason
 
 from .judge import Evidence, judge, judge_account, leftovers, read_evidence
 from .recovery import missing_by_command, recover_by_command
@@ -52,8 +52,8 @@ def acquire(writer, path: Path, arrivals: list[Arrival], **more) -> tuple[Outcom
     return outcome, evidence
 
 
-def fates(evidence: Evidence, fate: Fate) -> list[int]:
-    return sorted(row["frame_id"] for row in evidence.rows.values() if row["fate"] == fate)
+def statuses(evidence: Evidence, status: FrameStatus) -> list[int]:
+    return sorted(row["frame_id"] for row in evidence.rows.values() if row["fate"] == status)
 
 
 def test_bursts(writer, path):
@@ -72,9 +72,11 @@ def test_frames_that_come_twice(writer, path):
         Arrival(3, copy=1),
     ]
     outcome, evidence = acquire(writer, path, arrivals, pause_s=0.002)
-    assert fates(evidence, Fate.DUPLICATE) == [0, 2, 3]
+    assert statuses(evidence, FrameStatus.DUPLICATE) == [0, 2, 3]
     assert all(
-        row["reason"] == Reason.PLACE_TAKEN for row in evidence.rows.values() if row["fate"] == Fate.DUPLICATE
+        row["reason"] == Reason.PLACE_TAKEN
+        for row in evidence.rows.values()
+        if row["fate"] == FrameStatus.DUPLICATE
     )
     assert outcome.receipt["frames_stored"] == 48
 
@@ -93,7 +95,7 @@ def test_frames_that_never_came(writer, path):
     skipped = {1, 9, 10, 11, 16, 17, 18, 19, 20, 21, 22, 23, 30}  # single ones, and a whole group
     _, evidence = acquire(writer, path, [a for a in in_order(40) if a.frame_id not in skipped])
     assert evidence.missing == sorted(skipped)
-    assert not [row for row in evidence.rows.values() if row["fate"] != Fate.STORED]
+    assert not [row for row in evidence.rows.values() if row["fate"] != FrameStatus.STORED]
 
 
 def test_frames_that_were_only_told_of(writer, path):
@@ -105,7 +107,7 @@ def test_frames_that_were_only_told_of(writer, path):
         for row in evidence.rows.values()
         if row["frame_id"] in told
     }
-    lost, dropped = (Fate.LOST, Reason.NOT_HELD), (Fate.DROPPED, Reason.OVERLOAD)
+    lost, dropped = (FrameStatus.LOST, Reason.NOT_HELD), (FrameStatus.DROPPED, Reason.OVERLOAD)
     assert reasons == {3: dropped, 4: dropped, 12: lost, 25: dropped}
 
 
@@ -114,7 +116,7 @@ def test_frames_that_come_too_late(writer, path):
     is late."""
     arrivals = [a for a in in_order(400) if a.frame_id != 5]
     _, evidence = acquire(writer, path, [*arrivals, Arrival(5)])
-    late = fates(evidence, Fate.LATE)
+    late = statuses(evidence, FrameStatus.LATE)
     assert evidence.missing == late
     assert late in ([], [5]), "either its place was still open, or it is counted as late"
 
@@ -147,7 +149,7 @@ def test_a_writer_that_dies_again_and_again(writer, path):
         runs.append((scenario, outcome))
     evidence = judge(path, *runs)
     assert evidence.held == [0] * sent
-    assert [evidence.rows[i]["fate"] for i in range(sent)] == [Fate.STORED] * sent
+    assert [evidence.rows[i]["fate"] for i in range(sent)] == [FrameStatus.STORED] * sent
     assert leftovers(path) == []
 
 

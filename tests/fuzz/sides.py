@@ -94,7 +94,7 @@ class StrictAcquisition:
     measures = Measures()
     slabs_used = 0
     degrade_level = DegradeLevel.CONFIGURED
-    keeper_busy_s = 0.0
+    sealer_busy_s = 0.0
 
     def __init__(self) -> None:
         self.path, self.spec, self.limits, self.grid, self.state = (

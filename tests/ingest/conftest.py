@@ -66,7 +66,7 @@ class AcquisitionDouble:
     left_to_recovery = False
     slabs_used = 0
     degrade_level = DegradeLevel.CONFIGURED
-    keeper_busy_s = 0.0
+    sealer_busy_s = 0.0
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ import zmq
 
 import shardwright as sw
 from shardwright.acquire.acquisition import Acquisition
-from shardwright.acquire.keeper import ShardKeeper
+from shardwright.acquire.sealer import Sealer
 from shardwright.acquire.settings import WriteSettings
 from shardwright.ingest.opening import Pending
 from shardwright.ingest.session import Session
@@ -32,7 +32,7 @@ from .test_bad_messages import BAD_BATCHES, frames_message
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-KEPT = (Session, Pending, Acquisition, GroupFiles, ShardKeeper, ShardwrightError, zmq.Frame, Ring)
+KEPT = (Session, Pending, Acquisition, GroupFiles, Sealer, ShardwrightError, zmq.Frame, Ring)
 SPARE_RINGS = 1  # for the next session of the same client
 
 
@@ -127,7 +127,7 @@ def broken() -> None:
     "point",
     [
         "shard.before_preallocate",
-        "keeper.before_commit",
+        "sealer.before_commit",
         "shard.before_index",
         "slots.before_write",
         "log.before_append",

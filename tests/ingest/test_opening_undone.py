@@ -59,8 +59,8 @@ def refused(client, spec) -> None:
 
 
 def watch(look) -> None:
-    """Every call of storage; not where the keeper's thread dies."""
-    failpoints.watch_all(lambda name: look(name) if name != "keeper.before_command" else None)
+    """Every call of storage; not where the sealer's thread dies."""
+    failpoints.watch_all(lambda name: look(name) if name != "sealer.before_command" else None)
 
 
 def fail(error: BaseException):
@@ -102,11 +102,11 @@ def test_each_step_of_creation_fails_in_turn(client, root, spec_of):
     client.open("a1", spec_of())
 
 
-@pytest.mark.parametrize("name", ["SlabTable", "StagingDesk", "ShardKeeper", "Groups"])
+@pytest.mark.parametrize("name", ["SlabTable", "StagingScheduler", "Sealer", "Groups"])
 def test_a_part_that_cannot_be_made(client, root, spec_of, monkeypatch, name):
     with monkeypatch.context() as patch:
         patch.setattr(
-            acquisition if name == "ShardKeeper" else core,
+            acquisition if name == "Sealer" else core,
             name,
             fail(OverflowError("Python int too large to convert to C long")),
         )

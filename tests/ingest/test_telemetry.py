@@ -325,7 +325,7 @@ def test_places_that_the_camera_is_still_to_come_to_are_not_skipped(start, spec_
     assert shown() == (5, 5)
 
 
-@pytest.mark.parametrize("point", ["slots.before_store", "keeper.before_command"])
+@pytest.mark.parametrize("point", ["slots.before_store", "sealer.before_command"])
 def test_a_thread_that_is_stuck_shows(start, spec_of, frames_of, wait, point):
     daemon = start()
     with sw.connect(daemon.ipc) as connection, connection.acquire("a", spec_of()) as stream:

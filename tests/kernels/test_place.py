@@ -77,17 +77,17 @@ def test_place_frames_equals_its_twin(grid, data):
     addresses, sequences = np.zeros((count, per_slab), np.int64), np.zeros((count, per_slab), np.int64)
     records = np.zeros((count, per_slab, 2), np.int64)
     held, expected = np.zeros(count, np.int64), np.zeros(count, np.int64)
-    fates, completed = np.full(len(frames), 9, np.uint8), np.zeros(count, np.int64)
+    statuses, completed = np.full(len(frames), 9, np.uint8), np.zeros(count, np.int64)
     batch = [np.array([f[k] for f in frames], np.int64) for k in range(3)]
     batch.append(np.array([(f[1], -f[1]) for f in frames], np.int64).reshape(-1, 2))
     rows: dict[int, reference.SlabRow] = {}
     first = opened = 0
     while True:
         table = (slab, addresses, sequences, records, held, expected)
-        done, done_rows, missing = place_frames(first, tuple(batch), tables(grid), table, fates, completed)
+        done, done_rows, missing = place_frames(first, tuple(batch), tables(grid), table, statuses, completed)
         twin = reference.place_frames(rows, first, frames, tuple(t.tolist() for t in tables(grid)))
         assert (done, [int(slab[r]) for r in completed[:done_rows]], missing) == twin[:3]
-        assert {i: fates[i] == DUPLICATE for i in range(first, done)} == twin[3]
+        assert {i: statuses[i] == DUPLICATE for i in range(first, done)} == twin[3]
         if missing < 0:
             break
         row = opened

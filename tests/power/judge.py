@@ -17,7 +17,7 @@ import numpy as np
 
 from shardwright.codecs.decode import decode_chunk_into
 from shardwright.model.errors import ShardwrightError
-from shardwright.model.fates import Fate
+from shardwright.model.frame_status import FrameStatus
 from shardwright.read.shard_file import ShardFile, check_entries
 from shardwright.read.store import StoredArray, open_store
 from shardwright.read.verify import verify_store
@@ -186,11 +186,13 @@ class Judge:
         try:
             image = zarr.open_array(store / "0", mode="r")[:FRAMES]
             table = zarr.open_group(store / "frames", mode="r")
-            places, fates = (np.asarray(table[name]) for name in ("index_t", "fate"))
+            places, statuses = (np.asarray(table[name]) for name in ("index_t", "fate"))
         except Exception as error:
             return [*faults, f"zarr-python: {error}"]
         seen = (image == self._scenario.frames[: len(image)]).all(axis=(1, 2))
         if not np.array_equal(seen, reading.exact[: len(image)]):
             faults.append("zarr-python reads other frames than our reader")
-        untold = set(self._scenario.order[: promised.durable]) - set(places[fates == Fate.STORED].tolist())
+        untold = set(self._scenario.order[: promised.durable]) - set(
+            places[statuses == FrameStatus.STORED].tolist()
+        )
         return [*faults, *[f"durable, but not in the frame table: t={place}" for place in sorted(untold)]]

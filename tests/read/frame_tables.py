@@ -18,9 +18,9 @@ from shardwright.shard.frame_record import record_dtype
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardwright.model.fates import Fate, Reason
+    from shardwright.model.frame_status import FrameStatus, Reason
 
-Row = tuple[int, "Fate", "Reason"]  # position (-1: none), fate, reason
+Row = tuple[int, "FrameStatus", "Reason"]  # position (-1: none), status, reason
 
 TZCYX = ArraySpec(
     dtype="uint8",

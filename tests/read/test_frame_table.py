@@ -13,7 +13,7 @@ import pytest
 
 from shardwright.array.frame_table import ROWS_PER_CHUNK
 from shardwright.model.errors import ShardFormatError
-from shardwright.model.fates import Fate, Reason
+from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.read.frame_table import open_frame_table
 from shardwright.read.store import open_store
 from shardwright.read.verify import verify_store
@@ -24,17 +24,17 @@ from .stores import edit_json, wrap_in_group
 if TYPE_CHECKING:
     from pathlib import Path
 
-STORED = (Fate.STORED, Reason.NONE)
+STORED = (FrameStatus.STORED, Reason.NONE)
 ROWS = [
     *((p, *STORED) for p in range(12)),
-    (3, Fate.DUPLICATE, Reason.PLACE_TAKEN),
-    (place(5, 0, 0), Fate.LATE, Reason.PLACE_CLOSED),
+    (3, FrameStatus.DUPLICATE, Reason.PLACE_TAKEN),
+    (place(5, 0, 0), FrameStatus.LATE, Reason.PLACE_CLOSED),
 ]
 
 
 @pytest.fixture
 def store(tmp_path):
-    return make_store(tmp_path / "a.ome.zarr", [*ROWS, (-1, Fate.DROPPED, Reason.OVERLOAD)], 2)
+    return make_store(tmp_path / "a.ome.zarr", [*ROWS, (-1, FrameStatus.DROPPED, Reason.OVERLOAD)], 2)
 
 
 def found(path: Path) -> list[str]:

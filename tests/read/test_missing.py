@@ -18,7 +18,7 @@ from shardwright.array import frame_table as table_format
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.cli.app import main
 from shardwright.model.errors import ShardFormatError
-from shardwright.model.fates import Fate, Reason
+from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.read import missing
 from shardwright.read.frame_table import open_frame_table
 from shardwright.read.missing import MissingFrames
@@ -27,11 +27,11 @@ from shardwright.read.store import open_store
 from .frame_tables import Row, make_store, place
 from .stores import wrap_in_group
 
-STORED = (Fate.STORED, Reason.NONE)
-DUPLICATE = (Fate.DUPLICATE, Reason.PLACE_TAKEN)
-LATE = (Fate.LATE, Reason.PLACE_CLOSED)
-DROPPED = (Fate.DROPPED, Reason.OVERLOAD)
-LOST = (Fate.LOST, Reason.NOT_HELD)
+STORED = (FrameStatus.STORED, Reason.NONE)
+DUPLICATE = (FrameStatus.DUPLICATE, Reason.PLACE_TAKEN)
+LATE = (FrameStatus.LATE, Reason.PLACE_CLOSED)
+DROPPED = (FrameStatus.DROPPED, Reason.OVERLOAD)
+LOST = (FrameStatus.LOST, Reason.NOT_HELD)
 
 
 def missing_of(root: Path) -> MissingFrames:
@@ -45,16 +45,20 @@ def run(*arguments: object) -> int:
     return int(end.value.code or 0)
 
 
-def naive(rows: list[Row], places: int) -> list[tuple[int, int, Fate | None, Reason | None]]:
+def naive(rows: list[Row], places: int) -> list[tuple[int, int, FrameStatus | None, Reason | None]]:
     """Place by place."""
-    told: dict[int, tuple[Fate, Reason]] = {}
-    for position, fate, reason in rows:
-        if position >= 0 and fate != Fate.DUPLICATE and told.get(position, LOST)[0] != Fate.STORED:
-            told[position] = (fate, reason)
+    told: dict[int, tuple[FrameStatus, Reason]] = {}
+    for position, status, reason in rows:
+        if (
+            position >= 0
+            and status != FrameStatus.DUPLICATE
+            and told.get(position, LOST)[0] != FrameStatus.STORED
+        ):
+            told[position] = (status, reason)
     ranges: list[list] = []
     for p in range(max([places, *(q + 1 for q in told)])):
         why = told.get(p, (None, None))
-        if why[0] == Fate.STORED:
+        if why[0] == FrameStatus.STORED:
             continue
         if ranges and ranges[-1][1] == p - 1 and tuple(ranges[-1][2:]) == why:
             ranges[-1][1] = p
@@ -81,13 +85,17 @@ def test_every_place_against_a_plain_list(rows, extent, rows_per_chunk, rows_per
         patch.setattr(table_writer, "ROWS_PER_CHUNK", rows_per_chunk)
         patch.setattr(missing, "ROWS_PER_WINDOW", rows_per_window)
         found = missing_of(make_store(Path(folder) / "a.ome.zarr", rows, extent))
-        ranges = [(r.first, r.last, r.fate, r.reason) for r in found.ranges()]
+        ranges = [(r.first, r.last, r.status, r.reason) for r in found.ranges()]
     assert ranges == naive(rows, 6 * extent)
     assert found.places == 6 * extent
     assert found.unplaced == Counter(
-        (fate, reason) for position, fate, reason in rows if position < 0 and fate != Fate.DUPLICATE
+        (status, reason)
+        for position, status, reason in rows
+        if position < 0 and status != FrameStatus.DUPLICATE
     )
-    stored = Counter(position for position, fate, _ in rows if fate == Fate.STORED and position >= 0)
+    stored = Counter(
+        position for position, status, _ in rows if status == FrameStatus.STORED and position >= 0
+    )
     assert found.stored_twice == sorted(p for p, times in stored.items() if times > 1)
 
 
@@ -96,14 +104,14 @@ def test_far_apart_places_cost_nothing(tmp_path):
     far = 10**15
     found = missing_of(make_store(tmp_path / "a", [(0, *STORED), (far, *STORED)], far // 6 + 1))
     (hole, _) = found.ranges()
-    assert (hole.first, hole.last, hole.count, hole.fate) == (1, far - 1, far - 1, None)
+    assert (hole.first, hole.last, hole.count, hole.status) == (1, far - 1, far - 1, None)
 
 
 def test_a_single_image(tmp_path):
     spec = ArraySpec(dtype="uint8", dimensions=[Dimension(name=n, count=2, chunk_size=2) for n in "yx"])
     assert list(missing_of(make_store(tmp_path / "there", [(0, *STORED)], 0, spec)).ranges()) == []
     (hole,) = missing_of(make_store(tmp_path / "lost", [(0, *LOST)], 0, spec)).ranges()
-    assert (hole.first, hole.last, hole.fate) == (0, 0, Fate.LOST)
+    assert (hole.first, hole.last, hole.status) == (0, 0, FrameStatus.LOST)
 
 
 ROWS = [
@@ -166,7 +174,7 @@ def test_stores_without_a_table(tmp_path, capsys):
         assert "whole store" in capsys.readouterr().err
 
 
-def test_fates_that_mean_nothing(tmp_path):
+def test_statuses_that_mean_nothing(tmp_path):
     make_store(tmp_path / "a", [(0, 77, 0)], 1)
     with pytest.raises(ShardFormatError, match="means nothing"):
         missing_of(tmp_path / "a")

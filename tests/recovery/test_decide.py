@@ -15,7 +15,7 @@ from shardwright.acquire.encoding import SlabEncoder
 from shardwright.acquire.limits import Limits
 from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Dimension
-from shardwright.model.fates import Fate, Reason
+from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.recovery.decide import decide
 from shardwright.recovery.facts import GroupFacts, SlabFacts, StagedFacts, StoreFacts
 from shardwright.recovery.table import Action, FileFacts, JournalFact, Stray
@@ -191,7 +191,7 @@ def test_a_row_of_which_a_shard_has_its_name_takes_nothing_more():
 
 
 def test_staged_frames_go_on_once_each_unless_they_are_stored_or_settled():
-    lost = records(3, fate=Fate.LOST, reason=Reason.NOT_HELD)
+    lost = records(3, fate=FrameStatus.LOST, reason=Reason.NOT_HELD)
     made = decided((BlockKind.EVENTS, -1, lost), groups=(group(0, slab(0)),), staged=staged(0, 2, 2, 3, 4))
     assert made.standing.staged["sequence"].tolist() == [2, 4]
     assert made.standing.staged_slots == [2, 4], "of two copies the later one"
@@ -213,15 +213,19 @@ def test_there_is_room_for_all_that_is_taken_up():
 
 def test_a_frame_that_was_given_up_and_is_there_has_one_status():
     """Its write had said that it failed, or the worker died before it told."""
-    given_up = records(0, 1, 2, fate=Fate.LOST, reason=Reason.ACQUISITION_FAILED)
+    given_up = records(0, 1, 2, fate=FrameStatus.LOST, reason=Reason.ACQUISITION_FAILED)
     accounts = decided((BlockKind.EVENTS, -1, given_up), groups=(group(0, slab(0)),)).standing.accounts
-    assert (accounts.frames_received, accounts.frames_stored, accounts.frames_by_fate[Fate.LOST]) == (3, 2, 1)
+    assert (
+        accounts.frames_received,
+        accounts.frames_stored,
+        accounts.frames_by_status[FrameStatus.LOST],
+    ) == (3, 2, 1)
     assert accounts.stored.value == 3
 
 
-@pytest.mark.parametrize(("fate", "extent"), [(Fate.DUPLICATE, 2), (Fate.DROPPED, 6)], ids=str)
-def test_a_duplicate_of_a_frame_that_is_gone_makes_the_array_no_longer(fate, extent):
-    settled = records(9, position=5, fate=fate, reason=Reason.PLACE_TAKEN)
+@pytest.mark.parametrize(("fate", "extent"), [(FrameStatus.DUPLICATE, 2), (FrameStatus.DROPPED, 6)], ids=str)
+def test_a_duplicate_of_a_frame_that_is_gone_makes_the_array_no_longer(status, extent):
+    settled = records(9, position=5, fate=status, reason=Reason.PLACE_TAKEN)
     made = decided((BlockKind.EVENTS, -1, settled), groups=(group(0, slab(0)),))
     assert made.standing.accounts.received_extent == extent
 

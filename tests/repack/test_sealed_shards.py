@@ -69,7 +69,7 @@ def test_while_an_acquisition_runs_its_sealed_shards_may_be_packed(tmp_path, ope
             or (path / ".shardwright/2.journal").exists()
             or open_store(path).arrays[0].shape[0] < 6
         ):
-            time.sleep(0.01)  # the keeper seals when it gets to it
+            time.sleep(0.01)  # the sealer seals when it gets to it
         store = open_store({"store": path, "array": path / "0", "shard": path / "0/c/1/1/0"}[opened_by])
         found = sealed_shards(store)
         expected = (

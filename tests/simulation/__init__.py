@@ -3,11 +3,11 @@ files, threads or time.
 
 story     drawn from a seed: array, settings, limits, frames, and the lives of the acquisition with their
           faults; data, so that it can be shrunk
-world     plays a story: lets camera, workers, keeper and clock act in an order that the seed says, and kills
+world     plays a story: lets camera, workers, sealer and clock act in an order that the seed says, and kills
           whoever the story kills
 process   one life: the core, its ring, and who carries out what it asks for
 camera    the client: in order or not, resends what was not released, flushes, ends
-keeper    the shard keeper's commands, in steps between which the process may die
+sealer    the shard sealer's commands, in steps between which the process may die
 workers   tasks of slabs and staged frames, likewise
 group     the files of one shard row: made, encoded into, sealed, rewritten, read back
 creation  how a store gets its name, played beside each story: processes that want the same one
@@ -19,5 +19,5 @@ mends     defects that were mended, put back into the core: the simulation must 
 
 What is not simulated: the second root of ``on_full`` spill, compaction beside the writer, damaged journals
 and headers, bits that rot by themselves, a store that is moved or deleted, two threads within one step of
-keeper or worker. Time never goes back, and pixels are numbers: codecs are not run.
+sealer or worker. Time never goes back, and pixels are numbers: codecs are not run.
 """

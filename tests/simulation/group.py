@@ -1,4 +1,4 @@
-"""The files of one group as the keeper, workers and recovery have them open, and what each of them does to
+"""The files of one group as the sealer, workers and recovery have them open, and what each of them does to
 all of them. As ``shard.group_files``, ``shard.read_back`` and ``shard.rewrite`` do; a generator yields
 wherever its process may die."""
 

@@ -13,7 +13,7 @@ from shardwright.acquire.closed_rows import HoleMemory
 from shardwright.acquire.commit_ledger import LOGGED, CommitLedger
 from shardwright.acquire.core import Core
 from shardwright.acquire.groups import Groups
-from shardwright.acquire.staging_desk import StagingDesk
+from shardwright.acquire.staging_scheduler import StagingScheduler
 from shardwright.recovery import leftovers, table
 from shardwright.recovery.leftovers import FolderAction
 from shardwright.recovery.table import Action, JournalFact
@@ -104,9 +104,9 @@ def _pixels_come_back_while_staged() -> list[Patch]:
     stored = Core._slab_stored
 
     def slab_stored(self: Core, group: Any, row: int) -> None:
-        tasks, self.desk.tasks[row] = int(self.desk.tasks[row]), 0
+        tasks, self.scheduler.tasks[row] = int(self.scheduler.tasks[row]), 0
         stored(self, group, row)
-        self.desk.tasks[row] = tasks
+        self.scheduler.tasks[row] = tasks
 
     return [(Core, "_slab_stored", slab_stored)]
 
@@ -287,7 +287,7 @@ MENDS = {
         Mend(
             "slots-never",
             "slots of the staging area come back",
-            lambda: [(StagingDesk, "give_back", _nothing)],
+            lambda: [(StagingScheduler, "give_back", _nothing)],
         ),
         Mend("staged-not-taken-up", "staged frames are taken up", _staged_frames_are_not_taken_up),
         Mend(

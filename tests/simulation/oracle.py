@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.model.fates import Fate, Reason
+from shardwright.model.frame_status import FrameStatus, Reason
 
 from .disk import FINAL, NOTHING, final
 from .group import NO_RECORDS, sealed_content
@@ -88,7 +88,7 @@ class Oracle:
             raise ViolationError(f"{how}: {gone}")
         self.excused.update(self._list(self.stored & ~accounts.stored.holds(self._all)))
         losses = [
-            block.records["sequence"][block.records["fate"] == Fate.LOST]
+            block.records["sequence"][block.records["fate"] == FrameStatus.LOST]
             for block in disk.log.blocks
             if block.group is None
         ]
@@ -127,11 +127,11 @@ class Oracle:
         if disk.table is None:
             raise ViolationError("the store is finished without a frame table")
         rows = self._rows(disk)
-        stored = {n for n, (fate, _) in rows.items() if fate is Fate.STORED}
+        stored = {n for n, (status, _) in rows.items() if status is FrameStatus.STORED}
         self._judge_pixels(disk, stored)
         self._judge_places(stored)
-        for n, (fate, reason) in rows.items():
-            self._judge_fate(n, fate, reason, rows, disk)
+        for n, (status, reason) in rows.items():
+            self._judge_status(n, status, reason, rows, disk)
         if receipt is not None and (missing := sorted(self.sent_now - rows.keys())):
             raise ViolationError(f"sealed, but sequences {missing} have no status")
         if promised := [n for n in self._list(self.stored) if n not in rows]:
@@ -143,7 +143,7 @@ class Oracle:
         """Nothing is kept once everything is sealed."""
         kept = {
             "rows": core.table.rows_used,
-            "slots": core.desk.slots - core.desk.free_slots,
+            "slots": core.scheduler.slots - core.scheduler.free_slots,
             "ring": ring_frames,
             "in flight": core.in_flight,
         }
@@ -154,22 +154,24 @@ class Oracle:
                 f"sealed, but durable only up to {core.accounts.durable.value} of {core.accounts.seen.stop}"
             )
 
-    def _rows(self, disk: Disk) -> dict[int, tuple[Fate, Reason]]:
+    def _rows(self, disk: Disk) -> dict[int, tuple[FrameStatus, Reason]]:
         assert disk.table is not None
         records = np.concatenate([NO_RECORDS, *disk.table])
-        rows: dict[int, tuple[Fate, Reason]] = {}
-        for n, fate, reason, position in zip(
+        rows: dict[int, tuple[FrameStatus, Reason]] = {}
+        for n, status, reason, position in zip(
             *(records[name].tolist() for name in ("sequence", "fate", "reason", "position")), strict=True
         ):
             if n in rows:
-                raise ViolationError(f"sequence {n} has two statuses: {rows[n]} and {Fate(fate).name}")
+                raise ViolationError(
+                    f"sequence {n} has two statuses: {rows[n]} and {FrameStatus(status).name}"
+                )
             if n >= len(self._frames) or n not in self.sent:
                 raise ViolationError(f"sequence {n} has a status, but nobody sent it")
             if position != self._frames[n].position and position != -1:
                 raise ViolationError(
                     f"sequence {n} is recorded at {position} instead of {self._frames[n].position}"
                 )
-            rows[n] = Fate(fate), Reason(reason)
+            rows[n] = FrameStatus(status), Reason(reason)
         return rows
 
     def _judge_pixels(self, disk: Disk, stored: set[int]) -> None:
@@ -225,35 +227,52 @@ class Oracle:
             if other != n:
                 raise ViolationError(f"place {self._frames[n].position} is stored twice: by {other} and {n}")
 
-    def _judge_fate(
-        self, n: int, fate: Fate, reason: Reason, rows: dict[int, tuple[Fate, Reason]], disk: Disk
+    def _judge_status(
+        self,
+        n: int,
+        status: FrameStatus,
+        reason: Reason,
+        rows: dict[int, tuple[FrameStatus, Reason]],
+        disk: Disk,
     ) -> None:
         position, what = (
             self._frames[n].position,
-            (f"sequence {n} at {self._frames[n].position} is {fate.name} ({reason.name})"),
+            (f"sequence {n} at {self._frames[n].position} is {status.name} ({reason.name})"),
         )
         others = [m for m in self.sent if m != n and self._frames[m].position == position]
         before = [m for m in others if m < n]
-        if fate is Fate.DUPLICATE and not others:
+        if status is FrameStatus.DUPLICATE and not others:
             raise ViolationError(f"{what}, but no other frame came for its place")
         # what nobody held any more, and newer frames passed, is late when it comes
         in_order = self._is_in_order(n) and n not in self.written_off
-        if fate in (Fate.DUPLICATE, Fate.LATE) and not others and in_order and not self.closed_for_good:
+        if (
+            status in (FrameStatus.DUPLICATE, FrameStatus.LATE)
+            and not others
+            and in_order
+            and not self.closed_for_good
+        ):
             raise ViolationError(f"{what}, though it came in order")
-        taken = [m for m in others if rows.get(m, (None,))[0] is Fate.STORED]
-        never_kept = self.kills and any(rows.get(m, (Fate.LOST,))[0] is Fate.LOST for m in others)
-        if fate is Fate.DUPLICATE and not taken and not never_kept and not self._may_be_lost(others, disk):
+        taken = [m for m in others if rows.get(m, (None,))[0] is FrameStatus.STORED]
+        never_kept = self.kills and any(
+            rows.get(m, (FrameStatus.LOST,))[0] is FrameStatus.LOST for m in others
+        )
+        if (
+            status is FrameStatus.DUPLICATE
+            and not taken
+            and not never_kept
+            and not self._may_be_lost(others, disk)
+        ):
             raise ViolationError(f"{what}, but its place is empty")
         if (
-            fate is Fate.LATE
+            status is FrameStatus.LATE
             and any(m in before and self.stored[m] for m in taken)
             and not self.power_cuts
             and not self.kills
         ):
             raise ViolationError(f"{what}, but its place has sequence {taken}")
-        if fate is Fate.DROPPED and n not in self.told:
+        if status is FrameStatus.DROPPED and n not in self.told:
             raise ViolationError(f"{what}, but it was sent with its pixels")
-        if fate is Fate.LOST:
+        if status is FrameStatus.LOST:
             self._judge_loss(n, reason, what, disk)
 
     def _may_be_lost(self, sequences: list[int], disk: Disk) -> bool:
@@ -280,15 +299,17 @@ class Oracle:
         if not (self.kills or self.power_cuts or self.failures or excused):
             raise ViolationError(f"{what}, but nothing happened to it")
 
-    def _judge_receipt(self, receipt: Receipt, rows: dict[int, tuple[Fate, Reason]], disk: Disk) -> None:
-        count = {fate: sum(found is fate for found, _ in rows.values()) for fate in Fate}
+    def _judge_receipt(
+        self, receipt: Receipt, rows: dict[int, tuple[FrameStatus, Reason]], disk: Disk
+    ) -> None:
+        count = {status: sum(found is status for found, _ in rows.values()) for status in FrameStatus}
         told = {
-            "frames_stored": count[Fate.STORED],
-            "frames_durable": count[Fate.STORED],
-            "frames_duplicate": count[Fate.DUPLICATE],
-            "frames_late": count[Fate.LATE],
-            "frames_dropped": count[Fate.DROPPED],
-            "frames_lost": count[Fate.LOST],
+            "frames_stored": count[FrameStatus.STORED],
+            "frames_durable": count[FrameStatus.STORED],
+            "frames_duplicate": count[FrameStatus.DUPLICATE],
+            "frames_late": count[FrameStatus.LATE],
+            "frames_dropped": count[FrameStatus.DROPPED],
+            "frames_lost": count[FrameStatus.LOST],
             "frames_received": len(rows),
             "shards": sum(name[0] == FINAL for name in disk.names),
         }

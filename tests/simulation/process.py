@@ -1,5 +1,5 @@
 """One life of an acquisition: the real core, driven as ``acquire.acquisition`` does, with a simulated ring,
-keeper and workers."""
+sealer and workers."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import numpy as np
 from shardwright.acquire.commands import Discard, Encode, Stage
 from shardwright.acquire.core import AcquisitionState, Core, Now
 
-from .keeper import Keeper
 from .oracle import Oracle, ViolationError
+from .sealer import Sealer
 from .workers import STAGING, Workers, tokens_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shardwright.acquire.limits import Limits
+    from shardwright.acquire.recovered_state import RecoveredState
     from shardwright.acquire.reports import Report
-    from shardwright.acquire.restored import Restored
 
     from .disk import Disk
     from .story import Life, Plan, Story
@@ -74,7 +74,7 @@ class Process:
         limits: Limits,
         now: Callable[[], Now],
         trace: Callable[[str], None] | None,
-        restored: Restored | None,
+        restored: RecoveredState | None,
     ) -> None:
         assert disk.manifest is not None, "it has a store"
         self.fenced = False
@@ -85,7 +85,7 @@ class Process:
         self.ring = Ring(story.ring)
         dies = None if life.worker_dies is None else (life.worker_dies, life.told)
         self.workers = Workers(story.workers, disk, story.shape.files, story.shape.tasks, self._read, dies)
-        self.keeper = Keeper(disk, plan.encoder.layout, disk.manifest.writer_epoch, self.workers.at_files)
+        self.sealer = Sealer(disk, plan.encoder.layout, disk.manifest.writer_epoch, self.workers.at_files)
         self.core = Core(
             Path("store"),
             plan.spec,
@@ -99,10 +99,10 @@ class Process:
         )
         self.workers.level = lambda: self.core.encoders.overload.level
         if restored is None:
-            self.core.begin(self.core.groups.prepare_first(self.keeper.run_now))  # type: ignore[arg-type]
+            self.core.begin(self.core.groups.prepare_first(self.sealer.run_now))  # type: ignore[arg-type]
             return
         for found in restored.groups:
-            self.keeper.files[found.files.group] = found.files  # type: ignore[assignment]
+            self.sealer.files[found.files.group] = found.files  # type: ignore[assignment]
         self.core.client_epoch = disk.manifest.client_epoch
         self.core.restore(restored, STAGING + np.array(restored.standing.staged_slots, np.int64), now())
         self._carry_out()
@@ -199,23 +199,23 @@ class Process:
                     if (
                         isinstance(command, Discard)
                         and self.core.why is None
-                        and self.keeper.has_frames(command.group)
+                        and self.sealer.has_frames(command.group)
                     ):
                         raise ViolationError(
                             f"illegal command: Discard of group {command.group}, which has frames"
                         )
-                    self.keeper.put(command)
+                    self.sealer.put(command)
 
     def _check_files(self, command: Encode) -> None:
         """Slabs go only to files that are there, and that nobody is sealing or rewriting."""
         group = command.files.group
-        files: object = self.keeper.files.get(group)
+        files: object = self.sealer.files.get(group)
         if files is not command.files:
             raise ViolationError(
                 f"illegal command: slab {command.slab} to files of group {group} that are "
                 f"sealed, rewritten or given up"
             )
-        for other in (self.keeper.command, *self.keeper.queue):
+        for other in (self.sealer.command, *self.sealer.queue):
             if (
                 other is not None
                 and type(other).__name__ in ("Seal", "Rewrite", "Discard", "Abandon")
@@ -228,14 +228,14 @@ class Process:
         if not command.frames.any():
             raise ViolationError(f"illegal command: slab {command.slab} without a frame")
 
-    def keeper_step(self) -> None:
-        report = self.keeper.step()
+    def sealer_step(self) -> None:
+        report = self.sealer.step()
         if report is not None:
             self._reports.append(report)
 
     @property
     def is_over(self) -> bool:
-        return self.core.state in ENDED and not self.keeper.busy
+        return self.core.state in ENDED and not self.sealer.busy
 
     def waits_for(self) -> str:
         """For people: what everybody waits for."""
@@ -251,10 +251,11 @@ class Process:
             f"incomplete {core.table.incomplete()}, "
             f"rows {core.table.rows_used} of {core.limits.rows}, ring {self.ring.used} of "
             f"{len(self.ring.tokens)}, "
-            f"slots free {core.desk.free_slots} of {core.desk.slots}, committing {core._ledger.committing}, "
+            f"slots free {core.scheduler.free_slots} of {core.scheduler.slots}, "
+            f"committing {core._ledger.committing}, "
             f"unrecorded {core.unrecorded_frames}, "
-            f"waits for stage {sorted(core._waits_for_stage)}, keeper {self.keeper.command} "
-            f"{list(self.keeper.queue)}"
+            f"waits for stage {sorted(core._waits_for_stage)}, sealer {self.sealer.command} "
+            f"{list(self.sealer.queue)}"
         )
 
 

@@ -57,7 +57,7 @@ class Life:
     """One process that has the acquisition. ``ends``: how, ``at`` so many steps after it begins or
     (``ending``) after it was asked to finish. ``frames``: how many of the story's the client sends, then it
     finishes. ``flushes``, ``pauses_ms``: before the frame of that number. ``deaths``: recovery is killed at
-    these calls of the disk, and begun again. ``pace``: weights of camera, keeper, workers, clock."""
+    these calls of the disk, and begun again. ``pace``: weights of camera, sealer, workers, clock."""
 
     client: Client
     ends: Ending
@@ -229,7 +229,7 @@ FAULTS = (
     "reopen",
     "rewrite",
     "finish",
-    "keeper",
+    "sealer",
     "look",
 )
 

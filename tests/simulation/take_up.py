@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardwright.acquire.assembly import grid_tables
-from shardwright.acquire.restored import Restored, RestoredGroup
+from shardwright.acquire.recovered_state import RecoveredGroup, RecoveredState
 from shardwright.kernels.place import slabs_and_places
 from shardwright.recovery.decide import decide
 from shardwright.recovery.facts import GroupFacts, SlabFacts, StagedFacts, StoreFacts
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .story import Plan
 
 
-def take_up(disk: Disk, plan: Plan, limits: Limits, *, take_over: bool) -> Restored:
+def take_up(disk: Disk, plan: Plan, limits: Limits, *, take_over: bool) -> RecoveredState:
     """An unfinished store is taken up: by a new writer, which is fenced against older ones from then on."""
     assert disk.manifest is not None, "there is something to take up"
     manifest = replace(disk.manifest, writer_epoch=disk.manifest.writer_epoch + 1)
@@ -223,7 +223,7 @@ class _Executor:
         assert disk.manifest is not None, "it is ours"
         self._place = Place(disk.manifest.files_epoch)
 
-    def run(self, decisions: Decisions) -> Restored:
+    def run(self, decisions: Decisions) -> RecoveredState:
         disk, accounts = self._disk, decisions.standing.accounts
         disk.call("take up")
         disk.sync_folder(self._place.folder)
@@ -239,13 +239,13 @@ class _Executor:
         for name, action in zip(self._scan.strays, decisions.strays, strict=True):
             if action is Action.DELETE:
                 self._delete(name)
-        restored = Restored(None, decisions.standing)  # type: ignore[arg-type]
+        restored = RecoveredState(None, decisions.standing)  # type: ignore[arg-type]
         for group in decisions.groups:
             self._settle_files(group)
             if group.standing is None:
                 self._delete(self._place.journal(group.number))
             else:
-                restored.groups.append(RestoredGroup(self._take_up(group), group.standing))  # type: ignore[arg-type]
+                restored.groups.append(RecoveredGroup(self._take_up(group), group.standing))  # type: ignore[arg-type]
         disk.call("take up")
         return restored
 

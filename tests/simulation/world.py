@@ -18,7 +18,7 @@ from .take_up import take_up
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardwright.acquire.restored import Restored
+    from shardwright.acquire.recovered_state import RecoveredState
 
     from .story import Life, Story
 
@@ -118,7 +118,7 @@ class World:
 
     # ------------------------------------------------------------------ recovery
 
-    def _recover(self, life: Life, *, take_over: bool, power: bool) -> tuple[Restored, bool]:
+    def _recover(self, life: Life, *, take_over: bool, power: bool) -> tuple[RecoveredState, bool]:
         """Killed and begun again as often as the life says."""
         limits = limits_of(self._story)
         for calls in life.deaths:
@@ -205,8 +205,8 @@ class World:
         actors = [(pace[3], "clock", 0)]
         if camera is not None and camera.can_act(self._ns):
             actors.append((pace[0], "camera", 0))
-        if process.keeper.busy:
-            actors.append((pace[1], "keeper", 0))
+        if process.sealer.busy:
+            actors.append((pace[1], "sealer", 0))
         actors += [(pace[2], "worker", number) for number in process.workers.ready()]
         if process.has_reports:
             actors.append((4, "owner", 0))
@@ -218,10 +218,10 @@ class World:
         )
         if who == "camera":
             self._camera.act(self._ns)
-        elif who == "keeper":
-            if self._tell is not None and process.keeper.command is None:
-                self._note("  keeper begins")
-            process.keeper_step()
+        elif who == "sealer":
+            if self._tell is not None and process.sealer.command is None:
+                self._note("  sealer begins")
+            process.sealer_step()
         elif who == "worker":
             process.workers.step(number)
         else:

@@ -20,7 +20,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
-from shardwright.model.fates import Fate
+from shardwright.model.frame_status import FrameStatus
 
 from .evidence import EMPTY, RIGHT, WRONG
 from .ledger import Numbers
@@ -91,13 +91,13 @@ def judge(claims: Claims, evidence: Evidence | None) -> tuple[Balance, list[str]
         return Balance(1, sent=sent, gone=sent), faults
     trial = _Trial(claims, evidence)
     faults = [f"{claims.name}: {fault}" for check in _CHECKS for fault in check(trial)]
-    fates = Counter(row.fate for row in evidence.rows)
+    statuses = Counter(row.status for row in evidence.rows)
     balance = Balance(
         1,
         sent=trial.sent,
         gone=trial.sent - trial.heard,
         missing=len(evidence.holds) - len(trial.stored),
-        **{fate.name.lower(): fates[fate] for fate in Fate},
+        **{status.name.lower(): statuses[status] for status in FrameStatus},
     )
     if balance.difference:
         faults.append(
@@ -122,7 +122,7 @@ class _Trial:
             (life, range(life.first_sequence, end)) for life, end in zip(self.lives, ends, strict=False)
         ]  # what was heard of each
         self.heard = sum(len(span) for _, span in self.spans)
-        self.stored = {row.place for row in evidence.rows if row.fate == Fate.STORED}
+        self.stored = {row.place for row in evidence.rows if row.status == FrameStatus.STORED}
 
 
 def _each_frame_has_one_row(trial: _Trial) -> Iterator[str]:
@@ -146,7 +146,7 @@ def _each_frame_has_one_row(trial: _Trial) -> Iterator[str]:
 
 def _not_as_sent(row: Row, life: Life) -> str | None:
     frame_id = life.first_frame + row.sequence - life.first_sequence
-    if row.fate in (Fate.LOST, Fate.DROPPED) and row.frame_id == -1:
+    if row.status in (FrameStatus.LOST, FrameStatus.DROPPED) and row.frame_id == -1:
         return None  # nothing but its sequence was known any more
     if (row.frame_id, row.place, row.epoch) != (frame_id, frame_id, life.epoch):
         sent = f"frame {frame_id} of client {life.epoch}"
@@ -160,7 +160,7 @@ def _not_as_sent(row: Row, life: Life) -> str | None:
 def _what_is_stored_is_there(trial: _Trial) -> Iterator[str]:
     holds = trial.evidence.holds
     for row in trial.evidence.rows:
-        if row.fate == Fate.STORED and (row.place >= len(holds) or holds[row.place] == EMPTY):
+        if row.status == FrameStatus.STORED and (row.place >= len(holds) or holds[row.place] == EMPTY):
             yield f"frame {row.frame_id} is called stored, and its place is empty"
     for place, held in enumerate(holds):
         if held == WRONG:
@@ -180,30 +180,31 @@ def _what_was_acknowledged_is_safe(trial: _Trial) -> Iterator[str]:
                 )
             for sequence in range(span.start, min(told, span.stop)):
                 row = trial.rows.get(sequence)
-                if row is None or row.fate == Fate.LOST:
+                if row is None or row.status == FrameStatus.LOST:
                     yield f"sequence {sequence} was lost after it was told to be {level}"
 
 
-def _every_other_fate_has_its_reason(trial: _Trial) -> Iterator[str]:
+def _every_other_status_has_its_reason(trial: _Trial) -> Iterator[str]:
     sent_before = 0  # frames below were sent by an earlier client
     for number, (life, span) in enumerate(trial.spans):
-        fates = Counter()
+        statuses = Counter()
         for sequence in span:
             row = trial.rows.get(sequence)
             if row is None:
                 continue
-            fates[row.fate] += 1
-            if row.fate in (Fate.DUPLICATE, Fate.LATE) and row.frame_id >= sent_before:
-                yield f"frame {row.frame_id} was sent once, and is called {Fate(row.fate).name.lower()}"
-        if fates[Fate.LOST] and not life.killed:
-            yield f"{fates[Fate.LOST]} frames of client {life.epoch} were lost, and it lived"
-        if fates[Fate.DROPPED] and trial.claims.camera == PATIENT:
-            yield f"client {life.epoch} dropped {fates[Fate.DROPPED]} frames, and is one that waits"
+            statuses[row.status] += 1
+            if row.status in (FrameStatus.DUPLICATE, FrameStatus.LATE) and row.frame_id >= sent_before:
+                called = FrameStatus(row.status).name.lower()
+                yield f"frame {row.frame_id} was sent once, and is called {called}"
+        if statuses[FrameStatus.LOST] and not life.killed:
+            yield f"{statuses[FrameStatus.LOST]} frames of client {life.epoch} were lost, and it lived"
+        if statuses[FrameStatus.DROPPED] and trial.claims.camera == PATIENT:
+            yield f"client {life.epoch} dropped {statuses[FrameStatus.DROPPED]} frames, and is one that waits"
         last = number == len(trial.spans) - 1
-        if last and not life.killed and fates[Fate.DROPPED] != life.numbers.dropped:
+        if last and not life.killed and statuses[FrameStatus.DROPPED] != life.numbers.dropped:
             yield (
                 f"client {life.epoch} dropped {life.numbers.dropped} frames, and the table says "
-                f"{fates[Fate.DROPPED]}"
+                f"{statuses[FrameStatus.DROPPED]}"
             )
         if not life.killed and len(span) != life.numbers.begun:
             yield (
@@ -216,12 +217,12 @@ def _the_receipt_counts_the_rows(trial: _Trial) -> Iterator[str]:
     receipt = trial.claims.receipt
     if receipt is None:
         return
-    fates = Counter(row.fate for row in trial.evidence.rows)
-    expected = {f"frames_{fate.name.lower()}": fates[fate] for fate in Fate}
+    statuses = Counter(row.status for row in trial.evidence.rows)
+    expected = {f"frames_{status.name.lower()}": statuses[status] for status in FrameStatus}
     expected["frames_received"] = trial.heard
-    expected["frames_durable"] = fates[Fate.STORED]
+    expected["frames_durable"] = statuses[FrameStatus.STORED]
     expected["frames_missing"] = len(trial.evidence.holds) - len(trial.stored)
-    expected["bytes_raw"] = FRAME_BYTES * fates[Fate.STORED]
+    expected["bytes_raw"] = FRAME_BYTES * statuses[FrameStatus.STORED]
     for name, value in expected.items():
         if receipt[name] != value:
             yield f"the receipt says {name} {receipt[name]}, and there are {value}"
@@ -243,7 +244,7 @@ _CHECKS = (
     _each_frame_has_one_row,
     _what_is_stored_is_there,
     _what_was_acknowledged_is_safe,
-    _every_other_fate_has_its_reason,
+    _every_other_status_has_its_reason,
     _the_receipt_counts_the_rows,
     _the_holes_are_listed,
     _nothing_is_left_behind,

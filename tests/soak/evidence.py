@@ -45,7 +45,7 @@ class Row:
     frame_id: int
     place: int
     epoch: int
-    fate: int
+    status: int
 
 
 @dataclass

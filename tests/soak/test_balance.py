@@ -23,7 +23,7 @@ from tests.soak.soak import Result, stored_nothing
 from tests.soak.watch import Level
 
 import shardwright as sw
-from shardwright.model.fates import Fate
+from shardwright.model.frame_status import FrameStatus
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,16 +38,16 @@ def account() -> tuple[Claims, Evidence]:
     """
     first = Life(0, 1, 0, Numbers(10, 9, 0, 6, 5), killed=True)
     second = Life(6, 2, 8, Numbers(14, 14, 4, 22, 22))
-    rows = [Row(i, i, i, 1, Fate.STORED) for i in range(8)]
-    fates = {
-        6: Fate.DUPLICATE,
-        7: Fate.DUPLICATE,
-        13: Fate.DROPPED,
-        14: Fate.DROPPED,
-        18: Fate.DROPPED,
-        19: Fate.DROPPED,
+    rows = [Row(i, i, i, 1, FrameStatus.STORED) for i in range(8)]
+    statuses = {
+        6: FrameStatus.DUPLICATE,
+        7: FrameStatus.DUPLICATE,
+        13: FrameStatus.DROPPED,
+        14: FrameStatus.DROPPED,
+        18: FrameStatus.DROPPED,
+        19: FrameStatus.DROPPED,
     }
-    rows += [Row(8 + i, 6 + i, 6 + i, 2, fates.get(6 + i, Fate.STORED)) for i in range(14)]
+    rows += [Row(8 + i, 6 + i, 6 + i, 2, statuses.get(6 + i, FrameStatus.STORED)) for i in range(14)]
     evidence = Evidence(
         [EMPTY if place in (13, 14) else RIGHT for place in range(18)], rows, [13, 14, 18, 19]
     )
@@ -125,7 +125,7 @@ def row_of_another_client(claims, evidence):
 
 
 def lost_after_it_was_told_stored(claims, evidence):
-    with_row(evidence, 5, fate=Fate.LOST)
+    with_row(evidence, 5, status=FrameStatus.LOST)
     evidence.holds[5] = EMPTY
     evidence.listed = [5, 13, 14, 18, 19]
     claims.receipt |= {
@@ -139,7 +139,7 @@ def lost_after_it_was_told_stored(claims, evidence):
 
 def lost_although_its_camera_lived(claims, evidence):
     claims.lives[1] = replace(claims.lives[1], numbers=Numbers(14, 14, 4, 6, 6))
-    with_row(evidence, 19, fate=Fate.LOST)
+    with_row(evidence, 19, status=FrameStatus.LOST)
     evidence.holds[17] = EMPTY
     evidence.listed = [13, 14, 17, 18, 19]
     claims.receipt |= {
@@ -160,7 +160,7 @@ def told_of_more_than_was_heard(claims, evidence):
 
 
 def duplicate_of_a_frame_that_was_sent_once(claims, evidence):
-    with_row(evidence, 20, fate=Fate.DUPLICATE)
+    with_row(evidence, 20, status=FrameStatus.DUPLICATE)
     claims.receipt |= {"frames_dropped": 3, "frames_duplicate": 3}
     claims.lives[1] = replace(claims.lives[1], numbers=Numbers(14, 14, 3, 22, 22))
 
@@ -278,8 +278,8 @@ def test_evidence_is_what_lies_on_disk(tmp_path):
     assert evidence.holds == [RIGHT, RIGHT, WRONG, RIGHT, RIGHT, RIGHT, EMPTY, RIGHT, RIGHT]
     assert evidence.listed == [6]
     assert [
-        (row.frame_id, row.place, row.fate) for row in sorted(evidence.rows, key=lambda row: row.sequence)
-    ] == [(i, i, Fate.STORED) for i in range(9) if i != 6]
+        (row.frame_id, row.place, row.status) for row in sorted(evidence.rows, key=lambda row: row.sequence)
+    ] == [(i, i, FrameStatus.STORED) for i in range(9) if i != 6]
     assert read_evidence(tmp_path / "b.ome.zarr", source_of(5), 3) is None
     of_another_acquisition = read_evidence(tmp_path / "a.ome.zarr", source_of(5), 4)
     assert of_another_acquisition.holds.count(WRONG) == 8

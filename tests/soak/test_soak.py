@@ -52,8 +52,8 @@ def test_two_minutes_with_every_fault(roomy_folder):
     assert sorted(fault["name"] for fault in facts["faults"]) == sorted(set(FAULTS) - set(impossible))
     assert (facts["ok"], facts["violations"], facts["interrupted"]) == (True, [], False)
     for balance in facts["balance"].values():
-        fates = [balance[name] for name in ("stored", "duplicate", "late", "dropped", "lost", "gone")]
-        assert balance["sent"] == sum(fates)
+        statuses = [balance[name] for name in ("stored", "duplicate", "late", "dropped", "lost", "gone")]
+        assert balance["sent"] == sum(statuses)
         assert balance["stored"] > 0
         assert balance["difference"] == 0
     assert facts["balance"]["patient"]["dropped"] == 0, "this one waits"

@@ -10,7 +10,7 @@ from tests.harness.daemon import DaemonProcess
 from tests.properties.readers import with_zarr_python
 
 import shardwright as sw
-from shardwright.model.fates import Fate
+from shardwright.model.frame_status import FrameStatus
 from shardwright.read.verify import verify_store
 from shardwright.recovery.recover import recover_store
 
@@ -32,10 +32,10 @@ def check(store, name: str, count: int) -> None:
     report = verify_store(store)
     assert report.ok, report.problems
     table = {column: array[:] for column, array in zarr.open_group(store / "frames", mode="r").arrays()}
-    kept = table["fate"] == Fate.STORED
+    kept = table["fate"] == FrameStatus.STORED
     assert sorted(table["frame_id"][kept]) == list(range(count))
-    assert list(table["frame_id"][table["fate"] == Fate.DUPLICATE]) == [SENT_TWICE]
-    assert Fate.LOST not in table["fate"]
+    assert list(table["frame_id"][table["fate"] == FrameStatus.DUPLICATE]) == [SENT_TWICE]
+    assert FrameStatus.LOST not in table["fate"]
     if name == "tissue":
         assert all(stage_v(frame) == v for frame, v in zip(table["frame_id"], table["stage_v"], strict=True))
 

@@ -11,7 +11,7 @@ import pytest
 from shardwright.acquire.measures import Measures
 from shardwright.web.metrics import families
 
-FATES = ("durable", "missing", "skipped", "duplicate", "late", "dropped", "lost")
+STATUSES = ("durable", "missing", "skipped", "duplicate", "late", "dropped", "lost")
 NUMBERS = itertools.count(1000)
 
 
@@ -31,8 +31,8 @@ def stream() -> dict[str, Any]:
     names = (
         *degraded,
         *counts,
-        *(f"frames_{fate}" for fate in FATES),
-        *(f"bytes_{fate}" for fate in FATES),
+        *(f"frames_{status}" for status in STATUSES),
+        *(f"bytes_{status}" for status in STATUSES),
         *occupancy,
     )
     measures = Measures()
@@ -157,12 +157,12 @@ def of_stream(name: str, facts: dict[str, Any]) -> dict[tuple[str, ...], float]:
         },
     }
     values |= {
-        (f"frames_{fate}_total", name): facts[f"frames_{fate}"]
-        for fate in ("received", "stored", "durable", "duplicate", "late", "lost")
+        (f"frames_{status}_total", name): facts[f"frames_{status}"]
+        for status in ("received", "stored", "durable", "duplicate", "late", "lost")
     }
     values |= {
-        (f"{fate}_bytes_total", name): facts[f"bytes_{fate}"]
-        for fate in ("durable", "duplicate", "late", "lost")
+        (f"{status}_bytes_total", name): facts[f"bytes_{status}"]
+        for status in ("durable", "duplicate", "late", "lost")
     }
     for histogram, measured in facts["histograms"].items():
         values |= {(f"{histogram}_count", name): 1, (f"{histogram}_sum", name): measured["sum"]}

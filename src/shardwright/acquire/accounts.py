@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.model.fates import Fate, Reason
+from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.model.receipt import Receipt
 
 if TYPE_CHECKING:
@@ -87,9 +87,9 @@ class Accounts:
     frames_received: int = 0
     frames_stored: int = 0
     frames_durable: int = 0
-    frames_by_fate: dict[Fate, int] = field(default_factory=lambda: dict.fromkeys(Fate, 0))
+    frames_by_status: dict[FrameStatus, int] = field(default_factory=lambda: dict.fromkeys(FrameStatus, 0))
     # the first record of each status other than stored, as far as it is known
-    first_by_fate: dict[Fate, np.void] = field(default_factory=dict)
+    first_by_status: dict[FrameStatus, np.void] = field(default_factory=dict)
     stored_bytes: int = 0
     shards: int = 0
     seen: SequenceSet = field(default_factory=SequenceSet)
@@ -167,9 +167,9 @@ class Accounts:
         for number, first, count in zip(
             *np.unique(records["fate"], return_index=True, return_counts=True), strict=True
         ):
-            fate = Fate(int(number))
-            self.frames_by_fate[fate] += int(count)
-            self.first_by_fate.setdefault(fate, records[first].copy())
+            status = FrameStatus(int(number))
+            self.frames_by_status[status] += int(count)
+            self.first_by_status.setdefault(status, records[first].copy())
         self.frames_unacknowledged += int((records["reason"] == Reason.NOT_ACKNOWLEDGED).sum())
 
     def lose_stored(self, sequences: np.ndarray) -> None:
@@ -180,30 +180,30 @@ class Accounts:
 
     def lose_all(self) -> None:
         """Counts every stored frame as lost, since the store is gone."""
-        self.frames_by_fate[Fate.LOST] += self.frames_stored
+        self.frames_by_status[FrameStatus.LOST] += self.frames_stored
         self.frames_stored = self.frames_durable = self.stored_bytes = self.shards = 0
 
     @property
     def frames_waiting(self) -> int:
         """The number of frames that came and whose status is not decided yet."""
-        return self.frames_received - self.frames_stored - sum(self.frames_by_fate.values())
+        return self.frames_received - self.frames_stored - sum(self.frames_by_status.values())
 
     def receipt(self, path: Path, *, over: bool, failed: bool) -> Receipt:
         """Returns the receipt. Until the acquisition is ``over``, only places up to the newest frame's count
         as missing, since the camera still has to send the rest of its step."""
         places = self.received_extent * self.frames_per_step if over else self.newest_position + 1
         held = self.frames_durable if failed else self.frames_stored + self.frames_waiting
-        fates = self.frames_by_fate
+        statuses = self.frames_by_status
         return Receipt(
             path=str(path),
             frames_received=self.frames_received,
             frames_stored=self.frames_stored,
             frames_durable=self.frames_durable,
             frames_missing=max(0, places - held),
-            frames_duplicate=fates[Fate.DUPLICATE],
-            frames_late=fates[Fate.LATE],
-            frames_dropped=fates[Fate.DROPPED],
-            frames_lost=fates[Fate.LOST],
+            frames_duplicate=statuses[FrameStatus.DUPLICATE],
+            frames_late=statuses[FrameStatus.LATE],
+            frames_dropped=statuses[FrameStatus.DROPPED],
+            frames_lost=statuses[FrameStatus.LOST],
             bytes_raw=self.frames_stored * self.frame_bytes,
             bytes_stored=self.stored_bytes,
             shards=self.shards,

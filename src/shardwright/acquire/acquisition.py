@@ -27,7 +27,7 @@ from shardwright.model.errors import ResumeError
 from .commands import Encode, Stage
 from .core import Core, Now
 from .encoding import SlabEncoder, SlabJob, SlabTask, StageTask
-from .keeper import ShardKeeper
+from .sealer import Sealer
 from .settings import WriteSettings
 from .states import AcquisitionState
 from .store_folder import StoreFolder
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from .accounts import Accounts
     from .limits import Limits
     from .measures import Measures
+    from .recovered_state import RecoveredState
     from .reports import Report
-    from .restored import Restored
     from .workers import WorkerPool
 
 __all__ = ["Acquisition", "AcquisitionState"]
@@ -69,7 +69,7 @@ class Acquisition:
         wake: Callable[[], None],
         settings: WriteSettings | None = None,
         *,
-        restored: Restored | None = None,
+        restored: RecoveredState | None = None,
     ) -> None:
         settings = settings or WriteSettings()
         self.folder = (
@@ -87,10 +87,10 @@ class Acquisition:
         try:
             if restored is None:
                 # on a full disk the acquisition is refused here, before any frame
-                self.core.begin(self.core.groups.prepare_first(self._keeper.prepare))
+                self.core.begin(self.core.groups.prepare_first(self._sealer.prepare))
             else:
                 self._restore(restored)
-            self._keeper.start()  # last: a failure before it leaves no thread behind
+            self._sealer.start()  # last: a failure before it leaves no thread behind
         except BaseException:
             self.take_back()
             raise
@@ -112,7 +112,7 @@ class Acquisition:
         # What is made here refers to the queue, never to this object: without a reference cycle an ended
         # acquisition and its tables are freed at once, without the garbage collector.
         self._report = partial(_report, self._reports, wake)
-        self._keeper = ShardKeeper(folder, self._encoder.layout, self._report)
+        self._sealer = Sealer(folder, self._encoder.layout, self._report)
         self.core = Core(
             folder.path,
             folder.spec,
@@ -125,9 +125,9 @@ class Acquisition:
             staged_slots=staged_slots,
         )
 
-    def _restore(self, restored: Restored) -> None:
+    def _restore(self, restored: RecoveredState) -> None:
         for found in restored.groups:
-            self._keeper.adopt(found.files)
+            self._sealer.adopt(found.files)
         slots, staging = np.array(restored.standing.staged_slots, np.int64), self.folder.staging
         self.core.client_epoch = self.folder.manifest.client_epoch
         self.core.restore(
@@ -189,7 +189,7 @@ class Acquisition:
                     task = StageTask(command, self.folder.staging, self.core.limits.frame_bytes, self._report)
                     self._pool.put(self._staging_line, [task])
                 case _:
-                    self._keeper.put(command)
+                    self._sealer.put(command)
 
     # ------------------------------------------------------------------ the owner's other calls
 
@@ -255,8 +255,8 @@ class Acquisition:
         the store is left to recovery."""
         if self.state not in _ENDED:
             self._await_workers()
-        self._keeper.stop()
-        self._keeper.join()
+        self._sealer.stop()
+        self._sealer.join()
         self.folder.close()
 
     def take_back(self) -> None:
@@ -265,8 +265,8 @@ class Acquisition:
         if not self._is_new:
             self.close()
             return
-        self._keeper.stop()
-        self._keeper.join()
+        self._sealer.stop()
+        self._sealer.join()
         self.folder.remove_store()
 
     def _await_workers(self) -> None:
@@ -383,9 +383,9 @@ class Acquisition:
         return self.core.encoders.overload.level
 
     @property
-    def keeper_busy_s(self) -> float:
+    def sealer_busy_s(self) -> float:
         """The duration of the sealer's present call so far. From any thread."""
-        return self._keeper.busy.busy_s()
+        return self._sealer.busy.busy_s()
 
 
 def _now() -> Now:

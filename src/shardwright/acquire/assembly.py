@@ -73,13 +73,13 @@ class SlabTable:
         sequences: np.ndarray,
         addresses: np.ndarray,
         records: np.ndarray,
-        fates: np.ndarray,
+        statuses: np.ndarray,
     ) -> tuple[int, list[int], int]:
         """``kernels.place.place_frames`` on this table. Returns (frames done, rows completed, slab without a
         row or -1)."""
         batch = (positions, sequences, addresses, records.view(np.int64).reshape(records.size, -1))
         table = (self._taking, self.addresses, self.sequences, self._words, self.frames, self.expected)
-        done, count, missing = place_frames(first, batch, self.grid_tables, table, fates, self._completed)
+        done, count, missing = place_frames(first, batch, self.grid_tables, table, statuses, self._completed)
         rows = self._completed[:count].tolist()
         for row in rows:
             del self._collecting[int(self.slab[row])]

@@ -39,7 +39,7 @@ class HoleMemory:
         for slab in slabs:
             self._filled.pop(slab, None)
 
-    def fates(self, slab: int, places: np.ndarray) -> np.ndarray:
+    def statuses(self, slab: int, places: np.ndarray) -> np.ndarray:
         """Returns DUPLICATE or LATE for each frame at int64[n] places of a closed slab."""
         if slab not in self._filled:
             return np.full(places.size, DUPLICATE)
@@ -116,7 +116,7 @@ class EarlierRow:
         """Returns the slabs whose empty places can still be filled, with their places that have a frame."""
         return {slab: filled for slab, filled in self.holes.items() if slab not in self.passed_over}
 
-    def fates(self, slab: int, places: np.ndarray) -> np.ndarray:
+    def statuses(self, slab: int, places: np.ndarray) -> np.ndarray:
         """Returns for each frame at int64[n] places of a slab: PLACED when the row can be reopened for it,
         else DUPLICATE or LATE."""
         if not self.begins(slab):

@@ -133,8 +133,8 @@ class RemoveStore:
     """Remove a store that never got a frame; the last command. -> ``StoreFinished``"""
 
 
-KeeperCommand = (
+SealerCommand = (
     Prepare | Reopen | Rewrite | Commit | Seal | Discard | Abandon | Record | Grow | Finish | RemoveStore
 )
 WorkerCommand = Encode | Stage
-Command = WorkerCommand | KeeperCommand
+Command = WorkerCommand | SealerCommand

@@ -42,7 +42,7 @@ from shardwright.model.errors import (
     StoreMovedError,
     WorkerError,
 )
-from shardwright.model.fates import Fate, Reason
+from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.shard.frame_record import PASSED_OVER, record_dtype
 from shardwright.shard.slab_map import frames_of_group, slabs_of_group
 from shardwright.wire.descriptor import FRAME_DROPPED, descriptor_dtype, not_held
@@ -52,7 +52,7 @@ from .assembly import SlabTable
 from .closed_rows import EarlierRow
 from .commands import Abandon, Commit, Discard, Finish, Grow, RemoveStore
 from .commit_ledger import LOGGED, STAGED, CommitLedger, Uncommitted, joined
-from .encoding_desk import EncodingDesk
+from .encoding_scheduler import EncodingScheduler
 from .groups import FULL_DISK_RETRY_S, Group, Groups, GroupState
 from .measures import Measures
 from .recorder import Recorder
@@ -64,13 +64,13 @@ from .reports import (
     GroupReopened,
     GroupRewritten,
     GroupSealed,
-    KeeperFailed,
     NotRecorded,
     Recorded,
+    SealerFailed,
     SlabEncoded,
     StoreFinished,
 )
-from .staging_desk import StagingDesk
+from .staging_scheduler import StagingScheduler
 from .states import LIFE, AcquisitionState, FilesEvent, FilesState, Life, LifeEvent
 from .telling import Telling
 
@@ -85,12 +85,15 @@ if TYPE_CHECKING:
 
     from .commands import Command
     from .limits import Limits
+    from .recovered_state import RecoveredGroup, RecoveredState
     from .reports import Report
-    from .restored import Restored, RestoredGroup
     from .settings import WriteSettings
 
 _SETTLE_ROWS = 4096
-_FATES = {DUPLICATE: (Fate.DUPLICATE, Reason.PLACE_TAKEN), LATE: (Fate.LATE, Reason.PLACE_CLOSED)}
+_STATUSES = {
+    DUPLICATE: (FrameStatus.DUPLICATE, Reason.PLACE_TAKEN),
+    LATE: (FrameStatus.LATE, Reason.PLACE_CLOSED),
+}
 
 
 class Wait(enum.Enum):
@@ -121,12 +124,12 @@ class _Batch:
     positions: np.ndarray
     sequences: np.ndarray
     addresses: np.ndarray
-    fates: np.ndarray
+    statuses: np.ndarray
     first: int = 0
 
     def keep(self, chosen: np.ndarray) -> None:
         """Keeps only the ``chosen`` (bool[n]) of the frames that are left to place."""
-        for name in ("records", "positions", "sequences", "addresses", "fates"):
+        for name in ("records", "positions", "sequences", "addresses", "statuses"):
             setattr(self, name, getattr(self, name)[self.first :][chosen])
         self.first = 0
 
@@ -172,8 +175,8 @@ class Core:
         self._life = Life.OPEN
         self._released: list[np.ndarray] = []
         levels = levels if settings.overload == "degrade" else levels[:1]
-        self.encoders = EncodingDesk(levels, threads, self.table, limits, self.measures, ask)
-        self.desk = StagingDesk(staging_slots, staged_slots, self.table, limits.frame_bytes, ask)
+        self.encoders = EncodingScheduler(levels, threads, self.table, limits, self.measures, ask)
+        self.scheduler = StagingScheduler(staging_slots, staged_slots, self.table, limits.frame_bytes, ask)
         self.groups = Groups(self.grid, limits, ask, settings, self.telling.note)
         self._recorder = Recorder(ask)
         self._ledger = CommitLedger()
@@ -191,7 +194,7 @@ class Core:
         self.is_finishing, self._keep_empty = False, True
         self._store_retry_s = 0.0  # without room to finish the store: when to try again
         self._workers_live = True
-        self._keeper_dead = False
+        self._sealer_dead = False
         self._doomed: set[int] = set()  # failing: rows to give up once no worker reads their pixels
         self._leaves_something = False  # files that only recovery can finish
 
@@ -217,7 +220,7 @@ class Core:
     def in_flight(self) -> int:
         """The number of slabs and staging tasks at the workers. While it is not 0, workers may read submitted
         pixels."""
-        return len(self.encoders.rows) + int(self.desk.tasks.sum())
+        return len(self.encoders.rows) + int(self.scheduler.tasks.sum())
 
     @property
     def unrecorded_frames(self) -> int:
@@ -231,7 +234,7 @@ class Core:
     @property
     def thread_died(self) -> bool:
         """True if a worker or the sealer died: the process must then be ended."""
-        return self._keeper_dead or not self._workers_live
+        return self._sealer_dead or not self._workers_live
 
     @property
     def _is_failing(self) -> bool:
@@ -252,7 +255,7 @@ class Core:
             or self._recorder.frames
             or self.groups.making_files
         )
-        return waiting and not under_way and not self.desk.usable
+        return waiting and not under_way and not self.scheduler.usable
 
     @property
     def left_to_recovery(self) -> bool:
@@ -294,7 +297,7 @@ class Core:
             dropped = descriptors["flags"][told] == FRAME_DROPPED
             self._settle(
                 records[told],
-                np.where(dropped, Fate.DROPPED, Fate.LOST).astype(np.uint8),
+                np.where(dropped, FrameStatus.DROPPED, FrameStatus.LOST).astype(np.uint8),
                 np.where(dropped, Reason.OVERLOAD, Reason.NOT_HELD).astype(np.uint8),
                 release=False,
             )
@@ -321,7 +324,7 @@ class Core:
         """Releases frames that come after the end, or after a failure (then they count as lost)."""
         if self.why is not None and not self.is_finishing:
             self.accounts.receive(sequences, descriptors["position"].astype(np.int64))
-            self.accounts.frames_by_fate[Fate.LOST] += sequences.size
+            self.accounts.frames_by_status[FrameStatus.LOST] += sequences.size
         self._released.append(sequences[descriptors["flags"] == 0])
 
     def _records_of(self, descriptors: np.ndarray) -> np.ndarray:
@@ -332,7 +335,7 @@ class Core:
         records["slot"] = records["flags"] = 0
         records["arrival_ns"], records["arrival_monotonic_ns"] = self._now.utc_ns, self._now.ns
         records["client_epoch"] = self.client_epoch
-        records["fate"] = Fate.STORED
+        records["fate"] = FrameStatus.STORED
         return records
 
     def see_ring(self, used_frames: int, ring_frames: int) -> None:
@@ -365,7 +368,7 @@ class Core:
                 reason = np.where(
                     self.accounts.may_be_acknowledged(sequences), Reason.NOT_HELD, Reason.NOT_ACKNOWLEDGED
                 )
-                self._settle(records, Fate.LOST, reason.astype(np.uint8), release=False)
+                self._settle(records, FrameStatus.LOST, reason.astype(np.uint8), release=False)
         self._advance()
 
     def flush(self, now: Now) -> None:
@@ -406,10 +409,12 @@ class Core:
         if self.state in (AcquisitionState.OPEN, AcquisitionState.FINISHING):
             self._fail(ErrorText(WorkerError, f"a worker thread died: {why}"))
         if self.in_flight and ended:
-            for row in sorted(self.encoders.give_up() | set(np.flatnonzero(self.desk.tasks > 0).tolist())):
+            for row in sorted(
+                self.encoders.give_up() | set(np.flatnonzero(self.scheduler.tasks > 0).tolist())
+            ):
                 self._doomed.add(row)
                 self._group_of_row(row).sound = False  # a slab of it is half written
-            self.desk.tasks[:] = 0
+            self.scheduler.tasks[:] = 0
 
     def _advance(self) -> None:
         """Does all that rows, groups and clocks allow. Called after every change."""
@@ -441,11 +446,11 @@ class Core:
         while True:
             first = batch.first
             done, rows, missing = self.table.place(
-                first, batch.positions, batch.sequences, batch.addresses, batch.records, batch.fates
+                first, batch.positions, batch.sequences, batch.addresses, batch.records, batch.statuses
             )
-            taken = np.flatnonzero(batch.fates[first:done] == DUPLICATE) + first
+            taken = np.flatnonzero(batch.statuses[first:done] == DUPLICATE) + first
             if taken.size:
-                self._settle(batch.records[taken], *_FATES[DUPLICATE])
+                self._settle(batch.records[taken], *_STATUSES[DUPLICATE])
             batch.first = done
             for row in rows:
                 self._dispatch(row)
@@ -463,21 +468,21 @@ class Core:
         """Settles, in one step, all remaining frames of a batch whose places are shut, also when they are
         mixed with others. Returns whether there were any."""
         slabs, places = slabs_and_places(batch.positions[batch.first :], *self.table.grid_tables)
-        fates = np.full(slabs.size, PLACED)
+        statuses = np.full(slabs.size, PLACED)
         for slab in np.unique(slabs).tolist():
             if self.groups.is_closed_slab(slab):
                 here = slabs == slab
-                fates[here] = self.groups.fates(slab, places[here])
-        for fate, why in _FATES.items():
-            if (rejected := fates == fate).any():
+                statuses[here] = self.groups.statuses(slab, places[here])
+        for status, why in _STATUSES.items():
+            if (rejected := statuses == status).any():
                 self._settle(batch.records[batch.first :][rejected], *why)
-        batch.keep(fates == PLACED)
-        return bool((fates != PLACED).any())
+        batch.keep(statuses == PLACED)
+        return bool((statuses != PLACED).any())
 
     def _settle(
         self,
         records: np.ndarray,
-        fate: Fate | np.ndarray,
+        status: FrameStatus | np.ndarray,
         reason: Reason | np.ndarray,
         *,
         release: bool = True,
@@ -486,7 +491,7 @@ class Core:
         """Sends the records of frames that are not stored to the frame log. Only then are the frames
         acknowledged and (``release``) their pixels free."""
         records = records.copy()
-        records["fate"], records["reason"] = fate, reason
+        records["fate"], records["reason"] = status, reason
         self.accounts.settle(records)
         self._recorder.record(records, release=release, settled=settled)
 
@@ -615,13 +620,13 @@ class Core:
             if frames + takes_back[slab] <= most:
                 slabs.append(slab)
                 frames += takes_back[slab]
-        self.groups.reopen(number, TakingBack(tuple(slabs), self.desk.take_slots(frames)))
+        self.groups.reopen(number, TakingBack(tuple(slabs), self.scheduler.take_slots(frames)))
         return Wait.FILES
 
     @property
     def _room_to_take_back(self) -> int:
         """The number of frames of a sealed row that can collect again now."""
-        return min(self.desk.free_slots, self._most_held - self.table.held_frames)
+        return min(self.scheduler.free_slots, self._most_held - self.table.held_frames)
 
     def _waits_to_take_back(self, number: int, frames: int) -> bool:
         """Returns whether a slab with so many frames has to wait for room, which closing the oldest slabs
@@ -629,10 +634,10 @@ class Core:
         there will never be room."""
         if self.table.free_rows and frames <= self._room_to_take_back:
             return False
-        if frames <= min(self.desk.slots, self._most_held):
+        if frames <= min(self.scheduler.slots, self._most_held):
             if (
                 self._rows_under_way
-                or self.desk.tasks.any()
+                or self.scheduler.tasks.any()
                 or self._ledger.slots_to_come
                 or self._ledger.committing
             ):
@@ -642,7 +647,7 @@ class Core:
                 return True
         reason = (
             "the staging area has no room for what is there of a slab"
-            if self.desk.slots
+            if self.scheduler.slots
             else ("there is no staging area (any more)")
         )
         self.telling.note(
@@ -672,8 +677,8 @@ class Core:
         if flushing or now_s >= self._next_stage_s:
             patience_ns = 0 if flushing else self.settings.store_within_ms * 500_000
             self._next_stage_s = now_s + self.settings.store_within_ms / 4000
-            self.desk.stage(self._rows_that_wait(), self._now.ns - patience_ns)
-        starved = self._ledger.slots_to_come and (self.desk.starved or self._waits_for is Wait.ROOM)
+            self.scheduler.stage(self._rows_that_wait(), self._now.ns - patience_ns)
+        starved = self._ledger.slots_to_come and (self.scheduler.starved or self._waits_for is Wait.ROOM)
         starved = starved or (self._ledger.rows_to_come and self._waits_for in (Wait.ROW, Wait.ROOM))
         hurry = flushing or self.is_finishing or starved or self._ring_waits_for_commit()
         if self._ledger.due(now_s, 0.0 if hurry else self.settings.sync_interval_ms / 1000):
@@ -707,7 +712,7 @@ class Core:
 
     def _settle_durable(self, key: int, entry: Uncommitted) -> None:
         self.accounts.make_durable(joined(entry.sequences), frames=key != LOGGED)
-        self.desk.give_back(joined(entry.slots))
+        self.scheduler.give_back(joined(entry.slots))
         self._released.extend(entry.releases)
         for row in entry.rows:
             self.table.free(row)
@@ -736,8 +741,8 @@ class Core:
                 self._recorded(report)
             case NotRecorded():
                 self._not_recorded(report)
-            case KeeperFailed():
-                self._keeper_failed(report)
+            case SealerFailed():
+                self._sealer_failed(report)
             case StoreFinished():
                 self._store_finished(report)
 
@@ -769,7 +774,7 @@ class Core:
         self.groups.seal_if_done(group)
 
     def _slab_stored(self, group: Group, row: int) -> None:
-        if self.desk.tasks[row]:
+        if self.scheduler.tasks[row]:
             self._waits_for_stage.add(row)  # a worker still reads its pixels
             group.in_flight += 1
             return
@@ -780,7 +785,7 @@ class Core:
         self.encoders.stored(row, sequences.size)
         held_row = row if self._keeps_frames else None
         self._ledger.add(
-            group.number, self._now.s, sequences, slots=self.desk.slots_of(row), held_row=held_row
+            group.number, self._now.s, sequences, slots=self.scheduler.slots_of(row), held_row=held_row
         )
         if held_row is None:
             self._released.append(sequences)
@@ -797,9 +802,9 @@ class Core:
 
     def _frames_staged(self, report: FramesStaged) -> None:
         row = report.row
-        if not self.desk.tasks[row]:
+        if not self.scheduler.tasks[row]:
             return  # given up with dead workers
-        if self.desk.done(report):
+        if self.scheduler.done(report):
             sequences = self._store_frames(row, report.places)
             self._ledger.add(STAGED, self._now.s, sequences)
         elif report.error is not None:
@@ -807,7 +812,7 @@ class Core:
                 "staging_failed",
                 {"reason": str(report.error), "then": "frames are stored when their slab is full"},
             )
-        if row in self._waits_for_stage and not self.desk.tasks[row]:
+        if row in self._waits_for_stage and not self.scheduler.tasks[row]:
             self._waits_for_stage.discard(row)
             group = self._group_of_row(row)
             group.in_flight -= 1
@@ -850,7 +855,7 @@ class Core:
             self.telling.note(
                 "staging_failed", {"reason": str(error), "then": "frames are stored when their slab is full"}
             )
-            self.desk.give_up()
+            self.scheduler.give_up()
         elif key in (STAGED, LOGGED) or not self._rewrite(self.groups.by_number.get(key), error):
             self._fail(error)
 
@@ -890,7 +895,7 @@ class Core:
             self.groups.holes.forget(
                 slab for slab in slabs_of_group(self._layout, group.number) if slab not in group.done_slabs
             )
-            self.desk.give_back(made.unused)
+            self.scheduler.give_back(made.unused)
             self.accounts.shards -= made.shards
             self.accounts.stored_bytes -= (
                 made.old_bytes if before.stored_bytes is None else before.stored_bytes
@@ -909,7 +914,7 @@ class Core:
         if error.is_a(ShardFormatError):
             facts = {"group": group.number, "reason": str(error), "then": "frames that come for it are late"}
             self.telling.note("row_reopening_failed", facts)
-            self.desk.give_back(group.taking.slots)
+            self.scheduler.give_back(group.taking.slots)
             self.groups.stays_closed(group)
         elif not self.groups.waits_to_reopen(group, self._now.s, error):
             self._fail(error)
@@ -1009,7 +1014,7 @@ class Core:
         for row in held:
             if int(self.table.slab[row]) in saved:
                 sequences = self.table.sequences[row][self.table.filled(row)]
-                entry = Uncommitted([sequences], [self.desk.slots_of(row)], [sequences], [row])
+                entry = Uncommitted([sequences], [self.scheduler.slots_of(row)], [sequences], [row])
                 self._settle_durable(group.number, entry)
             elif self._is_failing:
                 self._doomed.add(row)
@@ -1073,7 +1078,7 @@ class Core:
         for row in sorted(self._doomed):
             self._lose_row(row)
         self._doomed.clear()
-        if self._keeper_dead:
+        if self._sealer_dead:
             self._fail_at_last()
             return
         if self._life is Life.FAILING:
@@ -1089,7 +1094,7 @@ class Core:
     @property
     def _rewriting(self) -> bool:
         """True if the sealer is copying a group to new files and will report; False if it has died."""
-        return not self._keeper_dead and any(
+        return not self._sealer_dead and any(
             group.files_state is FilesState.REWRITING for group in self.groups.by_number.values()
         )
 
@@ -1133,10 +1138,10 @@ class Core:
         """Counts and records frames that will not be stored, and releases their pixels."""
         sequences = records["sequence"].astype(np.int64)
         self._released.append(sequences)
-        if self._keeper_dead:
-            self.accounts.frames_by_fate[Fate.LOST] += sequences.size
+        if self._sealer_dead:
+            self.accounts.frames_by_status[FrameStatus.LOST] += sequences.size
         elif sequences.size:
-            self._settle(records, Fate.LOST, Reason.ACQUISITION_FAILED, release=False, settled=False)
+            self._settle(records, FrameStatus.LOST, Reason.ACQUISITION_FAILED, release=False, settled=False)
 
     def _lose_row(self, row: int) -> None:
         """Gives up a row: staged frames stay in the staging area for recovery, the others are lost. A loss is
@@ -1170,9 +1175,9 @@ class Core:
         self.accounts.lose_stored(sequences)
         self.telling.note_losses(sequences)
 
-    def _keeper_failed(self, report: KeeperFailed) -> None:
+    def _sealer_failed(self, report: SealerFailed) -> None:
         if report.dead:
-            self._keeper_dead = self._leaves_something = True
+            self._sealer_dead = self._leaves_something = True
         self._fail(report.error)
 
     # ------------------------------------------------------------------ the start
@@ -1181,7 +1186,7 @@ class Core:
         """Starts a new acquisition with its first files."""
         self._group_prepared(prepared)
 
-    def restore(self, restored: Restored, addresses: np.ndarray, now: Now) -> None:
+    def restore(self, restored: RecoveredState, addresses: np.ndarray, now: Now) -> None:
         """Takes over what recovery found: closed groups, open groups, and staged frames with their pixels at
         int64[n] ``addresses``.
 
@@ -1209,7 +1214,7 @@ class Core:
         self.telling.begin_with(self.accounts)
         self._advance()
 
-    def _restore_group(self, found: RestoredGroup) -> None:
+    def _restore_group(self, found: RecoveredGroup) -> None:
         stood, done = found.standing, set(found.standing.whole_slabs)
         group = Group(
             found.files.group,

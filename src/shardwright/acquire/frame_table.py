@@ -21,7 +21,7 @@ from shardwright.array.frame_table import (
     table_columns,
     table_document,
 )
-from shardwright.model.fates import Fate
+from shardwright.model.frame_status import FrameStatus
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.group_files import WORKSPACE
@@ -100,7 +100,7 @@ def _chunks(log: FrameLog, buffer: np.ndarray) -> Iterator[np.ndarray]:
     found_again = _found_again(log)
     for _, _, piece in log.blocks():
         if found_again.size:
-            piece = piece[(piece["fate"] != Fate.LOST) | ~np.isin(piece["sequence"], found_again)]  # noqa: PLW2901
+            piece = piece[(piece["fate"] != FrameStatus.LOST) | ~np.isin(piece["sequence"], found_again)]  # noqa: PLW2901
         while piece.size:
             count = min(piece.size, buffer.size - filled)
             buffer[filled : filled + count] = piece[:count]
@@ -116,7 +116,7 @@ def _found_again(log: FrameLog) -> np.ndarray:
     """Returns sequences that were given up after an I/O error but found intact by recovery: these count as
     stored."""
     lost = [
-        records["sequence"][records["fate"] == Fate.LOST]
+        records["sequence"][records["fate"] == FrameStatus.LOST]
         for kind, _, records in log.blocks()
         if kind is BlockKind.EVENTS
     ]

@@ -9,7 +9,7 @@ SEALING    handed to the sealer
 (gone)     sealed (or, after a failure, given up); only its holes are remembered, to distinguish a late frame
            from a duplicate
 
-The table below shows what happens to a frame whose slab is not collecting (``fates``, ``_open_slab``). An
+The table below shows what happens to a frame whose slab is not collecting (``statuses``, ``_open_slab``). An
 *earlier* group is one that a previous process closed, by an early end or an end that a kill cut short. A
 place is shut when it has a frame, or when newer frames had passed over its slab.
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from shardwright.shard.group_files import GroupFiles
 
     from .closed_rows import EarlierRow
-    from .commands import KeeperCommand
+    from .commands import SealerCommand
     from .limits import Limits
     from .reopen import TakingBack
     from .reports import GroupPrepared
@@ -154,7 +154,7 @@ class Groups:
         self,
         grid: Grid,
         limits: Limits,
-        ask: Callable[[KeeperCommand], None],
+        ask: Callable[[SealerCommand], None],
         settings: WriteSettings,
         on_event: Callable[[str, dict[str, Any]], None],
     ) -> None:
@@ -214,7 +214,7 @@ class Groups:
         return number < self._closed_below or number in self._closed
 
     def is_closed_slab(self, slab: int) -> bool:
-        """Returns whether frames of a slab that is not collecting may have to be refused: ``fates`` says
+        """Returns whether frames of a slab that is not collecting may have to be refused: ``statuses`` says
         which."""
         number = self._grid.group_of_slab(slab)
         group = self.by_number.get(number)
@@ -224,7 +224,7 @@ class Groups:
             return slab in group.done_slabs
         return group.state is GroupState.REOPENING or not group.opens_again
 
-    def fates(self, slab: int, places: np.ndarray) -> np.ndarray:
+    def statuses(self, slab: int, places: np.ndarray) -> np.ndarray:
         """The status of frames at int64[n] places of a slab that is not collecting: PLACED when its group
         takes them, now or once it is open (again), DUPLICATE or LATE when they are refused."""
         number = self._grid.group_of_slab(slab)
@@ -232,8 +232,10 @@ class Groups:
         if group is not None and group.state is GroupState.OPEN and slab in group.takes_back:
             return np.where(group.takes_back[slab][places], DUPLICATE, PLACED)
         if earlier is not None:
-            return earlier.fates(slab, places)
-        return self.holes.fates(slab, places) if self.is_closed_slab(slab) else np.full(places.size, PLACED)
+            return earlier.statuses(slab, places)
+        return (
+            self.holes.statuses(slab, places) if self.is_closed_slab(slab) else np.full(places.size, PLACED)
+        )
 
     def open(self, number: int) -> bool:
         """Opens a group for frames and lets the next one be prepared. Returns False when too many are open,

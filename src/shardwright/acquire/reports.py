@@ -130,7 +130,7 @@ class NotRecorded:
 
 
 @dataclass(frozen=True)
-class KeeperFailed:
+class SealerFailed:
     """A command without a report of its own failed, or the thread died (``dead``)."""
 
     error: ErrorText
@@ -145,7 +145,7 @@ class StoreFinished:
 
 
 WorkerReport = SlabEncoded | FramesStaged
-KeeperReport = (
+SealerReport = (
     GroupPrepared
     | GroupReopened
     | GroupRewritten
@@ -153,7 +153,7 @@ KeeperReport = (
     | Committed
     | Recorded
     | NotRecorded
-    | KeeperFailed
+    | SealerFailed
     | StoreFinished
 )
-Report = WorkerReport | KeeperReport
+Report = WorkerReport | SealerReport

@@ -125,7 +125,7 @@ LIFE = Table(
             _L.FINISHING_STORE,
             _E.FAIL,
             _L.LEAVING_STORE,
-            "all groups are sealed, and the keeper's answer is still to come",
+            "all groups are sealed, and the sealer's answer is still to come",
         ),
         step(_L.FAILING, _E.UNREAD, _L.LEAVING),
         step(_L.LEAVING, _E.DONE, _L.LEAVING_STORE),
@@ -133,7 +133,7 @@ LIFE = Table(
             _FAILED,
             _E.OVER,
             _L.FAILED,
-            "in the first two because the keeper has died: nothing more can be sealed",
+            "in the first two because the sealer has died: nothing more can be sealed",
         ),
     ),
     {
@@ -235,6 +235,6 @@ FILES = Table(
         _F.SEALED: "only what is being sealed is answered so",
         _F.SEAL_FAILED: "likewise",
         _F.REOPENED: "only what is being opened again is answered so",
-        _F.GIVE_UP: "the keeper is at them, and its answer is waited for",
+        _F.GIVE_UP: "the sealer is at them, and its answer is waited for",
     },
 )

@@ -9,7 +9,7 @@ import numpy as np
 
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import DuplicateFrameError, LostFramesError
-from shardwright.model.fates import Fate, Reason
+from shardwright.model.frame_status import FrameStatus, Reason
 
 if TYPE_CHECKING:
     from shardwright.array.grid import Grid
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
     Event = tuple[str, dict[str, Any]]  # name and facts
 
-_EVENT_OF_FATE = {
-    Fate.DUPLICATE: "frames_duplicate",
-    Fate.LATE: "frames_late",
-    Fate.DROPPED: "frames_dropped",
-    Fate.LOST: "frames_lost",
+_EVENT_OF_STATUS = {
+    FrameStatus.DUPLICATE: "frames_duplicate",
+    FrameStatus.LATE: "frames_late",
+    FrameStatus.DROPPED: "frames_dropped",
+    FrameStatus.LOST: "frames_lost",
 }
-_HINT_OF_FATE = {
-    Fate.DUPLICATE: "Is the index right? Images of several positions or channels fall on one place where "
-    "the array has no axis for them",
-    Fate.LATE: "Its place had been closed: more frames came in another order than the ring holds",
-    Fate.DROPPED: "Frames come faster than they are stored: is it the disk or the codec?",
-    Fate.LOST: "`shardwright inspect --missing STORE` lists the places that such frames leave empty",
+_HINT_OF_STATUS = {
+    FrameStatus.DUPLICATE: "Is the index right? Images of several positions or channels fall on one place "
+    "where the array has no axis for them",
+    FrameStatus.LATE: "Its place had been closed: more frames came in another order than the ring holds",
+    FrameStatus.DROPPED: "Frames come faster than they are stored: is it the disk or the codec?",
+    FrameStatus.LOST: "`shardwright inspect --missing STORE` lists the places that such frames leave empty",
 }
 
 
@@ -42,14 +42,14 @@ class Telling:
         self._raises_duplicates = raises_duplicates
         self._events: list[Event] = []
         self._losses: list[tuple[int, int, ErrorText]] = []
-        self._told: set[Fate] = set()  # statuses whose first frame was reported
+        self._told: set[FrameStatus] = set()  # statuses whose first frame was reported
         self._duplicates_told = 0
 
     def begin_with(self, accounts: Accounts) -> None:
         """Marks all frames of an earlier process as reported."""
-        self._duplicates_told = accounts.frames_by_fate[Fate.DUPLICATE]
-        self._told.update(fate for fate, frames in accounts.frames_by_fate.items() if frames)
-        accounts.first_by_fate.clear()
+        self._duplicates_told = accounts.frames_by_status[FrameStatus.DUPLICATE]
+        self._told.update(status for status, frames in accounts.frames_by_status.items() if frames)
+        accounts.first_by_status.clear()
 
     def note(self, event: str, facts: dict[str, Any]) -> None:
         self._events.append((event, facts))
@@ -57,21 +57,25 @@ class Telling:
     def take_events(self, accounts: Accounts) -> list[Event]:
         """Returns the events since the last call. Only the first frame of each status is an event; the counts
         have the number of others, so that a camera which is too fast fills no log."""
-        for fate, event in _EVENT_OF_FATE.items():
-            frames = accounts.frames_by_fate[fate]
-            raised = fate is Fate.DUPLICATE and self._raises_duplicates
-            if frames and fate not in self._told and not raised:
-                self._told.add(fate)
+        for status, event in _EVENT_OF_STATUS.items():
+            frames = accounts.frames_by_status[status]
+            raised = status is FrameStatus.DUPLICATE and self._raises_duplicates
+            if frames and status not in self._told and not raised:
+                self._told.add(status)
                 self.note(
                     event,
-                    {"frames": frames, **self._facts_of_first(fate, accounts), "hint": _HINT_OF_FATE[fate]},
+                    {
+                        "frames": frames,
+                        **self._facts_of_first(status, accounts),
+                        "hint": _HINT_OF_STATUS[status],
+                    },
                 )
         events, self._events = self._events, []
         return events
 
-    def _facts_of_first(self, fate: Fate, accounts: Accounts) -> dict[str, Any]:
+    def _facts_of_first(self, status: FrameStatus, accounts: Accounts) -> dict[str, Any]:
         """Returns what is known of the first frame with a status."""
-        record = accounts.first_by_fate.get(fate)
+        record = accounts.first_by_status.get(status)
         if record is None:
             return {}
         facts: dict[str, Any] = {
@@ -87,11 +91,11 @@ class Telling:
     def take_duplicates(self, accounts: Accounts) -> ErrorText | None:
         """Returns the error for frames since the last call whose place was taken, or None. A sequence that is
         sent again does not count."""
-        count = accounts.frames_by_fate[Fate.DUPLICATE] - self._duplicates_told
+        count = accounts.frames_by_status[FrameStatus.DUPLICATE] - self._duplicates_told
         if not count:
             return None
         self._duplicates_told += count
-        record = accounts.first_by_fate.pop(Fate.DUPLICATE)
+        record = accounts.first_by_status.pop(FrameStatus.DUPLICATE)
         index = self._grid.index_of(int(record["position"]))
         named = f"frame {int(record['sequence'])}" + (
             f" (id {int(record['frame_id'])})" if record["frame_id"] >= 0 else ""
@@ -102,8 +106,8 @@ class Telling:
             expected="one frame for each place",
             got=f"another one for index {index}"
             + (f", and {count - 1} more such frames" if count > 1 else ""),
-            hint=f"{_HINT_OF_FATE[Fate.DUPLICATE]}. on_duplicate: count keeps the first of a place and "
-            f"counts the others",
+            hint=f"{_HINT_OF_STATUS[FrameStatus.DUPLICATE]}. on_duplicate: count keeps the first of a place "
+            f"and counts the others",
         )
 
     def note_losses(self, sequences: np.ndarray) -> None:
@@ -123,7 +127,7 @@ class Telling:
         self._losses.extend(
             (first, last, error) for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)
         )
-        self._told.add(Fate.LOST)
+        self._told.add(FrameStatus.LOST)
         self.note("frames_lost", {"frames": int(sequences.size), "reason": error.message})
 
     def take_losses(self) -> list[tuple[int, int, ErrorText]]:

@@ -12,7 +12,7 @@ zarr-python and pandas (or pyarrow) make a table of it in one line:
     arrival_ns, arrival_monotonic_ns  when the writer took it in, likewise
     delta_t ... position_z, further fields    f64, NaN where not given
     client_epoch            u32, which client of the acquisition sent it, counted from 1
-    fate, reason            u8, ``model.fates``; the group's attributes spell the numbers out
+    status, reason            u8, ``model.frame_status``; the group's attributes spell the numbers out
 
 Rows are ordered shard by shard as these were sealed, with frames that were not stored in between; sort by
 ``sequence`` for the order of sending.
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardwright.model.fates import Fate, Reason
+from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.wire.descriptor import METADATA_FIELDS
 
 from .grid import Grid
@@ -95,13 +95,13 @@ def column_document(rows: int, dtype: np.dtype) -> bytes:
 
 def table_document(rows: int, names: list[str]) -> bytes:
     """Returns zarr.json of the group."""
-    fates, reasons = ({str(int(n)): n.name.lower() for n in numbers} for numbers in (Fate, Reason))
+    statuses, reasons = ({str(int(n)): n.name.lower() for n in numbers} for numbers in (FrameStatus, Reason))
     table = {
         "table": "frames",
         "version": VERSION,
         "rows": rows,
         "columns": names,
-        "fate": fates,
+        "fate": statuses,
         "reason": reasons,
     }
     return _encode({"zarr_format": 3, "node_type": "group", "attributes": {"shardwright": table}})

@@ -49,7 +49,7 @@ class _Tally:
 
     def __init__(self, missing: MissingFrames) -> None:
         self.inside = self.beyond = 0
-        self.by_fate: Counter[str] = Counter()
+        self.by_status: Counter[str] = Counter()
         self._missing = missing
 
     def ranges(self) -> Iterator[MissingRange]:
@@ -57,14 +57,14 @@ class _Tally:
             inside = max(0, min(found.last + 1, self._missing.places) - found.first)
             self.inside += inside
             self.beyond += found.count - inside
-            self.by_fate[_why(found)] += found.count
+            self.by_status[_why(found)] += found.count
             yield found
 
 
 def _why(found: MissingRange) -> str:
-    if found.fate is None or found.reason is None:
+    if found.status is None or found.reason is None:
         return "never came"
-    return f"{found.fate.name.lower()} ({found.reason.name.lower()})"
+    return f"{found.status.name.lower()} ({found.reason.name.lower()})"
 
 
 def _as_dict(found: MissingRange, missing: MissingFrames) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def _as_dict(found: MissingRange, missing: MissingFrames) -> dict[str, Any]:
         "last": found.last,
         "first_index": missing.index_of(found.first),
         "last_index": missing.index_of(found.last),
-        "fate": None if found.fate is None else found.fate.name.lower(),
+        "fate": None if found.status is None else found.status.name.lower(),
         "reason": None if found.reason is None else found.reason.name.lower(),
     }
 
@@ -85,8 +85,8 @@ def _print_json(store: Store, missing: MissingFrames) -> None:
     for i, found in enumerate(tally.ranges()):
         typer.echo((",\n" if i else "\n") + json.dumps(_as_dict(found, missing)), nl=False)
     unplaced = [
-        {"fate": fate.name.lower(), "reason": reason.name.lower(), "frames": n}
-        for (fate, reason), n in missing.unplaced.items()
+        {"fate": status.name.lower(), "reason": reason.name.lower(), "frames": n}
+        for (status, reason), n in missing.unplaced.items()
     ]
     totals = {
         "frames_missing": tally.inside,
@@ -109,14 +109,14 @@ def _print_text(axes: list[str], missing: MissingFrames) -> None:
             else (f"frames {found.first} to {found.last} ({first} to {last})")
         )
         typer.echo(f"{where}: {_why(found)}")
-    if tally.by_fate:
+    if tally.by_status:
         beyond = f", and {tally.beyond} behind its end" if tally.beyond else ""
-        summary = ", ".join(f"{count} {why}" for why, count in tally.by_fate.most_common())
+        summary = ", ".join(f"{count} {why}" for why, count in tally.by_status.most_common())
         typer.echo(f"{tally.inside} of {missing.places} frames of the image are missing{beyond}: {summary}")
     else:
         typer.echo(f"no frame is missing: all {missing.places} places of the image are stored")
-    for (fate, reason), count in missing.unplaced.items():
+    for (status, reason), count in missing.unplaced.items():
         typer.echo(
-            f"{count} frame{'s' if count > 1 else ''} that named no place: {fate.name.lower()} "
+            f"{count} frame{'s' if count > 1 else ''} that named no place: {status.name.lower()} "
             f"({reason.name.lower()})"
         )

@@ -45,7 +45,7 @@ class IngestView:
             "stall_s": max(
                 self.busy.busy_s(),
                 self._pool.busy_s(),
-                *(session.acquisition.keeper_busy_s for session in totals.running),
+                *(session.acquisition.sealer_busy_s for session in totals.running),
             ),
             "streams": {
                 name: {**totals.of_stream(name).to_dict(), **_gauges(totals.running_of(name))}

@@ -45,14 +45,14 @@ def slabs_and_places(positions: Any, counts: Any, chunk: Any, slab_counts: Any, 
 
 
 @njit(nogil=True, cache=CACHE)
-def place_frames(first: int, batch: Any, grid: Any, table: Any, fates: Any, completed: Any) -> Any:
+def place_frames(first: int, batch: Any, grid: Any, table: Any, statuses: Any, completed: Any) -> Any:
     """Places frames first, first+1, ... of a batch.
 
     batch      (positions, sequences, addresses: int64[n]; records int64[n,w]: each frame's record as w words)
     grid       (counts, chunk, slab counts, slab strides), as ``slab_and_place`` takes them
     table      (int64[R]: the slab that a row collects, -1 when free; addresses int64[R,P]: 0 where no frame
                has come; sequences int64[R,P]; records int64[R,P,w]; frames, expected int64[R])
-    fates      uint8[n]    out: PLACED or DUPLICATE
+    statuses      uint8[n]    out: PLACED or DUPLICATE
     completed  int64[R]    out: rows whose last frame came, in order
     Returns (frames done, rows completed, slab that has no row or -1).
     """
@@ -71,13 +71,13 @@ def place_frames(first: int, batch: Any, grid: Any, table: Any, fates: Any, comp
             if row < 0:
                 return i, done_rows, slab
         if row_addresses[row, place] != 0:
-            fates[i] = DUPLICATE
+            statuses[i] = DUPLICATE
             continue
         row_addresses[row, place] = addresses[i]
         row_sequences[row, place] = sequences[i]
         row_records[row, place] = records[i]
         row_frames[row] += 1
-        fates[i] = PLACED
+        statuses[i] = PLACED
         if row_frames[row] == row_expected[row]:
             completed[done_rows] = row
             done_rows += 1

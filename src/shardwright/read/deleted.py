@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.model.fates import Fate
+from shardwright.model.frame_status import FrameStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ def shards_of_stored_frames(table: FrameTable, array: StoredArray) -> Iterator[t
     sizes = np.array([array.shard_shape[axis] for axis in axes], np.int64)
     seen: set[tuple[int, ...]] = set()
     for chunk in range(table.chunks):
-        indices = table.read_indices(chunk)[table.read("fate", chunk) == Fate.STORED]
+        indices = table.read_indices(chunk)[table.read("fate", chunk) == FrameStatus.STORED]
         rows = np.unique(indices[((indices >= 0) & (indices < counts)).all(axis=1)] // sizes, axis=0)
         seen.update(map(tuple, rows.tolist()))
     plane = [range(n) for n in array.grid_shape[-2:]]

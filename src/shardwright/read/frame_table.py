@@ -13,7 +13,7 @@ from shardwright.array.frame_table import TABLE_PATH, VERSION
 from shardwright.array.spec import DTYPES
 from shardwright.codecs.decode import ChunkCodecs, decode_chunk
 from shardwright.model.errors import ShardFormatError, StorageError
-from shardwright.model.fates import Fate, Reason
+from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.model.versions import check_version
 from shardwright.storage.files import open_regular
 
@@ -84,7 +84,7 @@ class FrameTable:
         return next(iter(self.columns.values())).chunks
 
     @property
-    def tells_fates(self) -> bool:
+    def tells_statuses(self) -> bool:
         return {"fate", "reason"} <= self.columns.keys()
 
     def frame_counts(self, array: StoredArray) -> tuple[int, ...]:
@@ -201,18 +201,22 @@ def check_frame_table(table: FrameTable, array: StoredArray) -> Iterator[tuple[s
             except (ShardFormatError, StorageError) as error:
                 damaged = True
                 yield f"{TABLE_PATH}/{name}/c/{chunk}", str(error)
-        if table.tells_fates and not damaged:
+        if table.tells_statuses and not damaged:
             for fault in _faults_of_rows(table, chunk):
                 yield f"{TABLE_PATH} chunk {chunk}", fault
 
 
 def _faults_of_rows(table: FrameTable, chunk: int) -> Iterator[str]:
-    fate, reason, indices = table.read("fate", chunk), table.read("reason", chunk), table.read_indices(chunk)
-    if not np.isin(fate, list(Fate)).all() or not np.isin(reason, list(Reason)).all():
-        yield "a fate or a reason has a number that means nothing"
+    status, reason, indices = (
+        table.read("fate", chunk),
+        table.read("reason", chunk),
+        table.read_indices(chunk),
+    )
+    if not np.isin(status, list(FrameStatus)).all() or not np.isin(reason, list(Reason)).all():
+        yield "a status or a reason has a number that means nothing"
     if ((indices < 0).any(axis=1) & (indices != -1).any(axis=1)).any():
         yield "an index is none of the array's places"
-    if (indices[fate == Fate.STORED] < 0).any():
+    if (indices[status == FrameStatus.STORED] < 0).any():
         yield "a stored frame has no place in the array"
 
 
@@ -220,6 +224,10 @@ def cropped_frames(table: FrameTable, array: StoredArray) -> int:
     """Counts the stored frames whose places lie outside the array's present shape."""
     counts = table.frame_counts(array)
     return sum(
-        int((table.read_indices(chunk)[table.read("fate", chunk) == Fate.STORED] >= counts).any(axis=1).sum())
+        int(
+            (table.read_indices(chunk)[table.read("fate", chunk) == FrameStatus.STORED] >= counts)
+            .any(axis=1)
+            .sum()
+        )
         for chunk in range(table.chunks)
     )

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.model.errors import ShardFormatError
-from shardwright.model.fates import Fate, Reason
+from shardwright.model.frame_status import FrameStatus, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ MAX_FAULTS_KEPT = 10_000
 
 _NOTHING = 0  # no row of the table has the place
 _STORED_TWICE = 1 << 15
-Codes = npt.NDArray[np.uint16]  # fate * 256 + reason
+Codes = npt.NDArray[np.uint16]  # status * 256 + reason
 Places = npt.NDArray[np.int64]
 
 
@@ -39,7 +39,7 @@ class MissingRange:
 
     first: int
     last: int
-    fate: Fate | None
+    status: FrameStatus | None
     reason: Reason | None
 
     @property
@@ -48,11 +48,11 @@ class MissingRange:
 
 
 class MissingFrames:
-    """The missing frames of an image. ``places``: of the image. ``unplaced``: rows without a place, by (fate,
-    reason). The constructor reads the table once."""
+    """The missing frames of an image. ``places``: of the image. ``unplaced``: rows without a place, by
+    (status, reason). The constructor reads the table once."""
 
     def __init__(self, table: FrameTable, array: StoredArray) -> None:
-        if not table.tells_fates:
+        if not table.tells_statuses:
             raise ShardFormatError(
                 f"the frame table {table.path} has no fates",
                 hint="It is one of an early version; `shardwright verify` checks the image",
@@ -60,7 +60,7 @@ class MissingFrames:
         self._table = table
         self.counts = table.frame_counts(array)
         self.places = int(np.prod(self.counts, dtype=object))
-        self.unplaced: Counter[tuple[Fate, Reason]] = Counter()
+        self.unplaced: Counter[tuple[FrameStatus, Reason]] = Counter()
         # the first of the places stored twice, up to where ``ranges`` has read: a fault of the table
         self.stored_twice: list[int] = []
         self._bounds = [self._look_at(chunk) for chunk in range(table.chunks)]
@@ -98,29 +98,29 @@ class MissingFrames:
         """Returns the (lowest, highest) place in a chunk's rows; (0, -1) when no row has a place."""
         places, codes = self._read(chunk)
         for code, rows in zip(*np.unique(codes[places < 0], return_counts=True), strict=True):
-            self.unplaced[(Fate(int(code) >> 8), Reason(int(code) & 0xFF))] += int(rows)
+            self.unplaced[(FrameStatus(int(code) >> 8), Reason(int(code) & 0xFF))] += int(rows)
         places = places[places >= 0]
         return (int(places.min()), int(places.max())) if places.size else (0, -1)
 
     def _read(self, chunk: int) -> tuple[Places, Codes]:
         """Returns places (-1: none) and codes of a chunk's rows. Leaves out duplicates, which do not change a
         place, and rows whose place the array has lost along an axis other than the first."""
-        fate, reason, indices = (
+        status, reason, indices = (
             self._table.read("fate", chunk),
             self._table.read("reason", chunk),
             self._table.read_indices(chunk),
         )
-        if not np.isin(fate, list(Fate)).all() or not np.isin(reason, list(Reason)).all():
+        if not np.isin(status, list(FrameStatus)).all() or not np.isin(reason, list(Reason)).all():
             raise ShardFormatError(
-                f"chunk {chunk} of {self._table.path} has a fate or reason that means nothing",
+                f"chunk {chunk} of {self._table.path} has a status or reason that means nothing",
                 hint="See `shardwright verify`",
             )
-        places = np.zeros(len(fate), np.int64)
+        places = np.zeros(len(status), np.int64)
         for axis, count in enumerate(self.counts):
             places = places * count + indices[:, axis]
         places[(indices < 0).any(axis=1)] = -1
-        told = (fate != Fate.DUPLICATE) & (indices[:, 1:] < self.counts[1:]).all(axis=1)
-        return places[told], (fate.astype(np.uint16) << 8 | reason)[told]
+        told = (status != FrameStatus.DUPLICATE) & (indices[:, 1:] < self.counts[1:]).all(axis=1)
+        return places[told], (status.astype(np.uint16) << 8 | reason)[told]
 
     def _window(self, start: int) -> tuple[Places, Codes, int]:
         """Returns (places, codes, stop): one code for each place that has rows in [start, stop), in order."""
@@ -147,10 +147,10 @@ def _one_code_each(places: Places, codes: Codes) -> tuple[Places, Codes]:
     starts = np.flatnonzero(np.diff(places, prepend=-1))
     if not starts.size:
         return places, codes
-    stored = (codes >> 8 & 0x7F == Fate.STORED).astype(np.int64) + (codes & _STORED_TWICE > 0)
+    stored = (codes >> 8 & 0x7F == FrameStatus.STORED).astype(np.int64) + (codes & _STORED_TWICE > 0)
     times = np.add.reduceat(stored, starts)
     latest = codes[np.append(starts[1:], len(codes)) - 1]
-    merged = np.where(times > 0, np.uint16(Fate.STORED << 8), latest) | np.where(
+    merged = np.where(times > 0, np.uint16(FrameStatus.STORED << 8), latest) | np.where(
         times > 1, np.uint16(_STORED_TWICE), np.uint16(0)
     )
     return places[starts], merged.astype(np.uint16)
@@ -160,7 +160,7 @@ def _runs(places: Places, codes: Codes, start: int, stop: int) -> Iterator[tuple
     """Yields (first, last, code) of every run of places in [start, stop) that are not stored, in order."""
     edges = np.concatenate([[start - 1], places, [stop]])
     gaps = np.flatnonzero(np.diff(edges) > 1)
-    named = codes >> 8 & 0x7F != Fate.STORED
+    named = codes >> 8 & 0x7F != FrameStatus.STORED
     first = np.concatenate([edges[gaps] + 1, places[named]])
     last = np.concatenate([edges[gaps + 1] - 1, places[named]])
     code = np.concatenate([np.full(len(gaps), _NOTHING, np.uint16), codes[named]])
@@ -179,4 +179,4 @@ def _runs(places: Places, codes: Codes, start: int, stop: int) -> Iterator[tuple
 def _range(first: int, last: int, code: int) -> MissingRange:
     if code == _NOTHING:
         return MissingRange(first, last, None, None)
-    return MissingRange(first, last, Fate(code >> 8), Reason(code & 0xFF))
+    return MissingRange(first, last, FrameStatus(code >> 8), Reason(code & 0xFF))

@@ -258,7 +258,7 @@ def _check_frame_table(store: Store, records: Mapping[Path, Record], report: Ver
         for where, what in check_frame_table(table, store.arrays[0]):
             faults = True
             report.add_problem(Problem(where, what))
-        if table.tells_fates and not faults:
+        if table.tells_statuses and not faults:
             if count := cropped_frames(table, store.arrays[0]):
                 report.add_warning(
                     Problem(

@@ -14,8 +14,8 @@ import numpy as np
 from shardwright.acquire.accounts import Accounts
 from shardwright.acquire.assembly import grid_tables
 from shardwright.acquire.closed_rows import EarlierRow
-from shardwright.acquire.restored import GroupStanding, Standing
-from shardwright.model.fates import Fate, Reason
+from shardwright.acquire.recovered_state import GroupStanding, Standing
+from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import PASSED_OVER
 from shardwright.shard.slab_map import frames_of_group, slabs_of_group
@@ -124,12 +124,12 @@ class _Judge:
                 accounts.find(records)
             else:
                 # the first frame has the place; if that was never acknowledged, none has
-                twice = records["fate"] == Fate.DUPLICATE
+                twice = records["fate"] == FrameStatus.DUPLICATE
                 accounts.receive(
                     records["sequence"].astype(np.int64),
                     np.where(twice, -1, records["position"].astype(np.int64)),
                 )
-                lost = records["fate"] == Fate.LOST
+                lost = records["fate"] == FrameStatus.LOST
                 accounts.settle(records[~lost])
                 self._note_settled(records["sequence"][~lost].astype(np.int64))
                 if lost.any():
@@ -151,7 +151,7 @@ class _Judge:
         accounts = self._accounts
         for sequences, unacknowledged in self._lost:
             gone = ~accounts.stored.holds(sequences)
-            accounts.frames_by_fate[Fate.LOST] += int(gone.sum())
+            accounts.frames_by_status[FrameStatus.LOST] += int(gone.sum())
             accounts.frames_unacknowledged += int((gone & unacknowledged).sum())
             self._note_settled(sequences[gone])
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardwright.acquire.restored import Restored, RestoredGroup
+from shardwright.acquire.recovered_state import RecoveredGroup, RecoveredState
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.group_files import GroupFiles
 from shardwright.shard.journal import GroupJournal, JournalLayout
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from .scan import Scanned
 
 
-def execute(folder: StoreFolder, layout: ArrayLayout, scanned: Scanned, decisions: Decisions) -> Restored:
+def execute(
+    folder: StoreFolder, layout: ArrayLayout, scanned: Scanned, decisions: Decisions
+) -> RecoveredState:
     """Returns the state with which an acquisition is resumed. Raises ``StorageError``; the next recovery then
     finds the same or more."""
     return _Executor(folder, layout, scanned).run(decisions)
@@ -45,9 +47,9 @@ class _Executor:
         self._scanned = scanned
         self._record_bytes = record_dtype(len(folder.spec.frame_fields)).itemsize
 
-    def run(self, decisions: Decisions) -> Restored:
+    def run(self, decisions: Decisions) -> RecoveredState:
         folder = self._folder
-        restored, accounts = Restored(folder, decisions.standing), decisions.standing.accounts
+        restored, accounts = RecoveredState(folder, decisions.standing), decisions.standing.accounts
         try:
             self._make_durable()
             if decisions.remember_seen:  # before the only other traces of these frames are deleted
@@ -59,7 +61,7 @@ class _Executor:
                 if group.standing is None:
                     self._put_away(group)
                 else:
-                    restored.groups.append(RestoredGroup(self._take_up(group), group.standing))
+                    restored.groups.append(RecoveredGroup(self._take_up(group), group.standing))
         except BaseException:
             for taken in restored.groups:
                 taken.files.abandon()

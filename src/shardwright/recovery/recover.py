@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.settings import WriteSettings
-from shardwright.model.fates import Fate
+from shardwright.model.frame_status import FrameStatus
 from shardwright.storage.files import storage_errors
 
 from .leftovers import FolderAction, is_leftover, look_at, remove, row_for
@@ -156,7 +156,9 @@ def _examine(path: Path, pool: WorkerPool, threads: int, progress: Callable[[int
     missing = sum(last + 1 - first for first, last in accounts.seen.missing(accounts.seen.stop))
     acknowledged = accounts.missing_acknowledged()
     recovery.frames_kept = accounts.frames_stored
-    recovery.frames_lost = accounts.frames_by_fate[Fate.LOST] - accounts.frames_unacknowledged + acknowledged
+    recovery.frames_lost = (
+        accounts.frames_by_status[FrameStatus.LOST] - accounts.frames_unacknowledged + acknowledged
+    )
     recovery.frames_unacknowledged = (
         accounts.frames_unacknowledged + missing - acknowledged + found.decisions.frames_forgotten
     )

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.acquire.limits import Limits
-    from shardwright.acquire.restored import Restored
+    from shardwright.acquire.recovered_state import RecoveredState
     from shardwright.acquire.settings import WriteSettings
     from shardwright.acquire.workers import WorkerPool
     from shardwright.array.spec import ArraySpec
@@ -67,7 +67,7 @@ def resume(
 
 
 def go_on(
-    restored: Restored, pool: WorkerPool, wake: Callable[[], None], settings: WriteSettings
+    restored: RecoveredState, pool: WorkerPool, wake: Callable[[], None], settings: WriteSettings
 ) -> Acquisition:
     """Makes an acquisition from the result of ``restore``. ``restored`` is consumed, also on an error."""
     folder = restored.folder
@@ -88,7 +88,7 @@ def restore(
     threads: int,
     take_over: bool = False,
     progress: Callable[[int], None] | None = None,
-) -> tuple[Restored, Found]:
+) -> tuple[RecoveredState, Found]:
     """Takes the lock and recovers the state of an unfinished store. Raises ``LockedError``, ``ResumeError``
     when there is nothing to resume, ``FormatVersionError`` for files of another version (nothing was changed
     then), ``ShardFormatError`` for a damaged manifest, ``StorageError``."""

@@ -17,7 +17,7 @@ import anyio
 import anyio.to_thread
 
 from shardwright.array.document import check_document
-from shardwright.model.fates import Fate
+from shardwright.model.frame_status import FrameStatus
 
 from .confined import NotServedError, open_in_store
 from .viewer_state import StoredImage
@@ -32,8 +32,8 @@ MAX_METADATA_BYTES = 1 << 20
 WORKSPACE = ".shardwright"  # as shard.group_files has it, whose import would bring in the daemon's rooms
 STORE_SUFFIX = ".ome.zarr"
 NO_IMAGE = "This store holds no image that can be shown."
-FATES = ("frames", "fate")  # the frame table's column, as array.frame_table writes it
-FATE_CODECS = ["bytes", "gzip", "crc32c"]
+STATUSES = ("frames", "fate")  # the frame table's column, as array.frame_table writes it
+STATUS_CODECS = ["bytes", "gzip", "crc32c"]
 CRC_BYTES = 4
 MAX_ROWS_PER_CHUNK = 1 << 20
 
@@ -164,22 +164,22 @@ def _stored_frames(store: Path) -> int | None:
     """Counts the rows of stored frames in the frame table; None where there is no table, or one of another
     layout."""
     try:
-        described = _read_json(store.parent, store.name, *FATES)
+        described = _read_json(store.parent, store.name, *STATUSES)
         (rows,), (rows_per_chunk,) = (
             described["shape"],
             described["chunk_grid"]["configuration"]["chunk_shape"],
         )
         if [
             codec["name"] for codec in described["codecs"]
-        ] != FATE_CODECS or not 0 < rows_per_chunk <= MAX_ROWS_PER_CHUNK:
+        ] != STATUS_CODECS or not 0 < rows_per_chunk <= MAX_ROWS_PER_CHUNK:
             return None
         stored = 0
         for chunk in range(-(-rows // rows_per_chunk)):
-            packed = _read(store.parent, 2 * MAX_ROWS_PER_CHUNK, store.name, *FATES, "c", str(chunk))[
+            packed = _read(store.parent, 2 * MAX_ROWS_PER_CHUNK, store.name, *STATUSES, "c", str(chunk))[
                 :-CRC_BYTES
             ]
-            fates = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(packed, rows_per_chunk)
-            stored += fates[: rows - chunk * rows_per_chunk].count(Fate.STORED)
+            statuses = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(packed, rows_per_chunk)
+            stored += statuses[: rows - chunk * rows_per_chunk].count(FrameStatus.STORED)
     except (NotServedError, OSError, LookupError, TypeError, ValueError, zlib.error):
         return None
     return stored

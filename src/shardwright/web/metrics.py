@@ -34,7 +34,7 @@ STREAM_COUNTERS = {
     "acquisitions_failed": ("acquisitions_failed", "Acquisitions ended by an error."),
     "frames_received": (
         "frames_received",
-        "Frames that the daemon was told of; each has one of the fates below.",
+        "Frames that the daemon was told of; each has one of the statuses below.",
     ),
     "frames_stored": (
         "frames_stored",
@@ -57,7 +57,7 @@ DROPPED_COUNTERS = {
     "frames_dropped": ("frames_dropped", "Frames not taken in, by reason."),
     "dropped_bytes": ("bytes_dropped", "Pixel bytes of the frames not taken in, by reason."),
 }
-DROP_REASONS = ("overload",)  # model/fates.py: the one reason for which a frame is dropped
+DROP_REASONS = ("overload",)  # model/frame_status.py: the one reason for which a frame is dropped
 DEGRADED_COUNTERS = {
     "frames_degraded": (
         "frames",

@@ -19,7 +19,7 @@ import numpy as np
 import zarr
 
 from shardwright.array.grid import Grid
-from shardwright.model.fates import Fate
+from shardwright.model.frame_status import FrameStatus
 from shardwright.shard.group_files import WORKING_SUFFIX, WORKSPACE
 
 from .processes import Closing, Created, Flushed, Refused, Said, Sealed
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from .scenes import Scene
 
-SETTLED_WITHOUT_PIXELS = (Fate.DUPLICATE, Fate.LATE, Fate.DROPPED, Fate.LOST)
+SETTLED_WITHOUT_PIXELS = (FrameStatus.DUPLICATE, FrameStatus.LATE, FrameStatus.DROPPED, FrameStatus.LOST)
 
 
 @dataclass
@@ -167,7 +167,7 @@ class Oracle:
     def _stored_sequences(self, store: Path) -> list[int]:
         table = zarr.open_group(store / "frames", mode="r")
         sequences: list[int] = np.asarray(table["sequence"])[
-            np.asarray(table["fate"]) == Fate.STORED
+            np.asarray(table["fate"]) == FrameStatus.STORED
         ].tolist()
         return sequences
 
@@ -261,7 +261,7 @@ class Oracle:
         stored_places = [
             self.scene.frames[self.sent[sequence]].position
             for sequence, row in sent.items()
-            if table["fate"][row] == Fate.STORED
+            if table["fate"][row] == FrameStatus.STORED
         ]
         for sequence, row in sent.items():
             problems += [
@@ -294,14 +294,14 @@ class Oracle:
         stored_places: set[int],
     ) -> Iterator[str]:
         n = self.sent[sequence]
-        frame, fate = self.scene.frames[n], Fate(int(table["fate"][row]))
+        frame, status = self.scene.frames[n], FrameStatus(int(table["fate"][row]))
         axes = [d.name for d in self.scene.spec.dimensions[:-2]]
         index = tuple(int(table[f"index_{name}"][row]) for name in axes)
         if index != self.scene.index(frame.position) and not (
-            fate in (Fate.DROPPED, Fate.LOST) and set(index) == {-1}
+            status in (FrameStatus.DROPPED, FrameStatus.LOST) and set(index) == {-1}
         ):
             yield f"index {index} instead of {self.scene.index(frame.position)}"
-        if fate == Fate.STORED:
+        if status == FrameStatus.STORED:
             if self._inside(frame.position, values.shape) and not np.array_equal(
                 values[self._stored_order(index)[:-2]], self.scene.pixels(n)
             ):
@@ -310,10 +310,10 @@ class Oracle:
                     f"{_describe(values[self._stored_order(index)[:-2]])}"
                 )
         elif sequence in self.promised:
-            taken = fate == Fate.DUPLICATE and frame.position in stored_places
-            if not taken and not (fate == Fate.LATE and self.scene.late):
-                yield f"said to be stored, but its fate is {fate.name}"
-        if fate == Fate.LOST:
+            taken = status == FrameStatus.DUPLICATE and frame.position in stored_places
+            if not taken and not (status == FrameStatus.LATE and self.scene.late):
+                yield f"said to be stored, but its status is {status.name}"
+        if status == FrameStatus.LOST:
             return
         if int(table["frame_id"][row]) != self.scene.frame_id(n):
             yield f"frame id {table['frame_id'][row]} instead of {self.scene.frame_id(n)}"
@@ -327,24 +327,26 @@ class Oracle:
         the table."""
         if self.sealed is None:
             return []
-        count = {fate: int((table["fate"] == fate).sum()) for fate in Fate}
+        count = {status: int((table["fate"] == status).sum()) for status in FrameStatus}
         names = {
-            "frames_stored": Fate.STORED,
-            "frames_duplicate": Fate.DUPLICATE,
-            "frames_late": Fate.LATE,
-            "frames_lost": Fate.LOST,
+            "frames_stored": FrameStatus.STORED,
+            "frames_duplicate": FrameStatus.DUPLICATE,
+            "frames_late": FrameStatus.LATE,
+            "frames_lost": FrameStatus.LOST,
         }
         problems = [
-            f"the receipt counts {name} {self.sealed[name]}, the frame table {count[fate]}"
-            for name, fate in names.items()
-            if self.sealed[name] != count[fate]
+            f"the receipt counts {name} {self.sealed[name]}, the frame table {count[status]}"
+            for name, status in names.items()
+            if self.sealed[name] != count[status]
         ]
         missing = self.sent.keys() - set(table["sequence"].tolist())
         if missing:
             problems.append(f"sealed, but sequences {sorted(missing)} have no row in the frame table")
         places = {frame.position for frame in self.scene.frames}
-        if count[Fate.STORED] != len(places):
-            problems.append(f"sealed with {count[Fate.STORED]} frames stored of {len(places)} places sent")
+        if count[FrameStatus.STORED] != len(places):
+            problems.append(
+                f"sealed with {count[FrameStatus.STORED]} frames stored of {len(places)} places sent"
+            )
         return problems
 
 

@@ -14,7 +14,7 @@ import zarr
 from tests.properties.readers import READERS
 
 from shardwright.array.frame_table import TABLE_PATH
-from shardwright.model.fates import Fate
+from shardwright.model.frame_status import FrameStatus
 from shardwright.read.verify import verify_store
 
 from .oracle import Oracle
@@ -230,7 +230,7 @@ def recovered_facts(store: Path) -> dict[str, str]:
             for name, column in zarr.open_group(store / TABLE_PATH, mode="r").arrays()
         }
         order = np.argsort(table["sequence"], kind="stable")
-        came = table["fate"][order] != Fate.LOST
+        came = table["fate"][order] != FrameStatus.LOST
         for name, values in table.items():
             rows = values[order][came] if name in ("arrival_ns", "arrival_monotonic_ns") else values[order]
             facts[f"{TABLE_PATH}/{name}"] = rows.tobytes().hex()

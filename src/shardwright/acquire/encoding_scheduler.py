@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .reports import SlabEncoded
 
 
-class EncodingDesk:
+class EncodingScheduler:
     """``levels``: the levels at which chunks may be encoded, from the configured one to the fastest; a single
     one if the level never changes."""
 

@@ -1,4 +1,4 @@
-"""The shard keeper's commands on the simulated disk, step by step, as ``acquire.keeper`` carries them out;
+"""The shard sealer's commands on the simulated disk, step by step, as ``acquire.sealer`` carries them out;
 and whether each is legal."""
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from shardwright.acquire.reports import (
     GroupReopened,
     GroupRewritten,
     GroupSealed,
-    KeeperFailed,
     NotRecorded,
     Recorded,
+    SealerFailed,
     StoreFinished,
 )
 from shardwright.model.error_text import ErrorText
@@ -46,7 +46,7 @@ from shardwright.model.errors import (
     StorageFullError,
     WorkerError,
 )
-from shardwright.model.fates import Fate, Reason
+from shardwright.model.frame_status import FrameStatus, Reason
 
 from .disk import ABSENT, REWRITE, Block, Place, final
 from .group import (
@@ -69,8 +69,8 @@ from .workers import STAGING
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from shardwright.acquire.commands import KeeperCommand
-    from shardwright.acquire.reports import KeeperReport
+    from shardwright.acquire.commands import SealerCommand
+    from shardwright.acquire.reports import SealerReport
     from shardwright.shard.layout import ArrayLayout
 
     from .disk import Disk
@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     Steps = Generator[None, None, Any]
 
 
-class Keeper:
+class Sealer:
     """``epoch``: of the writer that it belongs to. ``at_files``: how many tasks of workers are at the files
     of a group."""
 
@@ -86,9 +86,9 @@ class Keeper:
         self.files: dict[int, Files] = {}
         self.dead = False
         self.finished = False
-        self.queue: deque[KeeperCommand] = deque()
-        self.command: KeeperCommand | None = None  # that is being carried out
-        self._steps: Generator[None, None, KeeperReport | None] | None = None
+        self.queue: deque[SealerCommand] = deque()
+        self.command: SealerCommand | None = None  # that is being carried out
+        self._steps: Generator[None, None, SealerReport | None] | None = None
         self._disk = disk
         # a take-over leaves these to us, and goes on with copies
         self._log, self._staging = disk.log, disk.staging
@@ -107,48 +107,48 @@ class Keeper:
     def has_frames(self, group: int) -> bool:
         return group in self.files and self.files[group].holds_frames
 
-    def put(self, command: KeeperCommand) -> None:
+    def put(self, command: SealerCommand) -> None:
         self._check_asked(command)
         self.queue.append(command)
 
-    def step(self) -> KeeperReport | None:
+    def step(self) -> SealerReport | None:
         """Go on with the command at hand, or begin the next one; its report, once it is done."""
         if self._steps is None:
             self.command = self.queue.popleft()
             try:
-                self._disk.call("keeper")
+                self._disk.call("sealer")
             except StorageError as error:
                 self.dead = True
-                return KeeperFailed(
-                    ErrorText(WorkerError, f"the shard keeper's thread died: {error!r}"), dead=True
+                return SealerFailed(
+                    ErrorText(WorkerError, f"the shard sealer's thread died: {error!r}"), dead=True
                 )
             self._steps = self._carried_out(self.command)
         try:
             next(self._steps)
         except StopIteration as done:
             self._steps = self.command = None
-            report: KeeperReport | None = done.value
+            report: SealerReport | None = done.value
             return report
         return None
 
-    def run_now(self, command: KeeperCommand) -> KeeperReport:
+    def run_now(self, command: SealerCommand) -> SealerReport:
         """Before the thread is started."""
         self.queue.append(command)
         while (report := self.step()) is None:
             pass
         return report
 
-    def _carried_out(self, command: KeeperCommand) -> Steps:
+    def _carried_out(self, command: SealerCommand) -> Steps:
         try:
             return (yield from getattr(self, "_" + type(command).__name__.lower())(command))
         except ViolationError:
             raise
         except Exception as error:
-            return KeeperFailed(self._explained(error))
+            return SealerFailed(self._explained(error))
 
     # ------------------------------------------------------------------ whether a command is legal
 
-    def _check_asked(self, command: KeeperCommand) -> None:
+    def _check_asked(self, command: SealerCommand) -> None:
         """What may be asked at all, whatever is queued before it."""
         before = [*([] if self.command is None else [self.command]), *self.queue]
         if self.finished or any(isinstance(other, RemoveStore) for other in before):
@@ -164,7 +164,7 @@ class Keeper:
         if isinstance(command, makes) and isinstance(last.get(command.group), makes):
             raise ViolationError(f"illegal command: {_named(command)} twice")
 
-    def _check_begun(self, command: KeeperCommand) -> None:
+    def _check_begun(self, command: SealerCommand) -> None:
         """Of the files that it is about."""
         group = getattr(command, "group", None)
         files = None if group is None else self.files.get(group)
@@ -299,7 +299,7 @@ class Keeper:
                 self._disk, self._layout, old, command.stored_slabs, command.held_slabs, self._check_writer
             )
             self.files[group] = files
-            lost["fate"], lost["reason"] = Fate.LOST, Reason.IO_ERROR
+            lost["fate"], lost["reason"] = FrameStatus.LOST, Reason.IO_ERROR
             if lost.size:
                 yield from self._append(None, lost)
         except Exception as error:
@@ -399,7 +399,7 @@ class Keeper:
             [NO_RECORDS, *(block.records for block in blocks if block.group is not None)]
         )["sequence"]
         found_again = [
-            (block.records["fate"] == Fate.LOST) & np.isin(block.records["sequence"], stored)
+            (block.records["fate"] == FrameStatus.LOST) & np.isin(block.records["sequence"], stored)
             for block in blocks
         ]  # stored wins
         disk.check_document(self._epoch)
@@ -440,7 +440,7 @@ class Keeper:
             except FencedError as why:
                 return ErrorText.of(why)
         if not isinstance(error, ShardwrightError):
-            raise ViolationError(f"the keeper met a defect: {error!r}") from error
+            raise ViolationError(f"the sealer met a defect: {error!r}") from error
         return ErrorText.of(error)
 
     def _make(self, group: int, *, reopened: bool = False, suffix: str = "") -> Steps:
@@ -499,6 +499,6 @@ class Keeper:
             self._ballast_given = False
 
 
-def _named(command: KeeperCommand) -> str:
+def _named(command: SealerCommand) -> str:
     group = getattr(command, "group", None)
     return type(command).__name__ + ("" if group is None else f" {group}")

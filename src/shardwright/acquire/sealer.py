@@ -26,7 +26,7 @@ from shardwright.model.errors import (
     StoreGoneError,
     WorkerError,
 )
-from shardwright.model.fates import Fate, Reason
+from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.group_files import REWRITE_SUFFIX, GroupFiles
@@ -56,9 +56,9 @@ from .reports import (
     GroupReopened,
     GroupRewritten,
     GroupSealed,
-    KeeperFailed,
     NotRecorded,
     Recorded,
+    SealerFailed,
     StoreFinished,
 )
 
@@ -67,21 +67,21 @@ if TYPE_CHECKING:
 
     from shardwright.shard.layout import ArrayLayout
 
-    from .commands import KeeperCommand
-    from .reports import KeeperReport
+    from .commands import SealerCommand
+    from .reports import SealerReport
     from .store_folder import StoreFolder
 
 
 T = TypeVar("T")
 
 
-class ShardKeeper:
+class Sealer:
     """The only user of ``folder`` until ``join``. The caller of ``join`` closes the folder, since workers may
     read the staging area until then. ``report`` is called from the sealer's thread. Before ``start`` the
     owner may ``prepare`` the first files itself."""
 
     def __init__(
-        self, folder: StoreFolder, layout: ArrayLayout, report: Callable[[KeeperReport], None]
+        self, folder: StoreFolder, layout: ArrayLayout, report: Callable[[SealerReport], None]
     ) -> None:
         self.folder = folder
         self.busy = BusyClock()
@@ -89,7 +89,7 @@ class ShardKeeper:
         self._report = report
         self._files: dict[int, GroupFiles] = {}  # of groups that are neither sealed nor given up
         self._ballast_given = not folder.ballast.path.exists()  # perhaps by an earlier process
-        self._commands: SimpleQueue[KeeperCommand | None] = SimpleQueue()
+        self._commands: SimpleQueue[SealerCommand | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def adopt(self, files: GroupFiles) -> None:
@@ -99,12 +99,12 @@ class ShardKeeper:
     def start(self) -> None:
         """Starts the thread. To be called once, after all other parts of the acquisition are made."""
         thread = threading.Thread(
-            target=self._work, name=f"shardwright-keeper-{self.folder.path.name}", daemon=True
+            target=self._work, name=f"shardwright-sealer-{self.folder.path.name}", daemon=True
         )
         thread.start()
         self._thread = thread
 
-    def put(self, command: KeeperCommand) -> None:
+    def put(self, command: SealerCommand) -> None:
         """Queues a command, to be carried out once the thread has started. From any thread."""
         self._commands.put(command)
 
@@ -127,23 +127,23 @@ class ShardKeeper:
         try:
             while (command := self._commands.get()) is not None:
                 with self.busy:
-                    reach("keeper.before_command")
+                    reach("sealer.before_command")
                     if (report := self._execute(command)) is not None:
                         self._report(report)
         except BaseException as error:
             self._report(
-                KeeperFailed(ErrorText(WorkerError, f"the shard keeper's thread died: {error!r}"), dead=True)
+                SealerFailed(ErrorText(WorkerError, f"the shard sealer's thread died: {error!r}"), dead=True)
             )
             raise
 
-    def _execute(self, command: KeeperCommand) -> KeeperReport | None:
+    def _execute(self, command: SealerCommand) -> SealerReport | None:
         try:
             return self._do(command)
         except Exception as error:  # noqa: BLE001  (travels in the report)
-            return KeeperFailed(self._explained(error))
+            return SealerFailed(self._explained(error))
 
-    def _do(self, command: KeeperCommand) -> KeeperReport | None:
-        report: KeeperReport | None = None
+    def _do(self, command: SealerCommand) -> SealerReport | None:
+        report: SealerReport | None = None
         match command:
             case Prepare():
                 report = self._prepare(command)
@@ -228,7 +228,7 @@ class ShardKeeper:
                 self.folder.may_rename,
             )
             self._files[group] = files
-            lost["fate"], lost["reason"] = Fate.LOST, Reason.IO_ERROR
+            lost["fate"], lost["reason"] = FrameStatus.LOST, Reason.IO_ERROR
             if lost.size:
                 self._log(BlockKind.EVENTS, -1, lost)
         except Exception as error:  # noqa: BLE001  (travels in the report)
@@ -240,7 +240,7 @@ class ShardKeeper:
         begun_ns = time.monotonic_ns()
         for key in sorted(command.keys, reverse=True):  # groups, then what was staged, then the log
             try:
-                reach("keeper.before_commit")
+                reach("sealer.before_commit")
                 self.folder.check_there()  # what is synced in a deleted file is not durable
                 self._sync(key)
             except Exception as error:  # noqa: BLE001  (travels in the report)
@@ -334,7 +334,7 @@ class ShardKeeper:
                 return ErrorText.of(why)
             except ShardwrightError:
                 return ErrorText.of(error)
-        return ErrorText.of(error, WorkerError(f"the shard keeper failed: {error!r}"))
+        return ErrorText.of(error, WorkerError(f"the shard sealer failed: {error!r}"))
 
     def _create(
         self, group: int, *, spill: bool, packed: bool | None = None, reopened: bool = False, suffix: str = ""

@@ -53,16 +53,16 @@ class GroupStanding:
 
 
 @dataclass(frozen=True)
-class RestoredGroup:
+class RecoveredGroup:
     files: GroupFiles
     standing: GroupStanding
 
 
 @dataclass
-class Restored:
+class RecoveredState:
     folder: StoreFolder
     standing: Standing
-    groups: list[RestoredGroup] = field(default_factory=list)
+    groups: list[RecoveredGroup] = field(default_factory=list)
 
     def close(self) -> None:
         """Closes all files and the folder; the store stays as it is."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 
-class Fate(IntEnum):
+class FrameStatus(IntEnum):
     STORED = 1
     DUPLICATE = 2
     LATE = 3

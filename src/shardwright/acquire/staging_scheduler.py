@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 STAGE_TASK_BYTES = 32 << 20  # pixels of one task: slow slabs have a frame or two, a flush may have hundreds
 
 
-class StagingDesk:
+class StagingScheduler:
     """``slots``: size of the staging area, 0 if slabs are single frames or once staging has failed; ``taken``
     hold frames already."""
 
