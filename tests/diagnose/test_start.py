@@ -25,7 +25,7 @@ from shardwright.daemon import web_child
 from shardwright.daemon.assemble import Daemon
 from shardwright.daemon.events import EventLog
 from shardwright.daemon.lifecycle import SIGNALS, Lifecycle
-from shardwright.ingest import zmq_library
+from shardwright.ingest.transport import endpoints
 from shardwright.kernels import warm_up
 from shardwright.model.errors import CodecError, ShardwrightError
 from shardwright.shard.manifest import Manifest, write_manifest
@@ -174,7 +174,7 @@ BROKEN: dict[str, tuple[str, Break]] = {
         "keys",
         lambda rig: (
             rig.keys(),
-            rig.patch.setattr(zmq_library.zmq, "has", lambda capability: capability != "curve"),
+            rig.patch.setattr(endpoints.zmq, "has", lambda capability: capability != "curve"),
         ),
     ),
     "a status page without a control socket": (

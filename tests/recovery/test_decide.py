@@ -223,7 +223,9 @@ def test_a_frame_that_was_given_up_and_is_there_has_one_status():
     assert accounts.stored.value == 3
 
 
-@pytest.mark.parametrize(("fate", "extent"), [(FrameStatus.DUPLICATE, 2), (FrameStatus.DROPPED, 6)], ids=str)
+@pytest.mark.parametrize(
+    ("status", "extent"), [(FrameStatus.DUPLICATE, 2), (FrameStatus.DROPPED, 6)], ids=str
+)
 def test_a_duplicate_of_a_frame_that_is_gone_makes_the_array_no_longer(status, extent):
     settled = records(9, position=5, fate=status, reason=Reason.PLACE_TAKEN)
     made = decided((BlockKind.EVENTS, -1, settled), groups=(group(0, slab(0)),))

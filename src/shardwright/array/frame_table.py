@@ -12,7 +12,7 @@ zarr-python and pandas (or pyarrow) make a table of it in one line:
     arrival_ns, arrival_monotonic_ns  when the writer took it in, likewise
     delta_t ... position_z, further fields    f64, NaN where not given
     client_epoch            u32, which client of the acquisition sent it, counted from 1
-    status, reason            u8, ``model.frame_status``; the group's attributes spell the numbers out
+    fate, reason            u8, ``model.frame_status``; the group's attributes spell the numbers out
 
 Rows are ordered shard by shard as these were sealed, with frames that were not stored in between; sort by
 ``sequence`` for the order of sending.
