@@ -49,7 +49,7 @@ def create(channel: Channel, path: Path, call: int) -> None:
 def camera(channel: Channel, endpoint: str) -> None:
     """Opens one acquisition through whatever happens to the daemon, and fills it."""
     with sw.connect(endpoint, timeout_ms=30_000) as connection:
-        stream = _acquire(connection)
+        stream = acquire(connection, NAME, SPEC)
         channel.send(Created())
         for n in range(FRAMES):
             stream.append(pixels_of(SPEC, n + 1))
@@ -57,12 +57,12 @@ def camera(channel: Channel, endpoint: str) -> None:
         channel.send(Sealed(stream.receipt.to_dict(), ()))
 
 
-def _acquire(connection: sw.Connection) -> Stream:
-    """As a client does that goes on: what it had asked for when the daemon died may be there or not."""
+def acquire(connection: sw.Connection, name: str, spec: sw.ArraySpec) -> Stream:
+    """Acquires as a client must that continues: its request may have been done when the daemon died."""
     reopen, give_up = False, monotonic() + GIVE_UP_S
     while True:
         try:
-            return connection.acquire(NAME, SPEC, reopen=reopen)
+            return connection.acquire(name, spec, reopen=reopen)
         except sw.errors.SessionLostError:
             reopen = True
         except sw.errors.ResumeError:

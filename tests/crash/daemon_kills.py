@@ -24,6 +24,7 @@ import shardwright as sw
 from shardwright.model.names import store_name
 from shardwright.read.verify import verify_store
 
+from .creation_kills import acquire
 from .kills.oracle import Oracle
 from .kills.processes import Closing, Created, Said, Sealed
 from .kills.scenes import IO_MODES, SCENES, Append, Flush, Pause, Scene, spec_of
@@ -50,7 +51,7 @@ reliability: {{store_within_ms: {store_within_ms}, sync_interval_ms: {sync_inter
 def camera(channel: Channel, endpoint: str, scene: Scene) -> None:
     """Sends the whole scene through whatever happens to the daemon."""
     with sw.connect(endpoint, timeout_ms=30_000) as connection:
-        stream = connection.acquire(NAME, scene.spec)
+        stream = acquire(connection, NAME, scene.spec)
         channel.send(Created())
         n = stored = durable = 0
         for step in scene.steps:
