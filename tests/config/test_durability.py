@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import shardwright as sw
 from shardwright.array.grid import Grid
 from shardwright.config import durability
 from shardwright.config.load import parse_config
@@ -38,9 +40,14 @@ def test_the_cost_of_one_stream(tmp_path: Path) -> None:
     plan = make_plan(parse_config(rig(tmp_path, output=", ballast: 10MiB")))
     (planned,) = plan.streams
     assert planned.safety.staging_bytes == 32 << 20
-    # A header page; for each of 4 slabs 16 frame records of 128 + 8 bytes and 2 x 2 chunk entries of 32
-    # bytes.
-    assert planned.safety.journal_bytes == 4096 + 4 * (16 * 136 + 4 * 32)
+    # A header page; 16 frame records of 128 + 8 bytes for each of 4 slabs, in whole pages; for each of two
+    # files 8 chunk entries of 32 bytes, in whole pages.
+    assert planned.safety.journal_bytes == 4096 + 3 * 4096 + 2 * 4096
+    with sw.create(tmp_path / "a.ome.zarr", planned.spec) as writer:
+        writer.append(np.zeros(planned.spec.frame_shape, planned.spec.dtype))
+        writer.flush()
+        (journal,) = (tmp_path / "a.ome.zarr" / ".shardwright").glob("0*.journal")
+        assert journal.stat().st_size == planned.safety.journal_bytes
     assert planned.safety.journals == planned.limits.disk_reserved_bytes // (
         2 * planned.limits.shard_file_bytes
     )
@@ -158,4 +165,4 @@ def test_the_journal_of_a_single_image_has_one_record() -> None:
         .config.streams[0]
         .array
     )
-    assert durability.journal_bytes(Grid.of(spec), 136) == 4096 + 136 + 4 * 32
+    assert durability.journal_bytes(spec, Grid.of(spec)) == 4096 + 4096 + 2 * 4096

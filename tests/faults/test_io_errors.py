@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.harness.frames import in_order
 
-from shardwright.shard.group_files import WORKSPACE
+from shardwright.model.names import WORKSPACE
 from shardwright.shard.manifest import has_manifest
 from shardwright.storage.files import renew, write_file
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.shard.group_files import WORKSPACE
+from shardwright.model.names import WORKSPACE
 
 from . import JOBS, machine
 from .images import WITHOUT_TEARS, Cut, DiskImage, draw_cut

@@ -12,8 +12,9 @@ import pytest
 from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.model.errors import FencedError, StorageError
+from shardwright.model.names import WORKSPACE
 from shardwright.shard.frame_record import record_dtype
-from shardwright.shard.group_files import REWRITE_SUFFIX, WORKSPACE, GroupFiles, Placement
+from shardwright.shard.group_files import REWRITE_SUFFIX, GroupFiles, Placement
 from shardwright.shard.journal import GroupJournal
 from shardwright.shard.layout import PAGE_BYTES, ArrayLayout
 from shardwright.shard.open_shard import OpenShard

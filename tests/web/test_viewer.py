@@ -13,8 +13,8 @@ import pytest
 from crc32c import crc32c
 
 import shardwright as sw
+from shardwright.model.names import WORKSPACE
 from shardwright.read.store import open_store
-from shardwright.shard.group_files import WORKSPACE
 from shardwright.web import finished, viewer
 from shardwright.web.contrast import first_pixels, grey_levels
 from shardwright.web.viewer_state import StoredImage, viewer_state

@@ -22,9 +22,9 @@ from shardwright.array.frame_table import (
     table_document,
 )
 from shardwright.model.frame_status import FrameStatus
+from shardwright.model.names import WORKSPACE
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import record_dtype
-from shardwright.shard.group_files import WORKSPACE
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import publish_folder, storage_errors, sync_directory, write_file
 

@@ -24,7 +24,7 @@ from shardwright.model.errors import (
     StorageError,
     StorageFullError,
 )
-from shardwright.shard.group_files import WORKSPACE
+from shardwright.model.names import WORKSPACE
 from shardwright.shard.manifest import delete_manifests, has_manifest, read_manifest
 from shardwright.storage.ballast import Ballast
 from shardwright.storage.failpoints import reach

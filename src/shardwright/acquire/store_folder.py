@@ -40,10 +40,11 @@ from shardwright.model.errors import (
     StoreGoneError,
     StoreMovedError,
 )
+from shardwright.model.names import WORKSPACE
 from shardwright.read.store import read_metadata, read_nodes
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_dtype
-from shardwright.shard.group_files import LOG_NAME, STAGING_NAME, WORKSPACE, Placement, placements_of
+from shardwright.shard.group_files import LOG_NAME, STAGING_NAME, Placement, placements_of
 from shardwright.shard.manifest import (
     Manifest,
     check_writer_epoch,

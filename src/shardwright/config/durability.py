@@ -3,14 +3,14 @@ promises."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from shardwright.codecs.degrade import degrade_ladder
 from shardwright.codecs.parameters import CodecParameters
 from shardwright.shard.frame_record import record_dtype
-from shardwright.shard.layout import page_aligned
+from shardwright.shard.journal import JournalLayout
+from shardwright.shard.layout import ArrayLayout, page_aligned
 from shardwright.storage.filesystems import memory_filesystem, remote_filesystem, same_filesystem
 
 from .quantities import format_bytes
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from shardwright.array.spec import ArraySpec
 
     from .model import Compaction, Output, Reliability
-
-JOURNAL_HEADER_BYTES = 4096
-CHUNK_ENTRY_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -47,7 +44,7 @@ class SafetyCost:
         group_bytes = limits.shard_files_per_group * limits.shard_file_bytes
         return cls(
             staging_bytes=limits.staging_frames * page_aligned(limits.frame_bytes),
-            journal_bytes=journal_bytes(grid, record_dtype(len(spec.frame_fields)).itemsize),
+            journal_bytes=journal_bytes(spec, grid),
             journals=limits.disk_reserved_bytes // group_bytes,
             ballast_bytes=ballast_bytes,
         )
@@ -60,13 +57,11 @@ class SafetyCost:
         return {**asdict(self), "disk_bytes": self.disk_bytes}
 
 
-def journal_bytes(grid: Grid, record_bytes: int) -> int:
-    """Returns the size of the largest row's journal: an entry for each of its chunks, a record for each of
-    its frames."""
-    slabs = math.prod(grid.shard_chunks)
-    return JOURNAL_HEADER_BYTES + slabs * (
-        grid.frames_per_slab * record_bytes + math.prod(grid.plane_chunks) * CHUNK_ENTRY_BYTES
-    )
+def journal_bytes(spec: ArraySpec, grid: Grid) -> int:
+    """Returns the size of the largest row's journal: the first row's, since only far edges cut rows."""
+    codec = CodecParameters.of(spec, grid.chunk_bytes)
+    layout = ArrayLayout.of(grid, codec.max_encoded_bytes, spec.index_location == "start")
+    return JournalLayout.of(layout, 0, record_dtype(len(spec.frame_fields)).itemsize).file_bytes
 
 
 def ring_warnings(reliability: Reliability, ring_seconds: float | None) -> list[str]:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from shardwright.array.parse import parse_spec
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import OutputExistsError, ResumeError, ShardwrightError, WorkerError
+from shardwright.model.names import WORKSPACE
 from shardwright.model.promise import Promise
-from shardwright.shard.group_files import WORKSPACE
 from shardwright.shard.manifest import read_manifest
 from shardwright.storage.allocation_reserve import make_ready
 

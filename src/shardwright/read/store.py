@@ -25,12 +25,12 @@ from shardwright.array.document import check_document, check_node
 from shardwright.array.spec import DTYPES, MAX_CHUNK_BYTES, MAX_CHUNKS_PER_SHARD
 from shardwright.codecs.decode import ChunkCodecs
 from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.model.names import WORKSPACE
 from shardwright.storage.files import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-WORK_FOLDER = ".shardwright"
 MAX_METADATA_BYTES = 16 * 1024 * 1024
 MAX_DATASETS = 256  # of a group: levels of its images; each is inspected as a whole
 
@@ -166,7 +166,7 @@ class Store:
 
     @property
     def work_in_progress(self) -> bool:
-        return (self.root / WORK_FOLDER).exists()
+        return (self.root / WORKSPACE).exists()
 
 
 def open_store(path: Path) -> Store:

@@ -33,13 +33,14 @@ from shardwright.array.frame_table import TABLE_PATH
 from shardwright.codecs.decode import decode_chunk_into
 from shardwright.codecs.parameters import CHECKSUM_BYTES
 from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.model.names import WORKSPACE
 from shardwright.shard.shard_sums import SUMS_NAME, ShardSums, Sum, shard_sum
 
 from .deleted import shards_of_stored_frames
 from .frame_table import check_frame_table, cropped_frames, open_frame_table
 from .missing import MissingFrames
 from .shard_file import ShardFile, check_entries
-from .store import WORK_FOLDER, Store, StoredArray, open_store, read_metadata, read_nodes
+from .store import Store, StoredArray, open_store, read_metadata, read_nodes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -203,7 +204,7 @@ def _check_metadata(store: Store, report: VerifyReport) -> None:
     if store.work_in_progress:
         report.add_problem(
             Problem(
-                WORK_FOLDER,
+                WORKSPACE,
                 "work in progress: an acquisition is still running, or ended without sealing its last shards",
             )
         )
@@ -345,7 +346,7 @@ def _record(store: Store, array: StoredArray, report: VerifyReport) -> Record:
             f"the other lines, if there are any"
         )
         report.add_warning(Problem(_where(store.root, array, SUMS_NAME), what))
-    in_progress = (array.path / WORK_FOLDER).exists() or (array.path.parent / WORK_FOLDER).exists()
+    in_progress = (array.path / WORKSPACE).exists() or (array.path.parent / WORKSPACE).exists()
     for key, known in record.items():
         if in_progress or None in known:
             continue  # not renamed to its final name yet, or rightly removed

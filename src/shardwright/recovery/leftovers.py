@@ -17,7 +17,7 @@ from shardwright.acquire.intact import is_intact
 from shardwright.acquire.new_store import abandoned, is_making_folder, remove_abandoned, withdraw
 from shardwright.array.ome import IMAGE_PATH
 from shardwright.model.errors import LockedError, ShardFormatError
-from shardwright.shard.group_files import WORKSPACE
+from shardwright.model.names import WORKSPACE
 from shardwright.shard.layout import PAGE_BYTES
 from shardwright.shard.manifest import has_manifest
 from shardwright.storage.failpoints import reach

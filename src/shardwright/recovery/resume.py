@@ -16,8 +16,8 @@ from shardwright.acquire.intact import end_intact, is_marked
 from shardwright.acquire.store_folder import StoreFolder
 from shardwright.array.ome import IMAGE_PATH
 from shardwright.model.errors import FencedError, ResumeError, ShardFormatError, StorageFullError
+from shardwright.model.names import WORKSPACE
 from shardwright.read.store import read_metadata
-from shardwright.shard.group_files import WORKSPACE
 from shardwright.shard.manifest import delete_manifests, has_manifest
 from shardwright.storage.ballast import Ballast
 from shardwright.storage.files import renew, storage_errors

@@ -10,6 +10,7 @@ from shardwright.array.grid import Grid
 from shardwright.array.ome import IMAGE_PATH
 from shardwright.array.parse import parse_spec
 from shardwright.model.errors import ResumeError, ShardFormatError, StorageFullError
+from shardwright.model.names import WORKSPACE
 from shardwright.read.store import read_metadata
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_dtype
@@ -17,7 +18,6 @@ from shardwright.shard.group_files import (
     JOURNAL_SUFFIX,
     LOG_NAME,
     STAGING_NAME,
-    WORKSPACE,
     is_in_progress,
     placements_of,
 )

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.model.names import WORKSPACE
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import make_directories, storage_errors, sync_directory
 
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from .manifest import Manifest
 
 T = TypeVar("T")
-WORKSPACE = ".shardwright"
 IMAGE_FOLDER = "0"
 WORKING_SUFFIX, JOURNAL_SUFFIX = ".partial", ".journal"
 LOG_NAME, STAGING_NAME = "frames.log", "staging"

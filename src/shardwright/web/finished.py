@@ -18,6 +18,7 @@ import anyio.to_thread
 
 from shardwright.array.document import check_document
 from shardwright.model.frame_status import FrameStatus
+from shardwright.model.names import STORE_SUFFIX, WORKSPACE
 
 from .confined import NotServedError, open_in_store
 from .viewer_state import StoredImage
@@ -29,8 +30,6 @@ MOST_LISTED = 50
 LOOK_EVERY_S = 2.0
 WAIT_S = 1.0  # for a scan, before the last list is given
 MAX_METADATA_BYTES = 1 << 20
-WORKSPACE = ".shardwright"  # as shard.group_files has it, whose import would bring in the daemon's rooms
-STORE_SUFFIX = ".ome.zarr"
 NO_IMAGE = "This store holds no image that can be shown."
 STATUSES = ("frames", "fate")  # the frame table's column, as array.frame_table writes it
 STATUS_CODECS = ["bytes", "gzip", "crc32c"]

@@ -25,12 +25,12 @@ import numpy as np
 from shardwright.codecs.parameters import CHECKSUM_BYTES
 from shardwright.kernels.read import checksum_ranges
 from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.model.names import WORKSPACE
 from shardwright.read.shard_file import ShardFile
 from shardwright.read.store import parse_array
 from shardwright.repack.runtime.work_folder import file_of_shard, working_path
 from shardwright.repack.source_shard import PackedBytes, SourceShard, parts_between
 from shardwright.repack.unknown_bytes import unknown_bytes
-from shardwright.shard.group_files import WORKSPACE
 from shardwright.shard.index import EMPTY, encode_index
 from shardwright.shard.shard_sums import ShardSums, shard_sum
 from shardwright.storage.failpoints import reach

@@ -18,12 +18,12 @@ from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec
 from shardwright.codecs.parameters import CodecParameters
 from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.model.names import WORKSPACE
 from shardwright.shard.group_files import (
     IMAGE_FOLDER,
     JOURNAL_SUFFIX,
     REWRITE_SUFFIX,
     WORKING_SUFFIX,
-    WORKSPACE,
     placements_of,
 )
 from shardwright.shard.layout import ArrayLayout

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardwright.model.errors import ConfigError, LockedError, OutputExistsError, StorageError
+from shardwright.model.names import WORKSPACE
 from shardwright.repack.runtime.work_folder import LOCK_NAME, WORK_FOLDER, WORKING_SUFFIX, locked
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import storage_errors, sync_directory
@@ -66,7 +67,7 @@ def move_store(
     """
     path = path.absolute()
     destination = open_destination(options.destination)
-    if (path / ".shardwright").exists():
+    if (path / WORKSPACE).exists():
         raise LockedError(
             f"{path} is still being written, or its acquisition ended without sealing all shards",
             hint="Wait until it has ended; `shardwright recover` finishes what a daemon that died has left",
