@@ -108,6 +108,17 @@ class Mutant:
 
 
 _NOTHING = "nothing = lambda *a, **k: None\n"
+_NO_SYNC_OF_NAMES = """
+import shardwright.storage.files as m
+named, sync = m.AtomicFile._named, m.sync_directory
+def unsynced(self, target):
+    m.sync_directory = lambda path: None
+    try:
+        named(self, target)
+    finally:
+        m.sync_directory = sync
+m.AtomicFile._named = unsynced
+"""
 
 # Checksums that are computed and written as ever, and agree with whatever is found.
 _AGREES = """
@@ -268,7 +279,7 @@ m.StoreFolder.may_rename = m.StoreFolder._may_remove = lambda self: None
         """
 import shardwright.shard.manifest as m
 write = m.write_manifest
-m.write_manifest = lambda workspace, manifest: write(workspace, __import__("dataclasses").replace(manifest, writer_epoch=1))
+m.write_manifest = lambda workspace, manifest, *more: write(workspace, __import__("dataclasses").replace(manifest, writer_epoch=1), *more)
 """,  # noqa: E501
     ),
     Mutant(
@@ -392,7 +403,9 @@ FORMATS += [
         f"no-{name}-checksum",
         f"checksum test of {what}",
         suite,
-        f"{_AGREES}import {module} as m\nm.crc32c = types.SimpleNamespace(crc32c=agreeing)",
+        "import shardwright.shard.journal as m\nm.checked_rows = lambda rows, seed: m.written_rows(rows)"
+        if name == "journal-entry"  # of all rows at once
+        else f"{_AGREES}import {module} as m\nm.crc32c = types.SimpleNamespace(crc32c=agreeing)",
     )
     for name, what, module, suite in (
         (
@@ -452,7 +465,7 @@ m.WorkingFile.finish = unsynced
         "compact-no-directory-sync",
         "compaction: sync of the folder in which a packed file got its name",
         "power-compaction",
-        _NOTHING + "import shardwright.storage.working_file as m\nm.sync_directory = nothing",
+        _NO_SYNC_OF_NAMES,
         ("--filesystem", "xfs"),
     ),
     Mutant(
@@ -469,7 +482,7 @@ m.WorkingFile.finish = unsynced
         """
 import os
 import shardwright.storage.working_file as m
-def write_over(self, target):
+def write_over(self, target, may_replace):
     data = self.path.read_bytes()
     descriptor = os.open(target, os.O_WRONLY)
     for offset in range(0, len(data), 4096):
@@ -479,7 +492,7 @@ def write_over(self, target):
     os.ftruncate(descriptor, len(data))
     os.fsync(descriptor)
     os.close(descriptor)
-    self.discard()
+    self._file.discard()
 m.WorkingFile.replace = write_over
 """,
         ("-k", "kill and pack"),
@@ -511,7 +524,8 @@ MOVES = [
         "move-no-directory-sync",
         "move: sync of the folder in which a file got its name at the destination",
         "power-move",
-        "import shardwright.repack.transfer.local_folder as m\nm.sync_directory = lambda path: None",
+        _NO_SYNC_OF_NAMES
+        + "import shardwright.repack.transfer.local_folder as n\nn.sync_directory = lambda path: None",
     ),
     Mutant(
         "move-no-deletion-sync",

@@ -17,6 +17,7 @@ import pytest
 from shardwright.model.errors import OutputExistsError, StorageError, StorageFullError
 from shardwright.storage import files
 from shardwright.storage.files import (
+    AtomicFile,
     append_file,
     copy_file,
     file_held,
@@ -293,7 +294,7 @@ def test_a_sync_that_fails_is_told_at_once_and_another_error_is_none(tmp_path, m
 def test_a_copy_has_what_its_source_has(tmp_path):
     """Holes among the data, as preallocated files have them."""
     rng, source, target = np.random.default_rng(3), tmp_path / "source", tmp_path / "target"
-    for _ in range(12):
+    for _ in range(3):
         with source.open("wb") as file:
             for page in rng.choice(2048, 700, replace=False):
                 file.seek(4096 * int(page))
@@ -303,3 +304,52 @@ def test_a_copy_has_what_its_source_has(tmp_path):
         with source.open("rb", buffering=0) as reading:
             copy_file(reading, target)
         assert target.read_bytes() == source.read_bytes()
+
+
+def test_a_close_that_fails_after_the_rename_is_told_and_deletes_nothing(tmp_path, monkeypatch):
+    """As on NFS, where a write may fail as late as that."""
+    path, close = tmp_path / "zarr.json", os.close
+
+    def failing(descriptor):
+        close(descriptor)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    new = AtomicFile(tmp_path / "new", "replace")
+    monkeypatch.setattr(os, "close", failing)
+    with pytest.raises(StorageError, match="cannot write"), new:
+        new.replace(path)
+    monkeypatch.undo()
+    assert [p.name for p in tmp_path.iterdir()] == ["zarr.json"]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EDQUOT])
+def test_a_discard_whose_close_fails_deletes_the_file_and_keeps_the_first_error(
+    tmp_path, monkeypatch, number
+):
+    close = os.close
+
+    def failing(descriptor):
+        close(descriptor)
+        raise OSError(number, os.strerror(number))
+
+    new = AtomicFile(tmp_path / "new", "replace")
+    monkeypatch.setattr(os, "close", failing)
+    with pytest.raises(ValueError, match="the first"), new:
+        raise ValueError("the first")
+    monkeypatch.undo()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_right_behind_the_rename_deletes_nothing(tmp_path, monkeypatch):
+    path = tmp_path / "zarr.json"
+
+    def interrupted(descriptor):
+        raise KeyboardInterrupt
+
+    new = AtomicFile(tmp_path / "new", "replace")
+    new.write(0, b"new")
+    monkeypatch.setattr(os, "close", interrupted)
+    with pytest.raises(KeyboardInterrupt), new:
+        new.replace(path)
+    monkeypatch.undo()
+    assert path.read_bytes() == b"new"

@@ -95,7 +95,12 @@ def command(
             report = check_reload(loaded, frame_rate)
         else:
             measure = _measuring(frames, seconds) if measured else None
-            report = check_start(loaded, frame_rate, measure, beside=beside)
+            interrupt_on_signals()
+            try:
+                report = check_start(loaded, frame_rate, measure, beside=beside)
+            except KeyboardInterrupt:
+                typer.echo("shardwright: check was interrupted; what it had written is deleted", err=True)
+                raise typer.Exit(1) from None
     if as_json:
         typer.echo(json.dumps(report.to_dict()))
     else:
@@ -105,27 +110,22 @@ def command(
 
 
 def _measuring(frames: Path | None, seconds: float) -> Callable[[LoadedConfig, Plan], Measured]:
-    """``measure`` with these options, telling how far it is. Exits with 1 when it is interrupted."""
+    """``measure`` with these options, telling how far it is."""
     from shardwright.diagnose.measure import OwnFrames, measure
 
     from .progress import show_steps
 
     def run(loaded: LoadedConfig, plan: Plan) -> Measured:
-        interrupt_on_signals()
         doing = "measuring"
         own_frames = None if frames is None else OwnFrames(frames)
-        try:
-            with show_steps("check", "measuring", lambda: doing) as tell:
+        with show_steps("check", "measuring", lambda: doing) as tell:
 
-                def step(what: str, done: int, total: int) -> None:
-                    nonlocal doing
-                    doing = what
-                    tell(done, total)
+            def step(what: str, done: int, total: int) -> None:
+                nonlocal doing
+                doing = what
+                tell(done, total)
 
-                return measure(loaded, plan, own_frames, seconds, step)
-        except KeyboardInterrupt:
-            typer.echo("shardwright: check was interrupted; what it had written is deleted", err=True)
-            raise typer.Exit(1) from None
+            return measure(loaded, plan, own_frames, seconds, step)
 
     return run
 
@@ -147,6 +147,8 @@ def _print_report(config: Path, report: CheckReport, *, reload: bool) -> None:
         answer = "[green]a running daemon would take it[/]" if reload else "[green]will run here[/]"
     elif all(check.endswith(": rate") for check in bad):
         answer = "[bold red]will not keep up here[/]"
+    elif all(check == "measurement" or check.endswith(": rate") for check in bad):
+        answer = "[bold red]could not be measured[/]"
     elif reload:
         answer = "[bold red]a running daemon would refuse it[/]"
     else:

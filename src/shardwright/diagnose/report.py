@@ -110,9 +110,7 @@ def _findings_here(loaded: LoadedConfig, trial: StartTrial) -> Iterator[Finding]
     folders: list[OutputFolder] = []
     for field, path in trial.folders.items():
         try:
-            folders.append(
-                look_at_folder(field, path, output.io, output.low_water, busy=trial.running is not None)
-            )
+            folders.append(look_at_folder(field, path, output.io, output.low_water, busy=trial.is_busy))
         except (OSError, ShardwrightError) as error:
             yield refusal(field, error)
     needs = Needs.of(trial.plan, tuple(folder.field for folder in folders if folder.io != "direct"))

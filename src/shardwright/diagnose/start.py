@@ -66,7 +66,7 @@ def refusal(check: str, error: Exception) -> Finding:
     if not isinstance(error, ShardwrightError):
         return Finding(check, "bad", f"{type(error).__name__}: {error}")
     advice = error.hint or ("Correct that line of the file." if isinstance(error, ConfigError) else None)
-    said = str(error).removesuffix(f". {error.hint}")
+    said = str(error) if error.hint is None else str(error).removesuffix(f". {error.hint}")
     return Finding(check, "bad", " ".join(said.split()), advice)
 
 
@@ -74,7 +74,8 @@ class StartTrial:
     """The constructor makes the plan, ``run`` takes all the other steps, inside ``new_folders_removed``.
 
     ``findings``: in the order of the steps. ``running``: what a daemon on these sockets says of itself, None
-    where none answers. ``folders``: the output folders that can be written, by the field that names each.
+    where none answers. ``is_busy``: one may acquire on these disks. ``folders``: the output folders that can
+    be written, by the field that names each.
     """
 
     def __init__(self, loaded: LoadedConfig, *, frame_rate_hz: float | None = None) -> None:
@@ -82,6 +83,7 @@ class StartTrial:
         self.findings: list[Finding] = []
         self.folders: dict[str, Path] = {}
         self.running: dict[str, Any] | None = None
+        self.is_busy = False
         self.plan = self._try("plan", lambda: make_plan(loaded, frame_rate_hz=frame_rate_hz), _plan_text)
         if self.plan is not None:
             self._warn("plan", self.plan.warnings)
@@ -91,6 +93,7 @@ class StartTrial:
     def run(self) -> None:
         loaded = self._loaded
         self.running = running_daemon(loaded.config)
+        self.is_busy = self.running is not None
         raise_descriptor_limit()
         access = self._try("keys", lambda: load_access(loaded), _keys_text)
         has_keys = access is not None or loaded.config.ingest.curve is None
@@ -102,18 +105,22 @@ class StartTrial:
             self.findings.append(_already_running(loaded, self.running))
         elif has_keys:  # nothing is opened to the network without them
             self._bind_sockets(access, web)
+        self._choose_io()
         self._try("kernels", self._start_workers, lambda _: "compiled, and they run")
 
     def _make_folders(self) -> None:
-        output, wanted = self._loaded.config.output, written_folders(self._loaded.config)
-        for path, role in wanted:
+        for path, role in written_folders(self._loaded.config):
             name = "output.root" if role == "root" else "output.spill_root"
             if self._try(name, partial(self._make_folder, path), "{} can be written".format) is not None:
                 self.folders[name] = path
         if "output.root" in self.folders:
             self._try("unfinished stores", self._look_at_unfinished, "{} in output.root".format)
-        if len(self.folders) == len(wanted) and self.running is None:
-            self._try("output.io", lambda: resolve_io(output.io, list(self.folders.values())), str)
+
+    def _choose_io(self) -> None:
+        """Measured last, as the daemon does: with the sockets bound no other daemon acquires beside it."""
+        config = self._loaded.config
+        if len(self.folders) == len(written_folders(config)) and not self.is_busy:
+            self._try("output.io", lambda: resolve_io(config.output.io, list(self.folders.values())), str)
 
     def _make_folder(self, path: Path) -> Path:
         output = self._loaded.config.output
@@ -124,16 +131,19 @@ class StartTrial:
         """How many stores the daemon takes up. One that it cannot read it leaves as it is, and serves
         everything else."""
         root = self._loaded.config.output.root
-        stores = [store for store in unfinished_stores(root) if not is_leftover(store)]
         advice = "The daemon leaves it as it is; `shardwright recover` of the release that wrote it seals it."
-        for store in stores:
+        found = 0
+        for store in unfinished_stores(root):
             try:
+                if is_leftover(store):
+                    continue
+                found += 1
                 Unfinished.read(store)
             except ShardwrightError as error:
                 self.findings.append(
                     Finding("unfinished stores", "warn", " ".join(str(error).split()), advice)
                 )
-        return len(stores)
+        return found
 
     def _bind_sockets(self, access: Access | None, web: WebService | None) -> None:
         """All of them at once, as one may be in the way of another."""
@@ -167,12 +177,14 @@ class StartTrial:
                 opened.callback(web.unbind)
                 return web.url
 
-            self._try("sockets", bind_ingest, "{} can be bound".format)
-            if config.control_socket_path is not None:
-                control = Path(config.control_socket_path)
-                self._try("control socket", lambda: bind_control(control), "{} can be bound".format)
-            if web is not None:
-                self._try("status page", lambda: bind_web(web), "{} can be served".format)
+            if self._try("sockets", bind_ingest, "{} can be bound".format) is None:
+                self.is_busy = True  # perhaps by a daemon that is about to bind the others: not in its way
+            else:
+                if config.control_socket_path is not None:
+                    control = Path(config.control_socket_path)
+                    self._try("control socket", lambda: bind_control(control), "{} can be bound".format)
+                if web is not None:
+                    self._try("status page", lambda: bind_web(web), "{} can be served".format)
         for folder in sorted({path.parent for path in socket_paths(config)}):
             with suppress(OSError):
                 if (mode := folder.stat().st_mode & 0o777) & 0o007:

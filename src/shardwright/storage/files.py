@@ -357,21 +357,23 @@ class AtomicFile:
         self._named(target)
 
     def _named(self, target: Path) -> None:
+        # before ``path`` changes: from here on an interrupt must not discard it
+        descriptor, self.descriptor = self.descriptor, -1
         self.path = target
-        self._close()
+        with storage_errors("write", target):
+            os.close(descriptor)
         sync_directory(target.parent)
 
     def discard(self) -> None:
         """Delete it, unless it has its name. Never raises: what stays is a leftover."""
-        if self.descriptor >= 0:
-            self._close()
-            with suppress(OSError):
-                reach(f"{self._kind}.before_discard")
-                self.path.unlink()
-
-    def _close(self) -> None:
-        os.close(self.descriptor)
-        self.descriptor = -1
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor < 0:
+            return
+        with suppress(OSError):
+            os.close(descriptor)
+        with suppress(OSError):
+            reach(f"{self._kind}.before_discard")
+            self.path.unlink()
 
     def __enter__(self) -> Self:
         return self

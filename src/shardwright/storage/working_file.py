@@ -59,13 +59,12 @@ class WorkingFile:
         """``nbytes``: as long as it may become. It gets the mode and owner of ``like``. Raises
         ``StorageFullError``, ``StorageError``."""
         self._file = AtomicFile(path, "compact", mode=0o600)
-        self._descriptor = self._file.descriptor
         try:
             with storage_errors("write", path):
-                own = os.fstat(self._descriptor)
+                own = os.fstat(self._file.descriptor)
                 if (own.st_uid, own.st_gid) != (like.st_uid, like.st_gid):
                     self._give_to(like)
-                os.fchmod(self._descriptor, like.st_mode & 0o7777)
+                os.fchmod(self._file.descriptor, like.st_mode & 0o7777)
             self._file.preallocate(max(1, -(-nbytes // BLOCK_BYTES)) * BLOCK_BYTES)
             self._direct = self._set_direct(True)
         except BaseException:
@@ -78,7 +77,7 @@ class WorkingFile:
 
     def _give_to(self, like: os.stat_result) -> None:
         try:
-            os.fchown(self._descriptor, like.st_uid, like.st_gid)
+            os.fchown(self._file.descriptor, like.st_uid, like.st_gid)
         except PermissionError:
             raise StorageError(
                 f"a copy of a file of user {_user_name(like.st_uid)}, group {like.st_gid}, cannot be given "
@@ -90,7 +89,7 @@ class WorkingFile:
     def _set_direct(self, direct: bool) -> bool:
         """Whether it could be set."""
         try:
-            set_direct(self._descriptor, on=direct)
+            set_direct(self._file.descriptor, on=direct)
         except OSError:
             return False
         return True
@@ -111,7 +110,7 @@ class WorkingFile:
             for name in names:
                 try:
                     reach("compact.before_attribute")
-                    os.setxattr(self._descriptor, name, os.getxattr(source, name))
+                    os.setxattr(self._file.descriptor, name, os.getxattr(source, name))
                 except OSError as error:
                     if error.errno not in (errno.EPERM, errno.ENOTSUP) or name.startswith("user."):
                         raise
@@ -121,33 +120,33 @@ class WorkingFile:
         with storage_errors("write", self.path):
             reach("compact.before_write")
             try:
-                write_all(self._descriptor, offset, piece)
+                write_all(self._file.descriptor, offset, piece)
             except OSError as error:
                 if error.errno != errno.EINVAL or not self._direct:
                     raise
                 # it takes the flag and refuses the write: some network filesystems
                 self._direct = not self._set_direct(False)
-                write_all(self._descriptor, offset, piece)
+                write_all(self._file.descriptor, offset, piece)
 
     def write(self, offset: int, data: bytes) -> None:
         """Something small (the index) anywhere, once all pieces are written. Raises ``StorageError``."""
         with storage_errors("write", self.path):
             reach("compact.before_index")
             self._set_direct(False)
-            write_all(self._descriptor, offset, data)
+            write_all(self._file.descriptor, offset, data)
 
     def finish(self, nbytes: int) -> None:
         """Cut it to its length and make its bytes durable. Once. Raises ``StorageError``."""
         with storage_errors("sync", self.path):
             reach("compact.before_truncate")
-            os.ftruncate(self._descriptor, nbytes)
+            os.ftruncate(self._file.descriptor, nbytes)
         self._file.sync(forget=True)
 
     def read_pieces(self) -> Iterator[tuple[int, Buffer]]:
         """(offset, bytes) of the whole file as the disk has it, piece by piece; a piece is valid until the
         next one is asked for."""
         with storage_errors("read back", self.path):
-            nbytes = os.fstat(self._descriptor).st_size
+            nbytes = os.fstat(self._file.descriptor).st_size
             descriptor = _open_direct(self.path)
         try:
             with ThreadPoolExecutor(1, "shardwright-read-back") as reader:

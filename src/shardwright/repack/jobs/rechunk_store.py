@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import secrets
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -296,7 +297,8 @@ def _copy_file(source: Path, target: Path) -> None:
 
     with storage_errors("copy", source), open_regular(source, buffering=0) as file:
         nbytes = os.fstat(file.fileno()).st_size
-        with AtomicFile(target.with_name(f".{target.name}.new"), "copy", called=target) as new:
+        made = target.with_name(f".{target.name}.{secrets.token_hex(4)}.new")
+        with AtomicFile(made, "copy", called=target) as new:
             came = new.write_parts(parts(file), nbytes)
             new.take_name(target)
     for offset in range(0, nbytes, _PIECE_BYTES):

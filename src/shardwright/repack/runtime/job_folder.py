@@ -42,9 +42,12 @@ class JobFolder:
         try:
             yield cls(path)
         finally:
-            if path.is_dir() and {entry.name for entry in path.iterdir()} <= {LOCK_NAME}:
-                remove_lock(lock)
-            lock.release()
+            try:
+                with storage_errors("look into", path):
+                    if path.is_dir() and {entry.name for entry in path.iterdir()} <= {LOCK_NAME}:
+                        remove_lock(lock)
+            finally:
+                lock.release()
 
     @property
     def work(self) -> Path:
