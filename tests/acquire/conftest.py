@@ -20,7 +20,7 @@ from shardwright.acquire.workers import WorkerPool
 from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.shard.frame_record import record_dtype
-from shardwright.shard.journal import CHUNK_ENTRY, GroupJournal, JournalLayout
+from shardwright.shard.journal import CHUNK_ENTRY, JournalLayout, ShardRowJournal
 from shardwright.wire.descriptor import DESCRIPTOR
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ GIVE_UP_S = 60.0  # only so that a hang becomes a failure
 
 
 def _first_chunk(store: Path, spec: ArraySpec, slab: int) -> tuple[int, int]:
-    """(offset in file 0 of group 0, place of its journal entry) of the first chunk of a slab."""
+    """(offset in file 0 of shard row 0, place of its journal entry) of the first chunk of a slab."""
     layout = SlabEncoder(spec, Grid.of(spec)).layout
     (manifest,) = store.glob(".shardwright/acquisition.*.json")
     identity = bytes.fromhex(json.loads(manifest.read_text())["identity"])
     tables = JournalLayout.of(layout, 0, record_dtype(len(spec.frame_fields)).itemsize)
-    journal = GroupJournal.open(store / ".shardwright" / "0.journal", tables, identity, 0)
+    journal = ShardRowJournal.open(store / ".shardwright" / "0.journal", tables, identity, 0)
     slot = layout.layer_of_slab(slab)[1] * int(layout.plane.layer_slots[0])
     offset = int(journal.read_chunks(0)[0]["offset"][slot])
     journal.close()
@@ -47,7 +47,7 @@ def _first_chunk(store: Path, spec: ArraySpec, slab: int) -> tuple[int, int]:
 
 
 def _unfinish(store: Path, spec: ArraySpec, slab: int) -> None:
-    """As if the worker had died before it journaled the first chunk of a slab of group 0."""
+    """As if the worker had died before it journaled the first chunk of a slab of shard row 0."""
     with (store / ".shardwright" / "0.journal").open("r+b") as file:
         file.seek(_first_chunk(store, spec, slab)[1])
         file.write(bytes(CHUNK_ENTRY.itemsize))
@@ -59,7 +59,7 @@ def unfinish() -> Callable[[Path, ArraySpec, int], None]:
 
 
 def _rot(store: Path, spec: ArraySpec, slab: int) -> None:
-    """Spoil the first chunk of a slab of group 0, wherever in its shard in progress it lies."""
+    """Spoil the first chunk of a slab of shard row 0, wherever in its shard in progress it lies."""
     offset, _ = _first_chunk(store, spec, slab)
     with (store / ".shardwright" / "c.0.0.0.partial").open("r+b") as file:
         file.seek(offset)

@@ -295,7 +295,7 @@ def test_a_full_disk_at_the_start_leaves_nothing(tmp_path, shared_pool, drive_of
 
 
 def test_a_full_disk_later_fails_and_keeps_what_is_sealed(tmp_path, shared_pool, drive_of, spec_of, failing):
-    # two groups of two files fit
+    # two shard rows of two files fit
     failing("shard.before_preallocate", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), after=4)
     drive = drive_of(tmp_path / "a.zarr", spec_of(), shared_pool)
     for position in range(20):
@@ -312,8 +312,8 @@ def test_a_full_disk_later_fails_and_keeps_what_is_sealed(tmp_path, shared_pool,
 
 
 def test_a_failure_seals_what_was_stored_before_it(tmp_path, shared_pool, drive_of, spec_of, failing):
-    """The second group's files cannot be made. The first is not full, but its frames were told to be stored:
-    they end up in sealed shards."""
+    """The second shard row's files cannot be made. The first is not full, but its frames were told to be
+    stored: they end up in sealed shards."""
     failing("shard.before_preallocate", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), after=2)
     drive = drive_of(tmp_path / "a.zarr", spec_of(), shared_pool)
     drive.submit(0, 1, 2)
@@ -371,7 +371,7 @@ def test_workers_never_wait_for_another_acquisition_s_disk(tmp_path, shared_pool
 
     set_hook("shard.before_preallocate", hang)
     try:
-        slow.submit(*range(16))  # fills the first group; the second is what hangs
+        slow.submit(*range(16))  # fills the first shard row; the second is what hangs
         assert hanging.wait(60)
         slow.poll()
         other.submit(*range(8))

@@ -93,7 +93,7 @@ def test_limits_relations(spec, threads, batch):
     assert limits.ring_frames >= limits.held_frames + 2 + batch
     assert limits.ring_bytes == limits.ring_frames * limits.frame_bytes
     assert limits.rows > grid.open_slabs
-    assert limits.open_groups > grid.open_groups
+    assert limits.open_shard_rows > grid.open_shard_rows
     assert limits.slot_bytes >= limits.chunk_bytes
     assert limits.slot_bytes % 4096 == 0
     assert limits.chunks_per_task >= 1
@@ -102,7 +102,7 @@ def test_limits_relations(spec, threads, batch):
     assert (
         limits.disk_reserved_bytes
         > limits.mapped_bytes
-        >= 2 * limits.shard_files_per_group * limits.slot_bytes
+        >= 2 * limits.shard_files_per_shard_row * limits.slot_bytes
     )
     assert all(isinstance(v, int) and v >= 0 for v in limits.to_dict().values())
     least = least_ring_frames(grid, batch)

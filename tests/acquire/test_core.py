@@ -17,8 +17,8 @@ from shardwright.acquire.limits import Limits
 from shardwright.acquire.reports import (
     Committed,
     FramesStaged,
-    GroupPrepared,
-    GroupSealed,
+    ShardRowPrepared,
+    ShardRowSealed,
     SlabEncoded,
     StoreFinished,
 )
@@ -32,7 +32,7 @@ from shardwright.wire.descriptor import DESCRIPTOR
 ROOM = Path(shardwright.acquire.__file__).parent
 OF_THE_CORE = (
     "core",
-    "groups",
+    "shard_rows",
     "states",
     "assembly",
     "encoding_scheduler",
@@ -80,8 +80,8 @@ class Drive:
         )
         self.ns = 0
         self.core.begin(
-            self.core.groups.prepare_first(
-                lambda command: GroupPrepared(command.group, command.request, FIRST, None)
+            self.core.shard_rows.prepare_first(
+                lambda command: ShardRowPrepared(command.shard_row, command.request, FIRST, None)
             )
         )
 
@@ -107,8 +107,8 @@ class Drive:
         return self.core.take_commands()
 
 
-def prepared(command: Prepare, files: object = None, error: ErrorText | None = None) -> GroupPrepared:
-    return GroupPrepared(command.group, command.request, None if error else files or object(), error)
+def prepared(command: Prepare, files: object = None, error: ErrorText | None = None) -> ShardRowPrepared:
+    return ShardRowPrepared(command.shard_row, command.request, None if error else files or object(), error)
 
 
 def of(kind: type, commands: list) -> list:
@@ -153,7 +153,7 @@ def test_the_way_of_a_slab(spec_of):
     assert drive.core.accounts.durable.value == 2
     (slab,) = of(Encode, drive.send(2, 3))
     assert of(Seal, drive.tell(SlabEncoded(slab.row, 10, None))) == [Seal(0)]
-    drive.tell(GroupSealed(0, 1, True, None, 1, np.zeros(4, record_dtype(0))))
+    drive.tell(ShardRowSealed(0, 1, True, None, 1, np.zeros(4, record_dtype(0))))
     drive.core.finish(drive.now())
     assert of(Finish, drive.core.take_commands()) == [Finish(4, keep_workspace=False)]
     drive.tell(StoreFinished(None))
@@ -176,10 +176,10 @@ def test_a_frame_that_waits_is_staged_and_its_pixels_stay_until_that_is_done(spe
 def test_the_answer_for_files_that_were_discarded_is_not_for_those_asked_for_since(spec_of):
     drive = Drive(spec_of(chunk=1, shard=1))
     first = of(Prepare, drive.send(0))
-    assert [command.group for command in first] == [1]
-    later = drive.send(2)  # group 1 is not next any more
+    assert [command.shard_row for command in first] == [1]
+    later = drive.send(2)  # shard row 1 is not next any more
     assert of(Discard, later) == [Discard(1)]
-    (again,) = [command for command in of(Prepare, drive.send(1)) if command.group == 1]
+    (again,) = [command for command in of(Prepare, drive.send(1)) if command.shard_row == 1]
     assert of(Encode, drive.tell(prepared(first[0]))) == [], "these files are about to be deleted"
     files = object()
     (slab,) = of(Encode, drive.tell(prepared(again, files)))
@@ -198,7 +198,7 @@ def test_files_that_cannot_be_made_end_it_before_a_slab_is_full(spec_of):
     assert "Input/output" in drive.core.why.message
 
 
-def test_a_group_that_is_being_sealed_is_not_rewritten_for_a_commit_before(spec_of):
+def test_a_shard_row_that_is_being_sealed_is_not_rewritten_for_a_commit_before(spec_of):
     """Sealing syncs again, and says itself what became of it."""
     drive = Drive(spec_of(count=None, chunk=1, shard=2))
     (slab,) = of(Encode, drive.send(0))
@@ -208,7 +208,7 @@ def test_a_group_that_is_being_sealed_is_not_rewritten_for_a_commit_before(spec_
     (slab,) = of(Encode, drive.send(1))
     assert of(Seal, drive.tell(SlabEncoded(slab.row, 10, None))) == [Seal(0)]
     assert drive.tell(Committed({0: ErrorText(StorageError, "Input/output error")}, 1)) == []
-    drive.tell(GroupSealed(0, 1, True, None, 1, np.zeros(2, record_dtype(0))))
+    drive.tell(ShardRowSealed(0, 1, True, None, 1, np.zeros(2, record_dtype(0))))
     assert drive.core.state is AcquisitionState.OPEN
     assert drive.core.accounts.durable.value == 2
 

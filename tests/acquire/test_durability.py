@@ -20,7 +20,7 @@ from shardwright.acquire.workers import WorkerPool
 from shardwright.model.errors import StorageError, StorageFullError
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.recovery.recover import recover_store
-from shardwright.shard.group_files import GroupFiles
+from shardwright.shard.shard_row_files import ShardRowFiles
 from shardwright.storage import failpoints
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, FRAME_NOT_HELD
 
@@ -41,8 +41,8 @@ def event_names(drive) -> list[str]:
 
 
 def table(drive) -> dict[str, list[int]]:
-    group = zarr.open_group(drive.path / "frames", mode="r")
-    return {name: group[name][:].tolist() for name in ("sequence", "fate", "reason")}
+    table = zarr.open_group(drive.path / "frames", mode="r")
+    return {name: table[name][:].tolist() for name in ("sequence", "fate", "reason")}
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_one_sync_makes_many_frames_durable(tmp_path, shared_pool, drive_of, spe
         drive.acquisition.flush()
         drive.until(lambda: drive.acquisition.durable_watermark == 40)
         assert len(syncs) - made <= 3, (
-            "one of the group that was filled, and the header of the one prepared behind it"
+            "one of the shard row that was filled, and the header of the one prepared behind it"
         )
     finally:
         failpoints.set_hook("journal.before_sync", None)
@@ -158,13 +158,13 @@ def test_with_durability_durable_a_ring_of_waiting_frames_asks_for_a_commit(
         "journal.before_chunks",
     ],
 )
-def test_an_io_error_moves_the_group_to_new_files(
+def test_an_io_error_moves_the_shard_row_to_new_files(
     tmp_path, shared_pool, drive_of, spec_of, failing_once, durability, point
 ):
     drive = drive_of(tmp_path / "a.zarr", spec_of(shard=4), shared_pool, settings(durability=durability))
     drive.submit(0, 1)
     drive.until(lambda: drive.acquisition.stored_watermark == 2)
-    drive.still()  # the next group is prepared: the error must not meet that one
+    drive.still()  # the next shard row is prepared: the error must not meet that one
     failing_once(point, EIO)
     drive.submit(2, 3, 4, 5)
     drive.acquisition.flush()
@@ -324,14 +324,14 @@ def full_disk():
 def test_on_a_full_disk_frames_wait_for_room(
     tmp_path, shared_pool, drive_of, spec_of, full_disk, monkeypatch
 ):
-    monkeypatch.setattr("shardwright.acquire.groups.FULL_DISK_RETRY_S", 0.02)
+    monkeypatch.setattr("shardwright.acquire.shard_rows.FULL_DISK_RETRY_S", 0.02)
     drive = drive_of(
         tmp_path / "a.zarr", spec_of(), shared_pool, settings(on_full="block", store_within_ms=20)
     )
     full_disk.room.clear()
     drive.submit(*range(12))
     drive.until(lambda: drive.acquisition.stored_watermark == 12)  # what has no shard yet is staged
-    assert sorted(drive.released) == [0, 1, 2, 3], "the first group was prepared before"
+    assert sorted(drive.released) == [0, 1, 2, 3], "the first shard row was prepared before"
     full_disk.room.set()
     receipt = drive.finish()
     assert (receipt.frames_stored, receipt.frames_durable) == (12, 12)
@@ -344,14 +344,14 @@ def test_on_a_full_disk_shards_spill_to_the_second_root(
 ):
     first = tmp_path / "first" / "a.zarr"
     spill = tmp_path / "second"
-    create = GroupFiles.create.__func__
+    create = ShardRowFiles.create.__func__
 
-    def with_a_full_first_root(cls, placement, layout, group, *arguments, **more):
-        if placement.spill is None and group > 0:
+    def with_a_full_first_root(cls, placement, layout, shard_row, *arguments, **more):
+        if placement.spill is None and shard_row > 0:
             raise StorageFullError("no room")
-        return create(cls, placement, layout, group, *arguments, **more)
+        return create(cls, placement, layout, shard_row, *arguments, **more)
 
-    monkeypatch.setattr(GroupFiles, "create", classmethod(with_a_full_first_root))
+    monkeypatch.setattr(ShardRowFiles, "create", classmethod(with_a_full_first_root))
     drive = drive_of(first, spec_of(), shared_pool, settings(on_full="spill", spill_root=spill))
     drive.submit(*range(12))
     receipt = drive.finish()
@@ -446,7 +446,7 @@ def test_ending_and_recording_wait_for_room_as_well(
 def test_who_must_end_does_not_wait_for_room_and_leaves_what_is_stored_to_recovery(
     tmp_path, shared_pool, drive_of, spec_of, monkeypatch, point, waits_already
 ):
-    for module in ("groups", "core", "recorder"):
+    for module in ("shard_rows", "core", "recorder"):
         monkeypatch.setattr(f"shardwright.acquire.{module}.FULL_DISK_RETRY_S", math.inf)
     path = tmp_path / "a.zarr"
     drive = drive_of(path, spec_of(), shared_pool, settings(on_full="block", store_within_ms=20))
@@ -478,7 +478,7 @@ def test_who_must_end_does_not_wait_for_room_and_leaves_what_is_stored_to_recove
 def test_frames_that_were_staged_outlive_a_slab_that_cannot_be_encoded(
     tmp_path, pool, drive_of, spec_of, monkeypatch
 ):
-    """They were acknowledged: their group is left to recovery, not sealed without them."""
+    """They were acknowledged: their shard row is left to recovery, not sealed without them."""
     encode = SlabEncoder.encode
 
     def broken(self, frames, records, slab, *arguments):

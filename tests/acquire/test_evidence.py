@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FRAME = np.ones((4, 6), np.uint16)
-FRAMES = 6  # three slabs of two, all in group 0
+FRAMES = 6  # three slabs of two, all in shard row 0
 SETTINGS = WriteSettings(store_within_ms=3_600_000, sync_interval_ms=20, ballast_bytes=0)
 STAGING = WriteSettings(store_within_ms=20, sync_interval_ms=20, ballast_bytes=0)
 LOST, UNTOLD = (FrameStatus.LOST, Reason.NOT_HELD), (FrameStatus.LOST, Reason.NOT_ACKNOWLEDGED)
@@ -71,9 +71,9 @@ def extent(store: Path) -> int:
 
 
 def statuses(store: Path) -> list[tuple[int, int]]:
-    group = zarr.open_group(store / "frames", mode="r")
+    table = zarr.open_group(store / "frames", mode="r")
     rows = sorted(
-        zip(*(np.asarray(group[name]).tolist() for name in ("sequence", "fate", "reason")), strict=True)
+        zip(*(np.asarray(table[name]).tolist() for name in ("sequence", "fate", "reason")), strict=True)
     )
     return [row[1:] for row in rows]
 

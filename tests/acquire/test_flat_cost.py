@@ -165,7 +165,7 @@ def test_shards_leave_nothing_behind(tmp_path, shared_pool, drive_of, spec_of, c
         if abs(late_calls[point] - early_calls[point]) > 2
     } == {}
     assert late_bytes - early_bytes < 180 * 160, (
-        "not 10 bytes a frame: the frame log remembers the number of each group"
+        "not 10 bytes a frame: the frame log remembers the number of each shard row"
     )
     drive.released.update(range(drive.submitted))
     assert drive.finish().shards == 300

@@ -169,7 +169,7 @@ def test_what_failed_is_not_counted(drive, at_point):
 
 @pytest.mark.parametrize("point", ["shard.before_preallocate", "shard.before_index", "shard.before_rename"])
 def test_a_sealer_that_gets_on_from_file_to_file_is_not_stuck_however_many_there_are(drive, at_point, point):
-    rig = drive(y=(4, 1, 1), x=(6, 2, 1), sync_interval_ms=10)  # groups of twelve files
+    rig = drive(y=(4, 1, 1), x=(6, 2, 1), sync_interval_ms=10)  # shard rows of twelve files
     since_s = []
     at_point(point, lambda: since_s.append(rig.acquisition._sealer.busy._since_s))
     rig.submit(*range(6))

@@ -21,9 +21,9 @@ import shardwright as sw
 from shardwright.acquire.acquisition import Acquisition, AcquisitionState
 from shardwright.acquire.assembly import grid_tables
 from shardwright.acquire.closed_rows import EarlierRow
-from shardwright.acquire.groups import Group, GroupState
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.settings import WriteSettings
+from shardwright.acquire.shard_rows import ShardRow, ShardRowState
 from shardwright.acquire.states import FilesState
 from shardwright.array.grid import Grid
 from shardwright.kernels.place import DUPLICATE, LATE, PLACED
@@ -81,8 +81,8 @@ def read(path: Path) -> np.ndarray:
 
 
 def rows(path: Path) -> list[tuple[int, int, int]]:
-    group = zarr.open_group(path / "frames", mode="r")
-    return sorted(zip(*(group[name][:].tolist() for name in ("sequence", "fate", "reason")), strict=True))
+    table = zarr.open_group(path / "frames", mode="r")
+    return sorted(zip(*(table[name][:].tolist() for name in ("sequence", "fate", "reason")), strict=True))
 
 
 def end_early(
@@ -141,11 +141,11 @@ def test_a_dry_run_says_what_recovery_does_with_a_row_that_was_opened_again(
     shutil.copytree(path, left)
     writer.close()
     dry = recover_store(left, shared_pool, threads=2, dry_run=True)
-    assert set(dry.groups[0].actions.values()) == {"continue"}
+    assert set(dry.shard_rows[0].actions.values()) == {"continue"}
     assert (left / "0" / "c" / "0" / "0" / "0").exists(), "readers see the old shard meanwhile"
     done = recover_store(left, shared_pool, threads=2)
     facts = (
-        "groups",
+        "shard_rows",
         "frames_kept",
         "frames_completed_from_staging",
         "frames_lost",
@@ -273,7 +273,7 @@ def test_prepared_shards_without_a_frame_hold_no_places(tmp_path, spec_of, at_po
     writer.flush()
     end_early(writer, at_point, "shard.before_index")
     writer = sw.resume(path, **QUICK)
-    assert set(writer._acquisition.core.groups._prepared) == {1}
+    assert set(writer._acquisition.core.shard_rows._prepared) == {1}
     end_early(writer, at_point)
     with sw.resume(path, **QUICK) as writer:
         for i in range(1, 10):
@@ -296,7 +296,7 @@ def test_what_newer_frames_had_passed_over_stays_closed(tmp_path, spec_of, share
     drive = drive_of(path, spec_of(chunk=4, shard=8), shared_pool, settings, ring_frames=13)
     drive.submit(0, 1, 3)
     first = 4
-    while not drive.acquisition.core.groups.holes._filled:
+    while not drive.acquisition.core.shard_rows.holes._filled:
         drive.submit(first)
         first += 4
         drive.poll()
@@ -425,7 +425,7 @@ def test_a_failure_while_a_row_is_opened_again_leaves_it_as_it_was(tmp_path, spe
     held = [submit(acquisition, 6, 0)]  # its place is taken: only the log has it
     until(acquisition, begun.is_set)
     held.append(submit(acquisition, 7, 6))
-    assert acquisition.core.groups.by_number[0].state is GroupState.REOPENING
+    assert acquisition.core.shard_rows.by_number[0].state is ShardRowState.REOPENING
     go.set()
     sealer_is_done(acquisition)
     until(acquisition, lambda: acquisition.state is AcquisitionState.FAILED)
@@ -510,9 +510,9 @@ def test_without_a_staging_area_a_slab_that_goes_on_is_refused(tmp_path, spec_of
 
 def test_a_row_is_never_sealed_without_what_was_taken_back(tmp_path, spec_of, drive_of, shared_pool):
     drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=4), shared_pool)
-    group = Group(0, slabs_left=0, files_state=FilesState.READY, owed={1})
+    shard_row = ShardRow(0, slabs_left=0, files_state=FilesState.READY, owed={1})
     with pytest.raises(AssertionError, match="it would lose frames"):
-        drive.acquisition.core.groups.seal_if_done(group)
+        drive.acquisition.core.shard_rows.seal_if_done(shard_row)
     drive.finish()
 
 
@@ -665,7 +665,7 @@ def test_a_spilled_row_goes_on_where_it_lies(tmp_path, spec_of, at_point):
     assert np.array_equal(read(path), [frame(i) for i in range(40)])
 
 
-# ---------------------------------------------------------------------- the table of ``groups``
+# ---------------------------------------------------------------------- the table of ``shard_rows``
 
 
 def row_of(grid: Grid, places: list[int], passed_over: bool = False) -> EarlierRow:
@@ -682,52 +682,52 @@ CASES = {
     "earlier, passed over": (None, True, 2, LATE),
     "earlier, passed over, a place that has a frame": (None, True, 3, DUPLICATE),
     "earlier, a slab that was not begun": (None, True, 5, PLACED),
-    "opened again, a free place": (GroupState.REOPENING, False, 2, PLACED),
-    "opened again, a place that has a frame": (GroupState.REOPENING, False, 3, DUPLICATE),
-    "opened again, passed over": (GroupState.REOPENING, True, 2, LATE),
-    "open, a free place of before": (GroupState.OPEN, False, 2, PLACED),
-    "open, a place of before that has a frame": (GroupState.OPEN, False, 3, DUPLICATE),
-    "open, passed over": (GroupState.OPEN, True, 2, LATE),
-    "open, a slab that was not begun": (GroupState.OPEN, True, 5, PLACED),
-    "closing, to open again": (GroupState.CLOSING, False, 2, PLACED),
-    "sealing, to open again": (GroupState.SEALING, False, 3, PLACED),
-    "closing for good": (GroupState.CLOSING, True, 2, LATE),
-    "sealing for good, a place that has a frame": (GroupState.SEALING, True, 3, DUPLICATE),
-    "sealing for good, a slab that was not begun": (GroupState.SEALING, True, 5, LATE),
+    "opened again, a free place": (ShardRowState.REOPENING, False, 2, PLACED),
+    "opened again, a place that has a frame": (ShardRowState.REOPENING, False, 3, DUPLICATE),
+    "opened again, passed over": (ShardRowState.REOPENING, True, 2, LATE),
+    "open, a free place of before": (ShardRowState.OPEN, False, 2, PLACED),
+    "open, a place of before that has a frame": (ShardRowState.OPEN, False, 3, DUPLICATE),
+    "open, passed over": (ShardRowState.OPEN, True, 2, LATE),
+    "open, a slab that was not begun": (ShardRowState.OPEN, True, 5, PLACED),
+    "closing, to open again": (ShardRowState.CLOSING, False, 2, PLACED),
+    "sealing, to open again": (ShardRowState.SEALING, False, 3, PLACED),
+    "closing for good": (ShardRowState.CLOSING, True, 2, LATE),
+    "sealing for good, a place that has a frame": (ShardRowState.SEALING, True, 3, DUPLICATE),
+    "sealing for good, a slab that was not begun": (ShardRowState.SEALING, True, 5, LATE),
 }
 
 
-FILES = {GroupState.REOPENING: FilesState.REOPENING, GroupState.SEALING: FilesState.SEALING}
+FILES = {ShardRowState.REOPENING: FilesState.REOPENING, ShardRowState.SEALING: FilesState.SEALING}
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=[name.replace(" ", "_") for name in CASES])
 def test_what_becomes_of_a_frame_whose_slab_collects_nothing(tmp_path, spec_of, drive_of, shared_pool, case):
     state, passed_over, place, status = case
     drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=4), shared_pool)
-    groups, row = drive.acquisition.core.groups, row_of(drive.grid, [0, 1, 3], passed_over)
-    groups.discard_prepared()
+    shard_rows, row = drive.acquisition.core.shard_rows, row_of(drive.grid, [0, 1, 3], passed_over)
+    shard_rows.discard_prepared()
     filled = row.holes[0]
-    groups.holes.remember(0, filled)
-    if state in (None, GroupState.REOPENING):
-        groups._closed.add(0)
-        groups._earlier[0] = row
+    shard_rows.holes.remember(0, filled)
+    if state in (None, ShardRowState.REOPENING):
+        shard_rows._closed.add(0)
+        shard_rows._earlier[0] = row
     if state is not None:
-        group = Group(
+        shard_row = ShardRow(
             0,
             slabs_left=1,
             files_state=FILES.get(state, FilesState.READY),
-            closed=state is GroupState.CLOSING,
+            closed=state is ShardRowState.CLOSING,
             done_slabs={0},
         )
-        group.takes_back, group.opens_again = row.takes_back(), not passed_over
-        groups.by_number[0] = group
-    if state in (GroupState.CLOSING, GroupState.SEALING):
-        groups.holes.remember(1, None)
+        shard_row.takes_back, shard_row.opens_again = row.takes_back(), not passed_over
+        shard_rows.by_number[0] = shard_row
+    if state in (ShardRowState.CLOSING, ShardRowState.SEALING):
+        shard_rows.holes.remember(1, None)
     slab, within = divmod(place, 4)
-    assert groups.statuses(slab, np.array([within])).tolist() == [status]
-    assert status == PLACED or groups.is_closed_slab(slab), "else nobody asks"
-    groups.by_number.clear()
-    groups._closed.clear()
+    assert shard_rows.statuses(slab, np.array([within])).tolist() == [status]
+    assert status == PLACED or shard_rows.is_closed_slab(slab), "else nobody asks"
+    shard_rows.by_number.clear()
+    shard_rows._closed.clear()
     drive.finish()
 
 
@@ -735,7 +735,7 @@ def test_rows_that_are_full_are_not_remembered(tmp_path, spec_of, at_point):
     path = tmp_path / "a.zarr"
     ended(path, spec_of(chunk=4), 20, at_point)
     with sw.resume(path, **QUICK) as writer:
-        assert set(writer._acquisition.core.groups._earlier) == {2}
+        assert set(writer._acquisition.core.shard_rows._earlier) == {2}
         writer.append(frame(3), index=(3,))
     assert (writer.receipt.frames_duplicate, writer.receipt.frames_stored) == (1, 20)
 

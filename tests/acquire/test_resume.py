@@ -67,8 +67,8 @@ def read(path) -> np.ndarray:
 
 
 def rows(path) -> list[tuple[int, int, int]]:
-    group = zarr.open_group(path / "frames", mode="r")
-    return sorted(zip(*(group[name][:].tolist() for name in ("sequence", "fate", "reason")), strict=True))
+    table = zarr.open_group(path / "frames", mode="r")
+    return sorted(zip(*(table[name][:].tolist() for name in ("sequence", "fate", "reason")), strict=True))
 
 
 @pytest.mark.parametrize("index_location", ["end", "start"])
@@ -130,7 +130,7 @@ def test_a_dry_run_says_what_recovery_does_and_changes_nothing(crash, shared_poo
     done = recover_store(left, shared_pool, threads=2)
     assert dry.action == "would be sealed"
     facts = (
-        "groups",
+        "shard_rows",
         "frames_kept",
         "frames_completed_from_staging",
         "chunks_kept",
@@ -194,7 +194,7 @@ def test_a_chunk_whose_bytes_do_not_hold_costs_its_slab_only(crash, shared_pool,
     rot(left, drive.spec, 0)
     recovery = recover_store(left, shared_pool, threads=2)
     assert (recovery.chunks_dropped, recovery.frames_kept) == (4, 4)
-    assert recovery.groups[0].frames_unfinished == 2
+    assert recovery.shard_rows[0].frames_unfinished == 2
     assert np.array_equal(read(left), drive.expected([2, 3, 4, 5], extent=6))
     assert rows(left)[:2] == [(0, FrameStatus.LOST, Reason.NOT_HELD), (1, FrameStatus.LOST, Reason.NOT_HELD)]
 
@@ -218,7 +218,7 @@ def test_files_that_are_gone_are_said_to_be_gone(crash, shared_pool, gone):
     assert (left / "0" / "zarr.json").exists()
     assert recovery.frames_kept == 0
     if gone == "partial":
-        assert recovery.groups[0].actions["c/0/0/0"] == "lost"
+        assert recovery.shard_rows[0].actions["c/0/0/0"] == "lost"
 
 
 def test_a_damaged_journal_is_set_aside_with_its_shards(crash, shared_pool):
@@ -226,7 +226,7 @@ def test_a_damaged_journal_is_set_aside_with_its_shards(crash, shared_pool):
     with (left / ".shardwright" / "0.journal").open("r+b") as file:
         file.write(b"\xff")
     dry = recover_store(left, shared_pool, threads=2, dry_run=True)
-    assert set(dry.groups[0].actions.values()) == {"set aside"}
+    assert set(dry.shard_rows[0].actions.values()) == {"set aside"}
     recover_store(left, shared_pool, threads=2)
     names = {path.name for path in (left / ".shardwright.damaged").iterdir()}
     assert names == {"0.journal", "c.0.0.0.partial", "c.0.1.0.partial"}, "for whoever wants to look"
@@ -234,15 +234,15 @@ def test_a_damaged_journal_is_set_aside_with_its_shards(crash, shared_pool):
 
 @pytest.mark.parametrize("nbytes", [0, 100, None])
 def test_a_journal_that_was_never_begun_is_no_damage(crash, shared_pool, nbytes):
-    """The writer died between making the file and writing its header: nothing was stored in the group,
+    """The writer died between making the file and writing its header: nothing was stored in the shard row,
     nothing is kept of it."""
     _, left = crash(range(3), shard=4)
     (left / ".shardwright" / "0.journal").write_bytes(
         bytes(nbytes if nbytes is not None else (left / ".shardwright" / "0.journal").stat().st_size)
     )
-    assert [report.group for report in recover_store(left, shared_pool, threads=2, dry_run=True).groups] == [
-        1
-    ], "the next one, prepared"
+    assert [
+        report.shard_row for report in recover_store(left, shared_pool, threads=2, dry_run=True).shard_rows
+    ] == [1], "the next one, prepared"
     recover_store(left, shared_pool, threads=2)
     assert not (left / ".shardwright.damaged").exists()
     assert not (left / ".shardwright").exists()
@@ -448,7 +448,7 @@ def test_a_full_disk_under_policy_fail_seals_everything_that_was_acknowledged(
         drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=4), shared_pool, QUICK)
         drive.submit(*range(4))
         drive.until(lambda: drive.acquisition.stored_watermark == 4)
-        drive.still()  # the second group is prepared
+        drive.still()  # the second shard row is prepared
         full[0] = True
         drive.submit(*range(4, 19))
         drive.until(lambda: drive.acquisition.state is AcquisitionState.FAILED)
@@ -531,7 +531,7 @@ def test_a_frame_for_a_hole_of_a_slab_that_was_closed_is_late_after_a_crash_as_w
     drive = drive_of(tmp_path / "living.zarr", spec_of(chunk=4, shard=8), shared_pool, QUICK, ring_frames=13)
     drive.submit(0, 1, 3)
     first = 4
-    while not drive.acquisition.core.groups.holes._filled:
+    while not drive.acquisition.core.shard_rows.holes._filled:
         # of every following slab one frame, until the oldest slab is closed with its hole
         drive.submit(first)
         first += 4

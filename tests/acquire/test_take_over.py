@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SETTINGS = WriteSettings(store_within_ms=20, sync_interval_ms=20, ballast_bytes=0)
-# slabs of two, groups of eight: a slab that collects in the first group, which may be below the second root;
-# the next is prepared
+# slabs of two, shard rows of eight: a slab that collects in the first shard row, which may be below the
+# second root; the next is prepared
 FRAMES = 7
 DOCUMENTS = ("zarr.json", "0/zarr.json")
 
@@ -193,11 +193,11 @@ def test_frames_that_the_old_writer_hands_on_meanwhile_are_not_missed(
     assert_kept(drive, range(7))
 
 
-def test_a_group_that_the_old_writer_finishes_making_meanwhile_is_not_missed(
+def test_a_shard_row_that_the_old_writer_finishes_making_meanwhile_is_not_missed(
     tmp_path, shared_pool, drive_of, spec_of
 ):
-    """It has looked at the fence, and makes all of a group's files after that; a frame that was staged for it
-    has its slot used again."""
+    """It has looked at the fence, and makes all of a shard row's files after that; a frame that was staged
+    for it has its slot used again."""
     held, waits = threading.Event(), threading.Event()
     failpoints.set_hook("journal.before_create", failpoints.at_time(3, lambda: (waits.set(), held.wait(60))))
     # slots come back with a commit, and none is made while the sealer is held
@@ -205,7 +205,11 @@ def test_a_group_that_the_old_writer_finishes_making_meanwhile_is_not_missed(
     drive = drive_of(
         tmp_path / "a.ome.zarr", spec_of(count=384, chunk=2, shard=64), shared_pool, settings, ring_frames=8
     )
-    positions = [*range(127), 128, *range(256, 384)]  # frame 127 never comes: the first group is not sealed
+    positions = [
+        *range(127),
+        128,
+        *range(256, 384),
+    ]  # frame 127 never comes: the first shard row is not sealed
     stop = 131 + 2 * drive.acquisition.limits.staging_frames
 
     def go_on() -> None:
@@ -263,7 +267,7 @@ def test_a_recovery_that_is_taken_over_itself_touches_nothing_of_its_successor(
     finally:
         failpoints.set_hook(point, None)
     for heir in heirs:
-        assert all(group.files.journal.path.exists() for group in heir.groups)
+        assert all(shard_row.files.journal.path.exists() for shard_row in heir.shard_rows)
         heir.close()
     recovered = recover_store(old.path, shared_pool, threads=1)
     assert (recovered.frames_kept, recovered.frames_lost) == (FRAMES, 0)

@@ -115,7 +115,9 @@ def test_many_frames_at_once_are_what_single_ones_would_be(path, tmp_path, spec_
     assert np.array_equal(read(path), frames)
     assert (writer.receipt.frames_stored, writer.frames) == (200, 200)
     theirs, ours = (zarr.open_group(store / "frames", mode="r") for store in (one_by_one, path))
-    orders = [np.argsort(table["sequence"][:]) for table in (ours, theirs)]  # groups are sealed in any order
+    orders = [
+        np.argsort(table["sequence"][:]) for table in (ours, theirs)
+    ]  # shard rows are sealed in any order
     for name in (
         "frame_id",
         "sequence",
@@ -462,16 +464,16 @@ def append_at_each(writer: Writer, places: Iterable[int]) -> None:
 
 @pytest.mark.parametrize("how", ["flush", "close", "append"])
 def test_a_duplicate_that_had_to_wait_is_told_by_a_later_call(path, spec_of, how):
-    """The frames before it wait for a group of shards, and so does it: nobody can know yet."""
+    """The frames before it wait for a shard row, and so does it: nobody can know yet."""
     spec = spec_of()
-    limits = replace(Limits.derive(spec, threads=1), open_groups=2)
+    limits = replace(Limits.derive(spec, threads=1), open_shard_rows=2)
     writer = Writer(
         lambda pool, wake: Acquisition(path, spec, limits, pool, wake, WriteSettings(on_duplicate="fail")), 1
     )
     go_on = threading.Event()
     failpoints.set_hook("slots.before_store", go_on.wait)
     try:
-        for i in range((limits.open_groups + 1) * 4):  # a group has two slabs of two frames
+        for i in range((limits.open_shard_rows + 1) * 4):  # a shard row has two slabs of two frames
             writer.append(frame(i))
         writer.append(frame(9), index=(0,))
     finally:

@@ -82,32 +82,32 @@ def block_of(index, size):
 
 
 @given(grid=grids(unlimited=False))
-def test_slabs_and_groups_against_brute_force(grid):
+def test_slabs_and_shard_rows_against_brute_force(grid):
     indices = in_order(grid)
     frames = Counter(block_of(index, grid.chunk) for index in indices)
     slabs = [grid.slab_coordinates(s) for s in range(math.prod(grid.slab_counts))]
     assert set(slabs) == set(frames)
     assert {c: grid.frames_in_slab(s) for s, c in enumerate(slabs)} == frames
-    groups: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
+    shard_rows: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
     for slab, coordinates in enumerate(slabs):
-        group = block_of(coordinates, grid.shard_chunks)
-        assert grid.group_coordinates(grid.group_of_slab(slab)) == group
-        groups.setdefault(group, set()).add(coordinates)
-    assert len(groups) == math.prod(grid.group_counts)
-    for number in range(len(groups)):
-        extent = grid.group_extent_chunks(number)
-        assert math.prod(extent) == len(groups[grid.group_coordinates(number)])
-        assert grid.next_group(number) == (number + 1 if number + 1 < len(groups) else None)
+        shard_row = block_of(coordinates, grid.shard_chunks)
+        assert grid.shard_row_coordinates(grid.shard_row_of_slab(slab)) == shard_row
+        shard_rows.setdefault(shard_row, set()).add(coordinates)
+    assert len(shard_rows) == math.prod(grid.shard_row_counts)
+    for number in range(len(shard_rows)):
+        extent = grid.shard_row_extent_chunks(number)
+        assert math.prod(extent) == len(shard_rows[grid.shard_row_coordinates(number)])
+        assert grid.next_shard_row(number) == (number + 1 if number + 1 < len(shard_rows) else None)
 
 
 @given(grid=grids())
-def test_groups_are_numbered_by_their_first_frame(grid):
+def test_shard_rows_are_numbered_by_their_first_frame(grid):
     shard = tuple(c * s for c, s in zip(grid.chunk, grid.shard_chunks, strict=True))
     seen: list[tuple[int, ...]] = []
     for index in in_order(grid):
         if block_of(index, shard) not in seen:
             seen.append(block_of(index, shard))
-    assert [grid.group_coordinates(n) for n in range(len(seen))] == seen
+    assert [grid.shard_row_coordinates(n) for n in range(len(seen))] == seen
 
 
 def most_at_once(grid: Grid, size: tuple[int, ...], whole: Counter) -> tuple[int, int]:
@@ -127,24 +127,30 @@ def most_at_once(grid: Grid, size: tuple[int, ...], whole: Counter) -> tuple[int
 
 @given(grid=grids())
 def test_open_blocks_and_held_frames_against_simulation(grid):
-    """The counts of open slabs and groups are exact; held frames are a bound."""
+    """The counts of open slabs and shard rows are exact; held frames are a bound."""
     shard = tuple(c * s for c, s in zip(grid.chunk, grid.shard_chunks, strict=True))
     slabs, frames = most_at_once(grid, grid.chunk, Counter(block_of(i, grid.chunk) for i in in_order(grid)))
-    groups, _ = most_at_once(grid, shard, Counter(block_of(i, shard) for i in in_order(grid)))
+    shard_rows, _ = most_at_once(grid, shard, Counter(block_of(i, shard) for i in in_order(grid)))
     assert grid.open_slabs == slabs
-    assert grid.open_groups == groups
+    assert grid.open_shard_rows == shard_rows
     assert grid.held_frames >= frames
 
 
 def test_a_single_image_is_one_slab():
     grid = Grid((), (), (), (), (5, 7), (2, 3), (2, 1), 2)
-    assert (grid.total_frames, grid.frames_per_slab, grid.open_slabs, grid.open_groups, grid.held_frames) == (
+    assert (
+        grid.total_frames,
+        grid.frames_per_slab,
+        grid.open_slabs,
+        grid.open_shard_rows,
+        grid.held_frames,
+    ) == (
         1,
         1,
         1,
         1,
         1,
     )
-    assert (grid.position_of(()), grid.index_of(0), grid.next_group(0)) == (0, (), None)
+    assert (grid.position_of(()), grid.index_of(0), grid.next_shard_row(0)) == (0, (), None)
     assert (grid.plane_chunks, grid.plane_shards) == ((3, 3), (2, 3))
     assert (grid.frame_bytes, grid.chunk_bytes) == (70, 12)

@@ -54,7 +54,7 @@ def test_the_numbers_of_one_stream() -> None:
     assert limits.slab_bytes == 16 * limits.frame_bytes
     assert planned.data_rate_bytes_per_s == 100 * limits.frame_bytes
     assert planned.raw_bytes_per_hour == 3600 * 100 * limits.frame_bytes
-    # 64 frames a group, two files (upper and lower half of the frame) a group
+    # 64 frames a shard row, two files (upper and lower half of the frame) a shard row
     assert planned.shard_files_per_hour == 100 * 3600 / 64 * 2
     assert planned.ring_seconds == limits.ring_frames / 100
     assert planned.warnings == ()
@@ -103,8 +103,8 @@ def test_files_per_frame_against_counting(
         ]
         grid = Grid.of(ArraySpec(dtype="uint8", dimensions=tuple(frame_axes + plane)))
         frames = [(t, z) for t in range(length) for z in range(counts[1])]
-        groups = {(t // (chunks[0] * shards[0]), z // (chunks[1] * shards[1])) for t, z in frames}
-        assert shard_files_per_frame(grid) == pytest.approx(3 * len(groups) / len(frames))
+        shard_rows = {(t // (chunks[0] * shards[0]), z // (chunks[1] * shards[1])) for t, z in frames}
+        assert shard_files_per_frame(grid) == pytest.approx(3 * len(shard_rows) / len(frames))
 
 
 def refusal(text: str) -> str:

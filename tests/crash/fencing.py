@@ -165,12 +165,14 @@ class Racers:
 
     @property
     def _closed_too_early(self) -> bool:
-        """Whether the old one is sealing groups that the rest of the scene has frames for: they would rightly
-        be late, and tell nothing."""
+        """Whether the old one is sealing shard rows that the rest of the scene has frames for: they would
+        rightly be late, and tell nothing."""
         grid = Grid.of(self._scene.spec)
-        groups = [grid.group_of_slab(grid.slab_of_position(frame.position)) for frame in self._scene.frames]
+        shard_rows = [
+            grid.shard_row_of_slab(grid.slab_of_position(frame.position)) for frame in self._scene.frames
+        ]
         begun = len(self._old_scene.frames)
-        return self.race.oracle.closing and not set(groups[:begun]).isdisjoint(groups[begun:])
+        return self.race.oracle.closing and not set(shard_rows[:begun]).isdisjoint(shard_rows[begun:])
 
     def listen(self, said: list[Any]) -> None:
         self.race.oracle.listen([message for message in said if not isinstance(message, AtRename)])
@@ -191,7 +193,7 @@ class Racers:
 
     def continue_old(self, old: Child) -> None:
         old.send_signal(signal.SIGCONT)
-        # of another group, sealed while it gives up
+        # of another shard row, sealed while it gives up
         messages = [message for message in old.drain() if not isinstance(message, AtRename)]
         self.race.old_ending = messages[-1] if messages else None
 

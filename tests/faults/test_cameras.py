@@ -92,7 +92,7 @@ def test_frames_out_of_order(writer, path, seed):
 
 
 def test_frames_that_never_came(writer, path):
-    skipped = {1, 9, 10, 11, 16, 17, 18, 19, 20, 21, 22, 23, 30}  # single ones, and a whole group
+    skipped = {1, 9, 10, 11, 16, 17, 18, 19, 20, 21, 22, 23, 30}  # single ones, and a whole shard row
     _, evidence = acquire(writer, path, [a for a in in_order(40) if a.frame_id not in skipped])
     assert evidence.missing == sorted(skipped)
     assert not [row for row in evidence.rows.values() if row["fate"] != FrameStatus.STORED]

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
     from .writer_process import WriterProcess
 
-FRAMES = 28  # three groups and half a group: shards that fill up, and one that finish has to close
+FRAMES = 28  # three shard rows and half a shard row: shards that fill up, and one that finish has to close
 # the frame log takes up to three of them ahead
 FAST = {"store_within_ms": 20, "sync_interval_ms": 20, "ballast_bytes": 8 << 20}
 ROOM_AFTER_S = 0.4
-# before the files of the first two groups
+# before the files of the first two shard rows
 GROUP_EDGES = [("shard.before_preallocate", 0), ("shard.before_preallocate", 2)]
 NUMBERS = pytest.mark.parametrize("number", [8, pytest.param(1000, marks=pytest.mark.slow)])  # of moments
 
@@ -282,7 +282,7 @@ def test_a_stop_does_not_wait_for_room_and_the_next_start_goes_on(folder, small_
         with CameraProcess(Script(endpoint, "cut", in_order(4000), stream="cam", pause_s=0.002)) as camera:
             camera.wait_until(lambda facts: facts["sent"] >= 12)
             small_disk.filler.fill()
-            first = 8 * daemon.wait_for("disk_full")["group"]  # of the shards for which there is no room
+            first = 8 * daemon.wait_for("disk_full")["shard_row"]  # of the shards for which there is no room
             camera.wait_until(lambda facts: facts["sent"] > first + 4)
             small_disk.filler.fill()  # what the shards before them gave back when they were sealed
             assert daemon.stop() == 3

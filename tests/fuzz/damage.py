@@ -35,7 +35,7 @@ class Row:
 @dataclass(frozen=True)
 class Intact:
     """An intact file, partly filled: its bytes, its rows with the header first, and the same file of other
-    acquisitions and groups."""
+    acquisitions and shard rows."""
 
     image: bytes
     rows: tuple[Row, ...]
@@ -121,7 +121,7 @@ def _misplace(image: bytearray, intact: Intact, random: Random) -> None:
 
 
 def _swap_in_stranger(image: bytearray, intact: Intact, random: Random) -> None:
-    """Pages of another group's or acquisition's file: what reused blocks or a mix-up of names leave."""
+    """Pages of another shard row's or acquisition's file: what reused blocks or a mix-up of names leave."""
     stranger = random.choice(intact.strangers)
     if random.random() < 0.3:
         image[:] = stranger

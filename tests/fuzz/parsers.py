@@ -12,14 +12,14 @@ import numpy as np
 from tests.shard.sidecars import IDENTITY, LAYOUT, RECORD, chunk_entry, frame_record, seed_of
 
 from shardwright.model.errors import ShardFormatError
-from shardwright.shard.journal import EMPTY, PACKED, REOPENED, SLOTTED, TORN, VALID, GroupJournal
+from shardwright.shard.journal import EMPTY, PACKED, REOPENED, SLOTTED, TORN, VALID, ShardRowJournal
 from shardwright.shard.layout import PAGE_BYTES
 from shardwright.shard.staging import StagingArea
 
 from .damage import Intact, Row
 
 HEADER = Row(0, PAGE_BYTES, 0)
-STRANGERS = ((IDENTITY, 1), (bytes(16), 0))  # another group, another acquisition
+STRANGERS = ((IDENTITY, 1), (bytes(16), 0))  # another shard row, another acquisition
 
 
 Rows = list[tuple[bytes, int]]  # what a parser made of a file: every row's bytes and state
@@ -37,7 +37,7 @@ def header_holds(image: bytes, expected: bytes, but: slice) -> bool:
 
 
 class JournalParser:
-    """``GroupJournal`` of chunks in slots."""
+    """``ShardRowJournal`` of chunks in slots."""
 
     packed = False
 
@@ -85,12 +85,12 @@ class JournalParser:
     def _slots() -> list[tuple[int, int]]:
         return [(file, slot) for file, slots in enumerate(LAYOUT.slots) for slot in range(slots)]
 
-    def _image(self, identity: bytes, group: int) -> bytes:
+    def _image(self, identity: bytes, shard_row: int) -> bytes:
         """A journal of which two of three rows are written."""
-        seed = seed_of(identity, group)
+        seed = seed_of(identity, shard_row)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "journal"
-            GroupJournal.create(path, LAYOUT, identity, group, 3, packed=self.packed).close()
+            ShardRowJournal.create(path, LAYOUT, identity, shard_row, 3, packed=self.packed).close()
             image = bytearray(path.read_bytes())
         for number, (layer, i) in enumerate(self._frames()):
             if number % 3:
@@ -104,7 +104,7 @@ class JournalParser:
 
     def parse(self, path: Path) -> Rows | None:
         try:
-            journal = GroupJournal.open(path, LAYOUT, IDENTITY, 0)
+            journal = ShardRowJournal.open(path, LAYOUT, IDENTITY, 0)
         except ShardFormatError:
             return None
         try:
@@ -152,7 +152,7 @@ class JournalParser:
 
 
 class PackedJournalParser(JournalParser):
-    """``GroupJournal`` of packed chunks."""
+    """``ShardRowJournal`` of packed chunks."""
 
     packed = True
 
@@ -163,7 +163,7 @@ class StagingParser:
     slots, frame_bytes = 4, 100
 
     def __init__(self) -> None:
-        self.seed = seed_of(group=-1)
+        self.seed = seed_of(shard_row=-1)
         self.shape = (self.slots, self.frame_bytes, RECORD, IDENTITY)
         places = [PAGE_BYTES + slot * RECORD.itemsize for slot in range(self.slots)]
         image = self._image(IDENTITY, self.seed)
@@ -173,7 +173,7 @@ class StagingParser:
             header_fields=((0, 8), (8, 4), (12, 4), (16, 8), (24, 8), (32, 8), (40, 8), (48, 8), (4092, 4)),
             strangers=(
                 self._image(bytes(16), seed_of(bytes(16), -1)),
-                self._image(IDENTITY, seed_of(group=0)),
+                self._image(IDENTITY, seed_of(shard_row=0)),
             ),
             stranger_seeds=(0, seed_of(), seed_of(bytes(16), -1)),
             numbers=(

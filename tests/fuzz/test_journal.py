@@ -72,13 +72,13 @@ MUTANTS = {
     "journal: no empty rows": ("journal", journal, "written_rows", lambda rows: np.ones(len(rows), bool)),
     "journal: chunks of any length anywhere": (
         "journal",
-        journal.GroupJournal,
+        journal.ShardRowJournal,
         "read_chunks",
         _ask_for_no_fit,
     ),
     "packed-journal: chunks of any length anywhere": (
         "packed-journal",
-        journal.GroupJournal,
+        journal.ShardRowJournal,
         "read_chunks",
         _ask_for_no_fit,
     ),

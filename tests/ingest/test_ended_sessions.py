@@ -22,7 +22,7 @@ from shardwright.acquire.settings import WriteSettings
 from shardwright.ingest.opening import Pending
 from shardwright.ingest.session import Session
 from shardwright.model.errors import ShardwrightError
-from shardwright.shard.group_files import GroupFiles
+from shardwright.shard.shard_row_files import ShardRowFiles
 from shardwright.storage import failpoints
 from shardwright.storage.ring import Ring
 from shardwright.wire.messages import Kind
@@ -32,7 +32,7 @@ from .test_bad_messages import BAD_BATCHES, frames_message
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-KEPT = (Session, Pending, Acquisition, GroupFiles, Sealer, ShardwrightError, zmq.Frame, Ring)
+KEPT = (Session, Pending, Acquisition, ShardRowFiles, Sealer, ShardwrightError, zmq.Frame, Ring)
 SPARE_RINGS = 1  # for the next session of the same client
 
 

@@ -102,7 +102,7 @@ def test_each_step_of_creation_fails_in_turn(client, root, spec_of):
     client.open("a1", spec_of())
 
 
-@pytest.mark.parametrize("name", ["SlabTable", "StagingScheduler", "Sealer", "Groups"])
+@pytest.mark.parametrize("name", ["SlabTable", "StagingScheduler", "Sealer", "ShardRows"])
 def test_a_part_that_cannot_be_made(client, root, spec_of, monkeypatch, name):
     with monkeypatch.context() as patch:
         patch.setattr(

@@ -1,5 +1,5 @@
-"""What the kernels wrote is what the files' owners believe: a group's journal and a staging area, written by
-workers, read by recovery."""
+"""What the kernels wrote is what the files' owners believe: a shard row's journal and a staging area, written
+by workers, read by recovery."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from shardwright.array.grid import Grid
 from shardwright.kernels.journal import journal_chunks, journal_frames, stage_frames
 from shardwright.shard.frame_record import record_dtype
-from shardwright.shard.journal import EMPTY, VALID, GroupJournal, JournalLayout
+from shardwright.shard.journal import EMPTY, VALID, JournalLayout, ShardRowJournal
 from shardwright.shard.layout import ArrayLayout
 from shardwright.shard.staging import StagingArea
 
@@ -50,10 +50,10 @@ def test_journal(tmp_path, grid):
     layout = ArrayLayout.of(grid, 300, index_at_start=True)
     tables = JournalLayout.of(layout, 1, RECORD.itemsize)
     path = tmp_path / "1.journal"
-    journal = GroupJournal.create(path, tables, IDENTITY, 1, writer_epoch=9, packed=False)
+    journal = ShardRowJournal.create(path, tables, IDENTITY, 1, writer_epoch=9, packed=False)
     records, filled = records_of(FRAMES, first=12), np.array([True, False, True])
     files = layout.plane.file
-    slots = 2 * layout.plane.layer_slots[files] + layout.plane.slot  # the group's third slab
+    slots = 2 * layout.plane.layer_slots[files] + layout.plane.slot  # the shard row's third slab
     nbytes = np.arange(len(files), dtype=np.int64) * 30  # the first chunk is all fill
     crcs = np.arange(len(files), dtype=np.uint32) + np.uint32(2**32 - 5)
     offsets = tables.data_start + slots * tables.slot_bytes
@@ -79,7 +79,7 @@ def test_journal(tmp_path, grid):
     )
     journal.close()
 
-    journal = GroupJournal.open(path, tables, IDENTITY, 1)
+    journal = ShardRowJournal.open(path, tables, IDENTITY, 1)
     found, valid = journal.read_frames()
     assert np.argwhere(valid).tolist() == [[2, 0], [2, 2]]
     assert (as_bytes(found[2][filled])[:, :-4] == as_bytes(records[filled])[:, :-4]).all()

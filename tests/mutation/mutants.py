@@ -208,13 +208,13 @@ m.rename_without_replacing = lambda source, target: None
         "import shardwright.storage.slot_file as m\nm.SlotFile.write = lambda self, offset, data: None",
     ),
     Mutant(
-        "no-group-block",
-        "journal write: the frames of a sealed group do not go to the frame log",
+        "no-shard_row-block",
+        "journal write: the frames of a sealed shard row do not go to the frame log",
         "kills",
         """
 import shardwright.shard.frame_log as m
 append = m.FrameLog.append
-m.FrameLog.append = lambda self, kind, group, records: None if kind is m.BlockKind.GROUP else append(self, kind, group, records)
+m.FrameLog.append = lambda self, kind, shard row, records: None if kind is m.BlockKind.GROUP else append(self, kind, shard row, records)
 """,  # noqa: E501
     ),
     Mutant(
@@ -222,14 +222,14 @@ m.FrameLog.append = lambda self, kind, group, records: None if kind is m.BlockKi
         "ordering: the journal is deleted before its frames are in the frame log",
         "kills",
         """
-import shardwright.shard.group_files as m
-seal = m.GroupFiles.seal
+import shardwright.shard.shard_row_files as m
+seal = m.ShardRowFiles.seal
 def sealed(self, *a, **k):
     done = seal(self, *a, **k)
     self.journal.path.unlink(missing_ok=True)
     return done
-m.GroupFiles.seal = sealed
-m.GroupFiles.delete_journal = lambda self: self.journal.close()
+m.ShardRowFiles.seal = sealed
+m.ShardRowFiles.delete_journal = lambda self: self.journal.close()
 """,
         ("--scene", "plain", "--io", "pwrite"),
     ),
@@ -302,7 +302,7 @@ POWER = [
         "no-journal-sync",
         "sync of a journal",
         "power",
-        _NOTHING + "import shardwright.shard.journal as m\nm.GroupJournal.sync = nothing",
+        _NOTHING + "import shardwright.shard.journal as m\nm.ShardRowJournal.sync = nothing",
         ("--filesystem", "ext4"),
     ),
     Mutant(

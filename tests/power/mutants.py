@@ -41,9 +41,9 @@ def _no_slot_sync() -> None:
 
 
 def _no_journal_sync() -> None:
-    from shardwright.shard.journal import GroupJournal
+    from shardwright.shard.journal import ShardRowJournal
 
-    GroupJournal.sync = _nothing
+    ShardRowJournal.sync = _nothing
 
 
 def _no_staging_sync() -> None:

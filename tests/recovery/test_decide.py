@@ -17,12 +17,12 @@ from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.recovery.decide import decide
-from shardwright.recovery.facts import GroupFacts, SlabFacts, StagedFacts, StoreFacts
+from shardwright.recovery.facts import ShardRowFacts, SlabFacts, StagedFacts, StoreFacts
 from shardwright.recovery.table import Action, FileFacts, JournalFact, Stray
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import record_dtype
 
-# t x 4 x 6; slabs of 2 frames, groups of 2 slabs, one shard a group
+# t x 4 x 6; slabs of 2 frames, shard rows of 2 slabs, one shard a shard row
 _FRAME = [Dimension(name=name, count=count, chunk_size=count) for name, count in (("y", 4), ("x", 6))]
 SPEC = ArraySpec(
     dtype="uint16",
@@ -50,15 +50,15 @@ def slab(
     return SlabFacts(number, number % 2, records(*here), np.arange(2) < frames, whole, journaled, told)
 
 
-def group(
+def shard_row(
     number: int,
     *slabs: SlabFacts,
     journal: JournalFact = JournalFact.VALID,
     working: bool = True,
     final: bool = False,
-) -> GroupFacts:
+) -> ShardRowFacts:
     facts = FileFacts(journal, working=working, final=final, holds=bool(slabs))
-    return GroupFacts(number, journal, (facts,), (100 * len(slabs),), (7 if final else 0,), slabs)
+    return ShardRowFacts(number, journal, (facts,), (100 * len(slabs),), (7 if final else 0,), slabs)
 
 
 def staged(*sequences: int, spoiled: tuple[int, ...] = (), unreadable: bool = False) -> StagedFacts:
@@ -70,9 +70,9 @@ EMPTY = StoreFacts(
     seen_extent=0,
     intact=True,
     set_aside=False,
-    log_groups=frozenset(),
+    log_shard_rows=frozenset(),
     log_torn_bytes=0,
-    groups=(),
+    shard_rows=(),
     strays=(),
     staged=None,
     sealed_shards=0,
@@ -82,7 +82,7 @@ EMPTY = StoreFacts(
 
 def decided(*blocks: tuple[BlockKind, int, np.ndarray], **facts):
     logged = frozenset(number for kind, number, _ in blocks if kind is BlockKind.GROUP)
-    return decide(replace(EMPTY, **{"log_groups": logged, **facts}), blocks, LAYOUT, LIMITS)
+    return decide(replace(EMPTY, **{"log_shard_rows": logged, **facts}), blocks, LAYOUT, LIMITS)
 
 
 @pytest.mark.parametrize("module", PURE)
@@ -110,9 +110,9 @@ def test_what_decides_sees_no_file(module):
     assert not [name for name in ours if name.split(".")[1] in ("storage", "recovery")]
 
 
-def test_a_group_goes_on_with_its_whole_slabs_and_forgets_the_others():
-    made = decided(groups=(group(0, slab(0), slab(1, frames=1, whole=False, journaled=False)),))
-    (one,) = made.groups
+def test_a_shard_row_goes_on_with_its_whole_slabs_and_forgets_the_others():
+    made = decided(shard_rows=(shard_row(0, slab(0), slab(1, frames=1, whole=False, journaled=False)),))
+    (one,) = made.shard_rows
     assert one.actions == (Action.CONTINUE,)
     assert (one.standing.whole_slabs, one.standing.frames, one.standing.slabs) == ([0], 2, 2)
     assert [torn.slab for torn in one.torn] == [1]
@@ -121,13 +121,13 @@ def test_a_group_goes_on_with_its_whole_slabs_and_forgets_the_others():
 
 
 def test_a_loss_is_remembered_before_what_tells_of_it_is_cleared():
-    made = decided(groups=(group(0, slab(0, whole=False), slab(1)),))
+    made = decided(shard_rows=(shard_row(0, slab(0, whole=False), slab(1)),))
     assert made.remember_seen
     assert made.standing.accounts.missing_acknowledged() == 2
 
 
 def test_no_loss_is_remembered_where_the_frames_are_staged():
-    made = decided(groups=(group(0, slab(0, whole=False), slab(1)),), staged=staged(0, 1))
+    made = decided(shard_rows=(shard_row(0, slab(0, whole=False), slab(1)),), staged=staged(0, 1))
     assert not made.remember_seen
     assert made.standing.staged["sequence"].tolist() == [0, 1]
 
@@ -135,35 +135,40 @@ def test_no_loss_is_remembered_where_the_frames_are_staged():
 @pytest.mark.parametrize("doubt", [{"intact": False}, {"set_aside": True}, {"log_torn_bytes": 65}], ids=str)
 def test_in_doubt_what_is_missing_may_have_been_acknowledged(doubt):
     unfinished = slab(0, whole=False, journaled=False)
-    assert not decided(groups=(group(0, unfinished, slab(1)),)).standing.accounts.missing_acknowledged()
-    made = decided(groups=(group(0, unfinished, slab(1)),), **doubt)
+    assert not decided(
+        shard_rows=(shard_row(0, unfinished, slab(1)),)
+    ).standing.accounts.missing_acknowledged()
+    made = decided(shard_rows=(shard_row(0, unfinished, slab(1)),), **doubt)
     assert (made.remember_seen, made.standing.accounts.missing_acknowledged()) == (True, 2)
 
 
-def test_a_group_that_the_log_has_loses_its_journal():
+def test_a_shard_row_that_the_log_has_loses_its_journal():
     made = decided(
         (BlockKind.GROUP, 0, records(0, 1, 2, 3)),
-        groups=(group(0, working=False, final=True),),
+        shard_rows=(shard_row(0, working=False, final=True),),
         sealed_shards=1,
         sealed_bytes=7,
     )
-    (one,) = made.groups
+    (one,) = made.shard_rows
     assert (one.standing, one.set_aside) == (None, False)
-    assert made.standing.closed_groups == {0}
+    assert made.standing.closed_shard_rows == {0}
     assert made.standing.earlier == {}, "it was full"
     assert (made.standing.accounts.shards, made.standing.accounts.stored_bytes) == (1, 7)
 
 
 def test_a_damaged_journal_is_set_aside_and_leaves_doubt():
-    made = decided(groups=(group(0, journal=JournalFact.DAMAGED), group(1, slab(2))))
-    assert [(one.set_aside, one.standing is None) for one in made.groups] == [(True, True), (False, False)]
-    assert made.groups[0].actions == (Action.SET_ASIDE,)
+    made = decided(shard_rows=(shard_row(0, journal=JournalFact.DAMAGED), shard_row(1, slab(2))))
+    assert [(one.set_aside, one.standing is None) for one in made.shard_rows] == [
+        (True, True),
+        (False, False),
+    ]
+    assert made.shard_rows[0].actions == (Action.SET_ASIDE,)
     assert made.standing.accounts.missing_acknowledged() == 4
 
 
 def test_a_row_that_was_sealed_early_can_be_opened_again():
     made = decided((BlockKind.GROUP, 0, records(0, 1, 2)))
-    assert made.standing.closed_groups == {0}
+    assert made.standing.closed_shard_rows == {0}
     assert list(made.standing.earlier) == [0]
     assert list(made.standing.earlier[0].takes_back()) == [1]
 
@@ -171,35 +176,37 @@ def test_a_row_that_was_sealed_early_can_be_opened_again():
 def test_a_row_that_took_frames_again_is_what_its_new_files_hold():
     """The old shard keeps the final name, and is not counted: the new one takes its place."""
     log = (BlockKind.GROUP, 0, records(0, 1, 2))
-    reopened = group(0, slab(0), journal=JournalFact.REOPENED, final=True)
-    made = decided(log, groups=(reopened,), staged=staged(2), sealed_shards=1, sealed_bytes=7)
-    (one,) = made.groups
+    reopened = shard_row(0, slab(0), journal=JournalFact.REOPENED, final=True)
+    made = decided(log, shard_rows=(reopened,), staged=staged(2), sealed_shards=1, sealed_bytes=7)
+    (one,) = made.shard_rows
     assert (one.reopened, one.actions) == (True, (Action.CONTINUE,))
-    assert made.standing.closed_groups == set()
+    assert made.standing.closed_shard_rows == set()
     assert (made.standing.accounts.shards, made.standing.accounts.stored_bytes) == (0, 100)
     assert (made.standing.accounts.frames_stored, made.standing.accounts.missing_acknowledged()) == (3, 0)
-    assert decided(log, groups=(reopened,)).standing.accounts.missing_acknowledged() == 1, (
+    assert decided(log, shard_rows=(reopened,)).standing.accounts.missing_acknowledged() == 1, (
         "it was acknowledged, and is nowhere"
     )
 
 
 def test_a_row_of_which_a_shard_has_its_name_takes_nothing_more():
-    made = decided(groups=(group(0, slab(0), working=False, final=True),), staged=staged(2))
-    (one,) = made.groups
+    made = decided(shard_rows=(shard_row(0, slab(0), working=False, final=True),), staged=staged(2))
+    (one,) = made.shard_rows
     assert (one.actions, one.standing.sealing_begun) == ((Action.SEALED,), True)
     assert made.standing.staged_slots == []
 
 
 def test_staged_frames_go_on_once_each_unless_they_are_stored_or_settled():
     lost = records(3, fate=FrameStatus.LOST, reason=Reason.NOT_HELD)
-    made = decided((BlockKind.EVENTS, -1, lost), groups=(group(0, slab(0)),), staged=staged(0, 2, 2, 3, 4))
+    made = decided(
+        (BlockKind.EVENTS, -1, lost), shard_rows=(shard_row(0, slab(0)),), staged=staged(0, 2, 2, 3, 4)
+    )
     assert made.standing.staged["sequence"].tolist() == [2, 4]
     assert made.standing.staged_slots == [2, 4], "of two copies the later one"
     assert made.standing.accounts.frames_stored == 4
 
 
 def test_a_staged_frame_that_cannot_be_read_is_a_loss_unless_it_is_elsewhere():
-    made = decided(groups=(group(0, slab(0)),), staged=staged(3, spoiled=(0, 2)))
+    made = decided(shard_rows=(shard_row(0, slab(0)),), staged=staged(3, spoiled=(0, 2)))
     assert made.standing.accounts.missing_acknowledged() == 1
     assert made.remember_seen
 
@@ -208,13 +215,15 @@ def test_there_is_room_for_all_that_is_taken_up():
     waiting = staged(*range(0, 40, 2))
     made = decided(staged=waiting)
     assert made.standing.limits.rows == LIMITS.rows + 20
-    assert made.standing.limits.open_groups >= 10 + 2
+    assert made.standing.limits.open_shard_rows >= 10 + 2
 
 
 def test_a_frame_that_was_given_up_and_is_there_has_one_status():
     """Its write had said that it failed, or the worker died before it told."""
     given_up = records(0, 1, 2, fate=FrameStatus.LOST, reason=Reason.ACQUISITION_FAILED)
-    accounts = decided((BlockKind.EVENTS, -1, given_up), groups=(group(0, slab(0)),)).standing.accounts
+    accounts = decided(
+        (BlockKind.EVENTS, -1, given_up), shard_rows=(shard_row(0, slab(0)),)
+    ).standing.accounts
     assert (
         accounts.frames_received,
         accounts.frames_stored,
@@ -228,13 +237,15 @@ def test_a_frame_that_was_given_up_and_is_there_has_one_status():
 )
 def test_a_duplicate_of_a_frame_that_is_gone_makes_the_array_no_longer(status, extent):
     settled = records(9, position=5, fate=status, reason=Reason.PLACE_TAKEN)
-    made = decided((BlockKind.EVENTS, -1, settled), groups=(group(0, slab(0)),))
+    made = decided((BlockKind.EVENTS, -1, settled), shard_rows=(shard_row(0, slab(0)),))
     assert made.standing.accounts.received_extent == extent
 
 
-def test_a_group_below_the_second_root_goes_on_there():
+def test_a_shard_row_below_the_second_root_goes_on_there():
     """New files of it, after an I/O error, would else lie where its journal is not."""
-    (here, there) = decided(groups=(group(0, slab(0)), replace(group(1, slab(2)), spilled=True))).groups
+    (here, there) = decided(
+        shard_rows=(shard_row(0, slab(0)), replace(shard_row(1, slab(2)), spilled=True))
+    ).shard_rows
     assert (here.standing.spilled, there.standing.spilled) == (False, True)
 
 

@@ -31,8 +31,8 @@ LAYOUT = JournalLayout.of(ARRAY, 0, RECORD.itemsize)
 LAST_GROUP = 2  # half as many slabs
 
 
-def seed_of(identity: bytes = IDENTITY, group: int = 0) -> int:
-    return crc32c.crc32c(identity + struct.pack("<q", group))
+def seed_of(identity: bytes = IDENTITY, shard_row: int = 0) -> int:
+    return crc32c.crc32c(identity + struct.pack("<q", shard_row))
 
 
 def sealed(body: bytes, seed: int) -> bytes:

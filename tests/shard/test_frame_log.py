@@ -43,7 +43,7 @@ def records(count: int, seed: int = 0) -> np.ndarray:
 
 
 def contents(log: FrameLog) -> list[tuple[BlockKind, int, bytes]]:
-    return [(kind, group, piece.tobytes()) for kind, group, piece in log.blocks()]
+    return [(kind, shard_row, piece.tobytes()) for kind, shard_row, piece in log.blocks()]
 
 
 def reopened(path: Path) -> Iterator[FrameLog]:
@@ -78,9 +78,9 @@ def test_round_trip_and_going_on(path):
     expected = make(path, 3, 1, 40)
     for log in reopened(path):
         assert contents(log) == expected
-        assert (log.rows, log.groups, log.torn_bytes) == (44, {0, 2}, 0)
+        assert (log.rows, log.shard_rows, log.torn_bytes) == (44, {0, 2}, 0)
         log.append(EVENTS, -1, records(5, 9))
-        assert (log.rows, log.groups) == (49, {0, 2})
+        assert (log.rows, log.shard_rows) == (49, {0, 2})
     for log in reopened(path):
         assert contents(log) == [*expected, (EVENTS, -1, records(5, 9).tobytes())]
         log.delete()
@@ -90,7 +90,7 @@ def test_round_trip_and_going_on(path):
 def test_a_new_log_is_empty_and_an_old_one_is_not_made_again(path):
     assert make(path) == []
     for log in reopened(path):
-        assert (contents(log), log.rows, log.groups) == ([], 0, set())
+        assert (contents(log), log.rows, log.shard_rows) == ([], 0, set())
     with pytest.raises(StorageError, match="cannot create"):
         FrameLog.create(path, RECORD, IDENTITY)
     assert path.exists()
@@ -295,14 +295,14 @@ def test_a_full_disk_leaves_the_log_as_it_was_and_usable(path, failing):
         log.reserve(2 * size)
     log.reserve(EXTENT_BYTES)
     log.append(GROUP, 2, records(EXTENT_BYTES // RECORD.itemsize - 1))
-    assert log.groups == {0, 2}
+    assert log.shard_rows == {0, 2}
     assert path.stat().st_size == size
     failpoints.set_hook("log.before_preallocate", None)
     log.append(GROUP, 1, records(2 * size // RECORD.itemsize))
     log.sync()
     log.close()
     for log in reopened(path):
-        assert log.groups == {0, 1, 2}
+        assert log.shard_rows == {0, 1, 2}
 
 
 @pytest.mark.parametrize("point", ["log.before_append", "log.before_payload", "log.before_clear"])
@@ -394,9 +394,9 @@ def test_what_was_appended_survives_the_kill_of_its_writer(path):
     process.wait()
     process.stdout.close()
     for log in reopened(path):
-        assert log.groups >= set(range(acknowledged[-1] + 1))
-        assert [group for _, group, _ in log.blocks()] == list(range(len(log.groups)))
+        assert log.shard_rows >= set(range(acknowledged[-1] + 1))
+        assert [shard_row for _, shard_row, _ in log.blocks()] == list(range(len(log.shard_rows)))
         assert all(
-            (piece["sequence"] == group).all() and piece.size == 1 + group % 50
-            for _, group, piece in log.blocks()
+            (piece["sequence"] == shard_row).all() and piece.size == 1 + shard_row % 50
+            for _, shard_row, piece in log.blocks()
         )

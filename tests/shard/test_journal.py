@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.model.errors import ShardFormatError, StorageError, StorageFullError
-from shardwright.shard.journal import EMPTY, TORN, VALID, GroupJournal, JournalLayout
+from shardwright.shard.journal import EMPTY, TORN, VALID, JournalLayout, ShardRowJournal
 from shardwright.shard.layout import PAGE_BYTES, ArrayLayout
 
 from .sidecars import (
@@ -30,7 +30,7 @@ from .sidecars import (
     put,
     seed_of,
 )
-from .test_layout import grids, slabs_of_group
+from .test_layout import grids, slabs_of_shard_row
 
 SEED = seed_of()
 
@@ -42,21 +42,21 @@ def path(tmp_path):
 
 @pytest.fixture
 def journal(path):
-    made = GroupJournal.create(path, LAYOUT, IDENTITY, 0, writer_epoch=3, packed=False)
+    made = ShardRowJournal.create(path, LAYOUT, IDENTITY, 0, writer_epoch=3, packed=False)
     yield made
     made.close()
 
 
-@given(grid=grids(), group=st.integers(0, 3), further=st.integers(0, 2))
-def test_places_never_overlap_and_fill_the_file(grid, group, further):
+@given(grid=grids(), shard_row=st.integers(0, 3), further=st.integers(0, 2))
+def test_places_never_overlap_and_fill_the_file(grid, shard_row, further):
     """Every frame of every slab and every slot of every file has a place of its own, none in the header, all
     inside the file."""
     layout = ArrayLayout.of(grid, 100, index_at_start=False)
-    slabs = slabs_of_group(grid, group)
+    slabs = slabs_of_shard_row(grid, shard_row)
     if not slabs:
         return
     record_bytes = RECORD.itemsize + 8 * further
-    tables = JournalLayout.of(layout, group, record_bytes)
+    tables = JournalLayout.of(layout, shard_row, record_bytes)
     assert tables.slabs == len(slabs)
     taken = np.zeros(tables.file_bytes, np.uint8)
     taken[:PAGE_BYTES] += 1
@@ -65,7 +65,7 @@ def test_places_never_overlap_and_fill_the_file(grid, group, further):
         place = tables.frames_place(slot_layer)
         taken[place : place + grid.frames_per_slab * record_bytes] += 1
     for file in range(tables.files):
-        slots = np.arange(layout.shard(group, file).slots)
+        slots = np.arange(layout.shard(shard_row, file).slots)
         assert tables.slots[file] == len(slots)
         places = [tables.chunk_place(file, slot) for slot in slots.tolist()]
         assert places == tables.chunk_places(np.full(len(slots), file), slots).tolist()
@@ -79,7 +79,7 @@ def test_places_never_overlap_and_fill_the_file(grid, group, further):
 def test_a_new_journal_is_empty_preallocated_and_opens_again(journal, path):
     assert path.stat().st_size == LAYOUT.file_bytes
     assert path.stat().st_blocks * 512 >= LAYOUT.file_bytes, "real blocks, not a sparse file"
-    for opened in (journal, GroupJournal.open(path, LAYOUT, IDENTITY, 0)):
+    for opened in (journal, ShardRowJournal.open(path, LAYOUT, IDENTITY, 0)):
         assert (opened.path, opened.layout, opened.writer_epoch, opened.seed) == (path, LAYOUT, 3, SEED)
         records, valid = opened.read_frames()
         assert records.shape == valid.shape == (LAYOUT.slabs, LAYOUT.frames_per_slab)
@@ -107,7 +107,7 @@ def test_what_was_written_is_read_by_another_process_too(journal, path):
     put(journal, LAYOUT.chunk_place(1, 3), chunk_entry(3, LAYOUT.slot_bytes, SEED, data_crc=5))
     put(journal, LAYOUT.chunk_place(1, 4), chunk_entry(4, 0, SEED))
     journal.sync()
-    again = GroupJournal.open(path, LAYOUT, IDENTITY, 0)
+    again = ShardRowJournal.open(path, LAYOUT, IDENTITY, 0)
     records, valid = again.read_frames()
     assert np.argwhere(valid).tolist() == [[2, 1]]
     assert (records[2, 1]["sequence"], records[2, 1]["position"]) == (7, 5)
@@ -161,8 +161,8 @@ def test_any_flipped_bit_of_an_entry_or_record_is_found(journal):
 
 @pytest.mark.parametrize(
     "stranger",
-    [seed_of(group=1), seed_of(identity=bytes(16)), 0],
-    ids=["another group", "another acquisition", "no seed"],
+    [seed_of(shard_row=1), seed_of(identity=bytes(16)), 0],
+    ids=["another shard row", "another acquisition", "no seed"],
 )
 def test_entries_of_another_file_are_refused(journal, stranger):
     put(journal, LAYOUT.chunk_place(0, 1), chunk_entry(1, 66, stranger))
@@ -205,14 +205,14 @@ def test_a_packed_chunk_lies_anywhere_among_the_data_and_is_no_longer_than_a_slo
     tmp_path, offset, nbytes, state
 ):
     path = tmp_path / "0.journal"
-    made = GroupJournal.create(path, LAYOUT, IDENTITY, 0, writer_epoch=3, packed=True)
+    made = ShardRowJournal.create(path, LAYOUT, IDENTITY, 0, writer_epoch=3, packed=True)
     body = struct.pack("<QQIII", offset, nbytes, 0, 3, 0)
     put(made, LAYOUT.chunk_place(0, 1), body + struct.pack("<I", crc32c.crc32c(body, SEED)))
     made.close()
     assert struct.unpack_from("<I", path.read_bytes(), 8) == (2,), (
         "an older release must not take these places for damage"
     )
-    opened = GroupJournal.open(path, LAYOUT, IDENTITY, 0)
+    opened = ShardRowJournal.open(path, LAYOUT, IDENTITY, 0)
     assert opened.packed
     assert opened.read_chunks(0)[1][1] == state
     opened.close()
@@ -244,10 +244,12 @@ def test_clear_slabs_forgets_those_slabs_only(journal):
         assert (states == np.where(np.repeat(kept, layer_slots), VALID, EMPTY)).all()
 
 
-def test_a_slab_copied_into_another_journal_of_the_group_is_believed_there(journal, tmp_path):
+def test_a_slab_copied_into_another_journal_of_the_shard_row_is_believed_there(journal, tmp_path):
     fill_all(journal)
     records, _ = journal.read_frames()
-    other = GroupJournal.create(tmp_path / "0.journal.new", LAYOUT, IDENTITY, 0, writer_epoch=4, packed=False)
+    other = ShardRowJournal.create(
+        tmp_path / "0.journal.new", LAYOUT, IDENTITY, 0, writer_epoch=4, packed=False
+    )
     layer_slots = ARRAY.plane.layer_slots.tolist()
     other.copy_slab(
         2,
@@ -257,7 +259,7 @@ def test_a_slab_copied_into_another_journal_of_the_group_is_believed_there(journ
     other.rename(journal.path)
     assert other.path == journal.path
     other.close()
-    again = GroupJournal.open(journal.path, LAYOUT, IDENTITY, 0)
+    again = ShardRowJournal.open(journal.path, LAYOUT, IDENTITY, 0)
     assert again.writer_epoch == 4, "it took the other one's place"
     copied = np.array([layer == 2 for layer in range(LAYOUT.slabs)])
     assert (again.read_frames()[1] == copied[:, None]).all()
@@ -266,10 +268,10 @@ def test_a_slab_copied_into_another_journal_of_the_group_is_believed_there(journ
     again.close()
 
 
-def test_a_smaller_group_at_the_edge(tmp_path):
+def test_a_smaller_shard_row_at_the_edge(tmp_path):
     layout = JournalLayout.of(ARRAY, LAST_GROUP, RECORD.itemsize)
     assert layout.slabs == LAYOUT.slabs // 2
-    journal = GroupJournal.create(tmp_path / "j", layout, IDENTITY, LAST_GROUP, 1, packed=False)
+    journal = ShardRowJournal.create(tmp_path / "j", layout, IDENTITY, LAST_GROUP, 1, packed=False)
     fill_all(journal)
     assert journal.read_frames()[1].all()
     assert all((journal.read_chunks(file)[1] == VALID).all() for file in range(layout.files))
@@ -280,16 +282,16 @@ def open_descriptors() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-def refused(path, layout=LAYOUT, identity=IDENTITY, group=0, match="") -> None:
+def refused(path, layout=LAYOUT, identity=IDENTITY, shard_row=0, match="") -> None:
     before = open_descriptors()
     with pytest.raises(ShardFormatError, match=match):
-        GroupJournal.open(path, layout, identity, group)
+        ShardRowJournal.open(path, layout, identity, shard_row)
     assert open_descriptors() == before
 
 
-def test_the_journal_of_another_acquisition_group_or_layout_is_refused(journal, path):
+def test_the_journal_of_another_acquisition_shard_row_or_layout_is_refused(journal, path):
     refused(path, identity=bytes(16), match="identity")
-    refused(path, group=1, match="group")
+    refused(path, shard_row=1, match="shard_row")
     refused(path, layout=JournalLayout.of(ARRAY, LAST_GROUP, RECORD.itemsize), match="wrong size|slabs")
     wider = ArrayLayout.of(GRID, 5000, index_at_start=True)
     refused(path, layout=JournalLayout.of(wider, 0, RECORD.itemsize), match="slot_bytes")
@@ -303,9 +305,9 @@ def test_any_flipped_bit_of_the_header_page_is_found(journal, path):
         flipped = data[bit // 8] ^ 1 << bit % 8
         os.pwrite(journal.descriptor, bytes([flipped]), bit // 8)
         with pytest.raises(ShardFormatError):
-            GroupJournal.open(path, LAYOUT, IDENTITY, 0)
+            ShardRowJournal.open(path, LAYOUT, IDENTITY, 0)
         os.pwrite(journal.descriptor, data[bit // 8 : bit // 8 + 1], bit // 8)
-    GroupJournal.open(path, LAYOUT, IDENTITY, 0).close()
+    ShardRowJournal.open(path, LAYOUT, IDENTITY, 0).close()
 
 
 @pytest.mark.parametrize("size", [0, 1, PAGE_BYTES, LAYOUT.file_bytes - 1, LAYOUT.file_bytes + 1, 2**40])
@@ -320,7 +322,7 @@ def test_what_is_no_file_is_refused(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "fifo")
     for path in (tmp_path / "link", tmp_path / "missing", tmp_path):
         with pytest.raises(StorageError, match="cannot open"):
-            GroupJournal.open(path, LAYOUT, IDENTITY, 0)
+            ShardRowJournal.open(path, LAYOUT, IDENTITY, 0)
 
 
 def test_a_file_cut_while_open_is_an_error_and_no_hang(journal):
@@ -344,7 +346,7 @@ def test_a_journal_that_cannot_be_created_leaves_nothing(path, failing, point):
     before = open_descriptors()
     failing(point, errno.ENOSPC)
     with pytest.raises(StorageFullError):
-        GroupJournal.create(path, LAYOUT, IDENTITY, 0, 1, packed=False)
+        ShardRowJournal.create(path, LAYOUT, IDENTITY, 0, 1, packed=False)
     assert not path.exists()
     assert open_descriptors() == before
 
@@ -352,14 +354,14 @@ def test_a_journal_that_cannot_be_created_leaves_nothing(path, failing, point):
 def test_a_journal_whose_name_is_not_durable_was_not_created(path, failing):
     failing("directory.before_sync")
     with pytest.raises(StorageError):
-        GroupJournal.create(path, LAYOUT, IDENTITY, 0, 1, packed=False)
+        ShardRowJournal.create(path, LAYOUT, IDENTITY, 0, 1, packed=False)
     assert not path.exists()
 
 
 def test_a_journal_that_is_there_is_not_replaced(journal, path):
     data = path.read_bytes()
     with pytest.raises(StorageError, match="exists"):
-        GroupJournal.create(path, LAYOUT, IDENTITY, 0, 4, packed=False)
+        ShardRowJournal.create(path, LAYOUT, IDENTITY, 0, 4, packed=False)
     assert path.read_bytes() == data
 
 

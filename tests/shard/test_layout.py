@@ -32,28 +32,30 @@ def grids(draw, limited=False):
     )
 
 
-def slabs_of_group(grid: Grid, group: int) -> list[int]:
-    """Brute force: every slab of a few whose group this is."""
+def slabs_of_shard_row(grid: Grid, shard_row: int) -> list[int]:
+    """Brute force: every slab of a few whose shard row this is."""
     most = (
         math.prod(grid.slab_counts)
         if not grid.unlimited
         else 4 * max(1, math.prod(grid.slab_counts[1:])) * grid.shard_chunks[0]
     )
-    return [slab for slab in range(most) if grid.group_of_slab(slab) == group]
+    return [slab for slab in range(most) if grid.shard_row_of_slab(slab) == shard_row]
 
 
 @given(grid=grids(), max_encoded=st.integers(1, 3 * PAGE_BYTES), at_start=st.booleans(), data=st.data())
 def test_slots_of_a_shard_tile_it(grid, max_encoded, at_start, data):
     layout = ArrayLayout.of(grid, max_encoded, at_start)
-    groups = (
-        math.prod(grid.group_counts) if not grid.unlimited else 3 * max(1, math.prod(grid.group_counts[1:]))
+    shard_rows = (
+        math.prod(grid.shard_row_counts)
+        if not grid.unlimited
+        else 3 * max(1, math.prod(grid.shard_row_counts[1:]))
     )
-    group = data.draw(st.integers(0, groups - 1))
+    shard_row = data.draw(st.integers(0, shard_rows - 1))
     plane = layout.plane
-    for file in range(layout.files_per_group):
-        shard = layout.shard(group, file)
+    for file in range(layout.files_per_shard_row):
+        shard = layout.shard(shard_row, file)
         slots, entries = [], []
-        for slab in slabs_of_group(grid, group):
+        for slab in slabs_of_shard_row(grid, shard_row):
             index_layer, slot_layer = layout.layer_of_slab(slab)
             mine = plane.file == file
             slots += (slot_layer * plane.layer_slots[file] + plane.slot[mine]).tolist()
@@ -97,7 +99,7 @@ def test_keys_and_entries_are_those_of_the_zarr_grid(grid):
             chunk = (*frame_chunk, y, x)
             key = "/".join(["c", *(str(c // s) for c, s in zip(chunk, stored_shard, strict=True))])
             inside = tuple(c % s for c, s in zip(chunk, stored_shard, strict=True))
-            assert layout.shard_key(grid.group_of_slab(slab), int(plane.file[i])) == key
+            assert layout.shard_key(grid.shard_row_of_slab(slab), int(plane.file[i])) == key
             assert index_layer * plane.layer_entries + plane.entry[i] == np.ravel_multi_index(
                 inside, stored_shard
             )
@@ -121,10 +123,10 @@ def test_plane_geometry_covers_each_pixel_once(grid):
 def test_edge_shards_are_smaller():
     grid = Grid((5,), (2,), (2,), (0,), (5, 4), (2, 2), (2, 1), 1)
     layout = ArrayLayout.of(grid, 100, False)
-    # 3 slabs in groups of 2; 3 x 2 chunks a frame in files of 2 x 1: group 0 and group 1, upper and lower
-    # files
-    assert [[layout.shard(group, file).slots for file in range(4)] for group in range(2)] == [
+    # 3 slabs in shard rows of 2; 3 x 2 chunks a frame in files of 2 x 1: shard row 0 and shard row 1, upper
+    # and lower files
+    assert [[layout.shard(shard_row, file).slots for file in range(4)] for shard_row in range(2)] == [
         [4, 4, 2, 2],
         [2, 2, 1, 1],
     ]
-    assert {layout.shard(group, file).chunks for file in range(4) for group in range(2)} == {4}
+    assert {layout.shard(shard_row, file).chunks for file in range(4) for shard_row in range(2)} == {4}

@@ -18,7 +18,7 @@ from shardwright.shard.staging import StagingArea
 from .sidecars import IDENTITY, RECORD, frame_record, put, seed_of
 
 SLOTS, FRAME_BYTES = 5, 5000
-SEED = seed_of(group=-1)
+SEED = seed_of(shard_row=-1)
 SHAPE = (SLOTS, FRAME_BYTES, RECORD, IDENTITY)
 
 
@@ -127,7 +127,7 @@ def test_any_flipped_bit_of_pixels_or_record_is_found(path):
 
 @pytest.mark.parametrize(
     "stranger",
-    [seed_of(group=0), seed_of(identity=bytes(16), group=-1), 0],
+    [seed_of(shard_row=0), seed_of(identity=bytes(16), shard_row=-1), 0],
     ids=["a journal", "another acquisition", "no seed"],
 )
 def test_records_of_another_file_are_refused(staging, stranger):

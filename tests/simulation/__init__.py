@@ -9,7 +9,7 @@ process   one life: the core, its ring, and who carries out what it asks for
 camera    the client: in order or not, resends what was not released, flushes, ends
 sealer    the shard sealer's commands, in steps between which the process may die
 workers   tasks of slabs and staged frames, likewise
-group     the files of one shard row: made, encoded into, sealed, rewritten, read back
+shard row     the files of one shard row: made, encoded into, sealed, rewritten, read back
 creation  how a store gets its name, played beside each story: processes that want the same one
 disk      files and names: what is there, what was synced, what a power cut leaves
 take_up   recovery: from a disk to what the core goes on with

@@ -18,29 +18,29 @@ if TYPE_CHECKING:
 
     from .story import Fault
 
-Name = tuple[str, int, int, int]  # kind, group, file, epoch of the folder
+Name = tuple[str, int, int, int]  # kind, shard row, file, epoch of the folder
 TORN = "torn"
 ABSENT = "absent"  # in a journal: a chunk that is all fill value
 WORKING, FINAL, JOURNAL, REWRITE = "working", "final", "journal", ".rewrite"
 NOTHING = object()
 
 
-def final(group: int, file: int) -> Name:
-    return (FINAL, group, file, 0)
+def final(shard_row: int, file: int) -> Name:
+    return (FINAL, shard_row, file, 0)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where groups in progress lie: in the workspace or (``epoch``) in the folder that a take-over has
+    """Where shard rows in progress lie: in the workspace or (``epoch``) in the folder that a take-over has
     made."""
 
     epoch: int = 0
 
-    def working(self, group: int, file: int, suffix: str = "") -> Name:
-        return (WORKING + suffix, group, file, self.epoch)
+    def working(self, shard_row: int, file: int, suffix: str = "") -> Name:
+        return (WORKING + suffix, shard_row, file, self.epoch)
 
-    def journal(self, group: int, suffix: str = "") -> Name:
-        return (JOURNAL + suffix, group, -1, self.epoch)
+    def journal(self, shard_row: int, suffix: str = "") -> Name:
+        return (JOURNAL + suffix, shard_row, -1, self.epoch)
 
     @property
     def folder(self) -> str:
@@ -119,7 +119,7 @@ def _torn(value: Any, rng: random.Random) -> Any:
 
 @dataclass
 class Block:
-    group: int | None  # None: frames that are not stored
+    shard_row: int | None  # None: frames that are not stored
     records: np.ndarray
 
 
@@ -130,14 +130,18 @@ class Log:
     blocks: list[Block] = field(default_factory=list)
     synced: int = 0
 
-    def groups(self) -> dict[int, np.ndarray]:
-        """Of each group its last block."""
-        return {block.group: block.records for block in self.blocks if block.group is not None}
+    def shard_rows(self) -> dict[int, np.ndarray]:
+        """Of each shard row its last block."""
+        return {block.shard_row: block.records for block in self.blocks if block.shard_row is not None}
 
     def counted(self) -> list[Block]:
-        """All blocks but those that a later one of their group supersedes."""
-        last = {block.group: i for i, block in enumerate(self.blocks) if block.group is not None}
-        return [block for i, block in enumerate(self.blocks) if block.group is None or last[block.group] == i]
+        """All blocks but those that a later one of their shard row supersedes."""
+        last = {block.shard_row: i for i, block in enumerate(self.blocks) if block.shard_row is not None}
+        return [
+            block
+            for i, block in enumerate(self.blocks)
+            if block.shard_row is None or last[block.shard_row] == i
+        ]
 
 
 @dataclass(frozen=True)
@@ -285,7 +289,7 @@ class Disk:
                 left.append(move)
         self._unsynced = left
 
-    def sync_groups_file(self, file: File, kind: str) -> None:
+    def sync_shard_rows_file(self, file: File, kind: str) -> None:
         """Raises ``StorageError``: what is not durable yet never will be, and this one will not be synced
         again by whoever has it open."""
         try:

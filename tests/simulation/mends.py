@@ -12,7 +12,7 @@ import numpy as np
 from shardwright.acquire.closed_rows import HoleMemory
 from shardwright.acquire.commit_ledger import LOGGED, CommitLedger
 from shardwright.acquire.core import Core
-from shardwright.acquire.groups import Groups
+from shardwright.acquire.shard_rows import ShardRows
 from shardwright.acquire.staging_scheduler import StagingScheduler
 from shardwright.recovery import leftovers, table
 from shardwright.recovery.leftovers import FolderAction
@@ -60,19 +60,23 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 
 def _rows_stay_closed() -> list[Patch]:
-    restore = Groups.restore_closed
+    restore = ShardRows.restore_closed
     return [
-        (Groups, "restore_closed", lambda self, numbers, holes, earlier: restore(self, numbers, holes, {})),
-        (Groups, "opens_again", _nothing),
+        (
+            ShardRows,
+            "restore_closed",
+            lambda self, numbers, holes, earlier: restore(self, numbers, holes, {}),
+        ),
+        (ShardRows, "opens_again", _nothing),
     ]
 
 
 def _slabs_stay_closed() -> list[Patch]:
-    restore = Core._restore_group
+    restore = Core._restore_shard_row
     return [
         (
             Core,
-            "_restore_group",
+            "_restore_shard_row",
             lambda self, found: restore(
                 self, replace(found, standing=replace(found.standing, takes_back={}, sealing_begun=False))
             ),
@@ -86,13 +90,15 @@ def _everything_is_passed_over() -> list[Patch]:
 
 
 def _nothing_is_copied() -> list[Patch]:
-    rewrite = Groups.rewrite
-    return [(Groups, "rewrite", lambda self, group, stored, held: rewrite(self, group, set(), held))]
+    rewrite = ShardRows.rewrite
+    return [
+        (ShardRows, "rewrite", lambda self, shard_row, stored, held: rewrite(self, shard_row, set(), held))
+    ]
 
 
 def _held_rows_are_dropped() -> list[Patch]:
-    def take_back(self: Core, group: Any, saved: set[int]) -> None:
-        held, group.held_rows = group.held_rows, []
+    def take_back(self: Core, shard_row: Any, saved: set[int]) -> None:
+        held, shard_row.held_rows = shard_row.held_rows, []
         for row in held:
             self._released.append(self.table.sequences[row][self.table.filled(row)])
             self.table.free(row)
@@ -103,9 +109,9 @@ def _held_rows_are_dropped() -> list[Patch]:
 def _pixels_come_back_while_staged() -> list[Patch]:
     stored = Core._slab_stored
 
-    def slab_stored(self: Core, group: Any, row: int) -> None:
+    def slab_stored(self: Core, shard_row: Any, row: int) -> None:
         tasks, self.scheduler.tasks[row] = int(self.scheduler.tasks[row]), 0
-        stored(self, group, row)
+        stored(self, shard_row, row)
         self.scheduler.tasks[row] = tasks
 
     return [(Core, "_slab_stored", slab_stored)]
@@ -114,9 +120,9 @@ def _pixels_come_back_while_staged() -> list[Patch]:
 def _pixels_come_back_at_the_workers() -> list[Patch]:
     start = Core._start_waiting
 
-    def start_waiting(self: Core, group: Any) -> None:
+    def start_waiting(self: Core, shard_row: Any) -> None:
         before = set(self._at_workers)
-        start(self, group)
+        start(self, shard_row)
         for row in self._at_workers - before:
             self._released.append(self.table.sequences[row][self.table.filled(row)])
 
@@ -145,7 +151,7 @@ def _durable_when_asked() -> list[Patch]:
     return [(Core, "_commit", early)]
 
 
-def _commits_of_sealed_groups() -> list[Patch]:
+def _commits_of_sealed_shard_rows() -> list[Patch]:
     begin = CommitLedger.begin
     return [(CommitLedger, "begin", lambda self, skip: begin(self, set()))]
 
@@ -155,9 +161,9 @@ def _failed_slabs_are_forgotten() -> list[Patch]:
 
     def encoded(self: Core, report: Any) -> None:
         old(self, report)
-        group = self._group_of_row(report.row) if report.error is not None and self.why is None else None
-        if group is not None and report.row in group.waiting:
-            group.waiting.remove(report.row)
+        shard_row = self._shard_row_of(report.row) if report.error is not None and self.why is None else None
+        if shard_row is not None and report.row in shard_row.waiting:
+            shard_row.waiting.remove(report.row)
 
     return [(Core, "_slab_encoded", encoded)]
 
@@ -244,13 +250,13 @@ MENDS = {
         Mend(
             "not-opened-again",
             "likewise of a row whose sealing had begun",
-            lambda: [(Groups, "opens_again", _nothing)],
+            lambda: [(ShardRows, "opens_again", _nothing)],
         ),
         Mend("all-passed-over", "an end that comes early passes nothing over", _everything_is_passed_over),
         Mend(
             "flush-while-making",
             "a flush is not stuck while files are made",
-            lambda: [(Groups, "making_files", property(lambda _: False))],
+            lambda: [(ShardRows, "making_files", property(lambda _: False))],
         ),
         Mend("nothing-copied", "frames that a rewrite lost: what was stored is copied", _nothing_is_copied),
         Mend(
@@ -283,7 +289,11 @@ MENDS = {
         ),
         Mend("durable-when-asked", "durable comes with the report of the commit", _durable_when_asked),
         Mend("failed-syncs-count", "what failed to sync is not durable", _failed_syncs_count),
-        Mend("commit-of-sealed", "a group that is being sealed is not committed", _commits_of_sealed_groups),
+        Mend(
+            "commit-of-sealed",
+            "a shard row that is being sealed is not committed",
+            _commits_of_sealed_shard_rows,
+        ),
         Mend(
             "slots-never",
             "slots of the staging area come back",
@@ -295,7 +305,7 @@ MENDS = {
             "a settled frame is acknowledged once the log has it",
             _acknowledged_before_recorded,
         ),
-        Mend("no-retry", "a full disk is tried again", lambda: [(Groups, "retry_full_disk", _nothing)]),
+        Mend("no-retry", "a full disk is tried again", lambda: [(ShardRows, "retry_full_disk", _nothing)]),
         Mend(
             "old-shard-believed",
             "the successor of a sealed shard is gone on with",
@@ -318,7 +328,7 @@ MENDS = {
         ),
         Mend(
             "same-names",
-            "groups that were taken over have names that their old writer does not know",
+            "shard rows that were taken over have names that their old writer does not know",
             _taken_files_keep_their_names,
         ),
         Mend(

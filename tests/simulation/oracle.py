@@ -11,7 +11,7 @@ import numpy as np
 from shardwright.model.frame_status import FrameStatus, Reason
 
 from .disk import FINAL, NOTHING, final
-from .group import NO_RECORDS, sealed_content
+from .shard_row import NO_RECORDS, sealed_content
 from .story import FILL
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Oracle:
         losses = [
             block.records["sequence"][block.records["fate"] == FrameStatus.LOST]
             for block in disk.log.blocks
-            if block.group is None
+            if block.shard_row is None
         ]
         self.written_off.update(n for table in losses for n in table.tolist() if not self.stored[n])
         self.stored &= accounts.stored.holds(self._all)
@@ -181,12 +181,12 @@ class Oracle:
         shards = {name: sealed_content(file) for name, file in disk.names.items() if name[0] == FINAL}
         for n in sorted(stored):
             slab, place = self._place(self._frames[n].position)
-            group = self._grid.group_of_slab(slab)
-            expected.setdefault((group, slab), {})[place] = self.token(n)
+            shard_row = self._grid.shard_row_of_slab(slab)
+            expected.setdefault((shard_row, slab), {})[place] = self.token(n)
         files = self._grid.plane_shards[0] * self._grid.plane_shards[1]
-        for (group, slab), tokens in expected.items():
+        for (shard_row, slab), tokens in expected.items():
             for f in range(files):
-                shard = shards.get(final(group, f), {})
+                shard = shards.get(final(shard_row, f), {})
                 chunk = shard.pop(slab, NOTHING)
                 if slab in disk.spoiled:
                     continue

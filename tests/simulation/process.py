@@ -99,10 +99,10 @@ class Process:
         )
         self.workers.level = lambda: self.core.encoders.overload.level
         if restored is None:
-            self.core.begin(self.core.groups.prepare_first(self.sealer.run_now))  # type: ignore[arg-type]
+            self.core.begin(self.core.shard_rows.prepare_first(self.sealer.run_now))  # type: ignore[arg-type]
             return
-        for found in restored.groups:
-            self.sealer.files[found.files.group] = found.files  # type: ignore[assignment]
+        for found in restored.shard_rows:
+            self.sealer.files[found.files.shard_row] = found.files  # type: ignore[assignment]
         self.core.client_epoch = disk.manifest.client_epoch
         self.core.restore(restored, STAGING + np.array(restored.standing.staged_slots, np.int64), now())
         self._carry_out()
@@ -159,9 +159,9 @@ class Process:
     def _look(self, released: np.ndarray, *, changed: bool) -> None:
         """Whether what it says and keeps is right."""
         core, oracle = self.core, self._oracle
-        if len(core.groups.by_number) > core.limits.open_groups:
+        if len(core.shard_rows.by_number) > core.limits.open_shard_rows:
             raise ViolationError(
-                f"{len(core.groups.by_number)} groups are open, more than {core.limits.open_groups}"
+                f"{len(core.shard_rows.by_number)} shard rows are open, not {core.limits.open_shard_rows}"
             )
         events = core.telling.take_events(core.accounts)
         losses = core.telling.take_losses()
@@ -199,30 +199,30 @@ class Process:
                     if (
                         isinstance(command, Discard)
                         and self.core.why is None
-                        and self.sealer.has_frames(command.group)
+                        and self.sealer.has_frames(command.shard_row)
                     ):
                         raise ViolationError(
-                            f"illegal command: Discard of group {command.group}, which has frames"
+                            f"illegal command: Discard of shard row {command.shard_row}, which has frames"
                         )
                     self.sealer.put(command)
 
     def _check_files(self, command: Encode) -> None:
         """Slabs go only to files that are there, and that nobody is sealing or rewriting."""
-        group = command.files.group
-        files: object = self.sealer.files.get(group)
+        shard_row = command.files.shard_row
+        files: object = self.sealer.files.get(shard_row)
         if files is not command.files:
             raise ViolationError(
-                f"illegal command: slab {command.slab} to files of group {group} that are "
+                f"illegal command: slab {command.slab} to files of shard row {shard_row} that are "
                 f"sealed, rewritten or given up"
             )
         for other in (self.sealer.command, *self.sealer.queue):
             if (
                 other is not None
                 and type(other).__name__ in ("Seal", "Rewrite", "Discard", "Abandon")
-                and other.group == group
+                and other.shard_row == shard_row
             ):  # type: ignore[union-attr]
                 raise ViolationError(
-                    f"illegal command: slab {command.slab} to files of group {group}, "
+                    f"illegal command: slab {command.slab} to files of shard row {shard_row}, "
                     f"which has a {type(other).__name__}"
                 )
         if not command.frames.any():
@@ -240,14 +240,14 @@ class Process:
     def waits_for(self) -> str:
         """For people: what everybody waits for."""
         core = self.core
-        groups = {
+        shard_rows = {
             n: f"{g.state.value}, left {g.slabs_left}, in flight {g.in_flight}, waiting {g.waiting}, retry "
             f"{g.retry_s}, files {g.files is not None}"
-            for n, g in core.groups.by_number.items()
+            for n, g in core.shard_rows.by_number.items()
         }
         return (
             f"core {core.state.value}, why {core.why}, pending "
-            f"{[b.positions[b.first :].tolist() for b in core._pending]}, groups {groups}, "
+            f"{[b.positions[b.first :].tolist() for b in core._pending]}, shard rows {shard_rows}, "
             f"incomplete {core.table.incomplete()}, "
             f"rows {core.table.rows_used} of {core.limits.rows}, ring {self.ring.used} of "
             f"{len(self.ring.tokens)}, "

@@ -28,13 +28,13 @@ from shardwright.acquire.commit_ledger import LOGGED, STAGED
 from shardwright.acquire.reopen import ReopenedRow
 from shardwright.acquire.reports import (
     Committed,
-    GroupPrepared,
-    GroupReopened,
-    GroupRewritten,
-    GroupSealed,
     NotRecorded,
     Recorded,
     SealerFailed,
+    ShardRowPrepared,
+    ShardRowReopened,
+    ShardRowRewritten,
+    ShardRowSealed,
     StoreFinished,
 )
 from shardwright.model.error_text import ErrorText
@@ -49,7 +49,8 @@ from shardwright.model.errors import (
 from shardwright.model.frame_status import FrameStatus, Reason
 
 from .disk import ABSENT, REWRITE, Block, Place, final
-from .group import (
+from .oracle import ViolationError
+from .shard_row import (
     NO_RECORDS,
     Files,
     copy_chunk,
@@ -62,7 +63,6 @@ from .group import (
     sync_files,
     take_names,
 )
-from .oracle import ViolationError
 from .story import FILL
 from .workers import STAGING
 
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
 
 class Sealer:
     """``epoch``: of the writer that it belongs to. ``at_files``: how many tasks of workers are at the files
-    of a group."""
+    of a shard row."""
 
     def __init__(self, disk: Disk, layout: ArrayLayout, epoch: int, at_files: Callable[[Files], int]) -> None:
         self.files: dict[int, Files] = {}
@@ -104,8 +104,8 @@ class Sealer:
     def busy(self) -> bool:
         return not self.dead and (self.command is not None or bool(self.queue))
 
-    def has_frames(self, group: int) -> bool:
-        return group in self.files and self.files[group].holds_frames
+    def has_frames(self, shard_row: int) -> bool:
+        return shard_row in self.files and self.files[shard_row].holds_frames
 
     def put(self, command: SealerCommand) -> None:
         self._check_asked(command)
@@ -153,27 +153,29 @@ class Sealer:
         before = [*([] if self.command is None else [self.command]), *self.queue]
         if self.finished or any(isinstance(other, RemoveStore) for other in before):
             raise ViolationError(f"illegal command: {_named(command)} after the store was finished")
-        last = {getattr(other, "group", None): other for other in before}
-        for group in command.keys if isinstance(command, Commit) else (getattr(command, "group", -1),):
-            end = last.get(group)
+        last = {getattr(other, "shard_row", None): other for other in before}
+        for shard_row in (
+            command.keys if isinstance(command, Commit) else (getattr(command, "shard_row", -1),)
+        ):
+            end = last.get(shard_row)
             if isinstance(end, Seal | Discard | Abandon) and not isinstance(command, Prepare | Rewrite):
                 raise ViolationError(f"illegal command: {_named(command)} while {_named(end)} is asked")
         if isinstance(command, Commit) and any(isinstance(other, Commit) for other in before):
             raise ViolationError("illegal command: two commits at once")
         makes = (Prepare, Reopen, Rewrite)
-        if isinstance(command, makes) and isinstance(last.get(command.group), makes):
+        if isinstance(command, makes) and isinstance(last.get(command.shard_row), makes):
             raise ViolationError(f"illegal command: {_named(command)} twice")
 
     def _check_begun(self, command: SealerCommand) -> None:
         """Of the files that it is about."""
-        group = getattr(command, "group", None)
-        files = None if group is None else self.files.get(group)
+        shard_row = getattr(command, "shard_row", None)
+        files = None if shard_row is None else self.files.get(shard_row)
         if isinstance(command, Prepare | Reopen):
             if files is not None:
-                raise ViolationError(f"illegal command: {_named(command)} of a group that has files")
+                raise ViolationError(f"illegal command: {_named(command)} of a shard row that has files")
             return
         if isinstance(command, Rewrite | Seal) and files is None:
-            raise ViolationError(f"illegal command: {_named(command)} of a group without files")
+            raise ViolationError(f"illegal command: {_named(command)} of a shard row without files")
         if (
             isinstance(command, Rewrite | Seal | Discard | Abandon)
             and files is not None
@@ -183,10 +185,10 @@ class Sealer:
         if isinstance(command, Commit) and (
             without := [key for key in command.keys if key >= 0 and key not in self.files]
         ):
-            raise ViolationError(f"illegal command: commit of groups {without} without files")
+            raise ViolationError(f"illegal command: commit of shard rows {without} without files")
         if isinstance(command, Finish) and self.files and not command.keep_workspace:
             raise ViolationError(
-                f"illegal command: finish while groups {sorted(self.files)} have files in progress"
+                f"illegal command: finish while shard rows {sorted(self.files)} have files in progress"
             )
 
     # ------------------------------------------------------------------ commands
@@ -195,11 +197,11 @@ class Sealer:
         self._check_begun(command)
         try:
             self._restore_ballast()
-            files = yield from self._make(command.group)
+            files = yield from self._make(command.shard_row)
         except Exception as error:
-            return GroupPrepared(command.group, command.request, None, self._explained(error))
-        self.files[command.group] = files
-        return GroupPrepared(command.group, command.request, files, None)
+            return ShardRowPrepared(command.shard_row, command.request, None, self._explained(error))
+        self.files[command.shard_row] = files
+        return ShardRowPrepared(command.shard_row, command.request, files, None)
 
     def _reopen(self, command: Reopen) -> Steps:
         self._check_begun(command)
@@ -209,25 +211,27 @@ class Sealer:
         except ViolationError:
             raise
         except Exception as error:
-            return GroupReopened(command.group, None, self._explained(error))
-        self.files[command.group] = made.files
-        return GroupReopened(command.group, made, None)
+            return ShardRowReopened(command.shard_row, None, self._explained(error))
+        self.files[command.shard_row] = made.files
+        return ShardRowReopened(command.shard_row, made, None)
 
     def _reopened(self, command: Reopen) -> Steps:
-        disk, group, layout = self._disk, command.group, self._layout
-        sealed = [disk.names.get(final(group, file)) for file in range(layout.files_per_group)]
+        disk, shard_row, layout = self._disk, command.shard_row, self._layout
+        sealed = [disk.names.get(final(shard_row, file)) for file in range(layout.files_per_shard_row)]
         old = [{} if file is None else sealed_content(file) for file in sealed]
         for f, file in enumerate(sealed):
-            sums = disk.sums.get((group, f))
+            sums = disk.sums.get((shard_row, f))
             if file is None and sums and None not in sums:
-                raise ShardFormatError(f"shard {f} of group {group} is not there, though it was sealed")
-        new = yield from self._make(group, reopened=True, suffix=REWRITE)
+                raise ShardFormatError(
+                    f"shard {f} of shard row {shard_row} is not there, though it was sealed"
+                )
+        new = yield from self._make(shard_row, reopened=True, suffix=REWRITE)
         try:
             made = yield from self._fill_again(command, sealed, old, new)
             for f, file in enumerate(sealed):
-                sums = disk.sums.get((group, f))
+                sums = disk.sums.get((shard_row, f))
                 if file is not None and sums and old[f] not in sums:
-                    raise ShardFormatError(f"shard {f} of group {group} is not what was sealed")
+                    raise ShardFormatError(f"shard {f} of shard row {shard_row} is not what was sealed")
             yield from sync_files(disk, new)
             yield from take_names(disk, new, self._check_writer)
         except BaseException:
@@ -237,7 +241,7 @@ class Sealer:
 
     def _fill_again(self, command: Reopen, sealed: list[Any], old: list[dict[int, Any]], new: Files) -> Steps:
         disk, slots = self._disk, command.taking.slots
-        records = self._log.groups()[command.group]
+        records = self._log.shard_rows()[command.shard_row]
         by_slab = split_by_slab(grid_tables(self._layout.grid), records)
         taken, staged = [], []
         for slab in command.taking.slabs:
@@ -255,7 +259,7 @@ class Sealer:
             taken.append(slab)
             slots = slots[mine.size :]
         if taken and self._staging is not None:
-            disk.sync_groups_file(self._staging, "sync stage")
+            disk.sync_shard_rows_file(self._staging, "sync stage")
             yield
         for slab, (mine, _) in by_slab.items():
             if slab not in taken:
@@ -287,24 +291,26 @@ class Sealer:
 
     def _rewrite(self, command: Rewrite) -> Steps:
         self._check_begun(command)
-        group, old = command.group, self.files[command.group]
+        shard_row, old = command.shard_row, self.files[command.shard_row]
         saved: set[int] = set()
         lost = NO_RECORDS
         try:
             self._check_writer()
             self._disk.end_intact()
             if old.renamed:
-                raise StorageError(f"group {group} cannot be rewritten: some of its shards are sealed")
+                raise StorageError(
+                    f"shard row {shard_row} cannot be rewritten: some of its shards are sealed"
+                )
             files, saved, lost = yield from rewrite_files(
                 self._disk, self._layout, old, command.stored_slabs, command.held_slabs, self._check_writer
             )
-            self.files[group] = files
+            self.files[shard_row] = files
             lost["fate"], lost["reason"] = FrameStatus.LOST, Reason.IO_ERROR
             if lost.size:
                 yield from self._append(None, lost)
         except Exception as error:
-            return GroupRewritten(group, None, saved, lost, self._explained(error))
-        return GroupRewritten(group, files, saved, lost, None)
+            return ShardRowRewritten(shard_row, None, saved, lost, self._explained(error))
+        return ShardRowRewritten(shard_row, files, saved, lost, None)
 
     def _commit(self, command: Commit) -> Steps:
         self._check_begun(command)
@@ -316,7 +322,7 @@ class Sealer:
                     self._sync_log()
                 elif key == STAGED:
                     if self._staging is not None:
-                        self._disk.sync_groups_file(self._staging, "sync stage")
+                        self._disk.sync_shard_rows_file(self._staging, "sync stage")
                 else:
                     yield from sync_files(self._disk, self.files[key])
             except Exception as error:
@@ -326,27 +332,27 @@ class Sealer:
 
     def _seal(self, command: Seal) -> Steps:
         self._check_begun(command)
-        group, files = command.group, self.files[command.group]
+        shard_row, files = command.shard_row, self.files[command.shard_row]
         try:
             shards = yield from self._with_ballast(lambda: seal_files(self._disk, files, self._check_writer))
             records = files.records()
-            yield from self._append(group, records)
+            yield from self._append(shard_row, records)
             self._sync_log()
             yield
             self._check_writer()
-            self._disk.delete(self._place.journal(group))
+            self._disk.delete(self._place.journal(shard_row))
         except Exception as error:
-            return GroupSealed(group, 0, files.renamed, self._explained(error), 0, None)
-        del self.files[group]
-        return GroupSealed(group, shards, files.renamed, None, 1, records)
+            return ShardRowSealed(shard_row, 0, files.renamed, self._explained(error), 0, None)
+        del self.files[shard_row]
+        return ShardRowSealed(shard_row, shards, files.renamed, None, 1, records)
 
     def _discard(self, command: Discard) -> Steps:
         self._check_begun(command)
-        files = self.files.pop(command.group, None)
+        files = self.files.pop(command.shard_row, None)
         if files is None:
             return
         self._check_writer()
-        self._disk.delete(self._place.journal(command.group))
+        self._disk.delete(self._place.journal(command.shard_row))
         self._disk.sync_folder(self._place.folder)
         yield
         for shard in files.slots:
@@ -356,7 +362,7 @@ class Sealer:
 
     def _abandon(self, command: Abandon) -> Steps:
         self._check_begun(command)
-        self.files.pop(command.group, None)
+        self.files.pop(command.shard_row, None)
         yield
 
     def _record(self, command: Record) -> Steps:
@@ -396,7 +402,7 @@ class Sealer:
         self._check_writer()
         blocks = self._log.counted()
         stored = np.concatenate(
-            [NO_RECORDS, *(block.records for block in blocks if block.group is not None)]
+            [NO_RECORDS, *(block.records for block in blocks if block.shard_row is not None)]
         )["sequence"]
         found_again = [
             (block.records["fate"] == FrameStatus.LOST) & np.isin(block.records["sequence"], stored)
@@ -443,18 +449,18 @@ class Sealer:
             raise ViolationError(f"the sealer met a defect: {error!r}") from error
         return ErrorText.of(error)
 
-    def _make(self, group: int, *, reopened: bool = False, suffix: str = "") -> Steps:
+    def _make(self, shard_row: int, *, reopened: bool = False, suffix: str = "") -> Steps:
         return make_files(
             self._disk,
             self._place,
-            group,
-            self._layout.files_per_group,
+            shard_row,
+            self._layout.files_per_shard_row,
             self._check_writer,
             reopened=reopened,
             suffix=suffix,
         )
 
-    def _append(self, group: int | None, records: np.ndarray) -> Steps:
+    def _append(self, shard_row: int | None, records: np.ndarray) -> Steps:
         def append() -> Steps:
             self._check_log()
             try:
@@ -465,7 +471,7 @@ class Sealer:
                 self._log_failed = True
                 raise
             yield
-            self._log.blocks.append(Block(group, records.copy()))
+            self._log.blocks.append(Block(shard_row, records.copy()))
             yield
 
         return self._with_ballast(append)
@@ -500,5 +506,5 @@ class Sealer:
 
 
 def _named(command: SealerCommand) -> str:
-    group = getattr(command, "group", None)
-    return type(command).__name__ + ("" if group is None else f" {group}")
+    shard_row = getattr(command, "shard_row", None)
+    return type(command).__name__ + ("" if shard_row is None else f" {shard_row}")

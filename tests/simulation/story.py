@@ -25,8 +25,8 @@ Ending = Literal["finish", "kill", "power", "take over"]
 
 @dataclass(frozen=True)
 class Shape:
-    """Frame axes as (count or None, chunk, shard in chunks); ``files`` of a group; ``tasks`` that a slab is
-    encoded by, 1 or one for each file."""
+    """Frame axes as (count or None, chunk, shard in chunks); ``files`` of a shard row; ``tasks`` that a slab
+    is encoded by, 1 or one for each file."""
 
     axes: tuple[tuple[int | None, int, int], ...]
     files: int
@@ -80,7 +80,7 @@ class Story:
     settings: WriteSettings
     ring: int
     rows: int
-    groups: int
+    shard_rows: int
     staging: int
     workers: int
     frames: tuple[Frame, ...]
@@ -120,7 +120,7 @@ def derived(shape: Shape, ring: int) -> Limits:
 
 def limits_of(story: Story) -> Limits:
     limits = derived(story.shape, story.ring)
-    return replace(limits, rows=story.rows, open_groups=story.groups, staging_frames=story.staging)
+    return replace(limits, rows=story.rows, open_shard_rows=story.shard_rows, staging_frames=story.staging)
 
 
 def draw(seed: int) -> Story:
@@ -134,7 +134,7 @@ def draw(seed: int) -> Story:
         settings=_settings(rng),
         ring=ring,
         rows=grid.open_slabs + rng.choice((1, 1, 2, 3, 8)),
-        groups=grid.open_groups + rng.choice((2, 2, 3, 5)),
+        shard_rows=grid.open_shard_rows + rng.choice((2, 2, 3, 5)),
         staging=0
         if grid.frames_per_slab == 1
         else min(ring, rng.choice((grid.held_frames, 2 * grid.held_frames, 4 * grid.held_frames))),
@@ -220,7 +220,7 @@ FAULTS = (
     "chunk",
     "journal",
     "stage",
-    "sync group",
+    "sync shard row",
     "sync stage",
     "sync log",
     "log",

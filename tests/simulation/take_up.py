@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardwright.acquire.assembly import grid_tables
-from shardwright.acquire.recovered_state import RecoveredGroup, RecoveredState
+from shardwright.acquire.recovered_state import RecoveredShardRow, RecoveredState
 from shardwright.kernels.place import slabs_and_places
 from shardwright.recovery.decide import decide
-from shardwright.recovery.facts import GroupFacts, SlabFacts, StagedFacts, StoreFacts
+from shardwright.recovery.facts import ShardRowFacts, SlabFacts, StagedFacts, StoreFacts
 from shardwright.recovery.table import Action, FileFacts, JournalFact, Stray, action_for
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import record_dtype
 
 from .disk import ABSENT, FINAL, JOURNAL, REWRITE, WORKING, Log, Place, final
-from .group import HEADER, Files, Found, Journal, Shard, read_back
+from .shard_row import HEADER, Files, Found, Journal, Shard, read_back
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardwright.acquire.limits import Limits
-    from shardwright.recovery.decide import Decisions, GroupDecision
+    from shardwright.recovery.decide import Decisions, ShardRowDecision
 
     from .disk import Disk, File, Manifest, Name
     from .story import Plan
@@ -72,7 +72,7 @@ def _take_files(disk: Disk, manifest: Manifest) -> Manifest:
 
 
 def _clear_older(disk: Disk, manifest: Manifest) -> None:
-    """What earlier writers know of groups in progress, and were about to put in place."""
+    """What earlier writers know of shard rows in progress, and were about to put in place."""
     ours = Place(manifest.files_epoch)
     for name in sorted(disk.names):
         if name[0] != FINAL and not ours.has(name):
@@ -94,8 +94,8 @@ def _write_again(disk: Disk, manifest: Manifest) -> None:
 
 def _blocks(log: Log) -> Iterator[tuple[BlockKind, int, np.ndarray]]:
     for block in log.counted():
-        kind = BlockKind.EVENTS if block.group is None else BlockKind.GROUP
-        yield kind, -1 if block.group is None else block.group, block.records
+        kind = BlockKind.EVENTS if block.shard_row is None else BlockKind.GROUP
+        yield kind, -1 if block.shard_row is None else block.shard_row, block.records
 
 
 def opened_anew(file: File) -> None:
@@ -104,7 +104,7 @@ def opened_anew(file: File) -> None:
 
 
 class _Scan:
-    """As ``recovery.scan``: the names of ``strays``, and what was read back of each group."""
+    """As ``recovery.scan``: the names of ``strays``, and what was read back of each shard row."""
 
     def __init__(self, disk: Disk, plan: Plan) -> None:
         self._disk, self._layout, self._grid = disk, plan.encoder.layout, plan.grid
@@ -124,27 +124,27 @@ class _Scan:
         strays += [(Stray.JOURNAL, name) for name in empty]
         strays += [(Stray.SHARD, name) for name in names if name[0] == WORKING and name[1] not in begun]
         self.strays = [name for _, name in strays]
-        logged = frozenset(disk.log.groups())
+        logged = frozenset(disk.log.shard_rows())
         shards = sum(name[0] == FINAL for name in disk.names)
         return StoreFacts(
             seen_stop=disk.manifest.seen_stop,
             seen_extent=disk.manifest.seen_extent,
             intact=disk.intact,
             set_aside=False,
-            log_groups=logged,
+            log_shard_rows=logged,
             log_torn_bytes=0,
-            groups=tuple(self._group(number, logged) for number in begun),
+            shard_rows=tuple(self._shard_row(number, logged) for number in begun),
             strays=tuple(stray for stray, _ in strays),
             staged=None if disk.staging is None else _staged(disk.staging),
             sealed_shards=shards,
             sealed_bytes=shards,
         )
 
-    def _group(self, number: int, logged: frozenset[int]) -> GroupFacts:
+    def _shard_row(self, number: int, logged: frozenset[int]) -> ShardRowFacts:
         disk, table = self._disk, self._disk.names[self._place.journal(number)]
         reopened = bool(table.data[HEADER])
         fact = JournalFact.REOPENED if reopened else JournalFact.VALID
-        count = self._layout.files_per_group
+        count = self._layout.files_per_shard_row
         files = tuple(
             FileFacts(
                 fact,
@@ -155,7 +155,7 @@ class _Scan:
             for f in range(count)
         )
         if number in logged and not reopened:
-            return GroupFacts(number, fact, files)
+            return ShardRowFacts(number, fact, files)
         actions = [action_for(file) for file in files]
         names = [self._place.working(number, f) for f in range(count)]
         shards = [
@@ -177,7 +177,7 @@ class _Scan:
             for slab, records in found.torn.items()
         ]
         present = tuple(int(file.final) for file in files)
-        return GroupFacts(number, fact, files, (len(whole),) * count, present, (*whole, *torn))
+        return ShardRowFacts(number, fact, files, (len(whole),) * count, present, (*whole, *torn))
 
     def _slab(self, slab: int, records: np.ndarray, *, whole: bool, stored: bool, told: bool) -> SlabFacts:
         filled = np.zeros(self._grid.frames_per_slab, np.bool_)
@@ -240,12 +240,12 @@ class _Executor:
             if action is Action.DELETE:
                 self._delete(name)
         restored = RecoveredState(None, decisions.standing)  # type: ignore[arg-type]
-        for group in decisions.groups:
-            self._settle_files(group)
-            if group.standing is None:
-                self._delete(self._place.journal(group.number))
+        for shard_row in decisions.shard_rows:
+            self._settle_files(shard_row)
+            if shard_row.standing is None:
+                self._delete(self._place.journal(shard_row.number))
             else:
-                restored.groups.append(RecoveredGroup(self._take_up(group), group.standing))  # type: ignore[arg-type]
+                restored.shard_rows.append(RecoveredShardRow(self._take_up(shard_row), shard_row.standing))  # type: ignore[arg-type]
         disk.call("take up")
         return restored
 
@@ -258,20 +258,20 @@ class _Executor:
         opened_anew(file)
         file.sync()
 
-    def _settle_files(self, group: GroupDecision) -> None:
-        for file, action in enumerate(group.actions):
+    def _settle_files(self, shard_row: ShardRowDecision) -> None:
+        for file, action in enumerate(shard_row.actions):
             if action is Action.SEALED:
                 self._disk.sync_folder("final")
-                self._delete(self._place.working(group.number, file))
+                self._delete(self._place.working(shard_row.number, file))
 
-    def _take_up(self, group: GroupDecision) -> Files:
-        disk, found = self._disk, self._scan.read_back[group.number]
-        table = disk.names[self._place.journal(group.number)]
+    def _take_up(self, shard_row: ShardRowDecision) -> Files:
+        disk, found = self._disk, self._scan.read_back[shard_row.number]
+        table = disk.names[self._place.journal(shard_row.number)]
         files = Files(
             self._place,
-            group.number,
-            [self._open(group.number, f, action) for f, action in enumerate(group.actions)],
-            Journal(table, group.reopened),
+            shard_row.number,
+            [self._open(shard_row.number, f, action) for f, action in enumerate(shard_row.actions)],
+            Journal(table, shard_row.reopened),
         )
         for slab in found.whole:
             for f, shard in enumerate(files.shards):

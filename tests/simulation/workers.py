@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from shardwright.acquire.reports import WorkerReport
 
     from .disk import Disk, File
-    from .group import Files
+    from .shard_row import Files
 
     Steps = Generator[None, None, ErrorText | None]
     Read = Callable[[np.ndarray, np.ndarray], list[int]]

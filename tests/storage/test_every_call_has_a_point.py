@@ -58,7 +58,7 @@ EXCEPTIONS = {
     "storage/measured_file.py:MeasuredFile.sync": "a file without a name, to measure with; its failure is "
     "an answer",
     "shard/frame_log.py:FrameLog._write": "its callers have the point",
-    "shard/rewrite.py:rewrite_group": "replace is GroupFiles.replace",
+    "shard/rewrite.py:rewrite_shard_row": "replace is ShardRowFiles.replace",
     "repack/jobs/pack_shard.py:_pack": "replace is WorkingFile.replace",
     "recovery/resume.py:restore": "replace is StoreLock.replace",
     # Only kills at system calls (strace) come here; errors here are not injected by name.

@@ -123,13 +123,13 @@ def test_the_frame_log_goes_on_into_the_room_it_has_and_loses_nothing_on_a_full_
         fill_up(small_disk, free_bytes)
         with pytest.raises(StorageFullError):
             append_for_ever(log, np.zeros(500, record))
-        appended = len(log.groups)
+        appended = len(log.shard_rows)
         log.sync()
         assert appended * 500 * record.itemsize > 1 << 20
-        assert log.groups == set(range(appended))
+        assert log.shard_rows == set(range(appended))
         log.close()
         log = FrameLog.open(small_disk / "frames.log", record, bytes(16))
-        assert (log.groups, log.torn_bytes) == (set(range(appended)), 0)
+        assert (log.shard_rows, log.torn_bytes) == (set(range(appended)), 0)
         (small_disk / "hog").unlink()
         log.append(BlockKind.GROUP, appended, np.zeros(500, record))
     finally:

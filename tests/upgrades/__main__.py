@@ -57,8 +57,8 @@ def main() -> None:
 
 
 def make_unfinished(place: Path, made: Path) -> None:
-    """Two cameras, and a daemon that is killed once all that they sent is durable and their first groups are
-    sealed."""
+    """Two cameras, and a daemon that is killed once all that they sent is durable and their first shard rows
+    are sealed."""
     with DaemonProcess(write_config(place)) as daemon:
         daemon.wait_for("ready")
         connection = sw.connect(f"ipc://{place}/in.sock", transport="message", reconnect_timeout_ms=0)
@@ -74,8 +74,8 @@ def make_unfinished(place: Path, made: Path) -> None:
                 f"{name} to be durable",
             )
             wait_for(
-                lambda name=name: first_group_is_sealed(place / "data" / f"{name}.ome.zarr"),
-                f"the first group of {name}",
+                lambda name=name: first_shard_row_is_sealed(place / "data" / f"{name}.ome.zarr"),
+                f"the first shard row of {name}",
             )
         daemon.process.kill()
         daemon.exit_code()
@@ -86,7 +86,7 @@ def make_unfinished(place: Path, made: Path) -> None:
     pack(place / "data", made / "unfinished.tar.xz")
 
 
-def first_group_is_sealed(store: Path) -> bool:
+def first_shard_row_is_sealed(store: Path) -> bool:
     return not (store / ".shardwright" / "0.journal").exists() and any((store / "0/c/0").rglob("0"))
 
 

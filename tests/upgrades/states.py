@@ -50,8 +50,8 @@ streams:
 SHAPES = {"cells": (48, 80), "tissue": (48, 80), "tiny": (8, 12)}
 DTYPES = {"cells": np.dtype("uint16"), "tissue": np.dtype("uint8"), "tiny": np.dtype("uint16")}
 
-# Of each unfinished store: a group that is sealed (8 frames), a slab in the journal, the beginning of one in
-# the staging area; frame 3 came twice.
+# Of each unfinished store: a shard row that is sealed (8 frames), a slab in the journal, the beginning of one
+# in the staging area; frame 3 came twice.
 SENT_BEFORE_THE_KILL = {"cells": 14, "tissue": 11}
 SENT_IN_ALL = 20
 SENT_TWICE = 3

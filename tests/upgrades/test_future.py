@@ -94,7 +94,7 @@ def test_damage_is_not_taken_for_a_version(unfinished, pool, name: str, words: s
         file.seek(8)
         file.write(b"\x7f")
     if words is None:
-        assert set(recover_store(store, pool, threads=1, dry_run=True).groups[0].actions.values()) == {
+        assert set(recover_store(store, pool, threads=1, dry_run=True).shard_rows[0].actions.values()) == {
             Action.SET_ASIDE.value
         }
         return

@@ -87,7 +87,7 @@ class Acquisition:
         try:
             if restored is None:
                 # on a full disk the acquisition is refused here, before any frame
-                self.core.begin(self.core.groups.prepare_first(self._sealer.prepare))
+                self.core.begin(self.core.shard_rows.prepare_first(self._sealer.prepare))
             else:
                 self._restore(restored)
             self._sealer.start()  # last: a failure before it leaves no thread behind
@@ -126,7 +126,7 @@ class Acquisition:
         )
 
     def _restore(self, restored: RecoveredState) -> None:
-        for found in restored.groups:
+        for found in restored.shard_rows:
             self._sealer.adopt(found.files)
         slots, staging = np.array(restored.standing.staged_slots, np.int64), self.folder.staging
         self.core.client_epoch = self.folder.manifest.client_epoch

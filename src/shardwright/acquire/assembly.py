@@ -102,8 +102,8 @@ class SlabTable:
         """Returns the incomplete slab that comes first in acquisition order."""
         return min(self._collecting, default=None)
 
-    def incomplete_of_group(self, group: int) -> list[int]:
-        return [slab for slab in self._collecting if self._grid.group_of_slab(slab) == group]
+    def incomplete_of_shard_row(self, shard_row: int) -> list[int]:
+        return [slab for slab in self._collecting if self._grid.shard_row_of_slab(slab) == shard_row]
 
     def incomplete(self) -> list[int]:
         return sorted(self._collecting)

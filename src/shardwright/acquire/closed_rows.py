@@ -53,25 +53,25 @@ class VisibleExtent:
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
-        self._groups_per_step = math.prod(grid.group_counts[1:]) if grid.counts else 1
-        self._sealed: dict[int, set[int]] = {}  # step along the first axis -> groups sealed there
+        self._shard_rows_per_step = math.prod(grid.shard_row_counts[1:]) if grid.counts else 1
+        self._sealed: dict[int, set[int]] = {}  # step along the first axis -> shard rows sealed there
         self._steps = 0
 
-    def seal(self, group: int) -> None:
-        """Notes a sealed group. A repeated call changes nothing: a reopened group stays visible."""
-        step = group // self._groups_per_step
+    def seal(self, shard_row: int) -> None:
+        """Notes a sealed shard row. A repeated call changes nothing: a reopened shard row stays visible."""
+        step = shard_row // self._shard_rows_per_step
         if step < self._steps:
             return
-        self._sealed.setdefault(step, set()).add(group)
-        while len(self._sealed.get(self._steps, ())) == self._groups_per_step:
+        self._sealed.setdefault(step, set()).add(shard_row)
+        while len(self._sealed.get(self._steps, ())) == self._shard_rows_per_step:
             del self._sealed[self._steps]
             self._steps += 1
 
-    def end_of(self, group: int) -> int:
-        """Returns the index along the first frame axis at which a group ends."""
+    def end_of(self, shard_row: int) -> int:
+        """Returns the index along the first frame axis at which a shard row ends."""
         if not self._grid.counts:
             return 1
-        return (group // self._groups_per_step + 1) * self._grid.chunk[0] * self._grid.shard_chunks[0]
+        return (shard_row // self._shard_rows_per_step + 1) * self._grid.chunk[0] * self._grid.shard_chunks[0]
 
     def elements(self, received_extent: int) -> int:
         """Returns the covered elements, never more than ``received_extent``: the newest frame's index along

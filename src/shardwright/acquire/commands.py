@@ -1,6 +1,6 @@
 """The commands of an acquisition's core: plain data, each answered by one report (``reports``).
 
-Workers encode and stage; the sealer carries out all others, one after the other. A group is given by its
+Workers encode and stage; the sealer carries out all others, one after the other. A shard row is given by its
 number: the sealer owns its files. ``Discard``, ``Abandon`` and ``Grow`` are answered only when they fail.
 """
 
@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import numpy as np
 
-    from shardwright.shard.group_files import GroupFiles
+    from shardwright.shard.shard_row_files import ShardRowFiles
 
     from .reopen import TakingBack
 
 
 class Encode(NamedTuple):  # one for each slab: a frozen dataclass takes five times as long to make
-    """Store the slab of one row in the files of its group. ``frames`` int64[P] are addresses of pixels, 0
+    """Store the slab of one row in the files of its shard row. ``frames`` int64[P] are addresses of pixels, 0
     where no frame came, ``records`` [P] alike. Both are views of the row, which does not change until the
     answer. -> ``SlabEncoded``"""
 
     row: int
     slab: int
-    files: GroupFiles
+    files: ShardRowFiles
     frames: np.ndarray
     records: np.ndarray
 
@@ -42,29 +42,29 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True)
 class Prepare:
-    """Preallocate the files of a group; ``spill``: below the second root. ``request`` numbers these commands,
-    since a group may be prepared, discarded and prepared again before the first answer. ->
-    ``GroupPrepared``"""
+    """Preallocate the files of a shard row; ``spill``: below the second root. ``request`` numbers these
+    commands, since a shard row may be prepared, discarded and prepared again before the first answer. ->
+    ``ShardRowPrepared``"""
 
-    group: int
+    shard_row: int
     request: int
     spill: bool = False
 
 
 @dataclass(frozen=True)
 class Reopen:
-    """Make new files that continue a sealed group. -> ``GroupReopened``"""
+    """Make new files that continue a sealed shard row. -> ``ShardRowReopened``"""
 
-    group: int
+    shard_row: int
     taking: TakingBack
 
 
 @dataclass(frozen=True)
 class Rewrite:
-    """Copy what can be read back of the stored slabs of a group to new files, which replace the old ones.
-    ``held_slabs`` are still in memory and cannot be lost. -> ``GroupRewritten``"""
+    """Copy what can be read back of the stored slabs of a shard row to new files, which replace the old ones.
+    ``held_slabs`` are still in memory and cannot be lost. -> ``ShardRowRewritten``"""
 
-    group: int
+    shard_row: int
     stored_slabs: frozenset[int]
     held_slabs: frozenset[int]
     spill: bool
@@ -72,7 +72,7 @@ class Rewrite:
 
 @dataclass(frozen=True)
 class Commit:
-    """Sync the files of these groups, the staging area (``STAGED``) and the frame log (``LOGGED``). ->
+    """Sync the files of these shard rows, the staging area (``STAGED``) and the frame log (``LOGGED``). ->
     ``Committed``"""
 
     keys: frozenset[int]
@@ -80,10 +80,10 @@ class Commit:
 
 @dataclass(frozen=True)
 class Seal:
-    """Give the files of a group their final names, then append its frames to the frame log. ->
-    ``GroupSealed``"""
+    """Give the files of a shard row their final names, then append its frames to the frame log. ->
+    ``ShardRowSealed``"""
 
-    group: int
+    shard_row: int
 
 
 @dataclass(frozen=True)
@@ -91,14 +91,14 @@ class Discard:
     """Delete prepared files for which no frame came; not if another writer, who then owns them, has taken
     over."""
 
-    group: int
+    shard_row: int
 
 
 @dataclass(frozen=True)
 class Abandon:
     """Close files that failed and leave them to recovery."""
 
-    group: int
+    shard_row: int
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """The commit ledger: frames that are stored but not yet durable, and what becomes free once they are durable.
 Owned by the acquisition's thread.
 
-There is one entry for each place that is synced on its own: a group's files, the staging area, the frame log.
-A commit takes all pending entries, the sealer syncs their places, and entries whose sync succeeded are
+There is one entry for each place that is synced on its own: a shard row's files, the staging area, the frame
+log. A commit takes all pending entries, the sealer syncs their places, and entries whose sync succeeded are
 settled: one sync for all frames of an interval, never one for each frame.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-STAGED, LOGGED = -1, -2  # keys beside group numbers
+STAGED, LOGGED = -1, -2  # keys beside shard row numbers
 
 
 @dataclass
@@ -86,7 +86,7 @@ class CommitLedger:
         return bool(self._pending) and self._in_commit is None and now_s - self._since_s >= interval_s
 
     def begin(self, skip: set[int]) -> set[int]:
-        """Starts a commit of all that is pending, except groups in ``skip``, whose seal will settle them.
+        """Starts a commit of all that is pending, except shard rows in ``skip``, whose seal will settle them.
         Returns the keys to sync."""
         assert self._in_commit is None, "one commit at a time"
         taken = {key: entry for key, entry in self._pending.items() if key not in skip}
@@ -123,7 +123,7 @@ class CommitLedger:
         return entries
 
     def take(self, key: int) -> Uncommitted:
-        """Removes and returns what is pending for a place that was synced otherwise (a sealed group), is
+        """Removes and returns what is pending for a place that was synced otherwise (a sealed shard row), is
         being rewritten, or is given up."""
         return self._pending.pop(key, Uncommitted())
 

@@ -14,8 +14,8 @@ calls it from one thread, carries out ``take_commands`` in order and passes in t
 names. A frame's pixels belong to it from ``submit`` until ``take_released`` returns its sequence.
 
 The way of a frame: pending batch -> a row of the slab table -> Encode, once its slab is full (or closed with
-holes) and its group's files are there -> stored -> committed -> durable. A frame that waits long for its slab
-is staged meanwhile.
+holes) and its shard row's files are there -> stored -> committed -> durable. A frame that waits long for its
+slab is staged meanwhile.
 
 ``states`` has the tables of its own states and of those of a shard row's files.
 """
@@ -44,7 +44,7 @@ from shardwright.model.errors import (
 )
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.shard.frame_record import PASSED_OVER, record_dtype
-from shardwright.shard.slab_map import frames_of_group, slabs_of_group
+from shardwright.shard.slab_map import frames_of_shard_row, slabs_of_shard_row
 from shardwright.wire.descriptor import FRAME_DROPPED, descriptor_dtype, not_held
 
 from .accounts import Accounts
@@ -53,23 +53,23 @@ from .closed_rows import EarlierRow
 from .commands import Abandon, Commit, Discard, Finish, Grow, RemoveStore
 from .commit_ledger import LOGGED, STAGED, CommitLedger, Uncommitted, joined
 from .encoding_scheduler import EncodingScheduler
-from .groups import FULL_DISK_RETRY_S, Group, Groups, GroupState
 from .measures import Measures
 from .recorder import Recorder
 from .reopen import TakingBack
 from .reports import (
     Committed,
     FramesStaged,
-    GroupPrepared,
-    GroupReopened,
-    GroupRewritten,
-    GroupSealed,
     NotRecorded,
     Recorded,
     SealerFailed,
+    ShardRowPrepared,
+    ShardRowReopened,
+    ShardRowRewritten,
+    ShardRowSealed,
     SlabEncoded,
     StoreFinished,
 )
+from .shard_rows import FULL_DISK_RETRY_S, ShardRow, ShardRows, ShardRowState
 from .staging_scheduler import StagingScheduler
 from .states import LIFE, AcquisitionState, FilesEvent, FilesState, Life, LifeEvent
 from .telling import Telling
@@ -85,7 +85,7 @@ if TYPE_CHECKING:
 
     from .commands import Command
     from .limits import Limits
-    from .recovered_state import RecoveredGroup, RecoveredState
+    from .recovered_state import RecoveredShardRow, RecoveredState
     from .reports import Report
     from .settings import WriteSettings
 
@@ -100,7 +100,7 @@ class Wait(enum.Enum):
     """The reason why the next pending frame cannot be placed yet."""
 
     ROW = "a row of the slab table"
-    FILES = "the files of its group"
+    FILES = "the files of its shard row"
     ROOM = "slots or rows for a sealed row that takes frames again"
     NOTHING = "nothing any more: the acquisition fails"
 
@@ -177,7 +177,7 @@ class Core:
         levels = levels if settings.overload == "degrade" else levels[:1]
         self.encoders = EncodingScheduler(levels, threads, self.table, limits, self.measures, ask)
         self.scheduler = StagingScheduler(staging_slots, staged_slots, self.table, limits.frame_bytes, ask)
-        self.groups = Groups(self.grid, limits, ask, settings, self.telling.note)
+        self.shard_rows = ShardRows(self.grid, limits, ask, settings, self.telling.note)
         self._recorder = Recorder(ask)
         self._ledger = CommitLedger()
         self._pending: deque[_Batch] = deque()
@@ -253,7 +253,7 @@ class Core:
             or self._ledger.busy
             or self._pending
             or self._recorder.frames
-            or self.groups.making_files
+            or self.shard_rows.making_files
         )
         return waiting and not under_way and not self.scheduler.usable
 
@@ -389,14 +389,14 @@ class Core:
     def wait_for_room_no_longer(self, now: Now) -> None:
         """Lets a full disk end the acquisition from now on, whatever ``on_full`` says: stored frames stay
         there for recovery. For a caller that must end."""
-        if not self.groups.waits_for_room or self.state not in (
+        if not self.shard_rows.waits_for_room or self.state not in (
             AcquisitionState.OPEN,
             AcquisitionState.FINISHING,
         ):
             return
-        if self.groups.waiting_for_room:
+        if self.shard_rows.waiting_for_room:
             self.flush(now)  # frames that are only in memory are staged, as far as there are slots
-        self.groups.wait_no_longer()
+        self.shard_rows.wait_no_longer()
         self._recorder.try_again(math.inf)
         self._store_retry_s = 0.0
         self.tick(now)
@@ -413,15 +413,15 @@ class Core:
                 self.encoders.give_up() | set(np.flatnonzero(self.scheduler.tasks > 0).tolist())
             ):
                 self._doomed.add(row)
-                self._group_of_row(row).sound = False  # a slab of it is half written
+                self._shard_row_of(row).sound = False  # a slab of it is half written
             self.scheduler.tasks[:] = 0
 
     def _advance(self) -> None:
-        """Does all that rows, groups and clocks allow. Called after every change."""
+        """Does all that rows, shard rows and clocks allow. Called after every change."""
         if self.state in (AcquisitionState.FAILING, AcquisitionState.FAILED):
             self._failing_step()
             return
-        self.groups.retry_full_disk(self._now.s)
+        self.shard_rows.retry_full_disk(self._now.s)
         self._place_pending()
         self._relieve_ring()
         self._look_at_ring()
@@ -458,7 +458,7 @@ class Core:
                 return Wait.NOTHING  # the rest of the batch was given up with all waiting frames
             if missing < 0:
                 return None
-            if self.groups.is_closed_slab(missing) and self._reject_late(batch):
+            if self.shard_rows.is_closed_slab(missing) and self._reject_late(batch):
                 if not batch.positions.size:
                     return None
             elif (wait := self._open_slab(missing)) is not None:
@@ -470,9 +470,9 @@ class Core:
         slabs, places = slabs_and_places(batch.positions[batch.first :], *self.table.grid_tables)
         statuses = np.full(slabs.size, PLACED)
         for slab in np.unique(slabs).tolist():
-            if self.groups.is_closed_slab(slab):
+            if self.shard_rows.is_closed_slab(slab):
                 here = slabs == slab
-                statuses[here] = self.groups.statuses(slab, places[here])
+                statuses[here] = self.shard_rows.statuses(slab, places[here])
         for status, why in _STATUSES.items():
             if (rejected := statuses == status).any():
                 self._settle(batch.records[batch.first :][rejected], *why)
@@ -496,23 +496,24 @@ class Core:
         self._recorder.record(records, release=release, settled=settled)
 
     def _open_slab(self, slab: int) -> Wait | None:
-        """Opens a row for a new slab, and its group. Returns None, or what the slab has to wait for. Makes
-        room by closing the oldest group or slab."""
-        number = self.grid.group_of_slab(slab)
-        if not self.groups.open(number):
-            if (row := self.groups.earlier_to_open(number)) is not None:
+        """Opens a row for a new slab, and its shard row. Returns None, or what the slab has to wait for.
+        Makes room by closing the oldest shard row or slab."""
+        number = self.grid.shard_row_of_slab(slab)
+        if not self.shard_rows.open(number):
+            if (row := self.shard_rows.earlier_to_open(number)) is not None:
                 return self._open_again(number, row, slab)
             if (
-                number not in self.groups.by_number
-                and (oldest_group := self.groups.oldest_when_all_open()) is not None
+                number not in self.shard_rows.by_number
+                and (oldest_shard_row := self.shard_rows.oldest_when_all_open()) is not None
             ):
-                self._close_group(oldest_group, passed_over=True)
+                self._close_shard_row(oldest_shard_row, passed_over=True)
             return Wait.FILES
-        group = self.groups.by_number[number]
-        # closed by an early end: its empty places can be filled only after the group is sealed and reopened
-        if slab in group.done_slabs:
-            group.opens_again = True
-            self._close_group(group)
+        shard_row = self.shard_rows.by_number[number]
+        # closed by an early end: its empty places can be filled only after the shard row is sealed and
+        # reopened
+        if slab in shard_row.done_slabs:
+            shard_row.opens_again = True
+            self._close_shard_row(shard_row)
             return Wait.FILES
         if self.table.open(slab):
             return None
@@ -523,7 +524,9 @@ class Core:
     @property
     def _rows_under_way(self) -> bool:
         """True if rows become free without another slab being closed."""
-        waiting = any(group.waiting or group.held_rows for group in self.groups.by_number.values())
+        waiting = any(
+            shard_row.waiting or shard_row.held_rows for shard_row in self.shard_rows.by_number.values()
+        )
         return waiting or bool(self.encoders.rows) or bool(self._waits_for_stage) or self._ledger.rows_to_come
 
     def _relieve_ring(self) -> None:
@@ -559,59 +562,60 @@ class Core:
         """``passed_over``: by newer frames, so that it also stays closed when the acquisition is resumed."""
         row = self.table.close(slab)
         self.table.records["flags"][row] = PASSED_OVER if passed_over else 0
-        self.groups.holes.remember(slab, self.table.filled(row))
+        self.shard_rows.holes.remember(slab, self.table.filled(row))
         self._dispatch(row)
 
-    def _close_group(self, group: Group, *, passed_over: bool = False) -> None:
-        """Closes a group: its incomplete slabs are closed, slabs without a frame are remembered as holes."""
-        group.closed = True
-        group.opens_again = group.opens_again and not passed_over
-        for slab in self.table.incomplete_of_group(group.number):
+    def _close_shard_row(self, shard_row: ShardRow, *, passed_over: bool = False) -> None:
+        """Closes a shard row: its incomplete slabs are closed, slabs without a frame are remembered as
+        holes."""
+        shard_row.closed = True
+        shard_row.opens_again = shard_row.opens_again and not passed_over
+        for slab in self.table.incomplete_of_shard_row(shard_row.number):
             self._close_slab(slab, passed_over=passed_over)
             if self.why is not None:
                 return  # closing it showed that its files cannot be used
-        for slab in slabs_of_group(self._layout, group.number):
-            if slab not in group.done_slabs:
-                self.groups.holes.remember(slab, None)
-        group.slabs_left = 0
-        self._start_waiting(group)
-        self.groups.seal_if_done(group)
+        for slab in slabs_of_shard_row(self._layout, shard_row.number):
+            if slab not in shard_row.done_slabs:
+                self.shard_rows.holes.remember(slab, None)
+        shard_row.slabs_left = 0
+        self._start_waiting(shard_row)
+        self.shard_rows.seal_if_done(shard_row)
 
-    def _group_of_row(self, row: int) -> Group:
-        """The group of a row that is in use; it is not sealed yet."""
-        return self.groups.by_number[self.grid.group_of_slab(int(self.table.slab[row]))]
+    def _shard_row_of(self, row: int) -> ShardRow:
+        """The shard row of a row that is in use; it is not sealed yet."""
+        return self.shard_rows.by_number[self.grid.shard_row_of_slab(int(self.table.slab[row]))]
 
     def _dispatch(self, row: int) -> None:
-        """Hands a slab to the workers as soon as its group's files are prepared: no worker ever waits for
+        """Hands a slab to the workers as soon as its shard row's files are prepared: no worker ever waits for
         another acquisition's disk."""
         if self._is_failing:
             self._doomed.add(row)
             return
         slab = int(self.table.slab[row])
-        group = self._group_of_row(row)
+        shard_row = self._shard_row_of(row)
         self.encoders.begin(row)
-        group.done_slabs.add(slab)
-        group.slabs_left -= 1
-        group.waiting.append(row)
-        self._start_waiting(group)
+        shard_row.done_slabs.add(slab)
+        shard_row.slabs_left -= 1
+        shard_row.waiting.append(row)
+        self._start_waiting(shard_row)
 
-    def _start_waiting(self, group: Group) -> None:
-        if (error := self.groups.cannot_be_filled(group, self._now.s)) is not None:
+    def _start_waiting(self, shard_row: ShardRow) -> None:
+        if (error := self.shard_rows.cannot_be_filled(shard_row, self._now.s)) is not None:
             self._fail(error)
             return
-        files = self.groups.files_for_waiting(group)
+        files = self.shard_rows.files_for_waiting(shard_row)
         if files is None:
             return
-        rows, group.waiting = group.waiting, []
+        rows, shard_row.waiting = shard_row.waiting, []
         for row in rows:
-            group.in_flight += 1
+            shard_row.in_flight += 1
             self.encoders.send(row, files)
 
     # ------------------------------------------------------------------ rows that take frames again
 
     def _open_again(self, number: int, row: EarlierRow, wanted: int) -> Wait:
-        """Reopens a group that was closed before it was full, once there is room for the ``wanted`` slab. Of
-        its other incomplete slabs as many collect again as there is room for then, the newest first."""
+        """Reopens a shard row that was closed before it was full, once there is room for the ``wanted`` slab.
+        Of its other incomplete slabs as many collect again as there is room for then, the newest first."""
         takes_back = {slab: int(filled.sum()) for slab, filled in row.takes_back().items()}
         if wanted in takes_back and self._waits_to_take_back(number, takes_back[wanted]):
             return Wait.ROOM
@@ -620,7 +624,7 @@ class Core:
             if frames + takes_back[slab] <= most:
                 slabs.append(slab)
                 frames += takes_back[slab]
-        self.groups.reopen(number, TakingBack(tuple(slabs), self.scheduler.take_slots(frames)))
+        self.shard_rows.reopen(number, TakingBack(tuple(slabs), self.scheduler.take_slots(frames)))
         return Wait.FILES
 
     @property
@@ -652,7 +656,7 @@ class Core:
         )
         self.telling.note(
             "row_reopening_failed",
-            {"group": number, "reason": reason, "then": "frames that come for that slab are late"},
+            {"shard_row": number, "reason": reason, "then": "frames that come for that slab are late"},
         )
         return False
 
@@ -687,13 +691,13 @@ class Core:
     def _rows_that_wait(self) -> list[int]:
         """Returns rows with frames only in memory: slabs that collect, and slabs that wait for files."""
         collecting = [
-            row for row in self.table.collecting_rows() if self.groups.may_stage(self._group_of_row(row))
+            row for row in self.table.collecting_rows() if self.shard_rows.may_stage(self._shard_row_of(row))
         ]
         waiting = [
             row
-            for group in self.groups.by_number.values()
-            if self.groups.may_stage(group)
-            for row in group.waiting
+            for shard_row in self.shard_rows.by_number.values()
+            if self.shard_rows.may_stage(shard_row)
+            for row in shard_row.waiting
         ]
         return collecting + waiting
 
@@ -705,8 +709,8 @@ class Core:
         )
 
     def _commit(self) -> None:
-        groups = self.groups.by_number
-        keys = self._ledger.begin({number for number, group in groups.items() if not group.ready})
+        shard_rows = self.shard_rows.by_number
+        keys = self._ledger.begin({number for number, shard_row in shard_rows.items() if not shard_row.ready})
         if keys:
             self._ask(Commit(frozenset(keys)))
 
@@ -727,14 +731,14 @@ class Core:
                 self._slab_encoded(report)
             case FramesStaged():
                 self._frames_staged(report)
-            case GroupPrepared():
-                self._group_prepared(report)
-            case GroupReopened():
-                self._group_reopened(report)
-            case GroupRewritten():
-                self._group_rewritten(report)
-            case GroupSealed():
-                self._group_sealed(report)
+            case ShardRowPrepared():
+                self._shard_row_prepared(report)
+            case ShardRowReopened():
+                self._shard_row_reopened(report)
+            case ShardRowRewritten():
+                self._shard_row_rewritten(report)
+            case ShardRowSealed():
+                self._shard_row_sealed(report)
             case Committed():
                 self._committed(report)
             case Recorded():
@@ -750,42 +754,42 @@ class Core:
         row = report.row
         if not self.encoders.done(report):
             return  # given up with dead workers
-        group = self._group_of_row(row)
-        group.in_flight -= 1
-        self._count_bytes(group, report.stored_bytes)
+        shard_row = self._shard_row_of(row)
+        shard_row.in_flight -= 1
+        self._count_bytes(shard_row, report.stored_bytes)
         if report.error is None:
-            self._slab_stored(group, row)
-        elif self.groups.note_io_error(group, report.error) and not self._is_failing:
-            group.waiting.append(row)  # its frames are still in memory: they go into the new files
+            self._slab_stored(shard_row, row)
+        elif self.shard_rows.note_io_error(shard_row, report.error) and not self._is_failing:
+            shard_row.waiting.append(row)  # its frames are still in memory: they go into the new files
         else:
-            group.sound = False  # a slab of it is half written
+            shard_row.sound = False  # a slab of it is half written
             self._fail(report.error)
             self._doomed.add(row)
-        self._after_slab(group)
+        self._after_slab(shard_row)
 
-    def _count_bytes(self, group: Group, stored_bytes: int) -> None:
+    def _count_bytes(self, shard_row: ShardRow, stored_bytes: int) -> None:
         self.accounts.stored_bytes += stored_bytes
-        group.stored_bytes += stored_bytes
+        shard_row.stored_bytes += stored_bytes
 
-    def _after_slab(self, group: Group) -> None:
+    def _after_slab(self, shard_row: ShardRow) -> None:
         if self._is_failing:
             return
-        self._rewrite_if_idle(group)
-        self.groups.seal_if_done(group)
+        self._rewrite_if_idle(shard_row)
+        self.shard_rows.seal_if_done(shard_row)
 
-    def _slab_stored(self, group: Group, row: int) -> None:
+    def _slab_stored(self, shard_row: ShardRow, row: int) -> None:
         if self.scheduler.tasks[row]:
             self._waits_for_stage.add(row)  # a worker still reads its pixels
-            group.in_flight += 1
+            shard_row.in_flight += 1
             return
         table = self.table
         sequences = self._store_frames(row, table.filled(row))
-        group.frames += sequences.size
-        group.owed.discard(int(table.slab[row]))
+        shard_row.frames += sequences.size
+        shard_row.owed.discard(int(table.slab[row]))
         self.encoders.stored(row, sequences.size)
         held_row = row if self._keeps_frames else None
         self._ledger.add(
-            group.number, self._now.s, sequences, slots=self.scheduler.slots_of(row), held_row=held_row
+            shard_row.number, self._now.s, sequences, slots=self.scheduler.slots_of(row), held_row=held_row
         )
         if held_row is None:
             self._released.append(sequences)
@@ -814,10 +818,10 @@ class Core:
             )
         if row in self._waits_for_stage and not self.scheduler.tasks[row]:
             self._waits_for_stage.discard(row)
-            group = self._group_of_row(row)
-            group.in_flight -= 1
-            self._slab_stored(group, row)
-            self._after_slab(group)
+            shard_row = self._shard_row_of(row)
+            shard_row.in_flight -= 1
+            self._slab_stored(shard_row, row)
+            self._after_slab(shard_row)
 
     def _recorded(self, report: Recorded) -> None:
         self._recorder.done(report)
@@ -830,7 +834,7 @@ class Core:
     def _not_recorded(self, report: NotRecorded) -> None:
         """Leaves the frames unacknowledged until the log has room, or for good when the acquisition does not
         wait for room."""
-        if self.groups.waits_for_room and not self._is_failing:
+        if self.shard_rows.waits_for_room and not self._is_failing:
             self._recorder.wait_for_room(report, self._now.s)
             return
         self._recorder.done(report)
@@ -847,8 +851,8 @@ class Core:
             self._settle_durable(key, entry)
         if STAGED in report.failed:
             self._ledger.take(STAGED)  # these frames become durable with their slabs
-        for group in list(self.groups.by_number.values()):
-            self._rewrite_if_idle(group)
+        for shard_row in list(self.shard_rows.by_number.values()):
+            self._rewrite_if_idle(shard_row)
 
     def _commit_failed(self, key: int, error: ErrorText) -> None:
         if key == STAGED and error.is_a(StorageError):
@@ -856,28 +860,30 @@ class Core:
                 "staging_failed", {"reason": str(error), "then": "frames are stored when their slab is full"}
             )
             self.scheduler.give_up()
-        elif key in (STAGED, LOGGED) or not self._rewrite(self.groups.by_number.get(key), error):
+        elif key in (STAGED, LOGGED) or not self._rewrite(self.shard_rows.by_number.get(key), error):
             self._fail(error)
 
-    def _group_prepared(self, report: GroupPrepared) -> None:
+    def _shard_row_prepared(self, report: ShardRowPrepared) -> None:
         if report.files is not None:
             self.measures.shard_open.observe_ns(report.open_ns)
         self._look_at_room(report.free_bytes)
-        group = self.groups.note_prepared(report)
-        if group is None:
+        shard_row = self.shard_rows.note_prepared(report)
+        if shard_row is None:
             return
-        if (error := self.groups.cannot_go_on(group)) is not None:
+        if (error := self.shard_rows.cannot_go_on(shard_row)) is not None:
             self._fail(error)
             return
-        self._start_waiting(group)
+        self._start_waiting(shard_row)
         if not self._is_failing:
-            self.groups.seal_if_done(group)
+            self.shard_rows.seal_if_done(shard_row)
 
     def _look_at_room(self, free_bytes: int) -> None:
         """Notes the free space of the disk; 0: not known."""
         low = 0 < free_bytes < self.settings.low_water_bytes
         if low and not self._low_water:
-            shards = free_bytes // max(1, self.limits.shard_file_bytes * self.limits.shard_files_per_group)
+            shards = free_bytes // max(
+                1, self.limits.shard_file_bytes * self.limits.shard_files_per_shard_row
+            )
             facts = {
                 "free_bytes": free_bytes,
                 "low_water_bytes": self.settings.low_water_bytes,
@@ -886,71 +892,77 @@ class Core:
             self.telling.note("disk_low", facts)
         self._low_water = low or (self._low_water and free_bytes == 0)
 
-    def _group_reopened(self, report: GroupReopened) -> None:
-        group, made = self.groups.by_number.get(report.group), report.made
-        if group is None or group.files_state is not FilesState.REOPENING or self._is_failing:
+    def _shard_row_reopened(self, report: ShardRowReopened) -> None:
+        shard_row, made = self.shard_rows.by_number.get(report.shard_row), report.made
+        if shard_row is None or shard_row.files_state is not FilesState.REOPENING or self._is_failing:
             return  # given up, or about to be: the row stays as it was sealed
         if made is not None:
-            before = self.groups.reopened(group, made.files, made.slabs)
-            self.groups.holes.forget(
-                slab for slab in slabs_of_group(self._layout, group.number) if slab not in group.done_slabs
+            before = self.shard_rows.reopened(shard_row, made.files, made.slabs)
+            self.shard_rows.holes.forget(
+                slab
+                for slab in slabs_of_shard_row(self._layout, shard_row.number)
+                if slab not in shard_row.done_slabs
             )
             self.scheduler.give_back(made.unused)
             self.accounts.shards -= made.shards
             self.accounts.stored_bytes -= (
                 made.old_bytes if before.stored_bytes is None else before.stored_bytes
             )
-            self._count_bytes(group, made.copied_bytes)
+            self._count_bytes(shard_row, made.copied_bytes)
             self.telling.note(
-                "row_reopened", {"group": group.number, "frames_taken_back": int(made.records.size)}
+                "row_reopened", {"shard_row": shard_row.number, "frames_taken_back": int(made.records.size)}
             )
             if made.records.size and not self._collect_staged(made.records, made.slots, made.addresses):
-                group.sound = False  # recovery finds the frames in the staging area
+                shard_row.sound = False  # recovery finds the frames in the staging area
                 self._fail(self.why or ErrorText(WorkerError, "frames that were taken back found no room"))
             return
         error = report.error
         assert error is not None, "one or the other"
-        assert group.taking is not None, "it was asked for with that"
+        assert shard_row.taking is not None, "it was asked for with that"
         if error.is_a(ShardFormatError):
-            facts = {"group": group.number, "reason": str(error), "then": "frames that come for it are late"}
+            facts = {
+                "shard_row": shard_row.number,
+                "reason": str(error),
+                "then": "frames that come for it are late",
+            }
             self.telling.note("row_reopening_failed", facts)
-            self.scheduler.give_back(group.taking.slots)
-            self.groups.stays_closed(group)
-        elif not self.groups.waits_to_reopen(group, self._now.s, error):
+            self.scheduler.give_back(shard_row.taking.slots)
+            self.shard_rows.stays_closed(shard_row)
+        elif not self.shard_rows.waits_to_reopen(shard_row, self._now.s, error):
             self._fail(error)
 
-    def _group_sealed(self, report: GroupSealed) -> None:
-        group = self.groups.by_number[report.group]
+    def _shard_row_sealed(self, report: ShardRowSealed) -> None:
+        shard_row = self.shard_rows.by_number[report.shard_row]
         if report.error is not None:
-            if not self._is_failing and self.groups.waits_to_seal(group, self._now.s, report.error):
+            if not self._is_failing and self.shard_rows.waits_to_seal(shard_row, self._now.s, report.error):
                 return
-            group.go(FilesEvent.SEAL_FAILED)
-            if report.renamed or not self._rewrite(group, report.error):
-                group.sound = False
+            shard_row.go(FilesEvent.SEAL_FAILED)
+            if report.renamed or not self._rewrite(shard_row, report.error):
+                shard_row.sound = False
                 self._fail(report.error)
                 if self._life is Life.LEAVING:
-                    self._give_up(group)
+                    self._give_up(shard_row)
             return
         self.measures.shard_seal.observe_ns(report.seal_ns)
-        self.groups.sealed(report.group)
+        self.shard_rows.sealed(report.shard_row)
         self.accounts.shards += report.shards
-        self._count_bytes(group, report.shards * self.limits.index_bytes)
+        self._count_bytes(shard_row, report.shards * self.limits.index_bytes)
         records = report.records
         if (
-            group.opens_again
+            shard_row.opens_again
             and records is not None
-            and records.size < frames_of_group(self._layout, group.number)
+            and records.size < frames_of_shard_row(self._layout, shard_row.number)
         ):
             row = EarlierRow.of(self.grid, self.table.grid_tables, records)
-            self.groups.opens_again(group.number, replace(row, stored_bytes=group.stored_bytes))
-        self._settle_durable(report.group, self._ledger.take(report.group))
-        self._sealed_extent = max(self._sealed_extent, self.groups.visible.end_of(group.number))
-        self._ask(Grow(self.groups.visible.elements(self.accounts.received_extent)))
+            self.shard_rows.opens_again(shard_row.number, replace(row, stored_bytes=shard_row.stored_bytes))
+        self._settle_durable(report.shard_row, self._ledger.take(report.shard_row))
+        self._sealed_extent = max(self._sealed_extent, self.shard_rows.visible.end_of(shard_row.number))
+        self._ask(Grow(self.shard_rows.visible.elements(self.accounts.received_extent)))
 
     def _store_finished(self, report: StoreFinished) -> None:
         full = report.error if report.error is not None and report.error.is_a(StorageFullError) else None
         asked = self._life is Life.FINISHING_STORE
-        if full is not None and self.groups.waits_for_room and asked:
+        if full is not None and self.shard_rows.waits_for_room and asked:
             self.telling.note(
                 "disk_full",
                 {"reason": full.message, "hint": "Free some space: what is left to do is tried again"},
@@ -970,70 +982,72 @@ class Core:
 
     # ------------------------------------------------------------------ files that met an I/O error
 
-    def _rewrite(self, group: Group | None, error: ErrorText) -> bool:
-        """Moves a group to new files, once no worker uses the old ones. Returns False when it cannot be
+    def _rewrite(self, shard_row: ShardRow | None, error: ErrorText) -> bool:
+        """Moves a shard row to new files, once no worker uses the old ones. Returns False when it cannot be
         saved."""
-        if group is None or self._is_failing or not self.groups.note_io_error(group, error):
+        if shard_row is None or self._is_failing or not self.shard_rows.note_io_error(shard_row, error):
             return False
-        self._rewrite_if_idle(group)
+        self._rewrite_if_idle(shard_row)
         return True
 
-    def _rewrite_if_idle(self, group: Group) -> None:
+    def _rewrite_if_idle(self, shard_row: ShardRow) -> None:
         """Starts a rewrite once no worker or commit uses the old files. Slabs that cannot be read back are
         encoded again, if their frames are still held."""
-        broken = group.files_state is FilesState.BROKEN and not self._is_failing
-        if not broken or group.in_flight or self._ledger.commits(group.number):
+        broken = shard_row.files_state is FilesState.BROKEN and not self._is_failing
+        if not broken or shard_row.in_flight or self._ledger.commits(shard_row.number):
             return
-        stored = group.done_slabs - {int(self.table.slab[row]) for row in group.waiting}
-        group.held_rows = self._ledger.take(group.number).rows if self._keeps_frames else []
-        self.groups.rewrite(group, stored, {int(self.table.slab[row]) for row in group.held_rows})
+        stored = shard_row.done_slabs - {int(self.table.slab[row]) for row in shard_row.waiting}
+        shard_row.held_rows = self._ledger.take(shard_row.number).rows if self._keeps_frames else []
+        self.shard_rows.rewrite(shard_row, stored, {int(self.table.slab[row]) for row in shard_row.held_rows})
 
-    def _group_rewritten(self, report: GroupRewritten) -> None:
-        group = self.groups.by_number.get(report.group)
-        if group is None:
+    def _shard_row_rewritten(self, report: ShardRowRewritten) -> None:
+        shard_row = self.shard_rows.by_number.get(report.shard_row)
+        if shard_row is None:
             return  # given up meanwhile
-        self.groups.rewritten(group, report.files)
+        self.shard_rows.rewritten(shard_row, report.files)
         if report.error is not None:
-            self._leave_held(group)
+            self._leave_held(shard_row)
             self._fail(report.error)
             return
-        self._take_back_held(group, report.saved)
-        self.telling.note("shard_rewritten", {"group": group.number, "frames_lost": int(report.lost.size)})
+        self._take_back_held(shard_row, report.saved)
+        self.telling.note(
+            "shard_rewritten", {"shard_row": shard_row.number, "frames_lost": int(report.lost.size)}
+        )
         if report.lost.size:
             self.accounts.settle(report.lost)  # the log has them already
             self._tell_losses(report.lost)
-            group.frames -= report.lost.size
+            shard_row.frames -= report.lost.size
         if not self._is_failing:
-            self._start_waiting(group)
-            self._after_slab(group)
+            self._start_waiting(shard_row)
+            self._after_slab(shard_row)
 
-    def _take_back_held(self, group: Group, saved: set[int]) -> None:
-        """Handles rows that were held while their group was rewritten: those in the new files are durable,
-        the others are written again."""
-        held, group.held_rows = group.held_rows, []
+    def _take_back_held(self, shard_row: ShardRow, saved: set[int]) -> None:
+        """Handles rows that were held while their shard row was rewritten: those in the new files are
+        durable, the others are written again."""
+        held, shard_row.held_rows = shard_row.held_rows, []
         for row in held:
             if int(self.table.slab[row]) in saved:
                 sequences = self.table.sequences[row][self.table.filled(row)]
                 entry = Uncommitted([sequences], [self.scheduler.slots_of(row)], [sequences], [row])
-                self._settle_durable(group.number, entry)
+                self._settle_durable(shard_row.number, entry)
             elif self._is_failing:
                 self._doomed.add(row)
             else:
-                group.waiting.append(row)
+                shard_row.waiting.append(row)
 
     # ------------------------------------------------------------------ the end
 
     def _finish_step(self) -> None:
         if self._life is Life.OPEN:
             self._go(LifeEvent.CLOSE)
-            for group in list(self.groups.by_number.values()):
-                if group.state is GroupState.OPEN and self.why is None:
-                    self._close_group(group)
-            self.groups.discard_prepared()
+            for shard_row in list(self.shard_rows.by_number.values()):
+                if shard_row.state is ShardRowState.OPEN and self.why is None:
+                    self._close_shard_row(shard_row)
+            self.shard_rows.discard_prepared()
         if self._life is Life.NO_ROOM_TO_FINISH and self._now.s >= self._store_retry_s:
             self._go(LifeEvent.RETRY)
         done = (
-            not self.groups.by_number
+            not self.shard_rows.by_number
             and not self._ledger.committing
             and not self.in_flight
             and not self._recorder.frames
@@ -1052,11 +1066,11 @@ class Core:
         and the rest is lost."""
         if self.state not in (AcquisitionState.OPEN, AcquisitionState.FINISHING):
             return  # the first reason counts
-        finishing = [group for group in self.groups.by_number.values() if group.can_be_sealed]
+        finishing = [shard_row for shard_row in self.shard_rows.by_number.values() if shard_row.can_be_sealed]
         self.why = error
         if self._workers_live:
-            for group in finishing:
-                for slab in self.table.incomplete_of_group(group.number):
+            for shard_row in finishing:
+                for slab in self.table.incomplete_of_shard_row(shard_row.number):
                     self._close_slab(slab)  # its staged frames were acknowledged
         self._go(LifeEvent.FAIL)
         for batch in self._pending:
@@ -1064,17 +1078,17 @@ class Core:
         self._pending.clear()
         self._recorder.try_again(math.inf)  # for the last time
         self._doomed.update(self.table.close(slab) for slab in self.table.incomplete())
-        for group in self.groups.by_number.values():
-            self._doomed.update(group.waiting)
-            group.waiting = []
+        for shard_row in self.shard_rows.by_number.values():
+            self._doomed.update(shard_row.waiting)
+            shard_row.waiting = []
 
     def _failing_step(self) -> None:
-        """Once the workers are done, seals sound groups, leaves the others under their working names, and
+        """Once the workers are done, seals sound shard rows, leaves the others under their working names, and
         finishes the store. Only then is the state FAILED."""
         if self.state is AcquisitionState.FAILED or self.in_flight or self._rewriting:
             return
-        for group in self.groups.by_number.values():
-            self._leave_held(group)  # the sealer died during its rewrite
+        for shard_row in self.shard_rows.by_number.values():
+            self._leave_held(shard_row)  # the sealer died during its rewrite
         for row in sorted(self._doomed):
             self._lose_row(row)
         self._doomed.clear()
@@ -1083,36 +1097,36 @@ class Core:
             return
         if self._life is Life.FAILING:
             self._go(LifeEvent.UNREAD)
-            for group in list(self.groups.by_number.values()):
-                self._give_up(group)
-            self.groups.discard_prepared()
-        if self._life is Life.LEAVING and not self.groups.by_number:
+            for shard_row in list(self.shard_rows.by_number.values()):
+                self._give_up(shard_row)
+            self.shard_rows.discard_prepared()
+        if self._life is Life.LEAVING and not self.shard_rows.by_number:
             self._go(LifeEvent.DONE)
             extent = min(self._sealed_extent, self.accounts.received_extent)
             self._ask(Finish(extent, keep_workspace=self._leaves_something))
 
     @property
     def _rewriting(self) -> bool:
-        """True if the sealer is copying a group to new files and will report; False if it has died."""
+        """True if the sealer is copying a shard row to new files and will report; False if it has died."""
         return not self._sealer_dead and any(
-            group.files_state is FilesState.REWRITING for group in self.groups.by_number.values()
+            shard_row.files_state is FilesState.REWRITING for shard_row in self.shard_rows.by_number.values()
         )
 
-    def _give_up(self, group: Group) -> None:
-        if group.files_state is FilesState.SEALING:
+    def _give_up(self, shard_row: ShardRow) -> None:
+        if shard_row.files_state is FilesState.SEALING:
             return  # its report comes
-        # a reopened group may have frames in the staging area to which nothing else refers
-        holds = group.frames or group.reopened
-        if holds and group.can_be_sealed and not group.owed:
-            self.groups.seal(group)
+        # a reopened shard row may have frames in the staging area to which nothing else refers
+        holds = shard_row.frames or shard_row.reopened
+        if holds and shard_row.can_be_sealed and not shard_row.owed:
+            self.shard_rows.seal(shard_row)
             return
-        group.go(FilesEvent.GIVE_UP)
-        del self.groups.by_number[group.number]
+        shard_row.go(FilesEvent.GIVE_UP)
+        del self.shard_rows.by_number[shard_row.number]
         if holds:
             self._leaves_something = True
-            self._ask(Abandon(group.number))
+            self._ask(Abandon(shard_row.number))
         else:
-            self._ask(Discard(group.number))
+            self._ask(Discard(shard_row.number))
 
     def _fail_at_last(self) -> None:
         """Ends as FAILED: no more reports will come, and all pixels are released."""
@@ -1156,17 +1170,17 @@ class Core:
         self._lose(records)
         self.table.free(row)
 
-    def _leave_held(self, group: Group) -> None:
+    def _leave_held(self, shard_row: ShardRow) -> None:
         """Leaves the rows that were held during a failed rewrite to recovery: they are in the old files."""
-        held, group.held_rows = group.held_rows, []
+        held, shard_row.held_rows = shard_row.held_rows, []
         for row in held:
             self._leave_to_recovery(row, self.table.filled(row))
             self.table.free(row)
 
     def _leave_to_recovery(self, row: int, places: np.ndarray) -> None:
         self._leaves_something = True
-        # sealed without them the group would be closed, and recovery would take them for stored
-        self._group_of_row(row).sound = False
+        # sealed without them the shard row would be closed, and recovery would take them for stored
+        self._shard_row_of(row).sound = False
         self._released.append(self.table.sequences[row][places])
 
     def _tell_losses(self, records: np.ndarray) -> None:
@@ -1182,25 +1196,25 @@ class Core:
 
     # ------------------------------------------------------------------ the start
 
-    def begin(self, prepared: GroupPrepared) -> None:
+    def begin(self, prepared: ShardRowPrepared) -> None:
         """Starts a new acquisition with its first files."""
-        self._group_prepared(prepared)
+        self._shard_row_prepared(prepared)
 
     def restore(self, restored: RecoveredState, addresses: np.ndarray, now: Now) -> None:
-        """Takes over what recovery found: closed groups, open groups, and staged frames with their pixels at
-        int64[n] ``addresses``.
+        """Takes over what recovery found: closed shard rows, open shard rows, and staged frames with their
+        pixels at int64[n] ``addresses``.
 
         Raises ``ResumeError`` when the staged frames do not fit into memory, or the reason of a failure.
         """
         self._now = now
         standing = restored.standing
         self.accounts = standing.accounts
-        self.groups.restore_closed(standing.closed_groups, standing.holes, standing.earlier)
+        self.shard_rows.restore_closed(standing.closed_shard_rows, standing.holes, standing.earlier)
         self._sealed_extent = max(
-            (self.groups.visible.end_of(number) for number in standing.closed_groups), default=0
+            (self.shard_rows.visible.end_of(number) for number in standing.closed_shard_rows), default=0
         )
-        for found in restored.groups:
-            self._restore_group(found)
+        for found in restored.shard_rows:
+            self._restore_shard_row(found)
         if standing.staged.size and not self._collect_staged(
             standing.staged, np.array(standing.staged_slots, np.int64), addresses
         ):
@@ -1210,27 +1224,29 @@ class Core:
                 f"the staged frames of {self.path} need more memory than there is",
                 hint="Resume with at least the memory that it was begun with",
             )
-        self.groups.set_empty_aside({self.grid.group_of_slab(slab) for slab in self.table.incomplete()})
+        self.shard_rows.set_empty_aside(
+            {self.grid.shard_row_of_slab(slab) for slab in self.table.incomplete()}
+        )
         self.telling.begin_with(self.accounts)
         self._advance()
 
-    def _restore_group(self, found: RecoveredGroup) -> None:
+    def _restore_shard_row(self, found: RecoveredShardRow) -> None:
         stood, done = found.standing, set(found.standing.whole_slabs)
-        group = Group(
-            found.files.group,
+        shard_row = ShardRow(
+            found.files.shard_row,
             stood.slabs - len(done),
             found.files,
             FilesState.READY,
             done_slabs=done,
             frames=stood.frames,
         )
-        group.stored_bytes, group.spilled = stood.stored_bytes, stood.spilled
-        group.takes_back, group.reopened = stood.takes_back, found.files.journal.reopened
-        group.opens_again = stood.sealing_begun or bool(stood.takes_back)
-        self.groups.restore(group)
+        shard_row.stored_bytes, shard_row.spilled = stood.stored_bytes, stood.spilled
+        shard_row.takes_back, shard_row.reopened = stood.takes_back, found.files.journal.reopened
+        shard_row.opens_again = stood.sealing_begun or bool(stood.takes_back)
+        self.shard_rows.restore(shard_row)
         for slab, filled in stood.holes.items():
-            self.groups.holes.remember(slab, filled)
+            self.shard_rows.holes.remember(slab, filled)
         if stood.sealing_begun:
-            self._close_group(group)
+            self._close_shard_row(shard_row)
         else:
-            self.groups.seal_if_done(group)
+            self.shard_rows.seal_if_done(shard_row)

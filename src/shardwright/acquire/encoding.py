@@ -19,7 +19,7 @@ from shardwright.kernels.journal import journal_chunks, journal_frames, stage_fr
 from shardwright.kernels.write import start_writeback, write_runs, write_slots
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import WorkerError
-from shardwright.shard.journal import CHUNK_ENTRY, GroupJournal
+from shardwright.shard.journal import CHUNK_ENTRY, ShardRowJournal
 from shardwright.shard.layout import PAGE_BYTES, ArrayLayout
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import raise_errno, storage_errors
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from shardwright.array.grid import Grid
     from shardwright.array.spec import ArraySpec
     from shardwright.model.degrade_level import DegradeLevel
-    from shardwright.shard.group_files import GroupFiles
+    from shardwright.shard.shard_row_files import ShardRowFiles
     from shardwright.shard.staging import StagingArea
 
     from .commands import Encode, Stage
@@ -68,7 +68,7 @@ class SlabEncoder:
         frames: np.ndarray,
         records: np.ndarray,
         slab: int,
-        files: GroupFiles,
+        files: ShardRowFiles,
         first: int,
         stop: int,
         state: WorkerState,
@@ -143,7 +143,7 @@ class SlabEncoder:
 
     def _write(
         self,
-        files: GroupFiles,
+        files: ShardRowFiles,
         descriptors: np.ndarray,
         file: np.ndarray,
         offsets: np.ndarray,
@@ -163,7 +163,7 @@ class SlabEncoder:
 
     def _journal_frames(
         self,
-        journal: GroupJournal,
+        journal: ShardRowJournal,
         slot_layer: int,
         records: np.ndarray,
         filled: np.ndarray,
@@ -180,7 +180,7 @@ class SlabEncoder:
 
     def _journal_chunks(
         self,
-        journal: GroupJournal,
+        journal: ShardRowJournal,
         file: np.ndarray,
         slot: np.ndarray,
         offset: np.ndarray,

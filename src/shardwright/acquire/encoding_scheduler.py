@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from shardwright.model.receipt import Receipt
-    from shardwright.shard.group_files import GroupFiles
+    from shardwright.shard.shard_row_files import ShardRowFiles
 
     from .assembly import SlabTable
     from .commands import Command
@@ -55,7 +55,7 @@ class EncodingScheduler:
         self._counts.begin_slab(row)
         self._table.records["slab_frames"][row] = int(self._table.frames[row]) % (1 << 16)
 
-    def send(self, row: int, files: GroupFiles) -> None:
+    def send(self, row: int, files: ShardRowFiles) -> None:
         """Sends the slab of a row to the workers: for the first time, or again, into other files."""
         self.rows.add(row)
         self._counts.begin_writing(row)

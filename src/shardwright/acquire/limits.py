@@ -5,7 +5,7 @@ ring      frames whose pixels are held: those that wait for their slab, and thos
           compressed
 staging   room on disk for frames whose slab takes long to fill
 row       bookkeeping of one slab that is open or being compressed
-group     shard files that are filled together (preallocated on disk, mapped)
+shard row     shard files that are filled together (preallocated on disk, mapped)
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MAX_RING_FRAMES = 1 << 20
 DESCRIPTORS_PER_FILE = 2  # a mapping keeps one of its own
 MAX_DESCRIPTORS = 1 << 20  # where the system sets no limit
 SPARE_DESCRIPTORS = 256  # of the process: logs, libraries, threads, the control socket
-# of an acquisition, beside its groups: ring, lock, staging, ballast, frame table, folders, zarr.json
+# of an acquisition, beside its shard rows: ring, lock, staging, ballast, frame table, folders, zarr.json
 OWN_DESCRIPTORS = 16
 
 
@@ -59,13 +59,13 @@ class Limits:
     chunks_per_shard: int
     index_bytes: int
     shard_file_bytes: int
-    shard_files_per_group: int
+    shard_files_per_shard_row: int
     held_frames: int
     ring_frames: int
     ring_bytes: int
     staging_frames: int
     rows: int
-    open_groups: int
+    open_shard_rows: int
     chunks_per_task: int
     scratch_bytes: int
     buffer_bytes: int
@@ -96,12 +96,13 @@ class Limits:
         rows = max(MIN_ROWS, 2 * grid.open_slabs + -(-ring // grid.frames_per_slab) + 2)
         shard = largest_shard(grid, codec.max_encoded_bytes, spec.index_location == "start")
         files = math.prod(grid.plane_shards)
-        group_bytes = files * shard.file_bytes
-        most_groups = _groups_within_descriptors(grid, files, descriptors)
-        open_groups = min(
-            grid.open_groups + max(2, min(64, REORDER_DISK_BYTES // max(group_bytes, 1))), most_groups
+        shard_row_bytes = files * shard.file_bytes
+        most_shard_rows = _shard_rows_within_descriptors(grid, files, descriptors)
+        open_shard_rows = min(
+            grid.open_shard_rows + max(2, min(64, REORDER_DISK_BYTES // max(shard_row_bytes, 1))),
+            most_shard_rows,
         )
-        filling = grid.open_groups + 1  # what is filled in order, and one that is being sealed
+        filling = grid.open_shard_rows + 1  # what is filled in order, and one that is being sealed
         task_chunks = chunks_per_task(grid, codec)
         buffer_bytes = task_chunks * shard.slot_bytes  # of one worker, when shards are not mapped
         record_bytes = record_dtype(len(spec.frame_fields)).itemsize
@@ -109,7 +110,7 @@ class Limits:
         table_bytes = (
             plane_table_bytes(grid)
             + rows * grid.frames_per_slab * (24 + record_bytes)
-            + open_groups * files * shard.chunks * 16
+            + open_shard_rows * files * shard.chunks * 16
         )
         memory = (
             RUNTIME_BYTES
@@ -126,22 +127,22 @@ class Limits:
             chunks_per_shard=shard.chunks,
             index_bytes=shard.index_bytes,
             shard_file_bytes=shard.file_bytes,
-            shard_files_per_group=files,
+            shard_files_per_shard_row=files,
             held_frames=grid.held_frames,
             ring_frames=ring,
             ring_bytes=ring * grid.frame_bytes,
             staging_frames=staging_frames,
             rows=rows,
-            open_groups=open_groups,
+            open_shard_rows=open_shard_rows,
             chunks_per_task=task_chunks,
             scratch_bytes=codec.scratch_bytes,
             buffer_bytes=buffer_bytes,
             table_bytes=table_bytes,
             threads=threads,
-            mapped_bytes=filling * group_bytes,
+            mapped_bytes=filling * shard_row_bytes,
             memory_bytes=memory,
-            disk_reserved_bytes=(filling + 1) * group_bytes,
-            descriptors=OWN_DESCRIPTORS + (open_groups + 1) * (DESCRIPTORS_PER_FILE * files + 1),
+            disk_reserved_bytes=(filling + 1) * shard_row_bytes,
+            descriptors=OWN_DESCRIPTORS + (open_shard_rows + 1) * (DESCRIPTORS_PER_FILE * files + 1),
         )
         limits._check(memory_bytes, grid)
         return limits
@@ -160,7 +161,7 @@ class Limits:
             "else frames in order could fill the ring with slabs that wait for one more frame"
         )
         assert self.rows > grid.open_slabs, "a slab must be able to open while others are being compressed"
-        assert self.open_groups > grid.open_groups, (
+        assert self.open_shard_rows > grid.open_shard_rows, (
             "the next shard must be able to open before the last is sealed"
         )
         assert self.slot_bytes >= self.chunk_bytes, "the stored form of a chunk always fits its slot"
@@ -204,19 +205,19 @@ def chunks_per_task(grid: Grid, codec: CodecParameters) -> int:
     return min(max(1, most_bytes // grid.chunk_bytes), math.prod(grid.plane_chunks))
 
 
-def _groups_within_descriptors(grid: Grid, files: int, share: int | None) -> int:
-    """The number of groups (their files and a journal each) that may be open, without the prepared one.
+def _shard_rows_within_descriptors(grid: Grid, files: int, share: int | None) -> int:
+    """The number of shard rows (their files and a journal each) that may be open, without the prepared one.
     Raises ``BudgetError`` when that is too few."""
-    least, most = grid.open_groups + 2, most_descriptors() - SPARE_DESCRIPTORS
-    a_group = DESCRIPTORS_PER_FILE * files + 1
-    if (most - OWN_DESCRIPTORS) // a_group - 1 < least:
+    least, most = grid.open_shard_rows + 2, most_descriptors() - SPARE_DESCRIPTORS
+    a_shard_row = DESCRIPTORS_PER_FILE * files + 1
+    if (most - OWN_DESCRIPTORS) // a_shard_row - 1 < least:
         raise BudgetError(
             f"{files} shard files cover one frame, more than this process may open at once",
             expected=f"at most {most} descriptors",
-            got=f"{OWN_DESCRIPTORS + a_group * (least + 1)}",
+            got=f"{OWN_DESCRIPTORS + a_shard_row * (least + 1)}",
             hint="Make shard_size_chunks of the frame's axes larger, so that fewer shards cover a frame",
         )
-    return max(least, (min(most, most if share is None else share) - OWN_DESCRIPTORS) // a_group - 1)
+    return max(least, (min(most, most if share is None else share) - OWN_DESCRIPTORS) // a_shard_row - 1)
 
 
 def most_descriptors() -> int:

@@ -61,7 +61,7 @@ class Measures:
 
     ``queue``: a task waits for a worker; ``encode``: a worker compresses and writes its chunks; ``store``:
     from a frame's arrival until it is stored; ``commit``: a sync; ``shard_open``, ``shard_seal``: the files
-    of one group of shards are prepared, or sealed. Failed steps are not counted.
+    of one shard row are prepared, or sealed. Failed steps are not counted.
     """
 
     queue: Histogram = field(default_factory=Histogram)

@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from .commands import Record
-from .groups import FULL_DISK_RETRY_S
+from .shard_rows import FULL_DISK_RETRY_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,5 +1,5 @@
-"""The state with which an acquisition is resumed: its accounts and closed groups, its open groups, and the
-folder."""
+"""The state with which an acquisition is resumed: its accounts and closed shard rows, its open shard rows,
+and the folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from .closed_rows import HoleMemory
 
 if TYPE_CHECKING:
-    from shardwright.shard.group_files import GroupFiles
+    from shardwright.shard.shard_row_files import ShardRowFiles
 
     from .accounts import Accounts
     from .closed_rows import EarlierRow
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 class Standing:
     """The state of the acquisition. ``limits``: with room for all that is resumed. ``staged``: records of
     frames in the staging area, in ``staged_slots``, that are to collect. ``earlier``: the newest closed
-    groups that are not full: they can be reopened; ``holes``: of closed groups."""
+    shard rows that are not full: they can be reopened; ``holes``: of closed shard rows."""
 
     accounts: Accounts
     limits: Limits
-    closed_groups: set[int] = field(default_factory=set)
+    closed_shard_rows: set[int] = field(default_factory=set)
     holes: HoleMemory = field(default_factory=HoleMemory)
     earlier: dict[int, EarlierRow] = field(default_factory=dict)
     staged: np.ndarray = field(default_factory=lambda: np.zeros(0))
@@ -35,9 +35,9 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class GroupStanding:
-    """The state of an open group. ``slabs``: their total number; ``whole_slabs``: stored, with ``frames`` in
-    all. ``holes``: for those with empty places, the places that have a frame; ``takes_back``: those whose
+class ShardRowStanding:
+    """The state of an open shard row. ``slabs``: their total number; ``whole_slabs``: stored, with ``frames``
+    in all. ``holes``: for those with empty places, the places that have a frame; ``takes_back``: those whose
     empty places can still be filled. ``stored_bytes``: as counted for its shards in the account.
     ``sealing_begun``: some shards have their final names, so it must be sealed before it takes more frames.
     ``spilled``: its files are below the second root."""
@@ -53,19 +53,19 @@ class GroupStanding:
 
 
 @dataclass(frozen=True)
-class RecoveredGroup:
-    files: GroupFiles
-    standing: GroupStanding
+class RecoveredShardRow:
+    files: ShardRowFiles
+    standing: ShardRowStanding
 
 
 @dataclass
 class RecoveredState:
     folder: StoreFolder
     standing: Standing
-    groups: list[RecoveredGroup] = field(default_factory=list)
+    shard_rows: list[RecoveredShardRow] = field(default_factory=list)
 
     def close(self) -> None:
         """Closes all files and the folder; the store stays as it is."""
-        for group in self.groups:
-            group.files.abandon()
+        for shard_row in self.shard_rows:
+            shard_row.files.abandon()
         self.folder.close()

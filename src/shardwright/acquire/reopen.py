@@ -28,8 +28,8 @@ from .closed_rows import split_by_slab
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardwright.shard.group_files import GroupFiles, Placement
     from shardwright.shard.layout import ArrayLayout
+    from shardwright.shard.shard_row_files import Placement, ShardRowFiles
 
     from .store_folder import StoreFolder
 
@@ -48,7 +48,7 @@ class ReopenedRow:
     their frames correspond one for one; ``unused`` slots are free again. ``shards`` files of ``old_bytes``
     will be replaced; ``copied_bytes`` of their chunks are in the new ones."""
 
-    files: GroupFiles
+    files: ShardRowFiles
     slabs: frozenset[int]
     records: np.ndarray
     slots: np.ndarray
@@ -62,14 +62,14 @@ class ReopenedRow:
 def reopen_row(
     folder: StoreFolder,
     layout: ArrayLayout,
-    group: int,
+    shard_row: int,
     taking: TakingBack,
-    create: Callable[[Placement], GroupFiles],
+    create: Callable[[Placement], ShardRowFiles],
 ) -> ReopenedRow:
     """Reopens a row. ``create`` makes new files with ``REWRITE_SUFFIX``. Raises ``ShardFormatError`` when the
     sealed shards cannot be read, or are not those that were sealed, ``StorageError``; the row then stays as
     it was sealed."""
-    with SealedRow(layout, group, folder.placements(), inner_checksum=folder.spec.chunk_checksum) as old:
+    with SealedRow(layout, shard_row, folder.placements(), inner_checksum=folder.spec.chunk_checksum) as old:
         new = create(old.placement)
         try:
             made = _Reopening(folder, layout, old, new).run(taking)
@@ -85,7 +85,7 @@ def reopen_row(
 
 
 class _Reopening:
-    def __init__(self, folder: StoreFolder, layout: ArrayLayout, old: SealedRow, new: GroupFiles) -> None:
+    def __init__(self, folder: StoreFolder, layout: ArrayLayout, old: SealedRow, new: ShardRowFiles) -> None:
         self._folder = folder
         self._layout = layout
         self._old = old
@@ -95,7 +95,7 @@ class _Reopening:
 
     def run(self, taking: TakingBack) -> ReopenedRow:
         grid = self._layout.grid
-        records = self._folder.log.group_records(self._old.group)
+        records = self._folder.log.shard_row_records(self._old.shard_row)
         by_slab = split_by_slab(grid_tables(grid), records)
         staging, slots, taken, staged = self._folder.staging, taking.slots, [], []
         for slab in taking.slabs:

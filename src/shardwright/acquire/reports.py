@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from shardwright.model.degrade_level import DegradeLevel
     from shardwright.model.error_text import ErrorText
-    from shardwright.shard.group_files import GroupFiles
+    from shardwright.shard.shard_row_files import ShardRowFiles
 
     from .reopen import ReopenedRow
 
@@ -28,7 +28,8 @@ class TaskTimes(NamedTuple):  # one for each task: a frozen dataclass takes five
 
 class SlabEncoded(NamedTuple):
     """All tasks of the slab in this row have ended: no worker reads its pixels any more. ``error``: of the
-    first task that failed. ``stored_bytes`` were written to its group's files. ``tasks``: the stored ones."""
+    first task that failed. ``stored_bytes`` were written to its shard row's files. ``tasks``: the stored
+    ones."""
 
     row: int
     stored_bytes: int
@@ -46,46 +47,46 @@ class FramesStaged(NamedTuple):
 
 
 @dataclass(frozen=True)
-class GroupPrepared:
-    """The files of a group are made (in ``open_ns``), or ``error`` says why not. ``request``: the command's.
-    ``free_bytes`` of the disk are left; 0: not known."""
+class ShardRowPrepared:
+    """The files of a shard row are made (in ``open_ns``), or ``error`` says why not. ``request``: the
+    command's. ``free_bytes`` of the disk are left; 0: not known."""
 
-    group: int
+    shard_row: int
     request: int
-    files: GroupFiles | None
+    files: ShardRowFiles | None
     error: ErrorText | None
     free_bytes: int = 0
     open_ns: int = 0
 
 
 @dataclass(frozen=True)
-class GroupRewritten:
+class ShardRowRewritten:
     """The ``files`` are new, and the ``saved`` slabs durable in them. ``lost``: the records, in the frame log
     already, of frames that could not be read back. With an ``error`` only the old files are left."""
 
-    group: int
-    files: GroupFiles | None
+    shard_row: int
+    files: ShardRowFiles | None
     saved: set[int]
     lost: np.ndarray
     error: ErrorText | None
 
 
 @dataclass(frozen=True)
-class GroupReopened:
-    """New files continue a sealed group, or ``error`` says why not: ``ShardFormatError`` when its shards
+class ShardRowReopened:
+    """New files continue a sealed shard row, or ``error`` says why not: ``ShardFormatError`` when its shards
     cannot be read."""
 
-    group: int
+    shard_row: int
     made: ReopenedRow | None
     error: ErrorText | None
 
 
 @dataclass(frozen=True)
-class GroupSealed:
-    """The files of one group have their final names (or were all fill), or ``error`` says why not.
+class ShardRowSealed:
+    """The files of one shard row have their final names (or were all fill), or ``error`` says why not.
     ``renamed``: some of them have. ``records``: of all its frames."""
 
-    group: int
+    shard_row: int
     shards: int
     renamed: bool
     error: ErrorText | None
@@ -146,10 +147,10 @@ class StoreFinished:
 
 WorkerReport = SlabEncoded | FramesStaged
 SealerReport = (
-    GroupPrepared
-    | GroupReopened
-    | GroupRewritten
-    | GroupSealed
+    ShardRowPrepared
+    | ShardRowReopened
+    | ShardRowRewritten
+    | ShardRowSealed
     | Committed
     | Recorded
     | NotRecorded

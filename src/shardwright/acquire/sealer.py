@@ -1,10 +1,10 @@
 """The sealer: one thread per acquisition that does everything slow around shards, off the frame path. It is
 the only thread that syncs.
 
-It prepares groups of shards before they are needed, commits what workers stored (one sync for many frames),
-seals, rewrites groups whose files met an I/O error, writes the frame log, and grows zarr.json behind sealed
-shards. Its commands are data and carried out in order. It owns the files that they name, and answers with
-reports.
+It prepares shard rows of shards before they are needed, commits what workers stored (one sync for many
+frames), seals, rewrites shard rows whose files met an I/O error, writes the frame log, and grows zarr.json
+behind sealed shards. Its commands are data and carried out in order. It owns the files that they name, and
+answers with reports.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from shardwright.model.errors import (
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import record_dtype
-from shardwright.shard.group_files import REWRITE_SUFFIX, GroupFiles
-from shardwright.shard.rewrite import rewrite_group
+from shardwright.shard.rewrite import rewrite_shard_row
+from shardwright.shard.shard_row_files import REWRITE_SUFFIX, ShardRowFiles
 from shardwright.storage.failpoints import reach
 
 from .commands import (
@@ -52,13 +52,13 @@ from .measures import BusyClock
 from .reopen import reopen_row
 from .reports import (
     Committed,
-    GroupPrepared,
-    GroupReopened,
-    GroupRewritten,
-    GroupSealed,
     NotRecorded,
     Recorded,
     SealerFailed,
+    ShardRowPrepared,
+    ShardRowReopened,
+    ShardRowRewritten,
+    ShardRowSealed,
     StoreFinished,
 )
 
@@ -87,14 +87,14 @@ class Sealer:
         self.busy = BusyClock()
         self._layout = layout
         self._report = report
-        self._files: dict[int, GroupFiles] = {}  # of groups that are neither sealed nor given up
+        self._files: dict[int, ShardRowFiles] = {}  # of shard rows that are neither sealed nor given up
         self._ballast_given = not folder.ballast.path.exists()  # perhaps by an earlier process
         self._commands: SimpleQueue[SealerCommand | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def adopt(self, files: GroupFiles) -> None:
+    def adopt(self, files: ShardRowFiles) -> None:
         """Takes over files that recovery has opened. Before ``start``."""
-        self._files[files.group] = files
+        self._files[files.shard_row] = files
 
     def start(self) -> None:
         """Starts the thread. To be called once, after all other parts of the acquisition are made."""
@@ -164,81 +164,82 @@ class Sealer:
             case Grow():
                 self._grow(command)
             case Discard():
-                self._discard(command.group)
+                self._discard(command.shard_row)
             case Abandon():
-                self._abandon(command.group)
+                self._abandon(command.shard_row)
         return report
 
     # ------------------------------------------------------------------ commands
 
-    def prepare(self, command: Prepare) -> GroupPrepared:
+    def prepare(self, command: Prepare) -> ShardRowPrepared:
         """Prepares files in the caller's thread. Before ``start``."""
         with self.busy:
             return self._prepare(command)
 
-    def _prepare(self, command: Prepare) -> GroupPrepared:
+    def _prepare(self, command: Prepare) -> ShardRowPrepared:
         begun_ns = time.monotonic_ns()
         try:
             if not command.spill:
                 self._restore_ballast()
-            files = self._files[command.group] = self._create(command.group, spill=command.spill)
+            files = self._files[command.shard_row] = self._create(command.shard_row, spill=command.spill)
         except Exception as error:  # noqa: BLE001  (travels in the report)
-            return GroupPrepared(command.group, command.request, None, self._explained(error))
+            return ShardRowPrepared(command.shard_row, command.request, None, self._explained(error))
         open_ns, free_bytes = time.monotonic_ns() - begun_ns, 0
         with suppress(StorageError):
             free_bytes = self.folder.free_bytes()
-        return GroupPrepared(command.group, command.request, files, None, free_bytes, open_ns)
+        return ShardRowPrepared(command.shard_row, command.request, files, None, free_bytes, open_ns)
 
-    def _reopen(self, command: Reopen) -> GroupReopened:
+    def _reopen(self, command: Reopen) -> ShardRowReopened:
         try:
             self.folder.may_rename()
             made = reopen_row(
                 self.folder,
                 self._layout,
-                command.group,
+                command.shard_row,
                 command.taking,
                 lambda placement: self._create(
-                    command.group, spill=placement.spill is not None, reopened=True, suffix=REWRITE_SUFFIX
+                    command.shard_row, spill=placement.spill is not None, reopened=True, suffix=REWRITE_SUFFIX
                 ),
             )
         except Exception as error:  # noqa: BLE001  (travels in the report)
-            return GroupReopened(command.group, None, self._explained(error))
-        self._files[command.group] = made.files
-        return GroupReopened(command.group, made, None)
+            return ShardRowReopened(command.shard_row, None, self._explained(error))
+        self._files[command.shard_row] = made.files
+        return ShardRowReopened(command.shard_row, made, None)
 
-    def _rewrite(self, command: Rewrite) -> GroupRewritten:
+    def _rewrite(self, command: Rewrite) -> ShardRowRewritten:
         lost: np.ndarray = np.zeros(0, record_dtype(len(self.folder.spec.frame_fields)))
         saved: set[int] = set()
-        group = command.group
+        shard_row = command.shard_row
         try:
-            old = self._files[group]
+            old = self._files[shard_row]
             packed, reopened = old.journal.packed, old.journal.reopened
             self.folder.may_rename()
             end_intact(self.folder.workspace)
             if old.renamed:
-                raise StorageError(f"group {group} cannot be rewritten: some of its shards are sealed")  # noqa: TRY301
-            files, saved, lost = rewrite_group(
+                reason = f"shard row {shard_row} cannot be rewritten: some of its shards are sealed"
+                raise StorageError(reason)  # noqa: TRY301
+            files, saved, lost = rewrite_shard_row(
                 self._layout,
                 old,
                 command.stored_slabs,
                 command.held_slabs,
                 lambda: self._create(
-                    group, spill=command.spill, packed=packed, reopened=reopened, suffix=REWRITE_SUFFIX
+                    shard_row, spill=command.spill, packed=packed, reopened=reopened, suffix=REWRITE_SUFFIX
                 ),
                 self.folder.may_rename,
             )
-            self._files[group] = files
+            self._files[shard_row] = files
             lost["fate"], lost["reason"] = FrameStatus.LOST, Reason.IO_ERROR
             if lost.size:
                 self._log(BlockKind.EVENTS, -1, lost)
         except Exception as error:  # noqa: BLE001  (travels in the report)
-            return GroupRewritten(group, None, saved, lost, self._explained(error))
-        return GroupRewritten(group, files, saved, lost, None)
+            return ShardRowRewritten(shard_row, None, saved, lost, self._explained(error))
+        return ShardRowRewritten(shard_row, files, saved, lost, None)
 
     def _commit(self, command: Commit) -> Committed:
         failed: dict[int, ErrorText] = {}
         begun_ns = time.monotonic_ns()
-        for key in sorted(command.keys, reverse=True):  # groups, then what was staged, then the log
+        for key in sorted(command.keys, reverse=True):  # shard rows, then what was staged, then the log
             try:
                 reach("sealer.before_commit")
                 self.folder.check_there()  # what is synced in a deleted file is not durable
@@ -257,25 +258,27 @@ class Sealer:
         else:
             self._files[key].sync(self.busy.step)
 
-    def _seal(self, command: Seal) -> GroupSealed:
+    def _seal(self, command: Seal) -> ShardRowSealed:
         begun_ns = time.monotonic_ns()
-        group, files = command.group, self._files.get(command.group)
+        shard_row, files = command.shard_row, self._files.get(command.shard_row)
         try:
             assert files is not None, "only files that are ready are sealed"
             sealed = self._with_ballast(lambda: files.seal(self.folder.may_rename, self.busy.step))
             records = files.frame_records()
-            self._log(BlockKind.GROUP, group, records)
+            self._log(BlockKind.GROUP, shard_row, records)
             self.folder.log.sync()
             self.folder.may_rename()
             files.delete_journal()
         except Exception as error:  # noqa: BLE001  (travels in the report)
-            return GroupSealed(group, 0, files is not None and files.renamed, self._explained(error), 0, None)
-        del self._files[group]
+            return ShardRowSealed(
+                shard_row, 0, files is not None and files.renamed, self._explained(error), 0, None
+            )
+        del self._files[shard_row]
         shards = sum(s.path is not None for s in sealed)
-        return GroupSealed(group, shards, files.renamed, None, time.monotonic_ns() - begun_ns, records)
+        return ShardRowSealed(shard_row, shards, files.renamed, None, time.monotonic_ns() - begun_ns, records)
 
-    def _discard(self, group: int) -> None:
-        files = self._files.pop(group, None)
+    def _discard(self, shard_row: int) -> None:
+        files = self._files.pop(shard_row, None)
         if files is None:
             return  # they could not be made
         try:
@@ -285,8 +288,8 @@ class Sealer:
             raise
         files.discard()
 
-    def _abandon(self, group: int) -> None:
-        if (files := self._files.pop(group, None)) is not None:
+    def _abandon(self, shard_row: int) -> None:
+        if (files := self._files.pop(shard_row, None)) is not None:
             files.abandon()
 
     def _record(self, command: Record) -> Recorded | NotRecorded:
@@ -337,14 +340,20 @@ class Sealer:
         return ErrorText.of(error, WorkerError(f"the shard sealer failed: {error!r}"))
 
     def _create(
-        self, group: int, *, spill: bool, packed: bool | None = None, reopened: bool = False, suffix: str = ""
-    ) -> GroupFiles:
+        self,
+        shard_row: int,
+        *,
+        spill: bool,
+        packed: bool | None = None,
+        reopened: bool = False,
+        suffix: str = "",
+    ) -> ShardRowFiles:
         folder = self.folder
         folder.may_rename()  # raises if the names in the workspace belong to another writer
-        return GroupFiles.create(
+        return ShardRowFiles.create(
             folder.placement(spill=spill),
             self._layout,
-            group,
+            shard_row,
             folder.io,
             folder.manifest.identity_bytes,
             folder.manifest.writer_epoch,
@@ -356,8 +365,8 @@ class Sealer:
             may_rename=folder.may_rename,
         )
 
-    def _log(self, kind: BlockKind, group: int, records: np.ndarray) -> None:
-        self._with_ballast(lambda: self.folder.log.append(kind, group, records))
+    def _log(self, kind: BlockKind, shard_row: int, records: np.ndarray) -> None:
+        self._with_ballast(lambda: self.folder.log.append(kind, shard_row, records))
 
     def _with_ballast(self, work: Callable[[], T]) -> T:
         """Does work that must not fail for want of room: if it does, frees the ballast and does it once
@@ -371,8 +380,8 @@ class Sealer:
             return work()
 
     def _restore_ballast(self) -> None:
-        """Refills a ballast that sealing used on a full disk, before another group begins: without it that
-        group could not be sealed. Raises ``StorageFullError``."""
+        """Refills a ballast that sealing used on a full disk, before another shard row begins: without it
+        that shard row could not be sealed. Raises ``StorageFullError``."""
         if self._ballast_given:
             if not self.folder.ballast.fill():
                 raise StorageFullError(

@@ -3,11 +3,11 @@ which states to which, and why an event never comes in a state without a step fo
 
 The states of an acquisition:
 
-OPEN ──▶ FINISHING ──▶ FINISHING_STORE ──▶ SEALED       after a request to end: groups are sealed, then all
+OPEN ──▶ FINISHING ──▶ FINISHING_STORE ──▶ SEALED       at the end: shard rows are sealed, then all
   │        │     ▲            │     ▲
   │        │     └── NO_ROOM_TO_FINISH ◀┘               on a full disk, if it may wait for room
   ▼        ▼
-FAILING ──▶ LEAVING ──▶ LEAVING_STORE ──▶ FAILED        sound groups are sealed, the others left to recovery
+FAILING ──▶ LEAVING ──▶ LEAVING_STORE ──▶ FAILED        sound shard rows are sealed, others left to recovery
 
 The files of one shard row while it is in progress:
 
@@ -73,13 +73,13 @@ class AcquisitionState(Enum):
 
 class Life(Enum):
     OPEN = "open"
-    FINISHING = "finishing"  # incomplete slabs are closed, every group is sealed
+    FINISHING = "finishing"  # incomplete slabs are closed, every shard row is sealed
     FINISHING_STORE = "finishing the store"  # by the sealer
     NO_ROOM_TO_FINISH = "no room to finish"  # tried again later
     SEALED = "sealed"
-    # no more frames are taken; workers may still read pixels, or the sealer copies a group
+    # no more frames are taken; workers may still read pixels, or the sealer copies a shard row
     FAILING = "failing"
-    LEAVING = "leaving"  # no worker reads pixels: sound groups are being sealed, the rest is left
+    LEAVING = "leaving"  # no worker reads pixels: sound shard rows are being sealed, the rest is left
     LEAVING_STORE = "leaving the store"  # the sealer brings zarr.json and the frame table up to date
     FAILED = "failed"
 
@@ -90,7 +90,7 @@ class Life(Enum):
 
 class LifeEvent(Enum):
     CLOSE = "close"  # the end was requested, and every frame that came has its place
-    DONE = "done"  # no group, commit, slab or record is under way
+    DONE = "done"  # no shard row, commit, slab or record is under way
     STORE_FINISHED = "store finished"
     WAIT = "wait"  # for room on the disk
     RETRY = "retry"
@@ -125,7 +125,7 @@ LIFE = Table(
             _L.FINISHING_STORE,
             _E.FAIL,
             _L.LEAVING_STORE,
-            "all groups are sealed, and the sealer's answer is still to come",
+            "all shard rows are sealed, and the sealer's answer is still to come",
         ),
         step(_L.FAILING, _E.UNREAD, _L.LEAVING),
         step(_L.LEAVING, _E.DONE, _L.LEAVING_STORE),
@@ -138,7 +138,7 @@ LIFE = Table(
     ),
     {
         _E.CLOSE: "an acquisition is closed once",
-        _E.DONE: "that is asked while groups are being sealed",
+        _E.DONE: "that is asked while shard rows are being sealed",
         _E.STORE_FINISHED: "nobody has asked for it; after a failure it is over instead",
         _E.WAIT: "only the end of a store waits for room here, and none that has failed",
         _E.RETRY: "only what waits is tried again",

@@ -1,7 +1,7 @@
 """The store's folder while an acquisition writes into it. Owned by the sealer's thread; created or reopened
 by the thread that opens the acquisition.
 
-    NAME.ome.zarr/zarr.json          group, written once
+    NAME.ome.zarr/zarr.json          shard row, written once
     NAME.ome.zarr/0/zarr.json        array; its shape only ever covers sealed shards (one single image: always
                                      its shape)
     NAME.ome.zarr/0/c/...            sealed shards
@@ -44,7 +44,6 @@ from shardwright.model.names import WORKSPACE
 from shardwright.read.store import read_metadata, read_nodes
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_dtype
-from shardwright.shard.group_files import LOG_NAME, STAGING_NAME, Placement, placements_of
 from shardwright.shard.manifest import (
     Manifest,
     check_writer_epoch,
@@ -54,6 +53,7 @@ from shardwright.shard.manifest import (
     read_manifest,
     write_manifest,
 )
+from shardwright.shard.shard_row_files import LOG_NAME, STAGING_NAME, Placement, placements_of
 from shardwright.shard.staging import StagingArea
 from shardwright.storage.ballast import Ballast
 from shardwright.storage.choose_io import resolve_io
@@ -190,7 +190,7 @@ class StoreFolder:
             write_manifest(self.workspace, self.manifest)
 
     def placement(self, *, spill: bool) -> Placement:
-        """Returns where the files of a group go."""
+        """Returns where the files of a shard row go."""
         return self.placements()[-1 if spill else 0]
 
     def placements(self) -> list[Placement]:
@@ -285,9 +285,11 @@ class StoreFolder:
         """Renews consolidated metadata that a user made while the store grew: shape and frame table have
         changed. Raises ``StorageError``, ``FencedError``."""
         try:
-            group = read_metadata(self.path, foreign=True)
+            shard_row = read_metadata(self.path, foreign=True)
             document = (
-                None if told_metadata(group) is None else encode(consolidated(group, read_nodes(self.path)))
+                None
+                if told_metadata(shard_row) is None
+                else encode(consolidated(shard_row, read_nodes(self.path)))
             )
         except (ShardFormatError, StorageError):
             return  # damage from outside does not hinder the end; `verify` reports it

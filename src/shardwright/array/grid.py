@@ -6,8 +6,8 @@ array.
     storage order         t, c, z, y, x      the order of the array's axes
     slab                  the frames that share one chunk coordinate along every frame axis; they complete one
                           layer of inner chunks
-    group                 the slabs that share one shard coordinate along every frame axis; one shard file for
-                          each shard of the frame plane
+    shard row             the slabs that share one shard coordinate along every frame axis; one shard file
+                          for each shard of the frame plane
 
 Only this module handles both orders. Pure arithmetic on one frozen object; the kernels get its tables as
 plain arrays.
@@ -104,8 +104,8 @@ class Grid:
         return tuple(_ceil_div(n, c) for n, c in zip(self.counts, self.chunk, strict=True))
 
     @cached_property
-    def group_counts(self) -> tuple[int, ...]:
-        """The number of shard groups along each frame axis (0 for an unlimited first one)."""
+    def shard_row_counts(self) -> tuple[int, ...]:
+        """The number of shard rows along each frame axis (0 for an unlimited first one)."""
         return tuple(_ceil_div(n, s) for n, s in zip(self.slab_counts, self.shard_chunks, strict=True))
 
     @cached_property
@@ -118,7 +118,7 @@ class Grid:
     @cached_property
     def plane_shards(self) -> tuple[int, int]:
         """The number of shard files that cover one frame, along rows and columns; their product is the number
-        of files of one group."""
+        of files of one shard row."""
         return (
             _ceil_div(self.plane_chunks[0], self.plane_shard_chunks[0]),
             _ceil_div(self.plane_chunks[1], self.plane_shard_chunks[1]),
@@ -194,32 +194,32 @@ class Grid:
             live *= c if axis == 0 and self.unlimited else min(c, n - g * c)
         return live
 
-    def group_of_slab(self, slab: int) -> int:
+    def shard_row_of_slab(self, slab: int) -> int:
         coordinates = tuple(
             g // s for g, s in zip(self.slab_coordinates(slab), self.shard_chunks, strict=True)
         )
-        return _ravel(coordinates, self.group_counts)
+        return _ravel(coordinates, self.shard_row_counts)
 
-    def group_coordinates(self, group: int) -> tuple[int, ...]:
-        return _unravel(group, self.group_counts)
+    def shard_row_coordinates(self, shard_row: int) -> tuple[int, ...]:
+        return _unravel(shard_row, self.shard_row_counts)
 
-    def group_extent_chunks(self, group: int) -> tuple[int, ...]:
-        """Returns the number of slabs of this group inside the array, along each frame axis (acquisition
+    def shard_row_extent_chunks(self, shard_row: int) -> tuple[int, ...]:
+        """Returns the number of slabs of this shard row inside the array, along each frame axis (acquisition
         order)."""
         extent = []
         for axis, (h, s, n) in enumerate(
-            zip(self.group_coordinates(group), self.shard_chunks, self.slab_counts, strict=True)
+            zip(self.shard_row_coordinates(shard_row), self.shard_chunks, self.slab_counts, strict=True)
         ):
             extent.append(s if axis == 0 and self.unlimited else min(s, n - h * s))
         return tuple(extent)
 
-    def next_group(self, group: int) -> int | None:
-        """Returns the group that in-order acquisition fills next, None after the last: groups are numbered by
-        their first frame."""
+    def next_shard_row(self, shard_row: int) -> int | None:
+        """Returns the shard row that in-order acquisition fills next, None after the last: shard rows are
+        numbered by their first frame."""
         if not self.counts:
             return None
-        following = group + 1
-        return following if self.unlimited or following < math.prod(self.group_counts) else None
+        following = shard_row + 1
+        return following if self.unlimited or following < math.prod(self.shard_row_counts) else None
 
     def stored(self, acquired: tuple[int, ...]) -> tuple[int, ...]:
         """Returns a tuple over frame axes, moved from acquisition order to storage order."""
@@ -250,8 +250,8 @@ class Grid:
         return self._open_at_once(self.chunk)
 
     @cached_property
-    def open_groups(self) -> int:
-        """The number of shard groups that are incomplete at once while frames arrive in order."""
+    def open_shard_rows(self) -> int:
+        """The number of shard rows that are incomplete at once while frames arrive in order."""
         return self._open_at_once(tuple(c * s for c, s in zip(self.chunk, self.shard_chunks, strict=True)))
 
     @cached_property

@@ -231,7 +231,7 @@ def stream_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
     from shardwright.config.quantities import format_bytes as size
 
     limits, spec = stream.limits, stream.spec
-    most_open = limits.open_groups * limits.shard_files_per_group
+    most_open = limits.open_shard_rows * limits.shard_files_per_shard_row
     axes = ", ".join(f"{d.name} {d.count or 'unlimited'}" for d in spec.stored_dimensions)
     rows = [
         ("array", spec.dtype, axes),

@@ -41,7 +41,7 @@ class SafetyCost:
 
     @classmethod
     def of(cls, spec: ArraySpec, grid: Grid, limits: Limits, ballast_bytes: int) -> SafetyCost:
-        group_bytes = limits.shard_files_per_group * limits.shard_file_bytes
+        group_bytes = limits.shard_files_per_shard_row * limits.shard_file_bytes
         return cls(
             staging_bytes=limits.staging_frames * page_aligned(limits.frame_bytes),
             journal_bytes=journal_bytes(spec, grid),

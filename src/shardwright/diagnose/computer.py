@@ -74,7 +74,7 @@ class Needs:
             disk_bytes=plan.disk_reserved_bytes,
             data_rate_bytes_per_s=plan.data_rate_bytes_per_s,
             shard_files_per_hour=plan.shard_files_per_hour,
-            files=sum(s.safety.journals * (s.limits.shard_files_per_group + 1) for s in plan.streams),
+            files=sum(s.safety.journals * (s.limits.shard_files_per_shard_row + 1) for s in plan.streams),
             through_page_cache=through_page_cache,
         )
 

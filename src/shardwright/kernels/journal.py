@@ -1,5 +1,5 @@
 """Writes what recovery needs, in the worker that stored the frames: chunk entries and frame records into a
-group's journal, frames of unfinished slabs into the staging area. ``shard/FORMAT.md`` draws the bytes,
+shard row's journal, frames of unfinished slabs into the staging area. ``shard/FORMAT.md`` draws the bytes,
 ``shard/journal.py`` and ``shard/staging.py`` own the files.
 
 A checksum starts from the file's seed, so that bytes of another file are never valid as an entry of this one.

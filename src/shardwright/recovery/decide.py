@@ -14,11 +14,11 @@ import numpy as np
 from shardwright.acquire.accounts import Accounts
 from shardwright.acquire.assembly import grid_tables
 from shardwright.acquire.closed_rows import EarlierRow
-from shardwright.acquire.recovered_state import GroupStanding, Standing
+from shardwright.acquire.recovered_state import ShardRowStanding, Standing
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import PASSED_OVER
-from shardwright.shard.slab_map import frames_of_group, slabs_of_group
+from shardwright.shard.slab_map import frames_of_shard_row, slabs_of_shard_row
 
 from .evidence import Evidence
 from .table import STRAYS, Action, JournalFact, action_for
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
     from shardwright.acquire.limits import Limits
     from shardwright.shard.layout import ArrayLayout
 
-    from .facts import GroupFacts, SlabFacts, StoreFacts
+    from .facts import ShardRowFacts, SlabFacts, StoreFacts
 
 
 @dataclass(frozen=True)
-class GroupDecision:
-    """The decision for one group. ``actions``: for each of its shards. ``standing``: the state with which the
-    group is resumed, once its ``torn`` slabs are cleared. None: its journal is set aside if it is damaged
-    (``set_aside``), and deleted if the frame log has the group."""
+class ShardRowDecision:
+    """The decision for one shard row. ``actions``: for each of its shards. ``standing``: the state with which
+    the shard row is resumed, once its ``torn`` slabs are cleared. None: its journal is set aside if it is
+    damaged (``set_aside``), and deleted if the frame log has the shard row."""
 
     number: int
     actions: tuple[Action, ...]
     reopened: bool = False
     set_aside: bool = False
     torn: tuple[SlabFacts, ...] = ()
-    standing: GroupStanding | None = None
+    standing: ShardRowStanding | None = None
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Decisions:
     come, never acknowledged, with sequences behind all that are kept."""
 
     standing: Standing
-    groups: tuple[GroupDecision, ...]
+    shard_rows: tuple[ShardRowDecision, ...]
     strays: tuple[Action, ...]
     remember_seen: bool
     frames_forgotten: int
@@ -66,8 +66,8 @@ def decide(
     layout: ArrayLayout,
     limits: Limits,
 ) -> Decisions:
-    """Makes the decisions. ``blocks``: of the frame log, in its order, a group's records in one or several
-    pieces."""
+    """Makes the decisions. ``blocks``: of the frame log, in its order, a shard row's records in one or
+    several pieces."""
     return _Judge(facts, layout, limits).run(blocks)
 
 
@@ -77,30 +77,32 @@ class _Judge:
         self._layout, self._grid = layout, layout.grid
         counts = self._grid.counts
         accounts = Accounts(limits.frame_bytes, math.prod(counts[1:]), received_extent=0 if counts else 1)
-        self._standing = Standing(accounts, limits, closed_groups=set(facts.log_groups))
+        self._standing = Standing(accounts, limits, closed_shard_rows=set(facts.log_shard_rows))
         self._accounts = accounts
         self._evidence = Evidence(accounts, facts)
-        self._reopened = {group.number for group in facts.groups if group.journal is JournalFact.REOPENED}
+        self._reopened = {
+            shard_row.number for shard_row in facts.shard_rows if shard_row.journal is JournalFact.REOPENED
+        }
         # from the log: sequences, and which of them were never acknowledged
         self._lost: list[tuple[np.ndarray, np.ndarray]] = []
-        self._logged: set[int] = set()  # groups whose records are in the frame log
-        self._shut: set[int] = set()  # groups that take no staged frame
+        self._logged: set[int] = set()  # shard rows whose records are in the frame log
+        self._shut: set[int] = set()  # shard rows that take no staged frame
         self._whole: set[int] = set()  # slabs
 
     def run(self, blocks: Iterable[tuple[BlockKind, int, np.ndarray]]) -> Decisions:
         facts = self._facts
-        self._standing.closed_groups -= self._reopened
-        self._shut |= self._standing.closed_groups
+        self._standing.closed_shard_rows -= self._reopened
+        self._shut |= self._standing.closed_shard_rows
         self._accounts.shards, self._accounts.stored_bytes = facts.sealed_shards, facts.sealed_bytes
         self._take_log(blocks)
-        groups = tuple(self._group(group) for group in facts.groups)
+        shard_rows = tuple(self._shard_row(shard_row) for shard_row in facts.shard_rows)
         self._settle_lost()
         self._take_staged()
         forgotten = self._evidence.conclude()
-        self._make_room(groups)
+        self._make_room(shard_rows)
         return Decisions(
             self._standing,
-            groups,
+            shard_rows,
             strays=tuple(STRAYS[stray][0] for stray in facts.strays),
             remember_seen=self._accounts.missing_acknowledged() > 0,
             frames_forgotten=forgotten,
@@ -109,18 +111,18 @@ class _Judge:
     # ------------------------------------------------------------------ the frame log
 
     def _take_log(self, blocks: Iterable[tuple[BlockKind, int, np.ndarray]]) -> None:
-        """Takes frames of sealed groups, and frames that were settled without being stored. Records of a
+        """Takes frames of sealed shard rows, and frames that were settled without being stored. Records of a
         reopened row are out of date: its frames are in the new files, or staged, or lost."""
         accounts = self._accounts
-        pieces: dict[int, list[np.ndarray]] = {}  # the records of the group whose block is being read
-        for kind, group, records in blocks:
-            if group in self._reopened:
+        pieces: dict[int, list[np.ndarray]] = {}  # the records of the shard row whose block is being read
+        for kind, shard_row, records in blocks:
+            if shard_row in self._reopened:
                 self._evidence.take_reopened(records)
             elif kind is BlockKind.GROUP:
-                if group not in pieces:
+                if shard_row not in pieces:
                     self._remember_rows(pieces)
-                    pieces = {group: []}
-                pieces[group].append(records)
+                    pieces = {shard_row: []}
+                pieces[shard_row].append(records)
                 accounts.find(records)
             else:
                 # the first frame has the place; if that was never acknowledged, none has
@@ -140,10 +142,10 @@ class _Judge:
                         )
                     )
         self._remember_rows(pieces)
-        for group in sorted(self._standing.closed_groups - self._logged)[
-            -self._standing.limits.open_groups :
+        for shard_row in sorted(self._standing.closed_shard_rows - self._logged)[
+            -self._standing.limits.open_shard_rows :
         ]:
-            self._remember_rows({group: []})
+            self._remember_rows({shard_row: []})
 
     def _settle_lost(self) -> None:
         """Settles frames that the log records as lost, unless they were found: a write that had failed, or
@@ -160,37 +162,40 @@ class _Judge:
         self._accounts.durable.add(sequences)
 
     def _remember_rows(self, pieces: dict[int, list[np.ndarray]]) -> None:
-        """Keeps the records of sealed groups that are not full: such a group can be reopened, and a frame for
-        a place that stays closed is late, not a duplicate. Kept are as many of the newest as could be open at
-        once; the others were passed over by far."""
+        """Keeps the records of sealed shard rows that are not full: such a shard row can be reopened, and a
+        frame for a place that stays closed is late, not a duplicate. Kept are as many of the newest as could
+        be open at once; the others were passed over by far."""
         standing = self._standing
-        for group, records in pieces.items():
-            self._logged.add(group)
-            if sum(piece.size for piece in records) == frames_of_group(self._layout, group):
+        for shard_row, records in pieces.items():
+            self._logged.add(shard_row)
+            if sum(piece.size for piece in records) == frames_of_shard_row(self._layout, shard_row):
                 continue
             row = EarlierRow.of(
                 self._grid,
                 grid_tables(self._grid),
                 np.concatenate(records) if records else np.zeros(0, [("position", np.int64)]),
             )
-            for slab in slabs_of_group(self._layout, group):
+            for slab in slabs_of_shard_row(self._layout, shard_row):
                 if slab in row.holes or not row.begins(slab):
                     standing.holes.remember(slab, row.holes.get(slab))
-            standing.earlier[group] = row
-            if len(standing.earlier) > standing.limits.open_groups:
+            standing.earlier[shard_row] = row
+            if len(standing.earlier) > standing.limits.open_shard_rows:
                 del standing.earlier[min(standing.earlier)]
 
-    # ------------------------------------------------------------------ groups
+    # ------------------------------------------------------------------ shard rows
 
-    def _group(self, group: GroupFacts) -> GroupDecision:
-        actions = tuple(action_for(file) for file in group.files)
-        damaged, reopened = group.journal is JournalFact.DAMAGED, group.journal is JournalFact.REOPENED
+    def _shard_row(self, shard_row: ShardRowFacts) -> ShardRowDecision:
+        actions = tuple(action_for(file) for file in shard_row.files)
+        damaged, reopened = (
+            shard_row.journal is JournalFact.DAMAGED,
+            shard_row.journal is JournalFact.REOPENED,
+        )
         self._evidence.in_doubt = self._evidence.in_doubt or damaged
-        if damaged or group.number in self._standing.closed_groups:
-            return GroupDecision(group.number, actions, reopened, damaged)
+        if damaged or shard_row.number in self._standing.closed_shard_rows:
+            return ShardRowDecision(shard_row.number, actions, reopened, damaged)
         whole, torn = (
-            [slab for slab in group.slabs if slab.whole],
-            tuple(slab for slab in group.slabs if not slab.whole),
+            [slab for slab in shard_row.slabs if slab.whole],
+            tuple(slab for slab in shard_row.slabs if not slab.whole),
         )
         for slab in torn:
             self._evidence.take_torn(slab)
@@ -198,36 +203,36 @@ class _Judge:
             self._accounts.find(slab.records)
         sealing_begun = any(action in (Action.SEALED, Action.ALL_FILL) for action in actions)
         if sealing_begun:
-            self._shut.add(group.number)
+            self._shut.add(shard_row.number)
         self._whole.update(slab.slab for slab in whole)
         holes = [slab for slab in whole if slab.records.size < self._grid.frames_in_slab(slab.slab)]
-        standing = GroupStanding(
-            slabs=len(slabs_of_group(self._layout, group.number)),
+        standing = ShardRowStanding(
+            slabs=len(slabs_of_shard_row(self._layout, shard_row.number)),
             whole_slabs=sorted(slab.slab for slab in whole),
             frames=sum(slab.records.size for slab in whole),
             holes={slab.slab: slab.filled for slab in holes},
             takes_back={
                 slab.slab: slab.filled for slab in holes if not (slab.records["flags"] & PASSED_OVER).any()
             },
-            stored_bytes=self._count_bytes(group, actions, reopened=reopened),
+            stored_bytes=self._count_bytes(shard_row, actions, reopened=reopened),
             sealing_begun=sealing_begun,
-            spilled=group.spilled,
+            spilled=shard_row.spilled,
         )
-        return GroupDecision(group.number, actions, reopened, torn=torn, standing=standing)
+        return ShardRowDecision(shard_row.number, actions, reopened, torn=torn, standing=standing)
 
-    def _count_bytes(self, group: GroupFacts, actions: tuple[Action, ...], *, reopened: bool) -> int:
-        """Returns the bytes of the group's shards and adds them to the account, except those of shards with
-        final names, which are in it already."""
+    def _count_bytes(self, shard_row: ShardRowFacts, actions: tuple[Action, ...], *, reopened: bool) -> int:
+        """Returns the bytes of the shard row's shards and adds them to the account, except those of shards
+        with final names, which are in it already."""
         accounts, stored_bytes = self._accounts, 0
         for file, action in enumerate(actions):
             if action not in (Action.CONTINUE, Action.LOST):
-                stored_bytes += group.final_bytes[file]
+                stored_bytes += shard_row.final_bytes[file]
                 continue
-            stored_bytes += group.good_bytes[file]
-            accounts.stored_bytes += group.good_bytes[file]
-            if reopened and group.files[file].final:  # it replaces this one, which was counted
+            stored_bytes += shard_row.good_bytes[file]
+            accounts.stored_bytes += shard_row.good_bytes[file]
+            if reopened and shard_row.files[file].final:  # it replaces this one, which was counted
                 accounts.shards -= 1
-                accounts.stored_bytes -= group.final_bytes[file]
+                accounts.stored_bytes -= shard_row.final_bytes[file]
         return stored_bytes
 
     # ------------------------------------------------------------------ the staging area
@@ -257,21 +262,23 @@ class _Judge:
     def _is_open(self, position: int) -> bool:
         """Returns whether a position's slab still waits for frames."""
         slab = self._grid.slab_of_position(position)
-        return slab not in self._whole and self._grid.group_of_slab(slab) not in self._shut
+        return slab not in self._whole and self._grid.shard_row_of_slab(slab) not in self._shut
 
-    def _make_room(self, found: tuple[GroupDecision, ...]) -> None:
-        """Raises the limits of rows and groups to what was found: this time they may be derived from other
-        settings."""
+    def _make_room(self, found: tuple[ShardRowDecision, ...]) -> None:
+        """Raises the limits of rows and shard rows to what was found: this time they may be derived from
+        other settings."""
         standing = self._standing
         slabs = (
             {self._grid.slab_of_position(position) for position in standing.staged["position"].tolist()}
             if standing.staged.size
             else set()
         )
-        groups = {self._grid.group_of_slab(slab) for slab in slabs} | {
-            group.number for group in found if group.standing is not None
+        shard_rows = {self._grid.shard_row_of_slab(slab) for slab in slabs} | {
+            shard_row.number for shard_row in found if shard_row.standing is not None
         }
         limits = standing.limits
         standing.limits = replace(
-            limits, rows=limits.rows + len(slabs), open_groups=max(limits.open_groups, len(groups) + 2)
+            limits,
+            rows=limits.rows + len(slabs),
+            open_shard_rows=max(limits.open_shard_rows, len(shard_rows) + 2),
         )

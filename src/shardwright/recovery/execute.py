@@ -1,5 +1,5 @@
 """Carries out the decisions for an unfinished store: makes valid files durable, deletes, sets aside, clears,
-and opens the files of groups that are resumed.
+and opens the files of shard rows that are resumed.
 
 A file is deleted only when its replacement is on disk, so that a recovery may be killed at any point and
 started again.
@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardwright.acquire.recovered_state import RecoveredGroup, RecoveredState
+from shardwright.acquire.recovered_state import RecoveredShardRow, RecoveredState
 from shardwright.shard.frame_record import record_dtype
-from shardwright.shard.group_files import GroupFiles
-from shardwright.shard.journal import GroupJournal, JournalLayout
+from shardwright.shard.journal import JournalLayout, ShardRowJournal
 from shardwright.shard.open_shard import OpenShard, make_link
+from shardwright.shard.shard_row_files import ShardRowFiles
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import make_directories, replace_by_rename, storage_errors, sync_directory
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.acquire.store_folder import StoreFolder
-    from shardwright.shard.group_files import Placement
     from shardwright.shard.layout import ArrayLayout
     from shardwright.shard.read_back import ReadBack
+    from shardwright.shard.shard_row_files import Placement
 
-    from .decide import Decisions, GroupDecision
+    from .decide import Decisions, ShardRowDecision
     from .scan import Scanned
 
 
@@ -57,20 +57,22 @@ class _Executor:
             for path, action in zip(self._scanned.strays, decisions.strays, strict=True):
                 if action is Action.DELETE:
                     self._delete(path)
-            for group in decisions.groups:
-                if group.standing is None:
-                    self._put_away(group)
+            for shard_row in decisions.shard_rows:
+                if shard_row.standing is None:
+                    self._put_away(shard_row)
                 else:
-                    restored.groups.append(RecoveredGroup(self._take_up(group), group.standing))
+                    restored.shard_rows.append(
+                        RecoveredShardRow(self._take_up(shard_row), shard_row.standing)
+                    )
         except BaseException:
-            for taken in restored.groups:
+            for taken in restored.shard_rows:
                 taken.files.abandon()
             raise
         return restored
 
     def _make_durable(self) -> None:
         """Makes durable what the decisions rely on, against a later power cut: names that a rewrite has
-        given, the frame log (journals of its groups are deleted), staged frames."""
+        given, the frame log (journals of its shard rows are deleted), staged frames."""
         for placement in self._folder.placements():
             if placement.files.is_dir():
                 sync_directory(placement.files)
@@ -93,22 +95,22 @@ class _Executor:
             reach("recover.before_set_aside")
             replace_by_rename(path, folder / path.name)
 
-    # ------------------------------------------------------------------ groups
+    # ------------------------------------------------------------------ shard rows
 
-    def _put_away(self, group: GroupDecision) -> None:
-        """Settles the files of a group with a damaged journal, or of one that is sealed and logged."""
-        placement = self._scanned.placements[group.number]
-        self._settle_files(placement, group)
-        journal = placement.journal(group.number)
-        if group.set_aside:
+    def _put_away(self, shard_row: ShardRowDecision) -> None:
+        """Settles the files of a shard row with a damaged journal, or of one that is sealed and logged."""
+        placement = self._scanned.placements[shard_row.number]
+        self._settle_files(placement, shard_row)
+        journal = placement.journal(shard_row.number)
+        if shard_row.set_aside:
             # last: after a kill before this, the next recovery does the same again
             self._set_aside(placement, journal)
         else:
             self._delete(journal)
 
-    def _settle_files(self, placement: Placement, group: GroupDecision) -> None:
-        for file, action in enumerate(group.actions):
-            key = self._layout.shard_key(group.number, file)
+    def _settle_files(self, placement: Placement, shard_row: ShardRowDecision) -> None:
+        for file, action in enumerate(shard_row.actions):
+            key = self._layout.shard_key(shard_row.number, file)
             if action is Action.SET_ASIDE:
                 self._set_aside(placement, placement.working(key))
             elif action is Action.SEALED:
@@ -117,22 +119,28 @@ class _Executor:
                     make_link(link, placement.final(key))
                 self._delete(placement.working(key))
 
-    def _take_up(self, group: GroupDecision) -> GroupFiles:
-        """Opens the files of a group, clears its torn slabs, and makes the rest durable."""
-        placement, found = self._scanned.placements[group.number], self._scanned.read_back[group.number]
-        self._settle_files(placement, group)
-        tables = JournalLayout.of(self._layout, group.number, self._record_bytes)
-        journal = GroupJournal.open(
-            placement.journal(group.number), tables, self._folder.manifest.identity_bytes, group.number
+    def _take_up(self, shard_row: ShardRowDecision) -> ShardRowFiles:
+        """Opens the files of a shard row, clears its torn slabs, and makes the rest durable."""
+        placement, found = (
+            self._scanned.placements[shard_row.number],
+            self._scanned.read_back[shard_row.number],
+        )
+        self._settle_files(placement, shard_row)
+        tables = JournalLayout.of(self._layout, shard_row.number, self._record_bytes)
+        journal = ShardRowJournal.open(
+            placement.journal(shard_row.number),
+            tables,
+            self._folder.manifest.identity_bytes,
+            shard_row.number,
         )
         shards: list[OpenShard | None] = []
         try:
-            for file, action in enumerate(group.actions):
-                shards.append(self._open(placement, group, file, action))
-            files = GroupFiles(group.number, placement, shards, journal)
+            for file, action in enumerate(shard_row.actions):
+                shards.append(self._open(placement, shard_row, file, action))
+            files = ShardRowFiles(shard_row.number, placement, shards, journal)
             _note_entries(files, found)
-            if group.torn:
-                journal.clear_slabs(slab.slot_layer for slab in group.torn)
+            if shard_row.torn:
+                journal.clear_slabs(slab.slot_layer for slab in shard_row.torn)
             files.go_on_behind()
             files.sync()
         except BaseException:
@@ -144,25 +152,25 @@ class _Executor:
         return files
 
     def _open(
-        self, placement: Placement, group: GroupDecision, file: int, action: Action
+        self, placement: Placement, shard_row: ShardRowDecision, file: int, action: Action
     ) -> OpenShard | None:
         """Opens a shard in progress; None if it has its final name or holds nothing. A lost one is made
         anew."""
         if action not in (Action.CONTINUE, Action.LOST):
             return None
-        key = self._layout.shard_key(group.number, file)
+        key = self._layout.shard_key(shard_row.number, file)
         return OpenShard(
-            self._layout.shard(group.number, file),
+            self._layout.shard(shard_row.number, file),
             placement.working(key),
             placement.final(key),
             self._folder.io,
             link=placement.link(key),
             existing=action is Action.CONTINUE,
-            replaces=placement.record if group.reopened else None,
+            replaces=placement.record if shard_row.reopened else None,
         )
 
 
-def _note_entries(files: GroupFiles, found: ReadBack) -> None:
+def _note_entries(files: ShardRowFiles, found: ReadBack) -> None:
     """Sets the index of each shard in progress, for whole slabs."""
     for places in found.whole:
         for file, shard in enumerate(files.shards):

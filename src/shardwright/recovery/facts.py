@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SlabFacts:
-    """A begun slab of a group in progress. ``records``: of its frames whose records can be read, at the
+    """A begun slab of a shard row in progress. ``records``: of its frames whose records can be read, at the
     places ``filled`` bool[frames_per_slab]. ``whole``: every chunk is journaled and fits its checksum, and
     every frame has a record. ``journaled``: every chunk is journaled, so that its frames may have been
     acknowledged; ``told``: all of these are in ``records``."""
@@ -33,10 +33,10 @@ class SlabFacts:
 
 
 @dataclass(frozen=True)
-class GroupFacts:
-    """A group that has a journal. ``files``: for each of its shards, with the bytes of its valid chunks
+class ShardRowFacts:
+    """A shard row that has a journal. ``files``: for each of its shards, with the bytes of its valid chunks
     (``good_bytes``) and the size on disk of a shard with the final name (``final_bytes``). ``slabs`` is empty
-    if the journal is damaged or the frame log has the group. ``spilled``: its files are below the second
+    if the journal is damaged or the frame log has the shard row. ``spilled``: its files are below the second
     root."""
 
     number: int
@@ -63,17 +63,17 @@ class StagedFacts:
 class StoreFacts:
     """The facts of a store. ``seen_stop``, ``seen_extent``: from the manifest. ``intact``: nothing worse than
     kills has happened to the store. ``set_aside``: an earlier recovery set a damaged file aside.
-    ``log_groups``: groups that have a block in the frame log; ``log_torn_bytes`` lie behind its last whole
-    block. ``strays``: files in progress that belong to none of ``groups``. ``sealed_shards`` files of
-    ``sealed_bytes`` have final names."""
+    ``log_shard_rows``: shard rows that have a block in the frame log; ``log_torn_bytes`` lie behind its last
+    whole block. ``strays``: files in progress that belong to none of ``shard_rows``. ``sealed_shards`` files
+    of ``sealed_bytes`` have final names."""
 
     seen_stop: int
     seen_extent: int
     intact: bool
     set_aside: bool
-    log_groups: frozenset[int]
+    log_shard_rows: frozenset[int]
     log_torn_bytes: int
-    groups: tuple[GroupFacts, ...]
+    shard_rows: tuple[ShardRowFacts, ...]
     strays: tuple[Stray, ...]
     staged: StagedFacts | None
     sealed_shards: int

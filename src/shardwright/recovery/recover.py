@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from shardwright.array.spec import ArraySpec
     from shardwright.model.receipt import Receipt
 
-    from .decide import GroupDecision
+    from .decide import ShardRowDecision
     from .resume import Found
 
 _POLL_S = 0.5
 
 
 @dataclass
-class GroupReport:
-    """A report on one group for the user. ``actions``: shard key -> action. ``frames_unfinished``: journaled,
-    but their slab was not whole: never acknowledged, or staged as well."""
+class ShardRowReport:
+    """A report on one shard row for the user. ``actions``: shard key -> action. ``frames_unfinished``:
+    journaled, but their slab was not whole: never acknowledged, or staged as well."""
 
-    group: int
+    shard_row: int
     actions: dict[str, str]
     frames_kept: int
     frames_unfinished: int
@@ -57,7 +57,7 @@ class Recovery:
     path: str
     action: str
     identity: str | None = None
-    groups: list[GroupReport] = field(default_factory=list)
+    shard_rows: list[ShardRowReport] = field(default_factory=list)
     frames_kept: int = 0
     frames_completed_from_staging: int = 0
     frames_lost: int = 0
@@ -167,28 +167,31 @@ def _examine(path: Path, pool: WorkerPool, threads: int, progress: Callable[[int
 
 def _reported(found: Found, action: str) -> Recovery:
     """Makes the report of what is known before anything is sealed."""
-    store, groups = found.store, [_group_report(found, group) for group in found.decisions.groups]
+    store, shard_rows = (
+        found.store,
+        [_shard_row_report(found, shard_row) for shard_row in found.decisions.shard_rows],
+    )
     return Recovery(
         str(store.path),
         action,
         store.manifest.identity,
-        groups,
+        shard_rows,
         frames_completed_from_staging=len(found.decisions.standing.staged_slots),
-        chunks_kept=sum(report.chunks_kept for report in groups),
-        chunks_dropped=sum(report.chunks_dropped for report in groups),
+        chunks_kept=sum(report.chunks_kept for report in shard_rows),
+        chunks_dropped=sum(report.chunks_dropped for report in shard_rows),
         bytes_checked=found.scanned.checked_bytes,
     )
 
 
-def _group_report(found: Found, group: GroupDecision) -> GroupReport:
+def _shard_row_report(found: Found, shard_row: ShardRowDecision) -> ShardRowReport:
     actions = {
-        found.store.layout.shard_key(group.number, file): action.value
-        for file, action in enumerate(group.actions)
+        found.store.layout.shard_key(shard_row.number, file): action.value
+        for file, action in enumerate(shard_row.actions)
     }
-    read_back = found.scanned.read_back.get(group.number)
+    read_back = found.scanned.read_back.get(shard_row.number)
     kept, dropped = (0, 0) if read_back is None else (read_back.chunks_kept, read_back.chunks_dropped)
     frames, unfinished = (
-        0 if group.standing is None else group.standing.frames,
-        sum(slab.records.size for slab in group.torn),
+        0 if shard_row.standing is None else shard_row.standing.frames,
+        sum(slab.records.size for slab in shard_row.torn),
     )
-    return GroupReport(group.number, actions, frames, unfinished, kept, dropped)
+    return ShardRowReport(shard_row.number, actions, frames, unfinished, kept, dropped)

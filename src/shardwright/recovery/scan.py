@@ -12,13 +12,13 @@ import numpy as np
 from shardwright.acquire.intact import is_intact
 from shardwright.array.ome import IMAGE_PATH
 from shardwright.model.errors import ShardFormatError
-from shardwright.shard.group_files import REWRITE_SUFFIX, WORKING_SUFFIX
 from shardwright.shard.index import EMPTY as ABSENT
-from shardwright.shard.journal import VALID, GroupJournal, JournalLayout, was_never_begun
+from shardwright.shard.journal import VALID, JournalLayout, ShardRowJournal, was_never_begun
 from shardwright.shard.read_back import read_back
+from shardwright.shard.shard_row_files import REWRITE_SUFFIX, WORKING_SUFFIX
 from shardwright.storage.files import read_range, storage_errors
 
-from .facts import GroupFacts, SlabFacts, StagedFacts, StoreFacts
+from .facts import ShardRowFacts, SlabFacts, StagedFacts, StoreFacts
 from .table import Action, FileFacts, JournalFact, Stray, action_for
 from .unfinished import journals
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.shard.frame_log import FrameLog
-    from shardwright.shard.group_files import Placement
     from shardwright.shard.read_back import ReadBack
+    from shardwright.shard.shard_row_files import Placement
     from shardwright.shard.staging import StagingArea
 
     from .unfinished import Unfinished
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Scanned:
-    """The result of a scan. ``strays``: the paths of the strays of ``facts``, one for one. By group:
+    """The result of a scan. ``strays``: the paths of the strays of ``facts``, one for one. By shard row:
     ``placements`` of its files, and what was ``read_back`` of them."""
 
     facts: StoreFacts
@@ -84,16 +84,18 @@ class _Scan:
     def run(self, log: FrameLog, staging: StagingArea | None) -> Scanned:
         store = self._store
         placements = [placement for placement in store.placements if placement.files.is_dir()]
-        groups = tuple(group for placement in placements for group in self._workspace(placement, log.groups))
+        shard_rows = tuple(
+            shard_row for placement in placements for shard_row in self._workspace(placement, log.shard_rows)
+        )
         sealed = self._sealed_bytes()
         facts = StoreFacts(
             seen_stop=store.manifest.seen_stop,
             seen_extent=store.manifest.seen_extent,
             intact=is_intact(store.workspace),
             set_aside=store.was_set_aside,
-            log_groups=frozenset(log.groups),
+            log_shard_rows=frozenset(log.shard_rows),
             log_torn_bytes=log.torn_bytes,
-            groups=groups,
+            shard_rows=shard_rows,
             strays=tuple(stray for stray, _ in self._strays),
             staged=None if staging is None else _staged(staging),
             sealed_shards=len(sealed),
@@ -105,8 +107,8 @@ class _Scan:
 
     # ------------------------------------------------------------------ a workspace
 
-    def _workspace(self, placement: Placement, logged: set[int]) -> list[GroupFacts]:
-        """Returns the groups that have a journal. A file in progress that no journal names is a stray."""
+    def _workspace(self, placement: Placement, logged: set[int]) -> list[ShardRowFacts]:
+        """Returns the shard rows that have a journal. A file in progress that no journal names is a stray."""
         with storage_errors("look into", placement.files):
             names = sorted(entry.name for entry in placement.files.iterdir())
         self._strays += [
@@ -121,7 +123,7 @@ class _Scan:
         named = {
             placement.working(self._layout.shard_key(number, file))
             for number in begun
-            for file in range(self._layout.files_per_group)
+            for file in range(self._layout.files_per_shard_row)
         }
         working = [
             placement.files / name
@@ -129,33 +131,33 @@ class _Scan:
             if name.startswith("c.") and name.endswith(WORKING_SUFFIX)
         ]
         self._strays += [(Stray.SHARD, path) for path in working if path not in named]
-        return [self._group(placement, number, logged) for number in begun]
+        return [self._shard_row(placement, number, logged) for number in begun]
 
-    def _group(self, placement: Placement, number: int, logged: set[int]) -> GroupFacts:
+    def _shard_row(self, placement: Placement, number: int, logged: set[int]) -> ShardRowFacts:
         self._found_in[number] = placement
         try:
             tables = JournalLayout.of(self._layout, number, self._store.record_dtype.itemsize)
-            journal = GroupJournal.open(
+            journal = ShardRowJournal.open(
                 placement.journal(number), tables, self._store.manifest.identity_bytes, number
             )
         except ShardFormatError:
-            return GroupFacts(
+            return ShardRowFacts(
                 number, JournalFact.DAMAGED, self._files(placement, number, JournalFact.DAMAGED, None)
             )
         try:
             fact = JournalFact.REOPENED if journal.reopened else JournalFact.VALID
             files = self._files(placement, number, fact, journal)
             if number in logged and not journal.reopened:  # sealed: only the journal is left
-                return GroupFacts(number, fact, files)
+                return ShardRowFacts(number, fact, files)
             return self._read(placement, number, fact, files, journal)
         finally:
             journal.close()
 
     def _files(
-        self, placement: Placement, number: int, fact: JournalFact, journal: GroupJournal | None
+        self, placement: Placement, number: int, fact: JournalFact, journal: ShardRowJournal | None
     ) -> tuple[FileFacts, ...]:
         facts = []
-        for file in range(self._layout.files_per_group):
+        for file in range(self._layout.files_per_shard_row):
             key, holds = self._layout.shard_key(number, file), False
             if journal is not None:
                 entries, states = journal.read_chunks(file)
@@ -174,8 +176,8 @@ class _Scan:
         number: int,
         fact: JournalFact,
         files: tuple[FileFacts, ...],
-        journal: GroupJournal,
-    ) -> GroupFacts:
+        journal: ShardRowJournal,
+    ) -> ShardRowFacts:
         keys = [self._layout.shard_key(number, file) for file in range(len(files))]
         actions = [action_for(file) for file in files]
         shards = [
@@ -205,7 +207,7 @@ class _Scan:
             for places in (*found.whole, *found.torn)
         ]
         final_bytes = tuple(_bytes_on_disk(placement.final(key)) for key in keys)
-        return GroupFacts(
+        return ShardRowFacts(
             number,
             fact,
             files,

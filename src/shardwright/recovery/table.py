@@ -1,6 +1,6 @@
-"""The tables of recovery: the action for each shard file of a group that has a journal, and for each file
-that belongs to no such group. ``scan`` finds the facts, ``decide`` looks up the actions, ``execute`` carries
-them out.
+"""The tables of recovery: the action for each shard file of a shard row that has a journal, and for each file
+that belongs to no such shard row. ``scan`` finds the facts, ``decide`` looks up the actions, ``execute``
+carries them out.
 
 A journal is created after its shard files and deleted last, so that a shard in progress without a journal
 holds nothing. Only a complete shard ever gets a final name, so that a shard under its final name is always
@@ -16,8 +16,8 @@ from itertools import product
 
 class JournalFact(Enum):
     VALID = "valid"
-    REOPENED = "reopened"  # valid, of a group that was sealed before it was full and then reopened
-    DAMAGED = "damaged"  # there, but no valid journal of this group
+    REOPENED = "reopened"  # valid, of a shard row that was sealed before it was full and then reopened
+    DAMAGED = "damaged"  # there, but no valid journal of this shard row
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ TABLE = (
         True,
         None,
         Action.SEALED,
-        "the writer died between this rename and the end of sealing its group",
+        "the writer died between this rename and the end of sealing its shard row",
     ),
     Row(
         _J.VALID,
@@ -77,7 +77,7 @@ TABLE = (
         False,
         False,
         Action.ALL_FILL,
-        "a shard without a chunk is deleted when its group is sealed",
+        "a shard without a chunk is deleted when its shard row is sealed",
     ),
     Row(_J.VALID, False, False, True, Action.LOST, "somebody else deleted the file, or the disk lost it"),
     Row(
@@ -94,7 +94,7 @@ TABLE = (
         True,
         None,
         Action.SEALED,
-        "this shard took the final name, and the writer died before its group was sealed",
+        "this shard took the final name, and the writer died before its shard row was sealed",
     ),
     Row(
         _J.REOPENED,
@@ -102,7 +102,7 @@ TABLE = (
         False,
         False,
         Action.ALL_FILL,
-        "a shard without a chunk is deleted when its group is sealed, again as well",
+        "a shard without a chunk is deleted when its shard row is sealed, again as well",
     ),
     Row(_J.REOPENED, False, False, True, Action.LOST, "somebody else deleted the file, or the disk lost it"),
     Row(
@@ -118,7 +118,7 @@ TABLE = (
 
 
 class Stray(Enum):
-    """A file in progress that belongs to no group that was begun."""
+    """A file in progress that belongs to no shard row that was begun."""
 
     SHARD = "a shard that no journal names"
     JOURNAL = "a journal without a header"
@@ -126,8 +126,14 @@ class Stray(Enum):
 
 
 STRAYS = {
-    Stray.SHARD: (Action.DELETE, "the writer died while it prepared the group, or after it had sealed it"),
-    Stray.JOURNAL: (Action.DELETE, "the writer died while it prepared the group: the header is written last"),
+    Stray.SHARD: (
+        Action.DELETE,
+        "the writer died while it prepared the shard row, or after it had sealed it",
+    ),
+    Stray.JOURNAL: (
+        Action.DELETE,
+        "the writer died while it prepared the shard row: the header is written last",
+    ),
     Stray.REWRITE: (Action.DELETE, "the row's old files have their names until all new ones are durable"),
 }
 

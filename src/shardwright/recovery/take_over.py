@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardwright.array.ome import IMAGE_PATH
-from shardwright.shard.group_files import (
+from shardwright.shard.shard_row_files import (
     JOURNAL_SUFFIX,
     LOG_NAME,
     STAGING_NAME,
@@ -101,7 +101,7 @@ def clear_older(store: Unfinished, still_ours: Callable[[], None]) -> None:
 def _copy_files(source: Path, target: Path) -> None:
     """Copies all files in progress, in the order in which the old writer may still move frames between them,
     so that none is missed: it reuses a staging slot once a journal has the slab, and journals what is in a
-    shard. Files are listed anew for each kind, since it may finish making files of a group."""
+    shard. Files are listed anew for each kind, since it may finish making files of a shard row."""
     make_directories(target)
     for ends in (STAGING_NAME, JOURNAL_SUFFIX, WORKING_SUFFIX, LOG_NAME):
         for file in sorted(source.glob(f"*{ends}")):

@@ -14,15 +14,15 @@ from shardwright.model.names import WORKSPACE
 from shardwright.read.store import read_metadata
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_dtype
-from shardwright.shard.group_files import (
+from shardwright.shard.layout import page_aligned
+from shardwright.shard.manifest import read_manifest, write_manifest
+from shardwright.shard.shard_row_files import (
     JOURNAL_SUFFIX,
     LOG_NAME,
     STAGING_NAME,
     is_in_progress,
     placements_of,
 )
-from shardwright.shard.layout import page_aligned
-from shardwright.shard.manifest import read_manifest, write_manifest
 from shardwright.shard.staging import StagingArea
 from shardwright.shard.versions import refuse_other_versions
 from shardwright.storage.ballast import Ballast
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from shardwright.shard.group_files import Placement
     from shardwright.shard.layout import ArrayLayout
     from shardwright.shard.manifest import Manifest
+    from shardwright.shard.shard_row_files import Placement
 
 DAMAGED = ".shardwright.damaged"  # beside a workspace: damaged files that a recovery set aside
 
@@ -106,7 +106,7 @@ class Unfinished:
                 )
 
     def files_in_progress(self) -> list[Path]:
-        """Returns the frame log, the staging area, and all files of groups that are not sealed."""
+        """Returns the frame log, the staging area, and all files of shard rows that are not sealed."""
         folders = [placement.files for placement in self.placements if placement.files.is_dir()]
         return [path for folder in folders for path in sorted(folder.iterdir()) if is_in_progress(path)]
 
@@ -137,7 +137,7 @@ class Unfinished:
 
 
 def journals(placement: Placement) -> list[tuple[int, Path]]:
-    """Returns (group, journal path) for each journal in one workspace, by group."""
+    """Returns (shard row, journal path) for each journal in one workspace, by shard row."""
     return sorted(
         (int(path.name.removesuffix(JOURNAL_SUFFIX)), path)
         for path in placement.files.glob(f"[0-9]*{JOURNAL_SUFFIX}")

@@ -29,10 +29,11 @@ _VERSION_AT = 8  # behind the magic, u32
 Values = TypeVar("Values", bound=tuple[int | bytes, ...])
 
 
-def file_seed(identity: bytes, group: int) -> int:
-    """Returns the seed of the checksums of one file: entries of another acquisition or group do not fit."""
+def file_seed(identity: bytes, shard_row: int) -> int:
+    """Returns the seed of the checksums of one file: entries of another acquisition or shard row do not
+    fit."""
     assert len(identity) == IDENTITY_BYTES, "an identity has 16 bytes"
-    return crc32c.crc32c(identity + group.to_bytes(8, "little", signed=True))
+    return crc32c.crc32c(identity + shard_row.to_bytes(8, "little", signed=True))
 
 
 def encode_header(form: struct.Struct, values: tuple[int | bytes, ...]) -> bytes:

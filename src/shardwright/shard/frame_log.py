@@ -10,7 +10,7 @@
                  0     8  magic
                  8     4  kind          u32, ``BlockKind``
                 12     4  record_bytes  u32, the same in every block
-                16     8  group         i64, -1 where the kind has none
+                16     8  shard row         i64, -1 where the kind has none
                 24     8  count         u64, records in this block
                 32     4  payload_crc   u32, crc32c of the records, started from the file's seed
                 36    24  zeros
@@ -63,7 +63,7 @@ _BLOCK_HEADER = np.dtype(
         ("magic", "S8"),
         ("kind", "<u4"),
         ("record_bytes", "<u4"),
-        ("group", "<i8"),
+        ("shard_row", "<i8"),
         ("count", "<u8"),
         ("payload_crc", "<u4"),
         ("zeros", "V24"),
@@ -75,25 +75,25 @@ assert (_FILE_HEADER.itemsize, BLOCK_HEADER_BYTES) == (HEADER_PAGE_BYTES, 64), "
 
 
 class BlockKind(IntEnum):
-    GROUP = 1  # every record of a sealed group
+    GROUP = 1  # every record of a sealed shard row
     EVENTS = 2  # settled frames: duplicate, late, dropped, lost
 
 
 class FrameLog:
     """An open frame log, made by ``create`` or ``open``. Owns the descriptor and the end of the log.
 
-    ``rows`` counts the records of all blocks, ``groups`` are the groups that have a block. For a group that
-    was reopened and sealed again only the last block counts, which has all records of those before it.
-    ``torn_bytes``: bytes that ``open`` found behind the last whole block; they are overwritten with zeros
-    before the next ``append``. After a failed write or sync nothing more is written, unless the disk was just
-    full.
+    ``rows`` counts the records of all blocks, ``shard_rows`` are the shard rows that have a block. For a
+    shard row that was reopened and sealed again only the last block counts, which has all records of those
+    before it. ``torn_bytes``: bytes that ``open`` found behind the last whole block; they are overwritten
+    with zeros before the next ``append``. After a failed write or sync nothing more is written, unless the
+    disk was just full.
     """
 
     def __init__(self, path: Path, dtype: np.dtype[np.void], identity: bytes, descriptor: int) -> None:
         assert len(identity) == 16, "16 bytes"
         self.path = path
         self.rows = 0
-        self._group_places: dict[int, int] = {}  # group -> start of its last block
+        self._shard_row_places: dict[int, int] = {}  # shard row -> start of its last block
         self.torn_bytes = 0
         self.preallocated_bytes = 0
         self._dtype = dtype
@@ -145,11 +145,11 @@ class FrameLog:
             raise
         return log
 
-    def append(self, kind: BlockKind, group: int, records: np.ndarray) -> None:
-        """Appends one block of records (dtype[n]); ``group`` is -1 for events. Raises ``StorageFullError``
-        (then no block was written) or ``StorageError``."""
+    def append(self, kind: BlockKind, shard_row: int, records: np.ndarray) -> None:
+        """Appends one block of records (dtype[n]); ``shard_row`` is -1 for events. Raises
+        ``StorageFullError`` (then no block was written) or ``StorageError``."""
         assert records.dtype == self._dtype, "this log's records"
-        assert records.size <= MAX_BLOCK_ROWS, "no group has so many frames"
+        assert records.size <= MAX_BLOCK_ROWS, "no shard row has so many frames"
         payload = np.ascontiguousarray(records).view(np.uint8).data
         nbytes = BLOCK_HEADER_BYTES + len(payload)
         self._check_usable()
@@ -158,7 +158,7 @@ class FrameLog:
             with storage_errors("write", self.path):
                 reach("log.before_append")
                 self._clear_torn_tail()
-                self._write(memoryview(self._block_header(kind, group, records.size, payload)), self._end)
+                self._write(memoryview(self._block_header(kind, shard_row, records.size, payload)), self._end)
                 reach("log.before_payload")
                 self._write(payload, self._end + BLOCK_HEADER_BYTES)
         # a copy-on-write filesystem may need room even here; nothing was synced, so that the place can be
@@ -169,7 +169,7 @@ class FrameLog:
         except StorageError as error:
             self._failure = error.message
             raise
-        self._count(kind, group, records.size)
+        self._count(kind, shard_row, records.size)
         self._end += nbytes
 
     def reserve(self, nbytes: int) -> None:
@@ -193,7 +193,7 @@ class FrameLog:
         self._sync("log.before_sync")
 
     def blocks(self) -> Iterator[tuple[BlockKind, int, np.ndarray]]:
-        """Yields (kind, group, records) of every block in order, in pieces of at most 65,536 records.
+        """Yields (kind, shard row, records) of every block in order, in pieces of at most 65,536 records.
 
         Raises ``ShardFormatError`` after the last piece of a block whose checksum does not fit (any more).
         """
@@ -204,8 +204,8 @@ class FrameLog:
                 raise ShardFormatError(
                     f"{self.path} has changed since it was opened", got=f"no block at {place}"
                 )
-            kind, group, count, payload_crc = header
-            superseded = kind is BlockKind.GROUP and self._group_places[group] != place
+            kind, shard_row, count, payload_crc = header
+            superseded = kind is BlockKind.GROUP and self._shard_row_places[shard_row] != place
             place += BLOCK_HEADER_BYTES
             if superseded:
                 place += count * self._dtype.itemsize
@@ -215,7 +215,7 @@ class FrameLog:
                 data = self._read(place, min(ROWS_PER_PIECE, count - start) * self._dtype.itemsize)
                 checksum = crc32c.crc32c(data, checksum)
                 place += len(data)
-                yield kind, group, np.frombuffer(data, self._dtype)
+                yield kind, shard_row, np.frombuffer(data, self._dtype)
             if checksum != payload_crc:
                 raise ShardFormatError(
                     f"{self.path}: a block fails its crc32c",
@@ -224,13 +224,13 @@ class FrameLog:
                 )
 
     @property
-    def groups(self) -> set[int]:
-        return set(self._group_places)
+    def shard_rows(self) -> set[int]:
+        return set(self._shard_row_places)
 
-    def group_records(self, group: int) -> np.ndarray:
-        """Returns all records of a group that has a block. Raises ``ShardFormatError`` when the block's
+    def shard_row_records(self, shard_row: int) -> np.ndarray:
+        """Returns all records of a shard row that has a block. Raises ``ShardFormatError`` when the block's
         checksum does not fit (any more), ``StorageError``."""
-        place = self._group_places[group]
+        place = self._shard_row_places[shard_row]
         header = self._read_header(place)
         data = (
             b""
@@ -239,7 +239,8 @@ class FrameLog:
         )
         if header is None or crc32c.crc32c(data, self._seed) != header[3]:
             raise ShardFormatError(
-                f"{self.path} has changed since it was opened", got=f"no block of group {group} at {place}"
+                f"{self.path} has changed since it was opened",
+                got=f"no block of shard row {shard_row} at {place}",
             )
         return np.frombuffer(data, self._dtype)
 
@@ -280,11 +281,11 @@ class FrameLog:
         if self._failure is not None:
             raise StorageError(f"{self.path} failed before and is not written any more: {self._failure}")
 
-    def _count(self, kind: BlockKind, group: int, rows: int) -> None:
+    def _count(self, kind: BlockKind, shard_row: int, rows: int) -> None:
         """Counts a block that starts at the log's end."""
         self.rows += rows
         if kind is BlockKind.GROUP:
-            self._group_places[group] = self._end
+            self._shard_row_places[shard_row] = self._end
 
     def _header_page(self) -> bytes:
         header = np.zeros(1, _FILE_HEADER)
@@ -293,16 +294,16 @@ class FrameLog:
         header["header_crc"] = crc32c.crc32c(header.tobytes()[:-4], self._seed)
         return header.tobytes()
 
-    def _block_header(self, kind: BlockKind, group: int, count: int, payload: memoryview) -> bytes:
+    def _block_header(self, kind: BlockKind, shard_row: int, count: int, payload: memoryview) -> bytes:
         header = np.zeros(1, _BLOCK_HEADER)
         header["magic"], header["kind"], header["record_bytes"] = _BLOCK_MAGIC, kind, self._dtype.itemsize
-        header["group"], header["count"] = group, count
+        header["shard_row"], header["count"] = shard_row, count
         header["payload_crc"] = crc32c.crc32c(payload, self._seed)
         header["header_crc"] = crc32c.crc32c(header.tobytes()[:-4], self._seed)
         return header.tobytes()
 
     def _read_header(self, place: int) -> tuple[BlockKind, int, int, int] | None:
-        """Returns (kind, group, count, payload_crc) of the block at ``place``, None when there is none.
+        """Returns (kind, shard row, count, payload_crc) of the block at ``place``, None when there is none.
         Neither the payload nor its size is checked."""
         data = self._read(place, BLOCK_HEADER_BYTES)
         if len(data) < BLOCK_HEADER_BYTES:
@@ -314,7 +315,7 @@ class FrameLog:
             return None
         return (
             BlockKind(int(header["kind"])),
-            int(header["group"]),
+            int(header["shard_row"]),
             int(header["count"]),
             int(header["payload_crc"]),
         )
@@ -326,14 +327,14 @@ class FrameLog:
             raise ShardFormatError(f"{self.path} is damaged, or no frame log of this acquisition")
         size = status.st_size
         while (header := self._read_header(self._end)) is not None:
-            kind, group, count, payload_crc = header
+            kind, shard_row, count, payload_crc = header
             payload, end = (
                 self._end + BLOCK_HEADER_BYTES,
                 self._end + BLOCK_HEADER_BYTES + count * self._dtype.itemsize,
             )
             if count > MAX_BLOCK_ROWS or end > size or self._checksum(payload, end) != payload_crc:
                 break
-            self._count(kind, group, count)
+            self._count(kind, shard_row, count)
             self._end = end
         self._torn_end = self._end
         for place in self._written_pieces(self._end, size):

@@ -1,5 +1,5 @@
-"""The journal of a group: a record of what was stored in its shards, so that a crash loses nothing that was
-stored. FORMAT.md, "The journal".
+"""The journal of a shard row: a record of what was stored in its shards, so that a crash loses nothing that
+was stored. FORMAT.md, "The journal".
 
     | header, one page | frame records: slabs x frames_per_slab, to a page edge | chunk entries of file 0, to
     a page edge | of file 1 | ... |
@@ -8,9 +8,9 @@ One self-checking record for each frame and one entry for each slot, at places k
 preallocated, zeros where nothing was written. Workers write them (``kernels.journal``), through
 ``descriptor``; the owner thread does everything else.
 
-The version gives the places of the chunks in the group's shards: 1, each in its own slot; 2, packed, in runs
-that one task encoded. 3 and 4 are the same for a reopened group, which was sealed before it was full: its new
-shards replace those that have the final names.
+The version gives the places of the chunks in the shard row's shards: 1, each in its own slot; 2, packed, in
+runs that one task encoded. 3 and 4 are the same for a reopened shard row, which was sealed before it was
+full: its new shards replace those that have the final names.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class JournalHeader(NamedTuple):
     version: int
     record_bytes: int
     identity: bytes
-    group: int
+    shard_row: int
     writer_epoch: int
     frames_per_slab: int
     slabs: int
@@ -77,8 +77,8 @@ class JournalHeader(NamedTuple):
 
 @dataclass(frozen=True)
 class JournalLayout:
-    """The layout of one group's journal. ``slots`` counts the slots of each of its shard files, ``slabs`` the
-    slot layers."""
+    """The layout of one shard row's journal. ``slots`` counts the slots of each of its shard files, ``slabs``
+    the slot layers."""
 
     slabs: int
     frames_per_slab: int
@@ -88,8 +88,8 @@ class JournalLayout:
     slot_bytes: int
 
     @classmethod
-    def of(cls, layout: ArrayLayout, group: int, record_bytes: int) -> JournalLayout:
-        shards = [layout.shard(group, file) for file in range(layout.files_per_group)]
+    def of(cls, layout: ArrayLayout, shard_row: int, record_bytes: int) -> JournalLayout:
+        shards = [layout.shard(shard_row, file) for file in range(layout.files_per_shard_row)]
         slabs = shards[0].slots // int(layout.plane.layer_slots[0])
         slots = tuple(shard.slots for shard in shards)
         return cls(
@@ -138,9 +138,9 @@ def was_never_begun(path: Path) -> bool:
     return not read_range(path, 0, PAGE_BYTES).strip(b"\0")
 
 
-class GroupJournal:
+class ShardRowJournal:
     """One open journal. ``seed``: the start of its checksums; ``writer_epoch``: of the writer that created
-    it. ``packed``: chunks lie anywhere in their shard's data, not in slots. ``reopened``: the group was
+    it. ``packed``: chunks lie anywhere in their shard's data, not in slots. ``reopened``: the shard row was
     sealed once, before it was full."""
 
     def __init__(
@@ -148,7 +148,7 @@ class GroupJournal:
         file: TableFile,
         layout: JournalLayout,
         identity: bytes,
-        group: int,
+        shard_row: int,
         writer_epoch: int,
         *,
         packed: bool,
@@ -158,7 +158,7 @@ class GroupJournal:
         self.packed = packed
         self.reopened = reopened
         self.writer_epoch = writer_epoch
-        self.seed = file_seed(identity, group)
+        self.seed = file_seed(identity, shard_row)
         self._file = file
         self._record = record_dtype((layout.record_bytes - record_dtype(0).itemsize) // 8)
         assert self._record.itemsize == layout.record_bytes, (
@@ -171,12 +171,12 @@ class GroupJournal:
         path: Path,
         layout: JournalLayout,
         identity: bytes,
-        group: int,
+        shard_row: int,
         writer_epoch: int,
         *,
         packed: bool,
         reopened: bool = False,
-    ) -> GroupJournal:
+    ) -> ShardRowJournal:
         """Creates an empty journal, durable with its name. Raises ``StorageError``; a failure leaves no
         file."""
         version = (PACKED if packed else SLOTTED) + (REOPENED if reopened else 0)
@@ -184,14 +184,14 @@ class GroupJournal:
             path,
             "journal",
             layout.file_bytes,
-            encode_header(_HEADER, _header(layout, identity, group, writer_epoch, version)),
+            encode_header(_HEADER, _header(layout, identity, shard_row, writer_epoch, version)),
         )
-        return cls(file, layout, identity, group, writer_epoch, packed=packed, reopened=reopened)
+        return cls(file, layout, identity, shard_row, writer_epoch, packed=packed, reopened=reopened)
 
     @classmethod
-    def open(cls, path: Path, layout: JournalLayout, identity: bytes, group: int) -> GroupJournal:
-        """Opens the journal of this group. Raises ``ShardFormatError`` when its size or header does not fit
-        or is damaged, ``StorageError``."""
+    def open(cls, path: Path, layout: JournalLayout, identity: bytes, shard_row: int) -> ShardRowJournal:
+        """Opens the journal of this shard row. Raises ``ShardFormatError`` when its size or header does not
+        fit or is damaged, ``StorageError``."""
         file = TableFile.open(path, "journal", layout.file_bytes)
         try:
             page = np.empty(PAGE_BYTES, np.uint8)
@@ -200,7 +200,7 @@ class GroupJournal:
             version = found.version if SLOTTED <= found.version <= VERSION else SLOTTED
             expect_header(
                 found,
-                _header(layout, identity, group, found.writer_epoch, version),
+                _header(layout, identity, shard_row, found.writer_epoch, version),
                 JournalHeader._fields,
                 path,
             )
@@ -208,7 +208,7 @@ class GroupJournal:
             file.close()
             raise
         packed, reopened = version in (PACKED, PACKED + REOPENED), version > REOPENED
-        return cls(file, layout, identity, group, found.writer_epoch, packed=packed, reopened=reopened)
+        return cls(file, layout, identity, shard_row, found.writer_epoch, packed=packed, reopened=reopened)
 
     @property
     def path(self) -> Path:
@@ -257,7 +257,7 @@ class GroupJournal:
                 self._file.write(place, bytes(layer_slots * CHUNK_ENTRY.itemsize), "clear")
 
     def copy_slab(self, slot_layer: int, records: np.ndarray, entries: list[np.ndarray]) -> None:
-        """Writes a slab as in another journal of this group: its frame records, then for each file its
+        """Writes a slab as in another journal of this shard row: its frame records, then for each file its
         CHUNK_ENTRY in the order of slots.
 
         Raises ``StorageError``.
@@ -282,19 +282,20 @@ class GroupJournal:
         self._file.close()
 
     def delete(self) -> None:
-        """Closes and deletes the journal, after the group was sealed and logged. Raises ``StorageError``."""
+        """Closes and deletes the journal, after the shard row was sealed and logged. Raises
+        ``StorageError``."""
         self._file.delete()
 
 
 def _header(
-    layout: JournalLayout, identity: bytes, group: int, writer_epoch: int, version: int
+    layout: JournalLayout, identity: bytes, shard_row: int, writer_epoch: int, version: int
 ) -> JournalHeader:
     return JournalHeader(
         magic=MAGIC,
         version=version,
         record_bytes=layout.record_bytes,
         identity=identity,
-        group=group,
+        shard_row=shard_row,
         writer_epoch=writer_epoch,
         frames_per_slab=layout.frames_per_slab,
         slabs=layout.slabs,

@@ -83,7 +83,7 @@ class PlaneChunks:
 
     geometry    int64[n,4]  place of each chunk in the frame, as ``kernels.gather`` takes it: top row, left
                 byte, rows, width in bytes
-    file        int64[n]    the shard file of the group that holds the chunk
+    file        int64[n]    the shard file of the shard row that holds the chunk
     entry       int64[n]    its index entry within a layer of that file
     slot        int64[n]    its slot within a layer of that file
     layer_slots int64[files]  slots of one layer in each file
@@ -153,16 +153,16 @@ class ArrayLayout:
         return cls(grid, PlaneChunks.of(grid), page_aligned(max_encoded_bytes), index_at_start)
 
     @property
-    def files_per_group(self) -> int:
+    def files_per_shard_row(self) -> int:
         return len(self.plane.layer_slots)
 
     @property
     def chunks_per_shard(self) -> int:
         return math.prod(self.grid.shard_chunks) * self.plane.layer_entries
 
-    def shard(self, group: int, file: int) -> ShardLayout:
-        """The layout of one file of a group; smaller at the array's far edges."""
-        layers = math.prod(self.grid.group_extent_chunks(group))
+    def shard(self, shard_row: int, file: int) -> ShardLayout:
+        """The layout of one file of a shard row; smaller at the array's far edges."""
+        layers = math.prod(self.grid.shard_row_extent_chunks(shard_row))
         return ShardLayout(
             self.chunks_per_shard,
             layers * int(self.plane.layer_slots[file]),
@@ -171,25 +171,25 @@ class ArrayLayout:
         )
 
     def layer_of_slab(self, slab: int) -> tuple[int, int]:
-        """Returns (rank among index layers, rank among slot layers) of a slab within its group, both in
+        """Returns (rank among index layers, rank among slot layers) of a slab within its shard row, both in
         storage order."""
         grid = self.grid
-        group = grid.group_of_slab(slab)
+        shard_row = grid.shard_row_of_slab(slab)
         place = grid.stored(
             tuple(g % s for g, s in zip(grid.slab_coordinates(slab), grid.shard_chunks, strict=True))
         )
-        whole, live = grid.stored(grid.shard_chunks), grid.stored(grid.group_extent_chunks(group))
+        whole, live = grid.stored(grid.shard_chunks), grid.stored(grid.shard_row_extent_chunks(shard_row))
         index_layer = slot_layer = 0
         for i, all_of_axis, live_of_axis in zip(place, whole, live, strict=True):
             index_layer = index_layer * all_of_axis + i
             slot_layer = slot_layer * live_of_axis + i
         return index_layer, slot_layer
 
-    def shard_key(self, group: int, file: int) -> str:
+    def shard_key(self, shard_row: int, file: int) -> str:
         """The Zarr chunk key of one file, e.g. ``c/0/0/1``."""
         shards_x = self.grid.plane_shards[1]
         coordinates = (
-            *self.grid.stored(self.grid.group_coordinates(group)),
+            *self.grid.stored(self.grid.shard_row_coordinates(shard_row)),
             file // shards_x,
             file % shards_x,
         )

@@ -37,8 +37,8 @@ class Manifest:
     values. ``io``: how its shards are filled. ``created_ns``: UTC nanoseconds. ``spill_root``: the second
     root, None if there is none. ``seen_stop``, ``seen_extent``: frames below this sequence, and places below
     this index of the first axis, are known to have come, although recovery has cleared other traces of them.
-    ``files_epoch``: of the writer that took the store over last, 0 if none did; its groups are in a folder of
-    that number.
+    ``files_epoch``: of the writer that took the store over last, 0 if none did; its shard rows are in a
+    folder of that number.
     """
 
     identity: str

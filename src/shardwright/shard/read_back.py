@@ -1,5 +1,5 @@
-"""Compares a journal with the bytes that are stored, to find which slabs of a group are whole. For recovery,
-and for rewriting a shard.
+"""Compares a journal with the bytes that are stored, to find which slabs of a shard row are whole. For
+recovery, and for rewriting a shard.
 
 A slab is whole when every chunk of it is journaled, the bytes of every chunk fit their crc32c, and all its
 frame records are there. Everything else counts as not stored. Reads each chunk once, in several threads; the
@@ -19,12 +19,12 @@ from shardwright.model.errors import StorageError
 
 from .index import EMPTY as ABSENT
 from .journal import EMPTY, VALID
-from .slab_map import SlabPlaces, slab_places, slabs_of_group
+from .slab_map import SlabPlaces, slab_places, slabs_of_shard_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from .journal import GroupJournal
+    from .journal import ShardRowJournal
     from .layout import ArrayLayout
 
 INNER_CHECKSUM_BYTES = 4  # of the crc32c codec, where an array has one
@@ -80,16 +80,16 @@ class ReadBack:
 
 def read_back(
     layout: ArrayLayout,
-    group: int,
-    journal: GroupJournal,
+    shard_row: int,
+    journal: ShardRowJournal,
     shards: Sequence[Readable | None],
     *,
     lost: Collection[int] = (),
     threads: int = 1,
     progress: Callable[[int], None] | None = None,
 ) -> ReadBack:
-    """Checks the chunks of a group. ``shards[f]`` None: file f has its final name, so that all its chunks are
-    valid, or it is one of the ``lost``.
+    """Checks the chunks of a shard row. ``shards[f]`` None: file f has its final name, so that all its chunks
+    are valid, or it is one of the ``lost``.
 
     Raises ``StorageError`` when the journal cannot be read; chunks that cannot be read are not valid.
     ``progress`` is called with numbers of bytes as they are checked.
@@ -109,7 +109,7 @@ def read_back(
             good.append(believed)
             written.append(states != EMPTY)
     found = ReadBack(entries, good, records, record_valid, written, checked_bytes=checked_bytes)
-    for slab in slabs_of_group(layout, group):
+    for slab in slabs_of_shard_row(layout, shard_row):
         places = slab_places(layout, slab)
         state = np.concatenate([good[f][places.slot[places.file == f]] for f in range(len(good))])
         if state.all() and _frames_complete(found.frames_of(places)):

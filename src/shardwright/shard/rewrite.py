@@ -1,9 +1,9 @@
-"""Moves a group whose files met an I/O error to new files: valid chunks are copied one by one to the same
+"""Moves a shard row whose files met an I/O error to new files: valid chunks are copied one by one to the same
 places.
 
-A group is never retried in place: after a failed sync the next one succeeds all the same. The copy is synced
-before it takes the old files' names, so that what was durable stays durable. Slabs that were at the workers
-are not copied: their frames are still held and are encoded again.
+A shard row is never retried in place: after a failed sync the next one succeeds all the same. The copy is
+synced before it takes the old files' names, so that what was durable stays durable. Slabs that were at the
+workers are not copied: their frames are still held and are encoded again.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from .read_back import ReadBack, read_back
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .group_files import GroupFiles
     from .layout import ArrayLayout
+    from .shard_row_files import ShardRowFiles
     from .slab_map import SlabPlaces
 
 
-def rewrite_group(
+def rewrite_shard_row(
     layout: ArrayLayout,
-    old: GroupFiles,
+    old: ShardRowFiles,
     stored_slabs: frozenset[int],
     held_slabs: frozenset[int],
-    create: Callable[[], GroupFiles],
+    create: Callable[[], ShardRowFiles],
     may_rename: Callable[[], None] = lambda: None,
-) -> tuple[GroupFiles, set[int], np.ndarray]:
+) -> tuple[ShardRowFiles, set[int], np.ndarray]:
     """Returns (the new files, slabs saved in them and durable there, records of the frames that could not be
     saved). ``stored_slabs`` were acknowledged; of these, frames of ``held_slabs`` are still in memory and not
     lost, even if they cannot be read back.
@@ -41,7 +41,7 @@ def rewrite_group(
     ``create`` makes new files with ``REWRITE_SUFFIX``. Raises ``StorageError``; the content of the old files
     can then still be recovered.
     """
-    found = read_back(layout, old.group, old.journal, old.shards)
+    found = read_back(layout, old.shard_row, old.journal, old.shards)
     new = create()
     try:
         saved = [places for places in found.whole if places.slab in stored_slabs]
@@ -61,7 +61,7 @@ def rewrite_group(
     return new, saved_slabs, np.concatenate([np.zeros(0, found.records.dtype), *records])
 
 
-def _copy_slab(old: GroupFiles, new: GroupFiles, found: ReadBack, places: SlabPlaces) -> None:
+def _copy_slab(old: ShardRowFiles, new: ShardRowFiles, found: ReadBack, places: SlabPlaces) -> None:
     tables = []
     for file, (source, target) in enumerate(zip(old.slots, new.slots, strict=True)):
         mine = places.file == file

@@ -1,4 +1,4 @@
-"""The sealed shards of a group that is reopened: their chunks are read, or copied unchanged into files in
+"""The sealed shards of a shard row that is reopened: their chunks are read, or copied unchanged into files in
 progress.
 
 The shards keep their final names, so that readers miss nothing, until the new ones have all of their chunks
@@ -18,11 +18,11 @@ from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import open_regular, storage_errors
 
-from .group_files import IMAGE_FOLDER
 from .index import EMPTY as ABSENT
 from .index import decode_index
 from .journal import CHUNK_ENTRY, seal_rows
 from .read_back import INNER_CHECKSUM_BYTES
+from .shard_row_files import IMAGE_FOLDER
 from .shard_sums import SUMS_NAME, ShardSums, shard_sum
 from .slab_map import slab_places
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-    from .group_files import GroupFiles, Placement
     from .layout import ArrayLayout, ShardLayout
+    from .shard_row_files import Placement, ShardRowFiles
     from .shard_sums import Sum
     from .slab_map import SlabPlaces
 
@@ -129,20 +129,20 @@ class _FinalShard:
 
 
 class SealedRow:
-    """The shards of one sealed group, open for reading; a context manager. ``shards[f]`` is None if all of
-    file f is fill value.
+    """The shards of one sealed shard row, open for reading; a context manager. ``shards[f]`` is None if all
+    of file f is fill value.
 
     Raises ``ShardFormatError`` when a shard cannot be read, or is missing although the array's record has
     it."""
 
     def __init__(
-        self, layout: ArrayLayout, group: int, placements: Iterable[Placement], *, inner_checksum: bool
+        self, layout: ArrayLayout, shard_row: int, placements: Iterable[Placement], *, inner_checksum: bool
     ) -> None:
-        self.group = group
+        self.shard_row = shard_row
         self._layout = layout
         self._files = ExitStack()
-        self.placement = placement_of(layout, group, placements)
-        self._keys = [layout.shard_key(group, file) for file in range(layout.files_per_group)]
+        self.placement = placement_of(layout, shard_row, placements)
+        self._keys = [layout.shard_key(shard_row, file) for file in range(layout.files_per_shard_row)]
         sums = ShardSums(self.placement.store / IMAGE_FOLDER)
         with _old(sums.path):
             self._known = sums.of_each(self._keys)
@@ -152,7 +152,7 @@ class SealedRow:
                 path = self.placement.final(key)
                 there = os.path.lexists(path)
                 shard = (
-                    _FinalShard(layout.shard(group, file), path, inner_checksum=inner_checksum)
+                    _FinalShard(layout.shard(shard_row, file), path, inner_checksum=inner_checksum)
                     if there
                     else None
                 )
@@ -195,7 +195,7 @@ class SealedRow:
             for shard, entry in zip(shards, places.entry.tolist(), strict=True)
         ]
 
-    def copy_slab(self, slab: int, records: np.ndarray, new: GroupFiles) -> int:
+    def copy_slab(self, slab: int, records: np.ndarray, new: ShardRowFiles) -> int:
         """Copies one slab unchanged, damage included, into files in progress. ``records`` [frames_per_slab]:
         of its frames, zeros where none came. Returns the bytes copied. Raises ``ShardFormatError``,
         ``StorageError``."""
@@ -221,18 +221,20 @@ class SealedRow:
             target.entries["offset"][entry], target.entries["nbytes"][entry] = offset, len(chunk)
         seal_rows(entries, new.journal.seed)
         tables = []
-        for file in range(layout.files_per_group):
+        for file in range(layout.files_per_shard_row):
             mine = np.flatnonzero(places.file == file)
             tables.append(entries[mine[np.argsort(places.slot[mine])]])
         new.journal.copy_slab(places.slot_layer, _sealed(records, new.journal.seed), tables)
         return int(entries["nbytes"][entries["offset"] != ABSENT].sum())
 
 
-def placement_of(layout: ArrayLayout, group: int, placements: Iterable[Placement]) -> Placement:
-    """Returns the place of the sealed shards of a group, the first place when it has none."""
+def placement_of(layout: ArrayLayout, shard_row: int, placements: Iterable[Placement]) -> Placement:
+    """Returns the place of the sealed shards of a shard row, the first place when it has none."""
     places = list(placements)
     for placement in places:
-        finals = [placement.final(layout.shard_key(group, file)) for file in range(layout.files_per_group)]
+        finals = [
+            placement.final(layout.shard_key(shard_row, file)) for file in range(layout.files_per_shard_row)
+        ]
         if any(final.is_file() and not final.is_symlink() for final in finals):
             return placement
     return places[0]

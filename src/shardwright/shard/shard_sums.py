@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from .journal import GroupJournal
+    from .journal import ShardRowJournal
 
 SUMS_NAME = "shards.crc32c"
 VERSION = 1
@@ -52,9 +52,9 @@ def shard_sum(numbers: npt.NDArray[Any], nbytes: npt.NDArray[Any], data_crcs: np
     return int(crc32c.crc32c(np.sort(chunks, order="number").tobytes()))
 
 
-def sum_of_journaled(entries: npt.NDArray[np.void], journal: GroupJournal, file: int) -> Sum:
-    """Returns the sum of a shard in progress, from its future index and the checksums in its group's journal;
-    None when all of it is fill value.
+def sum_of_journaled(entries: npt.NDArray[np.void], journal: ShardRowJournal, file: int) -> Sum:
+    """Returns the sum of a shard in progress, from its future index and the checksums in its shard row's
+    journal; None when all of it is fill value.
 
     Raises ``StorageError``, and ``ShardFormatError`` when the journal does not have every chunk.
     """

@@ -1,7 +1,7 @@
-"""The map from slabs to the index entries and slots of their group's shard files.
+"""The map from slabs to the index entries and slots of their shard row's shard files.
 
-Pure arithmetic over ``ArrayLayout``. Slabs have the grid's numbers; slot layers number the slabs of one group
-in the order in which their chunks are stored.
+Pure arithmetic over ``ArrayLayout``. Slabs have the grid's numbers; slot layers number the slabs of one shard
+row in the order in which their chunks are stored.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SlabPlaces:
-    """One slab of a group. ``file``, ``slot``, ``entry``: int64[n], one element for each of its chunks."""
+    """One slab of a shard row. ``file``, ``slot``, ``entry``: int64[n], one element for each of its
+    chunks."""
 
     slab: int
     slot_layer: int
@@ -32,19 +33,21 @@ class SlabPlaces:
         )
 
 
-def slabs_of_group(layout: ArrayLayout, group: int) -> list[int]:
-    """Returns every slab of a group that lies inside the array, in acquisition order."""
+def slabs_of_shard_row(layout: ArrayLayout, shard_row: int) -> list[int]:
+    """Returns every slab of a shard row that lies inside the array, in acquisition order."""
     grid = layout.grid
-    corner = [h * s for h, s in zip(grid.group_coordinates(group), grid.shard_chunks, strict=True)]
+    corner = [h * s for h, s in zip(grid.shard_row_coordinates(shard_row), grid.shard_chunks, strict=True)]
     slabs = [0]
-    for first, extent, count in zip(corner, grid.group_extent_chunks(group), grid.slab_counts, strict=True):
+    for first, extent, count in zip(
+        corner, grid.shard_row_extent_chunks(shard_row), grid.slab_counts, strict=True
+    ):
         slabs = [slab * count + first + i for slab in slabs for i in range(extent)]
     return slabs
 
 
-def frames_of_group(layout: ArrayLayout, group: int) -> int:
-    """Returns the number of places for frames in a group, inside the array."""
-    return sum(map(layout.grid.frames_in_slab, slabs_of_group(layout, group)))
+def frames_of_shard_row(layout: ArrayLayout, shard_row: int) -> int:
+    """Returns the number of places for frames in a shard row, inside the array."""
+    return sum(map(layout.grid.frames_in_slab, slabs_of_shard_row(layout, shard_row)))
 
 
 def slab_places(layout: ArrayLayout, slab: int) -> SlabPlaces:

@@ -15,8 +15,8 @@ from shardwright.storage.files import storage_errors
 
 from . import frame_log, journal, staging
 from .file_header import version_of
-from .group_files import JOURNAL_SUFFIX, LOG_NAME, STAGING_NAME
 from .layout import PAGE_BYTES
+from .shard_row_files import JOURNAL_SUFFIX, LOG_NAME, STAGING_NAME
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""A preallocated file of fixed tables next to the shards: the journal of a group, the staging area. It is
+"""A preallocated file of fixed tables next to the shards: the journal of a shard row, the staging area. It is
 read and written in place, never appended to.
 
 It is created completely or not at all: blocks reserved, first page written, synced, its name durable. From

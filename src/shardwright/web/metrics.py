@@ -98,8 +98,8 @@ HISTOGRAMS = {
     "encode_seconds": "How long a worker compresses and writes its chunks.",
     "store_seconds": "From a frame's arrival until it is stored.",
     "commit_seconds": "How long a sync takes.",
-    "shard_open_seconds": "How long the files of a group of shards take to prepare.",
-    "shard_seal_seconds": "How long the files of a group of shards take to seal.",
+    "shard_open_seconds": "How long the files of a shard row take to prepare.",
+    "shard_seal_seconds": "How long the files of a shard row take to seal.",
 }
 
 

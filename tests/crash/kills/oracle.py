@@ -21,7 +21,7 @@ import zarr
 from shardwright.array.grid import Grid
 from shardwright.model.frame_status import FrameStatus
 from shardwright.model.names import WORKSPACE
-from shardwright.shard.group_files import WORKING_SUFFIX
+from shardwright.shard.shard_row_files import WORKING_SUFFIX
 
 from .processes import Closing, Created, Flushed, Refused, Said, Sealed
 from .scenes import METADATA

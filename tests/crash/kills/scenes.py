@@ -124,7 +124,7 @@ def _plain() -> Scene:
 
 
 def _several_files() -> Scene:
-    """Four shard files share a group; a frame is in all of them or in none."""
+    """Four shard files share a shard row; a frame is in all of them or in none."""
     spec = spec_of(
         ("t", None, 1, 2),
         ("y", 20, 8, 2),

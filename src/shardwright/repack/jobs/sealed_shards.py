@@ -19,15 +19,15 @@ from shardwright.array.spec import ArraySpec
 from shardwright.codecs.parameters import CodecParameters
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.names import WORKSPACE
-from shardwright.shard.group_files import (
+from shardwright.shard.layout import ArrayLayout
+from shardwright.shard.manifest import Manifest, manifest_path, read_manifest
+from shardwright.shard.shard_row_files import (
     IMAGE_FOLDER,
     JOURNAL_SUFFIX,
     REWRITE_SUFFIX,
     WORKING_SUFFIX,
     placements_of,
 )
-from shardwright.shard.layout import ArrayLayout
-from shardwright.shard.manifest import Manifest, manifest_path, read_manifest
 from shardwright.storage.files import storage_errors
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _open_keys(store: Store) -> tuple[bool, set[str]]:
     for name in names:
         number = name.removesuffix(JOURNAL_SUFFIX)
         if name.endswith(JOURNAL_SUFFIX) and number.isdecimal():
-            keys |= {layout.shard_key(int(number), file) for file in range(layout.files_per_group)}
+            keys |= {layout.shard_key(int(number), file) for file in range(layout.files_per_shard_row)}
         elif name.endswith(WORKING_SUFFIX):
             keys.add(name.removesuffix(WORKING_SUFFIX).replace(".", "/"))
     return True, keys

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardwright.model.versions import check_version
-from shardwright.shard.group_files import IMAGE_FOLDER
+from shardwright.shard.shard_row_files import IMAGE_FOLDER
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import read_regular, replace_file, storage_errors
 

@@ -1,11 +1,12 @@
-"""The files of one open group: its shard files and their journal, made, synced, sealed and discarded as one.
+"""The files of one open shard row: its shard files and their journal, made, synced, sealed and discarded as
+one.
 
 The journal is created after the shard files, so that a shard in progress without a journal holds nothing. The
-group is sealed shard by shard; the sealer deletes the journal once the frames of the group are in the frame
-log. One owner thread (the sealer's) calls everything here; workers only write through the descriptors and
-addresses.
+shard row is sealed shard by shard; the sealer deletes the journal once the frames of the shard row are in the
+frame log. One owner thread (the sealer's) calls everything here; workers only write through the descriptors
+and addresses.
 
-A spilled group has its files in a folder of the same structure below the second root, and a symbolic link
+A spilled shard row has its files in a folder of the same structure below the second root, and a symbolic link
 under each shard's key in the store.
 """
 
@@ -23,7 +24,7 @@ from shardwright.model.names import WORKSPACE
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import make_directories, storage_errors, sync_directory
 
-from .journal import GroupJournal, JournalLayout
+from .journal import JournalLayout, ShardRowJournal
 from .open_shard import OpenShard, SealedShard
 from .shard_sums import ShardSums, Sum, sum_of_journaled
 
@@ -46,7 +47,7 @@ REWRITE_SUFFIX = ".rewrite"  # behind the names of files that are to replace fai
 
 @dataclass(frozen=True)
 class Placement:
-    """The place of groups' files: the store itself, or (``spill``) the folder of the same name below the
+    """The place of shard rows' files: the store itself, or (``spill``) the folder of the same name below the
     second root. ``epoch``: of the writer that took the store over last, 0 if none did. That writer has its
     files in progress in a separate folder: the earlier writer may still rename or delete a file after its
     last check of the fence, but not these."""
@@ -65,7 +66,8 @@ class Placement:
 
     @property
     def files(self) -> Path:
-        """The folder of files in progress: groups and, in the store itself, frame log and staging area."""
+        """The folder of files in progress: shard rows and, in the store itself, frame log and staging
+        area."""
         return self.workspace / f"{TAKEN_PREFIX}{self.epoch}" if self.epoch else self.workspace
 
     def working(self, key: str) -> Path:
@@ -74,8 +76,8 @@ class Placement:
     def final(self, key: str) -> Path:
         return self.root / IMAGE_FOLDER / key
 
-    def journal(self, group: int) -> Path:
-        return self.files / f"{group}{JOURNAL_SUFFIX}"
+    def journal(self, shard_row: int) -> Path:
+        return self.files / f"{shard_row}{JOURNAL_SUFFIX}"
 
     @property
     def record(self) -> ShardSums:
@@ -100,14 +102,14 @@ def placements_of(store: Path, manifest: Manifest) -> list[Placement]:
     return [Placement(store, root, manifest.files_epoch) for root in roots]
 
 
-class GroupFiles:
-    """The open files of a group. ``shards[f]`` is file f; None if it has its final name already (after a
+class ShardRowFiles:
+    """The open files of a shard row. ``shards[f]`` is file f; None if it has its final name already (after a
     crash in the middle of sealing)."""
 
     def __init__(
-        self, group: int, placement: Placement, shards: list[OpenShard | None], journal: GroupJournal
+        self, shard_row: int, placement: Placement, shards: list[OpenShard | None], journal: ShardRowJournal
     ) -> None:
-        self.group = group
+        self.shard_row = shard_row
         self.placement = placement
         self.slots = [shard for shard in shards if shard is not None]
         self.shards = shards
@@ -122,7 +124,7 @@ class GroupFiles:
         cls,
         placement: Placement,
         layout: ArrayLayout,
-        group: int,
+        shard_row: int,
         io: IoMode,
         identity: bytes,
         writer_epoch: int,
@@ -133,13 +135,13 @@ class GroupFiles:
         suffix: str = "",
         step: Callable[[], None] = lambda: None,
         may_rename: Callable[[], None] = lambda: None,
-    ) -> GroupFiles:
+    ) -> ShardRowFiles:
         """Creates and preallocates all files, with ``suffix`` behind each name. ``step`` is called after each
         shard file, here as below. ``may_rename`` is called before an existing file of that name is deleted:
         it raises ``FencedError`` when another writer, who may own it, has taken over. ``packed``: as the
         files that these replace; by default packed unless shards are mapped (encoding in place needs a known
-        place). ``reopened``: the group was sealed once, and these files replace its shards when it is sealed
-        again.
+        place). ``reopened``: the shard row was sealed once, and these files replace its shards when it is
+        sealed again.
 
         Raises ``StorageFullError`` or ``StorageError``; nothing is left behind then."""
         if placement.spill is not None:
@@ -149,12 +151,12 @@ class GroupFiles:
         replaces = placement.record if reopened else None
         opened: list[OpenShard] = []
         try:
-            for file in range(layout.files_per_group):
-                key = layout.shard_key(group, file)
+            for file in range(layout.files_per_shard_row):
+                key = layout.shard_key(shard_row, file)
                 final, link = placement.final(key), placement.link(key)
                 make_shard = partial(
                     OpenShard,
-                    layout.shard(group, file),
+                    layout.shard(shard_row, file),
                     final_path=final,
                     io=io,
                     link=link,
@@ -162,21 +164,25 @@ class GroupFiles:
                 )
                 opened.append(_made_by_us(_suffixed(placement.working(key), suffix), make_shard, may_rename))
                 step()
-            tables = JournalLayout.of(layout, group, record_bytes)
+            tables = JournalLayout.of(layout, shard_row, record_bytes)
             make = partial(
-                GroupJournal.create, layout=tables, identity=identity, group=group, writer_epoch=writer_epoch
+                ShardRowJournal.create,
+                layout=tables,
+                identity=identity,
+                shard_row=shard_row,
+                writer_epoch=writer_epoch,
             )
             make = partial(make, packed=packed, reopened=reopened)
-            journal = _made_by_us(_suffixed(placement.journal(group), suffix), make, may_rename)
+            journal = _made_by_us(_suffixed(placement.journal(shard_row), suffix), make, may_rename)
         except BaseException:
             for shard in opened:
                 # closed in any case; a file that stays holds nothing, and recovery deletes it
                 with suppress(StorageError):
                     shard.discard()
             raise
-        return cls(group, placement, list(opened), journal)
+        return cls(shard_row, placement, list(opened), journal)
 
-    def replace(self, old: GroupFiles, may_rename: Callable[[], None] = lambda: None) -> None:
+    def replace(self, old: ShardRowFiles, may_rename: Callable[[], None] = lambda: None) -> None:
         """Gives these files (made with a suffix) the names of ``old``, shards first: the old journal fits
         both, since slots and chunks are the same."""
         self.take_names(may_rename)
@@ -216,13 +222,13 @@ class GroupFiles:
 
     @property
     def renamed(self) -> bool:
-        """True if a file has its final name, perhaps not durably, or had it before a crash: the group can
+        """True if a file has its final name, perhaps not durably, or had it before a crash: the shard row can
         then no longer be rewritten."""
         return len(self.slots) < len(self.shards) or any(shard.renamed for shard in self.slots)
 
     def sync(self, step: Callable[[], None] = lambda: None) -> None:
         """Makes durable what was written before this call: data, then journal. Raises ``StorageError``; the
-        group has then failed."""
+        shard row has then failed."""
         for shard in self.slots:
             shard.sync()
             step()
@@ -323,7 +329,7 @@ class GroupFiles:
 
 def _made_by_us(path: Path, make: Callable[[Path], T], may_remove: Callable[[], None]) -> T:
     """Makes a file that must be new. An existing one of that name is deleted: it is of a writer that was
-    taken over while it prepared a group."""
+    taken over while it prepared a shard row."""
     try:
         return make(path)
     except StorageError as error:
@@ -331,7 +337,7 @@ def _made_by_us(path: Path, make: Callable[[Path], T], may_remove: Callable[[], 
             raise
     may_remove()
     with storage_errors("remove", path):
-        reach("group.before_remove")
+        reach("shard_row.before_remove")
         path.unlink(missing_ok=True)
     return make(path)
 

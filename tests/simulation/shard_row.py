@@ -1,5 +1,5 @@
-"""The files of one group as the sealer, workers and recovery have them open, and what each of them does to
-all of them. As ``shard.group_files``, ``shard.read_back`` and ``shard.rewrite`` do; a generator yields
+"""The files of one shard row as the sealer, workers and recovery have them open, and what each of them does
+to all of them. As ``shard.shard_row_files``, ``shard.read_back`` and ``shard.rewrite`` do; a generator yields
 wherever its process may die."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from shardwright.model.errors import OutputExistsError, StorageError
 from shardwright.shard.frame_record import record_dtype
-from shardwright.shard.slab_map import slabs_of_group
+from shardwright.shard.slab_map import slabs_of_shard_row
 
 from .disk import ABSENT, REWRITE, File, Name, Place, final
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Steps = Generator[None, None, Any]
 
-HEADER = "header"  # of a journal: whether its group is ``reopened``
+HEADER = "header"  # of a journal: whether its shard row is ``reopened``
 INDEX = "index"  # of a complete shard: its slabs
 
 NO_RECORDS = np.zeros(0, record_dtype(0))
@@ -55,7 +55,7 @@ class Files:
     """``shards[f]`` None: it has its final name already. ``sealed`` of the others have it durably."""
 
     place: Place
-    group: int
+    shard_row: int
     shards: list[Shard | None]
     journal: Journal
     sealed: int = 0
@@ -88,7 +88,7 @@ class Files:
 def make_files(
     disk: Disk,
     place: Place,
-    group: int,
+    shard_row: int,
     files: int,
     check_writer: Callable[[], None],
     *,
@@ -102,29 +102,29 @@ def make_files(
     try:
         for file in range(files):  # no look in between
             disk.take_room("create")
-            name = place.working(group, file, suffix)
+            name = place.working(shard_row, file, suffix)
             made.append(Shard(disk.make(name), name))
             yield
         disk.take_room("create")
-        table = disk.make(place.journal(group, suffix))
+        table = disk.make(place.journal(shard_row, suffix))
         yield
         table.write(HEADER, reopened)
         disk.call("create", table)
         table.sync()
         disk.sync_folder(place.folder)
     except StorageError:
-        for name in (place.journal(group, suffix), *(shard.name for shard in made)):
+        for name in (place.journal(shard_row, suffix), *(shard.name for shard in made)):
             check_writer()
             disk.delete(name)
         raise
-    return Files(place, group, list(made), Journal(table, reopened))
+    return Files(place, shard_row, list(made), Journal(table, reopened))
 
 
 def take_names(disk: Disk, files: Files, check_writer: Callable[[], None]) -> Steps:
     """Drop the suffix; the journal last."""
     for shard in files.slots:
         check_writer()
-        target = files.place.working(files.group, shard.name[2])
+        target = files.place.working(files.shard_row, shard.name[2])
         disk.call("rewrite", shard.file)
         disk.rename(shard.name, target)
         shard.name = target
@@ -133,14 +133,14 @@ def take_names(disk: Disk, files: Files, check_writer: Callable[[], None]) -> St
         disk.sync_folder(files.place.folder)
         yield
     check_writer()
-    disk.rename(files.place.journal(files.group, REWRITE), files.place.journal(files.group))
+    disk.rename(files.place.journal(files.shard_row, REWRITE), files.place.journal(files.shard_row))
     yield
     disk.sync_folder(files.place.folder)
 
 
 def discard_rewrite(disk: Disk, files: Files, check_writer: Callable[[], None]) -> None:
     with suppress(StorageError):
-        for name in (files.place.journal(files.group, REWRITE), *(shard.name for shard in files.slots)):
+        for name in (files.place.journal(files.shard_row, REWRITE), *(shard.name for shard in files.slots)):
             if name[0].endswith(REWRITE):
                 check_writer()
                 disk.delete(name)
@@ -149,9 +149,9 @@ def discard_rewrite(disk: Disk, files: Files, check_writer: Callable[[], None]) 
 def sync_files(disk: Disk, files: Files) -> Steps:
     """Data, then journal."""
     for shard in files.slots:
-        disk.sync_groups_file(shard.file, "sync group")
+        disk.sync_shard_rows_file(shard.file, "sync shard row")
         yield
-    disk.sync_groups_file(files.journal.file, "sync group")
+    disk.sync_shard_rows_file(files.journal.file, "sync shard row")
     yield
 
 
@@ -167,17 +167,17 @@ def seal_files(disk: Disk, files: Files, check_writer: Callable[[], None]) -> St
         else:
             shard.file.write(INDEX, frozenset(shard.entries))
             yield
-            disk.sync_groups_file(shard.file, "seal")
+            disk.sync_shard_rows_file(shard.file, "seal")
         shard.ready = True
         yield
-    disk.sync_groups_file(files.journal.file, "seal")
+    disk.sync_shard_rows_file(files.journal.file, "seal")
     yield
     if not files.recorded:
         check_writer()
         disk.take_little("seal")
         for shard in files.slots:
             content = None if shard.empty else _content(shard.file, frozenset(shard.entries))
-            disk.sums.setdefault((files.group, shard.name[2]), []).append(content)
+            disk.sums.setdefault((files.shard_row, shard.name[2]), []).append(content)
         files.recorded = True
         yield
     for shard in files.slots[files.sealed :]:
@@ -193,7 +193,7 @@ def seal_files(disk: Disk, files: Files, check_writer: Callable[[], None]) -> St
 
 
 def _seal_shard(disk: Disk, files: Files, shard: Shard, check_writer: Callable[[], None]) -> Steps:
-    target = final(files.group, shard.name[2])
+    target = final(files.shard_row, shard.name[2])
     if not shard.renamed:
         disk.take_little("seal")
         check_writer()
@@ -218,7 +218,7 @@ def sealed_content(file: File) -> dict[int, Any]:
 
 @dataclass
 class Found:
-    """What the files of a group hold: slabs that are ``whole`` and the others that were begun, with the
+    """What the files of a shard row hold: slabs that are ``whole`` and the others that were begun, with the
     records of their frames; ``stored``: of the latter those all of whose chunks are journaled."""
 
     whole: dict[int, np.ndarray] = field(default_factory=dict)
@@ -230,7 +230,7 @@ class Found:
 def read_back(disk: Disk, layout: ArrayLayout, files: Files, lost: frozenset[int] = frozenset()) -> Found:
     """As ``shard.read_back.read_back``."""
     found, table = Found(), files.journal.file
-    for slab in slabs_of_group(layout, files.group):
+    for slab in slabs_of_shard_row(layout, files.shard_row):
         records = table.data.get(("frames", slab), NO_RECORDS)
         records = records if isinstance(records, np.ndarray) else NO_RECORDS
         chunks = [table.data.get(("chunk", f, slab)) for f in range(len(files.shards))]
@@ -268,13 +268,13 @@ def rewrite_files(
     check_writer: Callable[[], None],
 ) -> Steps:
     """(new files, slabs saved in them, records of the frames that are lost), as
-    ``shard.rewrite.rewrite_group``."""
+    ``shard.rewrite.rewrite_shard_row``."""
     found = read_back(disk, layout, old)
     new = yield from make_files(
         disk,
         old.place,
-        old.group,
-        layout.files_per_group,
+        old.shard_row,
+        layout.files_per_shard_row,
         check_writer,
         reopened=old.journal.reopened,
         suffix=REWRITE,

@@ -1,5 +1,5 @@
-"""The files of one group as a whole: nothing leaks or goes missing when the making or the replacing of them
-fails half-way."""
+"""The files of one shard row as a whole: nothing leaks or goes missing when the making or the replacing of
+them fails half-way."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.model.errors import FencedError, StorageError
 from shardwright.model.names import WORKSPACE
 from shardwright.shard.frame_record import record_dtype
-from shardwright.shard.group_files import REWRITE_SUFFIX, GroupFiles, Placement
-from shardwright.shard.journal import GroupJournal
+from shardwright.shard.journal import ShardRowJournal
 from shardwright.shard.layout import PAGE_BYTES, ArrayLayout
 from shardwright.shard.open_shard import OpenShard
+from shardwright.shard.shard_row_files import REWRITE_SUFFIX, Placement, ShardRowFiles
 
 
 def layout_of(shard: int) -> ArrayLayout:
@@ -34,8 +34,8 @@ LAYOUT, DEEP = layout_of(1), layout_of(4)
 
 def create(
     store: Path, suffix: str = "", *, layout: ArrayLayout = LAYOUT, packed: bool | None = None
-) -> GroupFiles:
-    return GroupFiles.create(
+) -> ShardRowFiles:
+    return ShardRowFiles.create(
         Placement(store),
         layout,
         0,
@@ -77,10 +77,10 @@ def test_shards_stay_while_the_journal_that_leads_to_them_may_be_there(store, mo
     files = create(store)
     names = {path.name for path in (store / WORKSPACE).iterdir()}
 
-    def refuse(journal: GroupJournal) -> None:
+    def refuse(journal: ShardRowJournal) -> None:
         raise StorageError("cannot delete")
 
-    monkeypatch.setattr(GroupJournal, "delete", refuse)
+    monkeypatch.setattr(ShardRowJournal, "delete", refuse)
     with pytest.raises(StorageError, match="cannot delete"):
         files.discard()
     assert {path.name for path in (store / WORKSPACE).iterdir()} == names
@@ -188,10 +188,10 @@ def test_only_its_own_files_are_discarded(store):
     assert [path.read_bytes() for path in names] == [b"another's"] * len(names)
 
 
-def test_a_group_with_a_sealed_shard_counts_as_renamed_after_a_crash_too(store):
+def test_a_shard_row_with_a_sealed_shard_counts_as_renamed_after_a_crash_too(store):
     files = create(store)
     assert not files.renamed
-    half = GroupFiles(0, files.placement, [None, *files.slots[1:]], files.journal)
+    half = ShardRowFiles(0, files.placement, [None, *files.slots[1:]], files.journal)
     assert half.renamed
     files.abandon()
 
