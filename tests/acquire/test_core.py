@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import shardwright.acquire
-from shardwright.acquire.commands import Commit, Discard, Encode, Finish, Prepare, Seal, Stage
+from shardwright.acquire.commands import Commit, Discard, Encode, FinishStore, Prepare, Seal, Stage
 from shardwright.acquire.core import AcquisitionState, Core, Now
 from shardwright.acquire.encoding import SlabEncoder
 from shardwright.acquire.limits import Limits
@@ -155,7 +155,7 @@ def test_the_way_of_a_slab(spec_of):
     assert of(Seal, drive.tell(SlabEncoded(slab.row, 10, None))) == [Seal(0)]
     drive.tell(ShardRowSealed(0, 1, True, None, 1, np.zeros(4, record_dtype(0))))
     drive.core.finish(drive.now())
-    assert of(Finish, drive.core.take_commands()) == [Finish(4, keep_workspace=False)]
+    assert of(FinishStore, drive.core.take_commands()) == [FinishStore(4, keep_workspace=False)]
     drive.tell(StoreFinished(None))
     assert drive.core.state is AcquisitionState.SEALED
     assert drive.core.receipt().frames_stored == 4
@@ -216,12 +216,12 @@ def test_a_shard_row_that_is_being_sealed_is_not_rewritten_for_a_commit_before(s
 def test_a_failure_while_the_end_waits_for_room_is_an_end(spec_of):
     drive = Drive(spec_of(chunk=1, shard=1), WriteSettings(on_full="block"))
     drive.core.finish(drive.now())
-    assert of(Finish, drive.core.take_commands()) == [Finish(0, keep_workspace=False)]
-    assert of(Finish, drive.tell(StoreFinished(ErrorText(StorageFullError, "no room")))) == []
+    assert of(FinishStore, drive.core.take_commands()) == [FinishStore(0, keep_workspace=False)]
+    assert of(FinishStore, drive.tell(StoreFinished(ErrorText(StorageFullError, "no room")))) == []
     assert drive.core.state is AcquisitionState.FINISHING
     drive.core.workers_failed("it died", drive.now(), ended=True)
     drive.core.tick(drive.now())
-    assert of(Finish, drive.core.take_commands()) == [Finish(0, keep_workspace=False)], (
+    assert of(FinishStore, drive.core.take_commands()) == [FinishStore(0, keep_workspace=False)], (
         "what readers see is to be true"
     )
     drive.tell(StoreFinished(None))

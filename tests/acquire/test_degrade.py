@@ -18,7 +18,7 @@ from shardwright.acquire.workers import WorkerPool
 from shardwright.array.spec import Blosc, Gzip, Zstd
 from shardwright.model.degrade_level import DegradeLevel
 from shardwright.model.errors import SpecError
-from shardwright.read.inspect import inspect_shards
+from shardwright.read.inspect_shards import inspect_shards
 from shardwright.read.store import open_store
 from shardwright.storage import failpoints
 

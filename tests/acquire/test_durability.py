@@ -19,7 +19,7 @@ from shardwright.acquire.settings import WriteSettings
 from shardwright.acquire.workers import WorkerPool
 from shardwright.model.errors import StorageError, StorageFullError
 from shardwright.model.frame_status import FrameStatus, Reason
-from shardwright.recovery.recover import recover_store
+from shardwright.recovery.recover_store import recover_store
 from shardwright.shard.shard_row_files import ShardRowFiles
 from shardwright.storage import failpoints
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, FRAME_NOT_HELD

@@ -22,7 +22,7 @@ from shardwright.acquire.settings import WriteSettings
 from shardwright.model.errors import ShardwrightError, StorageError
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.recovery import execute
-from shardwright.recovery.recover import recover_store
+from shardwright.recovery.recover_store import recover_store
 from shardwright.recovery.resume import restore
 from shardwright.recovery.unfinished import Unfinished
 from shardwright.storage import failpoints

@@ -16,7 +16,7 @@ import shardwright as sw
 from shardwright.acquire.new_store import abandoned, making_folder, remove_abandoned
 from shardwright.model.errors import LockedError, OutputExistsError, StorageError, StorageFullError
 from shardwright.recovery.leftovers import unfinished_stores
-from shardwright.recovery.recover import recover_store
+from shardwright.recovery.recover_store import recover_store
 from shardwright.shard.manifest import manifest_path
 from shardwright.storage import failpoints
 

@@ -17,7 +17,7 @@ from shardwright.acquire.overload_level import (
     TABLE,
     TRIAL_S,
     Backlog,
-    Move,
+    LevelMove,
     OverloadLevel,
     Place,
     backlog_part,
@@ -47,9 +47,13 @@ def test_each_row_has_a_case(row):
 def test_what_the_table_means(case):
     backlog, place, tried, rested, stuck = case
     move = decide(*case)
-    assert (move is Move.UP) == (backlog is Backlog.HIGH and place in (Place.LOWEST, Place.INNER) and tried)
+    assert (move is LevelMove.UP) == (
+        backlog is Backlog.HIGH and place in (Place.LOWEST, Place.INNER) and tried
+    )
     slower = backlog is Backlog.LOW and place in (Place.HIGHEST, Place.INNER) and rested
-    assert (move is Move.DOWN) == (slower or (backlog is Backlog.HIGH and place is Place.HIGHEST and stuck))
+    assert (move is LevelMove.DOWN) == (
+        slower or (backlog is Backlog.HIGH and place is Place.HIGHEST and stuck)
+    )
 
 
 def test_marks():

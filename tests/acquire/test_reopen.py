@@ -31,8 +31,8 @@ from shardwright.model.errors import StorageFullError
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.read.shard_file import ShardFile
 from shardwright.read.store import open_store
-from shardwright.read.verify import verify_store
-from shardwright.recovery.recover import recover_store
+from shardwright.read.verify_store import verify_store
+from shardwright.recovery.recover_store import recover_store
 from shardwright.recovery.resume import resume as take_up
 from shardwright.shard.frame_record import PASSED_OVER, record_dtype
 from shardwright.storage import failpoints

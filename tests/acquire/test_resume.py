@@ -24,7 +24,7 @@ from shardwright.acquire.settings import WriteSettings
 from shardwright.model.errors import FencedError, LockedError, ResumeError, ShardFormatError, StorageError
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.recovery.leftovers import unfinished_stores
-from shardwright.recovery.recover import recover_store
+from shardwright.recovery.recover_store import recover_store
 from shardwright.recovery.resume import restore
 from shardwright.storage import failpoints, files
 

@@ -12,7 +12,7 @@ from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.intact import is_intact
 from shardwright.acquire.settings import WriteSettings
 from shardwright.model.errors import StorageError, StoreGoneError
-from shardwright.recovery.recover import recover_store
+from shardwright.recovery.recover_store import recover_store
 from shardwright.shard.manifest import read_manifest, write_manifest
 from shardwright.storage import failpoints
 

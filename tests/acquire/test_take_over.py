@@ -20,8 +20,8 @@ from shardwright.acquire.limits import Limits
 from shardwright.acquire.settings import WriteSettings
 from shardwright.model.errors import FencedError, ShardFormatError, StorageFullError
 from shardwright.read.store import open_store
-from shardwright.read.verify import verify_store
-from shardwright.recovery.recover import recover_store
+from shardwright.read.verify_store import verify_store
+from shardwright.recovery.recover_store import recover_store
 from shardwright.recovery.resume import restore
 from shardwright.repack.jobs.sealed_shards import _open_keys
 from shardwright.storage import failpoints

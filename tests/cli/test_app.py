@@ -13,7 +13,7 @@ import pytest
 
 import shardwright
 from shardwright.cli.app import COMMANDS, build_app, main
-from shardwright.config.schema import schema_text
+from shardwright.config.json_schema import schema_text
 
 if TYPE_CHECKING:
     from pathlib import Path

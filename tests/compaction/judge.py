@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardwright.model.errors import ShardwrightError
-from shardwright.read.verify import verify_store
+from shardwright.read.verify_store import verify_store
 
 from .jobs import MOVED, STORE
 from .stores import read_stores, shards_in, tree_of

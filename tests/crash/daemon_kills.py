@@ -22,7 +22,7 @@ from tests.properties.readers import with_zarr_python
 
 import shardwright as sw
 from shardwright.model.names import store_name
-from shardwright.read.verify import verify_store
+from shardwright.read.verify_store import verify_store
 
 from .creation_kills import acquire
 from .kills.oracle import Oracle

@@ -15,7 +15,7 @@ from tests.harness.daemon import DaemonProcess
 import shardwright as sw
 from shardwright.acquire.workers import WorkerPool
 from shardwright.recovery.leftovers import unfinished_stores
-from shardwright.recovery.recover import recover_store
+from shardwright.recovery.recover_store import recover_store
 
 from .creation_kills import CONFIG, FIRST_CALLS, FRAMES, NAME, SPEC, camera, create
 from .daemon_kills import dies_at

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.properties.readers import with_zarr_python
 
-from shardwright.read.verify import verify_store
+from shardwright.read.verify_store import verify_store
 
 from .fencing import RECORD, Race, Racers, contender, race, race_for_a_rename
 from .kills.plans import strace_works

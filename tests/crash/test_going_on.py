@@ -11,7 +11,7 @@ import pytest
 import zarr
 
 from shardwright.model.frame_status import FrameStatus
-from shardwright.read.verify import verify_store
+from shardwright.read.verify_store import verify_store
 from shardwright.shard.manifest import has_manifest
 
 from .going_on import CASES, FAILURES, Case, end, fail, go_on, send_again

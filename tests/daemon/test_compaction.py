@@ -27,7 +27,7 @@ from shardwright.daemon.camera_needs import CameraNeeds
 from shardwright.daemon.compaction import CompactionService
 from shardwright.model.degrade_level import DegradeLevel
 from shardwright.model.errors import StorageFullError
-from shardwright.read.inspect import inspect_shard
+from shardwright.read.inspect_shards import inspect_shard
 from shardwright.read.store import open_store
 from shardwright.repack.jobs.compact_store import Options, plan
 from shardwright.repack.runtime.compaction_queue import QueueEntry, queue_entries

@@ -18,6 +18,7 @@ from shardwright.acquire.limits import machine_memory_bytes
 from shardwright.config.load import load_config
 from shardwright.config.plan import make_plan
 from shardwright.diagnose import output_folder
+from shardwright.diagnose.check_report import check_start
 from shardwright.diagnose.computer import (
     CHECKS,
     Needs,
@@ -28,7 +29,6 @@ from shardwright.diagnose.computer import (
     text_of,
 )
 from shardwright.diagnose.output_folder import FOLDER_CHECKS, look_at_folder, mount_of, preallocation_of
-from shardwright.diagnose.report import check_start
 from shardwright.shard import manifest
 from shardwright.shard.manifest import Manifest, write_manifest
 from shardwright.storage.filesystems import memory_filesystem

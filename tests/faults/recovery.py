@@ -11,7 +11,7 @@ from tests.harness.daemon import run_cli
 from shardwright.acquire.workers import WorkerPool
 from shardwright.model.errors import ShardwrightError
 from shardwright.recovery.leftovers import unfinished_stores
-from shardwright.recovery.recover import recover_store
+from shardwright.recovery.recover_store import recover_store
 
 if TYPE_CHECKING:
     from pathlib import Path

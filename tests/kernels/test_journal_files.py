@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shardwright.array.grid import Grid
-from shardwright.kernels.journal import journal_chunks, journal_frames, stage_frames
+from shardwright.kernels.journal_kernels import journal_chunks, journal_frames, stage_frames
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.journal import EMPTY, VALID, JournalLayout, ShardRowJournal
 from shardwright.shard.layout import ArrayLayout

@@ -17,7 +17,7 @@ for module, names in ((os, ("memfd_create", "sched_getaffinity", "posix_fallocat
             delattr(module, name)
 import shardwright as sw
 sw.connect, sw.ArraySpec, sw.Receipt, sw.errors
-import shardwright.simulate.camera, shardwright.simulate.photons
+import shardwright.simulate.camera_loop, shardwright.simulate.photons
 loaded = [name for name in sys.modules if name.startswith("shardwright.")]
 rooms = sorted({{name.split(".")[1] for name in loaded}})
 print(" ".join(rooms))

@@ -137,19 +137,19 @@ KILLS = [
         "no-chunk-journal",
         "journal write: the chunks of a slab are not journaled",
         "kills",
-        "import shardwright.kernels.journal as m\nm.journal_chunks = lambda *a: 0",
+        "import shardwright.kernels.journal_kernels as m\nm.journal_chunks = lambda *a: 0",
     ),
     Mutant(
         "no-frame-journal",
         "journal write: the frames of a slab are not journaled",
         "kills",
-        "import shardwright.kernels.journal as m\nm.journal_frames = lambda *a: 0",
+        "import shardwright.kernels.journal_kernels as m\nm.journal_frames = lambda *a: 0",
     ),
     Mutant(
         "no-staging",
         "journal write: frames of unfinished slabs are not staged",
         "kills",
-        "import shardwright.kernels.journal as m\nm.stage_frames = lambda *a: 0",
+        "import shardwright.kernels.journal_kernels as m\nm.stage_frames = lambda *a: 0",
         ("--scene", "slow camera"),
     ),
     Mutant(

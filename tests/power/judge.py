@@ -20,9 +20,9 @@ from shardwright.model.errors import ShardwrightError
 from shardwright.model.frame_status import FrameStatus
 from shardwright.read.shard_file import ShardFile, check_entries
 from shardwright.read.store import StoredArray, open_store
-from shardwright.read.verify import verify_store
+from shardwright.read.verify_store import verify_store
 from shardwright.recovery.leftovers import unfinished_stores
-from shardwright.recovery.recover import recover_store
+from shardwright.recovery.recover_store import recover_store
 
 from . import machine
 from .compaction import packed_again, torn_shards

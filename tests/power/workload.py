@@ -162,7 +162,7 @@ def lay_or_do(act: str, root: Path, scenario: Scenario, promises: Promises) -> N
 
 def recover(store: Path) -> None:
     from shardwright.acquire.workers import WorkerPool
-    from shardwright.recovery.recover import recover_store
+    from shardwright.recovery.recover_store import recover_store
 
     pool = WorkerPool(1)
     pool.start()

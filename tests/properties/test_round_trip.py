@@ -14,9 +14,9 @@ from hypothesis import given, settings
 
 import shardwright as sw
 from shardwright.array.ome import layout_warnings
-from shardwright.read.inspect import Totals, inspect_shards
+from shardwright.read.inspect_shards import Totals, inspect_shards
 from shardwright.read.store import open_store
-from shardwright.read.verify import verify_store
+from shardwright.read.verify_store import verify_store
 
 from .acquisitions import (
     LARGE,

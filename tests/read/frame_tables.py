@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.acquire.frame_table import write_frame_table
+from shardwright.acquire.frame_table_writer import write_frame_table
 from shardwright.array.grid import Grid
 from shardwright.array.metadata import array_metadata, group_metadata
 from shardwright.array.spec import ArraySpec, Dimension

@@ -15,7 +15,7 @@ import zarr
 import shardwright as sw
 from shardwright.read.shard_file import ShardFile
 from shardwright.read.store import open_store
-from shardwright.read.verify import verify_store
+from shardwright.read.verify_store import verify_store
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,12 +11,12 @@ import crc32c
 import numpy as np
 import pytest
 
-from shardwright.array.frame_table import ROWS_PER_CHUNK
+from shardwright.array.frame_table_format import ROWS_PER_CHUNK
 from shardwright.model.errors import ShardFormatError
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.read.frame_table import open_frame_table
 from shardwright.read.store import open_store
-from shardwright.read.verify import verify_store
+from shardwright.read.verify_store import verify_store
 
 from .frame_tables import make_store, place
 from .stores import edit_json, wrap_in_group

@@ -18,7 +18,7 @@ import shardwright as sw
 from shardwright.cli.app import main
 from shardwright.model.errors import FormatVersionError
 from shardwright.read.store import open_store
-from shardwright.read.verify import VerifyReport, verify_store
+from shardwright.read.verify_store import VerifyReport, verify_store
 from shardwright.repack.jobs.pack_shard import pack_shard
 from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels
 from shardwright.repack.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store

@@ -12,7 +12,7 @@ import numpy as np
 import tensorstore
 
 import shardwright as sw
-from shardwright.read.inspect import inspect_shards
+from shardwright.read.inspect_shards import inspect_shards
 from shardwright.read.store import open_store
 
 WAIT_S = 120.0  # only so that a hang becomes a failure

@@ -10,9 +10,9 @@ import pytest
 import zarr
 
 import shardwright as sw
-from shardwright.read.inspect import inspect_shards
+from shardwright.read.inspect_shards import inspect_shards
 from shardwright.read.store import open_store
-from shardwright.read.verify import verify_store
+from shardwright.read.verify_store import verify_store
 from shardwright.repack.runtime.tasks import run_task
 from shardwright.repack.transfer.destination import open_destination
 

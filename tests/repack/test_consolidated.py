@@ -12,7 +12,7 @@ import zarr
 
 import shardwright as sw
 from shardwright.model.errors import ShardFormatError
-from shardwright.read.verify import verify_store
+from shardwright.read.verify_store import verify_store
 from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels
 from shardwright.repack.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
 

@@ -12,10 +12,10 @@ import zarr
 
 import shardwright as sw
 from shardwright.cli.app import main
-from shardwright.read.inspect import inspect_shards
+from shardwright.read.inspect_shards import inspect_shards
 from shardwright.read.shard_file import ShardFile
 from shardwright.read.store import open_store
-from shardwright.read.verify import verify_store
+from shardwright.read.verify_store import verify_store
 from shardwright.repack.jobs.pack_shard import pack_shard
 from shardwright.repack.runtime.tasks import run_task
 from shardwright.repack.runtime.throttle import Throttle

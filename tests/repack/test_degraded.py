@@ -13,9 +13,9 @@ import shardwright as sw
 from shardwright.cli.compact import parse_recompress
 from shardwright.model.degrade_level import DegradeLevel
 from shardwright.model.errors import ConfigError
-from shardwright.read.inspect import inspect_shard
+from shardwright.read.inspect_shards import inspect_shard
 from shardwright.read.store import parse_array
-from shardwright.read.verify import verify_store
+from shardwright.read.verify_store import verify_store
 from shardwright.repack.jobs import recode
 from shardwright.repack.runtime.tasks import run_task
 

@@ -14,7 +14,7 @@ import zarr
 
 from shardwright.cli.compact_to import send, summary
 from shardwright.model.errors import ConfigError, LockedError, ShardFormatError
-from shardwright.read.verify import verify_store
+from shardwright.read.verify_store import verify_store
 from shardwright.repack.runtime.tasks import run_task
 from shardwright.repack.transfer.destination import CLAIM_KEY, open_destination
 from shardwright.repack.transfer.move_plan import MoveOptions, plan_move

@@ -15,9 +15,9 @@ from tests.properties.acquisitions import SMALL, acquisitions, bits, expected, p
 from tests.properties.readers import READERS
 
 import shardwright as sw
-from shardwright.read.inspect import inspect_shard, inspect_shards
+from shardwright.read.inspect_shards import inspect_shard, inspect_shards
 from shardwright.read.store import open_store
-from shardwright.read.verify import verify_store
+from shardwright.read.verify_store import verify_store
 from shardwright.repack.jobs.pack_shard import pack_shard
 from shardwright.repack.order import ORDERS
 from shardwright.repack.runtime.tasks import run_task

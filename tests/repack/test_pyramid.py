@@ -25,9 +25,9 @@ from shardwright.model.errors import (
     SpecError,
     StorageFullError,
 )
-from shardwright.read.inspect import inspect_shards
+from shardwright.read.inspect_shards import inspect_shards
 from shardwright.read.store import open_store
-from shardwright.read.verify import verify_store
+from shardwright.read.verify_store import verify_store
 from shardwright.repack.jobs.new_arrays import fingerprint
 from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels
 from shardwright.repack.runtime.tasks import run_task

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from shardwright.array.spec import Blosc, Gzip, Zstd
 from shardwright.kernels import reference
 from shardwright.model.errors import BudgetError, LockedError, OutputExistsError, ShardFormatError, SpecError
-from shardwright.read.inspect import inspect_shards
+from shardwright.read.inspect_shards import inspect_shards
 from shardwright.read.store import open_store, parse_array
-from shardwright.read.verify import verify_store
+from shardwright.read.verify_store import verify_store
 from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels
 from shardwright.repack.jobs.rechunk_store import (
     KEEP_CODEC,

@@ -14,7 +14,7 @@ from zarr.storage import ObjectStore as ZarrObjectStore
 from shardwright.cli.app import main
 from shardwright.kernels import reference
 from shardwright.model.errors import LockedError, OutputExistsError, StorageError
-from shardwright.read.verify import verify_store
+from shardwright.read.verify_store import verify_store
 from shardwright.repack.jobs.pyramid_levels import PyramidOptions
 from shardwright.repack.jobs.rechunk_store import RechunkOptions, plan_new_store
 from shardwright.repack.jobs.rechunk_transfer import RechunkTransfer, staging_folder

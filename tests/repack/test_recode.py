@@ -5,9 +5,9 @@ import pytest
 from tests.properties.readers import READERS
 
 import shardwright as sw
-from shardwright.read.inspect import inspect_shard
+from shardwright.read.inspect_shards import inspect_shard
 from shardwright.read.store import parse_array
-from shardwright.read.verify import verify_store
+from shardwright.read.verify_store import verify_store
 from shardwright.repack.jobs import recode
 from shardwright.repack.runtime.tasks import run_task
 

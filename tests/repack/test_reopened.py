@@ -12,7 +12,7 @@ import zarr
 
 import shardwright as sw
 from shardwright.read.store import open_store
-from shardwright.read.verify import verify_store
+from shardwright.read.verify_store import verify_store
 from shardwright.repack.jobs.sealed_shards import sealed_shards
 from shardwright.repack.runtime.tasks import run_task
 from shardwright.repack.source_shard import SourceShard

@@ -197,7 +197,7 @@ def _believes(journal: JournalFact, working: bool, final: bool, action: Action) 
     """Another action in rows of the table of recovery."""
 
     def patches() -> list[Patch]:
-        rows: list[table.Row] = []
+        rows: list[table.Case] = []
         for row in table.TABLE:
             if row.journal is journal and row.working in (working, None) and row.final in (final, None):
                 rows.extend(_split(row, working, final, action))
@@ -231,7 +231,7 @@ def _cut_short_is_forgotten() -> list[Patch]:
     return [(Disk, "taking_over", property(lambda _: False, _nothing))]
 
 
-def _split(row: table.Row, working: bool, final: bool, action: Action) -> Iterator[table.Row]:
+def _split(row: table.Case, working: bool, final: bool, action: Action) -> Iterator[table.Case]:
     for is_working in (False, True) if row.working is None else (row.working,):
         for is_final in (False, True) if row.final is None else (row.final,):
             changed = action if (is_working, is_final) == (working, final) else row.action

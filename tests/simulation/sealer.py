@@ -15,7 +15,7 @@ from shardwright.acquire.commands import (
     Abandon,
     Commit,
     Discard,
-    Finish,
+    FinishStore,
     Grow,
     Prepare,
     Record,
@@ -186,7 +186,7 @@ class Sealer:
             without := [key for key in command.keys if key >= 0 and key not in self.files]
         ):
             raise ViolationError(f"illegal command: commit of shard rows {without} without files")
-        if isinstance(command, Finish) and self.files and not command.keep_workspace:
+        if isinstance(command, FinishStore) and self.files and not command.keep_workspace:
             raise ViolationError(
                 f"illegal command: finish while shard rows {sorted(self.files)} have files in progress"
             )
@@ -384,7 +384,7 @@ class Sealer:
             self._disk.check_document(self._epoch)
             self._disk.extent = extent
 
-    def _finish(self, command: Finish) -> Steps:
+    def _finish(self, command: FinishStore) -> Steps:
         self._check_begun(command)
         try:
             yield from self._with_ballast(lambda: self._finished(command))
@@ -393,7 +393,7 @@ class Sealer:
         self.finished = not command.keep_workspace
         return StoreFinished(None)
 
-    def _finished(self, command: Finish) -> Steps:
+    def _finished(self, command: FinishStore) -> Steps:
         disk = self._disk
         self._check_writer()
         yield from self._grown(command.extent)

@@ -16,7 +16,7 @@ import zarr
 from tests.faults.judge import leftovers
 
 from shardwright.read.frame_table import open_frame_table
-from shardwright.read.missing import MissingFrames
+from shardwright.read.missing_frames import MissingFrames
 from shardwright.read.store import open_store
 
 from .camera import drawn_number

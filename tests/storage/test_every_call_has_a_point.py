@@ -64,7 +64,7 @@ EXCEPTIONS = {
     # Only kills at system calls (strace) come here; errors here are not injected by name.
     "storage/lock.py:StoreLock.replace": "deletes its own leftover first; the rename has a point",
     "storage/slot_file.py:SlotFile.punch": "a gap that cannot be given back stays",
-    "acquire/frame_table.py:_build": "an empty folder in the workspace; what goes into it has points",
+    "acquire/frame_table_writer.py:_build": "an empty folder in the workspace; what goes into it has points",
     "storage/files.py:sync_data": "its caller has the point",
 }
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.properties.readers import with_zarr_python
 
-from shardwright.read.verify import verify_store
+from shardwright.read.verify_store import verify_store
 from shardwright.repack.runtime.compaction_queue import QueueEntry, queue_entries
 from shardwright.repack.runtime.done_list import DoneList
 from shardwright.repack.transfer.destination import Claim

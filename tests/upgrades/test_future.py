@@ -16,8 +16,8 @@ from shardwright.config.load import load_config
 from shardwright.daemon.compaction import CompactionService
 from shardwright.daemon.control_client import ControlClient
 from shardwright.model.errors import ConfigError, FormatVersionError, ShardFormatError, VersionError
-from shardwright.read.verify import verify_store
-from shardwright.recovery.recover import recover_store
+from shardwright.read.verify_store import verify_store
+from shardwright.recovery.recover_store import recover_store
 from shardwright.recovery.table import Action
 from shardwright.repack.runtime.compaction_queue import QueueEntry
 from shardwright.repack.runtime.done_list import DoneList

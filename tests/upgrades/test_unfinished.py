@@ -11,8 +11,8 @@ from tests.properties.readers import with_zarr_python
 
 import shardwright as sw
 from shardwright.model.frame_status import FrameStatus
-from shardwright.read.verify import verify_store
-from shardwright.recovery.recover import recover_store
+from shardwright.read.verify_store import verify_store
+from shardwright.recovery.recover_store import recover_store
 
 from .conftest import contents
 from .states import SENT_BEFORE_THE_KILL, SENT_IN_ALL, SENT_TWICE, all_pixels, pixels, stage_v

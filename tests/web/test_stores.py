@@ -21,8 +21,8 @@ from zarr.storage import FsspecStore, ObjectStore
 import shardwright as sw
 from shardwright.simulate.photons import PhotonFrames
 from shardwright.web import stores
-from shardwright.web.app import make_app
 from shardwright.web.daemon_link import DaemonLink
+from shardwright.web.web_app import make_app
 
 from .web_process import Answer, WebProcess, settings_for
 

@@ -120,7 +120,7 @@ class Grow:
 
 
 @dataclass(frozen=True)
-class Finish:
+class FinishStore:
     """End the store. After a full disk it may be repeated; otherwise it is the last command. ->
     ``StoreFinished``"""
 
@@ -134,7 +134,7 @@ class RemoveStore:
 
 
 SealerCommand = (
-    Prepare | Reopen | Rewrite | Commit | Seal | Discard | Abandon | Record | Grow | Finish | RemoveStore
+    Prepare | Reopen | Rewrite | Commit | Seal | Discard | Abandon | Record | Grow | FinishStore | RemoveStore
 )
 WorkerCommand = Encode | Stage
 Command = WorkerCommand | SealerCommand

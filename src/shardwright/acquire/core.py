@@ -3,7 +3,7 @@ outside it act.
 
     frames, with their time  ─┐                  ┌─▶ Encode, Stage ─▶ workers ─▶ SlabEncoded, FramesStaged ─┐
     reports of what was done ─┼─▶ Core.submit    ├─▶ Prepare, Commit, Seal, Reopen, Rewrite, Record, Grow,  │
-    tick, with the time      ─┤   .handle, .tick │   Finish, ... ─▶ sealer ─▶ a report for each ────────────┤
+    tick, with the time      ─┤   .handle, .tick │   FinishStore, ... ─▶ sealer ─▶ a report for each ────────┤
     flush, finish, ...       ─┘                  └─▶ sequences whose pixels are free, watermarks, events    │
                               ▲                                                                             │
                               └─────────────────────────────────────────────────────────────────────────────┘
@@ -50,7 +50,7 @@ from shardwright.wire.descriptor import FRAME_DROPPED, descriptor_dtype, not_hel
 from .accounts import Accounts
 from .assembly import SlabTable
 from .closed_rows import EarlierRow
-from .commands import Abandon, Commit, Discard, Finish, Grow, RemoveStore
+from .commands import Abandon, Commit, Discard, FinishStore, Grow, RemoveStore
 from .commit_ledger import LOGGED, STAGED, CommitLedger, Uncommitted, joined
 from .encoding_scheduler import EncodingScheduler
 from .measures import Measures
@@ -117,7 +117,7 @@ class Now(NamedTuple):
 
 
 @dataclass
-class _Batch:
+class _PendingFrames:
     """Submitted frames; ``first`` is the index of the next one to place."""
 
     records: np.ndarray
@@ -180,7 +180,7 @@ class Core:
         self.shard_rows = ShardRows(self.grid, limits, ask, settings, self.telling.note)
         self._recorder = Recorder(ask)
         self._ledger = CommitLedger()
-        self._pending: deque[_Batch] = deque()
+        self._pending: deque[_PendingFrames] = deque()
         self._waits_for: Wait | None = None  # what the first pending frame waits for
         self._keeps_frames = settings.durability == "durable"  # until they are durable
         # rows that are stored while a frame of theirs is still being staged
@@ -310,7 +310,7 @@ class Core:
             )
         if sequences.size:
             self._pending.append(
-                _Batch(
+                _PendingFrames(
                     records,
                     positions,
                     sequences,
@@ -441,7 +441,7 @@ class Core:
                 return
             self._pending.popleft()
 
-    def _place(self, batch: _Batch) -> Wait | None:
+    def _place(self, batch: _PendingFrames) -> Wait | None:
         """Places the rest of a batch. Returns what its next frame waits for, or None when all are placed."""
         while True:
             first = batch.first
@@ -464,7 +464,7 @@ class Core:
             elif (wait := self._open_slab(missing)) is not None:
                 return wait
 
-    def _reject_late(self, batch: _Batch) -> bool:
+    def _reject_late(self, batch: _PendingFrames) -> bool:
         """Settles, in one step, all remaining frames of a batch whose places are shut, also when they are
         mixed with others. Returns whether there were any."""
         slabs, places = slabs_and_places(batch.positions[batch.first :], *self.table.grid_tables)
@@ -665,7 +665,9 @@ class Core:
         them."""
         sequences, positions = records["sequence"].astype(np.int64), records["position"].astype(np.int64)
         self._restored_frames = np.union1d(self._restored_frames, sequences)
-        wait = self._place(_Batch(records, positions, sequences, addresses, np.zeros(records.size, np.uint8)))
+        wait = self._place(
+            _PendingFrames(records, positions, sequences, addresses, np.zeros(records.size, np.uint8))
+        )
         slabs, places = slabs_and_places(positions, *self.table.grid_tables)
         for row in np.flatnonzero(np.isin(self.table.slab, slabs)).tolist():
             here = (slabs == self.table.slab[row]) & (self.table.addresses[row, places] == addresses)
@@ -1055,7 +1057,7 @@ class Core:
         if self._life is Life.FINISHING and done:
             self._go(LifeEvent.DONE)
             if self.accounts.frames_received or self._keep_empty:
-                self._ask(Finish(self.accounts.received_extent, keep_workspace=False))
+                self._ask(FinishStore(self.accounts.received_extent, keep_workspace=False))
             else:
                 self._ask(RemoveStore())
 
@@ -1103,7 +1105,7 @@ class Core:
         if self._life is Life.LEAVING and not self.shard_rows.by_number:
             self._go(LifeEvent.DONE)
             extent = min(self._sealed_extent, self.accounts.received_extent)
-            self._ask(Finish(extent, keep_workspace=self._leaves_something))
+            self._ask(FinishStore(extent, keep_workspace=self._leaves_something))
 
     @property
     def _rewriting(self) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 from shardwright.codecs.degrade import degrade_ladder
 from shardwright.codecs.parameters import CodecParameters
 from shardwright.kernels.encode import NOT_PACKED, Encoded, encode_chunks, room_for
-from shardwright.kernels.journal import journal_chunks, journal_frames, stage_frames
+from shardwright.kernels.journal_kernels import journal_chunks, journal_frames, stage_frames
 from shardwright.kernels.write import start_writeback, write_runs, write_slots
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import WorkerError

@@ -47,14 +47,14 @@ class Place(Enum):
     HIGHEST = "highest"
 
 
-class Move(Enum):
+class LevelMove(Enum):
     UP = 1
     HOLD = 0
     DOWN = -1
 
 
 @dataclass(frozen=True)
-class Row:
+class LevelStep:
     """``tried``: enough tasks were encoded at this level; ``rested``: it has lasted long enough to be left
     for a slower one; ``stuck``: it has lasted so long that it does not help. None: either."""
 
@@ -62,7 +62,7 @@ class Row:
     places: frozenset[Place]
     tried: bool | None
     rested: bool | None
-    move: Move
+    move: LevelMove
     stuck: bool | None = None
 
     def matches(self, backlog: Backlog, place: Place, tried: bool, rested: bool, stuck: bool) -> bool:
@@ -81,19 +81,23 @@ _CAN_RISE, _CAN_FALL, _ALL = (
     frozenset(Place),
 )
 TABLE = (
-    Row(Backlog.HIGH, _CAN_RISE, tried=True, rested=None, move=Move.UP),
-    Row(Backlog.HIGH, _CAN_RISE, tried=False, rested=None, move=Move.HOLD),
-    Row(Backlog.HIGH, frozenset({Place.HIGHEST}), tried=None, rested=None, move=Move.HOLD, stuck=False),
-    Row(Backlog.HIGH, frozenset({Place.HIGHEST}), tried=None, rested=None, move=Move.DOWN, stuck=True),
-    Row(Backlog.HIGH, frozenset({Place.ONLY}), tried=None, rested=None, move=Move.HOLD),
-    Row(Backlog.BETWEEN, _ALL, tried=None, rested=None, move=Move.HOLD),
-    Row(Backlog.LOW, _CAN_FALL, tried=None, rested=True, move=Move.DOWN),
-    Row(Backlog.LOW, _CAN_FALL, tried=None, rested=False, move=Move.HOLD),
-    Row(Backlog.LOW, _ALL - _CAN_FALL, tried=None, rested=None, move=Move.HOLD),
+    LevelStep(Backlog.HIGH, _CAN_RISE, tried=True, rested=None, move=LevelMove.UP),
+    LevelStep(Backlog.HIGH, _CAN_RISE, tried=False, rested=None, move=LevelMove.HOLD),
+    LevelStep(
+        Backlog.HIGH, frozenset({Place.HIGHEST}), tried=None, rested=None, move=LevelMove.HOLD, stuck=False
+    ),
+    LevelStep(
+        Backlog.HIGH, frozenset({Place.HIGHEST}), tried=None, rested=None, move=LevelMove.DOWN, stuck=True
+    ),
+    LevelStep(Backlog.HIGH, frozenset({Place.ONLY}), tried=None, rested=None, move=LevelMove.HOLD),
+    LevelStep(Backlog.BETWEEN, _ALL, tried=None, rested=None, move=LevelMove.HOLD),
+    LevelStep(Backlog.LOW, _CAN_FALL, tried=None, rested=True, move=LevelMove.DOWN),
+    LevelStep(Backlog.LOW, _CAN_FALL, tried=None, rested=False, move=LevelMove.HOLD),
+    LevelStep(Backlog.LOW, _ALL - _CAN_FALL, tried=None, rested=None, move=LevelMove.HOLD),
 )
 
 
-def decide(backlog: Backlog, place: Place, tried: bool, rested: bool, stuck: bool) -> Move:
+def decide(backlog: Backlog, place: Place, tried: bool, rested: bool, stuck: bool) -> LevelMove:
     return next(row.move for row in TABLE if row.matches(backlog, place, tried, rested, stuck))
 
 
@@ -145,10 +149,10 @@ class OverloadLevel:
         tried = self._tasks >= self._tasks_to_try and lasted_s >= self._trial_s
         backlog = Backlog.of(part)
         move = decide(backlog, self._place, tried, lasted_s >= DWELL_S, lasted_s >= STUCK_S)
-        if move is Move.HOLD:
+        if move is LevelMove.HOLD:
             return None
         before = self.level
-        self._trial_s = TRIAL_S if move is Move.DOWN and backlog is Backlog.HIGH else 0.0
+        self._trial_s = TRIAL_S if move is LevelMove.DOWN and backlog is Backlog.HIGH else 0.0
         self._at += move.value
         self.level, self._tasks, self._since_s = self._levels[self._at], 0, now_s
         return before

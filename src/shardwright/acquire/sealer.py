@@ -37,7 +37,7 @@ from .commands import (
     Abandon,
     Commit,
     Discard,
-    Finish,
+    FinishStore,
     Grow,
     Prepare,
     Record,
@@ -157,7 +157,7 @@ class Sealer:
                 report = self._seal(command)
             case Record():
                 report = self._record(command)
-            case Finish():
+            case FinishStore():
                 report = self._finish(command)
             case RemoveStore():
                 report = self._remove_store()
@@ -303,7 +303,7 @@ class Sealer:
         with suppress(StorageError):
             self._with_ballast(lambda: self.folder.grow(command.extent))
 
-    def _finish(self, command: Finish) -> StoreFinished:
+    def _finish(self, command: FinishStore) -> StoreFinished:
         return self._ended_by(
             lambda: self._with_ballast(
                 lambda: self.folder.finish(command.extent, keep_workspace=command.keep_workspace)

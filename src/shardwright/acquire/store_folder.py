@@ -25,7 +25,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from shardwright.array.consolidated import consolidated, told_metadata
-from shardwright.array.frame_table import TABLE_PATH
+from shardwright.array.frame_table_format import TABLE_PATH
 from shardwright.array.levels import encode
 from shardwright.array.metadata import array_metadata, array_shape, group_metadata
 from shardwright.array.ome import IMAGE_PATH
@@ -61,7 +61,7 @@ from shardwright.storage.failpoints import reach
 from shardwright.storage.files import make_directories, replace_file, storage_errors, sync_directory
 from shardwright.storage.lock import StoreLock
 
-from .frame_table import write_frame_table
+from .frame_table_writer import write_frame_table
 from .intact import begin_intact, end_intact
 from .new_store import abandoned, making_folder, publish, remove_abandoned, withdraw
 

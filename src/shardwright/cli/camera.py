@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from shardwright.model.receipt import Receipt
-    from shardwright.simulate.camera import CameraRun
+    from shardwright.simulate.camera_loop import CameraRun
 
 CHUNK_GOAL_BYTES = 2 << 20
 SHARD_GOAL_BYTES = 256 << 20
@@ -108,7 +108,7 @@ def command(
 
     from shardwright.client import Curve
     from shardwright.client import connect as connect_daemon
-    from shardwright.simulate.camera import run_camera
+    from shardwright.simulate.camera_loop import run_camera
     from shardwright.simulate.photons import PhotonFrames
 
     curve = None if secret_key is None or daemon_key is None else Curve(secret_key, daemon_key)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shardwright.config.load import LoadedConfig
     from shardwright.config.model import Compaction
     from shardwright.config.plan import Plan, StreamPlan
-    from shardwright.diagnose.report import CheckReport
+    from shardwright.diagnose.check_report import CheckReport
     from shardwright.diagnose.start import Finding
     from shardwright.diagnose.verdict import CamerasVerdict, Measured, StreamVerdict
 
@@ -78,7 +78,7 @@ def command(
     finds that a camera cannot be held. 2: the command line is wrong.
     """
     from shardwright.config.load import load_config
-    from shardwright.diagnose.report import CheckReport, check_reload, check_start
+    from shardwright.diagnose.check_report import CheckReport, check_reload, check_start
     from shardwright.diagnose.start import refusal
 
     if not measured and (frames is not None or beside):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from shardwright.read.inspect import ShardReport, Totals
+    from shardwright.read.inspect_shards import ShardReport, Totals
     from shardwright.read.store import Store, StoredArray
 
 
@@ -49,7 +49,7 @@ def command(
 
 
 def _print_json(store: Store, chunks: bool) -> None:
-    from shardwright.read.inspect import Totals, describe_array, inspect_shards
+    from shardwright.read.inspect_shards import Totals, describe_array, inspect_shards
 
     arrays = []
     for array in store.arrays:
@@ -74,7 +74,7 @@ def _print_tables(store: Store, chunks: bool) -> None:
     from rich.console import Console
 
     from shardwright.config.quantities import format_bytes
-    from shardwright.read.inspect import Totals, inspect_shards
+    from shardwright.read.inspect_shards import Totals, inspect_shards
 
     console = Console(highlight=False, markup=False)
     for array in store.arrays:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
     from shardwright.repack.runtime.executors import Executor
-    from shardwright.repack.runtime.report import BuildReport, OnProgress
+    from shardwright.repack.runtime.job_report import BuildReport, OnProgress
     from shardwright.repack.runtime.throttle import Throttle
     from shardwright.repack.transfer.move_plan import Execute
 
@@ -119,7 +119,7 @@ def job_progress(label: str, verb: str, pause_files: Sequence[str]) -> Iterator[
 
 def run_with_progress(executor: Executor, sizes: Mapping[str, int], on_progress: OnProgress) -> Execute:
     """``executor.run`` that counts the bytes that are done. ``sizes``: of what tasks make, by key."""
-    from shardwright.repack.runtime.report import Progress
+    from shardwright.repack.runtime.job_report import Progress
 
     progress = Progress(sizes, on_progress)
 

@@ -14,7 +14,7 @@ from shardwright.model.errors import ShardFormatError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shardwright.read.missing import MissingFrames, MissingRange
+    from shardwright.read.missing_frames import MissingFrames, MissingRange
     from shardwright.read.store import Store
 
 
@@ -22,7 +22,7 @@ def print_missing(store: Store, as_json: bool) -> None:
     """Range by range, so that a list of any length costs no memory. Raises ``ShardFormatError`` when the
     store has no frame table."""
     from shardwright.read.frame_table import open_frame_table
-    from shardwright.read.missing import MissingFrames
+    from shardwright.read.missing_frames import MissingFrames
 
     if store.group is None or not store.arrays:
         raise ShardFormatError(

@@ -25,7 +25,7 @@ from .job_command import (
 
 if TYPE_CHECKING:
     from shardwright.repack.jobs.rechunk_store import RechunkOptions, RechunkPlan
-    from shardwright.repack.runtime.report import BuildReport
+    from shardwright.repack.runtime.job_report import BuildReport
 
 Chunks = Annotated[
     str,

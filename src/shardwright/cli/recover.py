@@ -16,7 +16,7 @@ from .progress import show_progress
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardwright.recovery.recover import Recovery
+    from shardwright.recovery.recover_store import Recovery
 
     Outcome = tuple[Path, Recovery | ShardwrightError]
 
@@ -84,7 +84,7 @@ def _recover(
     store: Path, pool: Any, *, dry_run: bool, take_over: bool, progress: Callable[[int], None]
 ) -> Recovery | ShardwrightError:
     """What is wrong with one store, whatever it is, keeps no other from being recovered."""
-    from shardwright.recovery.recover import recover_store
+    from shardwright.recovery.recover_store import recover_store
 
     try:
         return recover_store(

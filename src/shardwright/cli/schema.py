@@ -8,6 +8,6 @@ import typer
 def command() -> None:
     """Print the JSON Schema (draft 2020-12) of the configuration, for editors: it accepts what the daemon
     accepts."""
-    from shardwright.config.schema import schema_text
+    from shardwright.config.json_schema import schema_text
 
     typer.echo(schema_text(), nl=False)

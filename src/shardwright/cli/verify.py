@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from shardwright.read.verify import VerifyReport
+    from shardwright.read.verify_store import VerifyReport
 
 _PLAIN_STEPS = 10  # lines of progress where there is no terminal
 
@@ -23,7 +23,7 @@ def command(
     ),
 ) -> None:
     """Decode and check every chunk of a store. Exits with 1 and a list of what is wrong."""
-    from shardwright.read.verify import verify_store
+    from shardwright.read.verify_store import verify_store
 
     if as_json:
         report = verify_store(store, threads=threads)
@@ -43,7 +43,7 @@ def _verify_with_bar(store: Path, threads: int | None) -> VerifyReport:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
-    from shardwright.read.verify import verify_store
+    from shardwright.read.verify_store import verify_store
 
     columns = (
         "verify",

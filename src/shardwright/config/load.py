@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from shardwright.array.spec import DTYPES
 
+from .json_schema import field_schema, has, known_keys
 from .model import VERSION, Config
-from .schema import field_schema, has, known_keys
 from .source import FieldPath, Source
 
 if TYPE_CHECKING:

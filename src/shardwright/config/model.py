@@ -101,7 +101,7 @@ class Output(_Section):
         return self
 
 
-class Curve(_Section):
+class CurveConfig(_Section):
     """CURVE, ZeroMQ's encryption, on every TCP endpoint: the daemon proves who it is, and only listed clients
     get in. See `shardwright keygen`."""
 
@@ -135,7 +135,7 @@ class Ingest(_Section):
         description="Group of this machine whose members may connect over ipc, and ask on the control "
         "socket. Left out, only the daemon's own user.",
     )
-    curve: Curve | None = Field(
+    curve: CurveConfig | None = Field(
         default=None,
         description="Keys for the tcp endpoints. Without them tcp is refused unless insecure is true.",
     )
@@ -212,7 +212,7 @@ class Ingest(_Section):
         return self
 
 
-class Control(_Section):
+class ControlConfig(_Section):
     """The socket on which `shardwright status`, `stop` and `drain` ask the daemon, on this machine only."""
 
     socket: OptionalSocketFile = Field(
@@ -415,7 +415,7 @@ class Log(_Section):
     )
 
 
-class Stream(_Section):
+class StreamConfig(_Section):
     """One camera whose array layout the daemon knows by name."""
 
     name: str = Field(pattern=f"^{NAME_PATTERN}$", description="The name that clients ask for.")
@@ -457,12 +457,14 @@ class Config(_Section):
     memory: Memory = Memory()
     reliability: Reliability = Reliability()
     compaction: Compaction = Compaction()
-    control: Control = Control()
+    control: ControlConfig = ControlConfig()
     http: Http = Http()
     log: Log = Log()
-    streams: tuple[Stream, ...] = Field(default=(), max_length=256, description="Cameras known by name.")
+    streams: tuple[StreamConfig, ...] = Field(
+        default=(), max_length=256, description="Cameras known by name."
+    )
 
-    def reliability_of(self, stream: Stream) -> Reliability:
+    def reliability_of(self, stream: StreamConfig) -> Reliability:
         """Returns the daemon's promises, with the stream's own in their place."""
         own = {name: value for name in _OF_A_STREAM if (value := getattr(stream, name)) is not None}
         return self.reliability.model_copy(update=own)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from shardwright.array.spec import ArraySpec
 
     from .load import LoadedConfig
-    from .model import Compaction, Reliability, Stream
+    from .model import Compaction, Reliability, StreamConfig
     from .source import FieldPath
 
 
@@ -238,7 +238,7 @@ def _free_bytes(folder: Path) -> int:
 
 
 def _plan_stream(
-    loaded: LoadedConfig, i: int, stream: Stream, frame_rate_hz: float | None, descriptors: int
+    loaded: LoadedConfig, i: int, stream: StreamConfig, frame_rate_hz: float | None, descriptors: int
 ) -> StreamPlan:
     config = loaded.config
     ring_frames = None if stream.ring_frames == "auto" else stream.ring_frames

@@ -73,7 +73,7 @@ class ControlServer:
         self._emit = emit
         self._limits = limits
         self._closed = threading.Event()
-        self._connections: list[_Connection] = []
+        self._connections: list[_ControlConnection] = []
         self._listener = bind_unix_listener(path, group)
         self._wake_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         # not when ``run`` ends: another thread may still call ``close``
@@ -154,7 +154,7 @@ class ControlServer:
                 return
             if len(self._connections) >= self._limits.connections:
                 self._make_room()
-            connection = _Connection(accepted, self._limits, now_s)
+            connection = _ControlConnection(accepted, self._limits, now_s)
             self._connections.append(connection)
             self._listen_to(connection)
 
@@ -168,7 +168,7 @@ class ControlServer:
         useless.over = True
         self._listen_to(useless)
 
-    def _listen_to(self, connection: _Connection) -> None:
+    def _listen_to(self, connection: _ControlConnection) -> None:
         """Registers in the selector what the connection waits for now; removes it once it is over."""
         if connection.waits_for != connection.listened_for:
             if connection.listened_for:
@@ -189,7 +189,7 @@ class ControlServer:
         self._selector.close()
 
 
-class _Connection:
+class _ControlConnection:
     """One connection: what has come and what is to be sent. Owned by the control thread."""
 
     def __init__(self, connected: socket.socket, limits: ControlLimits, now_s: float) -> None:

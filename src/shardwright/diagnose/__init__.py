@@ -1,6 +1,6 @@
 """``shardwright check``: will this configuration run here, why not, and will it keep up.
 
-report.py          the answer: all findings, the plan, the verdict on the cameras
+check_report.py    the answer: all findings, the plan, the verdict on the cameras
 start.py           the start of the daemon, tried and undone
 output_folder.py   each output folder: its filesystem, how fast, for how long
 computer.py         the computer: memory, kernel, clock, libraries

@@ -14,7 +14,7 @@ from .cache import is_compiled, note_compiled
 from .contexts import CompressorContexts
 from .copy import copy_streaming
 from .encode import NOT_PACKED, encode_chunks, room_for
-from .journal import journal_chunks, journal_frames, stage_frames
+from .journal_kernels import journal_chunks, journal_frames, stage_frames
 from .place import place_frames, slabs_and_places
 from .write import start_writeback, write_runs, write_slots
 

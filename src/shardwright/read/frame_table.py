@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.array.frame_table import TABLE_PATH, VERSION
+from shardwright.array.frame_table_format import TABLE_PATH, VERSION
 from shardwright.array.spec import DTYPES
 from shardwright.codecs.decode import ChunkCodecs, decode_chunk
 from shardwright.model.errors import ShardFormatError, StorageError

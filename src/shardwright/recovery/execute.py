@@ -37,10 +37,10 @@ def execute(
 ) -> RecoveredState:
     """Returns the state with which an acquisition is resumed. Raises ``StorageError``; the next recovery then
     finds the same or more."""
-    return _Executor(folder, layout, scanned).run(decisions)
+    return _RecoveryExecutor(folder, layout, scanned).run(decisions)
 
 
-class _Executor:
+class _RecoveryExecutor:
     def __init__(self, folder: StoreFolder, layout: ArrayLayout, scanned: Scanned) -> None:
         self._folder = folder
         self._layout = layout

@@ -47,7 +47,7 @@ class Scanned:
 
 
 @dataclass(frozen=True)
-class _WorkingFile:
+class _FoundFile:
     """A shard in progress, read only."""
 
     path: Path
@@ -181,7 +181,7 @@ class _Scan:
         keys = [self._layout.shard_key(number, file) for file in range(len(files))]
         actions = [action_for(file) for file in files]
         shards = [
-            _WorkingFile(placement.working(key)) if a is Action.CONTINUE else None
+            _FoundFile(placement.working(key)) if a is Action.CONTINUE else None
             for key, a in zip(keys, actions, strict=True)
         ]
         lost = {file for file, action in enumerate(actions) if action is Action.LOST}

@@ -43,7 +43,7 @@ class Action(Enum):
 
 
 @dataclass(frozen=True)
-class Row:
+class Case:
     """None: any value."""
 
     journal: JournalFact
@@ -62,8 +62,8 @@ class Row:
 
 _J = JournalFact
 TABLE = (
-    Row(_J.VALID, True, False, None, Action.CONTINUE, "the writer died before this shard was renamed"),
-    Row(
+    Case(_J.VALID, True, False, None, Action.CONTINUE, "the writer died before this shard was renamed"),
+    Case(
         _J.VALID,
         None,
         True,
@@ -71,7 +71,7 @@ TABLE = (
         Action.SEALED,
         "the writer died between this rename and the end of sealing its shard row",
     ),
-    Row(
+    Case(
         _J.VALID,
         False,
         False,
@@ -79,8 +79,8 @@ TABLE = (
         Action.ALL_FILL,
         "a shard without a chunk is deleted when its shard row is sealed",
     ),
-    Row(_J.VALID, False, False, True, Action.LOST, "somebody else deleted the file, or the disk lost it"),
-    Row(
+    Case(_J.VALID, False, False, True, Action.LOST, "somebody else deleted the file, or the disk lost it"),
+    Case(
         _J.REOPENED,
         True,
         None,
@@ -88,7 +88,7 @@ TABLE = (
         Action.CONTINUE,
         "the old shard keeps the final name until this one, which has all that it has, takes it",
     ),
-    Row(
+    Case(
         _J.REOPENED,
         False,
         True,
@@ -96,7 +96,7 @@ TABLE = (
         Action.SEALED,
         "this shard took the final name, and the writer died before its shard row was sealed",
     ),
-    Row(
+    Case(
         _J.REOPENED,
         False,
         False,
@@ -104,8 +104,8 @@ TABLE = (
         Action.ALL_FILL,
         "a shard without a chunk is deleted when its shard row is sealed, again as well",
     ),
-    Row(_J.REOPENED, False, False, True, Action.LOST, "somebody else deleted the file, or the disk lost it"),
-    Row(
+    Case(_J.REOPENED, False, False, True, Action.LOST, "somebody else deleted the file, or the disk lost it"),
+    Case(
         _J.DAMAGED,
         True,
         None,
@@ -113,7 +113,7 @@ TABLE = (
         Action.SET_ASIDE,
         "the journal's header does not check: bit rot, or another program",
     ),
-    Row(_J.DAMAGED, False, None, None, Action.NOTHING, "a damaged journal without this file"),
+    Case(_J.DAMAGED, False, None, None, Action.NOTHING, "a damaged journal without this file"),
 )
 
 

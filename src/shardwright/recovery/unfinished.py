@@ -12,6 +12,7 @@ from shardwright.array.parse import parse_spec
 from shardwright.model.errors import ResumeError, ShardFormatError, StorageFullError
 from shardwright.model.names import WORKSPACE
 from shardwright.read.store import read_metadata
+from shardwright.shard.format_versions import refuse_other_versions
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.layout import page_aligned
@@ -24,7 +25,6 @@ from shardwright.shard.shard_row_files import (
     placements_of,
 )
 from shardwright.shard.staging import StagingArea
-from shardwright.shard.versions import refuse_other_versions
 from shardwright.storage.ballast import Ballast
 
 if TYPE_CHECKING:

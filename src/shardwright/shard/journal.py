@@ -5,7 +5,7 @@ was stored. FORMAT.md, "The journal".
     a page edge | of file 1 | ... |
 
 One self-checking record for each frame and one entry for each slot, at places known before any pixel arrives;
-preallocated, zeros where nothing was written. Workers write them (``kernels.journal``), through
+preallocated, zeros where nothing was written. Workers write them (``kernels.journal_kernels``), through
 ``descriptor``; the owner thread does everything else.
 
 The version gives the places of the chunks in the shard row's shards: 1, each in its own slot; 2, packed, in

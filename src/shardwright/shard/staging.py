@@ -47,7 +47,7 @@ class StagingHeader(NamedTuple):
 
 
 class StagingArea:
-    """One open staging area of ``slots`` frames. Workers write into it (``kernels.journal``), through
+    """One open staging area of ``slots`` frames. Workers write into it (``kernels.journal_kernels``), through
     ``descriptor``; each slot has one writer."""
 
     def __init__(

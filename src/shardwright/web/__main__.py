@@ -13,9 +13,9 @@ from pathlib import Path
 
 from shardwright.daemon.web_settings import WebSettings
 
-from .app import make_app
 from .connections import DESCRIPTORS, serve
 from .daemon_link import DaemonLink
+from .web_app import make_app
 
 NICE = 5  # behind the daemon's threads
 OOM_SCORE = 500  # where memory runs out, this process is killed first

@@ -33,7 +33,7 @@ MAX_MISSING_RANGES = 1024  # of one OPENED
 _HEX_32 = re.compile(r"[0-9a-f]{32}")
 
 
-class _Control:
+class _ControlBody:
     def to_body(self) -> dict[str, Any]:
         return asdict(self)  # type: ignore[call-overload, no-any-return]
 
@@ -46,7 +46,7 @@ def _identity(body: dict[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Hello(_Control):
+class Hello(_ControlBody):
     software: str
     host: str
     pid: int
@@ -57,7 +57,7 @@ class Hello(_Control):
 
 
 @dataclass(frozen=True)
-class Welcome(_Control):
+class Welcome(_ControlBody):
     """``boot_id`` and ``ring_socket`` are None if the daemon offers no shared memory."""
 
     boot_id: str | None
@@ -86,7 +86,7 @@ class Welcome(_Control):
 
 
 @dataclass(frozen=True)
-class Resume(_Control):
+class Resume(_ControlBody):
     """A client resumes its own acquisition: ``next_sequence`` is that of the first frame that it has not sent
     yet."""
 
@@ -106,7 +106,7 @@ class Resume(_Control):
 
 
 @dataclass(frozen=True)
-class Open(_Control):
+class Open(_ControlBody):
     """``spec`` (an ArraySpec as JSON) or ``stream`` (a name from the daemon's configuration) gives the array.
 
     ``resume``: resumes the client's own acquisition after the daemon or the link was lost. ``reopen``: takes
@@ -139,7 +139,7 @@ class Open(_Control):
 
 
 @dataclass(frozen=True)
-class Opened(_Control):
+class Opened(_ControlBody):
     """``ring_token`` (32 hex digits) fetches the ring once; None for message transport.
 
     ``next_sequence``: of the first new frame. ``missing``: (first, last) ranges below it that the client must
@@ -192,7 +192,7 @@ class Opened(_Control):
 
 
 @dataclass(frozen=True)
-class Finish(_Control):
+class Finish(_ControlBody):
     frames: int
 
     @classmethod

@@ -20,7 +20,7 @@ NO_SLOT = 2**32 - 1  # of a frame without pixels
 
 
 @dataclass
-class Batch:
+class SentBatch:
     """A run of frames: frame ``first + i`` is in ``slots[i]`` (or ``NO_SLOT``) while ``live[i]``."""
 
     first: int
@@ -46,7 +46,7 @@ class InFlight:
 
     def __init__(self) -> None:
         self._firsts: list[int] = []
-        self._batches: list[Batch] = []
+        self._batches: list[SentBatch] = []
         self.frames = 0
 
     def add(self, first: int, slots: npt.NDArray[np.uint32], keep: Any = None) -> None:
@@ -57,7 +57,7 @@ class InFlight:
             "a sequence is in flight once"
         )
         self._firsts.insert(place, first)
-        self._batches.insert(place, Batch(first, slots, np.ones(len(slots), np.bool_), len(slots), keep))
+        self._batches.insert(place, SentBatch(first, slots, np.ones(len(slots), np.bool_), len(slots), keep))
         self.frames += len(slots)
 
     def put_back(self, first: int, last: int, keep_of: Callable[[int, int], Any]) -> None:
@@ -83,7 +83,7 @@ class InFlight:
         """Returns whether a frame with this ``keep`` is still in flight."""
         return any(batch.keep is keep for batch in self._batches)
 
-    def overlapping(self, first: int, last: int) -> list[Batch]:
+    def overlapping(self, first: int, last: int) -> list[SentBatch]:
         """Returns the batches that hold or held some of these frames, in order."""
         return [batch for batch in self._batches if batch.stop > first and batch.first <= last]
 

@@ -22,7 +22,7 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True)
-class Row(Generic[S, E]):
+class Transition(Generic[S, E]):
     """In any of ``states``, ``event`` leads to ``then`` (None: the state stays)."""
 
     states: frozenset[S]
@@ -31,11 +31,11 @@ class Row(Generic[S, E]):
     then: S | None
 
 
-def rows_for(table: tuple[Row[S, E], ...], state: S, event: E) -> list[Row[S, E]]:
+def rows_for(table: tuple[Transition[S, E], ...], state: S, event: E) -> list[Transition[S, E]]:
     return [row for row in table if event is row.event and state in row.states]
 
 
-def step(table: tuple[Row[S, E], ...], state: S, event: E) -> tuple[Verdict, S]:
+def step(table: tuple[Transition[S, E], ...], state: S, event: E) -> tuple[Verdict, S]:
     """Returns the verdict for ``event`` in ``state``, and the next state."""
     (row,) = rows_for(table, state, event)
     return row.verdict, state if row.then is None else row.then
@@ -77,8 +77,8 @@ _OVER = frozenset({_D.DRAINING, _D.ENDED})
 
 def _d(
     states: frozenset[DaemonState], event: DaemonEvent, verdict: Verdict, then: DaemonState | None
-) -> Row[DaemonState, DaemonEvent]:
-    return Row(states, event, verdict, then)
+) -> Transition[DaemonState, DaemonEvent]:
+    return Transition(states, event, verdict, then)
 
 
 DAEMON_TABLE = (
@@ -147,8 +147,8 @@ _AT_END = frozenset({_C.ENDED, _C.FAILED})
 
 def _c(
     states: frozenset[ClientState], event: ClientEvent, verdict: Verdict, then: ClientState | None
-) -> Row[ClientState, ClientEvent]:
-    return Row(states, event, verdict, then)
+) -> Transition[ClientState, ClientEvent]:
+    return Transition(states, event, verdict, then)
 
 
 CLIENT_TABLE = (

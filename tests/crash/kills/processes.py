@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from shardwright.acquire.workers import WorkerPool
 from shardwright.model.errors import LayoutWarning, ResumeError
 from shardwright.recovery.leftovers import unfinished_stores
-from shardwright.recovery.recover import recover_store
+from shardwright.recovery.recover_store import recover_store
 from shardwright.storage import failpoints
 from shardwright.writer.in_process import create, resume
 

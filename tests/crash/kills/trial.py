@@ -13,9 +13,9 @@ import numpy as np
 import zarr
 from tests.properties.readers import READERS
 
-from shardwright.array.frame_table import TABLE_PATH
+from shardwright.array.frame_table_format import TABLE_PATH
 from shardwright.model.frame_status import FrameStatus
-from shardwright.read.verify import verify_store
+from shardwright.read.verify_store import verify_store
 
 from .oracle import Oracle
 from .plans import AtCall, Plan, carry_out

@@ -27,8 +27,8 @@ from shardwright.model.errors import (
 )
 from shardwright.repack.runtime.done_list import DONE_NAME, DoneList
 from shardwright.repack.runtime.executors import LocalProcesses
+from shardwright.repack.runtime.job_report import Progress, no_progress
 from shardwright.repack.runtime.pause import pause_files, rig_pause_files
-from shardwright.repack.runtime.report import Progress, no_progress
 from shardwright.repack.runtime.throttle import Throttle
 from shardwright.repack.runtime.work_folder import WORK_FOLDER, WorkFolder, file_of_shard, working_path
 from shardwright.repack.source_shard import SourceShard
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from shardwright.read.store import Store
     from shardwright.repack.runtime.executors import Executor
-    from shardwright.repack.runtime.report import OnProgress
+    from shardwright.repack.runtime.job_report import OnProgress
 
 
 @dataclass(frozen=True)

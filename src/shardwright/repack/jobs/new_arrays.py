@@ -23,7 +23,7 @@ from shardwright.array.consolidated import consolidated, told_metadata
 from shardwright.array.levels import encode
 from shardwright.model.errors import ShardFormatError, StorageFullError
 from shardwright.read.store import parse_array, read_metadata, read_nodes
-from shardwright.repack.runtime.report import Progress
+from shardwright.repack.runtime.job_report import Progress
 from shardwright.storage.files import (
     free_bytes,
     make_directories,
@@ -37,7 +37,7 @@ from .new_shard import is_made
 if TYPE_CHECKING:
     from shardwright.read.store import StoredArray
     from shardwright.repack.runtime.job_folder import JobFolder
-    from shardwright.repack.runtime.report import BuildReport, OnProgress
+    from shardwright.repack.runtime.job_report import BuildReport, OnProgress
     from shardwright.repack.runtime.throttle import Throttle
 
 RunTasks = Callable[[Iterable[dict[str, Any]]], Iterator[dict[str, Any]]]

@@ -37,8 +37,8 @@ from shardwright.kernels.downsample import downsample, halved, work_bytes
 from shardwright.model.errors import OutputExistsError, ShardFormatError, SpecError
 from shardwright.read.store import open_store, parse_array, read_metadata
 from shardwright.repack.runtime.job_folder import JobFolder
+from shardwright.repack.runtime.job_report import BuildReport, no_progress
 from shardwright.repack.runtime.pause import pause_files
-from shardwright.repack.runtime.report import BuildReport, no_progress
 from shardwright.repack.runtime.throttle import Throttle
 from shardwright.repack.runtime.work_folder import WorkFolder, remove
 from shardwright.storage.files import publish_folder, read_regular, storage_errors
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardwright.read.store import Store, StoredArray
-    from shardwright.repack.runtime.report import OnProgress
+    from shardwright.repack.runtime.job_report import OnProgress
 
     from .new_arrays import RunTasks
 

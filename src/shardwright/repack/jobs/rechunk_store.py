@@ -25,13 +25,13 @@ from typing import IO, TYPE_CHECKING, Any
 import crc32c
 
 from shardwright.array.document import understood
-from shardwright.array.frame_table import TABLE_PATH
+from shardwright.array.frame_table_format import TABLE_PATH
 from shardwright.array.levels import derived_array, fitting_shards, group_document, multiscale_of
 from shardwright.codecs.parameters import codec_of, inner_codecs
 from shardwright.model.errors import OutputExistsError, ShardFormatError, SpecError, StorageError
 from shardwright.read.store import parse_array, read_metadata
 from shardwright.repack.runtime.job_folder import JobFolder
-from shardwright.repack.runtime.report import BuildReport, no_progress
+from shardwright.repack.runtime.job_report import BuildReport, no_progress
 from shardwright.repack.runtime.throttle import Throttle
 from shardwright.repack.runtime.work_folder import remove
 from shardwright.storage.files import (
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
     from shardwright.array.spec import Blosc, Gzip, Zstd
     from shardwright.read.store import Store, StoredArray
-    from shardwright.repack.runtime.report import OnProgress
+    from shardwright.repack.runtime.job_report import OnProgress
 
     from .new_arrays import RunTasks
 

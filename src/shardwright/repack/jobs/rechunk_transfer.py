@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from shardwright.model.errors import OutputExistsError
 from shardwright.repack.runtime.job_folder import JobFolder
-from shardwright.repack.runtime.report import BuildReport, no_progress
+from shardwright.repack.runtime.job_report import BuildReport, no_progress
 from shardwright.repack.runtime.throttle import Throttle
 from shardwright.repack.transfer.destination import open_destination
 from shardwright.repack.transfer.move_plan import MoveOptions
@@ -31,7 +31,7 @@ from .rechunk_store import write_new_store
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardwright.repack.runtime.report import OnProgress
+    from shardwright.repack.runtime.job_report import OnProgress
     from shardwright.repack.transfer.move_plan import Execute
 
     from .new_arrays import RunTasks

@@ -28,7 +28,7 @@ Coordinates = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class _OpenShard:
+class _ReadShard:
     """``faults``: what is wrong with a chunk's entry, by chunk number."""
 
     file: ShardFile
@@ -48,7 +48,7 @@ class RegionReader:
         self._encoded = np.empty(0, np.uint8)
         self._decoded = np.empty(array.chunk_bytes, np.uint8)
         self._values = self._decoded.view(array.dtype).reshape(array.chunk_shape)
-        self._open: OrderedDict[Coordinates, _OpenShard | None] = OrderedDict()
+        self._open: OrderedDict[Coordinates, _ReadShard | None] = OrderedDict()
 
     @staticmethod
     def peak_bytes(array: StoredArray) -> int:
@@ -114,7 +114,7 @@ class RegionReader:
             self._encoded = np.empty(nbytes, np.uint8)
         return self._encoded[:nbytes]
 
-    def _shard(self, coordinates: Coordinates) -> _OpenShard | None:
+    def _shard(self, coordinates: Coordinates) -> _ReadShard | None:
         if coordinates in self._open:
             self._open.move_to_end(coordinates)
             return self._open[coordinates]
@@ -125,7 +125,7 @@ class RegionReader:
         self._open[coordinates] = shard = self._open_shard(coordinates)
         return shard
 
-    def _open_shard(self, coordinates: Coordinates) -> _OpenShard | None:
+    def _open_shard(self, coordinates: Coordinates) -> _ReadShard | None:
         path = self.array.path / self.array.shard_key(coordinates)
         try:
             file = ShardFile(self.array, path)
@@ -144,7 +144,7 @@ class RegionReader:
         except BaseException:
             file.close()
             raise
-        return _OpenShard(file, entries, faults)
+        return _ReadShard(file, entries, faults)
 
     def close(self) -> None:
         for shard in self._open.values():

@@ -73,14 +73,14 @@ def move_store(
             hint="Wait until it has ended; `shardwright recover` finishes what a daemon that died has left",
         )
     with locked(path, MOVE_LOCK_NAME):
-        move = _Move(path, options, records or path / WORK_FOLDER, destination, execute)
+        move = _StoreMove(path, options, records or path / WORK_FOLDER, destination, execute)
         move.run()
     if options.delete_source and move.report.ok:
         remove_empty_folders(path)  # the last one, in which the record was
     return move.report
 
 
-class _Move:
+class _StoreMove:
     """One run of a move. The caller holds the store's move lock."""
 
     def __init__(

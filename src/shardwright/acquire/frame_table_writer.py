@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import crc32c
 import numpy as np
 
-from shardwright.array.frame_table import (
+from shardwright.array.frame_table_format import (
     ROWS_PER_CHUNK,
     TABLE_PATH,
     column_document,

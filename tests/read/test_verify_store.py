@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from shardwright.model.errors import ShardFormatError, StorageError
-from shardwright.read.verify import verify_store
+from shardwright.read.verify_store import verify_store
 
 from .stores import (
     COMPRESSORS,

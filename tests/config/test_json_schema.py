@@ -9,8 +9,8 @@ import jsonschema
 import pytest
 import yaml
 
+from shardwright.config.json_schema import DIALECT, json_schema, schema_text
 from shardwright.config.load import load_config, parse_config
-from shardwright.config.schema import DIALECT, json_schema, schema_text
 from shardwright.config.source import Source
 from shardwright.model.errors import ConfigError
 

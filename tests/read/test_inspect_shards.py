@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import shardwright as sw
-from shardwright.read.inspect import Totals, inspect_shard, inspect_shards
+from shardwright.read.inspect_shards import Totals, inspect_shard, inspect_shards
 from shardwright.read.store import open_store
 
 from .stores import COMPRESSORS, EMPTY, WRITERS, Layout, ShardBytes, write_with_zarr_python

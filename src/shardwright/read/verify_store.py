@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from shardwright.array.consolidated import FIELD as CONSOLIDATED
 from shardwright.array.consolidated import differences, told_metadata
-from shardwright.array.frame_table import TABLE_PATH
+from shardwright.array.frame_table_format import TABLE_PATH
 from shardwright.codecs.decode import decode_chunk_into
 from shardwright.codecs.parameters import CHECKSUM_BYTES
 from shardwright.model.errors import ShardFormatError, StorageError
@@ -38,7 +38,7 @@ from shardwright.shard.shard_sums import SUMS_NAME, ShardSums, Sum, shard_sum
 
 from .deleted import shards_of_stored_frames
 from .frame_table import check_frame_table, cropped_frames, open_frame_table
-from .missing import MissingFrames
+from .missing_frames import MissingFrames
 from .shard_file import ShardFile, check_entries
 from .store import Store, StoredArray, open_store, read_metadata, read_nodes
 
@@ -56,7 +56,7 @@ Progress = Callable[[int, int], None]  # bytes of shard files done, bytes in all
 
 
 @dataclass(frozen=True)
-class Problem:
+class StoreProblem:
     """One fault. ``where`` is a path inside the store, ``chunk`` the coordinates in the array's grid of inner
     chunks."""
 
@@ -88,22 +88,22 @@ class VerifyReport:
     encoded_bytes: int = 0
     decoded_bytes: int = 0
     frame_rows: int = 0  # of the frame table
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[StoreProblem] = field(default_factory=list)
     problems_not_kept: int = 0
-    warnings: list[Problem] = field(default_factory=list)
+    warnings: list[StoreProblem] = field(default_factory=list)
     warnings_not_kept: int = 0
 
     @property
     def ok(self) -> bool:
         return not self.problems
 
-    def add_problem(self, problem: Problem) -> None:
+    def add_problem(self, problem: StoreProblem) -> None:
         if len(self.problems) < MAX_PROBLEMS_KEPT:
             self.problems.append(problem)
         else:
             self.problems_not_kept += 1
 
-    def add_warning(self, warning: Problem) -> None:
+    def add_warning(self, warning: StoreProblem) -> None:
         if len(self.warnings) < MAX_PROBLEMS_KEPT:
             self.warnings.append(warning)
         else:
@@ -114,7 +114,7 @@ class VerifyReport:
 
 
 @dataclass(frozen=True)
-class _Batch:
+class _ChunkBatch:
     """Some chunks of one shard, decoded by one thread: (chunk number, offset, bytes) each. ``done_bytes``:
     its share of the progress."""
 
@@ -127,14 +127,14 @@ class _Batch:
 
 @dataclass(frozen=True)
 class _Outcome:
-    batch: _Batch
-    problems: list[Problem]
+    batch: _ChunkBatch
+    problems: list[StoreProblem]
     encoded_bytes: int
     decoded_bytes: int
     data_crcs: npt.NDArray[np.uint32]
 
 
-class _Found:
+class _DecodedShard:
     """The checksums of one shard's chunks, collected batch by batch, to be compared with the record."""
 
     def __init__(self, chunks: int, batches: int) -> None:
@@ -200,10 +200,12 @@ def verify_store(path: Path, *, threads: int | None = None, progress: Progress |
 
 def _check_metadata(store: Store, report: VerifyReport) -> None:
     for name, reason in store.broken_references.items():
-        report.add_problem(Problem("zarr.json", f"dataset {name!r} leads to no readable array: {reason}"))
+        report.add_problem(
+            StoreProblem("zarr.json", f"dataset {name!r} leads to no readable array: {reason}")
+        )
     if store.work_in_progress:
         report.add_problem(
-            Problem(
+            StoreProblem(
                 WORKSPACE,
                 "work in progress: an acquisition is still running, or ended without sealing its last shards",
             )
@@ -216,7 +218,7 @@ def _check_metadata(store: Store, report: VerifyReport) -> None:
         for array in store.arrays:
             if array.path in paths and array.dimension_names != axes:
                 report.add_problem(
-                    Problem(
+                    StoreProblem(
                         "zarr.json",
                         f"OME axes {axes} differ from the dimension_names "
                         f"{array.dimension_names} of {array.path.name!r}",
@@ -240,13 +242,13 @@ def _check_consolidated(store: Store, report: VerifyReport) -> None:
             }
             for name, what in differences(told, below):
                 report.add_problem(
-                    Problem(
+                    StoreProblem(
                         f"{base}zarr.json",
                         f"{CONSOLIDATED}: {name!r} {what}; zarr.consolidate_metadata writes them anew",
                     )
                 )
     except (ShardFormatError, StorageError) as error:
-        report.add_problem(Problem("zarr.json", str(error)))
+        report.add_problem(StoreProblem("zarr.json", str(error)))
 
 
 def _check_frame_table(store: Store, records: Mapping[Path, Record], report: VerifyReport) -> None:
@@ -258,11 +260,11 @@ def _check_frame_table(store: Store, records: Mapping[Path, Record], report: Ver
         faults = False
         for where, what in check_frame_table(table, store.arrays[0]):
             faults = True
-            report.add_problem(Problem(where, what))
+            report.add_problem(StoreProblem(where, what))
         if table.tells_statuses and not faults:
             if count := cropped_frames(table, store.arrays[0]):
                 report.add_warning(
-                    Problem(
+                    StoreProblem(
                         TABLE_PATH,
                         f"{count} stored frames have places outside the shape "
                         f"{store.arrays[0].shape}: it was cropped",
@@ -274,10 +276,10 @@ def _check_frame_table(store: Store, records: Mapping[Path, Record], report: Ver
                 pass
             for place in places.stored_twice:
                 report.add_problem(
-                    Problem(TABLE_PATH, f"two frames are stored at place {places.index_of(place)}")
+                    StoreProblem(TABLE_PATH, f"two frames are stored at place {places.index_of(place)}")
                 )
     except (ShardFormatError, StorageError) as error:
-        report.add_problem(Problem(TABLE_PATH, str(error)))
+        report.add_problem(StoreProblem(TABLE_PATH, str(error)))
 
 
 def _check_shards_of_frames(
@@ -291,7 +293,7 @@ def _check_shards_of_frames(
             f"{len(absent)} shards of stored frames are not there, such as {absent[0]}: all fill value, "
             f"or deleted"
         )
-        report.add_warning(Problem(TABLE_PATH, what))
+        report.add_warning(StoreProblem(TABLE_PATH, what))
 
 
 def _shards_to_check(
@@ -302,7 +304,7 @@ def _shards_to_check(
     if store.shard is not None:
         if not array.contains_shard(store.shard):
             report.add_warning(
-                Problem(_where(store.root, array, array.shard_key(store.shard)), _outside_grid(array))
+                StoreProblem(_where(store.root, array, array.shard_key(store.shard)), _outside_grid(array))
             )
         yield store.shard
         return
@@ -310,9 +312,9 @@ def _shards_to_check(
     for key, coordinates in array.shard_files():
         where = _where(store.root, array, key)
         if coordinates is None:
-            report.add_problem(Problem(where, "not a chunk key of this array", None))
+            report.add_problem(StoreProblem(where, "not a chunk key of this array", None))
         elif not array.contains_shard(coordinates):
-            report.add_warning(Problem(where, _outside_grid(array)))
+            report.add_warning(StoreProblem(where, _outside_grid(array)))
             yield coordinates
         else:
             inside += 1
@@ -338,21 +340,21 @@ def _record(store: Store, array: StoredArray, report: VerifyReport) -> Record:
     try:
         record = ShardSums(array.path).read(damaged.append)
     except (ShardFormatError, StorageError) as error:
-        report.add_problem(Problem(_where(store.root, array, SUMS_NAME), str(error)))
+        report.add_problem(StoreProblem(_where(store.root, array, SUMS_NAME), str(error)))
         return {}
     if damaged:
         what = (
             f"{len(damaged)} lines are damaged, such as line {damaged[0]}: their shards are held against "
             f"the other lines, if there are any"
         )
-        report.add_warning(Problem(_where(store.root, array, SUMS_NAME), what))
+        report.add_warning(StoreProblem(_where(store.root, array, SUMS_NAME), what))
     in_progress = (array.path / WORKSPACE).exists() or (array.path.parent / WORKSPACE).exists()
     for key, known in record.items():
         if in_progress or None in known:
             continue  # not renamed to its final name yet, or rightly removed
         if store.shard in (None, array.coordinates_of(key)) and _is_absent(array, key):
             report.add_problem(
-                Problem(
+                StoreProblem(
                     _where(store.root, array, key), f"not there, though it was sealed (record: {SUMS_NAME})"
                 )
             )
@@ -389,7 +391,7 @@ class _Run:
         self._root = root
         self._report = report
         self._records = records
-        self._found: dict[str, _Found] = {}  # by path below the root: shards that are being decoded
+        self._found: dict[str, _DecodedShard] = {}  # by path below the root: shards that are being decoded
         self._total_bytes = total_bytes
         self._done_bytes = 0
         self._progress = progress
@@ -406,7 +408,7 @@ class _Run:
             while pending:
                 self._account(pending.popleft().result())
 
-    def _open(self, array: StoredArray, coordinates: tuple[int, ...]) -> list[_Batch]:
+    def _open(self, array: StoredArray, coordinates: tuple[int, ...]) -> list[_ChunkBatch]:
         """Checks a shard's index and splits its sound chunks into batches."""
         where = _where(self._root, array, array.shard_key(coordinates))
         self._report.shards += 1
@@ -416,15 +418,15 @@ class _Run:
                 check = check_entries(array, coordinates, entries, file.data_range)
                 file_bytes = file.file_bytes
         except (ShardFormatError, StorageError) as error:
-            self._report.add_problem(Problem(where, str(error)))
+            self._report.add_problem(StoreProblem(where, str(error)))
             self._advance(_size(array, coordinates))
             return []
         for chunk, fault in check.faults:
-            self._report.add_problem(Problem(where, fault, array.chunk_coordinates(coordinates, chunk)))
+            self._report.add_problem(StoreProblem(where, fault, array.chunk_coordinates(coordinates, chunk)))
         present, cropped = int(check.present.sum()), int(check.cropped.sum())
         if cropped and array.contains_shard(coordinates):
             self._report.add_warning(
-                Problem(
+                StoreProblem(
                     where,
                     f"{cropped} chunks lie wholly outside the array's shape {array.shape}: it was cropped",
                 )
@@ -441,15 +443,16 @@ class _Run:
         step = max(1, _BATCH_DECODED_BYTES // array.chunk_bytes)
         self._advance(max(0, file_bytes - sum(nbytes for _, _, nbytes in chunks)))
         parts = [chunks[i : i + step] for i in range(0, len(chunks), step)]
-        self._found[where] = found = _Found(len(chunks), len(parts))
+        self._found[where] = found = _DecodedShard(len(chunks), len(parts))
         found.sound = not check.faults
         if not parts:
             self._hold_against_record(array, array.shard_key(coordinates), where)
         return [
-            _Batch(array, where, coordinates, part, sum(nbytes for _, _, nbytes in part)) for part in parts
+            _ChunkBatch(array, where, coordinates, part, sum(nbytes for _, _, nbytes in part))
+            for part in parts
         ]
 
-    def _decode(self, batch: _Batch) -> _Outcome:
+    def _decode(self, batch: _ChunkBatch) -> _Outcome:
         """Runs in the pool."""
         array, problems = batch.array, []
         encoded_bytes = decoded_bytes = 0
@@ -473,10 +476,10 @@ class _Run:
                         decoded_bytes += array.chunk_bytes
                     except ShardFormatError as error:
                         problems.append(
-                            Problem(batch.where, str(error), array.chunk_coordinates(batch.shard, chunk))
+                            StoreProblem(batch.where, str(error), array.chunk_coordinates(batch.shard, chunk))
                         )
         except (StorageError, ShardFormatError) as error:
-            problems.append(Problem(batch.where, str(error)))
+            problems.append(StoreProblem(batch.where, str(error)))
         return _Outcome(batch, problems, encoded_bytes, decoded_bytes, data_crcs)
 
     def _account(self, outcome: _Outcome) -> None:
@@ -505,7 +508,7 @@ class _Run:
             other = next((name for name, values in record.items() if value in values), None)
             what = "it was altered or replaced since" if other is None else f"it is {other}"
             self._report.add_problem(
-                Problem(where, f"not the shard that was sealed: {what} (record: {SUMS_NAME})")
+                StoreProblem(where, f"not the shard that was sealed: {what} (record: {SUMS_NAME})")
             )
 
     def _advance(self, nbytes: int) -> None:

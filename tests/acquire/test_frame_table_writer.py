@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 import zarr
 
-from shardwright.acquire import frame_table
-from shardwright.acquire.frame_table import write_frame_table
-from shardwright.array.frame_table import ROWS_PER_CHUNK
+from shardwright.acquire import frame_table_writer
+from shardwright.acquire.frame_table_writer import write_frame_table
+from shardwright.array.frame_table_format import ROWS_PER_CHUNK
 from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.model.errors import ShardFormatError, StorageError
@@ -180,8 +180,8 @@ def test_a_single_image_has_no_index(store, log_of):
 
 
 def test_blocks_and_chunks_need_not_meet(store, log_of, monkeypatch):
-    monkeypatch.setattr(frame_table, "ROWS_PER_CHUNK", 10)
-    monkeypatch.setattr("shardwright.array.frame_table.ROWS_PER_CHUNK", 10)
+    monkeypatch.setattr(frame_table_writer, "ROWS_PER_CHUNK", 10)
+    monkeypatch.setattr("shardwright.array.frame_table_format.ROWS_PER_CHUNK", 10)
     log, start = log_of(), 0
     for count in (3, 7, 25, 0, 1, 4):
         log.append(BlockKind.GROUP, start, some_records(start, count))
@@ -251,7 +251,7 @@ import resource, sys
 from pathlib import Path
 import numpy as np
 from shardwright.array.spec import ArraySpec, Dimension
-from shardwright.acquire.frame_table import write_frame_table
+from shardwright.acquire.frame_table_writer import write_frame_table
 from shardwright.shard.frame_log import BlockKind, FrameLog
 from shardwright.shard.frame_record import record_dtype
 

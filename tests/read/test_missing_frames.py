@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.acquire import frame_table as table_writer
-from shardwright.array import frame_table as table_format
+from shardwright.acquire import frame_table_writer as table_writer
+from shardwright.array import frame_table_format as table_format
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.cli.app import main
 from shardwright.model.errors import ShardFormatError
 from shardwright.model.frame_status import FrameStatus, Reason
-from shardwright.read import missing
+from shardwright.read import missing_frames
 from shardwright.read.frame_table import open_frame_table
-from shardwright.read.missing import MissingFrames
+from shardwright.read.missing_frames import MissingFrames
 from shardwright.read.store import open_store
 
 from .frame_tables import Row, make_store, place
@@ -83,7 +83,7 @@ def test_every_place_against_a_plain_list(rows, extent, rows_per_chunk, rows_per
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(table_format, "ROWS_PER_CHUNK", rows_per_chunk)
         patch.setattr(table_writer, "ROWS_PER_CHUNK", rows_per_chunk)
-        patch.setattr(missing, "ROWS_PER_WINDOW", rows_per_window)
+        patch.setattr(missing_frames, "ROWS_PER_WINDOW", rows_per_window)
         found = missing_of(make_store(Path(folder) / "a.ome.zarr", rows, extent))
         ranges = [(r.first, r.last, r.status, r.reason) for r in found.ranges()]
     assert ranges == naive(rows, 6 * extent)
@@ -184,8 +184,8 @@ MEASURED = """
 import resource, sys
 from pathlib import Path
 from shardwright.read.frame_table import open_frame_table
-from shardwright.read import missing
-from shardwright.read.missing import MissingFrames
+from shardwright.read import missing_frames
+from shardwright.read.missing_frames import MissingFrames
 from shardwright.read.store import open_store
 store = open_store(Path(sys.argv[1]))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.kernels import journal, reference
+from shardwright.kernels import journal_kernels, reference
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.journal import CHUNK_ENTRY
 
@@ -40,15 +40,17 @@ def written(tmp_path_factory):
 
 
 def test_the_format_and_the_kernels_agree_on_sizes():
-    assert CHUNK_ENTRY.itemsize == journal.CHUNK_ENTRY_BYTES == len(reference.chunk_entry(0, 1, 2, 3, 4))
+    assert (
+        CHUNK_ENTRY.itemsize == journal_kernels.CHUNK_ENTRY_BYTES == len(reference.chunk_entry(0, 1, 2, 3, 4))
+    )
     assert CHUNK_ENTRY.names[-1] == "entry_crc"
     for further in (0, 1, 5):
         record = record_dtype(further)
         assert record.names[-2:] == ("pixels_crc", "record_crc")
-        assert record.fields["record_crc"][1] == record.itemsize - journal.RECORD_CRC_BYTES
+        assert record.fields["record_crc"][1] == record.itemsize - journal_kernels.RECORD_CRC_BYTES
         assert (
             record.fields["pixels_crc"][1]
-            == record.itemsize - journal.RECORD_CRC_BYTES - journal.PIXELS_CRC_BYTES
+            == record.itemsize - journal_kernels.RECORD_CRC_BYTES - journal_kernels.PIXELS_CRC_BYTES
         )
 
 
@@ -70,7 +72,7 @@ def test_journal_chunks_equals_its_twin(written, guarded, rows, runs, sizes, crc
 
     def write(descriptor: int) -> int:
         columns = (np.array(column, np.int64) for column in (places, offsets, nbytes))
-        return journal.journal_chunks(
+        return journal_kernels.journal_chunks(
             descriptor, *columns, np.array(crcs, np.uint32), writer_epoch, seed, scratch.view
         )
 
@@ -88,7 +90,7 @@ def test_journal_frames_equals_its_twin(written, guarded, filled, further, seed)
     scratch = guarded(records.size)
 
     def write(descriptor: int) -> int:
-        return journal.journal_frames(descriptor, 40, records, np.array(filled), seed, scratch.view)
+        return journal_kernels.journal_frames(descriptor, 40, records, np.array(filled), seed, scratch.view)
 
     expected, found = written(write)
     reference.journal_frames(expected, 40, [record.tobytes() for record in records], filled, seed)
@@ -117,7 +119,7 @@ def test_stage_frames_equals_its_twin(written, guarded, slots, count, frame_byte
 
     def write(descriptor: int) -> int:
         addresses = np.array([frame.address for frame in frames], np.int64)
-        return journal.stage_frames(
+        return journal_kernels.stage_frames(
             descriptor,
             addresses,
             frame_bytes,
@@ -143,13 +145,13 @@ def every_kernel(descriptor: int) -> dict[str, int]:
     zero, one = np.zeros(1, np.int64), np.ones(1, np.int64)
     records, pixels = np.zeros((1, 128), np.uint8), np.zeros(64, np.uint8)
     return {
-        "chunks": journal.journal_chunks(
+        "chunks": journal_kernels.journal_chunks(
             descriptor, zero, zero, one, np.zeros(1, np.uint32), 1, 0, np.zeros(32, np.uint8)
         ),
-        "frames": journal.journal_frames(
+        "frames": journal_kernels.journal_frames(
             descriptor, 0, records, np.ones(1, np.bool_), 0, np.zeros(128, np.uint8)
         ),
-        "stage": journal.stage_frames(
+        "stage": journal_kernels.stage_frames(
             descriptor, zero + pixels.ctypes.data, pixels.size, zero, zero + 64, records, 0
         ),
     }
@@ -187,8 +189,8 @@ def test_a_write_that_stops_half_way_gives_its_errno(tmp_path):
 def test_scratch_that_is_too_small_is_our_own_mistake():
     one = np.ones(1, np.int64)
     with pytest.raises(AssertionError):
-        journal.journal_chunks(-1, one, one, one, np.ones(1, np.uint32), 1, 0, np.zeros(31, np.uint8))
+        journal_kernels.journal_chunks(-1, one, one, one, np.ones(1, np.uint32), 1, 0, np.zeros(31, np.uint8))
     with pytest.raises(AssertionError):
-        journal.journal_frames(
+        journal_kernels.journal_frames(
             -1, 0, np.zeros((1, 128), np.uint8), np.ones(1, np.bool_), 0, np.zeros(127, np.uint8)
         )

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardwright.simulate import camera
-from shardwright.simulate.camera import run_camera
+from shardwright.simulate import camera_loop
+from shardwright.simulate.camera_loop import run_camera
 from shardwright.simulate.photons import PhotonFrames
 
 
@@ -53,7 +53,7 @@ class Notes:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(camera, "time", clock)
+    monkeypatch.setattr(camera_loop, "time", clock)
     return clock
 
 
