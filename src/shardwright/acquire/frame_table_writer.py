@@ -126,7 +126,7 @@ def _found_again(log: FrameLog) -> np.ndarray:
     stored = [
         np.intersect1d(given_up, records["sequence"])
         for kind, _, records in log.blocks()
-        if kind is BlockKind.GROUP
+        if kind is BlockKind.SHARD_ROW
     ]
     return np.concatenate(stored) if stored else given_up[:0]
 

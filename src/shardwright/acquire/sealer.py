@@ -265,7 +265,7 @@ class Sealer:
             assert files is not None, "only files that are ready are sealed"
             sealed = self._with_ballast(lambda: files.seal(self.folder.may_rename, self.busy.step))
             records = files.frame_records()
-            self._log(BlockKind.GROUP, shard_row, records)
+            self._log(BlockKind.SHARD_ROW, shard_row, records)
             self.folder.log.sync()
             self.folder.may_rename()
             files.delete_journal()

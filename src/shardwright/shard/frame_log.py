@@ -75,7 +75,7 @@ assert (_FILE_HEADER.itemsize, BLOCK_HEADER_BYTES) == (HEADER_PAGE_BYTES, 64), "
 
 
 class BlockKind(IntEnum):
-    GROUP = 1  # every record of a sealed shard row
+    SHARD_ROW = 1  # every record of a sealed shard row
     EVENTS = 2  # settled frames: duplicate, late, dropped, lost
 
 
@@ -205,7 +205,7 @@ class FrameLog:
                     f"{self.path} has changed since it was opened", got=f"no block at {place}"
                 )
             kind, shard_row, count, payload_crc = header
-            superseded = kind is BlockKind.GROUP and self._shard_row_places[shard_row] != place
+            superseded = kind is BlockKind.SHARD_ROW and self._shard_row_places[shard_row] != place
             place += BLOCK_HEADER_BYTES
             if superseded:
                 place += count * self._dtype.itemsize
@@ -284,7 +284,7 @@ class FrameLog:
     def _count(self, kind: BlockKind, shard_row: int, rows: int) -> None:
         """Counts a block that starts at the log's end."""
         self.rows += rows
-        if kind is BlockKind.GROUP:
+        if kind is BlockKind.SHARD_ROW:
             self._shard_row_places[shard_row] = self._end
 
     def _header_page(self) -> bytes:
