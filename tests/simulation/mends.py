@@ -121,9 +121,9 @@ def _pixels_come_back_at_the_workers() -> list[Patch]:
     start = Core._start_waiting
 
     def start_waiting(self: Core, shard_row: Any) -> None:
-        before = set(self._at_workers)
+        before = set(self.encoders.rows)
         start(self, shard_row)
-        for row in self._at_workers - before:
+        for row in self.encoders.rows - before:
             self._released.append(self.table.sequences[row][self.table.filled(row)])
 
     return [(Core, "_start_waiting", start_waiting)]

@@ -140,11 +140,36 @@ class Sealer:
 
     def _carried_out(self, command: SealerCommand) -> Steps:
         try:
-            return (yield from getattr(self, "_" + type(command).__name__.lower())(command))
+            return (yield from self._steps_of(command))
         except ViolationError:
             raise
         except Exception as error:
             return SealerFailed(self._explained(error))
+
+    def _steps_of(self, command: SealerCommand) -> Steps:
+        match command:
+            case Prepare():
+                return self._prepare(command)
+            case Reopen():
+                return self._reopen(command)
+            case Rewrite():
+                return self._rewrite(command)
+            case Commit():
+                return self._commit(command)
+            case Seal():
+                return self._seal(command)
+            case Discard():
+                return self._discard(command)
+            case Abandon():
+                return self._abandon(command)
+            case Record():
+                return self._record(command)
+            case Grow():
+                return self._grow(command)
+            case FinishStore():
+                return self._finish(command)
+            case RemoveStore():
+                return self._remove_store()
 
     # ------------------------------------------------------------------ whether a command is legal
 
@@ -417,7 +442,7 @@ class Sealer:
             disk.drop_manifest(self._epoch)
             yield
 
-    def _removestore(self, command: RemoveStore) -> Steps:
+    def _remove_store(self) -> Steps:
         try:
             self._check_writer()
             self._disk.drop_manifest(self._epoch)
