@@ -208,13 +208,13 @@ m.rename_without_replacing = lambda source, target: None
         "import shardwright.storage.slot_file as m\nm.SlotFile.write = lambda self, offset, data: None",
     ),
     Mutant(
-        "no-shard_row-block",
+        "no-shard-row-block",
         "journal write: the frames of a sealed shard row do not go to the frame log",
         "kills",
         """
 import shardwright.shard.frame_log as m
 append = m.FrameLog.append
-m.FrameLog.append = lambda self, kind, shard row, records: None if kind is m.BlockKind.GROUP else append(self, kind, shard row, records)
+m.FrameLog.append = lambda self, kind, shard_row, records: None if kind is m.BlockKind.GROUP else append(self, kind, shard_row, records)
 """,  # noqa: E501
     ),
     Mutant(
