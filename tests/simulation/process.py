@@ -18,9 +18,9 @@ from .workers import STAGING, Workers, tokens_at
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from shardwright.acquire.commands import Report
     from shardwright.acquire.limits import Limits
     from shardwright.acquire.recovered_state import RecoveredState
-    from shardwright.acquire.reports import Report
 
     from .disk import Disk
     from .story import Life, Plan, Story

@@ -14,22 +14,18 @@ from shardwright.acquire.closed_rows import split_by_slab
 from shardwright.acquire.commands import (
     Abandon,
     Commit,
+    Committed,
     Discard,
     FinishStore,
     Grow,
+    NotRecorded,
     Prepare,
     Record,
+    Recorded,
     RemoveStore,
     Reopen,
     Rewrite,
     Seal,
-)
-from shardwright.acquire.commit_ledger import LOGGED, STAGED
-from shardwright.acquire.reopen import ReopenedRow
-from shardwright.acquire.reports import (
-    Committed,
-    NotRecorded,
-    Recorded,
     SealerFailed,
     ShardRowPrepared,
     ShardRowReopened,
@@ -37,6 +33,8 @@ from shardwright.acquire.reports import (
     ShardRowSealed,
     StoreFinished,
 )
+from shardwright.acquire.commit_ledger import LOGGED, STAGED
+from shardwright.acquire.reopen import ReopenedRow
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import (
     FencedError,
@@ -69,8 +67,7 @@ from .workers import STAGING
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from shardwright.acquire.commands import SealerCommand
-    from shardwright.acquire.reports import SealerReport
+    from shardwright.acquire.commands import SealerCommand, SealerReport
     from shardwright.shard.layout import ArrayLayout
 
     from .disk import Disk

@@ -12,7 +12,7 @@ import numpy as np
 
 from shardwright.model.errors import OutputExistsError, StorageError
 from shardwright.shard.frame_record import record_dtype
-from shardwright.shard.slab_map import slabs_of_shard_row
+from shardwright.shard.layout import slabs_of_shard_row
 
 from .disk import ABSENT, REWRITE, File, Name, Place, final
 

@@ -37,16 +37,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.array.spec import ArraySpec
-    from shardwright.model.degrade_level import DegradeLevel
+    from shardwright.codecs.degrade import DegradeLevel
     from shardwright.model.error_text import ErrorText
     from shardwright.model.errors import ShardwrightError
     from shardwright.model.receipt import Receipt
 
     from .accounts import Accounts
+    from .commands import Report
     from .limits import Limits
     from .measures import Measures
     from .recovered_state import RecoveredState
-    from .reports import Report
     from .workers import WorkerPool
 
 __all__ = ["Acquisition", "AcquisitionState"]

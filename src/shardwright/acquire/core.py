@@ -44,23 +44,24 @@ from shardwright.model.errors import (
 )
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.shard.frame_record import PASSED_OVER, record_dtype
-from shardwright.shard.slab_map import frames_of_shard_row, slabs_of_shard_row
+from shardwright.shard.layout import frames_of_shard_row, slabs_of_shard_row
 from shardwright.wire.descriptor import FRAME_DROPPED, descriptor_dtype, not_held
 
 from .accounts import Accounts
 from .assembly import SlabTable
 from .closed_rows import EarlierRow
-from .commands import Abandon, Commit, Discard, FinishStore, Grow, RemoveStore
-from .commit_ledger import LOGGED, STAGED, CommitLedger, Uncommitted, joined
-from .encoding_scheduler import EncodingScheduler
-from .measures import Measures
-from .recorder import Recorder
-from .reopen import TakingBack
-from .reports import (
+from .commands import (
+    Abandon,
+    Commit,
     Committed,
+    Discard,
+    FinishStore,
     FramesStaged,
+    Grow,
     NotRecorded,
+    Record,
     Recorded,
+    RemoveStore,
     SealerFailed,
     ShardRowPrepared,
     ShardRowReopened,
@@ -69,24 +70,27 @@ from .reports import (
     SlabEncoded,
     StoreFinished,
 )
+from .commit_ledger import LOGGED, STAGED, CommitLedger, Uncommitted, joined
+from .encoding_scheduler import EncodingScheduler
+from .measures import Measures
+from .reopen import TakingBack
 from .shard_rows import FULL_DISK_RETRY_S, ShardRow, ShardRows, ShardRowState
 from .staging_scheduler import StagingScheduler
 from .states import LIFE, AcquisitionState, FilesEvent, FilesState, Life, LifeEvent
 from .telling import Telling
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from shardwright.array.spec import ArraySpec
-    from shardwright.model.degrade_level import DegradeLevel
+    from shardwright.codecs.degrade import DegradeLevel
     from shardwright.model.receipt import Receipt
     from shardwright.shard.layout import ArrayLayout
 
-    from .commands import Command
+    from .commands import Command, Report
     from .limits import Limits
     from .recovered_state import RecoveredShardRow, RecoveredState
-    from .reports import Report
     from .settings import WriteSettings
 
 _SETTLE_ROWS = 4096
@@ -134,6 +138,36 @@ class _PendingFrames:
         self.first = 0
 
 
+class _Recorder:
+    """Sends the records of frames that are not stored to the frame log; only then are the frames
+    acknowledged. ``frames``: the number of records that are not in the log yet."""
+
+    def __init__(self, ask: Callable[[Command], None]) -> None:
+        self.frames = 0
+        self._ask = ask
+        self._waiting: deque[tuple[float, Record]] = deque()  # for room on the disk: (when to retry, what)
+
+    def record(self, records: np.ndarray, *, release: bool, settled: bool) -> None:
+        """Sends records. ``release``: their pixels are free once they are in the log; ``settled``: they are
+        acknowledged then."""
+        self.frames += records.size
+        self._ask(Record(records, release, settled))
+
+    def done(self, report: Recorded | NotRecorded) -> None:
+        """Counts records that are in the log, or never will be."""
+        self.frames -= report.frames
+
+    def wait_for_room(self, report: NotRecorded, now_s: float) -> None:
+        self._waiting.append(
+            (now_s + FULL_DISK_RETRY_S, Record(report.records, report.release, report.settled))
+        )
+
+    def try_again(self, now_s: float) -> None:
+        """Retries records that have waited long enough; with ``inf`` all of them."""
+        while self._waiting and now_s >= self._waiting[0][0]:
+            self._ask(self._waiting.popleft()[1])
+
+
 class Core:
     """``levels``: the levels at which chunks can be encoded, from the configured one to the fastest.
     ``staging_slots``: size of the staging area; ``staged_slots`` hold frames already. ``path`` is used only
@@ -178,7 +212,7 @@ class Core:
         self.encoders = EncodingScheduler(levels, threads, self.table, limits, self.measures, ask)
         self.scheduler = StagingScheduler(staging_slots, staged_slots, self.table, limits.frame_bytes, ask)
         self.shard_rows = ShardRows(self.grid, limits, ask, settings, self.telling.note)
-        self._recorder = Recorder(ask)
+        self._recorder = _Recorder(ask)
         self._ledger = CommitLedger()
         self._pending: deque[_PendingFrames] = deque()
         self._waits_for: Wait | None = None  # what the first pending frame waits for

@@ -15,8 +15,8 @@ import numpy as np
 from shardwright.codecs.degrade import degrade_ladder
 from shardwright.codecs.parameters import CodecParameters
 from shardwright.kernels.encode import NOT_PACKED, Encoded, encode_chunks, room_for
+from shardwright.kernels.file_io import start_writeback, write_runs, write_slots
 from shardwright.kernels.journal_kernels import journal_chunks, journal_frames, stage_frames
-from shardwright.kernels.write import start_writeback, write_runs, write_slots
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import WorkerError
 from shardwright.shard.journal import CHUNK_ENTRY, ShardRowJournal
@@ -24,14 +24,14 @@ from shardwright.shard.layout import PAGE_BYTES, ArrayLayout
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import raise_errno, storage_errors
 
-from .reports import FramesStaged, SlabEncoded, TaskTimes
+from .commands import FramesStaged, SlabEncoded, TaskTimes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shardwright.array.grid import Grid
     from shardwright.array.spec import ArraySpec
-    from shardwright.model.degrade_level import DegradeLevel
+    from shardwright.codecs.degrade import DegradeLevel
     from shardwright.shard.shard_row_files import ShardRowFiles
     from shardwright.shard.staging import StagingArea
 

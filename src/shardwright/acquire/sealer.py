@@ -36,24 +36,18 @@ from shardwright.storage.failpoints import reach
 from .commands import (
     Abandon,
     Commit,
+    Committed,
     Discard,
     FinishStore,
     Grow,
+    NotRecorded,
     Prepare,
     Record,
+    Recorded,
     RemoveStore,
     Reopen,
     Rewrite,
     Seal,
-)
-from .commit_ledger import LOGGED, STAGED
-from .intact import end_intact
-from .measures import BusyClock
-from .reopen import reopen_row
-from .reports import (
-    Committed,
-    NotRecorded,
-    Recorded,
     SealerFailed,
     ShardRowPrepared,
     ShardRowReopened,
@@ -61,14 +55,17 @@ from .reports import (
     ShardRowSealed,
     StoreFinished,
 )
+from .commit_ledger import LOGGED, STAGED
+from .measures import BusyClock
+from .reopen import reopen_row
+from .store_folder import end_intact
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shardwright.shard.layout import ArrayLayout
 
-    from .commands import SealerCommand
-    from .reports import SealerReport
+    from .commands import SealerCommand, SealerReport
     from .store_folder import StoreFolder
 
 

@@ -52,10 +52,9 @@ if TYPE_CHECKING:
     from shardwright.shard.shard_row_files import ShardRowFiles
 
     from .closed_rows import EarlierRow
-    from .commands import SealerCommand
+    from .commands import SealerCommand, ShardRowPrepared
     from .limits import Limits
     from .reopen import TakingBack
-    from .reports import ShardRowPrepared
     from .settings import WriteSettings
 
 FULL_DISK_RETRY_S = 1.0

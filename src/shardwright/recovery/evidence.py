@@ -8,8 +8,8 @@ written is found. So a missing frame was
                     its pixels do not, or the frame log has it, and its row was reopened
     never           if its slab is not journaled whole, or there is no trace of it: it was only in memory
 
-as long as nothing worse than kills has happened to the store (``acquire.intact``). In a store that is not
-intact, or whose bookkeeping is damaged, every missing frame may have been acknowledged.
+as long as nothing worse than kills has happened to the store (its intact mark: ``acquire.store_folder``). In
+a store that is not intact, or whose bookkeeping is damaged, every missing frame may have been acknowledged.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from shardwright.acquire.intact import is_intact
 from shardwright.acquire.new_store import abandoned, is_making_folder, remove_abandoned, withdraw
+from shardwright.acquire.store_folder import is_intact
 from shardwright.array.ome import IMAGE_PATH
 from shardwright.model.errors import LockedError, ShardFormatError
 from shardwright.model.names import WORKSPACE

@@ -12,8 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from shardwright.acquire.acquisition import Acquisition
-from shardwright.acquire.intact import end_intact, is_marked
-from shardwright.acquire.store_folder import StoreFolder
+from shardwright.acquire.store_folder import StoreFolder, end_intact, is_marked
 from shardwright.array.ome import IMAGE_PATH
 from shardwright.model.errors import FencedError, ResumeError, ShardFormatError, StorageFullError
 from shardwright.model.names import WORKSPACE

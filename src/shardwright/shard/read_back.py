@@ -19,7 +19,7 @@ from shardwright.model.errors import StorageError
 
 from .index import EMPTY as ABSENT
 from .journal import EMPTY, VALID
-from .slab_map import SlabPlaces, slab_places, slabs_of_shard_row
+from .layout import SlabPlaces, slab_places, slabs_of_shard_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

@@ -21,9 +21,8 @@ from .read_back import ReadBack, read_back
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .layout import ArrayLayout
+    from .layout import ArrayLayout, SlabPlaces
     from .shard_row_files import ShardRowFiles
-    from .slab_map import SlabPlaces
 
 
 def rewrite_shard_row(

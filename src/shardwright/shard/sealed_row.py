@@ -20,21 +20,21 @@ from shardwright.storage.files import open_regular, storage_errors
 
 from .index import EMPTY as ABSENT
 from .index import decode_index
-from .journal import CHUNK_ENTRY, seal_rows
+from .journal import CHUNK_ENTRY
+from .layout import slab_places
 from .read_back import INNER_CHECKSUM_BYTES
+from .row_checksum import seal_rows
 from .shard_row_files import IMAGE_FOLDER
 from .shard_sums import SUMS_NAME, ShardSums, shard_sum
-from .slab_map import slab_places
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
     from typing import Self
 
-    from .layout import ArrayLayout, ShardLayout
+    from .layout import ArrayLayout, ShardLayout, SlabPlaces
     from .shard_row_files import Placement, ShardRowFiles
     from .shard_sums import Sum
-    from .slab_map import SlabPlaces
 
 
 @contextmanager

@@ -21,8 +21,8 @@ from shardwright.model.errors import StorageError
 from shardwright.storage.table_file import TableFile
 
 from .file_header import decode_header, encode_header, expect_header, file_seed
-from .journal import checked_rows, seal_rows, written_rows
 from .layout import PAGE_BYTES, page_aligned
+from .row_checksum import checked_rows, seal_rows, written_rows
 
 if TYPE_CHECKING:
     from pathlib import Path

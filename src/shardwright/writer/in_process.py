@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.array.ome import layout_warnings
-from shardwright.array.parse import parse_spec
+from shardwright.array.spec import parse_spec
 from shardwright.model.errors import LayoutWarning
 from shardwright.model.extras import naming_missing_extra
 from shardwright.storage.spare_memory import spare_memory

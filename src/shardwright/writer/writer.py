@@ -22,7 +22,7 @@ from shardwright.model.errors import (
     StorageError,
     TimedOutError,
 )
-from shardwright.model.watermark import Watermark
+from shardwright.model.receipt import Watermark
 from shardwright.wire.descriptor import FRAME_DROPPED, METADATA_FIELDS, descriptor_dtype
 
 from .frame_buffers import FrameBuffers
