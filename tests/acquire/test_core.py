@@ -44,12 +44,10 @@ OF_THE_CORE = (
     "encoding_scheduler",
     "staging_scheduler",
     "commit_ledger",
-    "recorder",
-    "telling",
+    "notices",
     "accounts",
     "closed_rows",
     "commands",
-    "reports",
 )
 DEVICES = {
     "time",

@@ -103,7 +103,7 @@ def read(store) -> dict[str, np.ndarray]:
 
 def test_every_column_of_every_row(store, log_of):
     log = log_of()
-    log.append(BlockKind.GROUP, 0, some_records(0, 12))
+    log.append(BlockKind.SHARD_ROW, 0, some_records(0, 12))
     events = some_records(12, 2)
     events["position"], events["fate"], events["reason"] = (
         [7, -1],
@@ -111,7 +111,7 @@ def test_every_column_of_every_row(store, log_of):
         [Reason.PLACE_TAKEN, Reason.OVERLOAD],
     )
     log.append(BlockKind.EVENTS, -1, events)
-    log.append(BlockKind.GROUP, 1, some_records(14, 3))
+    log.append(BlockKind.SHARD_ROW, 1, some_records(14, 3))
     write_frame_table(store, SPEC, log)
     table = read(store)
     assert sorted(table) == sorted(COLUMNS)
@@ -154,7 +154,7 @@ def test_the_attributes_say_what_the_numbers_mean(store, log_of):
 
 def test_one_line_to_pandas_and_to_pyarrow(store, log_of):
     log = log_of()
-    log.append(BlockKind.GROUP, 0, some_records(0, 100))
+    log.append(BlockKind.SHARD_ROW, 0, some_records(0, 100))
     write_frame_table(store, SPEC, log)
     frame = pd.DataFrame(
         {name: column[:] for name, column in zarr.open_group(store / "frames", mode="r").arrays()}
@@ -172,7 +172,7 @@ def test_one_line_to_pandas_and_to_pyarrow(store, log_of):
 def test_a_single_image_has_no_index(store, log_of):
     spec = ArraySpec(dtype="uint8", dimensions=[Dimension(name=n, count=4, chunk_size=4) for n in "yx"])
     log = log_of(spec)
-    log.append(BlockKind.GROUP, 0, some_records(0, 1, spec))
+    log.append(BlockKind.SHARD_ROW, 0, some_records(0, 1, spec))
     write_frame_table(store, spec, log)
     table = read(store)
     assert not [name for name in table if name.startswith("index_")]
@@ -184,7 +184,7 @@ def test_blocks_and_chunks_need_not_meet(store, log_of, monkeypatch):
     monkeypatch.setattr("shardwright.array.frame_table_format.ROWS_PER_CHUNK", 10)
     log, start = log_of(), 0
     for count in (3, 7, 25, 0, 1, 4):
-        log.append(BlockKind.GROUP, start, some_records(start, count))
+        log.append(BlockKind.SHARD_ROW, start, some_records(start, count))
         start += count
     write_frame_table(store, SPEC, log)
     table = read(store)
@@ -196,9 +196,9 @@ def test_writing_it_again_replaces_it(store, log_of):
     """As recovery does after a crash behind the rename; what an earlier try left half done is no
     hindrance."""
     log = log_of()
-    log.append(BlockKind.GROUP, 0, some_records(0, 5))
+    log.append(BlockKind.SHARD_ROW, 0, some_records(0, 5))
     write_frame_table(store, SPEC, log)
-    log.append(BlockKind.GROUP, 1, some_records(5, 1))
+    log.append(BlockKind.SHARD_ROW, 1, some_records(5, 1))
     for left in ("frames.0.building", "frames.replaced"):
         (log.path.parent / left / "fate").mkdir(parents=True)
     write_frame_table(store, SPEC, log)
@@ -216,7 +216,7 @@ POINTS = [
 def test_a_disk_that_fails_at_any_point_leaves_no_half_table(store, log_of, failing, point):
     """And the next try succeeds, with the earlier table in between or without."""
     log = log_of()
-    log.append(BlockKind.GROUP, 0, some_records(0, 5))
+    log.append(BlockKind.SHARD_ROW, 0, some_records(0, 5))
     for after in [0, 1, *range(2, 200, 9)]:
         failing(point, OSError(errno.EIO, os.strerror(errno.EIO)), after=after)
         try:
@@ -236,7 +236,7 @@ def test_a_disk_that_fails_at_any_point_leaves_no_half_table(store, log_of, fail
 
 def test_a_damaged_log_is_an_error_and_leaves_no_table(store, log_of):
     log = log_of()
-    log.append(BlockKind.GROUP, 0, some_records(0, 5))
+    log.append(BlockKind.SHARD_ROW, 0, some_records(0, 5))
     with log.path.open("r+b") as file:
         file.seek(HEADER_PAGE_BYTES + 100)
         file.write(b"\xff")
@@ -261,7 +261,7 @@ log = FrameLog.create(store / ".shardwright" / "frames.log", record_dtype(0), by
 for start in range(0, rows, 1000):
     records = np.zeros(1000, record_dtype(0))
     records["position"] = records["sequence"] = np.arange(start, start + 1000)
-    log.append(BlockKind.GROUP, start, records)
+    log.append(BlockKind.SHARD_ROW, start, records)
 write_frame_table(store, spec, log)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """  # noqa: E501
@@ -293,7 +293,7 @@ def test_a_frame_that_was_given_up_and_found_again_has_one_row(store, log_of):
     lost = some_records(0, 10)
     lost["fate"], lost["reason"] = FrameStatus.LOST, Reason.ACQUISITION_FAILED
     log.append(BlockKind.EVENTS, -1, lost)
-    log.append(BlockKind.GROUP, 0, some_records(4, 3))
+    log.append(BlockKind.SHARD_ROW, 0, some_records(4, 3))
     duplicate = some_records(5, 1)
     duplicate["fate"] = FrameStatus.DUPLICATE
     log.append(BlockKind.EVENTS, -1, duplicate)

@@ -214,7 +214,7 @@ m.rename_without_replacing = lambda source, target: None
         """
 import shardwright.shard.frame_log as m
 append = m.FrameLog.append
-m.FrameLog.append = lambda self, kind, shard_row, records: None if kind is m.BlockKind.GROUP else append(self, kind, shard_row, records)
+m.FrameLog.append = lambda self, kind, shard_row, records: None if kind is m.BlockKind.SHARD_ROW else append(self, kind, shard_row, records)
 """,  # noqa: E501
     ),
     Mutant(

@@ -81,7 +81,7 @@ EMPTY = StoreFacts(
 
 
 def decided(*blocks: tuple[BlockKind, int, np.ndarray], **facts):
-    logged = frozenset(number for kind, number, _ in blocks if kind is BlockKind.GROUP)
+    logged = frozenset(number for kind, number, _ in blocks if kind is BlockKind.SHARD_ROW)
     return decide(replace(EMPTY, **{"log_shard_rows": logged, **facts}), blocks, LAYOUT, LIMITS)
 
 
@@ -144,7 +144,7 @@ def test_in_doubt_what_is_missing_may_have_been_acknowledged(doubt):
 
 def test_a_shard_row_that_the_log_has_loses_its_journal():
     made = decided(
-        (BlockKind.GROUP, 0, records(0, 1, 2, 3)),
+        (BlockKind.SHARD_ROW, 0, records(0, 1, 2, 3)),
         shard_rows=(shard_row(0, working=False, final=True),),
         sealed_shards=1,
         sealed_bytes=7,
@@ -167,7 +167,7 @@ def test_a_damaged_journal_is_set_aside_and_leaves_doubt():
 
 
 def test_a_row_that_was_sealed_early_can_be_opened_again():
-    made = decided((BlockKind.GROUP, 0, records(0, 1, 2)))
+    made = decided((BlockKind.SHARD_ROW, 0, records(0, 1, 2)))
     assert made.standing.closed_shard_rows == {0}
     assert list(made.standing.earlier) == [0]
     assert list(made.standing.earlier[0].takes_back()) == [1]
@@ -175,7 +175,7 @@ def test_a_row_that_was_sealed_early_can_be_opened_again():
 
 def test_a_row_that_took_frames_again_is_what_its_new_files_hold():
     """The old shard keeps the final name, and is not counted: the new one takes its place."""
-    log = (BlockKind.GROUP, 0, records(0, 1, 2))
+    log = (BlockKind.SHARD_ROW, 0, records(0, 1, 2))
     reopened = shard_row(0, slab(0), journal=JournalFact.REOPENED, final=True)
     made = decided(log, shard_rows=(reopened,), staged=staged(2), sealed_shards=1, sealed_bytes=7)
     (one,) = made.shard_rows

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 RECORD = record_dtype(2)
 IDENTITY = bytes(range(16))
-GROUP, EVENTS = BlockKind.GROUP, BlockKind.EVENTS
+SHARD_ROW, EVENTS = BlockKind.SHARD_ROW, BlockKind.EVENTS
 
 
 def records(count: int, seed: int = 0) -> np.ndarray:
@@ -63,9 +63,9 @@ def make(path: Path, *counts: int) -> list[tuple[BlockKind, int, bytes]]:
     """A log with one block for each count; returns what it must hold."""
     log = FrameLog.create(path, RECORD, IDENTITY)
     for i, count in enumerate(counts):
-        log.append(GROUP if i % 2 == 0 else EVENTS, i if i % 2 == 0 else -1, records(count, i))
+        log.append(SHARD_ROW if i % 2 == 0 else EVENTS, i if i % 2 == 0 else -1, records(count, i))
     expected = [
-        (GROUP if i % 2 == 0 else EVENTS, i if i % 2 == 0 else -1, records(count, i).tobytes())
+        (SHARD_ROW if i % 2 == 0 else EVENTS, i if i % 2 == 0 else -1, records(count, i).tobytes())
         for i, count in enumerate(counts)
     ]
     assert contents(log) == expected
@@ -99,7 +99,7 @@ def test_a_new_log_is_empty_and_an_old_one_is_not_made_again(path):
 def test_blocks_come_in_pieces(path, monkeypatch):
     monkeypatch.setattr(frame_log, "ROWS_PER_PIECE", 7)
     log = FrameLog.create(path, RECORD, IDENTITY)
-    log.append(GROUP, 4, records(15))
+    log.append(SHARD_ROW, 4, records(15))
     assert [piece.size for _, _, piece in log.blocks()] == [7, 7, 1]
     assert np.concatenate([piece for _, _, piece in log.blocks()]).tobytes() == records(15).tobytes()
     log.close()
@@ -107,8 +107,8 @@ def test_blocks_come_in_pieces(path, monkeypatch):
 
 def test_records_need_not_lie_side_by_side(path):
     log = FrameLog.create(path, RECORD, IDENTITY)
-    log.append(GROUP, 0, records(10)[::3])
-    assert contents(log) == [(GROUP, 0, records(10)[::3].tobytes())]
+    log.append(SHARD_ROW, 0, records(10)[::3])
+    assert contents(log) == [(SHARD_ROW, 0, records(10)[::3].tobytes())]
     log.close()
 
 
@@ -208,7 +208,7 @@ def test_a_log_of_another_acquisition(path, dtype, identity):
 def test_blocks_of_another_acquisition_are_none(path, tmp_path):
     make(path)
     other = FrameLog.create(tmp_path / "other", RECORD, bytes(16))
-    other.append(GROUP, 0, records(1))
+    other.append(SHARD_ROW, 0, records(1))
     other.close()
     path.write_bytes(
         path.read_bytes()[:HEADER_PAGE_BYTES] + (tmp_path / "other").read_bytes()[HEADER_PAGE_BYTES:]
@@ -222,7 +222,7 @@ def test_blocks_of_another_acquisition_are_none(path, tmp_path):
 def test_a_block_that_claims_more_than_there_is(path, count):
     make(path, 1)
     log = FrameLog.open(path, RECORD, IDENTITY)
-    header = log._block_header(GROUP, 0, count, memoryview(b""))
+    header = log._block_header(SHARD_ROW, 0, count, memoryview(b""))
     log.close()
     with path.open("r+b") as file:
         file.seek(HEADER_PAGE_BYTES)
@@ -247,7 +247,7 @@ def test_bytes_far_behind_the_end_are_seen_and_cleared(path):
     for log in reopened(path):
         assert contents(log) == expected
         assert log.torn_bytes > 40 << 20
-        log.append(GROUP, 8, records(1))
+        log.append(SHARD_ROW, 8, records(1))
         assert path.read_bytes().rstrip(b"\0").endswith(records(1).tobytes().rstrip(b"\0"))
 
 
@@ -275,7 +275,7 @@ def test_room_is_taken_ahead(path):
     log = FrameLog.create(path, RECORD, IDENTITY)
     for i in range(40):
         before = log.preallocated_bytes
-        log.append(GROUP, i, records(500))
+        log.append(SHARD_ROW, i, records(500))
         assert path.stat().st_size == log.preallocated_bytes
         assert before >= HEADER_PAGE_BYTES + EXTENT_BYTES + i * (64 + 500 * RECORD.itemsize), (
             "an extent ahead of every block"
@@ -286,19 +286,19 @@ def test_room_is_taken_ahead(path):
 
 def test_a_full_disk_leaves_the_log_as_it_was_and_usable(path, failing):
     log = FrameLog.create(path, RECORD, IDENTITY)
-    log.append(GROUP, 0, records(10))
+    log.append(SHARD_ROW, 0, records(10))
     failing("log.before_preallocate", errno.ENOSPC)
     size = path.stat().st_size
     with pytest.raises(StorageFullError):
-        log.append(GROUP, 1, records(2 * size // RECORD.itemsize))
+        log.append(SHARD_ROW, 1, records(2 * size // RECORD.itemsize))
     with pytest.raises(StorageFullError):
         log.reserve(2 * size)
     log.reserve(EXTENT_BYTES)
-    log.append(GROUP, 2, records(EXTENT_BYTES // RECORD.itemsize - 1))
+    log.append(SHARD_ROW, 2, records(EXTENT_BYTES // RECORD.itemsize - 1))
     assert log.shard_rows == {0, 2}
     assert path.stat().st_size == size
     failpoints.set_hook("log.before_preallocate", None)
-    log.append(GROUP, 1, records(2 * size // RECORD.itemsize))
+    log.append(SHARD_ROW, 1, records(2 * size // RECORD.itemsize))
     log.sync()
     log.close()
     for log in reopened(path):
@@ -309,22 +309,22 @@ def test_a_full_disk_leaves_the_log_as_it_was_and_usable(path, failing):
 def test_a_write_that_finds_no_room_can_be_tried_again(path, failing, point):
     """Even with smaller blocks than the one that did not fit: nothing of that one comes back."""
     log = FrameLog.create(path, RECORD, IDENTITY)
-    log.append(GROUP, 0, records(10))
+    log.append(SHARD_ROW, 0, records(10))
     for failed_at in ("log.before_payload", point):
         failing(failed_at, errno.ENOSPC)
         with pytest.raises(StorageFullError):
-            log.append(GROUP, 1, records(1000))
+            log.append(SHARD_ROW, 1, records(1000))
         failpoints.set_hook(failed_at, None)
     log.append(EVENTS, -1, records(2))
-    log.append(GROUP, 1, records(3))
+    log.append(SHARD_ROW, 1, records(3))
     log.sync()
     log.close()
     for log in reopened(path):
         assert log.torn_bytes == 0
         assert contents(log) == [
-            (GROUP, 0, records(10).tobytes()),
+            (SHARD_ROW, 0, records(10).tobytes()),
             (EVENTS, -1, records(2).tobytes()),
-            (GROUP, 1, records(3).tobytes()),
+            (SHARD_ROW, 1, records(3).tobytes()),
         ]
 
 
@@ -334,29 +334,29 @@ def test_a_sync_that_finds_no_room_is_final(path, failing, point):
     log = FrameLog.create(path, RECORD, IDENTITY)
     failing("log.before_payload", errno.ENOSPC)
     with pytest.raises(StorageFullError):
-        log.append(GROUP, 1, records(1000))
+        log.append(SHARD_ROW, 1, records(1000))
     failpoints.set_hook("log.before_payload", None)
     failing(point, errno.ENOSPC)
     with pytest.raises(StorageFullError):  # noqa: PT012
-        log.append(GROUP, 1, records(1000))
+        log.append(SHARD_ROW, 1, records(1000))
         log.sync()
     failpoints.set_hook(point, None)
     with pytest.raises(StorageError, match="failed before"):
-        log.append(GROUP, 2, records(1))
+        log.append(SHARD_ROW, 2, records(1))
     log.close()
 
 
 @pytest.mark.parametrize("point", ["log.before_append", "log.before_sync"])
 def test_a_failed_log_stays_failed(path, failing, point):
     log = FrameLog.create(path, RECORD, IDENTITY)
-    log.append(GROUP, 0, records(1))
+    log.append(SHARD_ROW, 0, records(1))
     failing(point, errno.EIO)
     with pytest.raises(StorageError, match="Input/output"):  # noqa: PT012
-        log.append(GROUP, 1, records(1))
+        log.append(SHARD_ROW, 1, records(1))
         log.sync()
     failpoints.set_hook(point, None)
     with pytest.raises(StorageError, match="failed before"):
-        log.append(GROUP, 1, records(1))
+        log.append(SHARD_ROW, 1, records(1))
     with pytest.raises(StorageError, match="failed before"):
         log.sync()
     log.close()
@@ -380,7 +380,7 @@ log = FrameLog.create(Path(sys.argv[1]), record_dtype(2), bytes(range(16)))
 for i in range(1_000_000):
     record = np.zeros(1 + i % 50, record_dtype(2))
     record["sequence"] = i
-    log.append(BlockKind.GROUP, i, record)
+    log.append(BlockKind.SHARD_ROW, i, record)
     os.write(1, b"%d\\n" % i)
 """
 

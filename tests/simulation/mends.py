@@ -161,7 +161,7 @@ def _failed_slabs_are_forgotten() -> list[Patch]:
 
     def encoded(self: Core, report: Any) -> None:
         old(self, report)
-        shard_row = self._shard_row_of(report.row) if report.error is not None and self.why is None else None
+        shard_row = self._owner_of(report.row) if report.error is not None and self.why is None else None
         if shard_row is not None and report.row in shard_row.waiting:
             shard_row.waiting.remove(report.row)
 

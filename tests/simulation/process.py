@@ -163,8 +163,8 @@ class Process:
             raise ViolationError(
                 f"{len(core.shard_rows.by_number)} shard rows are open, not {core.limits.open_shard_rows}"
             )
-        events = core.telling.take_events(core.accounts)
-        losses = core.telling.take_losses()
+        events = core.notices.take_events(core.accounts)
+        losses = core.notices.take_losses()
         if self._trace is not None:
             for name, facts in events:
                 self._trace(

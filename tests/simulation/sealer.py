@@ -523,7 +523,7 @@ class Sealer:
     def _restore_ballast(self) -> None:
         if self._ballast_given:
             if not self._disk.fill_ballast():
-                raise StorageFullError("no room to hold back for sealing another shard")
+                raise StorageFullError("no room to reserve for sealing another shard")
             self._ballast_given = False
 
 

@@ -224,7 +224,7 @@ class Found:
     whole: dict[int, np.ndarray] = field(default_factory=dict)
     torn: dict[int, np.ndarray] = field(default_factory=dict)
     stored: set[int] = field(default_factory=set)
-    tells_frames: set[int] = field(default_factory=set)
+    has_all_records: set[int] = field(default_factory=set)
 
 
 def read_back(disk: Disk, layout: ArrayLayout, files: Files, lost: frozenset[int] = frozenset()) -> Found:
@@ -246,7 +246,7 @@ def read_back(disk: Disk, layout: ArrayLayout, files: Files, lost: frozenset[int
             if all(chunk is not None for chunk in chunks):
                 found.stored.add(slab)
             if complete:
-                found.tells_frames.add(slab)
+                found.has_all_records.add(slab)
     return found
 
 

@@ -94,7 +94,7 @@ def _write_again(disk: Disk, manifest: Manifest) -> None:
 
 def _blocks(log: Log) -> Iterator[tuple[BlockKind, int, np.ndarray]]:
     for block in log.counted():
-        kind = BlockKind.EVENTS if block.shard_row is None else BlockKind.GROUP
+        kind = BlockKind.EVENTS if block.shard_row is None else BlockKind.SHARD_ROW
         yield kind, -1 if block.shard_row is None else block.shard_row, block.records
 
 
@@ -172,7 +172,7 @@ class _Scan:
         ]
         torn = [
             self._slab(
-                slab, records, whole=False, stored=slab in found.stored, told=slab in found.tells_frames
+                slab, records, whole=False, stored=slab in found.stored, told=slab in found.has_all_records
             )
             for slab, records in found.torn.items()
         ]

@@ -112,7 +112,7 @@ def test_the_ballast_makes_room_on_a_full_disk(small_disk, free_bytes):
 
 def append_for_ever(log: FrameLog, records: np.ndarray) -> None:
     for group in itertools.count():
-        log.append(BlockKind.GROUP, group, records)
+        log.append(BlockKind.SHARD_ROW, group, records)
 
 
 def test_the_frame_log_goes_on_into_the_room_it_has_and_loses_nothing_on_a_full_disk(small_disk, free_bytes):
@@ -131,7 +131,7 @@ def test_the_frame_log_goes_on_into_the_room_it_has_and_loses_nothing_on_a_full_
         log = FrameLog.open(small_disk / "frames.log", record, bytes(16))
         assert (log.shard_rows, log.torn_bytes) == (set(range(appended)), 0)
         (small_disk / "hog").unlink()
-        log.append(BlockKind.GROUP, appended, np.zeros(500, record))
+        log.append(BlockKind.SHARD_ROW, appended, np.zeros(500, record))
     finally:
         (small_disk / "hog").unlink(missing_ok=True)
         log.delete()

@@ -285,7 +285,7 @@ class SlabTask:
                 command.frames, job.records, command.slab, command.files, self.first, self.stop, state, level
             )
         except Exception as error:  # noqa: BLE001  (any error must be reported to the acquisition)
-            job.task_ended(None, 0, _told(error))
+            job.task_ended(None, 0, _text_of(error))
         except BaseException as error:
             # no other thread would report this task
             job.task_ended(None, 0, ErrorText(WorkerError, f"a worker thread died: {error!r}"))
@@ -299,7 +299,7 @@ class SlabTask:
             )
 
 
-def _told(error: Exception) -> ErrorText:
+def _text_of(error: Exception) -> ErrorText:
     return ErrorText.of(error, WorkerError(f"storing a slab failed: {error!r}"))
 
 
@@ -317,13 +317,13 @@ class StageTask:
         try:
             self._write()
         except Exception as failure:  # noqa: BLE001  (travels in the report)
-            error = _told(failure)
+            error = _text_of(failure)
         except BaseException as failure:
-            self._tell(ErrorText(WorkerError, f"a worker thread died: {failure!r}"))
+            self._send(ErrorText(WorkerError, f"a worker thread died: {failure!r}"))
             raise
-        self._tell(error)
+        self._send(error)
 
-    def _tell(self, error: ErrorText | None) -> None:
+    def _send(self, error: ErrorText | None) -> None:
         command = self.command
         self.report(FramesStaged(command.row, command.places, command.slots, error))
 

@@ -46,7 +46,7 @@ def write_frame_table(
     writer: int = 0,
     may_publish: Callable[[], None] = lambda: None,
 ) -> None:
-    """Writes the shard row ``frames`` of ``store``, complete and durable, in place of an existing table. The
+    """Writes the group ``frames`` of ``store``, complete and durable, in place of an existing table. The
     log stays; its owner deletes it.
 
     ``writer`` distinguishes the build folder from another writer's; ``may_publish`` is called right before
@@ -126,7 +126,7 @@ def _found_again(log: FrameLog) -> np.ndarray:
     stored = [
         np.intersect1d(given_up, records["sequence"])
         for kind, _, records in log.blocks()
-        if kind is BlockKind.GROUP
+        if kind is BlockKind.SHARD_ROW
     ]
     return np.concatenate(stored) if stored else given_up[:0]
 

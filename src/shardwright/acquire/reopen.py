@@ -74,7 +74,7 @@ def reopen_row(
         try:
             made = _Reopening(folder, layout, old, new).run(taking)
             old.check()
-            new.go_on_behind()
+            new.continue_behind()
             new.sync()
             new.take_names(folder.may_rename)
         except BaseException:

@@ -1,7 +1,7 @@
 """The sealer: one thread per acquisition that does everything slow around shards, off the frame path. It is
 the only thread that syncs.
 
-It prepares shard rows of shards before they are needed, commits what workers stored (one sync for many
+It prepares the files of shard rows before they are needed, commits what workers stored (one sync for many
 frames), seals, rewrites shard rows whose files met an I/O error, writes the frame log, and grows zarr.json
 behind sealed shards. Its commands are data and carried out in order. It owns the files that they name, and
 answers with reports.
@@ -262,7 +262,7 @@ class Sealer:
             assert files is not None, "only files that are ready are sealed"
             sealed = self._with_ballast(lambda: files.seal(self.folder.may_rename, self.busy.step))
             records = files.frame_records()
-            self._log(BlockKind.GROUP, shard_row, records)
+            self._log(BlockKind.SHARD_ROW, shard_row, records)
             self.folder.log.sync()
             self.folder.may_rename()
             files.delete_journal()
@@ -382,7 +382,7 @@ class Sealer:
         if self._ballast_given:
             if not self.folder.ballast.fill():
                 raise StorageFullError(
-                    f"no room below {self.folder.path} to hold back for sealing another shard",
+                    f"no room below {self.folder.path} to reserve for sealing another shard",
                     hint="Free some space on this filesystem",
                 )
             self._ballast_given = False

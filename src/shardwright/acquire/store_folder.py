@@ -28,7 +28,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from shardwright.array.consolidated import consolidated, told_metadata
+from shardwright.array.consolidated import consolidated, consolidated_metadata
 from shardwright.array.frame_table_format import TABLE_PATH
 from shardwright.array.levels import encode
 from shardwright.array.metadata import array_metadata, array_shape, group_metadata
@@ -92,8 +92,8 @@ _MAX_BOOT_BYTES = 64
 
 
 class StoreFolder:
-    """Made by ``create``, or by ``recovery.resume`` from what is on disk. ``staging`` is None if a slab is a
-    single frame."""
+    """Made by ``create``, or by ``recovery.resume`` from the files on disk. ``staging`` is None if a slab is
+    a single frame."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class StoreFolder:
                 publish(made, path)
                 return cls._open_new(path, spec, limits, settings, manifest, lock)
             except BaseException as error:
-                # what stays under its name is recovered as a store that never got a frame
+                # a store that stays under its name is recovered as one that never got a frame
                 with suppress(StorageError, FencedError):
                     if lock.is_held():
                         withdraw(path, lock, epoch=1)
@@ -242,12 +242,14 @@ class StoreFolder:
             )
         if not self.path.exists():
             return StoreGoneError(
-                f"{self.path} was deleted while it was recorded", hint="What was in it is gone"
+                f"{self.path} was deleted while it was recorded", hint="Its frames are gone"
             )
         if has_manifest(self.workspace):
             another = read_manifest(self.workspace).identity != self.manifest.identity
             return (
-                StoreGoneError(f"{self.path} was deleted while it was recorded, and another has its name")
+                StoreGoneError(
+                    f"{self.path} was deleted while it was recorded, and its name is another store's"
+                )
                 if another
                 else None
             )
@@ -300,7 +302,9 @@ class StoreFolder:
         try:
             group = read_metadata(self.path, foreign=True)
             document = (
-                None if told_metadata(group) is None else encode(consolidated(group, read_nodes(self.path)))
+                None
+                if consolidated_metadata(group) is None
+                else encode(consolidated(group, read_nodes(self.path)))
             )
         except (ShardFormatError, StorageError):
             return  # damage from outside does not hinder the end; `verify` reports it
@@ -319,12 +323,12 @@ class StoreFolder:
             self._may_remove()  # raises if another writer took over in between (and is perhaps done)
             if has_manifest(self.workspace):
                 raise
-            # gone, perhaps not durably: the rest stays until the next start, and is known to be of no use
+            # gone, perhaps not durably: the other files stay until the next start, and have no use
             self._over = True
             self.close()
             return
         self._over = True
-        # everything is sealed; what stays behind is known to be of no use, and recovery removes it
+        # everything is sealed: files that stay have no use, and recovery removes them
         with suppress(StorageError):
             for placement in reversed(self.placements()):
                 with storage_errors("remove", placement.workspace):

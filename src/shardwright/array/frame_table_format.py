@@ -1,4 +1,4 @@
-"""The frame table: one row for each frame that the writer was told of, as 1-D Zarr arrays in the group
+"""The frame table: one row for each frame that was reported to the writer, as 1-D Zarr arrays in the group
 ``frames`` beside the image.
 
 zarr-python and pandas (or pyarrow) make a table of it in one line:

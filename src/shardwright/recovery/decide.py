@@ -118,7 +118,7 @@ class _Judge:
         for kind, shard_row, records in blocks:
             if shard_row in self._reopened:
                 self._evidence.take_reopened(records)
-            elif kind is BlockKind.GROUP:
+            elif kind is BlockKind.SHARD_ROW:
                 if shard_row not in pieces:
                     self._remember_rows(pieces)
                     pieces = {shard_row: []}

@@ -49,7 +49,7 @@ class Evidence:
         """Takes a slab that is not whole."""
         if slab.journaled:
             self._accounts.lose(slab.records)
-            self.in_doubt = self.in_doubt or not slab.told
+            self.in_doubt = self.in_doubt or not slab.recorded
         else:
             self._unfinished.append(slab.records)
 

@@ -202,7 +202,7 @@ class _Scan:
                 found.record_valid[places.slot_layer],
                 places.slab in whole,
                 found.was_stored(places),
-                found.tells_frames(places),
+                found.has_all_records(places),
             )
             for places in (*found.whole, *found.torn)
         ]

@@ -10,7 +10,7 @@
                  0     8  magic
                  8     4  kind          u32, ``BlockKind``
                 12     4  record_bytes  u32, the same in every block
-                16     8  shard row         i64, -1 where the kind has none
+                16     8  shard_row     i64, -1 where the kind has none
                 24     8  count         u64, records in this block
                 32     4  payload_crc   u32, crc32c of the records, started from the file's seed
                 36    24  zeros
@@ -75,7 +75,7 @@ assert (_FILE_HEADER.itemsize, BLOCK_HEADER_BYTES) == (HEADER_PAGE_BYTES, 64), "
 
 
 class BlockKind(IntEnum):
-    GROUP = 1  # every record of a sealed shard row
+    SHARD_ROW = 1  # every record of a sealed shard row
     EVENTS = 2  # settled frames: duplicate, late, dropped, lost
 
 
@@ -195,7 +195,7 @@ class FrameLog:
     def blocks(self) -> Iterator[tuple[BlockKind, int, np.ndarray]]:
         """Yields (kind, shard row, records) of every block in order, in pieces of at most 65,536 records.
 
-        Raises ``ShardFormatError`` after the last piece of a block whose checksum does not fit (any more).
+        Raises ``ShardFormatError`` after the last piece of a block whose checksum does not fit.
         """
         place = HEADER_PAGE_BYTES
         while place < self._end:
@@ -205,7 +205,7 @@ class FrameLog:
                     f"{self.path} has changed since it was opened", got=f"no block at {place}"
                 )
             kind, shard_row, count, payload_crc = header
-            superseded = kind is BlockKind.GROUP and self._shard_row_places[shard_row] != place
+            superseded = kind is BlockKind.SHARD_ROW and self._shard_row_places[shard_row] != place
             place += BLOCK_HEADER_BYTES
             if superseded:
                 place += count * self._dtype.itemsize
@@ -229,7 +229,7 @@ class FrameLog:
 
     def shard_row_records(self, shard_row: int) -> np.ndarray:
         """Returns all records of a shard row that has a block. Raises ``ShardFormatError`` when the block's
-        checksum does not fit (any more), ``StorageError``."""
+        checksum does not fit, ``StorageError``."""
         place = self._shard_row_places[shard_row]
         header = self._read_header(place)
         data = (
@@ -284,7 +284,7 @@ class FrameLog:
     def _count(self, kind: BlockKind, shard_row: int, rows: int) -> None:
         """Counts a block that starts at the log's end."""
         self.rows += rows
-        if kind is BlockKind.GROUP:
+        if kind is BlockKind.SHARD_ROW:
             self._shard_row_places[shard_row] = self._end
 
     def _header_page(self) -> bytes:

@@ -161,7 +161,7 @@ class ArrayLayout:
         return math.prod(self.grid.shard_chunks) * self.plane.layer_entries
 
     def shard(self, shard_row: int, file: int) -> ShardLayout:
-        """The layout of one file of a shard row; smaller at the array's far edges."""
+        """Returns the layout of one file of a shard row; smaller at the array's far edges."""
         layers = math.prod(self.grid.shard_row_extent_chunks(shard_row))
         return ShardLayout(
             self.chunks_per_shard,

@@ -63,7 +63,7 @@ class ReadBack:
             bool(written[places.slot[places.file == f]].all()) for f, written in enumerate(self.written)
         )
 
-    def tells_frames(self, places: SlabPlaces) -> bool:
+    def has_all_records(self, places: SlabPlaces) -> bool:
         """Returns whether there is a record of every frame of a stored slab."""
         return _frames_complete(self.frames_of(places))
 

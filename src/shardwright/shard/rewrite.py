@@ -46,7 +46,7 @@ def rewrite_shard_row(
         saved = [places for places in found.whole if places.slab in stored_slabs]
         for places in saved:
             _copy_slab(old, new, found, places)
-        new.go_on_behind()
+        new.continue_behind()
         new.sync()
         new.replace(old, may_rename)
     except BaseException:

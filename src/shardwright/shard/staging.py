@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 MAGIC, VERSION = b"SWSTAGNG", 1
 _HEADER = struct.Struct("<8s2I16s3q")
-_NO_SHARD_ROW = -1  # the staging area serves all shard rows
+_EVERY_SHARD_ROW = -1  # in the seed: the staging area serves all shard rows
 
 Slots = TypeVar("Slots", int, np.ndarray)
 
@@ -55,7 +55,7 @@ class StagingArea:
     ) -> None:
         self.slots = slots
         self.frame_bytes = frame_bytes
-        self.seed = file_seed(identity, _NO_SHARD_ROW)
+        self.seed = file_seed(identity, _EVERY_SHARD_ROW)
         self._record = record
         self._file = file
         self._data_start = _data_start(slots, record)
