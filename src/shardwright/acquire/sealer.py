@@ -32,6 +32,7 @@ from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.rewrite import rewrite_shard_row
 from shardwright.shard.shard_row_files import REWRITE_SUFFIX, ShardRowFiles
 from shardwright.storage.failpoints import reach
+from shardwright.storage.files import free_bytes
 
 from .commands import (
     Abandon,
@@ -181,10 +182,10 @@ class Sealer:
             files = self._files[command.shard_row] = self._create(command.shard_row, spill=command.spill)
         except Exception as error:  # noqa: BLE001  (travels in the report)
             return ShardRowPrepared(command.shard_row, command.request, None, self._explained(error))
-        open_ns, free_bytes = time.monotonic_ns() - begun_ns, 0
+        open_ns, left_bytes = time.monotonic_ns() - begun_ns, 0
         with suppress(StorageError):
-            free_bytes = self.folder.free_bytes()
-        return ShardRowPrepared(command.shard_row, command.request, files, None, free_bytes, open_ns)
+            left_bytes = free_bytes(self.folder.path)
+        return ShardRowPrepared(command.shard_row, command.request, files, None, left_bytes, open_ns)
 
     def _reopen(self, command: Reopen) -> ShardRowReopened:
         try:

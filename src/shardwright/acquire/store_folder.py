@@ -29,8 +29,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from shardwright.array.consolidated import consolidated, consolidated_metadata
+from shardwright.array.document import encode_document
 from shardwright.array.frame_table_format import TABLE_PATH
-from shardwright.array.levels import encode
 from shardwright.array.metadata import array_metadata, array_shape, group_metadata
 from shardwright.array.ome import IMAGE_PATH
 from shardwright.codecs.parameters import codec_metadata
@@ -272,11 +272,6 @@ class StoreFolder:
                 if self.lock.is_held():
                     end_intact(self.workspace)
 
-    def free_bytes(self) -> int:
-        with storage_errors("look at", self.path):
-            facts = os.statvfs(self.path)
-        return facts.f_bavail * facts.f_frsize
-
     def grow(self, extent: int) -> None:
         """Lets zarr.json cover ``extent`` elements of the first frame axis; never shrinks it. Raises
         ``StorageError``."""
@@ -304,7 +299,7 @@ class StoreFolder:
             document = (
                 None
                 if consolidated_metadata(group) is None
-                else encode(consolidated(group, read_nodes(self.path)))
+                else encode_document(consolidated(group, read_nodes(self.path)))
             )
         except (ShardFormatError, StorageError):
             return  # damage from outside does not hinder the end; `verify` reports it

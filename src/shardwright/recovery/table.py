@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from itertools import product
 
 
 class JournalFact(Enum):
@@ -147,8 +146,3 @@ def action_for(facts: FileFacts) -> Action:
     """Returns the action for one file."""
     (row,) = [row for row in TABLE if row.matches(facts)]
     return row.action
-
-
-def all_facts() -> list[FileFacts]:
-    """Returns every combination of facts that a disk can have."""
-    return [FileFacts(*facts) for facts in product(JournalFact, (False, True), (False, True), (False, True))]

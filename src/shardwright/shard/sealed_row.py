@@ -16,7 +16,7 @@ import numpy as np
 
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import open_regular, storage_errors
+from shardwright.storage.files import open_regular, read_all, storage_errors
 
 from .index import EMPTY as ABSENT
 from .index import decode_index
@@ -111,18 +111,14 @@ class _FinalShard:
         }
 
     def _read(self, offset: int, nbytes: int) -> bytes:
-        pieces, done = [], 0
+        data = b""
         with _old(self._path), suppress(OverflowError):  # no file has such an offset
-            while done < nbytes and (
-                piece := os.pread(self._file.fileno(), min(nbytes - done, 1 << 30), offset + done)
-            ):
-                pieces.append(piece)
-                done += len(piece)
-        if done < nbytes:
+            data = read_all(self._file.fileno(), offset, nbytes)
+        if len(data) < nbytes:
             raise ShardFormatError(
-                f"{self._path} ends too early", expected=f"{nbytes} bytes at {offset}", got=done
+                f"{self._path} ends too early", expected=f"{nbytes} bytes at {offset}", got=len(data)
             )
-        return b"".join(pieces)
+        return data
 
     def close(self) -> None:
         self._file.close()

@@ -160,10 +160,6 @@ class StagingArea:
     def close(self) -> None:
         self._file.close()
 
-    def delete(self) -> None:
-        """Closes and deletes the staging area. Raises ``StorageError``."""
-        self._file.delete()
-
 
 def _data_start(slots: int, record: np.dtype[np.void]) -> int:
     return PAGE_BYTES + page_aligned(slots * record.itemsize)

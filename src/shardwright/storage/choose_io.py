@@ -72,9 +72,6 @@ class IoChoice:
         )
 
 
-UNKNOWN_CHOICE = IoChoice("direct", "not measured", ("direct",), {})
-
-
 def resolve_io(mode: IoMode, folders: Sequence[Path]) -> IoMode:
     """Returns ``mode`` itself, or the choice of ``auto`` for the places of all of a store's folders.
 

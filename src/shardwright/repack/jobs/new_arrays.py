@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.array.consolidated import consolidated, consolidated_metadata
-from shardwright.array.levels import encode
+from shardwright.array.document import encode_document
 from shardwright.model.errors import ShardFormatError, StorageFullError
 from shardwright.read.store import parse_array, read_metadata, read_nodes
 from shardwright.repack.runtime.job_report import Progress
@@ -189,7 +189,7 @@ def publish_group(folder: Path, group: bytes, *, source: Path) -> None:
     """Replace the zarr.json of an image group, once everything that it names is there. Consolidated again if
     ``source``, the group that it was made from, was. Raises ``ShardFormatError``, ``StorageError``."""
     if consolidated_metadata(read_metadata(source)) is not None:
-        group = encode(consolidated(json.loads(group), read_nodes(folder)))
+        group = encode_document(consolidated(json.loads(group), read_nodes(folder)))
     replace_file(folder / "zarr.json", group)
 
 
