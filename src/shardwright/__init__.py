@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .array.spec import ArraySpec, Blosc, Dimension, Gzip, Zstd
 from .model import errors
-from .model.receipt import Receipt
-from .model.watermark import Watermark
+from .model.receipt import Receipt, Watermark
 
 if TYPE_CHECKING:
     from .client import Curve, connect

@@ -10,18 +10,24 @@ import numpy as np
 import pytest
 
 import shardwright.acquire
-from shardwright.acquire.commands import Commit, Discard, Encode, FinishStore, Prepare, Seal, Stage
-from shardwright.acquire.core import AcquisitionState, Core, Now
-from shardwright.acquire.encoding import SlabEncoder
-from shardwright.acquire.limits import Limits
-from shardwright.acquire.reports import (
+from shardwright.acquire.commands import (
+    Commit,
     Committed,
+    Discard,
+    Encode,
+    FinishStore,
     FramesStaged,
+    Prepare,
+    Seal,
     ShardRowPrepared,
     ShardRowSealed,
     SlabEncoded,
+    Stage,
     StoreFinished,
 )
+from shardwright.acquire.core import AcquisitionState, Core, Now
+from shardwright.acquire.encoding import SlabEncoder
+from shardwright.acquire.limits import Limits
 from shardwright.acquire.settings import WriteSettings
 from shardwright.array.grid import Grid
 from shardwright.model.error_text import ErrorText
@@ -38,12 +44,10 @@ OF_THE_CORE = (
     "encoding_scheduler",
     "staging_scheduler",
     "commit_ledger",
-    "recorder",
-    "telling",
+    "notices",
     "accounts",
     "closed_rows",
     "commands",
-    "reports",
 )
 DEVICES = {
     "time",

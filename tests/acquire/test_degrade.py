@@ -16,7 +16,7 @@ from shardwright.acquire import overload_level
 from shardwright.acquire.settings import WriteSettings
 from shardwright.acquire.workers import WorkerPool
 from shardwright.array.spec import Blosc, Gzip, Zstd
-from shardwright.model.degrade_level import DegradeLevel
+from shardwright.codecs.degrade import DegradeLevel
 from shardwright.model.errors import SpecError
 from shardwright.read.inspect_shards import inspect_shards
 from shardwright.read.store import open_store

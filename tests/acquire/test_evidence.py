@@ -16,9 +16,9 @@ import zarr
 
 import shardwright as sw
 from shardwright.acquire.acquisition import AcquisitionState
-from shardwright.acquire.intact import end_intact, is_intact
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.settings import WriteSettings
+from shardwright.acquire.store_folder import end_intact, is_intact
 from shardwright.model.errors import ShardwrightError, StorageError
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.recovery import execute

@@ -138,7 +138,8 @@ def test_every_column_of_every_row(store, log_of):
         np.uint8,
         np.uint32,
     )
-    log.delete()
+    log.close()
+    log.path.unlink()
     assert list((store / ".shardwright").iterdir()) == []
 
 

@@ -23,7 +23,7 @@ from shardwright.acquire.overload_level import (
     backlog_part,
     decide,
 )
-from shardwright.model.degrade_level import DegradeLevel
+from shardwright.codecs.degrade import DegradeLevel
 
 CASES = list(itertools.product(Backlog, Place, (False, True), (False, True), (False, True)))
 LADDERS = (

@@ -18,9 +18,9 @@ import zarr
 
 import shardwright as sw
 from shardwright.acquire.acquisition import AcquisitionState
-from shardwright.acquire.intact import is_intact
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.settings import WriteSettings
+from shardwright.acquire.store_folder import is_intact
 from shardwright.model.errors import FencedError, LockedError, ResumeError, ShardFormatError, StorageError
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.recovery.leftovers import unfinished_stores

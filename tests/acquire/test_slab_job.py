@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardwright.acquire.commands import Encode
+from shardwright.acquire.commands import Encode, SlabEncoded, TaskTimes
 from shardwright.acquire.encoding import SlabJob
-from shardwright.acquire.reports import SlabEncoded, TaskTimes
-from shardwright.model.degrade_level import DegradeLevel
+from shardwright.codecs.degrade import DegradeLevel
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import StorageError
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from shardwright.acquire.acquisition import AcquisitionState
-from shardwright.acquire.intact import is_intact
 from shardwright.acquire.settings import WriteSettings
+from shardwright.acquire.store_folder import is_intact
 from shardwright.model.errors import StorageError, StoreGoneError
 from shardwright.recovery.recover_store import recover_store
 from shardwright.shard.manifest import read_manifest, write_manifest
@@ -50,11 +50,11 @@ def put_another_in_its_place(path):
 
 
 SAID = {
-    delete: "was deleted while it was recorded. What was in it is gone",
+    delete: "was deleted while it was recorded. Its frames are gone",
     move: "was moved away while it was recorded; got .*elsewhere.zarr",
     delete_working_files: "the working files of .* were deleted while it was recorded",
     delete_all_but_the_lock: "the working files of .* were deleted while it was recorded",
-    put_another_in_its_place: "was deleted while it was recorded, and another has its name",
+    put_another_in_its_place: "was deleted while it was recorded, and its name is another store",
 }
 
 

@@ -430,7 +430,7 @@ def test_a_frame_whose_place_is_taken_is_an_error_that_names_both(path, spec_of)
             writer.append(frame(i))
         with pytest.raises(
             DuplicateFrameError,
-            match=r"the place of frame 3 \(id 77\) is taken.*index \(1,\). Is the index right.*on_duplicate",
+            match=r"the place of frame 3 \(id 77\) is taken.*index \(1,\). Check the index.*on_duplicate",
         ) as caught:
             writer.append(frame(9), index=(1,), frame_id=77)
         assert caught.value.code == "duplicate_frame"

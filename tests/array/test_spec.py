@@ -12,7 +12,6 @@ from pydantic import ValidationError
 
 from shardwright.acquire.assembly import SlabTable
 from shardwright.array.grid import Grid
-from shardwright.array.parse import parse_spec
 from shardwright.array.spec import (
     DTYPES,
     MAX_ATTRIBUTES_BYTES,
@@ -24,6 +23,7 @@ from shardwright.array.spec import (
     Dimension,
     Gzip,
     Zstd,
+    parse_spec,
 )
 from shardwright.kernels.place import slabs_and_places
 from shardwright.model.errors import SpecError

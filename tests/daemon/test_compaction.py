@@ -22,10 +22,10 @@ from tests.repack import degraded_store
 from tests.repack import gappy_store as gappy
 
 import shardwright as sw
+from shardwright.codecs.degrade import DegradeLevel
 from shardwright.config.model import Compaction, Output
 from shardwright.daemon.camera_needs import CameraNeeds
 from shardwright.daemon.compaction import CompactionService
-from shardwright.model.degrade_level import DegradeLevel
 from shardwright.model.errors import StorageFullError
 from shardwright.read.inspect_shards import inspect_shard
 from shardwright.read.store import open_store

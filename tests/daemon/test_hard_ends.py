@@ -141,7 +141,7 @@ def test_a_store_that_is_deleted_while_it_records_is_told_as_that_and_its_name_i
         connection, stream = send(daemon, source, 10, daemon.wait_for("ready")["endpoints"][0])
         shutil.rmtree(store)
         failed = daemon.wait_for("acquisition_failed")
-        assert "was deleted while it was recorded. What was in it is gone" in failed["reason"]
+        assert "was deleted while it was recorded. Its frames are gone" in failed["reason"]
         with pytest.raises(sw.errors.StoreGoneError, match="was deleted while it was recorded"):
             stream.close()
         assert stream.receipt is not None

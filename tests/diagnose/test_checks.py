@@ -13,7 +13,7 @@ from shardwright.diagnose import computer, output_folder
 from shardwright.diagnose.computer import CHECKS, Computer, Needs
 from shardwright.diagnose.output_folder import FOLDER_CHECKS, OutputFolder
 from shardwright.ingest.transport.endpoints import ZmqLibrary
-from shardwright.storage.choose_io import UNKNOWN_CHOICE, IoChoice
+from shardwright.storage.choose_io import IoChoice
 
 if TYPE_CHECKING:
     from shardwright.diagnose.computer import Check
@@ -29,7 +29,7 @@ ROOT = OutputFolder(
     gives_gaps_back=True,
     io="direct",
     io_configured="auto",
-    io_choice=UNKNOWN_CHOICE,
+    io_choice=IoChoice("direct", "not measured", ("direct",), {}),
     free_bytes=9000 * GIB,
     total_bytes=10_000 * GIB,
     low_water_bytes=GIB,

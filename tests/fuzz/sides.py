@@ -18,17 +18,16 @@ from shardwright.acquire.limits import Limits
 from shardwright.acquire.measures import Measures
 from shardwright.acquire.settings import WriteSettings
 from shardwright.array.grid import Grid
-from shardwright.array.parse import parse_spec
-from shardwright.array.spec import ArraySpec, Dimension
+from shardwright.array.spec import ArraySpec, Dimension, parse_spec
 from shardwright.client.frame_ring import FrameRing
 from shardwright.client.link import Link
 from shardwright.client.outbox import Outbox
+from shardwright.codecs.degrade import DegradeLevel
 from shardwright.config.model import Config, Memory, Output
 from shardwright.ingest import IngestServer, StreamSettings
 from shardwright.ingest.client_lease import ClientLease
 from shardwright.ingest.session import Session
 from shardwright.ingest.transport.client_connections import Client
-from shardwright.model.degrade_level import DegradeLevel
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import LostFramesError, ShardwrightError
 from shardwright.model.receipt import Receipt

@@ -19,7 +19,7 @@ from shardwright.acquire.measures import Measures
 from shardwright.acquire.workers import WorkerPool
 from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Dimension
-from shardwright.model.degrade_level import DegradeLevel
+from shardwright.codecs.degrade import DegradeLevel
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import OutputExistsError, ResumeError, ShardwrightError
 from shardwright.model.receipt import Receipt

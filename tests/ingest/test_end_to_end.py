@@ -156,7 +156,7 @@ def test_a_duplicate_ends_an_acquisition_whose_stream_says_so(
             strict.append(frames[i], index=[i])
         with pytest.raises(
             errors.DuplicateFrameError,
-            match=r"the place of frame 3 is taken.*index \(1,\).*Is the index right",
+            match=r"the place of frame 3 is taken.*index \(1,\).*Check the index",
         ):
             strict.close()
         assert "the place of frame 3 is taken" in daemon.event("acquisition_ended")["reason"]

@@ -15,7 +15,7 @@ from shardwright.acquire.settings import WriteSettings
 from shardwright.ingest import StreamSettings
 from shardwright.model import errors
 from shardwright.model.error_text import ErrorText
-from shardwright.model.watermark import Watermark
+from shardwright.model.receipt import Watermark
 from shardwright.storage import allocation_reserve
 from shardwright.wire import messages
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, FRAME_NOT_HELD

@@ -29,7 +29,7 @@ if os.environ.get("SHARDWRIGHT_TEST_WITHOUT_NATIVE"):
 from typing import TYPE_CHECKING
 
 from shardwright.codecs.parameters import KIND_BLOSC, KIND_GZIP, KIND_NONE, KIND_ZSTD, CodecParameters
-from shardwright.kernels.contexts import CompressorContexts
+from shardwright.kernels.compressed import CompressorContexts
 from shardwright.kernels.encode import NOT_PACKED, encode_chunks
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardwright.codecs.degrade import degrade_ladder
+from shardwright.codecs.degrade import DegradeLevel, degrade_ladder
 from shardwright.codecs.parameters import (
     BLOSC_LZ4,
     FILTER_SHUFFLE,
@@ -18,7 +18,6 @@ from shardwright.codecs.parameters import (
 )
 from shardwright.kernels import reference
 from shardwright.kernels.encode import COMPRESSED, STORED
-from shardwright.model.degrade_level import DegradeLevel
 
 SIZES = [8, 4096, 131072 - 8, 2 * 131072 + 8 * 37]
 

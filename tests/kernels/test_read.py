@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.kernels import read, reference
+from shardwright.kernels import file_io, reference
 
 ranges = st.lists(
     st.tuples(st.integers(0, 3000), st.integers(1, 1000), st.integers(0, 2**32 - 1)), min_size=1, max_size=6
@@ -30,14 +30,14 @@ def test_ranges_and_their_checksums(tmp_path_factory, asked):
     offsets, addresses, nbytes, crcs = arrays(asked, memory)
     again = crcs.copy()
     with path.open("rb") as file:
-        read.will_need(file.fileno(), offsets, nbytes)
-        assert read.read_ranges(file.fileno(), offsets, addresses, nbytes, crcs) == 0
+        file_io.will_need(file.fileno(), offsets, nbytes)
+        assert file_io.read_ranges(file.fileno(), offsets, addresses, nbytes, crcs) == 0
     expected = reference.read_ranges(data, offsets.tolist(), nbytes.tolist(), again.tolist())
     assert [
         (memory[1000 * i : 1000 * i + n].tobytes(), crc)
         for i, (n, crc) in enumerate(zip(nbytes, crcs.tolist(), strict=True))
     ] == expected
-    read.checksum_ranges(addresses, nbytes, again)
+    file_io.checksum_ranges(addresses, nbytes, again)
     assert again.tolist() == crcs.tolist()
 
 
@@ -47,15 +47,20 @@ def test_a_long_range_goes_in_steps(tmp_path):
     memory, crcs = np.zeros(data.size, np.uint8), np.zeros(1, np.uint32)
     with (tmp_path / "file").open("rb") as file:
         one = np.ones(1, np.int64)
-        assert read.read_ranges(file.fileno(), 0 * one, one * memory.ctypes.data, one * data.size, crcs) == 0
+        assert (
+            file_io.read_ranges(file.fileno(), 0 * one, one * memory.ctypes.data, one * data.size, crcs) == 0
+        )
     assert np.array_equal(memory, data)
-    assert crcs[0] == read.crc32c_from(0, data.ctypes.data, data.size)
+    assert crcs[0] == file_io.crc32c_from(0, data.ctypes.data, data.size)
 
 
 def test_a_file_that_ends_and_one_that_is_closed(tmp_path):
     (tmp_path / "file").write_bytes(bytes(10))
     memory, one, crcs = np.zeros(100, np.uint8), np.ones(1, np.int64), np.zeros(1, np.uint32)
     descriptor = os.open(tmp_path / "file", os.O_RDONLY)
-    assert read.read_ranges(descriptor, 5 * one, one * memory.ctypes.data, 6 * one, crcs) == read.FILE_ENDED
+    assert (
+        file_io.read_ranges(descriptor, 5 * one, one * memory.ctypes.data, 6 * one, crcs)
+        == file_io.FILE_ENDED
+    )
     os.close(descriptor)
-    assert read.read_ranges(-1, 0 * one, one * memory.ctypes.data, one, crcs) == 9  # EBADF
+    assert file_io.read_ranges(-1, 0 * one, one * memory.ctypes.data, one, crcs) == 9  # EBADF

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.kernels import reference
-from shardwright.kernels.write import write_runs, write_slots
+from shardwright.kernels.file_io import write_runs, write_slots
 
 SLOT_BYTES = 64
 

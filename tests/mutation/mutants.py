@@ -403,7 +403,7 @@ FORMATS += [
         f"no-{name}-checksum",
         f"checksum test of {what}",
         suite,
-        "import shardwright.shard.journal as m\nm.checked_rows = lambda rows, seed: m.written_rows(rows)"
+        "import shardwright.shard.row_checksum as m\nm.checked_rows = lambda rows, seed: m.written_rows(rows)"
         if name == "journal-entry"  # of all rows at once
         else f"{_AGREES}import {module} as m\nm.crc32c = types.SimpleNamespace(crc32c=agreeing)",
     )

@@ -45,7 +45,8 @@ def make_store(root: Path, rows: list[Row], extent: int, spec: ArraySpec = TZCYX
     log = FrameLog.create(root / ".shardwright/frames.log", records.dtype, bytes(16))
     log.append(BlockKind.EVENTS, -1, records)
     write_frame_table(root, spec, log)
-    log.delete()
+    log.close()
+    log.path.unlink()
     (root / ".shardwright").rmdir()
     return root
 

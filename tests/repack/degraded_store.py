@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from shardwright.model.degrade_level import DegradeLevel
+    from shardwright.codecs.degrade import DegradeLevel
     from shardwright.model.receipt import Receipt
 
 

@@ -115,23 +115,23 @@ def test_a_store_that_is_consolidated_while_it_grows(tmp_path: Path) -> None:
     [
         (
             lambda m: m["0"]["chunk_grid"]["configuration"].update(chunk_shape=[1, 8, 16]),
-            "'0' is described with another chunk_grid",
+            "'0' is described with a different chunk_grid",
         ),
         (
             lambda m: m["0"]["codecs"][0]["configuration"].update(chunk_shape=[1, 1, 1]),
-            "'0' is described with another codecs",
+            "'0' is described with a different codecs",
         ),
         (
             lambda m: m["0"].update(fill_value=1, shape=[1, 1, 1]),
-            "'0' is described with another fill_value, shape",
+            "'0' is described with a different fill_value, shape",
         ),
         (
             lambda m: m["0"].update(storage_transformers=[{"name": "x"}]),
-            "'0' is described with another storage_transformers",
+            "'0' is described with a different storage_transformers",
         ),
-        (lambda m: m["frames"]["attributes"].clear(), "'frames' is described with another attributes"),
-        (lambda m: m.pop("frames/fate"), "'frames/fate' is not told of"),
-        (lambda m: m.update({"1": m["0"]}), "'1' is told of but not there"),
+        (lambda m: m["frames"]["attributes"].clear(), "'frames' is described with a different attributes"),
+        (lambda m: m.pop("frames/fate"), "'frames/fate' is not listed"),
+        (lambda m: m.update({"1": m["0"]}), "'1' is listed but does not exist"),
         (lambda m: m.update({"0": None}), "'0' is not described by an object"),
     ],
 )
@@ -146,7 +146,7 @@ def test_a_group_below_is_looked_at_as_well(store: Path) -> None:
     assert problems(store) == []
     edit(store / "labels", lambda document: document["consolidated_metadata"]["metadata"].clear())
     (problem,) = problems(store)
-    assert problem.startswith("labels/zarr.json: consolidated_metadata: 'cells' is not told of")
+    assert problem.startswith("labels/zarr.json: consolidated_metadata: 'cells' is not listed")
 
 
 def test_another_kind_is_an_error(store: Path, tmp_path: Path) -> None:

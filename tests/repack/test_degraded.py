@@ -11,7 +11,7 @@ from tests.properties.readers import READERS
 
 import shardwright as sw
 from shardwright.cli.compact import parse_recompress
-from shardwright.model.degrade_level import DegradeLevel
+from shardwright.codecs.degrade import DegradeLevel
 from shardwright.model.errors import ConfigError
 from shardwright.read.inspect_shards import inspect_shard
 from shardwright.read.store import parse_array

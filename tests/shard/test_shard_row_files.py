@@ -110,7 +110,7 @@ def test_packed_shards_go_on_behind_what_is_kept_with_room_for_all_that_may_come
     size = shard.working_path.stat().st_size
     last = (shard.layout.slots - 1) * shard.layout.slot_bytes
     shard.record(np.array([1]), np.array([last]), np.array([shard.layout.slot_bytes]))
-    files.go_on_behind()
+    files.continue_behind()
     assert files.cursors[0] == shard.layout.slots * shard.layout.slot_bytes
     assert shard.working_path.stat().st_size >= size + (shard.layout.slots - 1) * shard.layout.slot_bytes
     assert shard.working_path.stat().st_blocks * 512 >= shard.working_path.stat().st_size, "real blocks"
@@ -123,7 +123,7 @@ def test_without_room_for_that_the_writes_to_come_will_say_so(store, failing):
     shard.record(np.array([1]), np.array([shard.layout.slot_bytes + 5]), np.array([7]))
     shard.record(np.array([2]), np.array([(shard.layout.slots - 1) * shard.layout.slot_bytes]), np.array([5]))
     failing("shard.before_reserve", errno.ENOSPC)
-    files.go_on_behind()
+    files.continue_behind()
     assert files.cursors[0] == (shard.layout.slots - 1) * shard.layout.slot_bytes + PAGE_BYTES
     files.abandon()
 
@@ -137,7 +137,7 @@ def test_the_index_of_a_seal_that_a_crash_cut_short_is_gone_from_packed_shards(s
     shard.record(np.array([1]), np.array([0]), np.array([PAGE_BYTES + 100]))
     if not punches:
         monkeypatch.setattr("shardwright.storage.slot_file.punch_hole", lambda *_: False)
-    files.go_on_behind()
+    files.continue_behind()
     assert files.cursors[0] == 2 * PAGE_BYTES
     assert shard.read(0, 2 * PAGE_BYTES) == (b"\1" * (PAGE_BYTES + 100)).ljust(2 * PAGE_BYTES, b"\0")
     files.abandon()
@@ -146,7 +146,7 @@ def test_the_index_of_a_seal_that_a_crash_cut_short_is_gone_from_packed_shards(s
 def test_slotted_shards_keep_their_places(store):
     files = create(store, layout=DEEP, packed=False)
     files.slots[0].record(np.array([1]), np.array([4096]), np.array([7]))
-    files.go_on_behind()
+    files.continue_behind()
     assert files.cursors[0] == 0
     files.abandon()
 

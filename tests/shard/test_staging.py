@@ -175,18 +175,9 @@ def test_a_staging_area_that_cannot_be_created_leaves_nothing(path, failing, poi
     [
         ("before_sync", StagingArea.sync),
         ("before_read", StagingArea.read),
-        ("before_delete", StagingArea.delete),
     ],
 )
 def test_io_errors_are_typed(staging, failing, point, call):
     failing(f"staging.{point}")
     with pytest.raises(StorageError, match="Input/output error"):
         call(staging)
-
-
-def test_delete_closes_and_removes(staging, path):
-    staging.map()
-    staging.delete()
-    assert not path.exists()
-    with pytest.raises(StorageError):
-        staging.read()

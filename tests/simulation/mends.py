@@ -121,9 +121,9 @@ def _pixels_come_back_at_the_workers() -> list[Patch]:
     start = Core._start_waiting
 
     def start_waiting(self: Core, shard_row: Any) -> None:
-        before = set(self._at_workers)
+        before = set(self.encoders.rows)
         start(self, shard_row)
-        for row in self._at_workers - before:
+        for row in self.encoders.rows - before:
             self._released.append(self.table.sequences[row][self.table.filled(row)])
 
     return [(Core, "_start_waiting", start_waiting)]
@@ -161,7 +161,7 @@ def _failed_slabs_are_forgotten() -> list[Patch]:
 
     def encoded(self: Core, report: Any) -> None:
         old(self, report)
-        shard_row = self._shard_row_of(report.row) if report.error is not None and self.why is None else None
+        shard_row = self._owner_of(report.row) if report.error is not None and self.why is None else None
         if shard_row is not None and report.row in shard_row.waiting:
             shard_row.waiting.remove(report.row)
 

@@ -18,9 +18,9 @@ from .workers import STAGING, Workers, tokens_at
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from shardwright.acquire.commands import Report
     from shardwright.acquire.limits import Limits
     from shardwright.acquire.recovered_state import RecoveredState
-    from shardwright.acquire.reports import Report
 
     from .disk import Disk
     from .story import Life, Plan, Story
@@ -163,8 +163,8 @@ class Process:
             raise ViolationError(
                 f"{len(core.shard_rows.by_number)} shard rows are open, not {core.limits.open_shard_rows}"
             )
-        events = core.telling.take_events(core.accounts)
-        losses = core.telling.take_losses()
+        events = core.notices.take_events(core.accounts)
+        losses = core.notices.take_losses()
         if self._trace is not None:
             for name, facts in events:
                 self._trace(

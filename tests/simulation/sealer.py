@@ -14,22 +14,18 @@ from shardwright.acquire.closed_rows import split_by_slab
 from shardwright.acquire.commands import (
     Abandon,
     Commit,
+    Committed,
     Discard,
     FinishStore,
     Grow,
+    NotRecorded,
     Prepare,
     Record,
+    Recorded,
     RemoveStore,
     Reopen,
     Rewrite,
     Seal,
-)
-from shardwright.acquire.commit_ledger import LOGGED, STAGED
-from shardwright.acquire.reopen import ReopenedRow
-from shardwright.acquire.reports import (
-    Committed,
-    NotRecorded,
-    Recorded,
     SealerFailed,
     ShardRowPrepared,
     ShardRowReopened,
@@ -37,6 +33,8 @@ from shardwright.acquire.reports import (
     ShardRowSealed,
     StoreFinished,
 )
+from shardwright.acquire.commit_ledger import LOGGED, STAGED
+from shardwright.acquire.reopen import ReopenedRow
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import (
     FencedError,
@@ -69,8 +67,7 @@ from .workers import STAGING
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from shardwright.acquire.commands import SealerCommand
-    from shardwright.acquire.reports import SealerReport
+    from shardwright.acquire.commands import SealerCommand, SealerReport
     from shardwright.shard.layout import ArrayLayout
 
     from .disk import Disk
@@ -140,11 +137,36 @@ class Sealer:
 
     def _carried_out(self, command: SealerCommand) -> Steps:
         try:
-            return (yield from getattr(self, "_" + type(command).__name__.lower())(command))
+            return (yield from self._steps_of(command))
         except ViolationError:
             raise
         except Exception as error:
             return SealerFailed(self._explained(error))
+
+    def _steps_of(self, command: SealerCommand) -> Steps:
+        match command:
+            case Prepare():
+                return self._prepare(command)
+            case Reopen():
+                return self._reopen(command)
+            case Rewrite():
+                return self._rewrite(command)
+            case Commit():
+                return self._commit(command)
+            case Seal():
+                return self._seal(command)
+            case Discard():
+                return self._discard(command)
+            case Abandon():
+                return self._abandon(command)
+            case Record():
+                return self._record(command)
+            case Grow():
+                return self._grow(command)
+            case FinishStore():
+                return self._finish(command)
+            case RemoveStore():
+                return self._remove_store()
 
     # ------------------------------------------------------------------ whether a command is legal
 
@@ -417,7 +439,7 @@ class Sealer:
             disk.drop_manifest(self._epoch)
             yield
 
-    def _removestore(self, command: RemoveStore) -> Steps:
+    def _remove_store(self) -> Steps:
         try:
             self._check_writer()
             self._disk.drop_manifest(self._epoch)
@@ -501,7 +523,7 @@ class Sealer:
     def _restore_ballast(self) -> None:
         if self._ballast_given:
             if not self._disk.fill_ballast():
-                raise StorageFullError("no room to hold back for sealing another shard")
+                raise StorageFullError("no room to reserve for sealing another shard")
             self._ballast_given = False
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from shardwright.model.errors import OutputExistsError, StorageError
 from shardwright.shard.frame_record import record_dtype
-from shardwright.shard.slab_map import slabs_of_shard_row
+from shardwright.shard.layout import slabs_of_shard_row
 
 from .disk import ABSENT, REWRITE, File, Name, Place, final
 
@@ -224,7 +224,7 @@ class Found:
     whole: dict[int, np.ndarray] = field(default_factory=dict)
     torn: dict[int, np.ndarray] = field(default_factory=dict)
     stored: set[int] = field(default_factory=set)
-    tells_frames: set[int] = field(default_factory=set)
+    has_all_records: set[int] = field(default_factory=set)
 
 
 def read_back(disk: Disk, layout: ArrayLayout, files: Files, lost: frozenset[int] = frozenset()) -> Found:
@@ -246,7 +246,7 @@ def read_back(disk: Disk, layout: ArrayLayout, files: Files, lost: frozenset[int
             if all(chunk is not None for chunk in chunks):
                 found.stored.add(slab)
             if complete:
-                found.tells_frames.add(slab)
+                found.has_all_records.add(slab)
     return found
 
 

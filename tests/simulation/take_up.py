@@ -172,7 +172,7 @@ class _Scan:
         ]
         torn = [
             self._slab(
-                slab, records, whole=False, stored=slab in found.stored, told=slab in found.tells_frames
+                slab, records, whole=False, stored=slab in found.stored, told=slab in found.has_all_records
             )
             for slab, records in found.torn.items()
         ]

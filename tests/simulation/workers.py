@@ -7,8 +7,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shardwright.acquire.reports import FramesStaged, SlabEncoded, TaskTimes
-from shardwright.model.degrade_level import DegradeLevel
+from shardwright.acquire.commands import FramesStaged, SlabEncoded, TaskTimes
+from shardwright.codecs.degrade import DegradeLevel
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import StorageError, WorkerError
 
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from shardwright.acquire.commands import Encode, Stage
-    from shardwright.acquire.reports import WorkerReport
+    from shardwright.acquire.commands import Encode, Stage, WorkerReport
 
     from .disk import Disk, File
     from .shard_row import Files

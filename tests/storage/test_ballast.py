@@ -22,7 +22,7 @@ def test_fill_takes_blocks_and_release_gives_them_back(tmp_path):
     assert not ballast.path.exists()
     assert ballast.release() is False
     ballast.fill()
-    ballast.delete()
+    ballast.release()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -48,16 +48,16 @@ EXCEPTIONS = {
     "storage/ring.py:_allocate": "memory, no filesystem",
     "storage/files.py:write_all": "its callers have the point",
     "storage/files.py:AtomicFile.write_parts": "each step is a method that has the point",
+    "storage/files.py:copy_file": "each step is a method that has the point",
     "storage/working_file.py:WorkingFile.__init__": "preallocate is AtomicFile.preallocate",
     "storage/choose_io.py:_takes_direct_writes": "a probe before the store holds anything; its failure is "
     "an answer",
-    "storage/measured_file.py:MeasuredFile.__init__": "a file without a name, to measure with; its failure "
+    "storage/choose_io.py:MeasuredFile.__init__": "a file without a name, to measure with; its failure "
     "is an answer",
-    "storage/measured_file.py:MeasuredFile.put": "a file without a name, to measure with; its failure is an "
+    "storage/choose_io.py:MeasuredFile.put": "a file without a name, to measure with; its failure is an "
     "answer",
-    "storage/measured_file.py:MeasuredFile.sync": "a file without a name, to measure with; its failure is "
+    "storage/choose_io.py:MeasuredFile.sync": "a file without a name, to measure with; its failure is "
     "an answer",
-    "shard/frame_log.py:FrameLog._write": "its callers have the point",
     "shard/rewrite.py:rewrite_shard_row": "replace is ShardRowFiles.replace",
     "repack/jobs/pack_shard.py:_pack": "replace is WorkingFile.replace",
     "recovery/resume.py:restore": "replace is StoreLock.replace",

@@ -105,9 +105,9 @@ def test_the_ballast_makes_room_on_a_full_disk(small_disk, free_bytes):
         (small_disk / "zarr.json").unlink()
     finally:
         (small_disk / "hog").unlink()
-        ballast.delete()
+        ballast.release()
     assert ballast.fill()
-    ballast.delete()
+    ballast.release()
 
 
 def append_for_ever(log: FrameLog, records: np.ndarray) -> None:
@@ -134,7 +134,8 @@ def test_the_frame_log_goes_on_into_the_room_it_has_and_loses_nothing_on_a_full_
         log.append(BlockKind.SHARD_ROW, appended, np.zeros(500, record))
     finally:
         (small_disk / "hog").unlink(missing_ok=True)
-        log.delete()
+        log.close()
+        log.path.unlink()
 
 
 def test_replace_on_a_full_disk_keeps_the_old_file(small_disk, free_bytes):

@@ -37,16 +37,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.array.spec import ArraySpec
-    from shardwright.model.degrade_level import DegradeLevel
+    from shardwright.codecs.degrade import DegradeLevel
     from shardwright.model.error_text import ErrorText
     from shardwright.model.errors import ShardwrightError
     from shardwright.model.receipt import Receipt
 
     from .accounts import Accounts
+    from .commands import Report
     from .limits import Limits
     from .measures import Measures
     from .recovered_state import RecoveredState
-    from .reports import Report
     from .workers import WorkerPool
 
 __all__ = ["Acquisition", "AcquisitionState"]
@@ -185,7 +185,7 @@ class Acquisition:
                         self._encoding_line, [SlabTask(job, first, stop) for first, stop in self._task_ranges]
                     )
                 case Stage():
-                    assert self.folder.staging is not None, "the core was told of its slots"
+                    assert self.folder.staging is not None, "the core knows its number of slots"
                     task = StageTask(command, self.folder.staging, self.core.limits.frame_bytes, self._report)
                     self._pool.put(self._staging_line, [task])
                 case _:
@@ -237,15 +237,15 @@ class Acquisition:
     def take_losses(self) -> list[tuple[int, int, ErrorText]]:
         """Returns (first, last, why) of frames that were taken in, perhaps acknowledged, and could not be
         kept. Each is returned once."""
-        return self.core.telling.take_losses()
+        return self.core.notices.take_losses()
 
     def take_events(self) -> list[tuple[str, dict[str, Any]]]:
         """Returns (name, facts) of each event for the operator, once."""
-        return self.core.telling.take_events(self.accounts)
+        return self.core.notices.take_events(self.accounts)
 
     def take_duplicates(self) -> ErrorText | None:
-        """As ``Telling.take_duplicates``."""
-        return self.core.telling.take_duplicates(self.accounts)
+        """As ``Notices.take_duplicates``."""
+        return self.core.notices.take_duplicates(self.accounts)
 
     def receipt(self) -> Receipt:
         return self.core.receipt()

@@ -1,7 +1,8 @@
-"""The commands of an acquisition's core: plain data, each answered by one report (``reports``).
+"""The commands of an acquisition's core and the reports that answer them: plain data.
 
-Workers encode and stage; the sealer carries out all others, one after the other. A shard row is given by its
-number: the sealer owns its files. ``Discard``, ``Abandon`` and ``Grow`` are answered only when they fail.
+Workers encode and stage; the sealer carries out all other commands, one after the other. A report is made in
+the thread that carried the command out, and the core handles it. A shard row is given by its number: the
+sealer owns its files. ``Discard``, ``Abandon`` and ``Grow`` are answered only when they fail.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import numpy as np
 
+    from shardwright.codecs.degrade import DegradeLevel
+    from shardwright.model.error_text import ErrorText
     from shardwright.shard.shard_row_files import ShardRowFiles
 
-    from .reopen import TakingBack
+    from .reopen import ReopenedRow, TakingBack
 
 
 class Encode(NamedTuple):  # one for each slab: a frozen dataclass takes five times as long to make
@@ -29,6 +32,27 @@ class Encode(NamedTuple):  # one for each slab: a frozen dataclass takes five ti
     records: np.ndarray
 
 
+class TaskTimes(NamedTuple):  # one for each task: a frozen dataclass takes five times as long to make
+    """The times of one stored task of a slab: its wait for a worker, its duration, and the level at which it
+    wrote ``chunks`` chunks; chunks that are all fill are not written."""
+
+    queue_ns: int
+    encode_ns: int
+    level: DegradeLevel
+    chunks: int
+
+
+class SlabEncoded(NamedTuple):
+    """All tasks of the slab in this row have ended: no worker reads its pixels any more. ``error``: of the
+    first task that failed. ``stored_bytes`` were written to its shard row's files. ``tasks``: the stored
+    ones."""
+
+    row: int
+    stored_bytes: int
+    error: ErrorText | None
+    tasks: tuple[TaskTimes, ...] = ()
+
+
 class Stage(NamedTuple):
     """Put frames at ``places`` int64[n] of a row into ``slots`` int64[n] of the staging area; ``frames``:
     addresses int64[n]; ``records`` [n]. -> ``FramesStaged``"""
@@ -38,6 +62,15 @@ class Stage(NamedTuple):
     slots: np.ndarray
     frames: np.ndarray
     records: np.ndarray
+
+
+class FramesStaged(NamedTuple):
+    """Frames at ``places`` of this row are in ``slots`` of the staging area, or ``error`` says why not."""
+
+    row: int
+    places: np.ndarray
+    slots: np.ndarray
+    error: ErrorText | None
 
 
 @dataclass(frozen=True)
@@ -52,11 +85,34 @@ class Prepare:
 
 
 @dataclass(frozen=True)
+class ShardRowPrepared:
+    """The files of a shard row are made (in ``open_ns``), or ``error`` says why not. ``request``: the
+    command's. ``free_bytes`` of the disk are left; 0: not known."""
+
+    shard_row: int
+    request: int
+    files: ShardRowFiles | None
+    error: ErrorText | None
+    free_bytes: int = 0
+    open_ns: int = 0
+
+
+@dataclass(frozen=True)
 class Reopen:
     """Make new files that continue a sealed shard row. -> ``ShardRowReopened``"""
 
     shard_row: int
     taking: TakingBack
+
+
+@dataclass(frozen=True)
+class ShardRowReopened:
+    """New files continue a sealed shard row, or ``error`` says why not: ``ShardFormatError`` when its shards
+    cannot be read."""
+
+    shard_row: int
+    made: ReopenedRow | None
+    error: ErrorText | None
 
 
 @dataclass(frozen=True)
@@ -71,6 +127,18 @@ class Rewrite:
 
 
 @dataclass(frozen=True)
+class ShardRowRewritten:
+    """The ``files`` are new, and the ``saved`` slabs durable in them. ``lost``: the records, in the frame log
+    already, of frames that could not be read back. With an ``error`` only the old files are left."""
+
+    shard_row: int
+    files: ShardRowFiles | None
+    saved: set[int]
+    lost: np.ndarray
+    error: ErrorText | None
+
+
+@dataclass(frozen=True)
 class Commit:
     """Sync the files of these shard rows, the staging area (``STAGED``) and the frame log (``LOGGED``). ->
     ``Committed``"""
@@ -79,11 +147,32 @@ class Commit:
 
 
 @dataclass(frozen=True)
+class Committed:
+    """All places of the commit are synced, except those in ``failed``."""
+
+    failed: dict[int, ErrorText]
+    commit_ns: int
+
+
+@dataclass(frozen=True)
 class Seal:
     """Give the files of a shard row their final names, then append its frames to the frame log. ->
     ``ShardRowSealed``"""
 
     shard_row: int
+
+
+@dataclass(frozen=True)
+class ShardRowSealed:
+    """The files of one shard row have their final names (or were all fill), or ``error`` says why not.
+    ``renamed``: some of them have. ``records``: of all its frames."""
+
+    shard_row: int
+    shards: int
+    renamed: bool
+    error: ErrorText | None
+    seal_ns: int
+    records: np.ndarray | None
 
 
 @dataclass(frozen=True)
@@ -112,6 +201,34 @@ class Record:
 
 
 @dataclass(frozen=True)
+class Recorded:
+    """The records of these sequences are in the frame log (not synced yet). ``release``: their pixels are
+    free now. ``settled``: they count as acknowledged; frames lost with a failed acquisition never do."""
+
+    sequences: np.ndarray
+    release: bool
+    settled: bool
+
+    @property
+    def frames(self) -> int:
+        return self.sequences.size
+
+
+@dataclass(frozen=True)
+class NotRecorded:
+    """The frame log has no room for these records, not even with the ballast freed."""
+
+    records: np.ndarray
+    release: bool
+    settled: bool
+    error: ErrorText
+
+    @property
+    def frames(self) -> int:
+        return self.records.size
+
+
+@dataclass(frozen=True)
 class Grow:
     """Let zarr.json cover ``extent`` elements of the first frame axis. If that fails, readers see them after
     the next seal or at the end."""
@@ -133,8 +250,36 @@ class RemoveStore:
     """Remove a store that never got a frame; the last command. -> ``StoreFinished``"""
 
 
+@dataclass(frozen=True)
+class StoreFinished:
+    """The store is finished or removed, or ``error`` says why not."""
+
+    error: ErrorText | None
+
+
+@dataclass(frozen=True)
+class SealerFailed:
+    """A command without a report of its own failed, or the thread died (``dead``)."""
+
+    error: ErrorText
+    dead: bool = False
+
+
+WorkerCommand = Encode | Stage
 SealerCommand = (
     Prepare | Reopen | Rewrite | Commit | Seal | Discard | Abandon | Record | Grow | FinishStore | RemoveStore
 )
-WorkerCommand = Encode | Stage
 Command = WorkerCommand | SealerCommand
+WorkerReport = SlabEncoded | FramesStaged
+SealerReport = (
+    ShardRowPrepared
+    | ShardRowReopened
+    | ShardRowRewritten
+    | ShardRowSealed
+    | Committed
+    | Recorded
+    | NotRecorded
+    | SealerFailed
+    | StoreFinished
+)
+Report = WorkerReport | SealerReport

@@ -44,23 +44,24 @@ from shardwright.model.errors import (
 )
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.shard.frame_record import PASSED_OVER, record_dtype
-from shardwright.shard.slab_map import frames_of_shard_row, slabs_of_shard_row
+from shardwright.shard.layout import frames_of_shard_row, slabs_of_shard_row
 from shardwright.wire.descriptor import FRAME_DROPPED, descriptor_dtype, not_held
 
 from .accounts import Accounts
 from .assembly import SlabTable
 from .closed_rows import EarlierRow
-from .commands import Abandon, Commit, Discard, FinishStore, Grow, RemoveStore
-from .commit_ledger import LOGGED, STAGED, CommitLedger, Uncommitted, joined
-from .encoding_scheduler import EncodingScheduler
-from .measures import Measures
-from .recorder import Recorder
-from .reopen import TakingBack
-from .reports import (
+from .commands import (
+    Abandon,
+    Commit,
     Committed,
+    Discard,
+    FinishStore,
     FramesStaged,
+    Grow,
     NotRecorded,
+    Record,
     Recorded,
+    RemoveStore,
     SealerFailed,
     ShardRowPrepared,
     ShardRowReopened,
@@ -69,24 +70,27 @@ from .reports import (
     SlabEncoded,
     StoreFinished,
 )
+from .commit_ledger import LOGGED, STAGED, CommitLedger, Uncommitted, joined
+from .encoding_scheduler import EncodingScheduler
+from .measures import Measures
+from .notices import Notices
+from .reopen import TakingBack
 from .shard_rows import FULL_DISK_RETRY_S, ShardRow, ShardRows, ShardRowState
 from .staging_scheduler import StagingScheduler
 from .states import LIFE, AcquisitionState, FilesEvent, FilesState, Life, LifeEvent
-from .telling import Telling
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from shardwright.array.spec import ArraySpec
-    from shardwright.model.degrade_level import DegradeLevel
+    from shardwright.codecs.degrade import DegradeLevel
     from shardwright.model.receipt import Receipt
     from shardwright.shard.layout import ArrayLayout
 
-    from .commands import Command
+    from .commands import Command, Report
     from .limits import Limits
     from .recovered_state import RecoveredShardRow, RecoveredState
-    from .reports import Report
     from .settings import WriteSettings
 
 _SETTLE_ROWS = 4096
@@ -102,7 +106,7 @@ class Wait(enum.Enum):
     ROW = "a row of the slab table"
     FILES = "the files of its shard row"
     ROOM = "slots or rows for a sealed row that takes frames again"
-    NOTHING = "nothing any more: the acquisition fails"
+    NOTHING = "nothing: the acquisition fails"
 
 
 class Now(NamedTuple):
@@ -132,6 +136,36 @@ class _PendingFrames:
         for name in ("records", "positions", "sequences", "addresses", "statuses"):
             setattr(self, name, getattr(self, name)[self.first :][chosen])
         self.first = 0
+
+
+class _Recorder:
+    """Sends the records of frames that are not stored to the frame log; only then are the frames
+    acknowledged. ``frames``: the number of records that are not in the log yet."""
+
+    def __init__(self, ask: Callable[[Command], None]) -> None:
+        self.frames = 0
+        self._ask = ask
+        self._waiting: deque[tuple[float, Record]] = deque()  # for room on the disk: (when to retry, what)
+
+    def record(self, records: np.ndarray, *, release: bool, settled: bool) -> None:
+        """Sends records. ``release``: their pixels are free once they are in the log; ``settled``: they are
+        acknowledged then."""
+        self.frames += records.size
+        self._ask(Record(records, release, settled))
+
+    def done(self, report: Recorded | NotRecorded) -> None:
+        """Counts records that are in the log, or never will be."""
+        self.frames -= report.frames
+
+    def wait_for_room(self, report: NotRecorded, now_s: float) -> None:
+        self._waiting.append(
+            (now_s + FULL_DISK_RETRY_S, Record(report.records, report.release, report.settled))
+        )
+
+    def try_again(self, now_s: float) -> None:
+        """Retries records that have waited long enough; with ``inf`` all of them."""
+        while self._waiting and now_s >= self._waiting[0][0]:
+            self._ask(self._waiting.popleft()[1])
 
 
 class Core:
@@ -165,7 +199,7 @@ class Core:
         self.accounts = Accounts(
             limits.frame_bytes, frames_per_step, received_extent=0 if self.grid.counts else 1
         )
-        self.telling = Telling(self.grid, raises_duplicates=settings.on_duplicate == "fail")
+        self.notices = Notices(self.grid, raises_duplicates=settings.on_duplicate == "fail")
         self._layout = layout
         self._now = Now(0, 0)
         # never replaced: the parts refer to this list and not to the core, so that there is no reference
@@ -177,8 +211,8 @@ class Core:
         levels = levels if settings.overload == "degrade" else levels[:1]
         self.encoders = EncodingScheduler(levels, threads, self.table, limits, self.measures, ask)
         self.scheduler = StagingScheduler(staging_slots, staged_slots, self.table, limits.frame_bytes, ask)
-        self.shard_rows = ShardRows(self.grid, limits, ask, settings, self.telling.note)
-        self._recorder = Recorder(ask)
+        self.shard_rows = ShardRows(self.grid, limits, ask, settings, self.notices.note)
+        self._recorder = _Recorder(ask)
         self._ledger = CommitLedger()
         self._pending: deque[_PendingFrames] = deque()
         self._waits_for: Wait | None = None  # what the first pending frame waits for
@@ -292,16 +326,16 @@ class Core:
         positions = descriptors["position"].astype(np.int64)
         self.accounts.receive(sequences, positions)
         records = self._records_of(descriptors)
-        told = descriptors["flags"] != 0
-        if told.any():
-            dropped = descriptors["flags"][told] == FRAME_DROPPED
+        without_pixels = descriptors["flags"] != 0
+        if without_pixels.any():
+            dropped = descriptors["flags"][without_pixels] == FRAME_DROPPED
             self._settle(
-                records[told],
+                records[without_pixels],
                 np.where(dropped, FrameStatus.DROPPED, FrameStatus.LOST).astype(np.uint8),
                 np.where(dropped, Reason.OVERLOAD, Reason.NOT_HELD).astype(np.uint8),
                 release=False,
             )
-            kept = ~told
+            kept = ~without_pixels
             records, positions, sequences, addresses = (
                 records[kept],
                 positions[kept],
@@ -413,7 +447,7 @@ class Core:
                 self.encoders.give_up() | set(np.flatnonzero(self.scheduler.tasks > 0).tolist())
             ):
                 self._doomed.add(row)
-                self._shard_row_of(row).sound = False  # a slab of it is half written
+                self._owner_of(row).sound = False  # a slab of it is half written
             self.scheduler.tasks[:] = 0
 
     def _advance(self) -> None:
@@ -496,7 +530,7 @@ class Core:
         self._recorder.record(records, release=release, settled=settled)
 
     def _open_slab(self, slab: int) -> Wait | None:
-        """Opens a row for a new slab, and its shard row. Returns None, or what the slab has to wait for.
+        """Opens a row for a new slab, and its shard row. Returns None, or what the slab must wait for.
         Makes room by closing the oldest shard row or slab."""
         number = self.grid.shard_row_of_slab(slab)
         if not self.shard_rows.open(number):
@@ -549,7 +583,7 @@ class Core:
         )
         if changed is not None:
             before, part = changed
-            self.telling.note(
+            self.notices.note(
                 "overload_level",
                 {
                     "level": self.encoders.overload.level.label,
@@ -581,8 +615,9 @@ class Core:
         self._start_waiting(shard_row)
         self.shard_rows.seal_if_done(shard_row)
 
-    def _shard_row_of(self, row: int) -> ShardRow:
-        """The shard row of a row that is in use; it is not sealed yet."""
+    def _owner_of(self, row: int) -> ShardRow:
+        """Returns the shard row to which the slab in a row of the slab table belongs. It is not sealed
+        yet."""
         return self.shard_rows.by_number[self.grid.shard_row_of_slab(int(self.table.slab[row]))]
 
     def _dispatch(self, row: int) -> None:
@@ -592,7 +627,7 @@ class Core:
             self._doomed.add(row)
             return
         slab = int(self.table.slab[row])
-        shard_row = self._shard_row_of(row)
+        shard_row = self._owner_of(row)
         self.encoders.begin(row)
         shard_row.done_slabs.add(slab)
         shard_row.slabs_left -= 1
@@ -650,13 +685,13 @@ class Core:
                 self._close_slab(oldest, passed_over=True)
                 return True
         reason = (
-            "the staging area has no room for what is there of a slab"
+            "the staging area has no room for the frames of a slab"
             if self.scheduler.slots
-            else ("there is no staging area (any more)")
+            else "there is no staging area, or it has failed"
         )
-        self.telling.note(
+        self.notices.note(
             "row_reopening_failed",
-            {"shard_row": number, "reason": reason, "then": "frames that come for that slab are late"},
+            {"shard_row": number, "reason": reason, "then": "further frames of that slab are late"},
         )
         return False
 
@@ -693,7 +728,7 @@ class Core:
     def _rows_that_wait(self) -> list[int]:
         """Returns rows with frames only in memory: slabs that collect, and slabs that wait for files."""
         collecting = [
-            row for row in self.table.collecting_rows() if self.shard_rows.may_stage(self._shard_row_of(row))
+            row for row in self.table.collecting_rows() if self.shard_rows.may_stage(self._owner_of(row))
         ]
         waiting = [
             row
@@ -756,7 +791,7 @@ class Core:
         row = report.row
         if not self.encoders.done(report):
             return  # given up with dead workers
-        shard_row = self._shard_row_of(row)
+        shard_row = self._owner_of(row)
         shard_row.in_flight -= 1
         self._count_bytes(shard_row, report.stored_bytes)
         if report.error is None:
@@ -814,13 +849,13 @@ class Core:
             sequences = self._store_frames(row, report.places)
             self._ledger.add(STAGED, self._now.s, sequences)
         elif report.error is not None:
-            self.telling.note(
+            self.notices.note(
                 "staging_failed",
                 {"reason": str(report.error), "then": "frames are stored when their slab is full"},
             )
         if row in self._waits_for_stage and not self.scheduler.tasks[row]:
             self._waits_for_stage.discard(row)
-            shard_row = self._shard_row_of(row)
+            shard_row = self._owner_of(row)
             shard_row.in_flight -= 1
             self._slab_stored(shard_row, row)
             self._after_slab(shard_row)
@@ -858,7 +893,7 @@ class Core:
 
     def _commit_failed(self, key: int, error: ErrorText) -> None:
         if key == STAGED and error.is_a(StorageError):
-            self.telling.note(
+            self.notices.note(
                 "staging_failed", {"reason": str(error), "then": "frames are stored when their slab is full"}
             )
             self.scheduler.give_up()
@@ -872,7 +907,7 @@ class Core:
         shard_row = self.shard_rows.note_prepared(report)
         if shard_row is None:
             return
-        if (error := self.shard_rows.cannot_go_on(shard_row)) is not None:
+        if (error := self.shard_rows.cannot_continue(shard_row)) is not None:
             self._fail(error)
             return
         self._start_waiting(shard_row)
@@ -891,7 +926,7 @@ class Core:
                 "low_water_bytes": self.settings.low_water_bytes,
                 "shards_left": shards,
             }
-            self.telling.note("disk_low", facts)
+            self.notices.note("disk_low", facts)
         self._low_water = low or (self._low_water and free_bytes == 0)
 
     def _shard_row_reopened(self, report: ShardRowReopened) -> None:
@@ -911,23 +946,23 @@ class Core:
                 made.old_bytes if before.stored_bytes is None else before.stored_bytes
             )
             self._count_bytes(shard_row, made.copied_bytes)
-            self.telling.note(
+            self.notices.note(
                 "row_reopened", {"shard_row": shard_row.number, "frames_taken_back": int(made.records.size)}
             )
             if made.records.size and not self._collect_staged(made.records, made.slots, made.addresses):
                 shard_row.sound = False  # recovery finds the frames in the staging area
-                self._fail(self.why or ErrorText(WorkerError, "frames that were taken back found no room"))
+                self._fail(self.why or ErrorText(WorkerError, "no room for frames that were taken back"))
             return
         error = report.error
         assert error is not None, "one or the other"
-        assert shard_row.taking is not None, "it was asked for with that"
+        assert shard_row.taking is not None, "the command had it"
         if error.is_a(ShardFormatError):
             facts = {
                 "shard_row": shard_row.number,
                 "reason": str(error),
-                "then": "frames that come for it are late",
+                "then": "further frames of that shard row are late",
             }
-            self.telling.note("row_reopening_failed", facts)
+            self.notices.note("row_reopening_failed", facts)
             self.scheduler.give_back(shard_row.taking.slots)
             self.shard_rows.stays_closed(shard_row)
         elif not self.shard_rows.waits_to_reopen(shard_row, self._now.s, error):
@@ -965,9 +1000,9 @@ class Core:
         full = report.error if report.error is not None and report.error.is_a(StorageFullError) else None
         asked = self._life is Life.FINISHING_STORE
         if full is not None and self.shard_rows.waits_for_room and asked:
-            self.telling.note(
+            self.notices.note(
                 "disk_full",
-                {"reason": full.message, "hint": "Free some space: what is left to do is tried again"},
+                {"reason": full.message, "hint": "Free some space: the end of the store is tried again"},
             )
             self._store_retry_s = self._now.s + FULL_DISK_RETRY_S
             self._go(LifeEvent.WAIT)
@@ -979,7 +1014,9 @@ class Core:
                 self._settle_durable(key, entry)
             self._go(LifeEvent.STORE_FINISHED)
             return
-        self._fail(report.error or ErrorText(WorkerError, "the store was finished before its time"))
+        self._fail(
+            report.error or ErrorText(WorkerError, "the store was finished, which the core had not commanded")
+        )
         self._fail_at_last()
 
     # ------------------------------------------------------------------ files that met an I/O error
@@ -1012,12 +1049,12 @@ class Core:
             self._fail(report.error)
             return
         self._take_back_held(shard_row, report.saved)
-        self.telling.note(
+        self.notices.note(
             "shard_rewritten", {"shard_row": shard_row.number, "frames_lost": int(report.lost.size)}
         )
         if report.lost.size:
             self.accounts.settle(report.lost)  # the log has them already
-            self._tell_losses(report.lost)
+            self._report_losses(report.lost)
             shard_row.frames -= report.lost.size
         if not self._is_failing:
             self._start_waiting(shard_row)
@@ -1140,8 +1177,8 @@ class Core:
                 self.accounts.lose_all()
         elif self._leaves_something:
             hint = (
-                f"What was stored is kept: once the cause is mended, `shardwright recover {self.path}` "
-                f"seals it"
+                f"Stored frames are kept: once the cause is fixed, `shardwright recover {self.path}` seals "
+                f"them"
             )
             self.why = replace(self.why, hint=hint)
         self._go(LifeEvent.OVER)
@@ -1166,9 +1203,9 @@ class Core:
         if (filled & staged).any():
             self._leave_to_recovery(row, filled & staged)
         records = self.table.records[row][filled & ~staged]
-        told = self.accounts.stored.holds(records["sequence"].astype(np.int64))
-        if told.any():
-            self._tell_losses(records[told])
+        acknowledged = self.accounts.stored.holds(records["sequence"].astype(np.int64))
+        if acknowledged.any():
+            self._report_losses(records[acknowledged])
         self._lose(records)
         self.table.free(row)
 
@@ -1182,14 +1219,14 @@ class Core:
     def _leave_to_recovery(self, row: int, places: np.ndarray) -> None:
         self._leaves_something = True
         # sealed without them the shard row would be closed, and recovery would take them for stored
-        self._shard_row_of(row).sound = False
+        self._owner_of(row).sound = False
         self._released.append(self.table.sequences[row][places])
 
-    def _tell_losses(self, records: np.ndarray) -> None:
+    def _report_losses(self, records: np.ndarray) -> None:
         """Counts and reports stored frames that a disk error destroyed."""
         sequences = records["sequence"].astype(np.int64)
         self.accounts.lose_stored(sequences)
-        self.telling.note_losses(sequences)
+        self.notices.note_losses(sequences)
 
     def _sealer_failed(self, report: SealerFailed) -> None:
         if report.dead:
@@ -1223,13 +1260,13 @@ class Core:
             if self.why is not None:
                 raise self.why.to_error()
             raise ResumeError(
-                f"the staged frames of {self.path} need more memory than there is",
-                hint="Resume with at least the memory that it was begun with",
+                f"the staged frames of {self.path} need more memory than the limits allow",
+                hint="Resume it with at least as much memory as it was created with",
             )
         self.shard_rows.set_empty_aside(
             {self.grid.shard_row_of_slab(slab) for slab in self.table.incomplete()}
         )
-        self.telling.begin_with(self.accounts)
+        self.notices.begin_with(self.accounts)
         self._advance()
 
     def _restore_shard_row(self, found: RecoveredShardRow) -> None:

@@ -15,8 +15,8 @@ import numpy as np
 from shardwright.codecs.degrade import degrade_ladder
 from shardwright.codecs.parameters import CodecParameters
 from shardwright.kernels.encode import NOT_PACKED, Encoded, encode_chunks, room_for
+from shardwright.kernels.file_io import start_writeback, write_runs, write_slots
 from shardwright.kernels.journal_kernels import journal_chunks, journal_frames, stage_frames
-from shardwright.kernels.write import start_writeback, write_runs, write_slots
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import WorkerError
 from shardwright.shard.journal import CHUNK_ENTRY, ShardRowJournal
@@ -24,14 +24,14 @@ from shardwright.shard.layout import PAGE_BYTES, ArrayLayout
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import raise_errno, storage_errors
 
-from .reports import FramesStaged, SlabEncoded, TaskTimes
+from .commands import FramesStaged, SlabEncoded, TaskTimes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shardwright.array.grid import Grid
     from shardwright.array.spec import ArraySpec
-    from shardwright.model.degrade_level import DegradeLevel
+    from shardwright.codecs.degrade import DegradeLevel
     from shardwright.shard.shard_row_files import ShardRowFiles
     from shardwright.shard.staging import StagingArea
 
@@ -285,7 +285,7 @@ class SlabTask:
                 command.frames, job.records, command.slab, command.files, self.first, self.stop, state, level
             )
         except Exception as error:  # noqa: BLE001  (any error must be reported to the acquisition)
-            job.task_ended(None, 0, _told(error))
+            job.task_ended(None, 0, _text_of(error))
         except BaseException as error:
             # no other thread would report this task
             job.task_ended(None, 0, ErrorText(WorkerError, f"a worker thread died: {error!r}"))
@@ -299,7 +299,7 @@ class SlabTask:
             )
 
 
-def _told(error: Exception) -> ErrorText:
+def _text_of(error: Exception) -> ErrorText:
     return ErrorText.of(error, WorkerError(f"storing a slab failed: {error!r}"))
 
 
@@ -317,13 +317,13 @@ class StageTask:
         try:
             self._write()
         except Exception as failure:  # noqa: BLE001  (travels in the report)
-            error = _told(failure)
+            error = _text_of(failure)
         except BaseException as failure:
-            self._tell(ErrorText(WorkerError, f"a worker thread died: {failure!r}"))
+            self._send(ErrorText(WorkerError, f"a worker thread died: {failure!r}"))
             raise
-        self._tell(error)
+        self._send(error)
 
-    def _tell(self, error: ErrorText | None) -> None:
+    def _send(self, error: ErrorText | None) -> None:
         command = self.command
         self.report(FramesStaged(command.row, command.places, command.slots, error))
 

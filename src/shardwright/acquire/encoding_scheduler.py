@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.model.degrade_level import DegradeLevel
+from shardwright.codecs.degrade import DegradeLevel
 
 from .commands import Encode
 from .overload_level import OverloadLevel, backlog_part
@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     from shardwright.shard.shard_row_files import ShardRowFiles
 
     from .assembly import SlabTable
-    from .commands import Command
+    from .commands import Command, SlabEncoded
     from .limits import Limits
     from .measures import Measures
-    from .reports import SlabEncoded
 
 
 class EncodingScheduler:

@@ -46,7 +46,7 @@ def write_frame_table(
     writer: int = 0,
     may_publish: Callable[[], None] = lambda: None,
 ) -> None:
-    """Writes the shard row ``frames`` of ``store``, complete and durable, in place of an existing table. The
+    """Writes the group ``frames`` of ``store``, complete and durable, in place of an existing table. The
     log stays; its owner deletes it.
 
     ``writer`` distinguishes the build folder from another writer's; ``may_publish`` is called right before

@@ -1,11 +1,11 @@
 """Every limit of one acquisition, derived from its specification into one frozen object before anything is
 allocated.
 
-ring      frames whose pixels are held: those that wait for their slab, and those whose slab is being
-          compressed
-staging   room on disk for frames whose slab takes long to fill
-row       bookkeeping of one slab that is open or being compressed
-shard row     shard files that are filled together (preallocated on disk, mapped)
+ring        frames whose pixels are held: those that wait for their slab, and those whose slab is being
+            compressed
+staging     room on disk for frames whose slab takes long to fill
+row         bookkeeping of one slab that is open or being compressed
+shard row   shard files that are filled together (preallocated on disk, mapped)
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ for a store that can be recovered, or for none.
     ROOT/.shardwright-HEX.making/lock       held while the store is made
     ROOT/.shardwright-HEX.making/NAME/      the store
 
-A store that never got a frame is renamed to such a folder and then removed. What a kill leaves is of no use:
+A store that never got a frame is renamed to such a folder and then removed. What a kill leaves has no use:
 the next creation beside it, the next start of a daemon and ``recover`` remove it.
 """
 
@@ -73,7 +73,7 @@ def making_folder(root: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        with suppress(StorageError):  # a rest is known to be of no use
+        with suppress(StorageError):  # leftovers have no use
             _remove(folder)
         lock.release()
 
@@ -105,7 +105,7 @@ def withdraw(path: Path, lock: StoreLock, *, epoch: int) -> None:
         if not Ballast(workspace / "ballast", 0).release():
             raise
         _take_name(path, folder)
-    with suppress(StorageError):  # a rest is known to be of no use
+    with suppress(StorageError):  # leftovers have no use
         sync_directory(path.parent)
         with storage_errors("remove", folder):
             _remove_spilled(spilled, path)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardwright.model.degrade_level import DegradeLevel
+    from shardwright.codecs.degrade import DegradeLevel
 
 LOW, HIGH = 0.25, 0.6
 DWELL_S = 1.0

@@ -19,8 +19,8 @@ import numpy as np
 from shardwright.codecs.decode import ChunkCodecs, decode_chunk
 from shardwright.codecs.parameters import codec_metadata
 from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.shard.layout import slab_places
 from shardwright.shard.sealed_row import SealedRow
-from shardwright.shard.slab_map import slab_places
 
 from .assembly import grid_tables
 from .closed_rows import split_by_slab
@@ -74,7 +74,7 @@ def reopen_row(
         try:
             made = _Reopening(folder, layout, old, new).run(taking)
             old.check()
-            new.go_on_behind()
+            new.continue_behind()
             new.sync()
             new.take_names(folder.may_rename)
         except BaseException:

@@ -1,7 +1,7 @@
 """The sealer: one thread per acquisition that does everything slow around shards, off the frame path. It is
 the only thread that syncs.
 
-It prepares shard rows of shards before they are needed, commits what workers stored (one sync for many
+It prepares the files of shard rows before they are needed, commits what workers stored (one sync for many
 frames), seals, rewrites shard rows whose files met an I/O error, writes the frame log, and grows zarr.json
 behind sealed shards. Its commands are data and carried out in order. It owns the files that they name, and
 answers with reports.
@@ -32,28 +32,23 @@ from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.rewrite import rewrite_shard_row
 from shardwright.shard.shard_row_files import REWRITE_SUFFIX, ShardRowFiles
 from shardwright.storage.failpoints import reach
+from shardwright.storage.files import free_bytes
 
 from .commands import (
     Abandon,
     Commit,
+    Committed,
     Discard,
     FinishStore,
     Grow,
+    NotRecorded,
     Prepare,
     Record,
+    Recorded,
     RemoveStore,
     Reopen,
     Rewrite,
     Seal,
-)
-from .commit_ledger import LOGGED, STAGED
-from .intact import end_intact
-from .measures import BusyClock
-from .reopen import reopen_row
-from .reports import (
-    Committed,
-    NotRecorded,
-    Recorded,
     SealerFailed,
     ShardRowPrepared,
     ShardRowReopened,
@@ -61,14 +56,17 @@ from .reports import (
     ShardRowSealed,
     StoreFinished,
 )
+from .commit_ledger import LOGGED, STAGED
+from .measures import BusyClock
+from .reopen import reopen_row
+from .store_folder import end_intact
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shardwright.shard.layout import ArrayLayout
 
-    from .commands import SealerCommand
-    from .reports import SealerReport
+    from .commands import SealerCommand, SealerReport
     from .store_folder import StoreFolder
 
 
@@ -184,10 +182,10 @@ class Sealer:
             files = self._files[command.shard_row] = self._create(command.shard_row, spill=command.spill)
         except Exception as error:  # noqa: BLE001  (travels in the report)
             return ShardRowPrepared(command.shard_row, command.request, None, self._explained(error))
-        open_ns, free_bytes = time.monotonic_ns() - begun_ns, 0
+        open_ns, left_bytes = time.monotonic_ns() - begun_ns, 0
         with suppress(StorageError):
-            free_bytes = self.folder.free_bytes()
-        return ShardRowPrepared(command.shard_row, command.request, files, None, free_bytes, open_ns)
+            left_bytes = free_bytes(self.folder.path)
+        return ShardRowPrepared(command.shard_row, command.request, files, None, left_bytes, open_ns)
 
     def _reopen(self, command: Reopen) -> ShardRowReopened:
         try:
@@ -385,7 +383,7 @@ class Sealer:
         if self._ballast_given:
             if not self.folder.ballast.fill():
                 raise StorageFullError(
-                    f"no room below {self.folder.path} to hold back for sealing another shard",
+                    f"no room below {self.folder.path} to reserve for sealing another shard",
                     hint="Free some space on this filesystem",
                 )
             self._ballast_given = False

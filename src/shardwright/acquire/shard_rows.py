@@ -1,5 +1,5 @@
-"""The shard rows of one acquisition: which are open, which wait for their last slabs or for
-room on the disk, which are sealed.
+"""The shard rows of one acquisition: which are open, which wait for their last slabs or for room on the disk,
+which are sealed.
 
 REOPENING  was sealed before it was full, by an earlier process or on behalf of one; the sealer makes new
            files that continue it
@@ -9,18 +9,18 @@ SEALING    handed to the sealer
 (gone)     sealed (or, after a failure, given up); only its holes are remembered, to distinguish a late frame
            from a duplicate
 
-The table below shows what happens to a frame whose slab is not collecting (``statuses``, ``_open_slab``). An
-*earlier* shard row is one that a previous process closed, by an early end or an end that a kill cut short. A
-place is shut when it has a frame, or when newer frames had passed over its slab.
+The table below shows what happens to a frame whose slab is not collecting (``statuses``,
+``Core._open_slab``). An *earlier* shard row is one that a previous process closed, by an early end or an end
+that a kill cut short. A place is *shut* when it has a frame, or when newer frames had passed over its slab.
 
-    shard row                       the place           then
-    unknown, or prepared        any                 the shard row opens
-    OPEN                        slab not begun      a row of the slab table
-    OPEN                        slab of earlier     shut: refused; else the shard row is sealed, reopened, and
-                                                    takes it
-    REOPENING                   shut                refused; else it waits
-    CLOSING, SEALING            any                 it waits if the shard row is to be reopened, else refused
-    gone, earlier, not full     shut                refused; else the shard row is reopened: REOPENING
+    shard row                   the frame's slab    the frame
+    not known, or prepared      any                 the shard row opens for it
+    OPEN                        not begun           its slab gets a row of the slab table
+    OPEN                        of an earlier one   place shut: refused; else the shard row is sealed,
+                                                    reopened, and takes it
+    REOPENING                   any                 place shut: refused; else it waits
+    CLOSING, SEALING            any                 waits if the shard row will be reopened, else refused
+    gone, earlier, not full     any                 place shut: refused; else the shard row is reopened
     gone otherwise              any                 refused
 
 A shard row whose files met an I/O error is rewritten: once no worker uses the files, the sealer copies what
@@ -52,10 +52,9 @@ if TYPE_CHECKING:
     from shardwright.shard.shard_row_files import ShardRowFiles
 
     from .closed_rows import EarlierRow
-    from .commands import SealerCommand
+    from .commands import SealerCommand, ShardRowPrepared
     from .limits import Limits
     from .reopen import TakingBack
-    from .reports import ShardRowPrepared
     from .settings import WriteSettings
 
 FULL_DISK_RETRY_S = 1.0
@@ -111,7 +110,7 @@ class ShardRow:
 
     @property
     def state(self) -> ShardRowState:
-        """As ``ShardRowState`` says."""
+        """The state for frames, as it follows from the state of the files."""
         if self.files_state in (FilesState.REOPENING, FilesState.NO_ROOM_TO_REOPEN):
             return ShardRowState.REOPENING
         if self.files_state in (FilesState.SEALING, FilesState.NO_ROOM_TO_SEAL):
@@ -307,7 +306,7 @@ class ShardRows:
         return row
 
     def stays_closed(self, shard_row: ShardRow) -> None:
-        """Leaves a shard row closed, since its sealed shards cannot be read: frames that come for it are
+        """Leaves a shard row closed, since its sealed shards cannot be read: further frames of it are
         late."""
         shard_row.go(FilesEvent.GIVE_UP)
         del self.by_number[shard_row.number], self._earlier[shard_row.number]
@@ -389,7 +388,7 @@ class ShardRows:
 
     def cannot_be_filled(self, shard_row: ShardRow, now_s: float) -> ErrorText | None:
         """Returns the reason why a shard row that needs files will never have them, or None. For want of room
-        the shard row goes on waiting, if ``on_full`` allows it."""
+        the shard row keeps waiting, if ``on_full`` allows it."""
         error = shard_row.failure
         if (
             error is None
@@ -403,15 +402,15 @@ class ShardRows:
         return error
 
     def files_for_waiting(self, shard_row: ShardRow) -> ShardRowFiles | None:
-        """Returns the files for waiting rows, or None while they must go on waiting."""
+        """Returns the files for waiting rows, or None while they must keep waiting."""
         if not shard_row.waiting or not shard_row.ready:
             return None
         self._has_room_again(shard_row)
         return shard_row.files
 
-    def cannot_go_on(self, shard_row: ShardRow) -> ErrorText | None:
+    def cannot_continue(self, shard_row: ShardRow) -> ErrorText | None:
         """Returns the reason why an open shard row will never have files, as soon as that is known: with
-        policy ``fail`` before any frame of it is acknowledged. None if it has them or waits for room."""
+        the policy ``fail`` before any frame of it is acknowledged. None if it has them or waits for room."""
         error = shard_row.failure
         waits = (
             error is not None
@@ -453,7 +452,7 @@ class ShardRows:
                 {
                     "shard_row": shard_row.number,
                     "reason": error.message,
-                    "hint": "Frames wait; free some space and they go on",
+                    "hint": "Frames wait until there is room: free some space",
                 },
             )
         shard_row.go(FilesEvent.WAIT)
@@ -497,7 +496,7 @@ class ShardRows:
             if shard_row.files_state is FilesState.SEALING:
                 self._ask(Seal(shard_row.number))
             elif shard_row.files_state is FilesState.REOPENING:
-                assert shard_row.taking is not None, "said when it was first asked for"
+                assert shard_row.taking is not None, "set by the first command to reopen it"
                 self._ask(Reopen(shard_row.number, shard_row.taking))
             else:
                 shard_row.spilled = False
@@ -522,7 +521,7 @@ class ShardRows:
             {
                 "shard_row": shard_row.number,
                 "reason": str(error),
-                "then": "the shard is rewritten to a new file",
+                "then": "its shards are rewritten to new files",
             },
         )
         return True

@@ -19,8 +19,7 @@ from .commands import Stage
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from .commands import Command
-    from .reports import FramesStaged
+    from .commands import Command, FramesStaged
 
 STAGE_TASK_BYTES = 32 << 20  # pixels of one task: slow slabs have a frame or two, a flush may have hundreds
 

@@ -3,7 +3,7 @@ which states to which, and why an event never comes in a state without a step fo
 
 The states of an acquisition:
 
-OPEN ──▶ FINISHING ──▶ FINISHING_STORE ──▶ SEALED       at the end: shard rows are sealed, then all
+OPEN ──▶ FINISHING ──▶ FINISHING_STORE ──▶ SEALED       at the end: shard rows, then the store
   │        │     ▲            │     ▲
   │        │     └── NO_ROOM_TO_FINISH ◀┘               on a full disk, if it may wait for room
   ▼        ▼
@@ -79,7 +79,8 @@ class Life(Enum):
     SEALED = "sealed"
     # no more frames are taken; workers may still read pixels, or the sealer copies a shard row
     FAILING = "failing"
-    LEAVING = "leaving"  # no worker reads pixels: sound shard rows are being sealed, the rest is left
+    # no worker reads pixels: sound shard rows are being sealed, the rest is left to recovery
+    LEAVING = "leaving"
     LEAVING_STORE = "leaving the store"  # the sealer brings zarr.json and the frame table up to date
     FAILED = "failed"
 
@@ -125,7 +126,7 @@ LIFE = Table(
             _L.FINISHING_STORE,
             _E.FAIL,
             _L.LEAVING_STORE,
-            "all shard rows are sealed, and the sealer's answer is still to come",
+            "all shard rows are sealed, and the sealer's report is still to come",
         ),
         step(_L.FAILING, _E.UNREAD, _L.LEAVING),
         step(_L.LEAVING, _E.DONE, _L.LEAVING_STORE),
@@ -133,18 +134,18 @@ LIFE = Table(
             _FAILED,
             _E.OVER,
             _L.FAILED,
-            "in the first two because the sealer has died: nothing more can be sealed",
+            "from the first two only if the sealer has died: nothing more can be sealed",
         ),
     ),
     {
-        _E.CLOSE: "an acquisition is closed once",
-        _E.DONE: "that is asked while shard rows are being sealed",
-        _E.STORE_FINISHED: "nobody has asked for it; after a failure it is over instead",
-        _E.WAIT: "only the end of a store waits for room here, and none that has failed",
-        _E.RETRY: "only what waits is tried again",
-        _E.FAIL: "the first reason counts, and of one that is sealed nothing can be lost",
-        _E.UNREAD: "only one that has just failed waits for that",
-        _E.OVER: "it has not failed",
+        _E.CLOSE: "an acquisition is closed only once, while it is open",
+        _E.DONE: "it comes only while shard rows are being sealed, at the end or after a failure",
+        _E.STORE_FINISHED: "the core has not commanded it; after a failure the event is OVER",
+        _E.WAIT: "only an acquisition that finishes its store waits for room, and none that has failed",
+        _E.RETRY: "only an acquisition that waits for room tries again",
+        _E.FAIL: "only the first failure counts, and a sealed acquisition cannot fail any more",
+        _E.UNREAD: "only an acquisition that has just failed waits for its workers",
+        _E.OVER: "only an acquisition that fails ends this way",
     },
 )
 
@@ -193,48 +194,47 @@ FILES = Table(
             _S.NO_ROOM,
             "a slab is full and needs them, or the row is to be sealed",
         ),
-        step(_S.REFUSED, _F.RETRY, _S.PREPARING, "at once, below the second root"),
+        step(_S.REFUSED, _F.RETRY, _S.PREPARING, "at once, in the second root"),
         step(_S.NO_ROOM, _F.RETRY, _S.PREPARING),
         step(_S.READY, _F.BROKE, _S.BROKEN),
-        step(_S.BROKEN, _F.BROKE, _S.BROKEN, "another slab, or a commit, met the same disk"),
+        step(_S.BROKEN, _F.BROKE, _S.BROKEN, "another slab or a commit failed on the same disk"),
         step(
             _S.REWRITING,
             _F.BROKE,
             _S.REWRITING,
-            "of the old files; what was asked for is answered before, so that this is only for safety",
+            "a late error of the old files: a precaution, since earlier commands are answered by then",
         ),
         step(
             _S.SEALING,
             _F.BROKE,
             _S.SEALING,
-            "a commit that was asked for before: sealing fails as well, and says so",
+            "a commit that began before has failed: sealing fails as well and reports it",
         ),
         step(_S.BROKEN, _F.REWRITE, _S.REWRITING),
         step(_S.REWRITING, _F.REWRITTEN, _S.READY),
         step(_S.READY, _F.SEAL, _S.SEALING),
         step(_S.SEALING, _F.SEALED, _S.GONE),
-        step(_S.SEALING, _F.SEAL_FAILED, _S.READY, "to be rewritten, or given up"),
+        step(_S.SEALING, _F.SEAL_FAILED, _S.READY, "the files are then rewritten or given up"),
         step(_S.SEALING, _F.WAIT, _S.NO_ROOM_TO_SEAL),
         step(_S.NO_ROOM_TO_SEAL, _F.RETRY, _S.SEALING),
-        step(_S.NO_ROOM_TO_SEAL, _F.SEAL, _S.SEALING, "for the last time: the acquisition fails"),
+        step(_S.NO_ROOM_TO_SEAL, _F.SEAL, _S.SEALING, "the last attempt, since the acquisition fails"),
         step(_S.REOPENING, _F.REOPENED, _S.READY),
         step(_S.REOPENING, _F.WAIT, _S.NO_ROOM_TO_REOPEN),
         step(_S.NO_ROOM_TO_REOPEN, _F.RETRY, _S.REOPENING),
         step(frozenset(_S) - {_S.GONE, _S.SEALING, _S.REWRITING}, _F.GIVE_UP, _S.GONE),
     ),
     {
-        _F.PREPARED: "only what is being prepared is answered so; of files that were discarded meanwhile "
-        "nobody hears",
-        _F.REFUSED: "likewise",
-        _F.WAIT: "files that are there need no room, and what waits already does not wait twice",
-        _F.RETRY: "only what waits for room is tried again",
-        _F.BROKE: "nobody writes to files that are not there, and what is sealed or given up is out of reach",
-        _F.REWRITE: "only broken files are rewritten, and once",
-        _F.REWRITTEN: "only what is being rewritten is answered so",
-        _F.SEAL: "slabs wait for files that are not ready, and a row is sealed once no slab waits",
-        _F.SEALED: "only what is being sealed is answered so",
-        _F.SEAL_FAILED: "likewise",
-        _F.REOPENED: "only what is being opened again is answered so",
-        _F.GIVE_UP: "the sealer is at them, and its answer is waited for",
+        _F.PREPARED: "it answers only a command to prepare; answers for discarded files are ignored",
+        _F.REFUSED: "as for PREPARED",
+        _F.WAIT: "files that exist need no room, and files that wait already do not wait twice",
+        _F.RETRY: "only files that wait for room are tried again",
+        _F.BROKE: "no one writes to files that do not exist, or to files that are sealed or given up",
+        _F.REWRITE: "only broken files are rewritten, and one rewrite at a time",
+        _F.REWRITTEN: "it answers only a command to rewrite",
+        _F.SEAL: "a row is sealed once no slab waits, and slabs wait while the files are not ready",
+        _F.SEALED: "it answers only a command to seal",
+        _F.SEAL_FAILED: "as for SEALED",
+        _F.REOPENED: "it answers only a command to reopen",
+        _F.GIVE_UP: "the sealer works on the files, and the core waits for its report",
     },
 )

@@ -1,7 +1,7 @@
 """The store's folder while an acquisition writes into it. Owned by the sealer's thread; created or reopened
 by the thread that opens the acquisition.
 
-    NAME.ome.zarr/zarr.json          shard row, written once
+    NAME.ome.zarr/zarr.json          OME-Zarr group, written once
     NAME.ome.zarr/0/zarr.json        array; its shape only ever covers sealed shards (one single image: always
                                      its shape)
     NAME.ome.zarr/0/c/...            sealed shards
@@ -12,6 +12,10 @@ by the thread that opens the acquisition.
 It is made beside its name and renamed to it (``new_store``), so that before its end it is never seen without
 a manifest. The end deletes the manifest first: a workspace without one is of no more use, or was left by an
 older release that died while it made the store.
+
+The workspace's file ``boot`` is the intact mark: the kernel's boot id, as long as nothing worse than kills
+has happened to the store. After a power cut or on another machine the id differs; an I/O error, a rewrite and
+a take-over delete the file.
 """
 
 from __future__ import annotations
@@ -24,9 +28,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from shardwright.array.consolidated import consolidated, told_metadata
+from shardwright.array.consolidated import consolidated, consolidated_metadata
+from shardwright.array.document import encode_document
 from shardwright.array.frame_table_format import TABLE_PATH
-from shardwright.array.levels import encode
 from shardwright.array.metadata import array_metadata, array_shape, group_metadata
 from shardwright.array.ome import IMAGE_PATH
 from shardwright.codecs.parameters import codec_metadata
@@ -40,6 +44,7 @@ from shardwright.model.errors import (
     StoreGoneError,
     StoreMovedError,
 )
+from shardwright.model.machine import boot_id
 from shardwright.model.names import WORKSPACE
 from shardwright.read.store import read_metadata, read_nodes
 from shardwright.shard.frame_log import FrameLog
@@ -58,11 +63,17 @@ from shardwright.shard.staging import StagingArea
 from shardwright.storage.ballast import Ballast
 from shardwright.storage.choose_io import resolve_io
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import make_directories, replace_file, storage_errors, sync_directory
+from shardwright.storage.files import (
+    make_directories,
+    read_range,
+    replace_file,
+    storage_errors,
+    sync_directory,
+    write_file,
+)
 from shardwright.storage.lock import StoreLock
 
 from .frame_table_writer import write_frame_table
-from .intact import begin_intact, end_intact
 from .new_store import abandoned, making_folder, publish, remove_abandoned, withdraw
 
 if TYPE_CHECKING:
@@ -76,11 +87,13 @@ if TYPE_CHECKING:
     from .settings import WriteSettings
 
 IDENTITY_BYTES = 16
+_BOOT = "boot"
+_MAX_BOOT_BYTES = 64
 
 
 class StoreFolder:
-    """Made by ``create``, or by ``recovery.resume`` from what is on disk. ``staging`` is None if a slab is a
-    single frame."""
+    """Made by ``create``, or by ``recovery.resume`` from the files on disk. ``staging`` is None if a slab is
+    a single frame."""
 
     def __init__(
         self,
@@ -142,7 +155,7 @@ class StoreFolder:
                 publish(made, path)
                 return cls._open_new(path, spec, limits, settings, manifest, lock)
             except BaseException as error:
-                # what stays under its name is recovered as a store that never got a frame
+                # a store that stays under its name is recovered as one that never got a frame
                 with suppress(StorageError, FencedError):
                     if lock.is_held():
                         withdraw(path, lock, epoch=1)
@@ -229,12 +242,14 @@ class StoreFolder:
             )
         if not self.path.exists():
             return StoreGoneError(
-                f"{self.path} was deleted while it was recorded", hint="What was in it is gone"
+                f"{self.path} was deleted while it was recorded", hint="Its frames are gone"
             )
         if has_manifest(self.workspace):
             another = read_manifest(self.workspace).identity != self.manifest.identity
             return (
-                StoreGoneError(f"{self.path} was deleted while it was recorded, and another has its name")
+                StoreGoneError(
+                    f"{self.path} was deleted while it was recorded, and its name is another store's"
+                )
                 if another
                 else None
             )
@@ -256,11 +271,6 @@ class StoreFolder:
             with suppress(StorageError):
                 if self.lock.is_held():
                     end_intact(self.workspace)
-
-    def free_bytes(self) -> int:
-        with storage_errors("look at", self.path):
-            facts = os.statvfs(self.path)
-        return facts.f_bavail * facts.f_frsize
 
     def grow(self, extent: int) -> None:
         """Lets zarr.json cover ``extent`` elements of the first frame axis; never shrinks it. Raises
@@ -285,11 +295,11 @@ class StoreFolder:
         """Renews consolidated metadata that a user made while the store grew: shape and frame table have
         changed. Raises ``StorageError``, ``FencedError``."""
         try:
-            shard_row = read_metadata(self.path, foreign=True)
+            group = read_metadata(self.path, foreign=True)
             document = (
                 None
-                if told_metadata(shard_row) is None
-                else encode(consolidated(shard_row, read_nodes(self.path)))
+                if consolidated_metadata(group) is None
+                else encode_document(consolidated(group, read_nodes(self.path)))
             )
         except (ShardFormatError, StorageError):
             return  # damage from outside does not hinder the end; `verify` reports it
@@ -308,12 +318,12 @@ class StoreFolder:
             self._may_remove()  # raises if another writer took over in between (and is perhaps done)
             if has_manifest(self.workspace):
                 raise
-            # gone, perhaps not durably: the rest stays until the next start, and is known to be of no use
+            # gone, perhaps not durably: the other files stay until the next start, and have no use
             self._over = True
             self.close()
             return
         self._over = True
-        # everything is sealed; what stays behind is known to be of no use, and recovery removes it
+        # everything is sealed: files that stay have no use, and recovery removes them
         with suppress(StorageError):
             for placement in reversed(self.placements()):
                 with storage_errors("remove", placement.workspace):
@@ -387,8 +397,38 @@ def _build(store: Path, spec: ArraySpec, limits: Limits, settings: WriteSettings
     Ballast(workspace / "ballast", settings.ballast_bytes).fill()
     replace_file(store / IMAGE_PATH / "zarr.json", array_metadata(spec, 0, codec_metadata(spec)))
     replace_file(store / "zarr.json", group_metadata(spec, store.name.split(".")[0]))
-    begin_intact(workspace)
+    _begin_intact(workspace)
     write_manifest(workspace, manifest)
     if settings.spill_root is not None:  # so that a spill root that is missing later is noticed
         make_directories(settings.spill_root / store.name / WORKSPACE)
     return manifest
+
+
+def _begin_intact(workspace: Path) -> None:
+    """Writes the intact mark of a new store. Raises ``StorageError``."""
+    if (boot := boot_id()) is not None:
+        write_file(workspace / _BOOT, boot.encode())
+
+
+def is_intact(workspace: Path) -> bool:
+    """Returns whether nothing worse than kills has happened to the store."""
+    boot = boot_id()
+    try:
+        return boot is not None and read_range(workspace / _BOOT, 0, _MAX_BOOT_BYTES) == boot.encode()
+    except StorageError:
+        return False
+
+
+def is_marked(workspace: Path) -> bool:
+    """Returns whether the intact mark exists. If not, a sync may have failed: the page cache, if it is still
+    the same, may hold bytes that the disk does not."""
+    return (workspace / _BOOT).exists()
+
+
+def end_intact(workspace: Path) -> None:
+    """Deletes the intact mark: from now on, acknowledged frames may leave no trace. Raises
+    ``StorageError``."""
+    path = workspace / _BOOT
+    with storage_errors("remove", path):
+        reach("boot.before_remove")
+        path.unlink(missing_ok=True)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from shardwright.kernels.contexts import CompressorContexts
+from shardwright.kernels.compressed import CompressorContexts
 from shardwright.kernels.warm_up import COMPILING, compiles, warm_up
 from shardwright.storage.spare_memory import LEAST_BYTES, spare_memory
 

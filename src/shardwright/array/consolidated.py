@@ -22,7 +22,7 @@ _DEFAULTS: dict[str, Any] = {"attributes": {}, "storage_transformers": [], "dime
 _EXTENSIONS = ("chunk_grid", "chunk_key_encoding", "codecs")
 
 
-def told_metadata(group: dict[str, Any]) -> dict[str, Any] | None:
+def consolidated_metadata(group: dict[str, Any]) -> dict[str, Any] | None:
     """Returns a group's consolidated metadata: zarr.json of all nodes below it by path; None without any.
     Raises ``ShardFormatError`` for another kind."""
     field = group.get(FIELD)
@@ -51,24 +51,24 @@ def _inline(metadata: dict[str, Any]) -> dict[str, Any]:
     return {"kind": "inline", "must_understand": False, "metadata": metadata}
 
 
-def differences(told: Mapping[str, Any], nodes: Mapping[str, dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    """Yields (path, difference) for each node that the copy ``told`` does not describe as it is."""
-    for path in sorted(told.keys() | nodes.keys()):
+def differences(copies: Mapping[str, Any], nodes: Mapping[str, dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yields (path, difference) for each node that its copy in ``copies`` does not describe as it is."""
+    for path in sorted(copies.keys() | nodes.keys()):
         if path not in nodes:
-            yield path, "is told of but not there"
-        elif path not in told:
-            yield path, "is not told of: readers do not see it"
-        elif not isinstance(told[path], dict):
+            yield path, "is listed but does not exist"
+        elif path not in copies:
+            yield path, "is not listed: readers do not see it"
+        elif not isinstance(copies[path], dict):
             yield path, "is not described by an object"
         else:
-            copied, found = told[path], nodes[path]
+            copied, found = copies[path], nodes[path]
             fields = [
                 name
                 for name in sorted((copied.keys() | found.keys()) - {FIELD})
                 if not _same(name, copied, found)
             ]
             if fields:
-                yield path, f"is described with another {', '.join(fields)}"
+                yield path, f"is described with a different {', '.join(fields)}"
 
 
 def _same(field: str, copied: Mapping[str, Any], found: Mapping[str, Any]) -> bool:

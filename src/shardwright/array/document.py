@@ -1,4 +1,5 @@
-"""Checks every zarr.json that is read: a field that is not understood is refused by name.
+"""The zarr.json of every node: its encoding, and the check of each one that is read, which refuses by name a
+field that is not understood.
 
 Zarr v3 core: a reader must refuse a field that it does not know, unless its value is an object with
 ``must_understand: false``. That holds, without the exception, for the fields of an extension (``chunk_grid``,
@@ -8,6 +9,7 @@ levels) relies on it. Standard library only, so that the web process may use it 
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from shardwright.model.errors import ShardFormatError
@@ -30,6 +32,11 @@ _CODECS = {
     "sharding_indexed": {"chunk_shape", "codecs", "index_codecs", "index_location"},
 }
 _EXTENSION = {"name", "configuration", "must_understand"}
+
+
+def encode_document(document: dict[str, Any]) -> bytes:
+    """Returns the bytes of a zarr.json."""
+    return json.dumps(document, indent=2, allow_nan=False).encode()
 
 
 def check_node(document: Any) -> dict[str, Any]:

@@ -39,9 +39,9 @@ class FrameCheck:
     def position(
         self, pixels: npt.NDArray[Any], index: Sequence[int] | None, frame_id: int | None
     ) -> int | None:
-        """Where the frame goes: the place of ``index`` (acquisition order), else ``frame_id``; None where
-        neither is given: its own count. Raises ``FrameShapeError``, ``FrameDtypeError``,
-        ``FrameIndexError``."""
+        """Returns the position of the frame: that of ``index`` (acquisition order), else ``frame_id``; None
+        if neither is given, since its position is then the count of frames. Raises ``FrameShapeError``,
+        ``FrameDtypeError``, ``FrameIndexError``."""
         if pixels.shape != self._shape:
             raise wrong_shape(self._shape, pixels.shape)
         if pixels.dtype != self._dtype:
@@ -53,7 +53,7 @@ class FrameCheck:
         return self._grid.position_of(tuple(operator.index(i) for i in index))
 
     def metadata(self, metadata: Mapping[str, float]) -> tuple[float, ...]:
-        """One float for each of the array's ``metadata_fields``, NaN where none is given. Raises
+        """Returns one float for each of the array's ``metadata_fields``, NaN where none is given. Raises
         ``MetadataError`` for another name or a value that is no number."""
         values = {}
         for name, value in metadata.items():
@@ -67,7 +67,7 @@ class FrameCheck:
         return tuple(values.get(name, math.nan) for name in self._fields)
 
     def stack(self, frames: npt.ArrayLike) -> npt.NDArray[Any]:
-        """``frames`` as one array (count, rows, columns), uncopied where it is one. Raises
+        """Returns ``frames`` as one array (count, rows, columns), uncopied where it is one. Raises
         ``FrameShapeError``, ``FrameDtypeError``."""
         pixels = frames if type(frames) is np.ndarray else np.asarray(frames)
         if pixels.ndim != 3 or pixels.shape[1:] != self._shape:
@@ -87,8 +87,8 @@ class FrameCheck:
         frame_ids: npt.ArrayLike | None,
         metadata: Mapping[str, npt.ArrayLike] | None,
     ) -> npt.NDArray[np.void]:
-        """descriptor_dtype[count], complete but for sequence, flags and times; without ``indices`` and
-        ``frame_ids`` also but for the position.
+        """Returns descriptor_dtype[count], complete but for sequence, flags and times; without ``indices``
+        and ``frame_ids`` also but for the position.
 
         Raises ``FrameIndexError``, ``MetadataError``.
         """
@@ -113,7 +113,7 @@ class FrameCheck:
         return records
 
     def _column(self, name: str, values: npt.ArrayLike, count: int) -> npt.NDArray[np.float64]:
-        """One number for all frames, or one for each."""
+        """Returns one number for all frames, or one for each."""
         self._check_name(name)
         try:
             column = np.asarray(values, np.float64)
@@ -141,12 +141,12 @@ class FrameCheck:
 
 
 def wrong_shape(expected: tuple[int, int], got: tuple[int, ...]) -> FrameShapeError:
-    """The error for a frame whose (rows, columns) differ from the array's."""
+    """Returns the error for a frame whose (rows, columns) differ from the array's."""
     return FrameShapeError("wrong frame shape", expected=expected, got=got)
 
 
 def wrong_dtype(expected: object, got: object) -> FrameDtypeError:
-    """The error for a frame whose dtype differs from the array's."""
+    """Returns the error for a frame whose dtype differs from the array's."""
     return FrameDtypeError("wrong frame dtype", expected=expected, got=got)
 
 
@@ -163,7 +163,8 @@ def _checked_ids(frame_ids: npt.ArrayLike, count: int, last: int) -> npt.NDArray
 
 
 def _integers(values: npt.ArrayLike, name: str, shape: tuple[int, ...]) -> npt.NDArray[np.int64]:
-    """``values`` as int64; an unsigned number that is too large becomes negative, and is refused as well."""
+    """Returns ``values`` as int64; an unsigned number that is too large becomes negative, and is refused as
+    well."""
     array = np.asarray(values)
     if array.shape != shape or (array.size and array.dtype.kind not in "iu"):
         raise FrameIndexError(

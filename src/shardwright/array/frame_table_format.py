@@ -1,4 +1,4 @@
-"""The frame table: one row for each frame that the writer was told of, as 1-D Zarr arrays in the group
+"""The frame table: one row for each frame that was reported to the writer, as 1-D Zarr arrays in the group
 ``frames`` beside the image.
 
 zarr-python and pandas (or pyarrow) make a table of it in one line:
@@ -20,14 +20,14 @@ Rows are ordered shard by shard as these were sealed, with frames that were not 
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.wire.descriptor import METADATA_FIELDS
 
+from .document import encode_document
 from .grid import Grid
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def column_document(rows: int, dtype: np.dtype) -> bytes:
         {"name": "gzip", "configuration": {"level": 1}},
         {"name": "crc32c"},
     ]
-    return _encode(
+    return encode_document(
         {
             "zarr_format": 3,
             "node_type": "array",
@@ -104,8 +104,4 @@ def table_document(rows: int, names: list[str]) -> bytes:
         "fate": statuses,
         "reason": reasons,
     }
-    return _encode({"zarr_format": 3, "node_type": "group", "attributes": {"shardwright": table}})
-
-
-def _encode(document: dict[str, Any]) -> bytes:
-    return json.dumps(document, indent=2).encode()
+    return encode_document({"zarr_format": 3, "node_type": "group", "attributes": {"shardwright": table}})

@@ -6,8 +6,8 @@ array.
     storage order         t, c, z, y, x      the order of the array's axes
     slab                  the frames that share one chunk coordinate along every frame axis; they complete one
                           layer of inner chunks
-    shard row             the slabs that share one shard coordinate along every frame axis; one shard file
-                          for each shard of the frame plane
+    shard row             the slabs that share one shard coordinate along every frame axis; one shard file for
+                          each shard of the frame plane
 
 Only this module handles both orders. Pure arithmetic on one frozen object; the kernels get its tables as
 plain arrays.
@@ -161,7 +161,7 @@ class Grid:
         outside |= positions > self.last_position
         if outside.any():
             self.position_of(tuple(indices[outside.argmax()].tolist()))
-            raise AssertionError("what is outside here is outside there")
+            raise AssertionError("``position_of`` refuses every index that is outside")
         return positions
 
     def index_of(self, position: int) -> tuple[int, ...]:

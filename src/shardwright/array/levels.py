@@ -13,14 +13,13 @@ element of the level below; "nearest" is the window's first element and keeps it
 from __future__ import annotations
 
 import copy
-import json
 import math
 from typing import Any, Literal, get_args
 
 from shardwright.model.errors import ShardFormatError
 
 from .consolidated import FIELD as CONSOLIDATED
-from .document import understood
+from .document import encode_document, understood
 from .metadata import CREATOR_ATTRIBUTE
 
 Method = Literal["mean", "min", "max", "nearest"]
@@ -95,7 +94,7 @@ def group_document(document: dict[str, Any], datasets: list[dict[str, Any]], met
     if method is not None:
         multiscale["type"] = method
         multiscale.pop("metadata", None)  # how another program made its levels
-    return encode(changed)
+    return encode_document(changed)
 
 
 def derived_array(
@@ -121,7 +120,7 @@ def derived_array(
         **attributes,
         CREATOR_ATTRIBUTE: {**(before if isinstance(before, dict) else {}), **made},
     }
-    return encode(changed)
+    return encode_document(changed)
 
 
 def fitting_shards(
@@ -133,7 +132,3 @@ def fitting_shards(
         min(s, math.ceil(n / c) * c) if n else s
         for n, c, s in zip(shape, chunk_shape, shard_shape, strict=True)
     )
-
-
-def encode(document: dict[str, Any]) -> bytes:
-    return json.dumps(document, indent=2, allow_nan=False).encode()

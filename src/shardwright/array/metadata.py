@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .document import encode_document
 from .ome import ome_attributes
 
 if TYPE_CHECKING:
@@ -61,15 +61,11 @@ def array_metadata(spec: ArraySpec, first_axis_extent: int, chunk_codecs: list[d
         "attributes": spec.attributes,
         "dimension_names": [d.name for d in stored],
     }
-    return _encode(document)
+    return encode_document(document)
 
 
 def group_metadata(spec: ArraySpec, name: str) -> bytes:
     """Returns zarr.json of the OME-Zarr group that holds the image."""
-    return _encode(
+    return encode_document(
         {"zarr_format": 3, "node_type": "group", "attributes": {"ome": ome_attributes(spec, name)}}
     )
-
-
-def _encode(document: dict[str, Any]) -> bytes:
-    return json.dumps(document, indent=2, allow_nan=False).encode()

@@ -19,11 +19,13 @@ from pydantic import (
     Discriminator,
     Field,
     Tag,
+    ValidationError,
     field_serializer,
     field_validator,
     model_validator,
 )
 
+from shardwright.model.errors import SpecError
 from shardwright.wire.descriptor import METADATA_FIELDS
 
 DTYPES = (
@@ -72,7 +74,7 @@ class Dimension(_Frozen):
     """One axis, in the order frames are acquired. ``count=None`` is unlimited (first axis only); ``scale`` is
     in ``unit`` per pixel or step.
 
-    ``scale=0`` stands for *unknown*, as acquisition programs say it of a pixel size that nobody calibrated.
+    ``scale=0`` stands for *unknown*, as acquisition programs report an uncalibrated pixel size.
     OME-Zarr has no unknown scale and allows none of 0, so it becomes its neutral one: ``scale`` 1.0 and no
     ``unit``, which claims no size.
     """
@@ -331,6 +333,19 @@ class ArraySpec(_Frozen):
                 raise ValueError(f"fill_value: {value!r} is not a {self.dtype}")
             value = int(value)
         return _as_element(value, dtype)
+
+
+def parse_spec(facts: ArraySpec | dict[str, Any]) -> ArraySpec:
+    """Returns the specification, ``facts`` itself if it is one. Raises ``SpecError`` naming the first few
+    wrong fields."""
+    try:
+        return ArraySpec.model_validate(facts)
+    except ValidationError as error:
+        problems = [
+            f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
+            for problem in error.errors(include_url=False)[:4]
+        ]
+        raise SpecError("the array specification is wrong", got="; ".join(problems)[:800]) from None
 
 
 def _check_depth(attributes: Any) -> None:

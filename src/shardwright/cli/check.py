@@ -319,9 +319,8 @@ def _safety_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
 
 def _degrade_steps(stream: StreamPlan) -> str:
     """What the policy degrade does to this stream's chunks."""
-    from shardwright.codecs.degrade import degrade_ladder
+    from shardwright.codecs.degrade import DegradeLevel, degrade_ladder
     from shardwright.codecs.parameters import CodecParameters
-    from shardwright.model.degrade_level import DegradeLevel
 
     ladder = degrade_ladder(CodecParameters.of(stream.spec, stream.limits.chunk_bytes))
     steps = [level.label for level in ladder if level is not DegradeLevel.CONFIGURED]

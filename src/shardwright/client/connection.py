@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from shardwright.array.parse import parse_spec
+from shardwright.array.spec import parse_spec
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ConfigError, ShardwrightError, SpecError
 from shardwright.model.names import MAX_NAME_CHARACTERS, checked_name

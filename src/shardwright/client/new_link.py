@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardwright.array.grid import Grid
-from shardwright.array.parse import parse_spec
+from shardwright.array.spec import parse_spec
 from shardwright.model.errors import ProtocolError
 
 from .link import Link

@@ -19,7 +19,7 @@ import numpy as np
 
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ClosedError, OverloadError, TimedOutError
-from shardwright.model.watermark import Watermark
+from shardwright.model.receipt import Watermark
 from shardwright.wire.free_slots import FreeSlots
 from shardwright.wire.in_flight import NO_SLOT
 from shardwright.wire.messages import MAX_PIXELLESS_FRAMES

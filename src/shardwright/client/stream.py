@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from shardwright.array.spec import ArraySpec
-    from shardwright.model.receipt import Receipt
-    from shardwright.model.watermark import Watermark
+    from shardwright.model.receipt import Receipt, Watermark
     from shardwright.wire.controls import Transport
 
     from .link import Link, Loss

@@ -1,6 +1,6 @@
-"""The codec settings to which an array's chunks may fall back under overload. Any reader of the array's
-metadata can decode them, and none makes a chunk longer than ``max_encoded_bytes``: framing, chunk and
-checksum stay the same.
+"""The levels of encoding under the overload policy ``degrade``, and the codec settings of each. Any reader of
+the array's metadata can decode chunks of any level, and no level makes a chunk longer than
+``max_encoded_bytes``: framing, chunk and checksum stay the same.
 
     blosc   lz4 with shuffle: a Blosc chunk names its compressor and filter itself
     zstd    level 1, and from there a negative one; a frame of any level is read alike
@@ -15,9 +15,8 @@ Measured on one core, camera noise of 16 bits, GB/s (ratio): blosc zstd 3 0.38 (
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import IntEnum
 from typing import TYPE_CHECKING
-
-from shardwright.model.degrade_level import DegradeLevel
 
 from .parameters import (
     BLOSC_FORMATS,
@@ -36,6 +35,18 @@ if TYPE_CHECKING:
 
 LZ4_ACCELERATION = 9  # Blosc's level 1; more gains nothing on shuffled pixels
 ZSTD_FAST, ZSTD_FASTEST = 1, -5
+
+
+class DegradeLevel(IntEnum):
+    """A level of encoding; higher is faster. A chunk of any level opens by the array's own metadata."""
+
+    CONFIGURED = 0
+    FASTER = 1  # a faster setting of the codec
+    UNCOMPRESSED = 2  # stored, in the codec's own framing
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
 
 
 def degrade_ladder(codec: CodecParameters) -> dict[DegradeLevel, CodecParameters]:

@@ -18,13 +18,13 @@ from shardwright.acquire.encoding import SlabEncoder
 from shardwright.acquire.limits import chunks_per_task
 from shardwright.acquire.workers import WorkerState
 from shardwright.array.grid import Grid
+from shardwright.codecs.degrade import DegradeLevel
 from shardwright.codecs.parameters import CodecParameters
 from shardwright.ingest.transport.ipc_throughput import ipc_rate
 from shardwright.kernels.encode import NOT_PACKED
-from shardwright.model.degrade_level import DegradeLevel
 from shardwright.model.errors import StorageError
 from shardwright.shard.layout import PAGE_BYTES, page_aligned
-from shardwright.storage.measured_file import MeasuredFile
+from shardwright.storage.choose_io import MeasuredFile
 from shardwright.storage.ring import Ring
 
 from .verdict import KernelRate, StageRate

@@ -16,7 +16,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from shardwright.array.parse import parse_spec
+from shardwright.array.spec import parse_spec
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import OutputExistsError, ResumeError, ShardwrightError, WorkerError
 from shardwright.model.names import WORKSPACE

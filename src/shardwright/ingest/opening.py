@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.acquire.limits import RUNTIME_BYTES, Limits
 from shardwright.array.ome import layout_warnings
-from shardwright.array.parse import parse_spec
+from shardwright.array.spec import parse_spec
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import (
     BudgetError,

@@ -15,8 +15,8 @@ import numpy as np
 from numba import njit
 
 from .checksum import crc32c_at, crc32c_from
+from .file_io import write_at
 from .native_calls import CACHE, memcpy, memset, put_u32, put_u64
-from .write import write_at
 
 CHUNK_ENTRY_BYTES = 32
 RECORD_CRC_BYTES, PIXELS_CRC_BYTES = 4, 4  # the last two fields of a frame record: pixels_crc, record_crc

@@ -52,7 +52,7 @@ def place_frames(first: int, batch: Any, grid: Any, table: Any, statuses: Any, c
     grid       (counts, chunk, slab counts, slab strides), as ``slab_and_place`` takes them
     table      (int64[R]: the slab that a row collects, -1 when free; addresses int64[R,P]: 0 where no frame
                has come; sequences int64[R,P]; records int64[R,P,w]; frames, expected int64[R])
-    statuses      uint8[n]    out: PLACED or DUPLICATE
+    statuses   uint8[n]    out: PLACED or DUPLICATE
     completed  int64[R]    out: rows whose last frame came, in order
     Returns (frames done, rows completed, slab that has no row or -1).
     """

@@ -11,12 +11,12 @@ from shardwright.codecs.parameters import KIND_NONE, CodecParameters
 
 from . import CACHE_FOLDER
 from .cache import is_compiled, note_compiled
-from .contexts import CompressorContexts
+from .compressed import CompressorContexts
 from .copy import copy_streaming
 from .encode import NOT_PACKED, encode_chunks, room_for
+from .file_io import start_writeback, write_runs, write_slots
 from .journal_kernels import journal_chunks, journal_frames, stage_frames
 from .place import place_frames, slabs_and_places
-from .write import start_writeback, write_runs, write_slots
 
 COMPILING = (
     "compiling the kernels, once after an installation or an upgrade: this takes 20 seconds to a minute"

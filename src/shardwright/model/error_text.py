@@ -33,16 +33,16 @@ class ErrorText:
     def of(cls, error: BaseException, defect: ShardwrightError | None = None) -> ErrorText:
         """Makes the text of an exception. ``defect``: the error to report for an exception of another class
         than ours; by default a ``ShardwrightError``."""
-        told, trace = error, None
-        if not isinstance(told, ShardwrightError):
-            told = defect or ShardwrightError("an unexpected error", got=repr(error))
+        known, trace = error, None
+        if not isinstance(known, ShardwrightError):
+            known = defect or ShardwrightError("an unexpected error", got=repr(error))
             trace = _cut("".join(traceback.format_exception(error, limit=-_MOST_FRAMES)))
         return cls(
-            type(told),
-            told.message[:MOST_CHARACTERS],
-            _cut(told.expected),
-            _cut(told.got),
-            _cut(told.hint),
+            type(known),
+            known.message[:MOST_CHARACTERS],
+            _cut(known.expected),
+            _cut(known.got),
+            _cut(known.hint),
             trace,
         )
 

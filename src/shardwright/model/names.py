@@ -8,7 +8,7 @@ from .errors import InvalidNameError
 
 MAX_NAME_CHARACTERS = 1024  # of any text that is sent as a name, valid or not
 STORE_SUFFIX = ".ome.zarr"
-WORKSPACE = ".shardwright"  # folder of a store, and beside spilled shards: what is in progress
+WORKSPACE = ".shardwright"  # folder of a store, and beside spilled shards: files in progress
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 _NAME = re.compile(NAME_PATTERN)
 

@@ -66,5 +66,5 @@ class Promise(Generic[T]):
         there is none."""
         if (failure := self.failure(timeout_s)) is not None:
             raise failure.to_error()
-        assert self._value, "nobody asks for what was cancelled"
+        assert self._value, "a cancelled promise has no value to ask for"
         return self._value[0]

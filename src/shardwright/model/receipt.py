@@ -1,4 +1,5 @@
-"""The receipt that a writer returns when an acquisition has ended."""
+"""The counts that a writer reports: the watermark while an acquisition lasts, the receipt when it has
+ended."""
 
 from __future__ import annotations
 
@@ -13,12 +14,24 @@ _TROUBLE = ("frames_missing", "frames_duplicate", "frames_late", "frames_dropped
 
 
 @dataclass(frozen=True)
+class Watermark:
+    """How many frames of an acquisition are safe, counted without a hole from the first: ``stored`` ones
+    survive a kill of the writer, ``durable`` ones a power cut.
+
+    A frame that is duplicate, late, dropped or lost is settled and counts too: the frame table shows which.
+    """
+
+    stored: int
+    durable: int
+
+
+@dataclass(frozen=True)
 class Receipt:
     """The exact account of one acquisition.
 
-    ``frames_received`` counts every frame that the writer was told of; each is then *stored* (in its chunk),
-    *duplicate* (its place was taken), *late* (its place had been closed), *dropped* (the client had no
-    credit, and the policy is to drop) or *lost* (taken in, but not stored because of an error).
+    ``frames_received`` counts every frame that was reported to the writer; each is then *stored* (in its
+    chunk), *duplicate* (its place was taken), *late* (its place had been closed), *dropped* (the client had
+    no credit, and the policy is to drop) or *lost* (taken in, but not stored because of an error).
     ``frames_missing`` counts the places inside the final array that hold fill value because no frame came or
     was kept; until the end of the acquisition, only places before its newest frame's. ``frames_durable`` are
     the stored frames that are synced. Bytes: ``bytes_raw`` of the stored frames, ``bytes_stored`` of the

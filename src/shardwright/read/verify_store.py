@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.array.consolidated import FIELD as CONSOLIDATED
-from shardwright.array.consolidated import differences, told_metadata
+from shardwright.array.consolidated import consolidated_metadata, differences
 from shardwright.array.frame_table_format import TABLE_PATH
 from shardwright.codecs.decode import decode_chunk_into
 from shardwright.codecs.parameters import CHECKSUM_BYTES
@@ -231,7 +231,7 @@ def _check_consolidated(store: Store, report: VerifyReport) -> None:
     try:
         nodes = {"": read_metadata(store.root), **read_nodes(store.root)}
         for path, group in nodes.items():
-            told = told_metadata(group)
+            told = consolidated_metadata(group)
             if told is None:
                 continue
             base = f"{path}/" if path else ""

@@ -18,7 +18,7 @@ from shardwright.acquire.recovered_state import ShardRowStanding, Standing
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import PASSED_OVER
-from shardwright.shard.slab_map import frames_of_shard_row, slabs_of_shard_row
+from shardwright.shard.layout import frames_of_shard_row, slabs_of_shard_row
 
 from .evidence import Evidence
 from .table import STRAYS, Action, JournalFact, action_for

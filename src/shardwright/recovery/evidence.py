@@ -8,8 +8,8 @@ written is found. So a missing frame was
                     its pixels do not, or the frame log has it, and its row was reopened
     never           if its slab is not journaled whole, or there is no trace of it: it was only in memory
 
-as long as nothing worse than kills has happened to the store (``acquire.intact``). In a store that is not
-intact, or whose bookkeeping is damaged, every missing frame may have been acknowledged.
+as long as nothing worse than kills has happened to the store (its intact mark: ``acquire.store_folder``). In
+a store that is not intact, or whose bookkeeping is damaged, every missing frame may have been acknowledged.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Evidence:
         """Takes a slab that is not whole."""
         if slab.journaled:
             self._accounts.lose(slab.records)
-            self.in_doubt = self.in_doubt or not slab.told
+            self.in_doubt = self.in_doubt or not slab.recorded
         else:
             self._unfinished.append(slab.records)
 

@@ -141,7 +141,7 @@ class _RecoveryExecutor:
             _note_entries(files, found)
             if shard_row.torn:
                 journal.clear_slabs(slab.slot_layer for slab in shard_row.torn)
-            files.go_on_behind()
+            files.continue_behind()
             files.sync()
         except BaseException:
             journal.close()

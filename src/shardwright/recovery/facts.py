@@ -21,7 +21,7 @@ class SlabFacts:
     """A begun slab of a shard row in progress. ``records``: of its frames whose records can be read, at the
     places ``filled`` bool[frames_per_slab]. ``whole``: every chunk is journaled and fits its checksum, and
     every frame has a record. ``journaled``: every chunk is journaled, so that its frames may have been
-    acknowledged; ``told``: all of these are in ``records``."""
+    acknowledged; ``recorded``: all of these are in ``records``."""
 
     slab: int
     slot_layer: int
@@ -29,7 +29,7 @@ class SlabFacts:
     filled: np.ndarray
     whole: bool
     journaled: bool
-    told: bool
+    recorded: bool
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from shardwright.acquire.intact import is_intact
 from shardwright.acquire.new_store import abandoned, is_making_folder, remove_abandoned, withdraw
+from shardwright.acquire.store_folder import is_intact
 from shardwright.array.ome import IMAGE_PATH
 from shardwright.model.errors import LockedError, ShardFormatError
 from shardwright.model.names import WORKSPACE
@@ -43,7 +43,7 @@ class FolderAction(Enum):
     REMOVE_MAKING = "remove it"
     WITHDRAW = "free its name, and remove it"
     REMOVE_WORKSPACE = "remove the workspace"
-    TAKE_UP = "take it up"
+    TAKE_UP = "recover it"
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ FOLDER_TABLE = (
         None,
         FolderAction.REMOVE_MAKING,
         *_GONE,
-        "a creation that was killed before its store had its name",
+        "its creation was killed before the store got its name",
     ),
     FolderRow(
         False,
@@ -85,7 +85,7 @@ FOLDER_TABLE = (
         None,
         FolderAction.WITHDRAW,
         *_GONE,
-        "a release that made stores under their names was killed while it made one",
+        "an older release, which made stores under their final names, was killed while it made this one",
     ),
     FolderRow(
         False,
@@ -94,7 +94,7 @@ FOLDER_TABLE = (
         None,
         FolderAction.REMOVE_WORKSPACE,
         *_GONE,
-        "all is sealed: at its end a store loses its manifest first",
+        "all shards are sealed: the end of an acquisition deletes the manifest first",
     ),
     FolderRow(
         False,
@@ -113,7 +113,7 @@ FOLDER_TABLE = (
         FolderAction.TAKE_UP,
         "sealed",
         "would be sealed",
-        "frames came, or may have",
+        "frames came, or may have come",
     ),
 )
 
@@ -164,16 +164,16 @@ def _has_workspace(folder: Path) -> bool:
 
 def remove(path: Path, row: FolderRow) -> None:
     """Removes a folder by its row of the table. Raises ``LockedError`` if another process holds it, or it has
-    changed since or is to be taken up, ``StorageError``."""
+    changed since or is to be recovered, ``StorageError``."""
     if row.action is FolderAction.TAKE_UP:
-        raise LockedError(f"{path} has just been begun by another writer")
+        raise LockedError(f"another writer has just opened {path}")
     if row.action is FolderAction.REMOVE_MAKING:
         remove_abandoned(path)
         return
     lock = StoreLock.take(path / WORKSPACE / "lock")
     try:
         if row_for(look_at(path)) is not row:
-            raise LockedError(f"{path} has just been begun by another writer")
+            raise LockedError(f"another writer has just opened {path}")
         if row.action is FolderAction.WITHDRAW:
             withdraw(path, lock, epoch=1)  # no other writer has opened it
         else:
@@ -218,13 +218,13 @@ def _is_unbegun(store: Unfinished) -> bool:
         tables.append((staging.path, PAGE_BYTES + staging.slots * store.record_dtype.itemsize))
         staging.close()
     manifest = store.manifest
-    told = (
+    used = (
         (manifest.writer_epoch, manifest.client_epoch, manifest.seen_stop) != (1, 1, 0)
         or log.rows
         or log.torn_bytes
     )
     kept = any(file.is_file() for file in (store.path / IMAGE_PATH / "c").rglob("*")) or store.was_set_aside
     later = any(number for number, _ in found)  # prepared when the first frame comes
-    return not (told or kept or later) and not any(
+    return not (used or kept or later) and not any(
         read_range(file, PAGE_BYTES, stop - PAGE_BYTES).strip(b"\0") for file, stop in tables
     )

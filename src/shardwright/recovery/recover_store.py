@@ -1,4 +1,4 @@
-"""Recovery without a client: an unfinished store is completed from what is on disk, and sealed. A dry run
+"""Recovery without a client: an unfinished store is completed from its files, and sealed. A dry run
 ends after the decisions."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from shardwright.model.frame_status import FrameStatus
 from shardwright.storage.files import storage_errors
 
 from .leftovers import FolderAction, is_leftover, look_at, remove, row_for
-from .resume import go_on, look, restore
+from .resume import begin_restored, look, restore
 from .unfinished import Unfinished
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _seal(
         path, limits_of, settings, threads=threads, take_over=take_over, progress=progress
     )
     recovery = _reported(found, "sealed")
-    acquisition = go_on(restored, pool, lambda: None, settings)
+    acquisition = begin_restored(restored, pool, lambda: None, settings)
     acquisition.settle_missing()
     acquisition.finish()
     while acquisition.state not in (AcquisitionState.SEALED, AcquisitionState.FAILED):
@@ -166,7 +166,7 @@ def _examine(path: Path, pool: WorkerPool, threads: int, progress: Callable[[int
 
 
 def _reported(found: Found, action: str) -> Recovery:
-    """Makes the report of what is known before anything is sealed."""
+    """Makes the report with all that is known before anything is sealed."""
     store, shard_rows = (
         found.store,
         [_shard_row_report(found, shard_row) for shard_row in found.decisions.shard_rows],

@@ -12,8 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from shardwright.acquire.acquisition import Acquisition
-from shardwright.acquire.intact import end_intact, is_marked
-from shardwright.acquire.store_folder import StoreFolder
+from shardwright.acquire.store_folder import StoreFolder, end_intact, is_marked
 from shardwright.array.ome import IMAGE_PATH
 from shardwright.model.errors import FencedError, ResumeError, ShardFormatError, StorageFullError
 from shardwright.model.names import WORKSPACE
@@ -63,10 +62,10 @@ def resume(
     """Resumes an unfinished store. Raises as ``restore`` does, and ``ResumeError`` when its staged frames do
     not fit into memory."""
     restored, _ = restore(path, limits_of, settings, threads=pool.threads, take_over=take_over)
-    return go_on(restored, pool, wake, settings)
+    return begin_restored(restored, pool, wake, settings)
 
 
-def go_on(
+def begin_restored(
     restored: RecoveredState, pool: WorkerPool, wake: Callable[[], None], settings: WriteSettings
 ) -> Acquisition:
     """Makes an acquisition from the result of ``restore``. ``restored`` is consumed, also on an error."""
@@ -139,8 +138,8 @@ def look(
 def _nothing_unfinished(path: Path) -> ResumeError:
     if (path / "zarr.json").exists():
         hint = (
-            "Nothing is left to resume, and nothing can be appended: read it as it is, and begin a new "
-            "store for more frames."
+            "It can be neither resumed nor appended to: read it as it is, and create a new store for more "
+            "frames"
         )
         return ResumeError(f"{path} is finished: complete and sealed", hint=hint)
     got = "another folder or file" if path.exists() else "no such folder"
@@ -171,9 +170,9 @@ def _fence_off(path: Path, lock: StoreLock, *, take_over: bool) -> Unfinished:
 
 
 def _renew_page_cache(store: Unfinished) -> None:
-    """Makes sure that what is read from here on is also what the next sync writes, though one may have failed
-    before: that error was reported to the writer, or is now to us. On a full copy-on-write disk it uses the
-    ballast's room."""
+    """Makes sure that the bytes read from here on are the bytes that the next sync writes, although an
+    earlier sync may have failed: the kernel reported that error to the writer, or reports it now. On a full
+    copy-on-write disk it uses the ballast's room."""
     doubtful, no_more_intact = not is_marked(store.workspace), partial(end_intact, store.workspace)
     for file in store.files_in_progress():
         try:

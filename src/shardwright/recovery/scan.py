@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.acquire.intact import is_intact
+from shardwright.acquire.store_folder import is_intact
 from shardwright.array.ome import IMAGE_PATH
 from shardwright.model.errors import ShardFormatError
 from shardwright.shard.index import EMPTY as ABSENT
@@ -202,7 +202,7 @@ class _Scan:
                 found.record_valid[places.slot_layer],
                 places.slab in whole,
                 found.was_stored(places),
-                found.tells_frames(places),
+                found.has_all_records(places),
             )
             for places in (*found.whole, *found.torn)
         ]

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from itertools import product
 
 
 class JournalFact(Enum):
     VALID = "valid"
     REOPENED = "reopened"  # valid, of a shard row that was sealed before it was full and then reopened
-    DAMAGED = "damaged"  # there, but no valid journal of this shard row
+    DAMAGED = "damaged"  # exists, but is no valid journal of this shard row
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class FileFacts:
 
 
 class Action(Enum):
-    CONTINUE = "continue"  # check its chunks, then go on filling it or seal it
+    CONTINUE = "continue"  # check its chunks, then fill it further or seal it
     SEALED = "sealed"  # complete; a working file beside it (a second name, or a leftover) is deleted
     ALL_FILL = "all fill"  # sealing found nothing to keep and deleted it
     LOST = "lost"  # chunks were stored in a file that is missing
@@ -69,7 +68,7 @@ TABLE = (
         True,
         None,
         Action.SEALED,
-        "the writer died between this rename and the end of sealing its shard row",
+        "the writer died after this rename, before its shard row was sealed",
     ),
     Case(
         _J.VALID,
@@ -77,16 +76,16 @@ TABLE = (
         False,
         False,
         Action.ALL_FILL,
-        "a shard without a chunk is deleted when its shard row is sealed",
+        "a shard without a chunk is deleted, not renamed, when its shard row is sealed",
     ),
-    Case(_J.VALID, False, False, True, Action.LOST, "somebody else deleted the file, or the disk lost it"),
+    Case(_J.VALID, False, False, True, Action.LOST, "another program deleted it, or the disk lost it"),
     Case(
         _J.REOPENED,
         True,
         None,
         None,
         Action.CONTINUE,
-        "the old shard keeps the final name until this one, which has all that it has, takes it",
+        "the old shard keeps the final name until this one, which has all of its frames, replaces it",
     ),
     Case(
         _J.REOPENED,
@@ -94,7 +93,7 @@ TABLE = (
         True,
         None,
         Action.SEALED,
-        "this shard took the final name, and the writer died before its shard row was sealed",
+        "this shard got the final name, and the writer died before its shard row was sealed",
     ),
     Case(
         _J.REOPENED,
@@ -102,18 +101,20 @@ TABLE = (
         False,
         False,
         Action.ALL_FILL,
-        "a shard without a chunk is deleted when its shard row is sealed, again as well",
+        "as above: a shard without a chunk is deleted, also when its shard row is sealed again",
     ),
-    Case(_J.REOPENED, False, False, True, Action.LOST, "somebody else deleted the file, or the disk lost it"),
+    Case(_J.REOPENED, False, False, True, Action.LOST, "another program deleted it, or the disk lost it"),
     Case(
         _J.DAMAGED,
         True,
         None,
         None,
         Action.SET_ASIDE,
-        "the journal's header does not check: bit rot, or another program",
+        "the journal's header fails its checks: bit rot, or another program wrote it",
     ),
-    Case(_J.DAMAGED, False, None, None, Action.NOTHING, "a damaged journal without this file"),
+    Case(
+        _J.DAMAGED, False, None, None, Action.NOTHING, "the journal is damaged, and this file does not exist"
+    ),
 )
 
 
@@ -122,7 +123,7 @@ class Stray(Enum):
 
     SHARD = "a shard that no journal names"
     JOURNAL = "a journal without a header"
-    REWRITE = "a new file of a row that is rewritten"
+    REWRITE = "a new file of a shard row that was being rewritten"
 
 
 STRAYS = {
@@ -134,7 +135,10 @@ STRAYS = {
         Action.DELETE,
         "the writer died while it prepared the shard row: the header is written last",
     ),
-    Stray.REWRITE: (Action.DELETE, "the row's old files have their names until all new ones are durable"),
+    Stray.REWRITE: (
+        Action.DELETE,
+        "the shard row's old files keep their names until all new ones are durable",
+    ),
 }
 
 
@@ -142,8 +146,3 @@ def action_for(facts: FileFacts) -> Action:
     """Returns the action for one file."""
     (row,) = [row for row in TABLE if row.matches(facts)]
     return row.action
-
-
-def all_facts() -> list[FileFacts]:
-    """Returns every combination of facts that a disk can have."""
-    return [FileFacts(*facts) for facts in product(JournalFact, (False, True), (False, True), (False, True))]

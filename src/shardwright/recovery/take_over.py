@@ -48,10 +48,11 @@ _OLD_COPY = ".copy"  # a take-over of 0.2.0 that was killed
 
 
 def begin_take_over(workspace: Path) -> None:
-    """Marks a take-over: until the copies are valid, any later writer of the store must take it over too,
-    since an interrupted take-over has taken the lock from a writer that may be alive. Raises
-    ``StorageError``."""
-    write_file(workspace / _MARK, b"")
+    """Marks a take-over, unless it is marked already: until the copies are valid, any later writer of the
+    store must take it over too, since an interrupted take-over has taken the lock from a writer that may be
+    alive. Raises ``StorageError``."""
+    if not is_begun(workspace):
+        write_file(workspace / _MARK, b"")
 
 
 def is_begun(workspace: Path) -> bool:

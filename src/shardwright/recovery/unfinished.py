@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+import crc32c
 
 from shardwright.acquire.encoding import SlabEncoder
 from shardwright.array.grid import Grid
 from shardwright.array.ome import IMAGE_PATH
-from shardwright.array.parse import parse_spec
+from shardwright.array.spec import parse_spec
 from shardwright.model.errors import ResumeError, ShardFormatError, StorageFullError
 from shardwright.model.names import WORKSPACE
+from shardwright.model.versions import check_version
 from shardwright.read.store import read_metadata
-from shardwright.shard.format_versions import refuse_other_versions
+from shardwright.shard import frame_log, journal, staging
+from shardwright.shard.file_header import version_of
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_dtype
-from shardwright.shard.layout import page_aligned
+from shardwright.shard.layout import PAGE_BYTES, page_aligned
 from shardwright.shard.manifest import read_manifest, write_manifest
 from shardwright.shard.shard_row_files import (
     JOURNAL_SUFFIX,
@@ -26,6 +31,7 @@ from shardwright.shard.shard_row_files import (
 )
 from shardwright.shard.staging import StagingArea
 from shardwright.storage.ballast import Ballast
+from shardwright.storage.files import storage_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +67,7 @@ class Unfinished:
         for placement in placements_of(path, manifest):
             for folder in (placement.workspace, *([placement.files] if placement.epoch else [])):
                 if folder.is_dir():
-                    refuse_other_versions(folder, manifest.identity_bytes)
+                    _refuse_other_versions(folder, manifest.identity_bytes)
         store = cls(path, manifest)
         for placement in store.placements:
             if placement.workspace.is_dir() and not placement.files.is_dir():
@@ -142,3 +148,35 @@ def journals(placement: Placement) -> list[tuple[int, Path]]:
         (int(path.name.removesuffix(JOURNAL_SUFFIX)), path)
         for path in placement.files.glob(f"[0-9]*{JOURNAL_SUFFIX}")
     )
+
+
+def _refuse_other_versions(workspace: Path, identity: bytes) -> None:
+    """Raises ``FormatVersionError`` for the first journal, staging area or frame log of another version:
+    files of a newer release would look damaged, and would be set aside, cleared or sealed without their
+    frames. Damaged files pass. Raises ``StorageError``."""
+    with storage_errors("look into", workspace):
+        names = sorted(entry.name for entry in workspace.iterdir())
+    for name in names:
+        if name.endswith(JOURNAL_SUFFIX):
+            _check_file_version(workspace / name, journal.MAGIC, journal.VERSION)
+        elif name == STAGING_NAME:
+            _check_file_version(workspace / name, staging.MAGIC, staging.VERSION)
+        elif name == LOG_NAME:
+            seed = crc32c.crc32c(identity)
+            _check_file_version(workspace / name, frame_log.FILE_MAGIC, frame_log.FORMAT, seed)
+
+
+def _check_file_version(path: Path, magic: bytes, known: int, seed: int = 0) -> None:
+    with storage_errors("read", path):
+        try:
+            # O_NONBLOCK: opening a named pipe must not wait for a writer
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return  # its writer has just sealed it
+        try:
+            page = os.read(descriptor, PAGE_BYTES)
+        finally:
+            os.close(descriptor)
+    found = version_of(page, magic, seed)
+    if found is not None:
+        check_version(found, known, path)

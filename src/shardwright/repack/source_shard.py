@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from shardwright.codecs.decode import HEAD_BYTES, describe_chunk
 from shardwright.codecs.parameters import BLOSC_HEADER_BYTES, CHECKSUM_BYTES
-from shardwright.kernels.read import FILE_ENDED, read_ranges, will_need
+from shardwright.kernels.file_io import FILE_ENDED, read_ranges, will_need
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.read.shard_file import ShardFile, chunks_in_shape
 from shardwright.shard.index import EMPTY

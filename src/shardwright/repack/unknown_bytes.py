@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.kernels.read import FILE_ENDED, read_ranges
+from shardwright.kernels.file_io import FILE_ENDED, read_ranges
 from shardwright.model.errors import ShardFormatError, SpecError, StorageError
 from shardwright.shard.index import EMPTY, decode_index
 from shardwright.shard.layout import PAGE_BYTES, page_aligned

@@ -10,7 +10,7 @@
                  0     8  magic
                  8     4  kind          u32, ``BlockKind``
                 12     4  record_bytes  u32, the same in every block
-                16     8  shard row         i64, -1 where the kind has none
+                16     8  shard_row     i64, -1 where the kind has none
                 24     8  count         u64, records in this block
                 32     4  payload_crc   u32, crc32c of the records, started from the file's seed
                 36    24  zeros
@@ -35,7 +35,14 @@ import numpy as np
 
 from shardwright.model.errors import ShardFormatError, StorageError, StorageFullError
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import preallocate, storage_errors, sync_data, sync_directory
+from shardwright.storage.files import (
+    preallocate,
+    read_all,
+    storage_errors,
+    sync_data,
+    sync_directory,
+    write_all,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,7 +123,7 @@ class FrameLog:
             try:
                 log.reserve(EXTENT_BYTES)
                 reach("log.before_header")
-                log._write(memoryview(log._header_page()), 0)
+                write_all(log._descriptor, 0, log._header_page())
                 log.sync()
                 sync_directory(path.parent)
             except BaseException:
@@ -158,9 +165,10 @@ class FrameLog:
             with storage_errors("write", self.path):
                 reach("log.before_append")
                 self._clear_torn_tail()
-                self._write(memoryview(self._block_header(kind, shard_row, records.size, payload)), self._end)
+                header = self._block_header(kind, shard_row, records.size, payload)
+                write_all(self._descriptor, self._end, header)
                 reach("log.before_payload")
-                self._write(payload, self._end + BLOCK_HEADER_BYTES)
+                write_all(self._descriptor, self._end + BLOCK_HEADER_BYTES, payload)
         # a copy-on-write filesystem may need room even here; nothing was synced, so that the place can be
         # written again
         except StorageFullError:
@@ -195,7 +203,7 @@ class FrameLog:
     def blocks(self) -> Iterator[tuple[BlockKind, int, np.ndarray]]:
         """Yields (kind, shard row, records) of every block in order, in pieces of at most 65,536 records.
 
-        Raises ``ShardFormatError`` after the last piece of a block whose checksum does not fit (any more).
+        Raises ``ShardFormatError`` after the last piece of a block whose checksum does not fit.
         """
         place = HEADER_PAGE_BYTES
         while place < self._end:
@@ -229,7 +237,7 @@ class FrameLog:
 
     def shard_row_records(self, shard_row: int) -> np.ndarray:
         """Returns all records of a shard row that has a block. Raises ``ShardFormatError`` when the block's
-        checksum does not fit (any more), ``StorageError``."""
+        checksum does not fit, ``StorageError``."""
         place = self._shard_row_places[shard_row]
         header = self._read_header(place)
         data = (
@@ -248,13 +256,6 @@ class FrameLog:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-
-    def delete(self) -> None:
-        """Closes and deletes the log, once the frame table has its records. Raises ``StorageError``."""
-        self.close()
-        with storage_errors("delete", self.path):
-            reach("log.before_delete")
-            self.path.unlink(missing_ok=True)
 
     def _preallocate(self, nbytes: int) -> None:
         with storage_errors("preallocate", self.path):
@@ -369,20 +370,11 @@ class FrameLog:
         if self._torn_end > self._end:
             reach("log.before_clear")
             for place in range(self._end, self._torn_end, EXTENT_BYTES):
-                self._write(memoryview(bytes(min(EXTENT_BYTES, self._torn_end - place))), place)
+                write_all(self._descriptor, place, bytes(min(EXTENT_BYTES, self._torn_end - place)))
             self._sync("log.before_clear_sync")
         self._torn_end = self._end
 
-    def _write(self, data: memoryview, place: int) -> None:
-        while data:
-            written = os.pwrite(self._descriptor, data, place)
-            data, place = data[written:], place + written
-
     def _read(self, place: int, nbytes: int) -> bytes:
         """Returns ``nbytes`` bytes, fewer only at the end of the file."""
-        pieces = []
         with storage_errors("read", self.path):
-            while nbytes and (data := os.pread(self._descriptor, nbytes, place)):
-                pieces.append(data)
-                place, nbytes = place + len(data), nbytes - len(data)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            return read_all(self._descriptor, place, nbytes)

@@ -6,7 +6,7 @@ area and in the frame log.
     96 + 8k        8  arrival_ns            i64, UTC nanoseconds when the writer took the frame in
    104 + 8k        8  arrival_monotonic_ns  i64, the same moment on the writer's monotonic clock
    112 + 8k        4  client_epoch          u32, which client of the acquisition sent it, counted from 1
-   116 + 8k        1  status                  u8, ``model.frame_status.FrameStatus``
+   116 + 8k        1  fate                  u8, ``model.frame_status.FrameStatus``
    117 + 8k        1  reason                u8, ``model.frame_status.Reason``
    118 + 8k        2  slab_frames           u16, frames of the slab that this one was written with, modulo
                                             2^16; 0 outside a journal

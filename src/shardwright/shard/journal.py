@@ -8,8 +8,8 @@ One self-checking record for each frame and one entry for each slot, at places k
 preallocated, zeros where nothing was written. Workers write them (``kernels.journal_kernels``), through
 ``descriptor``; the owner thread does everything else.
 
-The version gives the places of the chunks in the shard row's shards: 1, each in its own slot; 2, packed, in
-runs that one task encoded. 3 and 4 are the same for a reopened shard row, which was sealed before it was
+The version says where the chunks lie in the shards: 1, each in its own slot; 2, packed, in runs that one task
+encoded. 3 and 4 are the same for a reopened shard row, which was sealed before it was
 full: its new shards replace those that have the final names.
 """
 
@@ -29,7 +29,7 @@ from .file_header import decode_header, encode_header, expect_header, file_seed
 from .frame_record import record_dtype
 from .index import EMPTY as ABSENT
 from .layout import PAGE_BYTES, page_aligned
-from .row_checksum import crc32c_of_rows
+from .row_checksum import checked_rows, written_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -305,25 +305,3 @@ def _header(
         slot_bytes=layout.slot_bytes,
         file_bytes=layout.file_bytes,
     )
-
-
-def seal_rows(rows: np.ndarray, seed: int) -> None:
-    """Sets the end of each row of a table to the crc32c (u32) of the bytes before it, started from
-    ``seed``."""
-    table = rows.view(np.uint8).reshape(len(rows), -1)
-    table[:, -4:] = crc32c_of_rows(table[:, :-4], seed).astype("<u4").view(np.uint8).reshape(-1, 4)
-
-
-def written_rows(rows: np.ndarray) -> np.ndarray:
-    """Returns bool[n]: which rows of a table are not all zeros."""
-    data = rows.view(np.uint8).reshape(len(rows), -1)
-    return np.asarray(data.any(axis=1))
-
-
-def checked_rows(rows: np.ndarray, seed: int) -> np.ndarray:
-    """Returns bool[n]: which rows of a table were written and end in the right crc32c (u32) of the bytes
-    before it, started from ``seed``."""
-    table = rows.view(np.uint8).reshape(len(rows), -1)
-    recorded = table[:, -4:].copy().view("<u4").ravel()
-    checked: np.ndarray = written_rows(rows) & (crc32c_of_rows(table[:, :-4], seed) == recorded)
-    return checked

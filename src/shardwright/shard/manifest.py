@@ -76,10 +76,6 @@ def manifest_path(workspace: Path, writer_epoch: int) -> Path:
     return workspace / f"acquisition.{writer_epoch}.json"
 
 
-def is_manifest(path: Path) -> bool:
-    return _NAME.fullmatch(path.name) is not None
-
-
 def has_manifest(workspace: Path) -> bool:
     """Returns whether there is a manifest. A workspace without one never took a frame, or is of no more use.
     Raises ``StorageError``."""

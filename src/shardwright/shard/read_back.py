@@ -19,7 +19,7 @@ from shardwright.model.errors import StorageError
 
 from .index import EMPTY as ABSENT
 from .journal import EMPTY, VALID
-from .slab_map import SlabPlaces, slab_places, slabs_of_shard_row
+from .layout import SlabPlaces, slab_places, slabs_of_shard_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -63,7 +63,7 @@ class ReadBack:
             bool(written[places.slot[places.file == f]].all()) for f, written in enumerate(self.written)
         )
 
-    def tells_frames(self, places: SlabPlaces) -> bool:
+    def has_all_records(self, places: SlabPlaces) -> bool:
         """Returns whether there is a record of every frame of a stored slab."""
         return _frames_complete(self.frames_of(places))
 

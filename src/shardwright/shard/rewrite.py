@@ -21,9 +21,8 @@ from .read_back import ReadBack, read_back
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .layout import ArrayLayout
+    from .layout import ArrayLayout, SlabPlaces
     from .shard_row_files import ShardRowFiles
-    from .slab_map import SlabPlaces
 
 
 def rewrite_shard_row(
@@ -47,7 +46,7 @@ def rewrite_shard_row(
         saved = [places for places in found.whole if places.slab in stored_slabs]
         for places in saved:
             _copy_slab(old, new, found, places)
-        new.go_on_behind()
+        new.continue_behind()
         new.sync()
         new.replace(old, may_rename)
     except BaseException:

@@ -16,25 +16,25 @@ import numpy as np
 
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import open_regular, storage_errors
+from shardwright.storage.files import open_regular, read_all, storage_errors
 
 from .index import EMPTY as ABSENT
 from .index import decode_index
-from .journal import CHUNK_ENTRY, seal_rows
+from .journal import CHUNK_ENTRY
+from .layout import slab_places
 from .read_back import INNER_CHECKSUM_BYTES
+from .row_checksum import seal_rows
 from .shard_row_files import IMAGE_FOLDER
 from .shard_sums import SUMS_NAME, ShardSums, shard_sum
-from .slab_map import slab_places
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
     from typing import Self
 
-    from .layout import ArrayLayout, ShardLayout
+    from .layout import ArrayLayout, ShardLayout, SlabPlaces
     from .shard_row_files import Placement, ShardRowFiles
     from .shard_sums import Sum
-    from .slab_map import SlabPlaces
 
 
 @contextmanager
@@ -111,18 +111,14 @@ class _FinalShard:
         }
 
     def _read(self, offset: int, nbytes: int) -> bytes:
-        pieces, done = [], 0
+        data = b""
         with _old(self._path), suppress(OverflowError):  # no file has such an offset
-            while done < nbytes and (
-                piece := os.pread(self._file.fileno(), min(nbytes - done, 1 << 30), offset + done)
-            ):
-                pieces.append(piece)
-                done += len(piece)
-        if done < nbytes:
+            data = read_all(self._file.fileno(), offset, nbytes)
+        if len(data) < nbytes:
             raise ShardFormatError(
-                f"{self._path} ends too early", expected=f"{nbytes} bytes at {offset}", got=done
+                f"{self._path} ends too early", expected=f"{nbytes} bytes at {offset}", got=len(data)
             )
-        return b"".join(pieces)
+        return data
 
     def close(self) -> None:
         self._file.close()

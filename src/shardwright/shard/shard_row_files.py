@@ -206,7 +206,7 @@ class ShardRowFiles:
         """True if writes pass the page cache, where they stay until they are written back."""
         return any(shard.cached for shard in self.slots)
 
-    def go_on_behind(self) -> None:
+    def continue_behind(self) -> None:
         """Sets the start of new runs behind existing chunks (from before a crash, or copied) and reserves
         room for them. Raises ``StorageError``."""
         if not self.journal.packed:

@@ -61,15 +61,15 @@ def sum_of_journaled(entries: npt.NDArray[np.void], journal: ShardRowJournal, fi
     numbers = np.flatnonzero(entries["offset"] != EMPTY)
     if not numbers.size:
         return None
-    told, states = journal.read_chunks(file)
-    told = np.sort(told[(states == VALID) & (told["offset"] != EMPTY)], order="offset")
+    journaled, states = journal.read_chunks(file)
+    journaled = np.sort(journaled[(states == VALID) & (journaled["offset"] != EMPTY)], order="offset")
     live = entries[numbers]
-    places = np.searchsorted(told["offset"], live["offset"])
-    if not told.size or not np.array_equal(
-        told[np.minimum(places, told.size - 1)][["offset", "nbytes"]], live[["offset", "nbytes"]]
+    places = np.searchsorted(journaled["offset"], live["offset"])
+    if not journaled.size or not np.array_equal(
+        journaled[np.minimum(places, journaled.size - 1)][["offset", "nbytes"]], live[["offset", "nbytes"]]
     ):
-        raise ShardFormatError(f"{journal.path} does not tell of every chunk of its shards")
-    return shard_sum(numbers, live["nbytes"], told["data_crc"][places])
+        raise ShardFormatError(f"{journal.path} lacks entries for chunks of its shards")
+    return shard_sum(numbers, live["nbytes"], journaled["data_crc"][places])
 
 
 class ShardSums:

@@ -21,15 +21,15 @@ from shardwright.model.errors import StorageError
 from shardwright.storage.table_file import TableFile
 
 from .file_header import decode_header, encode_header, expect_header, file_seed
-from .journal import checked_rows, seal_rows, written_rows
 from .layout import PAGE_BYTES, page_aligned
+from .row_checksum import checked_rows, seal_rows, written_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 MAGIC, VERSION = b"SWSTAGNG", 1
 _HEADER = struct.Struct("<8s2I16s3q")
-_NO_SHARD_ROW = -1  # the staging area serves all shard rows
+_EVERY_SHARD_ROW = -1  # in the seed: the staging area serves all shard rows
 
 Slots = TypeVar("Slots", int, np.ndarray)
 
@@ -55,7 +55,7 @@ class StagingArea:
     ) -> None:
         self.slots = slots
         self.frame_bytes = frame_bytes
-        self.seed = file_seed(identity, _NO_SHARD_ROW)
+        self.seed = file_seed(identity, _EVERY_SHARD_ROW)
         self._record = record
         self._file = file
         self._data_start = _data_start(slots, record)
@@ -159,10 +159,6 @@ class StagingArea:
 
     def close(self) -> None:
         self._file.close()
-
-    def delete(self) -> None:
-        """Closes and deletes the staging area. Raises ``StorageError``."""
-        self._file.delete()
 
 
 def _data_start(slots: int, record: np.dtype[np.void]) -> int:

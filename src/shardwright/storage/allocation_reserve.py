@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 # mallopt(3)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _NEVER = -1
-# larger allocations come from the system and go back there; glibc's own rule moves with what is freed
+# larger allocations come from the system and go back there; glibc's own rule moves with the sizes that are
+# freed
 _FROM_SYSTEM_BYTES = 1 << 20
 # the most that glibc allows; what the heap has room for comes from it in any size
 _FROM_HEAP_BYTES = 32 << 20
@@ -53,8 +54,8 @@ def _mallopt(option: int, value: int) -> bool:
 
 
 def have_one_heap() -> bool:
-    """Gives all threads one heap: what one frees another can have. Only before this process has a second
-    thread; False where the C library cannot."""
+    """Gives all threads one heap, so that each can reuse memory that another has freed. To be called before
+    this process has a second thread. Returns False if the C library cannot."""
     global _one_heap, _status  # noqa: PLW0603  (there is one heap)
     _one_heap = _mallopt(_M_ARENA_MAX, 1) and _mallopt(_M_MMAP_THRESHOLD, _FROM_SYSTEM_BYTES)
     if _one_heap and _status < 0:
@@ -64,11 +65,9 @@ def have_one_heap() -> bool:
 
 
 def make_ready(nbytes: int) -> bool:
-    """Makes the heap keep what is freed, and hold so much, touched. False: this process does not have one
-    heap, and nothing has changed.
-
-    Takes as long as the system needs for the memory, without the GIL.
-    """
+    """Makes the heap keep freed memory, with room for ``nbytes``, all of it touched. Returns False, and
+    nothing has changed, if this process does not have one heap. Takes as long as the system needs to provide
+    the memory, without the GIL."""
     if not (
         _one_heap and _mallopt(_M_MMAP_THRESHOLD, _FROM_HEAP_BYTES) and _mallopt(_M_TRIM_THRESHOLD, _NEVER)
     ):
@@ -77,7 +76,7 @@ def make_ready(nbytes: int) -> bool:
     for done in range(0, nbytes, _PIECE_BYTES):
         size = min(_PIECE_BYTES, nbytes - done)
         if (piece := _libc.malloc(size)) is None:
-            break  # where memory is short ZeroMQ will say so
+            break  # if memory is short, ZeroMQ reports it
         pieces.append(piece)
         _touch(piece, size)
     for piece in reversed(pieces):
@@ -110,8 +109,8 @@ def give_back() -> None:
 
 
 def resident_bytes() -> int:
-    """Memory of this process that is no file, ring or shared memory, free pieces of the heap included. 0
-    where this process does not have one heap, or where the system does not tell."""
+    """Returns the memory of this process without files, rings and shared memory, but with free pieces of the
+    heap; 0 if this process does not have one heap, or the system does not report it."""
     if not _one_heap:
         return 0
     try:
@@ -124,13 +123,13 @@ def resident_bytes() -> int:
 
 
 class AllocationReserve:
-    """Room of the heap for pixels in messages: what a client had at once stays for its next acquisitions, as
-    its ring does. What is kept was admitted, and goes before anything is made ready beside it: the budget
-    holds.
+    """The room of the heap for pixels in messages. The room that a client used at once is kept for its next
+    acquisitions, as its ring is. Kept room was admitted, and is given back before other memory is made ready:
+    the budget holds.
 
     All methods are called from the ingest thread; ``submit`` makes the calls that take time in another.
     ``in_use_bytes``: of all acquisitions with pixels in messages, open or being opened. ``planned_bytes``:
-    what this process and all its acquisitions may have.
+    the planned memory of this process and all its acquisitions.
     """
 
     def __init__(self, submit: Callable[[Callable[[], None]], Promise[None]]) -> None:
@@ -142,14 +141,15 @@ class AllocationReserve:
         self._ended = False
 
     def expect(self, peer: object, more_bytes: int, in_use_bytes: int) -> None:
-        """A client is about to send so much more, which is then made ready."""
+        """Keeps room for ``more_bytes`` that a client is about to send, and gives back the room of
+        another."""
         if peer is not self._peer:
             self.make_room(in_use_bytes)
         self._peer = peer
         self.kept_bytes = max(self.kept_bytes, in_use_bytes + more_bytes)
 
     def make_room(self, in_use_bytes: int) -> None:
-        """Something else is about to need memory: gives back what is not in use."""
+        """Gives back room that is not in use, since other memory is about to be needed."""
         if self.kept_bytes > in_use_bytes:
             self._held_bytes = self.held_bytes
             self._peer, self.kept_bytes = None, in_use_bytes
@@ -157,32 +157,32 @@ class AllocationReserve:
 
     @property
     def held_bytes(self) -> int:
-        """``kept_bytes``, and what is being given back until that has happened."""
+        """``kept_bytes``, plus room that is still being given back."""
         return max(self.kept_bytes, self._held_bytes) if self.is_trimming else self.kept_bytes
 
     @property
     def is_trimming(self) -> bool:
-        """Whether memory is still on its way to the system."""
+        """True while memory is being given back to the system."""
         return self._trimming is not None and not self._trimming.done()
 
     def trim(self) -> None:
-        """Memory is short: gives free memory to the system."""
+        """Gives free memory to the system, since memory is short."""
         self._held_bytes = self.held_bytes
         self._trimming = self._submit(trim)
 
     def forget(self, peer: object) -> None:
-        """The client is gone, also with what it had begun to send."""
+        """Notes that a client is gone, and with it all that it had begun to send."""
         self._ended = True
         if peer is self._peer:
             self._peer = None
 
     def ended(self) -> None:
-        """An acquisition has ended: what it freed may still belong to this process."""
+        """Notes that an acquisition has ended: memory that it freed may still belong to this process."""
         self._ended = True
 
     def tick(self, in_use_bytes: int, planned_bytes: int, tolerated_bytes: int) -> None:
-        """Called from time to time: gives back what is kept for no client, and, after an end, what is beyond
-        the plan by more than ``tolerated_bytes``."""
+        """Gives back room that is kept for no client and, after an end, memory that is beyond the plan by
+        more than ``tolerated_bytes``. To be called from time to time."""
         if self._peer is None:
             self.make_room(in_use_bytes)
         if self._ended and self.beyond_plan(in_use_bytes, planned_bytes) > tolerated_bytes:
@@ -190,6 +190,6 @@ class AllocationReserve:
             self.trim()
 
     def beyond_plan(self, in_use_bytes: int, planned_bytes: int) -> int:
-        """How much more memory this process has than planned: measured, not computed. What is in use of what
-        is kept is planned already."""
+        """Returns how much more memory this process has than planned: measured, not computed. Kept room that
+        is in use is planned already."""
         return resident_bytes() - planned_bytes - max(0, self.held_bytes - in_use_bytes)

@@ -53,7 +53,3 @@ class Ballast:
             except FileNotFoundError:
                 return False
         return held
-
-    def delete(self) -> None:
-        """Deletes the file, at the end of an acquisition."""
-        self.release()

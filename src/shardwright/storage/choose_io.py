@@ -25,20 +25,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
 
 import numpy as np
 
 from shardwright.model.errors import StorageError
 
-from .files import set_direct, storage_errors
+from .files import populate, preallocate, raise_errno, set_direct, storage_errors, write_all
 from .filesystems import memory_filesystem, unmappable_filesystem
-from .measured_file import MeasuredFile
-from .slot_file import DIRECT_ALIGNMENT_BYTES, IoMode
+from .slot_file import DIRECT_ALIGNMENT_BYTES, IO_MODES, IoMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
+    from types import TracebackType
 
 FAVOURITES: tuple[IoMode, ...] = ("direct", "pwrite")  # of ``auto``
 MARGIN = 1.5
@@ -70,9 +70,6 @@ class IoChoice:
         return ", ".join(f"{mode} {rate / 1e9:.2f}" for mode, rate in self.rates.items()) + (
             " GB/s" if self.rates else ""
         )
-
-
-UNKNOWN_CHOICE = IoChoice("direct", "not measured", ("direct",), {})
 
 
 def resolve_io(mode: IoMode, folders: Sequence[Path]) -> IoMode:
@@ -235,3 +232,47 @@ def measure_io(
 def _put(file: MeasuredFile, source: memoryview, offset: int) -> None:
     start = offset % _BUFFER_BYTES
     file.put(offset, source[start : start + _PIECE_BYTES])
+
+
+class MeasuredFile:
+    """A file to measure a disk with: unnamed, of ``nbytes`` preallocated in ``folder``, written by ``mode``
+    like a shard in progress. A context manager. Raises ``OSError``."""
+
+    def __init__(self, folder: Path, mode: IoMode, nbytes: int) -> None:
+        assert mode in IO_MODES[1:]
+        self._pages: mmap.mmap | None = None
+        self._file: IO[bytes] = cast("IO[bytes]", tempfile.TemporaryFile(dir=folder, buffering=0))  # noqa: SIM115  (closed in __exit__)
+        try:
+            preallocate(self._file.fileno(), nbytes)
+            if mode == "direct":
+                set_direct(self._file.fileno(), on=True)
+            elif mode == "mmap":
+                self._pages = mmap.mmap(self._file.fileno(), nbytes)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def put(self, offset: int, data: memoryview) -> None:
+        """Writes whole pages, from any thread; no other thread may write there. For direct writes ``data``
+        must begin at a page of memory."""
+        if self._pages is None:
+            write_all(self._file.fileno(), offset, data)
+            return
+        pages = np.frombuffer(self._pages, np.uint8, len(data), offset)
+        # if the disk fails this returns an error, where a plain write to the page would raise SIGBUS
+        raise_errno(populate(int(pages.ctypes.data), pages.size))
+        pages[:] = np.frombuffer(data, np.uint8)  # without the GIL
+
+    def sync(self) -> None:
+        os.fdatasync(self._file.fileno())
+
+    def __enter__(self) -> MeasuredFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes the file. No thread may be in ``put`` any more."""
+        if self._pages is not None:
+            self._pages.close()
+        self._file.close()

@@ -32,9 +32,10 @@ _RENAME_NOREPLACE = 1
 _AT_FDCWD = -100
 FLOCK = "@hhqqi4x"  # struct flock
 WHOLE_FILE = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # a lock on all of it; its pid must be 0
-HELD_TIMEOUT_S = 30.0  # what is done under the lock of a file is a rename
+HELD_TIMEOUT_S = 30.0  # under the lock of a file nothing but a rename is done
 _HELD_RETRY_S = 0.01
 _PIECE_BYTES = 1 << 20
+_MOST_READ_BYTES = 1 << 30  # by one call
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
@@ -45,7 +46,7 @@ _libc.renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.
 
 @contextmanager
 def storage_errors(operation: str, path: Path | str) -> Iterator[None]:
-    """Turn an ``OSError`` inside into the typed error that names what was tried on what."""
+    """A context that turns an ``OSError`` into the typed error with the operation and the path."""
     try:
         yield
     except ShardwrightError:
@@ -61,13 +62,13 @@ def storage_errors(operation: str, path: Path | str) -> Iterator[None]:
 
 
 def raise_errno(number: int) -> None:
-    """What a system call said: nothing, or an ``OSError``."""
+    """Raises the ``OSError`` of an errno; 0 is none."""
     if number:
         raise OSError(number, os.strerror(number))
 
 
 def _call(function: Callable[..., int], *arguments: int | bytes) -> None:
-    """Call libc, again after a signal, as Python does with calls of its own. Raises ``OSError``."""
+    """Calls libc, again after a signal, as Python does with calls of its own. Raises ``OSError``."""
     while function(*arguments) != 0:
         number = ctypes.get_errno()
         if number != errno.EINTR:
@@ -75,8 +76,8 @@ def _call(function: Callable[..., int], *arguments: int | bytes) -> None:
 
 
 def preallocate(descriptor: int, nbytes: int, *, start: int = 0) -> bool:
-    """Reserve real blocks for ``nbytes`` of a file from ``start`` on. True: the filesystem guarantees them;
-    False: glibc had to write zeros."""
+    """Reserves real blocks for ``nbytes`` of a file from ``start`` on. Returns True if the filesystem
+    guarantees them, False if glibc had to write zeros. Raises ``OSError``."""
     try:
         _call(_libc.fallocate, descriptor, 0, start, nbytes)
     except OSError as error:
@@ -88,11 +89,9 @@ def preallocate(descriptor: int, nbytes: int, *, start: int = 0) -> bool:
 
 
 def punch_hole(descriptor: int, offset: int, nbytes: int) -> bool:
-    """Give the blocks of a gap back to the filesystem; the file keeps its size.
-
-    False where that is not possible, for lack of support or of room for its bookkeeping: the gap then just
-    stays. Raises only for an I/O error.
-    """
+    """Gives the blocks of a gap back to the filesystem; the file keeps its size. Returns False, and the gap
+    stays, if the filesystem cannot, or has no room for its bookkeeping. Raises ``OSError`` only for an I/O
+    error."""
     try:
         _call(_libc.fallocate, descriptor, _FALLOC_KEEP_SIZE | _FALLOC_PUNCH_HOLE, offset, nbytes)
     except OSError as error:
@@ -103,8 +102,8 @@ def punch_hole(descriptor: int, offset: int, nbytes: int) -> bool:
 
 
 def data_ranges(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """[first, last) of what a file holds data for within [start, stop); the rest are holes, which read as
-    zeros. All of it where the filesystem cannot tell. Raises ``OSError``."""
+    """Yields [first, last) of each range of data of a file within [start, stop); between them are holes,
+    which read as zeros. A filesystem that knows no holes has one range. Raises ``OSError``."""
     while start < stop:
         try:
             first = os.lseek(descriptor, start, os.SEEK_DATA)
@@ -120,8 +119,8 @@ def data_ranges(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, i
 
 
 def pieces_of(descriptor: int, *, skip_unreadable: bool = False) -> Iterator[tuple[int, bytes]]:
-    """(offset, bytes) of all that a file holds, holes left out; pages that cannot be read, too, where they
-    are to be skipped. Raises ``OSError``."""
+    """Yields (offset, bytes) of all data of a file, without its holes. ``skip_unreadable``: also without
+    pages that cannot be read. Raises ``OSError``."""
     for first, stop in data_ranges(descriptor, 0, os.fstat(descriptor).st_size):
         start = first
         while start < stop:
@@ -134,30 +133,41 @@ def pieces_of(descriptor: int, *, skip_unreadable: bool = False) -> Iterator[tup
                 start = (start // mmap.PAGESIZE + 1) * mmap.PAGESIZE
                 continue
             if not piece:
-                break  # somebody cuts it off meanwhile
+                break  # another process truncated the file meanwhile
             yield start, piece
             start += len(piece)
 
 
 def write_all(descriptor: int, offset: int, data: bytes | memoryview) -> None:
-    """All of ``data``, however little one call writes. Raises ``OSError``."""
+    """Writes all of ``data`` at ``offset``, in as many calls as needed. Raises ``OSError``."""
     view = memoryview(data)
     while view:
         done = os.pwrite(descriptor, view, offset)
         view, offset = view[done:], offset + done
 
 
+def read_all(descriptor: int, offset: int, nbytes: int) -> bytes:
+    """Returns bytes of an open file, fewer than ``nbytes`` only at its end. Raises ``OSError``."""
+    pieces, done = [], 0
+    while done < nbytes and (
+        piece := os.pread(descriptor, min(nbytes - done, _MOST_READ_BYTES), offset + done)
+    ):
+        pieces.append(piece)
+        done += len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
 def free_bytes(folder: Path) -> int:
-    """What this user may still write on the filesystem of a folder. Raises ``StorageError``."""
+    """Returns the room on the filesystem of a folder that this user may fill. Raises ``StorageError``."""
     with storage_errors("look at", folder):
         facts = os.statvfs(folder)
     return facts.f_bavail * facts.f_frsize
 
 
 def renew(path: Path, *, again: bool, failed: Callable[[], None]) -> None:
-    """Sync a file. Where that fails (``failed`` is called at once), or ``again``, all that it holds is
-    written once more, for the next sync: of what it could not write the kernel tells once, and holds it for
-    clean from then on (PostgreSQL's "fsyncgate"). Raises ``StorageError``."""
+    """Syncs a file. If that fails (``failed`` is called at once), or with ``again``, all data of the file is
+    written once more, for the next sync: the kernel reports a failed write-back only once, and takes those
+    pages for clean from then on (PostgreSQL's "fsyncgate"). Raises ``StorageError``."""
     with storage_errors("write again", path), open_regular(path, writing=True, buffering=0) as file:
         reach("files.before_renew")
         descriptor = file.fileno()
@@ -180,30 +190,30 @@ def renew(path: Path, *, again: bool, failed: Callable[[], None]) -> None:
 
 
 def set_direct(descriptor: int, *, on: bool) -> None:
-    """From here on writes and reads go past the page cache (O_DIRECT), or through it. Raises ``OSError``
-    where the filesystem cannot."""
+    """Lets writes and reads go past the page cache (O_DIRECT) from now on, or through it. Raises ``OSError``
+    if the filesystem cannot."""
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_DIRECT if on else flags & ~os.O_DIRECT)
 
 
 def advise(address: int, nbytes: int, advice: int) -> int:
-    """madvise(2) on memory of this process, without the GIL, which Python's own keeps. Returns 0 or errno."""
+    """Calls madvise(2) on memory of this process, without the GIL, which Python's own keeps. Returns 0 or
+    errno."""
     return 0 if _libc.madvise(address, nbytes, advice) == 0 else ctypes.get_errno()
 
 
 def populate(address: int, nbytes: int) -> int:
-    """Make pages of a mapping ready to be written. Returns 0 or errno; EINVAL: this kernel (before 5.14)
+    """Makes pages of a mapping ready to be written. Returns 0 or errno; EINVAL: this kernel (before 5.14)
     cannot."""
     return advise(address, nbytes, _MADV_POPULATE_WRITE)
 
 
 def rename_without_replacing(source: Path, target: Path) -> None:
-    """Atomic rename that fails when ``target`` exists. Raises ``OutputExistsError`` then, ``StorageError``
-    otherwise.
+    """Renames atomically. Raises ``OutputExistsError`` when ``target`` exists, ``StorageError``.
 
-    Network filesystems know no such rename: there a hard link, which never replaces either, gives the new
-    name and the old one is deleted; a folder, which no link can name, is renamed, and replaces at most an
-    empty folder that came this moment.
+    Network filesystems have no such rename: there a hard link, which never replaces a file either, gives the
+    new name and the old one is deleted. A folder cannot be linked: it is renamed, and replaces at most an
+    empty folder that was made at this moment.
     """
     try:
         try:
@@ -233,14 +243,14 @@ def rename_without_replacing(source: Path, target: Path) -> None:
 
 
 def replace_by_rename(source: Path, target: Path) -> None:
-    """Atomic rename onto whatever has the name ``target``. Raises ``StorageError``."""
+    """Renames atomically, in place of the file with the name ``target``, if any. Raises ``StorageError``."""
     with storage_errors("rename to", target):
         source.replace(target)
 
 
 def open_regular(path: Path, *, writing: bool = False, buffering: int = -1) -> IO[bytes]:
-    """A regular file, for reading or for both. Raises ``OSError``, also for any other: a named pipe in its
-    place would wait for somebody to write."""
+    """Opens a regular file to read, or to read and write. Raises ``OSError``, also for a file of another
+    kind: to open a named pipe would wait for its writer."""
     descriptor = os.open(path, (os.O_RDWR if writing else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -252,23 +262,19 @@ def open_regular(path: Path, *, writing: bool = False, buffering: int = -1) -> I
 
 
 def read_regular(path: Path) -> bytes:
-    """All of a regular file. Raises ``OSError``."""
+    """Returns all of a regular file. Raises ``OSError``."""
     with open_regular(path) as file:
         return file.read()
 
 
 def read_range(path: Path, offset: int, nbytes: int) -> bytes:
-    """Bytes of a file, fewer at its end. Raises ``StorageError``."""
+    """Returns bytes of a regular file, fewer than ``nbytes`` only at its end. Raises ``StorageError``."""
     with storage_errors("read", path), open_regular(path, buffering=0) as file:
-        pieces, done = [], 0
-        while done < nbytes and (piece := os.pread(file.fileno(), nbytes - done, offset + done)):
-            pieces.append(piece)
-            done += len(piece)
-    return b"".join(pieces)
+        return read_all(file.fileno(), offset, nbytes)
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in a folder durable."""
+    """Makes the names in a folder durable. Raises ``StorageError``."""
     with storage_errors("sync folder", path):
         reach("directory.before_sync")
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -279,7 +285,8 @@ def sync_directory(path: Path) -> None:
 
 
 def make_directories(path: Path) -> None:
-    """Create ``path`` and its missing parents, each new name durable in its parent."""
+    """Makes a folder and its missing parents, each new name durable in its parent. Raises
+    ``StorageError``."""
     missing = []
     with storage_errors("create folder", path):  # a folder above it may be closed to this user
         while not path.is_dir():
@@ -293,17 +300,17 @@ def make_directories(path: Path) -> None:
 
 
 class AtomicFile:
-    """A file that gets its name whole and durable, or not at all.
+    """A new file that gets its name whole and durable, or not at all.
 
-        AtomicFile(path) ──▶ write ... ──▶ sync ──▶ replace, or take_name
-        leaving the context before that deletes it: what has the name keeps it
+        AtomicFile(path) ──▶ write ... ──▶ sync ──▶ replace, take_name or keep
+        leaving the context before that deletes it: an older file of that name stays
 
     Failpoints: ``KIND.before_create``, ``before_preallocate``, ``before_write``, ``before_sync``,
     ``before_rename``, ``before_discard``. Every step raises ``StorageError`` (``StorageFullError``).
     """
 
     def __init__(self, path: Path, kind: str, *, called: Path | None = None, mode: int = 0o644) -> None:
-        """``path`` is the name until then, and must not exist. ``called``: what errors call it."""
+        """``path`` is the name until then, and must not exist. ``called``: its name in errors."""
         self.path, self._kind, self._called = path, kind, called or path
         with storage_errors("write", self._called):
             reach(f"{kind}.before_create")
@@ -320,8 +327,8 @@ class AtomicFile:
             write_all(self.descriptor, offset, data)
 
     def write_parts(self, parts: Iterable[bytes | bytearray], nbytes: int) -> int:
-        """Write all of a file of ``nbytes`` that come in parts, and sync it out of the page cache. Returns
-        the bytes that came, which the caller compares; more than ``nbytes`` are an error."""
+        """Writes a whole file of ``nbytes`` in parts and syncs it out of the page cache. Returns the number
+        of bytes that came, which the caller compares; more than ``nbytes`` are an error."""
         if nbytes:
             self.preallocate(nbytes)
         came = 0
@@ -334,7 +341,8 @@ class AtomicFile:
         return came
 
     def sync(self, *, forget: bool = False) -> None:
-        """``forget``: its bytes leave the page cache, so that what is read next comes from the disk."""
+        """Makes its bytes durable. ``forget``: they leave the page cache, so that the next read is from the
+        disk."""
         with storage_errors("write", self._called):
             reach(f"{self._kind}.before_sync")
             os.fsync(self.descriptor)
@@ -342,8 +350,8 @@ class AtomicFile:
                 os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def replace(self, target: Path, may_replace: AbstractContextManager[None] | None = None) -> None:
-        """Take the name of ``target``, durably: who opens it sees the old bytes or the new; who has it open
-        keeps the old. ``may_replace`` is entered right before, and left right behind."""
+        """Takes the name of ``target``, durably. A reader that opens it gets the old bytes or the new ones;
+        one that has it open keeps the old ones. The rename is done within the context ``may_replace``."""
         with storage_errors("write", target):
             reach(f"{self._kind}.before_rename")
             with may_replace or nullcontext():
@@ -351,21 +359,28 @@ class AtomicFile:
         self._named(target)
 
     def take_name(self, target: Path) -> None:
-        """As ``replace``, but raises ``OutputExistsError`` when there is such a file."""
+        """As ``replace``, but raises ``OutputExistsError`` when ``target`` exists."""
         reach(f"{self._kind}.before_rename")
         rename_without_replacing(self.path, target)
         self._named(target)
 
+    def keep(self) -> None:
+        """Keeps the name ``path``, which is durable after ``sync_directory``."""
+        self._close(self.path)
+
     def _named(self, target: Path) -> None:
+        self._close(target)
+        sync_directory(target.parent)
+
+    def _close(self, target: Path) -> None:
         # before ``path`` changes: from here on an interrupt must not discard it
         descriptor, self.descriptor = self.descriptor, -1
         self.path = target
         with storage_errors("write", target):
             os.close(descriptor)
-        sync_directory(target.parent)
 
     def discard(self) -> None:
-        """Delete it, unless it has its name. Never raises: what stays is a leftover."""
+        """Deletes it, unless it has its name. Never raises: a file that stays is a leftover."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor < 0:
             return
@@ -385,12 +400,13 @@ class AtomicFile:
 def replace_file(
     path: Path, data: bytes, may_replace: Callable[[], None] = lambda: None, *, writer: int | None = None
 ) -> None:
-    """Put ``data`` at ``path`` atomically and durably: readers see the old bytes or the new. A failure leaves
-    the old and nothing else.
+    """Writes a whole file atomically and durably: readers see the old bytes or the new ones. A failure leaves
+    only the old ones.
 
-    ``may_replace`` is asked last, right before the new bytes get the name; what it raises is a failure. No
-    look can come after that one: where ``writer`` may be taken over, whoever does so takes its new bytes away
-    (``delete_new_files``), and has its own under another name.
+    ``may_replace`` is called last, right before the new bytes get the name; an error that it raises is a
+    failure. Nothing is checked after it: a writer that takes over from ``writer`` deletes its new bytes
+    (``delete_new_files``), and has its own under another name. Raises ``StorageError``, or what
+    ``may_replace`` raises.
     """
     temporary = path.with_name(f".{path.name}.new" if writer is None else f".{path.name}.{writer}.new")
 
@@ -410,8 +426,8 @@ def replace_file(
 
 
 def delete_new_files(path: Path, *, below: int) -> None:
-    """What writers of lower numbers than this were about to put at ``path``, or were killed before. Raises
-    ``StorageError``."""
+    """Deletes new bytes for ``path`` of writers with lower numbers, which were about to replace it or were
+    killed before. Raises ``StorageError``."""
     with storage_errors("look into", path.parent):
         found = list(path.parent.glob(f".{path.name}.*.new"))
     for new in found:
@@ -424,9 +440,9 @@ def delete_new_files(path: Path, *, below: int) -> None:
 
 
 def remove_own(path: Path, descriptor: int, kind: str) -> None:
-    """Remove a name, if it is still that of the open file (-1: it was closed, and left to others): another
-    writer may have taken the name. Where a filesystem numbers open files and names differently, it stays.
-    ``kind``: of the failpoint. Raises ``OSError``."""
+    """Deletes a name, if it is still that of the open file (-1: closed, and left to others): another writer
+    may have taken the name. On a filesystem that numbers open files and names differently it stays. ``kind``:
+    of the failpoint. Raises ``OSError``."""
     if descriptor < 0:
         return
     reach(f"{kind}.before_delete")
@@ -439,21 +455,19 @@ def remove_own(path: Path, descriptor: int, kind: str) -> None:
 
 
 def copy_file(source: IO[bytes], target: Path) -> None:
-    """Copies a file to a new one, durably; its name is durable after ``sync_directory``.
+    """Copies a file to a new one, its bytes durable; its name is durable after ``sync_directory``.
 
     It is read and written, holes left out, and preallocated to the source's length: blocks that the
-    filesystem shares would be what has reached the disk, after a failed sync less than what was acknowledged.
-    Raises ``OSError``.
+    filesystem shares would hold the bytes that have reached the disk, after a failed sync fewer than were
+    acknowledged. Raises ``StorageError``, and ``OSError`` if the source cannot be read.
     """
-    with target.open("xb", buffering=0) as new:
-        size = os.fstat(source.fileno()).st_size
-        reach("copy.before_write")
-        os.posix_fallocate(new.fileno(), 0, max(size, 1))
-        os.ftruncate(new.fileno(), size)
+    with AtomicFile(target, "copy") as new:
+        if size := os.fstat(source.fileno()).st_size:
+            new.preallocate(size)
         for offset, piece in pieces_of(source.fileno()):
-            write_all(new.fileno(), offset, piece)
-        reach("copy.before_sync")
-        os.fsync(new.fileno())
+            new.write(offset, piece)
+        new.sync()
+        new.keep()
 
 
 def sync_data(descriptor: int) -> None:
@@ -461,24 +475,41 @@ def sync_data(descriptor: int) -> None:
     os.fdatasync(descriptor)
 
 
+class DataSync:
+    """The syncs of one open file. Once one has failed, all later ones raise: the next would succeed, although
+    bytes are not on the disk. ``kind``: of the failpoint."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._failed = False
+
+    def sync(self, descriptor: int, path: Path) -> None:
+        """Makes everything written so far durable. Raises ``StorageError``: the file has then failed for
+        good."""
+        if self._failed:
+            raise StorageError(
+                f"a sync of {path} failed before; what was written since the last good one may be gone"
+            )
+        self._failed = True
+        with storage_errors("sync", path):
+            reach(f"{self._kind}.before_sync")
+            os.fdatasync(descriptor)
+        self._failed = False
+
+
 def write_file(path: Path, data: bytes) -> None:
-    """A whole file whose bytes are durable; its name is so after ``sync_directory``."""
-    with storage_errors("write", path):
-        reach("replace.before_open")
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        try:
-            reach("replace.before_write")
-            write_all(descriptor, 0, data)
-            reach("replace.before_sync")
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    """Writes a whole new file, its bytes durable; its name is durable after ``sync_directory``. Raises
+    ``StorageError``, also when it exists."""
+    with AtomicFile(path, "replace") as new:
+        new.write(0, data)
+        new.sync()
+        new.keep()
 
 
 def append_file(path: Path, data: bytes, kind: str) -> None:
-    """Put ``data`` behind what is in a file, which is made if need be, durably. Several processes may do so
-    at once, and none waits for another, which may have been stopped: the kernel appends each write as one.
-    One that was cut short is followed by all of ``data`` again.
+    """Appends ``data`` to a file, which is made if it does not exist, durably. Several processes may do so at
+    once, and none waits for another, which may have been stopped: the kernel appends each write as one. A
+    write that was cut short is followed by all of ``data`` again.
 
     A failure may leave a part of it. ``kind``: of the failpoints. Raises ``StorageError``.
     """
@@ -502,10 +533,11 @@ def append_file(path: Path, data: bytes, kind: str) -> None:
 
 @contextmanager
 def file_held(path: Path, kind: str, *, create: bool, timeout_s: float = HELD_TIMEOUT_S) -> Iterator[None]:
-    """Hold the lock of a file against other processes and other threads; ``append_file`` does not ask for it.
+    """A context that holds the lock of a file against other processes and other threads; ``append_file`` does
+    not take it.
 
-    A file that is not there is made, or (without ``create``) nothing is held. ``kind``: of the failpoint.
-    Raises ``StorageError``, also when the other one does not let go in time: it may have been stopped.
+    A file that does not exist is made, or (without ``create``) nothing is held. ``kind``: of the failpoint.
+    Raises ``StorageError``, also when the holder does not release it in time: it may have been stopped.
     """
     with ExitStack() as stack:
         with storage_errors("lock", path), suppress(*(() if create else (FileNotFoundError,))):
@@ -526,8 +558,8 @@ def _lock_within(timeout_s: float, descriptor: int, path: Path) -> None:
             if monotonic() > end:
                 raise StorageError(
                     f"another process has held {path} for {timeout_s:g} s",
-                    hint="It replaces a shard and was stopped meanwhile, or its disk hangs: end it, then "
-                    "run shardwright recover",
+                    hint="It replaces a shard and was stopped meanwhile, or its disk hangs: end that "
+                    "process, then run shardwright recover",
                 ) from None
             sleep(_HELD_RETRY_S)
         else:
@@ -535,8 +567,8 @@ def _lock_within(timeout_s: float, descriptor: int, path: Path) -> None:
 
 
 def publish_folder(source: Path, target: Path) -> None:
-    """Give a complete, synced folder the name that readers look for, durably. There may be an empty folder at
-    ``target``, nothing else."""
+    """Gives a complete, synced folder the name that readers look for, durably. Only an empty folder may have
+    that name already. Raises ``StorageError``."""
     with storage_errors("rename to", target):
         reach("folder.before_rename")
         source.rename(target)

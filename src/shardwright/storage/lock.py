@@ -143,7 +143,7 @@ def _lock_file(path: Path, descriptor: int) -> None:
     except (BlockingIOError, PermissionError):  # EAGAIN or EACCES: POSIX allows both
         raise LockedError(
             f"another writer holds {path}: {_holder(descriptor)}",
-            hint="Stop it first, or take over if it hangs: what it has not stored by then is lost to it",
+            hint="Stop it first, or take over if it hangs: frames that it has not stored by then are lost",
         ) from None
 
 

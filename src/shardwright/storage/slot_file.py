@@ -22,10 +22,16 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from shardwright.model.errors import StorageError
-
 from .failpoints import reach
-from .files import preallocate, punch_hole, remove_own, set_direct, storage_errors
+from .files import (
+    DataSync,
+    preallocate,
+    punch_hole,
+    remove_own,
+    set_direct,
+    storage_errors,
+    write_all,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,7 +58,7 @@ class SlotFile:
         self.nbytes = nbytes
         self.direct = mode == "direct"
         self._mapping: mmap.mmap | None = None
-        self._sync_failed = False
+        self._sync = DataSync("shard")
         self._bytes: np.ndarray | None = None
         self.address: int | None = None
         flags = os.O_RDWR | os.O_CLOEXEC | (0 if existing else os.O_CREAT | os.O_EXCL)
@@ -88,10 +94,7 @@ class SlotFile:
         with storage_errors("write", self.path):
             reach("shard.before_write")
             self._drop_direct()
-            view = memoryview(data)
-            while view:
-                written = os.pwrite(self.descriptor, view, offset)
-                view, offset = view[written:], offset + written
+            write_all(self.descriptor, offset, data)
 
     def reserve(self, nbytes: int) -> None:
         """Preallocates further, up to ``nbytes`` in all. Raises ``StorageFullError``, ``StorageError``."""
@@ -156,17 +159,8 @@ class SlotFile:
             os.ftruncate(self.descriptor, nbytes)
 
     def sync(self) -> None:
-        """Makes everything written so far durable. Raises ``StorageError``: the file has then failed for
-        good, since the next sync would succeed."""
-        if self._sync_failed:
-            raise StorageError(
-                f"a sync of {self.path} failed before; what was written since the last good one may be gone"
-            )
-        self._sync_failed = True
-        with storage_errors("sync", self.path):
-            reach("shard.before_sync")
-            os.fdatasync(self.descriptor)
-        self._sync_failed = False
+        """As ``DataSync.sync``."""
+        self._sync.sync(self.descriptor, self.path)
 
     def drop_cache(self) -> None:
         """Drops the synced file from the page cache: an acquisition of hours would otherwise displace all

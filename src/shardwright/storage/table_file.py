@@ -18,7 +18,7 @@ import numpy as np
 from shardwright.model.errors import ShardFormatError, StorageError
 
 from .failpoints import reach
-from .files import preallocate, remove_own, storage_errors, sync_directory
+from .files import DataSync, preallocate, remove_own, storage_errors, sync_directory, write_all
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +34,7 @@ class TableFile:
         self.nbytes = nbytes
         self.descriptor = descriptor
         self._mapping: mmap.mmap | None = None
-        self._sync_failed = False
+        self._sync = DataSync(kind)
 
     @classmethod
     def create(cls, path: Path, kind: str, nbytes: int, first_page: bytes) -> TableFile:
@@ -99,23 +99,11 @@ class TableFile:
         ``KIND.before_WHAT``."""
         with storage_errors("write", self.path):
             reach(f"{self.kind}.before_{what}")
-            view = memoryview(data)
-            while view:
-                count = os.pwrite(self.descriptor, view, offset)
-                view, offset = view[count:], offset + count
+            write_all(self.descriptor, offset, data)
 
     def sync(self) -> None:
-        """Makes everything written so far durable. Raises ``StorageError``: the file has then failed for
-        good, since the next sync would succeed."""
-        if self._sync_failed:
-            raise StorageError(
-                f"a sync of {self.path} failed before; what was written since the last good one may be gone"
-            )
-        self._sync_failed = True
-        with storage_errors("sync", self.path):
-            reach(f"{self.kind}.before_sync")
-            os.fdatasync(self.descriptor)
-        self._sync_failed = False
+        """As ``DataSync.sync``."""
+        self._sync.sync(self.descriptor, self.path)
 
     def rename(self, path: Path) -> None:
         """Renames the file and replaces any file of that name; the folder is not synced. Raises

@@ -4,10 +4,10 @@ back from the disk, renamed.
     create ──▶ write_piece ... ──▶ write ──▶ finish ──▶ read_pieces ──▶ replace
                      (any failure on the way: discard; the old file was never touched)
 
-Pieces go past the page cache where the filesystem offers O_DIRECT: fresh page cache is dear, and nobody will
-read the file soon. Elsewhere they go through it and are dropped from it after the sync, so that what is read
-back comes from the disk either way. Two page-aligned buffers a thread, used again and again: while one is
-filled (or checked), the other is on its way to (or from) the disk.
+Pieces go past the page cache where the filesystem offers O_DIRECT: fresh page cache is expensive, and the
+file is not read again soon. Elsewhere they go through it and are dropped from it after the sync, so that the
+file is read back from the disk either way. Two page-aligned buffers a thread, used again and again: while one
+is filled (or checked), the other is on its way to (or from) the disk.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _of_this_thread = threading.local()
 
 
 def _buffers() -> tuple[Buffer, Buffer]:
-    """The two of this thread, page-aligned: uint8[PIECE_BYTES] each."""
+    """Returns the two buffers of this thread, page-aligned: uint8[PIECE_BYTES] each."""
     held: tuple[Buffer, Buffer] | None = getattr(_of_this_thread, "buffers", None)
     if held is None:
         held = _of_this_thread.buffers = (
@@ -56,7 +56,7 @@ class WorkingFile:
     """A context manager: leaving it before ``replace`` deletes the file."""
 
     def __init__(self, path: Path, nbytes: int, like: os.stat_result) -> None:
-        """``nbytes``: as long as it may become. It gets the mode and owner of ``like``. Raises
+        """``nbytes``: the most that it may have. It gets the mode and owner of ``like``. Raises
         ``StorageFullError``, ``StorageError``."""
         self._file = AtomicFile(path, "compact", mode=0o600)
         try:
@@ -87,7 +87,7 @@ class WorkingFile:
             ) from None
 
     def _set_direct(self, direct: bool) -> bool:
-        """Whether it could be set."""
+        """Returns whether it could be set."""
         try:
             set_direct(self._file.descriptor, on=direct)
         except OSError:
@@ -95,10 +95,11 @@ class WorkingFile:
         return True
 
     def copy_attributes(self, source: int) -> None:
-        """The extended attributes of an open file: of a user, access lists. Raises ``StorageError``.
+        """Copies the extended attributes of an open file: a user's, and access lists. Raises
+        ``StorageError``.
 
-        Passed over where the filesystem has none; so are those that only the system may set (labels,
-        capabilities): it sets its own.
+        Does nothing if the filesystem has none. Those that only the system may set (labels, capabilities) are
+        left out: it sets its own.
         """
         with storage_errors("copy the extended attributes to", self.path):
             try:
@@ -116,7 +117,7 @@ class WorkingFile:
                         raise
 
     def write_piece(self, offset: int, piece: memoryview) -> None:
-        """Whole blocks to a block's edge. Raises ``StorageError``."""
+        """Writes whole blocks at a block's edge. Raises ``StorageError``."""
         with storage_errors("write", self.path):
             reach("compact.before_write")
             try:
@@ -129,22 +130,22 @@ class WorkingFile:
                 write_all(self._file.descriptor, offset, piece)
 
     def write(self, offset: int, data: bytes) -> None:
-        """Something small (the index) anywhere, once all pieces are written. Raises ``StorageError``."""
+        """Writes a few bytes (the index) anywhere, once all pieces are written. Raises ``StorageError``."""
         with storage_errors("write", self.path):
             reach("compact.before_index")
             self._set_direct(False)
             write_all(self._file.descriptor, offset, data)
 
     def finish(self, nbytes: int) -> None:
-        """Cut it to its length and make its bytes durable. Once. Raises ``StorageError``."""
+        """Cuts it to its length and makes its bytes durable. To be called once. Raises ``StorageError``."""
         with storage_errors("sync", self.path):
             reach("compact.before_truncate")
             os.ftruncate(self._file.descriptor, nbytes)
         self._file.sync(forget=True)
 
     def read_pieces(self) -> Iterator[tuple[int, Buffer]]:
-        """(offset, bytes) of the whole file as the disk has it, piece by piece; a piece is valid until the
-        next one is asked for."""
+        """Yields (offset, bytes) of the whole file as the disk has it, piece by piece; a piece is valid until
+        the next one is requested. Raises ``StorageError``."""
         with storage_errors("read back", self.path):
             nbytes = os.fstat(self._file.descriptor).st_size
             descriptor = _open_direct(self.path)
@@ -214,11 +215,11 @@ def _open_direct(path: Path) -> int:
 
 
 class WriteBehind:
-    """Bytes that follow each other into a working file from offset ``start`` on: while one buffer is filled,
-    the other is written.
+    """Writes consecutive bytes to a working file from offset ``start`` on: while one buffer is filled, the
+    other is written.
 
-    A context manager of one thread; leaving it without an error writes what is left, padded with zeros to a
-    whole block.
+    A context manager of one thread; leaving it without an error writes the rest, padded with zeros to a whole
+    block.
     """
 
     def __init__(self, file: WorkingFile, start: int) -> None:
@@ -232,24 +233,24 @@ class WriteBehind:
 
     @property
     def position(self) -> int:
-        """Where the next byte goes in the file."""
+        """The file offset of the next byte."""
         return self._base + self._filled
 
     @property
     def room(self) -> Buffer:
-        """The free part of the buffer, never empty: the caller fills some of its front and tells by
+        """The free part of the buffer, never empty: the caller fills some of its front and reports it by
         ``advance``."""
         return _buffers()[self._current][self._filled :]
 
     def advance(self, nbytes: int) -> None:
-        """Raises ``StorageError`` of a write that was on its way."""
+        """Counts bytes that the caller has filled in. Raises the ``StorageError`` of an earlier write."""
         self._filled += nbytes
         assert self._filled <= PIECE_BYTES, "no more than there was room"
         if self._filled == PIECE_BYTES:
             self._send()
 
     def append(self, data: Buffer) -> None:
-        """Copy ``data`` in, however long."""
+        """Appends a copy of ``data``, of any length."""
         while data.size:
             count = min(data.size, self.room.size)
             self.room[:count] = data[:count]

@@ -65,7 +65,7 @@ DEGRADED_COUNTERS = {
     ),
     "chunks_degraded": ("chunks", "Chunks written below the configured compression, by level."),
 }
-DEGRADE_LEVELS = ("faster", "uncompressed")  # model/degrade_level.py, without the configured one
+DEGRADE_LEVELS = ("faster", "uncompressed")  # codecs/degrade.py, without the configured one
 STREAM_GAUGES = {
     "frames_missing": (
         "frames_missing",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from shardwright.array.spec import ArraySpec
 
 STREAM_FROM_BYTES = 1 << 20  # smaller frames are gathered while they are still in a cache
-_NOBODY = -1
+_NO_FRAME = -1
 _NONE = np.zeros(0, np.int64)
 
 
@@ -29,7 +29,7 @@ class SlotTable:
     """
 
     def __init__(self, slots: int) -> None:
-        self._sequence_at = np.full(slots, _NOBODY, np.int64)
+        self._sequence_at = np.full(slots, _NO_FRAME, np.int64)
         self._slot_at = np.zeros(slots, np.int64)
         self._elsewhere: dict[int, int] = {}
         self.used = 0
@@ -40,7 +40,7 @@ class SlotTable:
             return
         sequences = np.arange(first, first + slots.size)
         places = sequences % self._sequence_at.size
-        home = self._sequence_at[places] == _NOBODY
+        home = self._sequence_at[places] == _NO_FRAME
         self._sequence_at[places[home]] = sequences[home]
         self._slot_at[places[home]] = slots[home]
         self._elsewhere.update(zip(sequences[~home].tolist(), slots[~home].tolist(), strict=True))
@@ -52,7 +52,7 @@ class SlotTable:
             return _NONE
         places = sequences % self._sequence_at.size
         home = self._sequence_at[places] == sequences
-        self._sequence_at[places[home]] = _NOBODY
+        self._sequence_at[places[home]] = _NO_FRAME
         rest = [self._elsewhere.pop(sequence) for sequence in sequences[~home].tolist()]
         self.used -= sequences.size
         return np.concatenate((self._slot_at[places[home]], np.array(rest, np.int64)))

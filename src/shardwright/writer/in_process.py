@@ -2,7 +2,7 @@
 arguments; ``release_memory``.
 
 Their dependencies are imported when they are called: on a computer with the client alone the functions exist,
-and raise an error that names what is missing.
+and raise an error that names the missing package.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.array.ome import layout_warnings
-from shardwright.array.parse import parse_spec
+from shardwright.array.spec import parse_spec
 from shardwright.model.errors import LayoutWarning
 from shardwright.model.extras import naming_missing_extra
 from shardwright.storage.spare_memory import spare_memory
@@ -48,10 +48,10 @@ def create(
     ``release_memory``. A store that is closed without a frame is removed.
 
     ``spec`` may be the JSON of one (``SpecError`` when it is wrong). ``threads`` compress (default:
-    ``default_threads``); ``memory_bytes`` bounds what is held (``BudgetError`` when the layout needs more;
-    default: what this machine has). ``io`` is how shards are filled: ``pwrite``, ``direct``, ``mmap`` (if a
-    working file is truncated, SIGBUS ends this process), or ``auto``, which never chooses ``mmap`` (see
-    ``storage.choose_io``: the first use of a filesystem measures for a few tenths of a second).
+    ``default_threads``); ``memory_bytes`` bounds the memory in use (``BudgetError`` when the layout needs
+    more; default: the memory of this machine). ``io`` is how shards are filled: ``pwrite``, ``direct``,
+    ``mmap`` (if a working file is truncated, SIGBUS ends this process), or ``auto``, which never chooses
+    ``mmap`` (see ``storage.choose_io``: the first use of a filesystem measures for a few tenths of a second).
     ``on_duplicate``: a frame whose place is taken is an error of the call that finds it (``Writer.append``),
     or with ``count`` only a number in the receipt. The other arguments are those of
     ``acquire.settings.WriteSettings``. A layout that some readers cannot open gives a ``LayoutWarning``.
@@ -134,6 +134,6 @@ def resume(
 
 
 def release_memory() -> None:
-    """Gives the system the buffers that closed writers left for the next one: at most what was in use at
-    once."""
+    """Gives the system the buffers that closed writers left for the next one: at most as much as was in
+    use at once."""
     spare_memory.release()

@@ -22,7 +22,7 @@ from shardwright.model.errors import (
     StorageError,
     TimedOutError,
 )
-from shardwright.model.watermark import Watermark
+from shardwright.model.receipt import Watermark
 from shardwright.wire.descriptor import FRAME_DROPPED, METADATA_FIELDS, descriptor_dtype
 
 from .frame_buffers import FrameBuffers
@@ -46,7 +46,7 @@ class Writer:
     """The in-process writer, made by ``shardwright.create`` or ``shardwright.resume``; a context manager. Its
     methods may be called from one thread at a time.
 
-    A helper thread does what is due while no frame is appended: staging, commits, retries on a full disk.
+    A helper thread works while no frame is appended: staging, commits, retries on a full disk.
     ``_lock`` guards the acquisition and the ring between the two; it is held for microseconds.
     """
 
@@ -219,8 +219,7 @@ class Writer:
                 self._collect()
                 if self._acquisition.flush_is_stuck:
                     raise StorageError(
-                        "frames of an unfinished slab cannot be made durable: there is no "
-                        "room (any more) to stage them"
+                        "frames of an unfinished slab cannot be made durable: no room to stage them"
                     )
                 left_s = _POLL_S if deadline_s is None else min(_POLL_S, deadline_s - time.monotonic())
                 if left_s <= 0:

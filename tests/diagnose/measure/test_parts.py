@@ -33,7 +33,7 @@ from shardwright.diagnose.trial_runs import (
 )
 from shardwright.ingest.transport.ipc_throughput import ipc_rate
 from shardwright.model.errors import FrameShapeError, ShardFormatError, StorageError
-from shardwright.storage.measured_file import MeasuredFile
+from shardwright.storage.choose_io import MeasuredFile
 
 
 def spec_of(rows=48, columns=80, dtype="uint16", depth=4, **more) -> sw.ArraySpec:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.kernels.contexts import CompressorContexts
+from shardwright.kernels.compressed import CompressorContexts
 from shardwright.kernels.encode import NOT_PACKED, encode_chunks, room_for
 from shardwright.repack.array_codec import configured_codec
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwright.array.consolidated import consolidated, told_metadata
-from shardwright.array.levels import encode
+from shardwright.array.consolidated import consolidated, consolidated_metadata
+from shardwright.array.document import encode_document
 from shardwright.model.errors import ShardFormatError, StorageFullError
 from shardwright.read.store import parse_array, read_metadata, read_nodes
 from shardwright.repack.runtime.job_report import Progress
@@ -188,8 +188,8 @@ def check_unchanged(source: Path, *, same: bool) -> None:
 def publish_group(folder: Path, group: bytes, *, source: Path) -> None:
     """Replace the zarr.json of an image group, once everything that it names is there. Consolidated again if
     ``source``, the group that it was made from, was. Raises ``ShardFormatError``, ``StorageError``."""
-    if told_metadata(read_metadata(source)) is not None:
-        group = encode(consolidated(json.loads(group), read_nodes(folder)))
+    if consolidated_metadata(read_metadata(source)) is not None:
+        group = encode_document(consolidated(json.loads(group), read_nodes(folder)))
     replace_file(folder / "zarr.json", group)
 
 
@@ -199,7 +199,7 @@ def check_parents(root: Path) -> None:
     for folder in root.parents:
         if not (folder / "zarr.json").is_file():
             return
-        if told_metadata(read_metadata(folder)) is not None:
+        if consolidated_metadata(read_metadata(folder)) is not None:
             raise ShardFormatError(
                 f"{folder} has consolidated metadata, which tell of {root.name} as it is now",
                 hint="Delete consolidated_metadata from its zarr.json, and consolidate it again "

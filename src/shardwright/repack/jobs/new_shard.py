@@ -24,8 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.codecs.parameters import CHECKSUM_BYTES
-from shardwright.kernels.read import FILE_ENDED, read_ranges
-from shardwright.kernels.write import write_slots
+from shardwright.kernels.file_io import FILE_ENDED, read_ranges, write_slots
 from shardwright.model.errors import BudgetError, OutputExistsError, ShardFormatError, StorageError
 from shardwright.read.shard_file import ShardFile
 from shardwright.repack.runtime.work_folder import new_working_path

@@ -23,7 +23,7 @@ import crc32c
 import numpy as np
 
 from shardwright.codecs.parameters import CHECKSUM_BYTES
-from shardwright.kernels.read import checksum_ranges
+from shardwright.kernels.file_io import checksum_ranges
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.names import WORKSPACE
 from shardwright.read.shard_file import ShardFile

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.array.consolidated import told_metadata
+from shardwright.array.consolidated import consolidated_metadata
 from shardwright.array.levels import (
     Method,
     derived_array,
@@ -111,7 +111,7 @@ def readable_image(path: Path) -> Store:
             hint="Wait for its end, or bring it back with `shardwright recover`",
         )
     multiscale_of(store.group)
-    told_metadata(read_metadata(store.root))  # raises for metadata that could not be written again
+    consolidated_metadata(read_metadata(store.root))  # raises for metadata that could not be written again
     store.check_references()
     return store
 

@@ -23,11 +23,10 @@ import numpy as np
 
 from shardwright.array.spec import Blosc, Gzip, Zstd
 from shardwright.codecs.decode import HEAD_BYTES, decode_chunk_into, describe_chunk
-from shardwright.codecs.degrade import degrade_ladder
+from shardwright.codecs.degrade import DegradeLevel, degrade_ladder
 from shardwright.codecs.parameters import FILTERS, KIND_BLOSC
-from shardwright.kernels.contexts import CompressorContexts
+from shardwright.kernels.compressed import CompressorContexts
 from shardwright.kernels.encode import NOT_PACKED, encode_chunks, room_for
-from shardwright.model.degrade_level import DegradeLevel
 from shardwright.model.errors import CodecError, ConfigError, ShardFormatError, SpecError
 from shardwright.repack.array_codec import codec_parameters, configured_codec
 from shardwright.repack.pack_plan import PackPlan, chunk_error

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import crc32c
 import numpy as np
 
-from shardwright.kernels.read import checksum_ranges
+from shardwright.kernels.file_io import checksum_ranges
 from shardwright.model.errors import OutputExistsError, ShardFormatError, StorageError
 from shardwright.read.store import parse_array
 from shardwright.repack.source_shard import PackedBytes, SourceShard, parts_between

@@ -5,7 +5,7 @@ import { Rows, make, setText } from "./table.js";
 
 const byId = (id) => document.getElementById(id);
 const RING_FULL = 0.9;
-const DEGRADED = ["", ", chunks written faster", ", chunks written uncompressed"]; // model/degrade_level.py
+const DEGRADED = ["", ", chunks written faster", ", chunks written uncompressed"]; // codecs/degrade.py
 const STALL_S = 5;
 const SOON_FULL_S = 3600;
 

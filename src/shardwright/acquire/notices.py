@@ -25,15 +25,16 @@ _EVENT_OF_STATUS = {
     FrameStatus.LOST: "frames_lost",
 }
 _HINT_OF_STATUS = {
-    FrameStatus.DUPLICATE: "Is the index right? Images of several positions or channels fall on one place "
-    "where the array has no axis for them",
-    FrameStatus.LATE: "Its place had been closed: more frames came in another order than the ring holds",
-    FrameStatus.DROPPED: "Frames come faster than they are stored: is it the disk or the codec?",
+    FrameStatus.DUPLICATE: "Check the index: images of several positions or channels have the same place if "
+    "the array has no axis for them",
+    FrameStatus.LATE: "Its place had been closed: frames came further out of order than the ring can hold",
+    FrameStatus.DROPPED: "Frames come faster than they are stored: find out whether the disk or the codec "
+    "limits",
     FrameStatus.LOST: "`shardwright inspect --missing STORE` lists the places that such frames leave empty",
 }
 
 
-class Telling:
+class Notices:
     """``raises_duplicates``: a frame whose place is taken is raised as the caller's error, and is no
     event."""
 
@@ -42,13 +43,13 @@ class Telling:
         self._raises_duplicates = raises_duplicates
         self._events: list[Event] = []
         self._losses: list[tuple[int, int, ErrorText]] = []
-        self._told: set[FrameStatus] = set()  # statuses whose first frame was reported
-        self._duplicates_told = 0
+        self._reported: set[FrameStatus] = set()  # statuses whose first frame was reported
+        self._duplicates_reported = 0
 
     def begin_with(self, accounts: Accounts) -> None:
         """Marks all frames of an earlier process as reported."""
-        self._duplicates_told = accounts.frames_by_status[FrameStatus.DUPLICATE]
-        self._told.update(status for status, frames in accounts.frames_by_status.items() if frames)
+        self._duplicates_reported = accounts.frames_by_status[FrameStatus.DUPLICATE]
+        self._reported.update(status for status, frames in accounts.frames_by_status.items() if frames)
         accounts.first_by_status.clear()
 
     def note(self, event: str, facts: dict[str, Any]) -> None:
@@ -60,8 +61,8 @@ class Telling:
         for status, event in _EVENT_OF_STATUS.items():
             frames = accounts.frames_by_status[status]
             raised = status is FrameStatus.DUPLICATE and self._raises_duplicates
-            if frames and status not in self._told and not raised:
-                self._told.add(status)
+            if frames and status not in self._reported and not raised:
+                self._reported.add(status)
                 self.note(
                     event,
                     {
@@ -74,7 +75,7 @@ class Telling:
         return events
 
     def _facts_of_first(self, status: FrameStatus, accounts: Accounts) -> dict[str, Any]:
-        """Returns what is known of the first frame with a status."""
+        """Returns the known facts of the first frame with a status."""
         record = accounts.first_by_status.get(status)
         if record is None:
             return {}
@@ -91,10 +92,10 @@ class Telling:
     def take_duplicates(self, accounts: Accounts) -> ErrorText | None:
         """Returns the error for frames since the last call whose place was taken, or None. A sequence that is
         sent again does not count."""
-        count = accounts.frames_by_status[FrameStatus.DUPLICATE] - self._duplicates_told
+        count = accounts.frames_by_status[FrameStatus.DUPLICATE] - self._duplicates_reported
         if not count:
             return None
-        self._duplicates_told += count
+        self._duplicates_reported += count
         record = accounts.first_by_status.pop(FrameStatus.DUPLICATE)
         index = self._grid.index_of(int(record["position"]))
         named = f"frame {int(record['sequence'])}" + (
@@ -106,8 +107,8 @@ class Telling:
             expected="one frame for each place",
             got=f"another one for index {index}"
             + (f", and {count - 1} more such frames" if count > 1 else ""),
-            hint=f"{_HINT_OF_STATUS[FrameStatus.DUPLICATE]}. on_duplicate: count keeps the first of a place "
-            f"and counts the others",
+            hint=f"{_HINT_OF_STATUS[FrameStatus.DUPLICATE]}. With on_duplicate: count, the first frame of a "
+            f"place is kept and the others are counted",
         )
 
     def note_losses(self, sequences: np.ndarray) -> None:
@@ -116,7 +117,7 @@ class Telling:
             LostFramesError,
             "stored frames could not be read back after a disk error",
             got=f"{sequences.size} frames",
-            hint="inspect --missing lists their places",
+            hint="`shardwright inspect --missing STORE` lists their places",
         )
         sequences = np.sort(sequences)
         edges = np.flatnonzero(np.diff(sequences) != 1)
@@ -127,7 +128,7 @@ class Telling:
         self._losses.extend(
             (first, last, error) for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)
         )
-        self._told.add(FrameStatus.LOST)
+        self._reported.add(FrameStatus.LOST)
         self.note("frames_lost", {"frames": int(sequences.size), "reason": error.message})
 
     def take_losses(self) -> list[tuple[int, int, ErrorText]]:
