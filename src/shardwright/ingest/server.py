@@ -37,11 +37,11 @@ from .ingest_view import IngestView
 from .opening import Admission, Openings
 from .registry import Sessions
 from .totals import SAMPLE_S
+from .transport.allow_list import ZapHandler
 from .transport.client_connections import Connections, stranger
 from .transport.connection_guard import ConnectionGuard
 from .transport.endpoints import bind_router, make_context, make_router
 from .transport.ring_handover import RingHandover
-from .transport.zap import ZapHandler
 
 if TYPE_CHECKING:
     import threading

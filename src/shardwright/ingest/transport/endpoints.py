@@ -19,7 +19,7 @@ from shardwright.model.errors import ConfigError
 from shardwright.model.permissions import owners, user_name
 from shardwright.storage.filesystems import nearest_folder
 
-from . import zap
+from .allow_list import ZAP_DOMAIN
 from .connection_guard import MAX_STRANGERS
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def bind_router(router: zmq.Socket[bytes], settings: IngestSettings) -> tuple[st
     if settings.access is not None:
         router.setsockopt(zmq.CURVE_SERVER, 1)
         router.setsockopt(zmq.CURVE_SECRETKEY, settings.access.secret_key)
-        router.setsockopt(zmq.ZAP_DOMAIN, zap.DOMAIN)
+        router.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
         router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # no connection without an answer
     bound |= {endpoint: _bind(router, endpoint) for endpoint in settings.endpoints if is_tcp(endpoint)}
     return tuple(bound[endpoint] for endpoint in settings.endpoints)
