@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardwright.acquire.limits import raise_descriptor_limit
 from shardwright.acquire.workers import WorkerPool
-from shardwright.config.access import access_warnings, load_access
+from shardwright.config.load import access_warnings, load_access
 from shardwright.config.plan import make_plan
 from shardwright.config.quantities import format_bytes
-from shardwright.daemon.assemble import bound, web_service, written_folders
+from shardwright.daemon.assemble import bound, web_service
 from shardwright.daemon.control_client import ControlClient
-from shardwright.daemon.places import prepare_output_root
+from shardwright.daemon.disks import prepare_output_root, written_folders
 from shardwright.ingest import IngestServer
 from shardwright.ingest.transport.endpoints import bind_unix_listener, remove_dead_socket
 from shardwright.model.errors import ConfigError, ShardwrightError
