@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from shardwright.daemon import control_protocol
-from shardwright.daemon.control import ControlLimits, ControlServer
+from shardwright.daemon.control import ControlLimits, ControlServer, Requests
 from shardwright.daemon.control_client import ControlClient
 from shardwright.daemon.control_protocol import MAX_REQUEST_BYTES
-from shardwright.daemon.recent_events import KEPT, MOST_AT_ONCE, RecentEvents
-from shardwright.daemon.requests import Requests
+from shardwright.daemon.events import KEPT, MOST_AT_ONCE, RecentEvents
 from shardwright.model.errors import (
     ConfigError,
     LockedError,

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardwright.daemon.events import EventLog, level_of
-from shardwright.daemon.recent_events import KEPT
+from shardwright.daemon.events import KEPT, EventLog, level_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

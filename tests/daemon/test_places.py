@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardwright.daemon.places import prepare_output_root
+from shardwright.daemon.disks import prepare_output_root
 from shardwright.model.errors import StorageError
 from shardwright.storage.filesystems import memory_filesystem
 
@@ -67,7 +67,7 @@ def test_a_root_of_somebody_else_is_refused_with_both_users(tmp_path: Path) -> N
 import os, sys
 from pathlib import Path
 from shardwright.model.errors import StorageError
-from shardwright.daemon.places import prepare_output_root
+from shardwright.daemon.disks import prepare_output_root
 if os.geteuid() == 0:
     os.setuid(65534)
 try:

@@ -15,8 +15,13 @@ import pytest
 from tests.harness.daemon import DaemonProcess
 
 import shardwright as sw
-from shardwright.daemon.notify import Manager, NotifySocket, take_manager
-from shardwright.daemon.service_manager import ServiceManager, status_text
+from shardwright.daemon.service_manager import (
+    Manager,
+    NotifySocket,
+    ServiceManager,
+    status_text,
+    take_manager,
+)
 from shardwright.model.errors import SessionLostError
 from shardwright.simulate.photons import PhotonFrames
 

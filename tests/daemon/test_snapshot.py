@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardwright.config.load import load_config
-from shardwright.daemon import disk_space
+from shardwright.daemon import disks as disks_module
 from shardwright.daemon.assemble import Daemon
-from shardwright.daemon.disk_space import DiskSpace
+from shardwright.daemon.disks import DiskSpace
 from shardwright.daemon.events import EventLog
 
 if TYPE_CHECKING:
@@ -150,13 +150,13 @@ def test_of_a_disk_that_does_not_answer_nothing_is_known_any_more(
         answered.wait()
         return statvfs(path)
 
-    monkeypatch.setattr(disk_space.os, "statvfs", hang)
+    monkeypatch.setattr(disks_module.os, "statvfs", hang)
     looking = threading.Thread(target=disks.look)
     looking.start()
     try:
         asked.wait()
         assert None not in [disk["free_bytes"] for disk in disks.snapshot()], "it may still answer"
-        monkeypatch.setattr(disk_space, "SILENT_S", 0.0)
+        monkeypatch.setattr(disks_module, "SILENT_S", 0.0)
         root, spill = disks.snapshot()
         assert (root["free_bytes"], root["total_bytes"]) == (None, None)
         assert spill["free_bytes"] is not None

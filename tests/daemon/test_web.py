@@ -289,7 +289,7 @@ def test_a_page_that_hangs_is_replaced(web_config: Path) -> None:
 
 def test_a_page_that_cannot_live_is_tried_less_and_less_often(web_config: Path) -> None:
     broken = (
-        "from shardwright.daemon.web_settings import WebSettings; WebSettings.to_json = lambda "
+        "from shardwright.daemon.web_child import WebSettings; WebSettings.to_json = lambda "
         "settings: 'not settings'"
     )
     with DaemonProcess(web_config, sabotage=broken) as daemon:

@@ -18,7 +18,7 @@ from tests.harness.daemon import DaemonProcess, run_cli
 
 from shardwright.cli.app import main
 from shardwright.client.curve import make_key_pair
-from shardwright.config import access, descriptors
+from shardwright.config import load, model
 from shardwright.config import plan as plan_module
 from shardwright.config.load import load_config
 from shardwright.daemon import web_child
@@ -143,11 +143,11 @@ BROKEN: dict[str, tuple[str, Break]] = {
     ),
     "too few descriptors": (
         "plan",
-        lambda rig: rig.patch.setattr(descriptors, "most_descriptors", lambda: 400),
+        lambda rig: rig.patch.setattr(model, "most_descriptors", lambda: 400),
     ),
     "a disk without room": (
         "plan",
-        lambda rig: rig.patch.setattr(plan_module, "_free_bytes", lambda _folder: 4096),
+        lambda rig: rig.patch.setattr(plan_module, "free_bytes", lambda _folder: 4096),
     ),
     "a mapping that is not safe": (
         "plan",
@@ -369,7 +369,7 @@ def test_keys_are_warned_of_as_the_daemon_does(rig: Rig, capsys: pytest.CaptureF
     assert keys() == [("ok", "client keys on the list: 1")]
     (rig.folder / "clients" / "camera.key").unlink()
     loaded = load_config(rig.config)
-    (warning,) = access.access_warnings(loaded, access.load_access(loaded))
+    (warning,) = load.access_warnings(loaded, load.load_access(loaded))
     assert keys() == [("ok", "client keys on the list: 0"), ("warn", warning)]
     assert "no client is let in over TCP" in warning
 

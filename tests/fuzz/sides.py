@@ -25,8 +25,7 @@ from shardwright.client.outbox import Outbox
 from shardwright.codecs.degrade import DegradeLevel
 from shardwright.config.model import Config, Memory, Output
 from shardwright.ingest import IngestServer, StreamSettings
-from shardwright.ingest.client_lease import ClientLease
-from shardwright.ingest.session import Session
+from shardwright.ingest.session import ClientLease, Session
 from shardwright.ingest.transport.client_connections import Client
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import LostFramesError, ShardwrightError

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from shardwright.web import forecast
-from shardwright.web.forecast import Forecast
+from shardwright.web import daemon_link
+from shardwright.web.daemon_link import Forecast
 
 
 class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 1000.0
-        monkeypatch.setattr(forecast.time, "monotonic", lambda: self.now_s)
+        monkeypatch.setattr(daemon_link.time, "monotonic", lambda: self.now_s)
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_a_rate_that_was_is_forgotten_after_the_window(clock: Clock, asked_every
     disks.added_to(snapshot(0, 10**12))
     clock.now_s += 30
     assert disks.added_to(snapshot(3 * 10**9, 10**12))["disks"][0]["full_in_s"] == pytest.approx(10**4)
-    until_s = clock.now_s + forecast.WINDOW_S + asked_every_s + 1
+    until_s = clock.now_s + daemon_link.WINDOW_S + asked_every_s + 1
     while clock.now_s < until_s:
         clock.now_s += asked_every_s
         told = disks.added_to(snapshot(3 * 10**9, 10**12))
@@ -66,4 +66,4 @@ def test_however_often_it_is_asked_it_keeps_little(clock: Clock) -> None:
     for _ in range(20_000):
         disks.added_to(snapshot(0, 1))
         clock.now_s += 0.01
-    assert len(disks._stored) <= forecast.WINDOW_S / forecast.STEP_S + 2
+    assert len(disks._stored) <= daemon_link.WINDOW_S / daemon_link.STEP_S + 2

@@ -12,9 +12,8 @@ import pytest
 from PIL import Image
 
 from shardwright.daemon.control_client import ControlClient
-from shardwright.web import preview
-from shardwright.web.daemon_link import DaemonLink
-from shardwright.web.preview import preview_png, stretched
+from shardwright.web import daemon_link
+from shardwright.web.daemon_link import DaemonLink, preview_png, stretched
 
 
 def answer(pixels: np.ndarray) -> dict[str, Any]:
@@ -75,7 +74,9 @@ def test_a_picture_is_drawn_once_however_many_ask_for_it(monkeypatch: pytest.Mon
     }
     drawn = []
     monkeypatch.setattr(ControlClient, "ask", lambda client, do, **facts: told)
-    monkeypatch.setattr(preview, "preview_png", lambda frame: drawn.append(preview_png(frame)) or drawn[-1])
+    monkeypatch.setattr(
+        daemon_link, "preview_png", lambda frame: drawn.append(preview_png(frame)) or drawn[-1]
+    )
 
     async def ask_many() -> None:
         link = DaemonLink("nobody.sock", preview_hz=1e-3)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
-from shardwright.web.ranges import UnsatisfiableRangeError, is_unchanged, wanted_range
+from shardwright.web.stores import UnsatisfiableRangeError, is_unchanged, wanted_range
 
 ETAG = '"a-1"'
 DATA = bytes(range(100))

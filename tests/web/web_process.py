@@ -10,7 +10,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shardwright.daemon.web_settings import WebSettings
+from shardwright.daemon.web_child import WebSettings
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -37,7 +37,7 @@ def command(
     from shardwright.daemon.assemble import Daemon
     from shardwright.daemon.events import EventLog
     from shardwright.daemon.lifecycle import Lifecycle
-    from shardwright.daemon.notify import take_manager
+    from shardwright.daemon.service_manager import take_manager
 
     faulthandler.enable()  # a disk that dies under a mapped shard is a SIGBUS: say where, then die
     log = loaded.config.log

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import socket
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from shardwright.array.spec import parse_spec
 from shardwright.model.error_text import ErrorText
-from shardwright.model.errors import ConfigError, ShardwrightError, SpecError
+from shardwright.model.errors import AccessError, ConfigError, SessionLostError, ShardwrightError, SpecError
 from shardwright.model.names import MAX_NAME_CHARACTERS, checked_name
+from shardwright.model.permissions import how_to_connect, owners, refusing
 from shardwright.wire.controls import Open
 
 from .curve import keys_for
 from .frame_ring import shared_memory_offered
 from .io_thread import IoThread
-from .no_answer import no_answer
 from .stream import Stream
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SOFTWARE = "shardwright-python"
+_LOCAL = "ipc://"
 
 
 def connect(
@@ -170,3 +173,25 @@ def _answer(answer: Promise[T]) -> T:
     except BaseException:  # Ctrl-C
         answer.cancel()
         raise
+
+
+def no_answer(endpoint: str, timeout_ms: int) -> AccessError | SessionLostError:
+    """Returns the error. Call it only at the end of the wait: a starting daemon has its socket for itself
+    until it gives it to its group."""
+    got = None
+    if endpoint.startswith(_LOCAL) and hasattr(socket, "AF_UNIX"):
+        path = Path(endpoint.removeprefix(_LOCAL))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.setblocking(False)
+            try:
+                probe.connect(str(path))
+            except PermissionError:
+                return AccessError(
+                    f"permission denied on {path}", got=owners(refusing(path)), hint=how_to_connect(path)
+                )
+            except OSError as error:
+                got = error.strerror
+    expected = f"an answer from {endpoint} within {timeout_ms} ms"
+    return SessionLostError(
+        "no daemon answered", expected=expected, got=got, hint="Is `shardwright serve` running there?"
+    )

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import socket
 import threading
 import time
 from collections import deque
@@ -38,9 +39,8 @@ from shardwright.wire.messages import CONNECTION, Header, Kind, decode_control
 from shardwright.wire.session_tables import ClientEvent
 
 from .channel import Channel
-from .new_link import new_link
-from .rings import Rings
-from .wake_up import WakeUp
+from .frame_ring import Rings
+from .link import new_link
 
 if TYPE_CHECKING:
     from shardwright.wire.controls import Welcome
@@ -367,3 +367,29 @@ class IoThread:
         answer = self._answers.pop(link, None)
         if answer is not None and not answer.keep(link):  # the user gave up waiting: no frames will come
             channel.send(link.give_up(ErrorText(ClosedError, "nobody waits for this acquisition any more")))
+
+
+class WakeUp:
+    """The wake-up of the I/O thread. ``receiver`` is polled. ``send`` is for any thread and never blocks; the
+    other methods are for the thread that is woken."""
+
+    def __init__(self) -> None:
+        self.receiver, self._sender = socket.socketpair()
+        self.receiver.setblocking(False)
+        self._sender.setblocking(False)
+
+    def send(self) -> None:
+        # full: the thread is awake already; closed: it has ended and failed every promise
+        with contextlib.suppress(OSError):
+            self._sender.send(b"\0")
+
+    def drain(self) -> None:
+        try:
+            while self.receiver.recv(4096):
+                pass
+        except BlockingIOError:
+            pass
+
+    def close(self) -> None:
+        self._sender.close()
+        self.receiver.close()

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from shardwright.array.grid import Grid
+from shardwright.array.spec import parse_spec
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ProtocolError, ResumeError
-from shardwright.wire.controls import Finish, Open, Opened, Problem, Resume, receipt_from_body
+from shardwright.wire.controls import Finish, Open, Opened, Problem, Resume, mapping, receipt_from_body
 from shardwright.wire.descriptor import FRAME_NOT_HELD, descriptor_dtype, not_held
-from shardwright.wire.fields import mapping
 from shardwright.wire.in_flight import NO_SLOT, InFlight
 from shardwright.wire.messages import (
     BATCH_PRELUDE,
@@ -32,20 +33,23 @@ from shardwright.wire.messages import (
 )
 from shardwright.wire.session_tables import CLIENT_TABLE, ClientEvent, ClientState, Verdict, step
 
+from .outbox import Outbox
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
 
     from shardwright.array.spec import ArraySpec
     from shardwright.model.errors import ShardwrightError
-    from shardwright.wire.controls import Welcome
+    from shardwright.wire.controls import Open, Opened, Welcome
 
-    from .batch import SealedBatch
-    from .outbox import Outbox
+    from .batch_queue import SealedBatch
+    from .frame_ring import FrameRing
 
 _EVENT_OF_KIND = {Kind.ACK: ClientEvent.ACK, Kind.RECEIPT: ClientEvent.RECEIPT}
 MAX_LOSSES = 4096  # ranges that are kept for the user; the frame table has them all
+BATCH_BYTES = 32 << 20  # of pixels: enough that the cost of a message is small
 
 
 class Loss(NamedTuple):
@@ -338,3 +342,42 @@ class Link:
             parts.extend(ring.run(int(slots[first]), min(self._run_frames, end - first)) for first in firsts)
             start = end
         return parts
+
+
+def new_link(
+    request: Open,
+    session: int,
+    opened: Opened,
+    welcome: Welcome,
+    *,
+    wake: Callable[[], None],
+    keep_ring: Callable[[FrameRing], None],
+) -> Link:
+    """Makes a link. ``wake`` wakes the I/O thread; ``keep_ring`` gets the ring when the stream has ended
+    well. Raises ``ProtocolError``, or the error of the array."""
+    spec = parse_spec(opened.spec)
+    if opened.slot_bytes != spec.frame_bytes or opened.credit_bytes != opened.ring_slots * opened.slot_bytes:
+        raise ProtocolError(
+            "OPENED whose sizes contradict each other",
+            expected=f"slots of {spec.frame_bytes} bytes",
+            got=opened,
+        )
+    outbox = Outbox(
+        slot_count=opened.ring_slots,
+        batch_frames=batch_frames(opened, welcome),
+        check_position=Grid.of(spec).check_position,
+        wake=wake,
+        further_fields=len(spec.frame_fields),
+        first_sequence=opened.next_sequence,
+        overload=opened.overload,
+        keep_ring=keep_ring,
+    )
+    return Link(request, session, opened, spec, welcome, outbox)
+
+
+def batch_frames(opened: Opened, welcome: Welcome) -> int:
+    """The number of frames in a batch: up to 32 MiB of pixels, at most a quarter of the ring (so that
+    filling, sending, storing and release overlap)."""
+    by_bytes = max(1, BATCH_BYTES // opened.slot_bytes)
+    by_ring = max(1, opened.ring_slots // 4)
+    return min(by_bytes, by_ring, welcome.max_batch_frames, 1024)

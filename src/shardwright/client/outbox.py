@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from shardwright.model.receipt import Receipt
     from shardwright.wire.controls import Overload
 
-    from .batch import SealedBatch
+    from .batch_queue import SealedBatch
     from .frame_ring import FrameRing
 
 WAIT_S = 1.0  # of one wait; the state is checked again after it

@@ -1,5 +1,5 @@
-"""Reads a YAML file into a checked ``Config``: every fault is one ``ConfigError`` with file, line, field, the
-expected and the actual value."""
+"""Reads a YAML file into a checked ``Config``, and the keys that it names: every fault is one ``ConfigError``
+with file, line, field, the expected and the actual value."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from shardwright.array.spec import DTYPES
+from shardwright.model.errors import ConfigError
+from shardwright.wire.key_files import read_secret_key
 
 from .json_schema import field_schema, has, known_keys
 from .model import VERSION, Config
@@ -20,7 +22,7 @@ from .source import FieldPath, Source
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-    from shardwright.model.errors import ConfigError
+    from shardwright.ingest.transport.allow_list import Access
 
 # Messages of our own validators begin with the field at fault, and may end with the expected and the actual
 # value.
@@ -190,3 +192,56 @@ def _shown(value: Any) -> str:
     if value is None:
         return "nothing"
     return (repr(value) if isinstance(value, str) else json.dumps(value))[:120]
+
+
+def load_access(loaded: LoadedConfig) -> Access | None:
+    """None where TCP needs no keys. Raises ``ConfigError`` with the field's line for a key or folder that
+    cannot be used."""
+    from shardwright.ingest.transport.allow_list import Access, AllowList
+    from shardwright.ingest.transport.endpoints import zmq_library
+
+    curve = loaded.config.ingest.curve
+    if curve is None:
+        return None
+    if not zmq_library().has_curve:
+        hint = "Install the pyzmq wheel from the package index"
+        raise loaded.source.error(
+            ("ingest", "curve"),
+            "this build of ZeroMQ has no CURVE",
+            expected="libzmq with libsodium",
+            got="none",
+            hint=hint,
+        )
+    field = "secret_key"
+    try:
+        secret_key = read_secret_key(curve.secret_key)
+        field = "clients"
+        return Access(secret_key, AllowList.read(curve.clients))
+    except ConfigError as error:
+        path = ("ingest", "curve", field)
+        raise loaded.source.error(
+            path, error.message, expected=error.expected, got=error.got, hint=error.hint
+        ) from None
+
+
+def access_warnings(loaded: LoadedConfig, access: Access | None) -> list[str]:
+    """What whoever runs this configuration should know about who gets in. ``access``: its keys, as
+    ``load_access`` found them."""
+    ingest = loaded.config.ingest
+    open_endpoints = [endpoint for endpoint in ingest.endpoints if endpoint.startswith("tcp://")]
+    if ingest.insecure and open_endpoints:
+        return [
+            (
+                f"ingest.insecure: whoever reaches {', '.join(open_endpoints)} may write stores and fill "
+                f"the disk, and nothing is encrypted; use ingest.curve (`shardwright keygen`), unless nobody "
+                f"else is on this network"
+            )
+        ]
+    if access is not None and open_endpoints and not access.clients.names:
+        return [
+            (
+                f"no client is let in over TCP: {access.clients.folder} holds no public key; put the "
+                f"NAME.key of each camera's computer there"
+            )
+        ]
+    return []

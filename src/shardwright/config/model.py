@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from shardwright.acquire.limits import MAX_RING_FRAMES, default_threads
+from shardwright.acquire.limits import MAX_RING_FRAMES, SPARE_DESCRIPTORS, default_threads, most_descriptors
 from shardwright.acquire.settings import Durability, OnDuplicate, OnFull, Overload, WriteSettings
 from shardwright.array.spec import ArraySpec  # noqa: TC001  (pydantic reads the annotation)
 from shardwright.model.names import NAME_PATTERN
@@ -186,6 +186,15 @@ class Ingest(_Section):
             endpoint.removeprefix("ipc://") for endpoint in self.endpoints if endpoint.startswith("ipc://")
         ]
         return sockets[0] + ".ring" if sockets else None
+
+    @property
+    def descriptors_for_acquisitions(self) -> int:
+        """The open files that all acquisitions of the daemon may share, once its connections have theirs. 0
+        or less: not even the connections fit."""
+        from shardwright.ingest.transport.endpoints import connection_descriptors
+
+        taken = connection_descriptors(self.endpoints, self.max_connections)
+        return most_descriptors() - SPARE_DESCRIPTORS - taken
 
     @model_validator(mode="after")
     def _sockets_and_times_fit(self) -> Ingest:
@@ -473,8 +482,6 @@ class Config(_Section):
         """The settings of the ingest server. ``access``: the keys that ``ingest.curve`` names."""
         from shardwright.ingest import IngestSettings, StreamSettings
 
-        from .descriptors import descriptors_for_acquisitions
-
         ingest = self.ingest
         ring_socket = ingest.ring_socket_path
         return IngestSettings(
@@ -489,7 +496,7 @@ class Config(_Section):
             max_connections=ingest.max_connections,
             max_sessions=ingest.max_sessions,
             max_sessions_per_client=ingest.max_sessions_per_client,
-            max_descriptors=descriptors_for_acquisitions(ingest),
+            max_descriptors=ingest.descriptors_for_acquisitions,
             memory_budget_bytes=self.memory.budget,
             resume_timeout_ms=self.reliability.resume_timeout_ms,
             allow_client_specs=ingest.allow_client_specs,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import grp
 import math
-import shutil
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +17,9 @@ from shardwright.array.grid import Grid
 from shardwright.array.ome import layout_warnings
 from shardwright.model.errors import BudgetError, StorageError
 from shardwright.storage.choose_io import resolve_io
+from shardwright.storage.files import free_bytes
 from shardwright.storage.filesystems import nearest_folder
 
-from .descriptors import descriptors_for_acquisitions
 from .durability import (
     SafetyCost,
     can_degrade,
@@ -183,11 +182,12 @@ class Plan:
 
 
 def make_plan(loaded: LoadedConfig, *, frame_rate_hz: float | None = None) -> Plan:
-    """Derives and checks the plan. ``frame_rate_hz`` replaces every stream's own. Raises ``ConfigError``."""
+    """Derives and checks the plan. ``frame_rate_hz`` replaces every stream's own. Raises ``ConfigError``, and
+    ``StorageError`` where a disk cannot be looked at."""
     config = loaded.config
     _refuse_an_unknown_group(loaded)
     root = config.output.root
-    descriptors = descriptors_for_acquisitions(config.ingest)
+    descriptors = config.ingest.descriptors_for_acquisitions
     share = descriptors // config.ingest.max_sessions
     plan = Plan(
         streams=tuple(
@@ -197,7 +197,7 @@ def make_plan(loaded: LoadedConfig, *, frame_rate_hz: float | None = None) -> Pl
         memory_budget_bytes=config.memory.budget,
         machine_memory_bytes=machine_memory_bytes(),
         output_root=root,
-        disk_free_bytes=_free_bytes(root),
+        disk_free_bytes=free_bytes(nearest_folder(root)),
         descriptors_for_acquisitions=descriptors,
         warnings=(),
         compaction=config.compaction,
@@ -222,7 +222,9 @@ def make_plan(loaded: LoadedConfig, *, frame_rate_hz: float | None = None) -> Pl
                 "output.root", plan.disk_free_bytes, plan.disk_reserved_bytes, config.output.low_water
             ),
             *(
-                room_warnings("output.spill_root", _free_bytes(spill_root), 0, config.output.low_water)
+                room_warnings(
+                    "output.spill_root", free_bytes(nearest_folder(spill_root)), 0, config.output.low_water
+                )
                 if spill_root is not None
                 else ()
             ),
@@ -230,11 +232,6 @@ def make_plan(loaded: LoadedConfig, *, frame_rate_hz: float | None = None) -> Pl
             *(_page_cache_warnings(plan) if config.output.io in ("auto", "mmap") else ()),
         ),
     )
-
-
-def _free_bytes(folder: Path) -> int:
-    """Of the disk that ``folder`` lies on, or will lie on once it is made."""
-    return shutil.disk_usage(nearest_folder(folder)).free
 
 
 def _plan_stream(

@@ -8,8 +8,8 @@ and the threads they run in.
     recovery thread    stores that an earlier daemon left        ingest/blocking_executor.py
     worker threads     slabs to encoded chunks in their slots    acquire/workers.py
     sealer threads     one for each acquisition: shards are preallocated, synced, sealed
-    disks thread       free space                                daemon/disk_space.py
-    keys thread        changes of client keys                    daemon/folder_watch.py
+    disks thread       free space                                daemon/disks.py
+    keys thread        changes of client keys                    daemon/reload.py
     control thread     requests of other processes               daemon/control.py
     web thread         the process that serves HTTP              daemon/web_child.py
     reload thread      a configuration that is read again        daemon/reload.py
@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardwright.acquire.limits import raise_descriptor_limit
 from shardwright.acquire.workers import WorkerPool
-from shardwright.config.access import access_warnings, load_access
+from shardwright.config.load import access_warnings, load_access
 from shardwright.config.plan import make_plan
 from shardwright.ingest import IngestServer
 from shardwright.ingest.transport.endpoints import is_tcp
@@ -47,13 +47,10 @@ from shardwright.storage.choose_io import resolve_io
 
 from .camera_needs import CameraNeeds
 from .compaction import STOP_TIMEOUT_S, CompactionService
-from .control import ControlServer
-from .disk_space import DiskSpace
-from .folder_watch import FolderWatch
+from .control import ControlServer, Requests
+from .disks import DiskSpace, prepare_output_root, written_folders
 from .lifecycle import has_terminal
-from .places import prepare_output_root
-from .reload import Reloader
-from .requests import Requests
+from .reload import FolderWatch, Reloader
 from .service_manager import ServiceManager
 from .snapshot import SnapshotTaker
 from .web_child import STOP_TIMEOUT_S as WEB_STOP_TIMEOUT_S
@@ -67,7 +64,7 @@ if TYPE_CHECKING:
 
     from .events import EventLog, LogFormat
     from .lifecycle import Lifecycle
-    from .notify import Manager
+    from .service_manager import Manager
 
 T = TypeVar("T")
 CONTROL_STOP_TIMEOUT_S = 2.0
@@ -329,9 +326,3 @@ def _as_configured(loaded: LoadedConfig, section: str, field: str, make: Callabl
         raise loaded.source.error(
             (section, field), error.message, expected=error.expected, got=error.got, hint=error.hint
         ) from None
-
-
-def written_folders(config: Config) -> list[tuple[Path, str]]:
-    """Returns (folder, role) of each place that frames are written to."""
-    spill_root = config.output.spill_root
-    return [(config.output.root, "root"), *([] if spill_root is None else [(spill_root, "spill")])]

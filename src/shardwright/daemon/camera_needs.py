@@ -9,12 +9,12 @@ Jobs wait as long as ``RigPause`` is held (repack/runtime/pause.py).
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from shardwright.model.errors import ShardwrightError
+from shardwright.model.errors import ShardwrightError, StorageError
 from shardwright.repack.runtime.pause import RigPause
+from shardwright.storage.files import free_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,10 +84,9 @@ class CameraNeeds:
     def _free_bytes(self) -> int:
         """Returns the free bytes of the output root; 0 when it is gone."""
         try:
-            facts = os.statvfs(self._output.root)
-        except OSError:
+            return free_bytes(self._output.root)
+        except StorageError:
             return 0
-        return facts.f_bavail * facts.f_frsize
 
     def begin(self) -> None:
         """Clears up after a daemon that died. Raises ``StorageError``, ``LockedError``."""

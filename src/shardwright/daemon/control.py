@@ -1,4 +1,5 @@
-"""The control socket: a Unix stream socket for requests of other processes of this machine (CONTROL.md).
+"""The control socket: a Unix stream socket for requests of other processes of this machine (CONTROL.md), and
+the answers to them (``Requests``).
 
     round   received bytes ──▶ one request of each connection ──▶ replies
             ──▶ connections that took too long are closed ──▶ new connections ──▶ rest
@@ -31,6 +32,10 @@ from .control_protocol import MAX_REQUEST_BYTES, decode_request, encode_error, e
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
+
+    from shardwright.ingest import IngestServer
+
+    from .events import RecentEvents
 
     # from a request to the facts of its reply; may raise ShardwrightError
     Answer = Callable[[Mapping[str, Any]], dict[str, Any]]
@@ -296,3 +301,75 @@ class _ControlConnection:
         if not self._outbox:
             self.over = self._last_words
             self.due_s = now_s + (self._limits.transfer_s if self._inbox else self._limits.idle_s)
+
+
+class Requests:
+    """The answers to requests. ``answers`` are called in the control thread. ``status`` takes the snapshot,
+    ``drain`` ends the daemon as a signal would."""
+
+    def __init__(
+        self,
+        server: IngestServer,
+        events: RecentEvents,
+        *,
+        status: Callable[[], dict[str, Any]],
+        drain: Callable[[], None],
+    ) -> None:
+        self._server = server
+        self._events = events
+        self._status = status
+        self._drain = drain
+
+    @property
+    def answers(self) -> dict[str, Answer]:
+        """The function that answers each request, by the request's name."""
+        return {
+            "status": self._tell_status,
+            "events": self._tell_events,
+            "preview": self._show,
+            "stop": self._stop,
+            "drain": self._end,
+        }
+
+    def _tell_status(self, _: Mapping[str, Any]) -> dict[str, Any]:
+        return {"status": self._status()}
+
+    def _tell_events(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        return {"events": self._events.after(_count(request, "after"))}
+
+    def _show(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        if ("stream" in request) == ("name" in request):
+            raise ProtocolError(
+                "a preview is of one stream or of one acquisition", expected='either "stream" or "name"'
+            )
+        which = "stream" if "stream" in request else "name"
+        return {"preview": self._server.preview(**{which: _text(request, which)})}
+
+    def _stop(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        self._server.stop_acquisition(_text(request, "name"))
+        return {}
+
+    def _end(self, _: Mapping[str, Any]) -> dict[str, Any]:
+        self._drain()
+        return {}
+
+
+def _count(request: Mapping[str, Any], field: str) -> int:
+    """Returns a whole number; 0 where the request has none."""
+    value = request.get(field, 0)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise _invalid(field, value, "a whole number, 0 or more")
+    return value
+
+
+def _text(request: Mapping[str, Any], field: str) -> str:
+    value = request.get(field)
+    if not isinstance(value, str):
+        raise _invalid(field, value, "text")
+    return value
+
+
+def _invalid(field: str, value: object, expected: str) -> ProtocolError:
+    return ProtocolError(
+        f"{field} of a control request is not valid", expected=expected, got=repr(value)[:160]
+    )

@@ -6,7 +6,7 @@ JSON otherwise, and is counted by name.
     events thread   run    writes the lines; a pipe or a journal that is stuck blocks only this thread
 
 Counts are exact: below the level, repeated (``repeats.py``) or dropped, an event is counted. The last lines
-are kept for requests (``recent_events.py``).
+are kept for requests (``RecentEvents``).
 
 An event is a name and facts, such as ``acquisition_opened`` with the session, name and path. The ending of a
 name, such as ``_failed``, ``_died``, ``_refused`` or ``_dropped``, makes it an error or a warning. Nothing
@@ -15,22 +15,22 @@ else sets a level, so a room below needs no logger.
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import select
 import threading
 import time
 import traceback
-from collections import Counter
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, Literal
 
 import structlog
 
-from .recent_events import RecentEvents
 from .repeats import Repeats
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, MutableMapping
 
 _LEVEL_BY_SUFFIX = {
     "_failed": "error",
@@ -52,6 +52,9 @@ MOST_LINES = 10_000  # the most lines that wait for the events thread: minutes o
 STDOUT = 1
 LogFormat = Literal["auto", "console", "json"]
 REPEAT_LINES, REPEAT_EVERY_S = 10, 10.0  # of one source, unless the configuration says otherwise
+KEPT = 1000
+MOST_AT_ONCE = 200
+MAX_EVENT_BYTES = 16 << 10  # so that ``MOST_AT_ONCE`` of them fit into a reply of the control socket
 
 
 def _event_first(logger: Any, method: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
@@ -239,3 +242,41 @@ class EventLog:
                 data = data[os.write(self._descriptor, data) :]
         except OSError:  # a closed or broken pipe
             self.lines_unwritten += 1
+
+
+class RecentEvents:
+    """The last ``KEPT`` events. ``keep`` is one of structlog's processors. Both methods may be called from
+    any thread."""
+
+    def __init__(self) -> None:
+        # number and JSON: no object of an event is kept alive
+        self._kept: deque[tuple[int, str]] = deque(maxlen=KEPT)
+        self._number = 0
+        self._lock = threading.Lock()
+
+    def keep(self, logger: Any, method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        """Keeps a line that is about to be rendered, and returns it unchanged."""
+        facts = {key: value for key, value in line.items() if key != "exc_info"}
+        text = json.dumps(facts, default=str)
+        if len(text) > MAX_EVENT_BYTES:
+            text = json.dumps(
+                {**{key: facts[key] for key in ("timestamp", "level", "event")}, "shortened": True}
+            )
+        with self._lock:
+            self._number += 1
+            self._kept.append((self._number, text))
+        return line
+
+    def after(self, number: int) -> list[dict[str, Any]]:
+        """Returns the newest ``MOST_AT_ONCE`` events with higher numbers, oldest first. A number that was not
+        given yet is an earlier daemon's: all events are new."""
+        with self._lock:
+            kept, last = list(self._kept), self._number
+        first = number if number <= last else 0
+        new = [(n, text) for n, text in kept if n > first][-MOST_AT_ONCE:]
+        return [_ordered(n, json.loads(text)) for n, text in new]
+
+
+def _ordered(number: int, facts: dict[str, Any]) -> dict[str, Any]:
+    first = {key: facts.pop(key) for key in ("timestamp", "level", "event")}
+    return {"number": number, **first, **facts}

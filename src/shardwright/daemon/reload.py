@@ -2,7 +2,7 @@
 changes are reported, and need a restart.
 
     log, compaction, output.low_water    change live
-    the folder ingest.curve.clients      is read again, as it is whenever a file in it changes
+    the folder ingest.curve.clients      is read again, as it is whenever a file in it changes (FolderWatch)
     everything else                      needs a restart: clients already rely on sockets, rings and promises
 
 An invalid file, or a plan that cannot work, changes nothing: the daemon keeps its configuration and reports
@@ -17,16 +17,20 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.config.load import LoadedConfig, load_config
 from shardwright.config.plan import make_plan
-from shardwright.model.errors import ShardwrightError
+from shardwright.ingest.transport.allow_list import folder_state
+from shardwright.model.errors import ConfigError, ShardwrightError
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Mapping
 
     from shardwright.config.model import Config
+    from shardwright.ingest.transport.allow_list import State
 
     from .service_manager import ServiceManager
 
 LIVE = ("log", "compaction", "output.low_water")
+LOOK_S = 1.0  # between two looks at the folder of client keys
 
 
 class Reloader:
@@ -120,3 +124,27 @@ def _flat(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         name = f"{prefix}{key}"
         flat |= _flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
     return flat
+
+
+class FolderWatch:
+    """Watches the folder of client keys for changed files, in a thread of its own, since its disk may be
+    slow. ``changed`` is called once for each change since ``state``, also for one that was incomplete at the
+    last look."""
+
+    def __init__(self, folder: Path, state: State, changed: Callable[[], None]) -> None:
+        self._folder = folder
+        self._changed = changed
+        self._state: State | str = state
+
+    def run(self, stop: threading.Event) -> None:
+        while not stop.wait(LOOK_S):
+            state = self._look()
+            if state != self._state:
+                self._state = state
+                self._changed()
+
+    def _look(self) -> State | str:
+        try:
+            return folder_state(self._folder)
+        except ConfigError as error:
+            return str(error)

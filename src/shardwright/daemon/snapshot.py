@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from shardwright.ingest import IngestServer
 
     from .compaction import CompactionService
-    from .disk_space import DiskSpace
+    from .disks import DiskSpace
     from .events import EventLog
 
 State = Literal["starting", "serving", "draining"]

@@ -13,18 +13,18 @@ from __future__ import annotations
 
 import importlib.util
 import ipaddress
+import json
 import socket
 import sys
 import threading
 import time
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import ConfigError
 from shardwright.model.extras import install_line
 
 from .child import end_child, start_child, take
-from .web_settings import WebSettings
 
 if TYPE_CHECKING:
     import subprocess
@@ -242,3 +242,25 @@ class _WebChild:
         for pipe in (self._process.stdout, self._process.stderr):
             assert pipe is not None
             pipe.close()
+
+
+@dataclass(frozen=True)
+class WebSettings:
+    """The settings. ``descriptor``: the listening socket that the process inherits. ``hosts``: names in the
+    Host header beside those of the loopback address."""
+
+    control_socket: str
+    descriptor: int
+    hosts: tuple[str, ...]
+    origins: tuple[str, ...]
+    preview_hz: float
+    output_root: str
+    spill_root: str | None
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> WebSettings:
+        facts = json.loads(text)
+        return cls(**{**facts, "hosts": tuple(facts["hosts"]), "origins": tuple(facts["origins"])})

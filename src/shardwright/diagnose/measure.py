@@ -26,7 +26,7 @@ from shardwright.acquire.limits import Limits
 from shardwright.array.grid import Grid
 from shardwright.array.spec import Blosc, Codec, Gzip, Zstd
 from shardwright.config.quantities import format_bytes
-from shardwright.daemon.places import prepare_output_root
+from shardwright.daemon.disks import prepare_output_root
 from shardwright.kernels.warm_up import warm_up
 from shardwright.model.errors import FrameShapeError, StorageError
 from shardwright.read.store import open_store
@@ -34,11 +34,11 @@ from shardwright.repack.jobs.region_reader import RegionReader
 from shardwright.repack.runtime.throttle import Throttle
 from shardwright.simulate.photons import PhotonFrames
 from shardwright.storage.choose_io import offered_io, resolve_io
-from shardwright.storage.files import sync_directory
+from shardwright.storage.files import free_bytes, sync_directory
 from shardwright.writer.in_process import create
 
 from . import stages
-from .trial_runs import PrivateDaemon, extent_of, free_bytes, run, scratch_folder
+from .trial_runs import PrivateDaemon, extent_of, run, scratch_folder
 from .verdict import Acquisitions, Measured, StreamRates, Transport
 
 if TYPE_CHECKING:

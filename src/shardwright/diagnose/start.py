@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardwright.acquire.limits import raise_descriptor_limit
 from shardwright.acquire.workers import WorkerPool
-from shardwright.config.access import access_warnings, load_access
+from shardwright.config.load import access_warnings, load_access
 from shardwright.config.plan import make_plan
 from shardwright.config.quantities import format_bytes
-from shardwright.daemon.assemble import bound, web_service, written_folders
+from shardwright.daemon.assemble import bound, web_service
 from shardwright.daemon.control_client import ControlClient
-from shardwright.daemon.places import prepare_output_root
+from shardwright.daemon.disks import prepare_output_root, written_folders
 from shardwright.ingest import IngestServer
-from shardwright.ingest.transport.endpoints import bind_unix_listener, remove_dead_socket
+from shardwright.ingest.transport.endpoints import bind_unix_listener, socket_files
 from shardwright.model.errors import ConfigError, ShardwrightError
 from shardwright.recovery.leftovers import is_leftover, unfinished_stores
 from shardwright.recovery.unfinished import Unfinished
@@ -152,17 +152,8 @@ class StartTrial:
 
             def bind_ingest() -> str:
                 server = IngestServer(config.ingest_settings(access), WorkerPool(config.workers.count))
-                new = [path for path in _ipc_files(config) if not _is_there(path)]
-                try:
-                    bound(loaded, "ingest", "endpoints", server.bind)
-                except BaseException:
-                    for path in new:
-                        with suppress(OSError):
-                            remove_dead_socket(path)
-                    raise
+                bound(loaded, "ingest", "endpoints", server.bind)
                 opened.callback(server.close)
-                for path in _ipc_files(config):  # before that: until then nobody else can have taken it
-                    opened.callback(path.unlink, missing_ok=True)
                 return ", ".join(server.endpoints)
 
             def bind_control(path: Path) -> Path:
@@ -242,13 +233,7 @@ def _is_there(folder: Path) -> bool:
 def socket_paths(config: Config) -> Iterable[Path]:
     """Of all Unix sockets of this configuration."""
     others = (config.ingest.ring_socket_path, config.control_socket_path)
-    return [*_ipc_files(config), *(Path(path) for path in others if path is not None)]
-
-
-def _ipc_files(config: Config) -> list[Path]:
-    """ZeroMQ leaves these behind when it closes them."""
-    endpoints = config.ingest.endpoints
-    return [Path(each.removeprefix("ipc://")) for each in endpoints if each.startswith("ipc:///")]
+    return [*socket_files(config.ingest.endpoints), *(Path(path) for path in others if path is not None)]
 
 
 def running_daemon(config: Config) -> dict[str, Any] | None:

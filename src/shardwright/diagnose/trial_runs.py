@@ -23,7 +23,7 @@ from shardwright.array.grid import Grid
 from shardwright.client import connect
 from shardwright.daemon.child import end_child, start_child, take
 from shardwright.model.errors import SessionLostError, ShardwrightError, StorageError
-from shardwright.storage.files import storage_errors
+from shardwright.storage.files import free_bytes, storage_errors
 
 from .verdict import AcquisitionRun
 
@@ -80,13 +80,6 @@ def remove_stale(root: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
         finally:
             os.close(descriptor)
-
-
-def free_bytes(folder: Path) -> int:
-    """Of the disk below ``folder``, for this user. Raises ``StorageError``."""
-    with storage_errors("look at", folder):
-        room = os.statvfs(folder)
-    return room.f_bavail * room.f_frsize
 
 
 class Target(Protocol):

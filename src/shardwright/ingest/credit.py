@@ -1,5 +1,5 @@
-"""The credit of a session: which sequences came, whose pixels are still needed, which ring slots are taken.
-No I/O, no Python object for each frame.
+"""The credit of a session: which sequences came, whose pixels are still needed, which ring slots are taken;
+and the checks of one FRAMES message, made as a whole with NumPy. No I/O, no Python object for each frame.
 
 It outlives connections. A client that comes back keeps its slots; frames of an earlier client that are still
 in the pipeline are waited for, but their release is not acknowledged.
@@ -11,19 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardwright.model.errors import ProtocolError
+from shardwright.array.frame_check import wrong_dtype, wrong_shape
+from shardwright.model.errors import FrameIndexError, ProtocolError
 from shardwright.wire.controls import MAX_MISSING_RANGES
+from shardwright.wire.descriptor import FRAME_DROPPED, FRAME_NOT_HELD, NO_POSITION
 from shardwright.wire.in_flight import NO_SLOT, InFlight, at_most, ranges_of, runs_of, without
 from shardwright.wire.messages import MAX_PIXELLESS_FRAMES
-
-from .frames_message import addresses_in_parts, check_ring_slots, check_sequences
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
+    from shardwright.array.grid import Grid
+    from shardwright.array.spec import ArraySpec
     from shardwright.storage.ring import Ring
+    from shardwright.wire.messages import Batch
 
     Ranges = list[tuple[int, int]]
 
@@ -244,3 +247,84 @@ def _add_runs(
     for run, run_slots in zip(np.split(sequences, ends), np.split(slots, ends), strict=True):
         if len(run):
             in_flight.add(int(run[0]), run_slots, keep)
+
+
+def check_content(batch: Batch, spec: ArraySpec, grid: Grid) -> None:
+    """Checks dtype, shape and each descriptor's fields, all but slots and sequences. Raises
+    ``FrameDtypeError``, ``FrameShapeError``, ``FrameIndexError`` or ``ProtocolError``."""
+    if batch.dtype != spec.dtype:
+        raise wrong_dtype(spec.dtype, batch.dtype)
+    if (batch.height, batch.width) != spec.frame_shape:
+        raise wrong_shape(spec.frame_shape, (batch.height, batch.width))
+    frames = batch.descriptors
+    flags = frames["flags"]
+    if (
+        (flags > FRAME_NOT_HELD).any()
+        or frames["reserved"].any()
+        or (frames["frame_id"] < -1).any()
+        or frames["slot"][flags != 0].any()
+    ):
+        expected = (
+            f"flags 0, {FRAME_DROPPED} or {FRAME_NOT_HELD}, reserved 0, frame_id -1 or more, slot 0 "
+            f"without pixels"
+        )
+        raise ProtocolError("a descriptor with reserved bits", expected=expected)
+    least = np.where(flags == FRAME_NOT_HELD, NO_POSITION, 0)
+    outside = (frames["position"] < least) | (frames["position"] > grid.last_position)
+    if outside.any():
+        raise FrameIndexError(
+            "frame index outside the array",
+            expected=f"position 0 to {grid.last_position}",
+            got=int(frames["position"][outside][0]),
+        )
+
+
+def check_sequences(sequences: npt.NDArray[np.int64], expected: int, holes_below: int) -> None:
+    """Raises ``ProtocolError`` unless they go on from ``expected`` without holes; below ``holes_below``
+    (frames that are sent again) they must only ascend."""
+    before = np.concatenate(([expected - 1], sequences[:-1]))
+    if not ((sequences == before + 1) | ((sequences > before) & (sequences <= holes_below))).all():
+        wanted = (
+            f"{max(expected, holes_below)} and on"
+            if expected >= holes_below
+            else (f"ascending from {expected}, without holes from {holes_below}")
+        )
+        raise ProtocolError(
+            "frame sequences are missing or repeated", expected=wanted, got=sequences[:4].tolist()
+        )
+
+
+def check_ring_slots(slots: npt.NDArray[np.uint32], slot_in_flight: npt.NDArray[np.bool_]) -> None:
+    """Raises ``ProtocolError`` unless the ring slots exist, are free, and differ."""
+    count = len(slot_in_flight)
+    if (slots >= count).any() or slot_in_flight[slots].any() or np.unique(slots).size != slots.size:
+        raise ProtocolError(
+            "ring slots that are not free",
+            expected=f"different free slots below {count}",
+            got=slots[:4].tolist(),
+        )
+
+
+def addresses_in_parts(
+    parts: Sequence[memoryview], slots: npt.NDArray[np.uint32], frame_bytes: int
+) -> npt.NDArray[np.int64]:
+    """The addresses of frames that came as parts of a message: each part must hold whole frames, together
+    exactly ``len(slots)``. Raises ``ProtocolError``."""
+    counts = [len(part) // frame_bytes for part in parts]
+    whole = all(len(part) == n * frame_bytes and n > 0 for part, n in zip(parts, counts, strict=True))
+    if not whole or sum(counts) != len(slots):
+        expected = f"{len(slots)} frames of {frame_bytes} bytes, none cut"
+        raise ProtocolError(
+            "pixel parts that do not hold the frames",
+            expected=expected,
+            got=[len(part) for part in parts[:4]],
+        )
+    if not np.array_equal(slots, np.arange(len(slots), dtype=np.uint32)):
+        raise ProtocolError(
+            "slots must number the frames of the message", expected="0, 1, 2, ...", got=slots[:4].tolist()
+        )
+    starts = [
+        np.frombuffer(part, np.uint8).ctypes.data + frame_bytes * np.arange(n, dtype=np.int64)
+        for part, n in zip(parts, counts, strict=True)
+    ]
+    return np.concatenate([np.zeros(0, np.int64), *starts])

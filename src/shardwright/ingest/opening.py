@@ -38,8 +38,7 @@ from shardwright.wire.messages import Kind
 from shardwright.wire.session_tables import DaemonEvent, DaemonState
 
 from .blocking_executor import taken
-from .client_lease import ClientLease
-from .session import Session
+from .session import ClientLease, Session
 from .totals import CLIENT_STREAM
 from .transport.inbound_byte_limit import FURTHER_BYTES
 
@@ -55,10 +54,9 @@ if TYPE_CHECKING:
     from shardwright.wire.controls import Open, Resume
 
     from .blocking_executor import BlockingExecutor
-    from .client_lease import Send
     from .ingest_settings import IngestSettings, StreamSettings
     from .registry import Sessions
-    from .session import OnEvent
+    from .session import OnEvent, Send
     from .transport.client_connections import Client
 
 LOCK_RETRY_S = 0.5

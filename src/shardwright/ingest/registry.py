@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from shardwright.model.receipt import Receipt
 
-    from .client_lease import ClientLease
-    from .session import Session
+    from .session import ClientLease, Session
 
 ENDED_REMEMBERED = 64
 

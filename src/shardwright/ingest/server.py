@@ -37,11 +37,11 @@ from .ingest_view import IngestView
 from .opening import Admission, Openings
 from .registry import Sessions
 from .totals import SAMPLE_S
+from .transport.allow_list import ZapHandler
 from .transport.client_connections import Connections, stranger
 from .transport.connection_guard import ConnectionGuard
-from .transport.endpoints import bind_router, make_context, make_router
+from .transport.endpoints import bind_router, make_context, make_router, remove_socket_files
 from .transport.ring_handover import RingHandover
-from .transport.zap import ZapHandler
 
 if TYPE_CHECKING:
     import threading
@@ -101,6 +101,7 @@ class IngestServer:
         self._poller = zmq.Poller()
         self._router: zmq.Socket[bytes] | None = None
         self._endpoints = settings.endpoints
+        self._bound: tuple[str, ...] = ()
         self._zap: ZapHandler | None = None
         self._guard: ConnectionGuard | None = None
         self._clients_reloaded = False
@@ -192,7 +193,8 @@ class IngestServer:
         return self._endpoints
 
     def bind(self) -> None:
-        """Binds all sockets. Raises ``ConfigError`` naming the one that cannot be bound."""
+        """Binds all sockets. Raises ``ConfigError`` naming the one that cannot be bound; the others are
+        closed then, and their files removed."""
         self._context = context = make_context()
         try:
             if self._settings.access is not None:
@@ -200,7 +202,7 @@ class IngestServer:
             self._router = make_router(context)
             self._guard = ConnectionGuard(context, self._router, self._poller)
             self._connections.use(self._router, self._guard, self._zap)
-            self._endpoints = bind_router(self._router, self._settings)
+            self._endpoints = self._bound = bind_router(self._router, self._settings)
             self._poller.register(self._router, zmq.POLLIN)
             self._poller.register(self._wake_descriptor, zmq.POLLIN)
             if self._settings.ring_socket is not None:
@@ -208,7 +210,7 @@ class IngestServer:
                     self._settings.ring_socket, self._take_ring, self._poller, self._settings.group
                 )
         except BaseException:
-            self._close(linger_ms=0)
+            self.close()
             raise
 
     def adopt(self, paths: Iterable[Path]) -> None:
@@ -236,7 +238,8 @@ class IngestServer:
             self._close(linger_ms)
 
     def close(self) -> None:
-        """Closes the sockets that were bound, in place of ``run``."""
+        """Closes the sockets that were bound, in place of ``run``, and removes their files."""
+        remove_socket_files(self._bound)
         self._close(linger_ms=0)
 
     def _begin_stop(self) -> None:

@@ -3,31 +3,36 @@ and sends what the acquisition reports.
 
 The table in wire/session_tables.py decides what an event means in each state; this class acts on the verdict.
 It never blocks and touches no socket. It begins without a client and outlives each of them until the
-acquisition has ended.
+acquisition has ended. Each open, resume or reopen makes a new lease: messages of an older one no longer find
+a session.
 """
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.limits import message_overhead_bytes
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ProtocolError, SessionLostError, ShardwrightError
 from shardwright.wire.controls import Finish, Opened, Problem
-from shardwright.wire.messages import Header, Kind, decode_batch, decode_control
+from shardwright.wire.messages import Counter, Header, Kind, Level, ack_ranges, decode_batch, decode_control
 from shardwright.wire.session_tables import DAEMON_TABLE, DaemonEvent, DaemonState, Verdict, step
 
-from .credit import Credit
+from .credit import Credit, check_content
 from .frame_preview import PreviewTap
-from .frames_message import check_content
 from .totals import AcquisitionTotals, FrameRate
 from .transport.inbound_byte_limit import FRAME_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    import numpy.typing as npt
 
     from shardwright.acquire.acquisition import Acquisition
     from shardwright.acquire.limits import Limits
@@ -35,12 +40,13 @@ if TYPE_CHECKING:
     from shardwright.storage.ring import Ring
     from shardwright.wire.controls import Open
 
-    from .client_lease import ClientLease
     from .transport.client_connections import Client
 
     OnEvent = Callable[[str, Mapping[str, Any]], None]
+    Send = Callable[["Client", list[bytes]], None]
 
 MAX_KEPT_LOSSES = 1024  # ranges kept for a client that is away; the frame table has them all
+MAX_RANGES = 1024  # of one ACK
 
 _EVENT_OF_KIND = {
     Kind.FRAMES: DaemonEvent.FRAMES,
@@ -405,3 +411,41 @@ def _more_than_ring(limits: Limits, ring_slots: int) -> int:
     """Bytes beyond the ring of today's configuration: a client that comes back after a restart keeps its
     slots."""
     return max(0, ring_slots * limits.frame_bytes - limits.ring_bytes)
+
+
+class ClientLease:
+    """``ring`` None: message transport. ``send`` takes a message for a client, and drops it when the client
+    is gone."""
+
+    def __init__(self, client: Client, ring: Ring | None, send: Send) -> None:
+        self.token = secrets.randbits(63) | 1 << 63
+        self.client = client
+        self.ring = ring
+        self.ring_token = None if ring is None else secrets.token_hex(16)
+        self._send = send
+        self._counter = Counter(self.token)
+        self._acknowledged = {Level.STORED: 0, Level.DURABLE: 0}
+
+    def accept(self, header: Header) -> None:
+        """Raises ``ProtocolError`` unless this is the very next message of this session."""
+        self._counter.accept(header)
+
+    def is_ring_token(self, token: str) -> bool:
+        return self.ring_token is not None and secrets.compare_digest(token, self.ring_token)
+
+    def send(self, kind: Kind, body: dict[str, Any]) -> None:
+        """Sends a control message of this session."""
+        self._send(self.client, self._counter.control(kind, body))
+
+    def acknowledge(self, released: npt.ArrayLike, stored: int, durable: int) -> None:
+        """Acknowledges released frames, as (first, last) pairs int64[n, 2], and both watermarks where they
+        have moved."""
+        acks = [ack_ranges(Level.RELEASED, released)]
+        for level, watermark in ((Level.STORED, stored), (Level.DURABLE, durable)):
+            if watermark > self._acknowledged[level]:
+                acks.append(ack_ranges(level, (self._acknowledged[level], watermark - 1)))
+                self._acknowledged[level] = watermark
+        ranges = np.concatenate(acks)
+        for start in range(0, len(ranges), MAX_RANGES):
+            part = ranges[start : start + MAX_RANGES]
+            self._send(self.client, self._counter.message(Kind.ACK, [part.tobytes()], count=len(part)))

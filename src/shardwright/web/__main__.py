@@ -11,7 +11,7 @@ import socket
 import sys
 from pathlib import Path
 
-from shardwright.daemon.web_settings import WebSettings
+from shardwright.daemon.web_child import WebSettings
 
 from .connections import DESCRIPTORS, serve
 from .daemon_link import DaemonLink

@@ -3,13 +3,13 @@ each from an answer of the daemon."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from shardwright.model.errors import ProtocolError, ShardwrightError
 
-from .answers import Json
 from .metrics import Metrics
 
 if TYPE_CHECKING:
@@ -22,6 +22,14 @@ if TYPE_CHECKING:
     Endpoint = Callable[[Request], Awaitable[Response]]
 
 MOST_DIGITS = 18
+
+
+class Json(JSONResponse):
+    """An answer as JSON that can always be sent: plain ASCII, so that half of a surrogate pair, in a client's
+    name or a file's, is only an escape."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
 def problem(error: ShardwrightError, status: int) -> Json:

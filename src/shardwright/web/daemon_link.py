@@ -1,28 +1,37 @@
 """Requests to the daemon: one thread, one connection to its control socket. However many clients there are, a
-request is not sent twice within a moment, and no picture is fetched twice."""
+request is not sent twice within a moment, and no picture is fetched twice. To the answers it adds what the
+page needs: the time until a disk is full, and the preview as a picture with visible contrast."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import io
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+from PIL import Image
 
 from shardwright.daemon.control_client import ControlClient
 from shardwright.model.errors import ShardwrightError
 
-from .forecast import Forecast
-from .preview import PreviewPicture
-
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 T = TypeVar("T")
 STATUS_FRESH_S = 0.2
 EVENTS_FRESH_S = 0.5
 MOST_EVENTS = 1000
 WATCH_S = 10.0
+WINDOW_S = 120.0
+STEP_S = 1.0
+SHORTEST_S = 5.0  # a shorter time says little: bytes are stored slab by slab
+DARKEST_PERCENT, BRIGHTEST_PERCENT = 0.5, 99.5  # hot and dead pixels must not decide the contrast
 
 
 class Recent(Generic[T]):
@@ -106,3 +115,83 @@ class DaemonLink:
         )["events"]:
             self._known_events = (*self._known_events, *new)[-MOST_EVENTS:]
         return self._known_events
+
+
+class Forecast:
+    """The time until the disks are full, from the bytes stored in the last minutes. Owned by the event loop.
+
+    Changes of the free space are no measure: shards are preallocated and give back what they did not need, so
+    the free space jumps by whole shards.
+    """
+
+    def __init__(self) -> None:
+        # (time, bytes since the daemon's start), STEP_S apart or more
+        self._stored: deque[tuple[float, int]] = deque()
+
+    def added_to(self, snapshot: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the snapshot with ``full_in_s`` for each disk: None where nothing is stored, or the rate is
+        not known yet."""
+        now_s, stored_bytes = (
+            time.monotonic(),
+            sum(stream["bytes_stored"] for stream in snapshot["streams"].values()),
+        )
+        self._note(now_s, stored_bytes)
+        begin_s, begin_bytes = self._stored[0]
+        elapsed_s = now_s - begin_s
+        rate = (stored_bytes - begin_bytes) / elapsed_s if elapsed_s >= SHORTEST_S else 0.0
+        disks = [
+            {
+                **disk,
+                "full_in_s": disk["free_bytes"] / rate
+                if rate > 0 and disk["free_bytes"] is not None
+                else None,
+            }
+            for disk in snapshot["disks"]
+        ]
+        return {**snapshot, "disks": disks}
+
+    def _note(self, now_s: float, stored_bytes: int) -> None:
+        if not self._stored or now_s - self._stored[-1][0] >= STEP_S:
+            self._stored.append((now_s, stored_bytes))
+        while len(self._stored) > 2 and now_s - self._stored[1][0] >= WINDOW_S:
+            self._stored.popleft()
+
+
+@dataclass(frozen=True)
+class PreviewPicture:
+    """A picture of one frame. ``age_s``: time since the frame was taken, when the daemon was asked."""
+
+    png: bytes
+    frame: int
+    frame_id: int | None
+    age_s: float
+
+    @classmethod
+    def of(cls, preview: Mapping[str, Any]) -> PreviewPicture:
+        """Makes the picture of a preview from the control socket."""
+        return cls(preview_png(preview), preview["frame"], preview["frame_id"], preview["time_s"])
+
+
+def stretched(pixels: np.ndarray) -> np.ndarray:
+    """Returns uint8 pixels with the contrast of all but the darkest and brightest; a frame of one value is
+    mid-grey."""
+    low, high = np.percentile(pixels, (DARKEST_PERCENT, BRIGHTEST_PERCENT))
+    if high <= low:
+        low, high = float(pixels.min()), float(pixels.max())
+    if high <= low:
+        return np.full(pixels.shape, 128, np.uint8)
+    scaled = (pixels.astype(np.float32) - low) * (255 / (high - low))
+    grey: np.ndarray = np.clip(np.rint(scaled), 0, 255).astype(np.uint8)
+    return grey
+
+
+def preview_png(frame: Mapping[str, Any]) -> bytes:
+    """Returns the PNG of a preview from the control socket: ``width``, ``height``, ``dtype``, base64 ``data``
+    in rows."""
+    shape = (int(frame["height"]), int(frame["width"]))
+    pixels = np.frombuffer(
+        base64.b64decode(frame["data"]), np.dtype(frame["dtype"]).newbyteorder("<")
+    ).reshape(shape)
+    picture = io.BytesIO()
+    Image.fromarray(stretched(pixels)).save(picture, "PNG", compress_level=1)
+    return picture.getvalue()

@@ -8,6 +8,7 @@ disk blocks only those; further requests are soon refused, and the page still wo
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 
@@ -16,14 +17,14 @@ import anyio.to_thread
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from .confined import NotServedError, open_in_store
-from .ranges import UnsatisfiableRangeError, is_unchanged, wanted_range
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from starlette.datastructures import Headers
     from starlette.requests import Request
 
-    from shardwright.daemon.web_settings import WebSettings
+    from shardwright.daemon.web_child import WebSettings
 
 T = TypeVar("T")
 A = TypeVarTuple("A")
@@ -36,6 +37,7 @@ PREFLIGHT_SECONDS = 86_400
 POLICY = "sandbox; default-src 'none'"  # no browser may run a file of a store as a page of ours
 REQUEST_HEADERS = "Range, If-Range, If-None-Match"
 ANSWER_HEADERS = "Accept-Ranges, Content-Range, Content-Length, ETag"
+_RANGE = re.compile(r"bytes=\s*(?P<first>[0-9]{0,19})-(?P<last>[0-9]{0,19})\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -162,3 +164,39 @@ class Stores:
 
 def _content_type(path: str) -> str:
     return "application/json" if path.endswith(".json") else "application/octet-stream"
+
+
+class UnsatisfiableRangeError(Exception):
+    """The file has no such bytes."""
+
+
+def wanted_range(headers: Headers, etag: str, size: int) -> tuple[int, int] | None:
+    """Returns the byte range that a request wants (RFC 9110, section 14): its first byte and the one after
+    the last. Returns None for the whole file, also when there are
+    several ranges or none that is valid.
+
+    Raises ``UnsatisfiableRangeError``.
+    """
+    match = _RANGE.fullmatch(headers.get("range", ""))
+    if match is None or headers.get("if-range", etag) != etag:
+        return None
+    first, last = match["first"], match["last"]
+    if first:
+        start, stop = int(first), min(int(last) + 1, size) if last else size
+        if last and int(last) < start:
+            return None
+    elif last:
+        start, stop = max(0, size - int(last)), size
+    else:
+        return None
+    if start >= size or start >= stop:
+        raise UnsatisfiableRangeError
+    return start, stop
+
+
+def is_unchanged(headers: Headers, etag: str) -> bool:
+    """True if the client has the file already."""
+    known = headers.get("if-none-match")
+    return known is not None and (
+        known.strip() == "*" or etag in (tag.strip().removeprefix("W/") for tag in known.split(","))
+    )

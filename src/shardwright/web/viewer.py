@@ -27,7 +27,7 @@ from starlette.routing import Route
 
 from shardwright.model.extras import install_line
 
-from .answers import Json
+from .api import Json
 from .finished import NotShownError
 from .stores import PREFIX
 from .viewer_state import viewer_fragment, viewer_state

@@ -15,29 +15,34 @@ GET, HEAD and OPTIONS only; no request changes anything.
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from .api import Api, answered_by_the_daemon
 from .finished import FinishedStores
 from .guard import METHODS, Guard
-from .static_files import StaticFolder
-from .stores import PREFIX, Stores
+from .stores import PREFIX, Stores, is_unchanged
 from .viewer import viewer_routes
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from shardwright.daemon.web_settings import WebSettings
+    from shardwright.daemon.web_child import WebSettings
 
     from .daemon_link import DaemonLink
 
 STATIC = Path(__file__).with_name("static")
+INDEX = "index.html"
+# Not the machine's own table: a browser's behaviour must not depend on it. Other kinds of files are not
+# served.
+_TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
 def make_app(settings: WebSettings, link: DaemonLink) -> Starlette:
@@ -58,3 +63,36 @@ def make_app(settings: WebSettings, link: DaemonLink) -> Starlette:
 async def _options(request: Request) -> Response:
     del request
     return Response(status_code=204, headers={"Allow": ", ".join(METHODS)})
+
+
+@dataclass(frozen=True)
+class _StaticFile:
+    content: bytes
+    etag: str
+    media_type: str
+
+
+class StaticFolder:
+    """An endpoint that answers ``path`` with the file of that name below ``folder``, and no path with
+    ``index.html``. The files are read once into memory: serving them touches no disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self._files = {
+            path.relative_to(folder).as_posix(): _read(path)
+            for path in sorted(folder.rglob("*"))
+            if path.suffix in _TYPES
+        }
+
+    async def respond(self, request: Request) -> Response:
+        file = self._files.get(request.path_params["path"] or INDEX)
+        if file is None:
+            return PlainTextResponse("There is no such page.\n", 404)
+        headers = {"ETag": file.etag, "Cache-Control": "no-cache"}
+        if is_unchanged(request.headers, file.etag):
+            return Response(status_code=304, headers=headers)
+        return Response(file.content, headers=headers, media_type=file.media_type)
+
+
+def _read(path: Path) -> _StaticFile:
+    content = path.read_bytes()
+    return _StaticFile(content, f'"{hashlib.sha256(content).hexdigest()[:32]}"', _TYPES[path.suffix])

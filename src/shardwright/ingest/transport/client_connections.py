@@ -18,9 +18,9 @@ from shardwright.model.machine import boot_id
 from shardwright.wire.controls import Hello, Problem, Welcome
 from shardwright.wire.messages import CONNECTION, Counter, Header, Kind, decode_control
 
+from .allow_list import public_key_of
 from .connection_guard import ConnectionGuard, ConnectionId
 from .inbound_byte_limit import BEYOND_PLAN_BYTES, FURTHER_BYTES, LOOK_S, InboundByteLimit
-from .zap import public_key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from shardwright.ingest.ingest_settings import IngestSettings
     from shardwright.ingest.opening import Openings
 
-    from .allow_list import AllowList
-    from .zap import ZapHandler
+    from .allow_list import AllowList, ZapHandler
 
 SOFTWARE = "shardwright-daemon"
 LAST_MESSAGES_S = 1.0

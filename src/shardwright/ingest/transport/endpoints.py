@@ -19,7 +19,7 @@ from shardwright.model.errors import ConfigError
 from shardwright.model.permissions import owners, user_name
 from shardwright.storage.filesystems import nearest_folder
 
-from . import zap
+from .allow_list import ZAP_DOMAIN
 from .connection_guard import MAX_STRANGERS
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ def make_router(context: zmq.Context[Any]) -> zmq.Socket[bytes]:
 
 def bind_router(router: zmq.Socket[bytes], settings: IngestSettings) -> tuple[str, ...]:
     """Binds the ROUTER to all endpoints, those over TCP with CURVE where there is a secret key. Returns them,
-    a ``*`` port replaced by the real one. Raises ``ConfigError`` naming the endpoint that cannot be bound."""
+    a ``*`` port replaced by the real one. Raises ``ConfigError`` naming the endpoint that cannot be bound;
+    the files of those that were bound before it are then removed."""
     # a client that is gone or does not read is an error here, not a silent drop
     router.setsockopt(zmq.ROUTER_MANDATORY, 1)
     router.setsockopt(zmq.MAXMSGSIZE, settings.max_message_bytes)
@@ -84,19 +85,37 @@ def bind_router(router: zmq.Socket[bytes], settings: IngestSettings) -> tuple[st
     # Options hold for the endpoints that are bound after they are set: local ones first, then those that take
     # only clients with keys.
     router.setsockopt(zmq.AFFINITY, _LOCAL)
-    bound = {
-        endpoint: _bind(router, endpoint, settings.group)
-        for endpoint in settings.endpoints
-        if not is_tcp(endpoint)
-    }
-    router.setsockopt(zmq.AFFINITY, _TCP)
-    if settings.access is not None:
-        router.setsockopt(zmq.CURVE_SERVER, 1)
-        router.setsockopt(zmq.CURVE_SECRETKEY, settings.access.secret_key)
-        router.setsockopt(zmq.ZAP_DOMAIN, zap.DOMAIN)
-        router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # no connection without an answer
-    bound |= {endpoint: _bind(router, endpoint) for endpoint in settings.endpoints if is_tcp(endpoint)}
+    bound: dict[str, str] = {}
+    try:
+        for endpoint in settings.endpoints:
+            if not is_tcp(endpoint):
+                bound[endpoint] = _bind(router, endpoint, settings.group)
+        router.setsockopt(zmq.AFFINITY, _TCP)
+        if settings.access is not None:
+            router.setsockopt(zmq.CURVE_SERVER, 1)
+            router.setsockopt(zmq.CURVE_SECRETKEY, settings.access.secret_key)
+            router.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
+            router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # no connection without an answer
+        for endpoint in settings.endpoints:
+            if is_tcp(endpoint):
+                bound[endpoint] = _bind(router, endpoint)
+    except BaseException:
+        remove_socket_files(bound)
+        raise
     return tuple(bound[endpoint] for endpoint in settings.endpoints)
+
+
+def socket_files(endpoints: Iterable[str]) -> list[Path]:
+    """The files of those endpoints that are Unix sockets. ZeroMQ leaves them behind when it closes them."""
+    return [Path(each.removeprefix("ipc://")) for each in endpoints if each.startswith("ipc:///")]
+
+
+def remove_socket_files(bound: Iterable[str]) -> None:
+    """Removes the files of bound endpoints, before these are closed: until then no other process can have
+    taken a path."""
+    for path in socket_files(bound):
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def is_tcp(endpoint: str) -> bool:
@@ -111,7 +130,7 @@ def connection_descriptors(endpoints: Iterable[str], max_connections: int) -> in
 
 
 def _bind(router: zmq.Socket[bytes], endpoint: str, group: str | None = None) -> str:
-    path = Path(endpoint.removeprefix("ipc://")) if endpoint.startswith("ipc:///") else None
+    path = next(iter(socket_files([endpoint])), None)
     if path is not None:
         _make_way(path, group)
     try:
@@ -128,7 +147,11 @@ def _bind(router: zmq.Socket[bytes], endpoint: str, group: str | None = None) ->
             f"cannot bind {endpoint}", expected="an endpoint that is free", got=str(error), hint=hint
         ) from None
     if path is not None:
-        _share(path, 0o660, group)
+        try:
+            _share(path, 0o660, group)
+        except ConfigError:
+            remove_socket_files([endpoint])
+            raise
     last = router.getsockopt(zmq.LAST_ENDPOINT)
     assert isinstance(last, bytes)
     return last.rstrip(b"\0").decode()
@@ -199,7 +222,7 @@ def _make_way(path: Path, group: str | None) -> None:
                 got="another kind of file",
                 hint=hint,
             )
-        if remove_dead_socket(path):
+        if _remove_dead_socket(path):
             return
         raise ConfigError(
             f"{path} is in use",
@@ -211,7 +234,7 @@ def _make_way(path: Path, group: str | None) -> None:
         raise ConfigError(f"cannot prepare {path}", got=error.strerror, hint=_way_out(path, error)) from None
 
 
-def remove_dead_socket(path: Path) -> bool:
+def _remove_dead_socket(path: Path) -> bool:
     """Removes a Unix socket whose daemon is dead; False where somebody listens on it. Raises ``OSError``."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
