@@ -379,7 +379,7 @@ def test_where_no_file_is_left_nothing_is_said_to_have_been_verified(store, tmp_
     assert move_store(store, MoveOptions(str(copy), throttle=POLITE), execute).ok
     report = move(empty, str(copy))
     assert (report.ok, report.nothing_left) == (True, True)
-    assert "no file is left here" in summary(report)
+    assert "there is no file left to move" in summary(report)
     assert "verified" not in summary(report)
     assert not empty.exists()
 
@@ -413,7 +413,7 @@ def test_a_copy_that_was_damaged_while_its_source_was_being_deleted_keeps_what_i
             0,
             [shard],
         )
-        assert "is not what was sent any more" in report.failures[0]["error"]["message"]
+        assert "is lost or damaged" in report.failures[0]["error"]["message"]
         assert no_work(files(store)) == left
     open_destination(place).delete(shard)
     open_destination(place).put_new(shard, iter([sound]), len(sound))

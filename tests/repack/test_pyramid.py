@@ -277,7 +277,7 @@ def test_a_level_that_a_stopped_run_published_of_another_source_is_not_taken_for
     assert (store / "1").exists()
     assert len(multiscale(store)["datasets"]) == 1
     rewrite(store / "0" / "c" / "0" / "0" / "0")
-    with pytest.raises(OutputExistsError, match="something else where a level should go"):
+    with pytest.raises(OutputExistsError, match="folder of a new level exists already"):
         add(store, 1)
 
 

@@ -1,4 +1,4 @@
-"""``shardwright camera``: a simulated camera in its own process, as a rig's camera would be."""
+"""``shardwright camera``: runs a simulated camera in a process of its own, as a rig's camera would be."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def command(
         0, min=0, metavar="NUMBER", help="Seed of the pixels; the same seed gives the same frames."
     ),
     stream: str | None = typer.Option(
-        None, metavar="STREAM", help="A stream of the daemon's configuration, in place of an own layout."
+        None,
+        metavar="STREAM",
+        help="A stream of the daemon's configuration, in place of a layout of your own.",
     ),
     chunk: str | None = typer.Option(
         None, help="Inner chunk as FRAMESxROWSxCOLUMNS. Default: about 2 MiB.", metavar="TxHxW"
@@ -73,7 +75,7 @@ def command(
         "--reconnect-ms",
         min=0,
         metavar="MS",
-        help="How long to wait for a daemon that dies to come back; 0 for not at all.",
+        help="How long to wait for a daemon that died to come back; 0: not at all.",
     ),
     secret_key: Path | None = typer.Option(
         None,
@@ -82,12 +84,11 @@ def command(
         metavar="FILE",
     ),
     daemon_key: Path | None = typer.Option(
-        None, envvar="SHARDWRIGHT_DAEMON_KEY", help="That daemon's NAME.key.", metavar="FILE"
+        None, envvar="SHARDWRIGHT_DAEMON_KEY", help="The daemon's NAME.key.", metavar="FILE"
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the receipt as JSON."),
 ) -> None:
-    """Run a simulated camera: photon noise on a fluorescence-like sample, every frame regenerable from the
-    seed.
+    """Run a simulated camera: photon noise on a fluorescence-like sample. The seed determines every frame.
 
     Exits with 1 when the daemon did not store every frame.
     """
@@ -99,9 +100,7 @@ def command(
     if dtype is not None and dtype not in DTYPES:
         raise typer.BadParameter(f"expected one of {', '.join(DTYPES)}, got {dtype!r}", param_hint="--dtype")
     if (secret_key is None) != (daemon_key is None):
-        raise typer.BadParameter(
-            "one key is of no use without the other", param_hint="--secret-key and --daemon-key"
-        )
+        raise typer.BadParameter("both keys are needed, or none", param_hint="--secret-key and --daemon-key")
     spec = (
         None if stream else camera_spec(rows_columns or (2048, 2048), dtype or "uint16", chunk, shard, codec)
     )
@@ -181,7 +180,7 @@ def camera_spec(
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, a line now and then otherwise; both on standard error."""
+    """A bar on a terminal, otherwise a line every two seconds; both on standard error."""
     if not sys.stderr.isatty():
         yield _plain_progress(total)
         return
@@ -207,7 +206,7 @@ def _plain_progress(total: int) -> Callable[[int], None]:
 
 
 def _run_facts(run: CameraRun) -> dict[str, float]:
-    """The camera's own view. The time ends with the last frame handed over, not with the last one stored."""
+    """The figures that the camera measured, up to the last frame handed over, not the last one stored."""
     return {
         "camera_seconds": round(run.seconds, 6),
         "camera_frames_per_second": round(run.frames_per_second, 3),

@@ -1,4 +1,4 @@
-"""``shardwright compact STORE --to DEST``: one store packed into another place, and the report of it."""
+"""``shardwright compact STORE --to DEST``: packs one store into another place and reports it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check_options(
     if move and to is None:
         raise ConfigError("--move needs --to DEST", hint="It deletes the source once all of it is at DEST")
     if to is not None and len(stores) != 1:
-        raise ConfigError("--to takes one store: DEST is the new store", got=f"{len(stores)} stores")
+        raise ConfigError("--to takes exactly one store: DEST is the new store", got=f"{len(stores)} stores")
     if to is not None and recompress is not None:
         raise ConfigError(
             "--recompress and --to do not go together",
@@ -39,18 +39,18 @@ def check_options(
         )
     if to is not None and dry_run:
         raise ConfigError(
-            "--dry-run and --to do not go together: it says what packing would save, and does not look at "
+            "--dry-run and --to do not go together: --dry-run reports what packing would save and ignores "
             "DEST",
-            hint="Leave --to out to see how large the shards will be; with --to, that DEST is new and has "
-            "room is checked before anything is sent",
+            hint="Leave out --to to see how large the shards will be. Before --to sends anything, it "
+            "checks that DEST is new and has room",
         )
 
 
 def send(
     store: Path, options: MoveOptions, executor: Executor, *, bytes_per_s: float | None, as_json: bool
 ) -> bool:
-    """Send one store and print the report. Whether all of it is there (and, if that was asked for, gone
-    here)."""
+    """Send one store and print the report. Returns True if all of it has arrived (and, with ``--move``, is
+    deleted here)."""
     from dataclasses import replace
 
     from shardwright.read.store import open_store
@@ -73,12 +73,12 @@ def send(
 
 
 def summary(report: MoveReport) -> str:
-    """The report, for people."""
+    """The report as text."""
     from shardwright.config.quantities import format_bytes
 
     if report.nothing_left:
         return (
-            f"{report.store}: no file is left here to be moved, and its empty folders are gone now; a "
+            f"{report.store}: there is no file left to move, and its empty folders are deleted now; a "
             f"store is at {report.destination}"
         )
     counts = [f"{report.sent} files sent ({format_bytes(report.bytes_written)})"]
@@ -110,21 +110,20 @@ def summary(report: MoveReport) -> str:
     ]
     if report.complete and report.damaged:
         lines.append(
-            "  nothing was deleted; readers meet the same errors there as here. Put a sound copy in the "
-            "place of each damaged shard, from a backup if"
-            f" there is one, and run the same command again; if there is none, {report.destination} can be "
-            f"used as it is"
+            "  nothing was deleted; the copy has the same damaged shards as the source. Replace each "
+            "damaged shard here by a sound copy, from a backup, and run the same command again; without a "
+            f"backup, {report.destination} can be used as it is"
         )
     nothing = "left as it is" if report.deleting else "nothing was deleted"
     lines += [
-        f"  {nothing}: {key} came or was changed after it was sent" for key in report.kept[:_NAMED_AT_MOST]
+        f"  {nothing}: {key} is new or was changed after it was sent" for key in report.kept[:_NAMED_AT_MOST]
     ]
     if report.deleting and report.kept:
         lines.append(
             f"  an earlier run has deleted a part of {report.store}; the whole store is at "
-            f"{report.destination}."
-            " Take these files away and run the same command again: it deletes the rest"
+            f"{report.destination}. Move these files away and run the same command again: it deletes the "
+            "rest"
         )
     elif not report.complete:
-        lines.append("  run the same command again to go on; what has arrived is not sent again")
+        lines.append("  run the same command again to continue; what has arrived is not sent again")
     return "\n".join(lines)

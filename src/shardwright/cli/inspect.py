@@ -1,4 +1,4 @@
-"""``shardwright inspect``: what lies where in a store or in one shard, as tables and as JSON."""
+"""``shardwright inspect``: shows the shards, slots and gaps of a store or of one shard, as tables or JSON."""
 
 from __future__ import annotations
 
@@ -168,12 +168,10 @@ def _print_totals(console: Console, array: StoredArray, totals: Totals) -> None:
 
     inside = totals.chunks_present - totals.chunks_cropped
     console.print(
-        f"\nchunks encoded as: {_forms(totals.forms)}\n"
-        f"{totals.shards} of {array.shards_in_shape} shards, {inside} of {totals.chunks_in_shape} chunks in "
-        f"them;"
-        f" {format_bytes(totals.decoded_bytes)} encoded as {format_bytes(totals.encoded_bytes)} (ratio "
-        f"{totals.ratio:.2f});"
-        f" {format_bytes(totals.gap_bytes)} in gaps, {format_bytes(totals.allocated_bytes)} on disk"
+        f"\nchunks encoded as: {_forms(totals.forms)}\n{totals.shards} of {array.shards_in_shape} shards, "
+        f"{inside} of {totals.chunks_in_shape} chunks in them; {format_bytes(totals.decoded_bytes)} encoded "
+        f"as {format_bytes(totals.encoded_bytes)} (ratio {totals.ratio:.2f}); "
+        f"{format_bytes(totals.gap_bytes)} in gaps, {format_bytes(totals.allocated_bytes)} on disk"
         + (
             f"; {totals.chunks_cropped} chunks lie outside the shape: the array was cropped"
             if totals.chunks_cropped

@@ -1,5 +1,5 @@
-"""What SIGINT and SIGTERM do to a long command: it clears up, says that it may be run again, and exits with
-1."""
+"""Interrupts of long commands: after SIGINT or SIGTERM the command clears up, says that it may be run again,
+and exits with 1."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def interrupt_on_signals() -> None:
-    """The first of them is a ``KeyboardInterrupt``; what is cleared up after it is not disturbed by
-    another."""
+    """Make the first SIGINT or SIGTERM raise ``KeyboardInterrupt``; later ones are ignored while the command
+    clears up."""
 
     def interrupt(*_: object) -> None:
         for number in _SIGNALS:
@@ -29,12 +29,12 @@ def interrupt_on_signals() -> None:
 
 
 @contextlib.contextmanager
-def told_of_interrupts(name: str, kept: str) -> Iterator[None]:
-    """One line and exit code 1 for an interrupt inside. ``kept``: what of the work is not lost."""
+def reported_interrupts(name: str, kept: str) -> Iterator[None]:
+    """An interrupt inside is reported in one line, with exit code 1. ``kept``: the work that is not lost."""
     try:
         yield
     except KeyboardInterrupt:
         typer.echo(
-            f"shardwright: {name} was interrupted; {kept}: run the same command again to go on", err=True
+            f"shardwright: {name} was interrupted; {kept}: run the same command again to continue", err=True
         )
         raise typer.Exit(1) from None

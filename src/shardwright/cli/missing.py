@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def print_missing(store: Store, as_json: bool) -> None:
-    """Range by range, so that a list of any length costs no memory. Raises ``ShardFormatError`` when the
-    store has no frame table."""
+    """Print the missing frames range by range, so that a list of any length costs no memory. Raises
+    ``ShardFormatError`` when the store has no frame table."""
     from shardwright.read.frame_table import open_frame_table
     from shardwright.read.missing_frames import MissingFrames
 
@@ -45,7 +45,7 @@ def print_missing(store: Store, as_json: bool) -> None:
 
 
 class _Tally:
-    """Counts what goes by."""
+    """Counts the frames of the ranges that it yields."""
 
     def __init__(self, missing: MissingFrames) -> None:
         self.inside = self.beyond = 0
@@ -79,7 +79,7 @@ def _as_dict(found: MissingRange, missing: MissingFrames) -> dict[str, Any]:
 
 
 def _print_json(store: Store, missing: MissingFrames) -> None:
-    """One object, written piece by piece: the ranges first, what they add up to after them."""
+    """Print one object, piece by piece: the ranges first, their sums after them."""
     tally = _Tally(missing)
     typer.echo(f'{{"path": {json.dumps(str(store.root))}, "places": {missing.places}, "missing": [', nl=False)
     for i, found in enumerate(tally.ranges()):
@@ -117,6 +117,6 @@ def _print_text(axes: list[str], missing: MissingFrames) -> None:
         typer.echo(f"no frame is missing: all {missing.places} places of the image are stored")
     for (status, reason), count in missing.unplaced.items():
         typer.echo(
-            f"{count} frame{'s' if count > 1 else ''} that named no place: {status.name.lower()} "
+            f"{count} frame{'s' if count > 1 else ''} without a place: {status.name.lower()} "
             f"({reason.name.lower()})"
         )

@@ -1,4 +1,5 @@
-"""``shardwright verify``: decode and check every chunk; exit 1 and a list when something is wrong."""
+"""``shardwright verify``: decodes and checks every chunk; lists the faults and exits with 1 if there are
+any."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def command(
         None, "--threads", min=1, metavar="COUNT", help="Decoding threads. One for each core unless given."
     ),
 ) -> None:
-    """Decode and check every chunk of a store. Exits with 1 and a list of what is wrong."""
+    """Decode and check every chunk of a store. Lists the faults and exits with 1 if there are any."""
     from shardwright.read.verify_store import verify_store
 
     if as_json:
@@ -86,24 +87,23 @@ def _print_report(report: VerifyReport) -> None:
     found = len(report.problems) + report.problems_not_kept
     typer.echo(
         f"{report.shards} shards, {report.chunks} chunks: {format_bytes(report.encoded_bytes)} decoded to "
-        f"{format_bytes(report.decoded_bytes)};"
-        f" reading as fill value: {report.shards_absent} shards and {report.chunks_absent} chunks; frame "
-        f"table: {report.frame_rows} rows; "
+        f"{format_bytes(report.decoded_bytes)}; reading as fill value: {report.shards_absent} shards and "
+        f"{report.chunks_absent} chunks; frame table: {report.frame_rows} rows; "
         + ("nothing is wrong" if report.ok else f"{found} problem{'s' if found > 1 else ''}")
     )
     if report.ok and report.shards_recorded < report.shards:
         typer.echo(
             f"{report.shards - report.shards_recorded} shards are not on record: they were made by an "
-            f"earlier release or another program, so that"
-            " verify cannot tell whether they were swapped or replaced"
+            "earlier release or another program, and verify cannot find out whether they were swapped or "
+            "replaced"
         )
     if report.ok and not report.checksums and report.shards_recorded < report.shards:
         typer.echo(
-            "the chunks carry no checksum (chunk_checksum: true adds one), so this shows that they "
+            "the chunks carry no checksum (chunk_checksum: true adds one), so verify has shown that they "
             "decode, not that no bit was flipped"
         )
     if report.shards_absent_unrecorded:
         typer.echo(
-            "a shard that is absent is legal where every pixel is the fill value; verify cannot tell "
-            "it from one that was deleted"
+            "an absent shard is legal where every pixel is the fill value; verify cannot distinguish it from "
+            "one that was deleted"
         )

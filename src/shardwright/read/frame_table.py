@@ -132,7 +132,7 @@ def open_frame_table(store: Store) -> FrameTable | None:
     except (KeyError, TypeError):
         sound = False
     if not sound:
-        raise ShardFormatError(f"{folder / 'zarr.json'} describes no frame table")
+        raise ShardFormatError(f"{folder / 'zarr.json'} does not describe a frame table")
     columns = {name: _parse_column(folder / name) for name in names}
     if (
         len(
@@ -173,7 +173,7 @@ def _parse_column(folder: Path) -> Column:
     except (KeyError, TypeError, ValueError):
         sound = False
     if not sound:
-        raise ShardFormatError(f"{folder / 'zarr.json'} describes no column of a frame table")
+        raise ShardFormatError(f"{folder / 'zarr.json'} does not describe a column of a frame table")
     return Column(folder, dtype, rows, rows_per_chunk, codecs)
 
 
@@ -213,9 +213,9 @@ def _faults_of_rows(table: FrameTable, chunk: int) -> Iterator[str]:
         table.read_indices(chunk),
     )
     if not np.isin(status, list(FrameStatus)).all() or not np.isin(reason, list(Reason)).all():
-        yield "a status or a reason has a number that means nothing"
+        yield "a status or a reason has an unknown number"
     if ((indices < 0).any(axis=1) & (indices != -1).any(axis=1)).any():
-        yield "an index is none of the array's places"
+        yield "an index is not a place of the array"
     if (indices[status == FrameStatus.STORED] < 0).any():
         yield "a stored frame has no place in the array"
 

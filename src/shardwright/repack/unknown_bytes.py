@@ -61,12 +61,13 @@ def unknown_bytes(
         behind = _behind_old_index(source, place, start, stop)
         if behind is None:
             return ShardFormatError(
-                f"{source.path} holds bytes that are neither a chunk's nor its index's, from byte {place} on",
+                f"{source.path} holds bytes that belong neither to a chunk nor to the index, from byte "
+                f"{place} on",
                 expected="zeros, a slot's tail or an older index",
                 got=f"something else before byte {stop}",
                 hint="It is left as it is, since packing would drop them: it may be a file of another "
-                "format as well."
-                " If they are worth nothing, `shardwright rechunk` writes the same values to a new store",
+                "format as well. If they are not needed, `shardwright rechunk` writes the same values to a "
+                "new store",
             )
         left = np.maximum(left, behind)
         left = left[left[:, 1] > left[:, 0]]

@@ -108,7 +108,7 @@ def readable_image(path: Path) -> Store:
     if store.work_in_progress:
         raise ShardFormatError(
             f"{path} is not finished: an acquisition is still running, or ended without sealing",
-            hint="Wait for its end, or bring it back with `shardwright recover`",
+            hint="Wait for its end, or recover it with `shardwright recover`",
         )
     multiscale_of(store.group)
     told_metadata(read_metadata(store.root))  # raises for metadata that could not be written again
@@ -128,7 +128,7 @@ def plan_levels(
     unknown = [axis for axis in options.axes if axis not in axes]
     if unknown or not options.axes:
         raise SpecError(
-            "no such axes to halve",
+            "the image has no such axes to halve",
             expected=f"some of {', '.join(axes)}",
             got=", ".join(options.axes) or "none",
         )
@@ -141,7 +141,7 @@ def plan_levels(
         )
         if set(factors) == {1}:
             raise SpecError(
-                "so many levels cannot be: nothing is left to halve",
+                "too many levels: no axis is left to halve",
                 expected=f"at most {number - 1}",
                 got=options.levels,
             )
@@ -226,7 +226,9 @@ def _check_same_kind(store: Store, options: PyramidOptions) -> None:
         if isinstance(made, dict) and "method" in made and {key: made.get(key) for key in wanted} != wanted:
             found = {key: made.get(key) for key in wanted}
             raise SpecError(
-                f"level {array.path.name} of {store.root} was made in another way", expected=found, got=wanted
+                f"level {array.path.name} of {store.root} was made with another method or other axes",
+                expected=found,
+                got=wanted,
             )
 
 
@@ -271,9 +273,9 @@ class _NewLevels:
             path = self._store.root / level.name
             if path.exists() and not (same_source and self._is_published(level)):
                 raise OutputExistsError(
-                    "there is something else where a level should go",
+                    "the folder of a new level exists already",
                     got=path,
-                    hint="The metadata does not name it: delete it if you do not need it",
+                    hint="The store's metadata does not name it: delete it if you do not need it",
                 )
 
     def _check_room(self, below: StoredArray) -> None:

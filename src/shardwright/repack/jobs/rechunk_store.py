@@ -111,7 +111,7 @@ class RechunkPlan:
         return sum(map(math.prod, shapes)) * int(itemsize)
 
     def job(self) -> dict[str, Any]:
-        """What is made of which shards, as the job's folder records it."""
+        """The source shards and the new arrays, as the job's folder records them."""
         arrays = self.store.arrays[: len(self.arrays)]
         documents = [json.loads(document) for _, document in self.arrays]
         documents += [json.loads(level.document) for level in self.levels]
@@ -130,7 +130,7 @@ def plan_new_store(path: Path, options: RechunkOptions) -> RechunkPlan:
         if unknown:
             raise SpecError("the image has no such axes", expected=", ".join(axes), got=", ".join(unknown))
     if len(axes) < 2:
-        raise SpecError("an image has two axes or more", got=len(axes))
+        raise SpecError("an image has at least two axes", got=len(axes))
     taken = store.arrays if options.pyramid is None else store.arrays[:1]
     arrays = [(array.path.name, _document(array, axes, options)) for array in taken]
     levels, datasets, method = [], multiscale["datasets"], None

@@ -77,11 +77,11 @@ class RechunkTransfer:
             claimed_record(self._folder.path, self._destination)
         if self._made_already and found != job:
             raise OutputExistsError(
-                "an unfinished job with other options, or of a source that has changed since, is sending to "
-                "this destination",
+                "an unfinished job has claimed this destination, with other options or of a source that has "
+                "changed since",
                 got=self._destination.url,
-                hint=f"Run it as it was begun, or delete {self._folder.path} and what is at the destination, "
-                f"{self._destination.url}/.compact included",
+                hint=f"Run that job with its own options, or delete {self._folder.path} and everything at "
+                f"the destination, {self._destination.url}/.compact included",
             )
         if not complete:
             self._folder.save(job)
@@ -133,5 +133,5 @@ class RechunkTransfer:
         self._folder.clear()
 
     def close(self) -> None:
-        """Let go. What is unfinished stays for the next run."""
+        """Release the lock. Unfinished work stays for the next run."""
         self._held.close()

@@ -117,7 +117,7 @@ class Recoder:
         """``degraded_only``: chunks that show that they are encoded with ``codec`` stay."""
         self._array = array
         self._codec = codec
-        self._sound_form = _form_that_tells(codec) if degraded_only else None
+        self._sound_form = _form_at_level(codec) if degraded_only else None
         self._contexts = CompressorContexts()
         self._decoded, self._again = (
             np.empty(array.chunk_bytes, np.uint8),
@@ -137,7 +137,7 @@ class Recoder:
             return chunk
         decode_chunk_into(new.data, self._array.codecs, self._again)
         if not np.array_equal(self._again, self._decoded):
-            raise CodecError("a chunk that was encoded anew does not decode to the same values")
+            raise CodecError("a chunk that was encoded again does not decode to the same values")
         return new.copy()
 
     def _form(self, chunk: UInt8s) -> ChunkForm:
@@ -168,9 +168,9 @@ class Recoder:
         self._contexts.close()
 
 
-def _form_that_tells(codec: CodecParameters) -> str | None:
+def _form_at_level(codec: CodecParameters) -> str | None:
     """The form, as ``describe_chunk`` names it, that only chunks of ``codec`` at its level have; None where
-    first bytes cannot tell."""
+    the first bytes do not show it."""
     faster = degrade_ladder(codec).get(DegradeLevel.FASTER)
     if codec.kind != KIND_BLOSC or (
         faster is not None and (faster.format, faster.filter) == (codec.format, codec.filter)

@@ -1,4 +1,4 @@
-"""The pause files, which hold jobs up, and the daemon's side of them.
+"""The pause files, which make jobs wait, and the daemon's side of them.
 
     ARRAY/.compact/pause      made by a person: while it exists, jobs on this array wait
     ROOT/.shardwright-pause   made by the daemon that writes below ROOT, while its cameras need the machine:
@@ -39,7 +39,7 @@ def _folders_above(place: Path) -> list[Path]:
 
 
 def pausing_file(files: list[str] | tuple[str, ...]) -> str | None:
-    """The first of ``pause_files`` that holds jobs up now."""
+    """The first of ``pause_files`` that makes jobs wait now."""
     return next((file for file in files if _says_wait(file)), None)
 
 
@@ -48,7 +48,7 @@ def _says_wait(file: str) -> bool:
 
 
 def pause_note(files: list[str] | tuple[str, ...]) -> str:
-    """One line for people on what holds a job up now; empty when nothing does."""
+    """One line that says why a job waits now; empty when it does not."""
     file = pausing_file(files)
     if file is None:
         return ""
@@ -73,13 +73,13 @@ class RigPause:
         return self._lock is not None
 
     def begin(self) -> None:
-        """Hold jobs up. Raises ``StorageError``, ``LockedError`` when another daemon holds them up
+        """Make jobs wait. Raises ``StorageError``, ``LockedError`` when another daemon makes them wait
         already."""
         if self._lock is None:
             self._lock = StoreLock.take(self._path)
 
     def end(self) -> None:
-        """Let jobs go on, also when this raises ``StorageError``."""
+        """Let jobs continue, also when this raises ``StorageError``."""
         if self._lock is not None:
             lock, self._lock = self._lock, None
             lock.delete()

@@ -123,8 +123,8 @@ class Throttle:
             self.sleep(PAUSE_POLL_S)
         if self._bucket is not None:
             self._bucket.take(nbytes)
-        for tell in _granted:
-            tell(nbytes)
+        for watcher in _granted:
+            watcher(nbytes)
 
     def be_idle(self) -> None:
         """Give this thread and those that it starts the lowest CPU priority and the idle I/O class, unless

@@ -9,11 +9,11 @@ asked for, deleted here.
 
     move_plan       which files there are, and in which phases they are sent
     send_store      the upper line: the claim, phase by phase
-    check_sent      between the lines. What is lost there is sent again, until the record says deleting
+    check_sent      between the lines. A lost file is sent again, until the record says deleting
     delete_source   the lower line
 
-Readers find a store by its zarr.json. So nobody sees one at the destination before all of its shards are
-there, and nobody opens the source while its shards are deleted. A phase begins only when the one before is
+Readers find a store by its zarr.json. So no reader sees one at the destination before all of its shards are
+there, and none opens the source while its shards are deleted. A phase begins only when the one before is
 complete. A job that was killed is resumed by running it again (see ``move_record``).
 
 A damaged shard is sent as it is, and named. The store there is then what it is here, readable but for that
@@ -56,7 +56,7 @@ def move_store(
     path: Path, options: MoveOptions, execute: Execute, *, records: Path | None = None
 ) -> MoveReport:
     """Send a store, and resume what an earlier job to the same destination left. A file that fails is in
-    ``failures``; its phase goes on.
+    ``failures``; the other files of its phase are sent.
 
     An interrupt (``KeyboardInterrupt``) while files are sent is in the report. ``records``: the folder of the
     job's record, if not the work folder.
@@ -70,7 +70,7 @@ def move_store(
     if (path / WORKSPACE).exists():
         raise LockedError(
             f"{path} is still being written, or its acquisition ended without sealing all shards",
-            hint="Wait until it has ended; `shardwright recover` finishes what a daemon that died has left",
+            hint="Wait until it has ended; `shardwright recover` finishes the store of a daemon that died",
         )
     with locked(path, MOVE_LOCK_NAME):
         move = _StoreMove(path, options, records or path / WORK_FOLDER, destination, execute)
@@ -94,7 +94,7 @@ class _StoreMove:
         self.report = MoveReport(str(path), destination.url)
 
     def run(self) -> None:
-        """All of it; ``report`` says what became of it."""
+        """Run the move; the result is in ``report``."""
         record = _found_record(self._path, self._options, self._records, self._destination)
         if record is None and self._options.delete_source and _nothing_is_left(self._path, self._destination):
             self.report.complete = self.report.nothing_left = True
@@ -162,8 +162,8 @@ class _StoreMove:
                 raise
             raise OutputExistsError(
                 f"the destination {self._destination.url} is not empty, and nothing is ever overwritten",
-                hint="If an earlier run without --move has filled it: check it with `shardwright verify`, "
-                "then delete the store here yourself. Else choose another one",
+                hint="If an earlier run without --move has filled it, check it with `shardwright verify`, "
+                "then delete the store here yourself. Otherwise choose another destination",
             ) from error
 
     def _lost(self, record: MoveRecord, found: dict[str, int]) -> set[str]:
@@ -184,7 +184,7 @@ class _StoreMove:
         if not self._options.delete_source:
             raise ConfigError(
                 f"an earlier run with --move has begun to delete {self._path}",
-                hint="Run it with --move again: it deletes what is left",
+                hint="Run it with --move again: it deletes the rest",
             )
         self.report.deleting = True
         arrays = [(self._path / key).parent for key in record.sent if key.endswith(METADATA_NAME)]
@@ -204,10 +204,10 @@ class _StoreMove:
 
     def _is_lost(self, key: str) -> StorageError:
         return StorageError(
-            f"{self._destination.url}/{key} is not what was sent any more, and a part of the store here is "
-            f"deleted already",
-            hint=f"What is left in {self._path} was not touched. Put it into another store with the metadata "
-            f"that is at the destination, or read it by hand",
+            f"{self._destination.url}/{key} is lost or damaged, and a part of the store here is deleted "
+            "already",
+            hint=f"The files left in {self._path} were not touched. Copy them into another store with the "
+            f"metadata from the destination, or read them by hand",
         )
 
     def _delete(self, arrays: list[Path], record: MoveRecord) -> bool:

@@ -39,7 +39,7 @@ def claimed_record(folder: Path, destination: Destination, record: MoveRecord | 
         if destination.size(CLAIM_KEY) is None:
             record.forget()  # before there is a claim again, by which the next run would believe it
         if destination.claim(record.token):
-            record.forget()  # nothing is there, also if somebody has cleared it since
+            record.forget()  # nothing is there, also if a user has cleared it since
     except (OutputExistsError, LockedError):
         if not record.claimed:
             record.delete()
@@ -123,8 +123,8 @@ def _send_phase(
                 )
                 record.add(SentFile(result["key"], *facts))
             else:
-                full = result["error"]["code"] == StorageFullError.code  # then so it is for the others
-                given_up = given_up or full or not _can_go_on(destination)
+                full = result["error"]["code"] == StorageFullError.code  # for the other files as well
+                given_up = given_up or full or not _can_continue(destination)
 
 
 def _run_here(tasks: Iterable[dict[str, Any]]) -> Generator[dict[str, Any], None, None]:
@@ -133,7 +133,7 @@ def _run_here(tasks: Iterable[dict[str, Any]]) -> Generator[dict[str, Any], None
         yield run_task(task | {"throttle": Throttle(idle=False).to_dict()})
 
 
-def _can_go_on(destination: Destination) -> bool:
+def _can_continue(destination: Destination) -> bool:
     """Whether other files may still be sent: when the destination does not answer, or the claim is gone, all
     would fail."""
     try:
