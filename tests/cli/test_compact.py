@@ -24,7 +24,7 @@ from shardwright.cli.app import main
 from shardwright.cli.compact import parse_recompress
 from shardwright.cli.job_command import parse_rate
 from shardwright.model.errors import ConfigError
-from shardwright.repack.runtime.pause import RigPause
+from shardwright.repack.runtime.throttle import RigPause
 
 README = (Path(__file__).parents[2] / "src/shardwright/repack/README.md").read_text(encoding="utf-8")
 COMMAND = [sys.executable, "-m", "shardwright.cli"]

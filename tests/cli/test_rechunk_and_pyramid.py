@@ -19,7 +19,7 @@ import shardwright as sw
 from shardwright.cli.app import main
 from shardwright.cli.job_command import throttle_of
 from shardwright.repack.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
-from shardwright.repack.runtime.pause import pause_files
+from shardwright.repack.runtime.throttle import pause_files
 from shardwright.repack.runtime.work_folder import PAUSE_NAME, WORK_FOLDER
 
 README = (Path(__file__).parents[2] / "src/shardwright/repack/README.md").read_text(encoding="utf-8")

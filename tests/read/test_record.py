@@ -198,8 +198,7 @@ def test_a_store_of_an_earlier_release(plain: Path, capsys: pytest.CaptureFixtur
     assert run("verify", plain) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == (
-        "warning: frames: 1 shards of stored frames are absent, such as c/2/0/1: all fill "
-        "value, or deleted"
+        "warning: frames: 1 shards of stored frames are absent, such as c/2/0/1: all fill value, or deleted"
     )
 
 
@@ -480,8 +479,7 @@ def test_a_shard_without_a_line_that_was_deleted_is_warned_of(
     assert run("verify", plain) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == (
-        "warning: frames: 1 shards of stored frames are absent, such as c/0/0/1: all fill "
-        "value, or deleted"
+        "warning: frames: 1 shards of stored frames are absent, such as c/0/0/1: all fill value, or deleted"
     )
     assert lines[-1].startswith(ABSENT_IS_LEGAL)
 

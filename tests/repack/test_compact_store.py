@@ -18,8 +18,7 @@ from shardwright.read.store import open_store
 from shardwright.repack.jobs.compact_store import Options, check_room, plan, run
 from shardwright.repack.runtime.done_list import DoneList
 from shardwright.repack.runtime.executors import LocalProcesses
-from shardwright.repack.runtime.pause import RigPause, pause_files
-from shardwright.repack.runtime.throttle import watch_grants
+from shardwright.repack.runtime.throttle import RigPause, pause_files, watch_grants
 from shardwright.repack.runtime.work_folder import WorkFolder
 
 from . import gappy_store as gappy

@@ -256,7 +256,7 @@ def _planned(store: Path, options: Options) -> JobPlan | ShardwrightError:
     ``ConfigError``."""
     from shardwright.read.store import open_store
     from shardwright.repack.jobs.compact_store import plan
-    from shardwright.repack.runtime.pause import pause_note, rig_pause_files
+    from shardwright.repack.runtime.throttle import pause_note, rig_pause_files
 
     files = rig_pause_files(store)
     try:

@@ -54,7 +54,7 @@ def send(
     from dataclasses import replace
 
     from shardwright.read.store import open_store
-    from shardwright.repack.runtime.pause import pause_files
+    from shardwright.repack.runtime.throttle import pause_files
     from shardwright.repack.transfer.move_plan import METADATA_NAME
     from shardwright.repack.transfer.move_store import bytes_to_move, move_store
 

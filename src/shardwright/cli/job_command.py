@@ -97,7 +97,7 @@ def job_executor(name: str, kept: str, workers: int | None, scheduler: str | Non
 def job_progress(label: str, verb: str, pause_files: Sequence[str]) -> Iterator[OnProgress]:
     """Yields a function that takes the bytes done so far and the bytes in all. Its first call shows the
     progress bar, which says when one of ``pause_files`` pauses the job."""
-    from shardwright.repack.runtime.pause import pause_note
+    from shardwright.repack.runtime.throttle import pause_note
 
     with ExitStack() as bar:
         add: Callable[[int], None] | None = None

@@ -57,7 +57,7 @@ def command(
     when all are complete. Exits with 1 when a shard could not be made, and with 2 for wrong usage.
     """
     from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels, readable_image
-    from shardwright.repack.runtime.pause import pause_files
+    from shardwright.repack.runtime.throttle import pause_files
 
     options = PyramidOptions(levels, parse_method(method), parse_axes(axes), parse_size("--memory", memory))
     store = store.absolute()

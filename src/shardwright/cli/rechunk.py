@@ -126,7 +126,7 @@ def _make(
     no_idle: bool,
 ) -> BuildReport:
     from shardwright.repack.jobs.rechunk_store import write_new_store
-    from shardwright.repack.runtime.pause import pause_files
+    from shardwright.repack.runtime.throttle import pause_files
 
     new = Path(folder).absolute()
     pause = pause_files(plan.store.arrays[0].path, new)
@@ -149,7 +149,7 @@ def _make_and_send(
     no_idle: bool,
 ) -> BuildReport:
     from shardwright.repack.jobs.rechunk_transfer import RechunkTransfer
-    from shardwright.repack.runtime.pause import pause_files
+    from shardwright.repack.runtime.throttle import pause_files
 
     pause = pause_files(plan.store.arrays[0].path)
     kept = "finished shards and what was sent are kept"

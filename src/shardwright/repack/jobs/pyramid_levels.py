@@ -38,8 +38,7 @@ from shardwright.model.errors import OutputExistsError, ShardFormatError, SpecEr
 from shardwright.read.store import open_store, parse_array, read_metadata
 from shardwright.repack.runtime.job_folder import JobFolder
 from shardwright.repack.runtime.job_report import BuildReport, no_progress
-from shardwright.repack.runtime.pause import pause_files
-from shardwright.repack.runtime.throttle import Throttle
+from shardwright.repack.runtime.throttle import Throttle, pause_files
 from shardwright.repack.runtime.work_folder import WorkFolder, remove
 from shardwright.storage.files import publish_folder, read_regular, storage_errors
 

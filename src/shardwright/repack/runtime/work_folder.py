@@ -2,7 +2,7 @@
 filesystem.
 
     ARRAY/.compact/lock                        held for a whole job: an array has one job at a time
-    ARRAY/.compact/pause                       while it exists, tasks wait (pause.py)
+    ARRAY/.compact/pause                       while it exists, tasks wait (throttle.py)
     ARRAY/.compact/queued                      a daemon is to compact this array (compaction_queue.py)
     ARRAY/.compact/done                        shards that an interrupted job has recompressed (done_list.py)
     ARRAY/.compact/levels/                     levels that are being made (job_folder.py)
