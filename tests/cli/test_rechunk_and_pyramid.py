@@ -194,7 +194,7 @@ def test_rechunk_heeds_the_pause_file_of_the_image_and_only_workers_with_a_task_
 ) -> None:
     heeded = pause_files(store / "0")
     assert heeded[0] == str(store / "0" / WORK_FOLDER / PAUSE_NAME)
-    throttle = throttle_of("6MB", 3, heeded, no_idle=True)
+    throttle = throttle_of("6MB", 3, no_idle=True)
     assert [throttle.of_one_worker(tasks).bytes_per_s for tasks in (1, 2, 3, 9)] == [6e6, 3e6, 2e6, 2e6]
     tasks = []
 

@@ -164,7 +164,7 @@ def test_nothing_open_and_nobody_there() -> None:
     waiting = {**ACQUISITION, "client": None, "frames_expected": None, "state": "detached"}
     (_, line) = shown(acquisitions_view(snapshot(acquisitions=[waiting])))
     assert line.startswith("embryo-42 cam0 detached 1,500 - ")
-    assert line.endswith(" nobody")
+    assert line.endswith(" none")
 
 
 def test_what_a_client_calls_itself_cannot_command_the_terminal() -> None:

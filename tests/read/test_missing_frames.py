@@ -189,7 +189,7 @@ from shardwright.read.missing_frames import MissingFrames
 from shardwright.read.store import open_store
 store = open_store(Path(sys.argv[1]))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-missing.ROWS_PER_WINDOW = 1 << 15
+missing_frames.ROWS_PER_WINDOW = 1 << 15
 ranges = sum(1 for _ in MissingFrames(open_frame_table(store), store.arrays[0]).ranges())
 print(ranges, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """

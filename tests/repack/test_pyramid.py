@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -31,6 +32,7 @@ from shardwright.read.verify_store import verify_store
 from shardwright.repack.jobs.new_arrays import fingerprint
 from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels
 from shardwright.repack.runtime.tasks import run_task
+from shardwright.repack.runtime.throttle import pause_files
 from shardwright.storage.files import replace_file
 
 from .images import (
@@ -243,6 +245,22 @@ def test_a_source_that_changed_between_runs_is_begun_anew(tmp_path) -> None:
     again = add(store, 1)
     assert (again.shards_made, again.shards_found) == (3, 0)
     np.testing.assert_array_equal(read_everywhere(store / "1"), levels_of(values, (1, 2, 2), "mean", 1)[1])
+
+
+def test_a_throttle_of_the_caller_waits_for_the_pause_files_of_the_image(tmp_path) -> None:
+    store = tmp_path / "a.ome.zarr"
+    write_image(store)
+    waited_for = []
+
+    def watched(tasks):
+        for task in tasks:
+            waited_for.append(task["throttle"]["pause_files"])
+            yield run_task(task)
+
+    throttle = replace(POLITE, pause_files=("/its/own",))
+    assert add_levels(store, PyramidOptions(1), watched, throttle=throttle).ok
+    assert waited_for
+    assert all(files == ["/its/own", *pause_files(store / "0")] for files in waited_for)
 
 
 def test_a_source_that_changes_meanwhile_is_noticed(tmp_path) -> None:

@@ -72,11 +72,11 @@ def parse_rate(text: str | None) -> float | None:
         raise ConfigError(f"--rate: {error}", got=text) from None
 
 
-def throttle_of(rate: str | None, workers: int, pause_files: Sequence[str], *, no_idle: bool) -> Throttle:
+def throttle_of(rate: str | None, workers: int, *, no_idle: bool) -> Throttle:
     """The throttle of a whole job. Raises ``ConfigError``."""
     from shardwright.repack.runtime.throttle import Throttle
 
-    return Throttle(parse_rate(rate), tuple(pause_files), not no_idle, workers=workers)
+    return Throttle(parse_rate(rate), idle=not no_idle, workers=workers)
 
 
 @contextmanager

@@ -66,6 +66,6 @@ def command(
         job_executor("pyramid", "finished shards are kept", workers, scheduler) as executor,
         job_progress("pyramid", "made", pause) as on_progress,
     ):
-        throttle = throttle_of(rate, executor.workers, pause, no_idle=no_idle)
+        throttle = throttle_of(rate, executor.workers, no_idle=no_idle)
         report = add_levels(store, options, executor.run, throttle=throttle, on_progress=on_progress)
     finish(report, as_json)

@@ -134,7 +134,7 @@ def _make(
         job_executor("rechunk", "finished shards are kept", workers, scheduler) as executor,
         job_progress("rechunk", "made", pause) as on_progress,
     ):
-        throttle = throttle_of(rate, executor.workers, pause, no_idle=no_idle)
+        throttle = throttle_of(rate, executor.workers, no_idle=no_idle)
         return write_new_store(plan, new, options, executor.run, throttle=throttle, on_progress=on_progress)
 
 
@@ -157,7 +157,7 @@ def _make_and_send(
         closing(RechunkTransfer(plan, url, options)) as job,
         job_executor("rechunk", kept, workers, scheduler) as executor,
     ):
-        throttle = throttle_of(rate, executor.workers, pause, no_idle=no_idle)
+        throttle = throttle_of(rate, executor.workers, no_idle=no_idle)
         with job_progress("rechunk", "made", pause) as on_progress:
             report = job.make(executor.run, throttle=throttle, on_progress=on_progress)
         if report.ok:

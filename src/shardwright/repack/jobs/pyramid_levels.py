@@ -184,7 +184,8 @@ def add_levels(
     on_progress: OnProgress = no_progress,
 ) -> BuildReport:
     """Make levels up to ``options.levels`` and name them in the store's metadata. Levels that are there
-    already stay, and are in the report. ``on_progress`` gets decoded bytes.
+    already stay, and are in the report. The job waits for the pause files of the image, whatever ``throttle``
+    it is given. ``on_progress`` gets decoded bytes.
 
     Raises ``ShardFormatError``, ``SpecError``, ``OutputExistsError``, ``LockedError``, ``StorageError``
     (``StorageFullError`` before it begins).
@@ -204,7 +205,7 @@ def add_levels(
             new.clear()  # a job that was killed after it had named its levels left its folder
         elif new.make(
             options,
-            throttle or Throttle(pause_files=tuple(pause_files(work.array_folder))),
+            (throttle or Throttle()).waiting_for(pause_files(work.array_folder)),
             run,
             report,
             on_progress,

@@ -32,7 +32,7 @@ from shardwright.model.errors import OutputExistsError, ShardFormatError, SpecEr
 from shardwright.read.store import parse_array, read_metadata
 from shardwright.repack.runtime.job_folder import JobFolder
 from shardwright.repack.runtime.job_report import BuildReport, no_progress
-from shardwright.repack.runtime.throttle import Throttle
+from shardwright.repack.runtime.throttle import Throttle, pause_files
 from shardwright.repack.runtime.work_folder import remove
 from shardwright.storage.files import (
     AtomicFile,
@@ -191,7 +191,8 @@ def write_new_store(
     on_progress: OnProgress = no_progress,
 ) -> BuildReport:
     """Make the store ``destination``. It is there, complete and durable, when this returns without failures
-    in the report; with failures the shards that were made wait for the next run. ``on_progress`` gets decoded
+    in the report; with failures the shards that were made wait for the next run. The job waits for the pause
+    files of the image and the destination, whatever ``throttle`` it is given. ``on_progress`` gets decoded
     bytes.
 
     Raises ``OutputExistsError``, ``LockedError``, ``StorageError`` (``StorageFullError`` before anything is
@@ -209,7 +210,8 @@ def write_new_store(
         new, job = folder.path / "store", plan.job()
         folder.begin(job, lambda: check_room(folder.path, _expected_bytes(plan, options)))
         arrays = _new_arrays(plan, new, options)
-        if make_arrays(arrays, folder, throttle or Throttle(), run, report, on_progress):
+        throttle = (throttle or Throttle()).waiting_for(pause_files(plan.store.arrays[0].path, destination))
+        if make_arrays(arrays, folder, throttle, run, report, on_progress):
             check_unchanged(plan.store.root, same=plan.job() == job)
             _publish(plan, new, destination)
             folder.clear()

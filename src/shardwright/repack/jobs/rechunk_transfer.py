@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from shardwright.model.errors import OutputExistsError
 from shardwright.repack.runtime.job_folder import JobFolder
 from shardwright.repack.runtime.job_report import BuildReport, no_progress
-from shardwright.repack.runtime.throttle import Throttle
+from shardwright.repack.runtime.throttle import Throttle, pause_files
 from shardwright.repack.transfer.destination import open_destination
 from shardwright.repack.transfer.move_plan import MoveOptions
 from shardwright.repack.transfer.move_record import MoveRecord
@@ -114,9 +114,10 @@ class RechunkTransfer:
         After an interrupt it clears up and raises ``KeyboardInterrupt`` again.
         """
         if not self._sent_already:
+            throttle = (throttle or Throttle()).waiting_for(pause_files(self._plan.store.arrays[0].path))
             moved = move_store(
                 self._store,
-                MoveOptions(self._destination.url, delete_source=True, throttle=throttle or Throttle()),
+                MoveOptions(self._destination.url, delete_source=True, throttle=throttle),
                 execute,
                 records=self._folder.path,
             )

@@ -33,7 +33,7 @@ from shardwright.storage.lock import StoreLock, is_locked
 from .work_folder import PAUSE_NAME, WORK_FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 RIG_PAUSE_NAME = ".shardwright-pause"
 PAUSE_POLL_S = 0.1
@@ -116,6 +116,10 @@ class Throttle:
         rate = self.bytes_per_s
         share = None if rate is None else rate / max(1, min(self.workers, tasks))
         return replace(self, bytes_per_s=share, workers=1)
+
+    def waiting_for(self, pause_files: Sequence[str]) -> Throttle:
+        """The same throttle that waits for these pause files, too."""
+        return replace(self, pause_files=tuple(dict.fromkeys((*self.pause_files, *pause_files))))
 
     def to_dict(self) -> dict[str, Any]:
         """As it travels with a task."""
