@@ -12,7 +12,7 @@ import typer
 
 from shardwright.model.errors import ConfigError
 
-from .interrupt import interrupt_on_signals
+from .job_command import interrupt_on_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,9 +1,10 @@
-"""The common parts of commands that run long jobs: options, executor, progress bar, and the report of
-``rechunk`` and ``pyramid``."""
+"""The common parts of commands that run long jobs: options, interrupts, executor, progress bar, and the
+report of ``rechunk`` and ``pyramid``."""
 
 from __future__ import annotations
 
 import json
+import signal
 from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,6 @@ import typer
 
 from shardwright.model.errors import ConfigError
 
-from .interrupt import interrupt_on_signals, reported_interrupts
 from .progress import show_progress
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ NoIdle = Annotated[
 ]
 
 _FAILURES_SHOWN = 20
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def parse_rate(text: str | None) -> float | None:
@@ -77,6 +78,31 @@ def throttle_of(rate: str | None, workers: int, *, no_idle: bool) -> Throttle:
     from shardwright.repack.runtime.throttle import Throttle
 
     return Throttle(parse_rate(rate), idle=not no_idle, workers=workers)
+
+
+def interrupt_on_signals() -> None:
+    """Make the first SIGINT or SIGTERM raise ``KeyboardInterrupt``; later ones are ignored while the command
+    clears up."""
+
+    def interrupt(*_: object) -> None:
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for number in _SIGNALS:
+        signal.signal(number, interrupt)
+
+
+@contextmanager
+def reported_interrupts(name: str, kept: str) -> Iterator[None]:
+    """An interrupt inside is reported in one line, with exit code 1. ``kept``: the work that is not lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(
+            f"shardwright: {name} was interrupted; {kept}: run the same command again to continue", err=True
+        )
+        raise typer.Exit(1) from None
 
 
 @contextmanager

@@ -36,8 +36,7 @@ from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.names import WORKSPACE
 from shardwright.shard.shard_sums import SUMS_NAME, ShardSums, Sum, shard_sum
 
-from .deleted import shards_of_stored_frames
-from .frame_table import check_frame_table, cropped_frames, open_frame_table
+from .frame_table import check_frame_table, cropped_frames, open_frame_table, shards_of_stored_frames
 from .missing_frames import MissingFrames
 from .shard_file import ShardFile, check_entries
 from .store import Store, StoredArray, open_store, read_metadata, read_nodes

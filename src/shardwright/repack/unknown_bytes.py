@@ -28,7 +28,6 @@ from shardwright.shard.layout import PAGE_BYTES, page_aligned
 from shardwright.storage.files import data_ranges
 from shardwright.storage.working_file import PIECE_BYTES
 
-from .array_codec import configured_codec
 from .source_shard import parts_between
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ def _gaps(source: SourceShard) -> Ranges:
 def _slot_bytes(array: StoredArray) -> int:
     """The length of a slot in which our writers would put a chunk; 0 for codecs that they do not write."""
     try:
-        return page_aligned(configured_codec(array).max_encoded_bytes)
+        return page_aligned(array.configured_codec().max_encoded_bytes)
     except SpecError:
         return 0
 

@@ -23,8 +23,7 @@ from shardwright.repack.runtime.throttle import Throttle, pause_files
 from shardwright.repack.transfer.destination import open_destination
 from shardwright.repack.transfer.move_plan import MoveOptions
 from shardwright.repack.transfer.move_record import MoveRecord
-from shardwright.repack.transfer.move_store import bytes_to_move, move_store
-from shardwright.repack.transfer.send_store import claimed_record
+from shardwright.repack.transfer.move_store import bytes_to_move, claimed_record, move_store
 
 from .rechunk_store import write_new_store
 

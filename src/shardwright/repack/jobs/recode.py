@@ -29,7 +29,6 @@ from shardwright.kernels.contexts import CompressorContexts
 from shardwright.kernels.encode import NOT_PACKED, encode_chunks, room_for
 from shardwright.model.degrade_level import DegradeLevel
 from shardwright.model.errors import CodecError, ConfigError, ShardFormatError, SpecError
-from shardwright.repack.array_codec import codec_parameters, configured_codec
 from shardwright.repack.pack_plan import PackPlan, chunk_error
 
 if TYPE_CHECKING:
@@ -74,12 +73,12 @@ def denser_codec(array: StoredArray, wish: dict[str, Any]) -> CodecParameters:
         raise ConfigError(
             f"the metadata of {array.path} does not cover this codec", expected=covered, got=wish["cname"]
         )
-    return codec_parameters(array, codec)
+    return array.codec_parameters(codec)
 
 
 def _as_configured(array: StoredArray) -> CodecParameters:
     try:
-        return configured_codec(array)
+        return array.configured_codec()
     except SpecError as error:
         raise ConfigError(
             f"cannot recompress {array.path} as its metadata says: {error.message}", got=error.got
