@@ -6,8 +6,8 @@ import json
 import sys
 import time
 from contextlib import contextmanager
-from pathlib import Path  # noqa: TC003  (typer reads the annotation)
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -26,67 +26,125 @@ SHARD_GOAL_BYTES = 256 << 20
 _PLAIN_PROGRESS_INTERVAL_S = 2.0
 
 
-def command(
-    connect: str = typer.Option(
-        ...,
+Endpoint = Annotated[
+    str,
+    typer.Option(
+        "--connect",
         metavar="ENDPOINT",
         help="The daemon's endpoint, such as ipc:///run/shardwright/ingest.sock or tcp://rig:5555.",
     ),
-    name: str = typer.Option(
-        ...,
+]
+Name = Annotated[
+    str,
+    typer.Option(
+        "--name",
         metavar="NAME",
         help="Name of the acquisition; the store is NAME.ome.zarr in the daemon's output root.",
     ),
-    frames: int = typer.Option(100, min=1, metavar="COUNT", help="Frames to send."),
-    shape: str | None = typer.Option(
-        None, help="ROWSxCOLUMNS of a frame. Default: 2048x2048, or the stream's own.", metavar="HxW"
+]
+Frames = Annotated[int, typer.Option("--frames", min=1, metavar="COUNT", help="Frames to send.")]
+FrameShape = Annotated[
+    str | None,
+    typer.Option(
+        "--shape", metavar="HxW", help="ROWSxCOLUMNS of a frame. Default: 2048x2048, or the stream's own."
     ),
-    dtype: str | None = typer.Option(
-        None, metavar="DTYPE", help="Pixel type. Default: uint16, or the stream's own."
+]
+Dtype = Annotated[
+    str | None,
+    typer.Option("--dtype", metavar="DTYPE", help="Pixel type. Default: uint16, or the stream's own."),
+]
+Fps = Annotated[
+    float,
+    typer.Option(
+        "--fps", min=0, metavar="HZ", help="Frames per second; 0 is as fast as the daemon takes them."
     ),
-    fps: float = typer.Option(
-        0.0, min=0, metavar="HZ", help="Frames per second; 0 is as fast as the daemon takes them."
+]
+Seed = Annotated[
+    int,
+    typer.Option(
+        "--seed", min=0, metavar="NUMBER", help="Seed of the pixels; the same seed gives the same frames."
     ),
-    seed: int = typer.Option(
-        0, min=0, metavar="NUMBER", help="Seed of the pixels; the same seed gives the same frames."
-    ),
-    stream: str | None = typer.Option(
-        None,
+]
+ConfiguredStream = Annotated[
+    str | None,
+    typer.Option(
+        "--stream",
         metavar="STREAM",
         help="A stream of the daemon's configuration, in place of a layout of your own.",
     ),
-    chunk: str | None = typer.Option(
-        None, help="Inner chunk as FRAMESxROWSxCOLUMNS. Default: about 2 MiB.", metavar="TxHxW"
+]
+Chunk = Annotated[
+    str | None,
+    typer.Option(
+        "--chunk", metavar="TxHxW", help="Inner chunk as FRAMESxROWSxCOLUMNS. Default: about 2 MiB."
     ),
-    shard: str | None = typer.Option(
-        None, help="Chunks of one shard along each axis. Default: about 256 MiB.", metavar="TxHxW"
+]
+ShardChunks = Annotated[
+    str | None,
+    typer.Option(
+        "--shard", metavar="TxHxW", help="Chunks of one shard along each axis. Default: about 256 MiB."
     ),
-    codec: str = typer.Option(
-        "blosc:lz4:1:shuffle",
+]
+CodecName = Annotated[
+    str,
+    typer.Option(
+        "--codec",
         metavar="CODEC",
         help="blosc[:CNAME[:LEVEL[:SHUFFLE]]], zstd[:LEVEL], gzip[:LEVEL] or none.",
     ),
-    transport: Literal["auto", "shm", "message"] = typer.Option(
-        "auto", help="How the pixels travel; auto: shared memory where it can."
-    ),
-    timeout_ms: int = typer.Option(10_000, min=1, metavar="MS", help="How long to wait for the daemon."),
-    reconnect_ms: int = typer.Option(
-        60_000,
+]
+Transport = Annotated[
+    Literal["auto", "shm", "message"],
+    typer.Option("--transport", help="How the pixels travel; auto: shared memory where it can."),
+]
+Timeout = Annotated[
+    int, typer.Option("--timeout-ms", min=1, metavar="MS", help="How long to wait for the daemon.")
+]
+Reconnect = Annotated[
+    int,
+    typer.Option(
         "--reconnect-ms",
         min=0,
         metavar="MS",
         help="How long to wait for a daemon that died to come back; 0: not at all.",
     ),
-    secret_key: Path | None = typer.Option(
-        None,
+]
+SecretKey = Annotated[
+    Path | None,
+    typer.Option(
+        "--secret-key",
         envvar="SHARDWRIGHT_SECRET_KEY",
-        help="This camera's NAME.key_secret, for a daemon that demands keys.",
         metavar="FILE",
+        help="This camera's NAME.key_secret, for a daemon that demands keys.",
     ),
-    daemon_key: Path | None = typer.Option(
-        None, envvar="SHARDWRIGHT_DAEMON_KEY", help="The daemon's NAME.key.", metavar="FILE"
+]
+DaemonKey = Annotated[
+    Path | None,
+    typer.Option(
+        "--daemon-key", envvar="SHARDWRIGHT_DAEMON_KEY", metavar="FILE", help="The daemon's NAME.key."
     ),
-    as_json: bool = typer.Option(False, "--json", help="Print the receipt as JSON."),
+]
+
+
+def command(
+    *,
+    connect: Endpoint,
+    name: Name,
+    frames: Frames = 100,
+    shape: FrameShape = None,
+    dtype: Dtype = None,
+    fps: Fps = 0.0,
+    seed: Seed = 0,
+    stream: ConfiguredStream = None,
+    chunk: Chunk = None,
+    shard: ShardChunks = None,
+    codec: CodecName = "blosc:lz4:1:shuffle",
+    transport: Transport = "auto",
+    timeout_ms: Timeout = 10_000,
+    reconnect_ms: Reconnect = 60_000,
+    secret_key: SecretKey = None,
+    daemon_key: DaemonKey = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the receipt as JSON.")] = False,
 ) -> None:
     """Run a simulated camera: photon noise on a fluorescence-like sample. The seed determines every frame.
 

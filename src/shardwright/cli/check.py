@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import json
 import textwrap
-from pathlib import Path  # noqa: TC003  (typer reads the annotation)
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -30,40 +30,57 @@ DEFAULT_SECONDS = 20.0
 _STYLES = {"ok": "green", "warn": "yellow", "bad": "bold red"}
 
 
-def command(
-    config: Path = typer.Argument(..., help="The YAML file.", metavar="CONFIG"),
-    measured: bool = typer.Option(
-        False, "--measure", help="Also measure, in output.root, whether this machine keeps up."
-    ),
-    frames: Path | None = typer.Option(
-        None, "--frames", help="With --measure: your own frames, a .npy file or a store.", metavar="FILE"
-    ),
-    seconds: float = typer.Option(
-        DEFAULT_SECONDS,
+AlsoMeasure = Annotated[
+    bool,
+    typer.Option("--measure", help="Also measure, in output.root, whether this machine keeps up."),
+]
+SampleFile = Annotated[
+    Path | None,
+    typer.Option("--frames", metavar="FILE", help="With --measure: your own frames, a .npy file or a store."),
+]
+Seconds = Annotated[
+    float,
+    typer.Option(
         "--seconds",
         min=2,
         max=600,
         metavar="SECONDS",
         help="With --measure: how long to measure, roughly.",
     ),
-    beside: bool = typer.Option(
-        False,
+]
+Beside = Annotated[
+    bool,
+    typer.Option(
         "--beside",
         help="With --measure: measure although this configuration's daemon is acquiring. This slows the "
         "cameras.",
     ),
-    frame_rate: float | None = typer.Option(
-        None,
+]
+FrameRate = Annotated[
+    float | None,
+    typer.Option(
         "--frame-rate",
         min=0.000001,
         max=1e9,
         metavar="HZ",
         help="Frames per second, in place of each stream's frame_rate_hz.",
     ),
-    reload: bool = typer.Option(
-        False, "--reload", help="Only check whether a running daemon would accept CONFIG at a reload."
-    ),
-    as_json: bool = typer.Option(False, "--json", help="Print the answer as JSON."),
+]
+Reload = Annotated[
+    bool,
+    typer.Option("--reload", help="Only check whether a running daemon would accept CONFIG at a reload."),
+]
+
+
+def command(
+    config: Annotated[Path, typer.Argument(help="The YAML file.", metavar="CONFIG")],
+    measured: AlsoMeasure = False,
+    frames: SampleFile = None,
+    seconds: Seconds = DEFAULT_SECONDS,
+    beside: Beside = False,
+    frame_rate: FrameRate = None,
+    reload: Reload = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
     """Say whether this configuration will run here, and why not: each step by which `serve` starts is tried
     and undone, and the machine is looked at. Then what it takes: memory, disk, files, for how long the disk

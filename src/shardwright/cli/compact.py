@@ -127,11 +127,10 @@ def command(
     stores, bytes_per_s = stores or [], parse_rate(rate)
     if config is not None:
         loaded = _configured(config, stores, to)
-        wanted = loaded.compaction
+        wanted, stores = loaded.compaction, _sealed_stores(loaded.output.root)
         order, recompress = order or wanted.order, recompress or wanted.recompress
         workers = workers or wanted.workers
         bytes_per_s = wanted.rate if bytes_per_s is None else bytes_per_s
-        stores = _sealed_stores(loaded.output.root)
     elif not stores:
         raise ConfigError("no store to compact is given", expected="STORE... or --config FILE")
     order = _checked_order(order or "row_major")
@@ -146,15 +145,8 @@ def command(
             if not send(stores[0].absolute(), wish, executor, bytes_per_s=bytes_per_s, as_json=as_json):
                 raise typer.Exit(1)
     else:
-        _repack(
-            stores,
-            options,
-            workers,
-            scheduler,
-            leave_locked=config is not None,
-            dry_run=dry_run,
-            as_json=as_json,
-        )
+        left = config is not None
+        _repack(stores, options, workers, scheduler, leave_locked=left, dry_run=dry_run, as_json=as_json)
 
 
 def _configured(file: Path, stores: Sequence[Path], to: str | None) -> Config:

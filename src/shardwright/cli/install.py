@@ -62,16 +62,8 @@ def command(
     commands = [] if root is not None else _next(made, own_packages=program is None)
     if as_json:
         folders = [folder.to_dict() for folder in made.folders] if made else []
-        typer.echo(
-            json.dumps(
-                {
-                    "dry_run": dry_run,
-                    "files": [file.to_dict() for file in files],
-                    "folders": folders,
-                    "next": commands,
-                }
-            )
-        )
+        facts = {"dry_run": dry_run, "files": [file.to_dict() for file in files], "folders": folders}
+        typer.echo(json.dumps({**facts, "next": commands}))
     else:
         _print(files, made, commands, dry_run=dry_run)
 
