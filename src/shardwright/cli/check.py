@@ -172,7 +172,7 @@ def _print_report(config: Path, report: CheckReport, *, reload: bool) -> None:
         answer = "[bold red]a running daemon would refuse it[/]"
     else:
         answer = "[bold red]will not run here[/]"
-    warned = f"; {counts['warn']} to be looked at" if counts["warn"] else ""
+    warned = f"; warnings: {counts['warn']}" if counts["warn"] else ""
     reasons = f": {', '.join(dict.fromkeys(bad))}" if bad else ""
     console.print(f"\n{answer}{escape(reasons + warned)}  {escape(str(config))}", soft_wrap=True)
 

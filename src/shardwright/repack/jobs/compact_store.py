@@ -96,10 +96,6 @@ class JobPlan:
         return [shard for shard in self.shards if shard.todo]
 
     @property
-    def todo_bytes(self) -> int:
-        return sum(shard.packed_bytes for shard in self.todo)
-
-    @property
     def pause_files(self) -> list[str]:
         """The files that pause this job while they exist."""
         return pause_files(self.store.arrays[0].path)
