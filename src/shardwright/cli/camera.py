@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -14,16 +11,14 @@ import typer
 from shardwright.array.spec import DTYPES, ArraySpec, Dimension
 
 from .array_options import parse_codec
+from .progress import show_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from shardwright.model.receipt import Receipt
     from shardwright.simulate.camera_loop import CameraRun
 
 CHUNK_GOAL_BYTES = 2 << 20
 SHARD_GOAL_BYTES = 256 << 20
-_PLAIN_PROGRESS_INTERVAL_S = 2.0
 
 
 Endpoint = Annotated[
@@ -174,8 +169,9 @@ def command(
     ) as daemon:
         with daemon.acquire(name, spec, stream=stream) as target:
             source = PhotonFrames(rows_columns or target.spec.frame_shape, dtype or target.spec.dtype, seed)
-            with _progress(frames) as on_frame:
-                run = run_camera(target, source, frames, fps=fps, on_frame=on_frame)
+            with show_steps("camera", "sending") as show:
+                show(0, frames)
+                run = run_camera(target, source, frames, fps=fps, on_frame=lambda sent: show(sent, frames))
         receipt, used_transport = target.receipt, target.transport
     if as_json:
         typer.echo(json.dumps({**receipt.to_dict(), **_run_facts(run), "transport": used_transport}))
@@ -234,33 +230,6 @@ def camera_spec(
         return ArraySpec(dtype=dtype, dimensions=dimensions, codec=parse_codec(codec))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, otherwise a line every two seconds; both on standard error."""
-    if not sys.stderr.isatty():
-        yield _plain_progress(total)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("sending"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("sending", total=total)
-        yield lambda sent: bar.update(task, completed=sent)
-
-
-def _plain_progress(total: int) -> Callable[[int], None]:
-    next_s = time.monotonic() + _PLAIN_PROGRESS_INTERVAL_S
-
-    def show(sent: int) -> None:
-        nonlocal next_s
-        if time.monotonic() >= next_s or sent == total:
-            next_s = time.monotonic() + _PLAIN_PROGRESS_INTERVAL_S
-            typer.echo(f"camera: {sent} of {total} frames", err=True)
-
-    return show
 
 
 def _run_facts(run: CameraRun) -> dict[str, float]:

@@ -4,16 +4,15 @@ any."""
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path  # noqa: TC003  (typer reads the annotation)
 from typing import TYPE_CHECKING
 
 import typer
 
+from .job_command import job_progress
+
 if TYPE_CHECKING:
     from shardwright.read.verify_store import VerifyReport
-
-_PLAIN_STEPS = 10  # lines of progress where there is no terminal
 
 
 def command(
@@ -30,47 +29,11 @@ def command(
         report = verify_store(store, threads=threads)
         typer.echo(json.dumps(report.to_dict()))
     else:
-        report = (
-            _verify_with_bar(store, threads)
-            if sys.stderr.isatty()
-            else verify_store(store, threads=threads, progress=_PlainProgress())
-        )
+        with job_progress("verify", "checked", ()) as on_progress:
+            report = verify_store(store, threads=threads, progress=on_progress)
         _print_report(report)
     if not report.ok:
         raise typer.Exit(1)
-
-
-def _verify_with_bar(store: Path, threads: int | None) -> VerifyReport:
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
-
-    from shardwright.read.verify_store import verify_store
-
-    columns = (
-        "verify",
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("verify", total=None)
-        return verify_store(
-            store, threads=threads, progress=lambda done, total: bar.update(task, completed=done, total=total)
-        )
-
-
-class _PlainProgress:
-    """Prints a line for each tenth of the bytes."""
-
-    def __init__(self) -> None:
-        self._step = 0
-
-    def __call__(self, done: int, total: int) -> None:
-        step = _PLAIN_STEPS * done // max(total, 1)
-        if step > self._step:
-            self._step = step
-            typer.echo(f"{100 * step // _PLAIN_STEPS} % of {total} bytes", err=True)
 
 
 def _print_report(report: VerifyReport) -> None:
