@@ -132,7 +132,7 @@ REFUSED = [
     (("rechunk", "embryo.ome.zarr", "new", "--chunks", "t=2", "--codec", "png"), 2, "zstd:5"),
     (("rechunk", "nowhere.ome.zarr", "new", "--chunks", "t=2"), 2, "does not exist"),
     (("pyramid", "embryo.ome.zarr", "--levels", "2", "--axes", "q"), 1, "no such axes to halve"),
-    (("pyramid", "embryo.ome.zarr", "--levels", "9"), 1, "nothing is left to halve"),
+    (("pyramid", "embryo.ome.zarr", "--levels", "9"), 1, "no axis is left to halve"),
     (("pyramid", "embryo.ome.zarr", "--levels", "1", "--method", "median"), 2, "mean, min, max, nearest"),
 ]
 

@@ -171,7 +171,7 @@ def test_finished_levels_are_kept_and_more_may_be_added(tmp_path) -> None:
     assert (add(store, 3).made, (store / "1" / "zarr.json").stat().st_mtime_ns) == (["2", "3"], before)
     for name, level in zip("0123", levels_of(values, (1, 2, 2), "mean", 3), strict=True):
         np.testing.assert_array_equal(read_everywhere(store / name), level)
-    with pytest.raises(SpecError, match="another way"):
+    with pytest.raises(SpecError, match="another method or other axes"):
         add(store, 4, "max")
 
 
@@ -335,7 +335,7 @@ def test_what_cannot_be_is_refused_before_it_begins(tmp_path, monkeypatch) -> No
     write_image(store)
     with pytest.raises(SpecError, match="no such axes"):
         add(store, axes=("q",))
-    with pytest.raises(SpecError, match="nothing is left to halve"):
+    with pytest.raises(SpecError, match="no axis is left to halve"):
         add(store, 30)
     (store / "1").mkdir()
     (store / "1" / "mine").touch()
