@@ -58,7 +58,7 @@ def test_shipped_configs_pass(stem: str, folder: Path, capsys: pytest.CaptureFix
     for word in ("slot", "slab", "ring", "open shards", "shard file", "peak memory", "per hour"):
         assert word in output
     assert "the disk lasts" in output
-    assert "only arithmetic: --measure says whether this machine keeps up" in output
+    assert "nothing was measured: --measure finds out whether this machine keeps up" in output
     assert output.splitlines()[-1].startswith("will run here")
     assert sorted(folder.rglob("*")) == before, "nothing is left behind"
 

@@ -24,7 +24,7 @@ from shardwright.cli.app import main
 from shardwright.cli.compact import parse_recompress
 from shardwright.cli.job_command import parse_rate
 from shardwright.model.errors import ConfigError
-from shardwright.repack.runtime.pause import RigPause
+from shardwright.repack.runtime.throttle import RigPause
 
 README = (Path(__file__).parents[2] / "src/shardwright/repack/README.md").read_text(encoding="utf-8")
 COMMAND = [sys.executable, "-m", "shardwright.cli"]
@@ -108,8 +108,8 @@ def test_one_bad_store_keeps_no_other_from_being_done(store: Path, tmp_path: Pat
 
 
 USAGE = [
-    (("--order", "hilbert"), "--order is unknown"),
-    (("--recompress", "zstd:"), "--recompress is no codec"),
+    (("--order", "hilbert"), "unknown --order"),
+    (("--recompress", "zstd:"), "--recompress does not name a codec"),
     (("--recompress", "zstd:99"), "cannot recompress with zstd:99: Input should be less than or equal to 9"),
     (
         ("--recompress", "gzip:5"),
@@ -118,7 +118,7 @@ USAGE = [
     (("--recompress", "gzip:5", "--dry-run"), "does not cover this codec"),
     (("--rate", "fast"), "--rate"),
     (("--workers", "0"), "--workers"),
-    (("--workers", "2", "--scheduler", "tcp://127.0.0.1:1"), "--workers is of this machine's processes"),
+    (("--workers", "2", "--scheduler", "tcp://127.0.0.1:1"), "--workers and --scheduler do not go together"),
 ]
 
 
@@ -181,10 +181,10 @@ def test_looking_at_many_shards_is_told_and_can_be_interrupted(store: Path) -> N
         _, err = job.communicate(timeout=120)
     rig.end()
     why = f"paused: the cameras of the daemon at {store.parent} need the machine"
-    assert line == f"compact: run.ome.zarr: looking at shards 0/{SHARDS}, {why}\n"
+    assert line == f"compact: run.ome.zarr: examining shards 0/{SHARDS}, {why}\n"
     assert job.returncode == 1
     assert err.splitlines()[-1] == (
-        "shardwright: interrupted while the shards were looked at; nothing was begun"
+        "shardwright: interrupted while the shards were examined; nothing was changed"
     )
     assert not list(store.rglob(".compact"))
 
@@ -201,7 +201,7 @@ sys.exit(main(sys.argv[1:]))
     job = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     told = (
         "shardwright: compact --to was interrupted; what has arrived is kept: run the same command again "
-        "to go on"
+        "to continue"
     )
     assert (job.returncode, job.stderr.splitlines()[-1]) == (1, told)
 

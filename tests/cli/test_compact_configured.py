@@ -99,14 +99,14 @@ def test_an_empty_root_is_no_failure(rig: Path) -> None:
     (rig.parent / "new").mkdir()
     rig.write_text(rig.read_text().replace("./data", "./new"))
     done = compact("--config", rig)
-    assert (done.returncode, done.stdout) == (0, "no finished store is there yet\n")
+    assert (done.returncode, done.stdout) == (0, "there is no finished store yet\n")
 
 
 def test_what_cannot_be_meant_is_refused(rig: Path) -> None:
     for arguments, problem in (
         ([], "--config FILE"),
-        (["--config", rig, rig.parent / "data" / "a.ome.zarr"], "--config names the stores"),
-        (["--config", rig, "--to", rig.parent / "new"], "--config names the stores"),
+        (["--config", rig, rig.parent / "data" / "a.ome.zarr"], "--config already names the stores"),
+        (["--config", rig, "--to", rig.parent / "new"], "--config already names the stores"),
         (["--config", rig.parent / "missing.yaml"], "cannot read the configuration"),
     ):
         done = compact(*arguments)

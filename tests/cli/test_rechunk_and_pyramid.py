@@ -19,7 +19,7 @@ import shardwright as sw
 from shardwright.cli.app import main
 from shardwright.cli.job_command import throttle_of
 from shardwright.repack.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
-from shardwright.repack.runtime.pause import pause_files
+from shardwright.repack.runtime.throttle import pause_files
 from shardwright.repack.runtime.work_folder import PAUSE_NAME, WORK_FOLDER
 
 README = (Path(__file__).parents[2] / "src/shardwright/repack/README.md").read_text(encoding="utf-8")
@@ -132,7 +132,7 @@ REFUSED = [
     (("rechunk", "embryo.ome.zarr", "new", "--chunks", "t=2", "--codec", "png"), 2, "zstd:5"),
     (("rechunk", "nowhere.ome.zarr", "new", "--chunks", "t=2"), 2, "does not exist"),
     (("pyramid", "embryo.ome.zarr", "--levels", "2", "--axes", "q"), 1, "no such axes to halve"),
-    (("pyramid", "embryo.ome.zarr", "--levels", "9"), 1, "nothing is left to halve"),
+    (("pyramid", "embryo.ome.zarr", "--levels", "9"), 1, "no axis is left to halve"),
     (("pyramid", "embryo.ome.zarr", "--levels", "1", "--method", "median"), 2, "mean, min, max, nearest"),
 ]
 
@@ -194,7 +194,7 @@ def test_rechunk_heeds_the_pause_file_of_the_image_and_only_workers_with_a_task_
 ) -> None:
     heeded = pause_files(store / "0")
     assert heeded[0] == str(store / "0" / WORK_FOLDER / PAUSE_NAME)
-    throttle = throttle_of("6MB", 3, heeded, no_idle=True)
+    throttle = throttle_of("6MB", 3, no_idle=True)
     assert [throttle.of_one_worker(tasks).bytes_per_s for tasks in (1, 2, 3, 9)] == [6e6, 3e6, 2e6, 2e6]
     tasks = []
 

@@ -112,7 +112,7 @@ def test_a_killed_writers_store_is_whole_again(store: Path) -> None:
     assert "none lost" in result.stdout
     assert_whole(store)
     again = recover(store.parent)
-    assert (again.returncode, again.stdout) == (0, f"{store.parent}: nothing is unfinished\n")
+    assert (again.returncode, again.stdout) == (0, f"{store.parent}: no store is unfinished\n")
 
 
 def test_one_store_may_be_named_and_the_answer_be_json(store: Path) -> None:
@@ -153,7 +153,7 @@ def test_frames_that_were_never_acknowledged_are_told_as_such_and_are_no_failure
     assert (facts["frames_kept"], facts["frames_lost"], facts["frames_unacknowledged"]) == (FRAMES - 4, 0, 4)
     result = recover(copy)
     assert result.returncode == 0
-    assert "none lost; 4 more were on their way when the writer died, never acknowledged" in result.stdout
+    assert "none lost; 4 more were in flight when the writer died, never acknowledged" in result.stdout
     assert "LOST" not in result.stdout
 
 

@@ -118,8 +118,8 @@ def test_trouble_is_told() -> None:
         "events": {"lines_dropped": 3, "lines_unwritten": 4, "by_name": {}},
     }
     lines = shown(status_view(snapshot(**changes)))
-    assert "stalled for 1 min: a disk does not answer, or hardly" in lines
-    assert "spill /nfs: not known how much is free" in lines
+    assert "stalled for 1 min: a disk answers slowly or not at all" in lines
+    assert "spill /nfs: free space unknown" in lines
     assert "compaction paused at /data/a; 2 queued, 5 done, 1 failed" in lines
     assert "log 7 lines lost: its reader is too slow" in lines
 
@@ -164,7 +164,7 @@ def test_nothing_open_and_nobody_there() -> None:
     waiting = {**ACQUISITION, "client": None, "frames_expected": None, "state": "detached"}
     (_, line) = shown(acquisitions_view(snapshot(acquisitions=[waiting])))
     assert line.startswith("embryo-42 cam0 detached 1,500 - ")
-    assert line.endswith(" nobody")
+    assert line.endswith(" none")
 
 
 def test_what_a_client_calls_itself_cannot_command_the_terminal() -> None:

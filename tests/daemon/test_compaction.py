@@ -31,7 +31,7 @@ from shardwright.read.inspect_shards import inspect_shard
 from shardwright.read.store import open_store
 from shardwright.repack.jobs.compact_store import Options, plan
 from shardwright.repack.runtime.compaction_queue import QueueEntry, queue_entries
-from shardwright.repack.runtime.pause import RIG_PAUSE_NAME, pause_files, pausing_file
+from shardwright.repack.runtime.throttle import RIG_PAUSE_NAME, pause_files, pausing_file
 from shardwright.repack.runtime.work_folder import PAUSE_NAME
 from shardwright.simulate.photons import PhotonFrames
 from shardwright.storage.lock import StoreLock

@@ -177,7 +177,7 @@ def test_a_changed_configuration_is_never_overwritten_and_units_are_renewed(pref
     for arguments in (["--dry-run"], [], []):
         done = install(prefix, *arguments)
         assert done.returncode == 0
-        assert f"kept  {example}: it was changed; the new one " in done.stdout
+        assert f"kept  {example}: you changed it; the new one " in done.stdout
         assert f"{example}.new" in done.stdout
         assert (prefix / "etc/shardwright/example.yaml.new").exists() == (arguments == [])
     assert files_below(prefix) == {

@@ -22,7 +22,7 @@ def test_people_and_programs_are_told_the_same(config):
         assert finding.keys() == {"check", "result", "found", "advice"}
         assert finding["check"] in shown.stdout
     warned = sum(finding["result"] == "warn" for finding in facts["findings"])
-    assert shown.stdout.splitlines()[-1] == f"will run here; {warned} to be looked at  {config}"
+    assert shown.stdout.splitlines()[-1] == f"will run here; warnings: {warned}  {config}"
     assert not list((config.parent / "data").iterdir()), "nothing is left in the output root"
 
 

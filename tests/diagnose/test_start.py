@@ -350,7 +350,7 @@ def test_a_daemon_that_is_running_is_told(rig: Rig, capsys: pytest.CaptureFixtur
         assert "in use" in str(serve(rig.config))
         reload = run_cli("check", "--reload", rig.config)
         assert (reload.returncode, reload.stderr) == (0, "")
-        assert reload.stdout.splitlines()[-1].startswith("a running daemon would take it")
+        assert reload.stdout.splitlines()[-1].startswith("a running daemon would accept it")
         rig.replace("2GiB", "1MiB")
         reload = run_cli("check", "--reload", rig.config)
         assert reload.returncode == 1

@@ -94,10 +94,10 @@ def test_a_chunk_without_end(store):
 @pytest.mark.parametrize(
     ("name", "values", "message"),
     [
-        ("fate", {"r5": 0}, "means nothing"),
-        ("reason", {"r5": 99}, "means nothing"),
-        ("index_z", {"r5": -1}, "none of the array's places"),
-        ("index_t", {"r5": -2}, "none of the array's places"),
+        ("fate", {"r5": 0}, "unknown number"),
+        ("reason", {"r5": 99}, "unknown number"),
+        ("index_z", {"r5": -1}, "not a place of the array"),
+        ("index_t", {"r5": -2}, "not a place of the array"),
         ("fate", {"r14": 1}, "stored frame has no place"),
         ("fate", {"r12": 1}, "two frames are stored at place (0, 1, 1)"),
     ],
@@ -114,35 +114,47 @@ def test_a_stored_frame_behind_the_end_of_an_axis_is_what_a_crop_leaves(store, n
     assert report.problems == []
     cropped, no_shards = map(str, report.warnings)
     assert cropped == "frames: 1 stored frames have places outside the shape (2, 2, 3, 2, 2): it was cropped"
-    assert no_shards.startswith("frames: 2 shards of stored frames are not there, such as c/0/0/0/0/0")
+    assert no_shards.startswith("frames: 2 shards of stored frames are absent, such as c/0/0/0/0/0")
 
 
 @pytest.mark.parametrize(
     ("node", "change", "message"),
     [
         (".", lambda d: d["attributes"]["shardwright"].update(rows=14), "differ in length"),
-        (".", lambda d: d["attributes"]["shardwright"].update(rows="15"), "no frame table"),
+        (".", lambda d: d["attributes"]["shardwright"].update(rows="15"), "describe a frame table"),
         (
             ".",
             lambda d: d["attributes"]["shardwright"].update(version=2),
             "expected version 1; got version 2",
         ),
-        (".", lambda d: d["attributes"]["shardwright"].update(columns=[]), "no frame table"),
-        (".", lambda d: d["attributes"]["shardwright"].update(columns=["../0"]), "no frame table"),
-        (".", lambda d: d["attributes"]["shardwright"].update(columns=["fate", 5]), "no frame table"),
-        (".", lambda d: d["attributes"].update(shardwright=None), "no frame table"),
+        (".", lambda d: d["attributes"]["shardwright"].update(columns=[]), "describe a frame table"),
+        (
+            ".",
+            lambda d: d["attributes"]["shardwright"].update(columns=["../0"]),
+            "describe a frame table",
+        ),
+        (
+            ".",
+            lambda d: d["attributes"]["shardwright"].update(columns=["fate", 5]),
+            "describe a frame table",
+        ),
+        (".", lambda d: d["attributes"].update(shardwright=None), "describe a frame table"),
         (
             ".",
             lambda d: d["attributes"]["shardwright"]["columns"].remove("index_z"),
             "other axes than the image",
         ),
         ("fate", lambda d: d.update(shape=[16]), "differ in length"),
-        ("fate", lambda d: d.update(shape=[15, 1]), "no column"),
-        ("fate", lambda d: d.update(shape=["15"]), "no column"),
-        ("fate", lambda d: d.update(data_type="string"), "no column"),
-        ("fate", lambda d: d.pop("codecs"), "no column"),
+        ("fate", lambda d: d.update(shape=[15, 1]), "a column of a"),
+        ("fate", lambda d: d.update(shape=["15"]), "a column of a"),
+        ("fate", lambda d: d.update(data_type="string"), "a column of a"),
+        ("fate", lambda d: d.pop("codecs"), "a column of a"),
         ("fate", lambda d: d["codecs"].insert(1, {"name": "rot13"}), "codec not supported"),
-        ("fate", lambda d: d["chunk_grid"]["configuration"].update(chunk_shape=[1 << 40]), "no column"),
+        (
+            "fate",
+            lambda d: d["chunk_grid"]["configuration"].update(chunk_shape=[1 << 40]),
+            "a column of a",
+        ),
         (
             "fate",
             lambda d: d["chunk_grid"]["configuration"].update(chunk_shape=[ROWS_PER_CHUNK // 2]),

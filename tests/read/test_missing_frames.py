@@ -137,7 +137,7 @@ def test_the_list_as_text(tmp_path, capsys):
             "11 of 24 frames of the image are missing, and 2 behind its end: 8 never came, 4 dropped "
             "(overload), 1 lost (not_held)"
         ),
-        "1 frame that named no place: dropped (overload)",
+        "1 frame without a place: dropped (overload)",
     ]
 
 
@@ -176,7 +176,7 @@ def test_stores_without_a_table(tmp_path, capsys):
 
 def test_statuses_that_mean_nothing(tmp_path):
     make_store(tmp_path / "a", [(0, 77, 0)], 1)
-    with pytest.raises(ShardFormatError, match="means nothing"):
+    with pytest.raises(ShardFormatError, match="unknown status"):
         missing_of(tmp_path / "a")
 
 

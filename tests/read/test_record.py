@@ -138,7 +138,7 @@ def test_shards_that_were_swapped(store: Path, one: str, other: str) -> None:
 
 def test_a_shard_that_was_deleted(store: Path) -> None:
     (store / "0/c/2/0/1").unlink()
-    assert found(store) == [f"0/c/2/0/1: not there, though it was sealed (record: {SUMS_NAME})"]
+    assert found(store) == [f"0/c/2/0/1: missing, although it was sealed (record: {SUMS_NAME})"]
     shutil.rmtree(store / "0/c/1")
     assert [problem.split(":")[0] for problem in found(store)] == ["0/c/1/0/0", "0/c/1/0/1", "0/c/2/0/1"]
 
@@ -198,8 +198,7 @@ def test_a_store_of_an_earlier_release(plain: Path, capsys: pytest.CaptureFixtur
     assert run("verify", plain) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == (
-        "warning: frames: 1 shards of stored frames are not there, such as c/2/0/1: all fill "
-        "value, or deleted"
+        "warning: frames: 1 shards of stored frames are absent, such as c/2/0/1: all fill value, or deleted"
     )
 
 
@@ -467,7 +466,7 @@ def leave_out(store: Path, *keys: str) -> None:
     (store / "0" / SUMS_NAME).write_text("\n".join(kept) + "\n")
 
 
-ABSENT_IS_LEGAL = "a shard that is absent is legal"
+ABSENT_IS_LEGAL = "an absent shard is legal"
 
 
 def test_a_shard_without_a_line_that_was_deleted_is_warned_of(
@@ -480,8 +479,7 @@ def test_a_shard_without_a_line_that_was_deleted_is_warned_of(
     assert run("verify", plain) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == (
-        "warning: frames: 1 shards of stored frames are not there, such as c/0/0/1: all fill "
-        "value, or deleted"
+        "warning: frames: 1 shards of stored frames are absent, such as c/0/0/1: all fill value, or deleted"
     )
     assert lines[-1].startswith(ABSENT_IS_LEGAL)
 

@@ -249,7 +249,7 @@ def test_a_task_on_a_cluster_that_does_not_end_is_an_error(
     monkeypatch.setattr(executors, "_BEGUN_TIMEOUT_S", 0.0)
     with in_process_cluster(store) as cluster, closing(DaskCluster(cluster.scheduler_address)) as executor:
         results = begun_run(executor, store)
-        with pytest.raises(WorkerError, match="still at work on what was interrupted"):
+        with pytest.raises(WorkerError, match="still runs tasks of the interrupted job"):
             results.close()
         held.set()
 
@@ -277,7 +277,7 @@ def test_tasks_on_a_cluster(store: Path) -> None:
         results = list(executor.run(tasks))
     assert sorted(result["shard"][0] for result in results if result["ok"]) == list(range(gappy.SHARDS))
     assert [result["error"]["message"] for result in results if not result["ok"]] == [
-        f"shard ({gappy.SHARDS}, 0, 0) is none of {array}"
+        f"{array} has no shard ({gappy.SHARDS}, 0, 0)"
     ]
     assert set(gappy.gaps(store).values()) == {0}
     gappy.assert_pixels(store)
@@ -336,7 +336,7 @@ def test_a_task_that_kills_every_worker_is_given_up(tmp_path: Path) -> None:
     (facts,) = json.loads(done.stdout)["stores"]
     assert list(facts["failures"]) == ["0/c/0/0/0"]
     assert facts["failures"]["0/c/0/0/0"]["message"] == (
-        "a worker process died 3 times over this task, the last time by SIGKILL"
+        "a worker process died 3 times on this task, the last time by SIGKILL"
     )
     assert gappy.identities(store) == before
     gappy.assert_pixels(store, shards=1)

@@ -509,8 +509,8 @@ def test_the_command_refuses_what_makes_no_sense_and_what_is_there(store, tmp_pa
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # the command's handlers are for its own process
     refused(2, "--move needs --to", "--move")
     refused(2, "do not go together", "--to", "x", "--recompress", "zstd")
-    refused(2, "does not look at DEST", "--to", "x", "--dry-run")
-    refused(2, "takes one store", store, "--to", "x")
+    refused(2, "ignores DEST", "--to", "x", "--dry-run")
+    refused(2, "takes exactly one store", store, "--to", "x")
     refused(2, "s3://BUCKET/PREFIX", "--to", "gs://x/y")
     refused(2, "AWS_ACCESS_KEY_ID", "--to", "s3://x/y")
     refused(1, "nothing is ever overwritten", "--to", tmp_path)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import zarr
 
-from shardwright.cli.compact_to import send, summary
+from shardwright.cli.compact import send, send_summary
 from shardwright.model.errors import ConfigError, LockedError, ShardFormatError
 from shardwright.read.verify_store import verify_store
 from shardwright.repack.runtime.tasks import run_task
@@ -61,8 +61,8 @@ def test_a_damaged_shard_is_sent_as_it_is_named_and_sent_again_when_it_is_mended
     assert (report.ok, report.complete, report.failures, report.deleted) == (False, True, [], 0)
     assert [(shard["key"], shard["error"]["code"]) for shard in report.damaged] == [(DAMAGED, "shard_format")]
     assert report.sent == len(before)
-    assert f"damaged, sent as it is: {DAMAGED}: " in summary(report)
-    assert "nothing was deleted" in summary(report)
+    assert f"damaged, sent as it is: {DAMAGED}: " in send_summary(report)
+    assert "nothing was deleted" in send_summary(report)
     assert no_work(files(store)) == found
     copy = fetched(place, tmp_path)
     assert (copy / DAMAGED).read_bytes() == found[DAMAGED]
@@ -323,8 +323,8 @@ def test_a_store_of_which_a_part_is_deleted_is_never_sent_again_nor_deleted_ther
             0,
             ["zarr.json"],
         )
-        assert "nothing was deleted" not in summary(report)
-        assert "deletes the rest" in summary(report)
+        assert "nothing was deleted" not in send_summary(report)
+        assert "deletes the rest" in send_summary(report)
         assert no_work(files(store)) == left
         assert files(fetched(place, tmp_path)) == there
     with pytest.raises(ConfigError, match="--move again"):
@@ -379,8 +379,8 @@ def test_where_no_file_is_left_nothing_is_said_to_have_been_verified(store, tmp_
     assert move_store(store, MoveOptions(str(copy), throttle=POLITE), execute).ok
     report = move(empty, str(copy))
     assert (report.ok, report.nothing_left) == (True, True)
-    assert "no file is left here" in summary(report)
-    assert "verified" not in summary(report)
+    assert "there is no file left to move" in send_summary(report)
+    assert "verified" not in send_summary(report)
     assert not empty.exists()
 
 
@@ -413,7 +413,7 @@ def test_a_copy_that_was_damaged_while_its_source_was_being_deleted_keeps_what_i
             0,
             [shard],
         )
-        assert "is not what was sent any more" in report.failures[0]["error"]["message"]
+        assert "is lost or damaged" in report.failures[0]["error"]["message"]
         assert no_work(files(store)) == left
     open_destination(place).delete(shard)
     open_destination(place).put_new(shard, iter([sound]), len(sound))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -31,6 +32,7 @@ from shardwright.read.verify_store import verify_store
 from shardwright.repack.jobs.new_arrays import fingerprint
 from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels
 from shardwright.repack.runtime.tasks import run_task
+from shardwright.repack.runtime.throttle import pause_files
 from shardwright.storage.files import replace_file
 
 from .images import (
@@ -169,7 +171,7 @@ def test_finished_levels_are_kept_and_more_may_be_added(tmp_path) -> None:
     assert (add(store, 3).made, (store / "1" / "zarr.json").stat().st_mtime_ns) == (["2", "3"], before)
     for name, level in zip("0123", levels_of(values, (1, 2, 2), "mean", 3), strict=True):
         np.testing.assert_array_equal(read_everywhere(store / name), level)
-    with pytest.raises(SpecError, match="another way"):
+    with pytest.raises(SpecError, match="another method or other axes"):
         add(store, 4, "max")
 
 
@@ -245,6 +247,22 @@ def test_a_source_that_changed_between_runs_is_begun_anew(tmp_path) -> None:
     np.testing.assert_array_equal(read_everywhere(store / "1"), levels_of(values, (1, 2, 2), "mean", 1)[1])
 
 
+def test_a_throttle_of_the_caller_waits_for_the_pause_files_of_the_image(tmp_path) -> None:
+    store = tmp_path / "a.ome.zarr"
+    write_image(store)
+    waited_for = []
+
+    def watched(tasks):
+        for task in tasks:
+            waited_for.append(task["throttle"]["pause_files"])
+            yield run_task(task)
+
+    throttle = replace(POLITE, pause_files=("/its/own",))
+    assert add_levels(store, PyramidOptions(1), watched, throttle=throttle).ok
+    assert waited_for
+    assert all(files == ["/its/own", *pause_files(store / "0")] for files in waited_for)
+
+
 def test_a_source_that_changes_meanwhile_is_noticed(tmp_path) -> None:
     store = tmp_path / "a.ome.zarr"
     write_image(store)
@@ -277,7 +295,7 @@ def test_a_level_that_a_stopped_run_published_of_another_source_is_not_taken_for
     assert (store / "1").exists()
     assert len(multiscale(store)["datasets"]) == 1
     rewrite(store / "0" / "c" / "0" / "0" / "0")
-    with pytest.raises(OutputExistsError, match="something else where a level should go"):
+    with pytest.raises(OutputExistsError, match="folder of a new level exists already"):
         add(store, 1)
 
 
@@ -317,7 +335,7 @@ def test_what_cannot_be_is_refused_before_it_begins(tmp_path, monkeypatch) -> No
     write_image(store)
     with pytest.raises(SpecError, match="no such axes"):
         add(store, axes=("q",))
-    with pytest.raises(SpecError, match="nothing is left to halve"):
+    with pytest.raises(SpecError, match="no axis is left to halve"):
         add(store, 30)
     (store / "1").mkdir()
     (store / "1" / "mine").touch()

@@ -139,7 +139,7 @@ def test_what_was_not_sent_is_named_and_sent_by_the_next_run_and_nothing_is_made
     )
     assert open_destination(place).size("zarr.json") is None
     other = RechunkOptions({"z": 2})
-    with pytest.raises(OutputExistsError, match="unfinished job with other options"):
+    with pytest.raises(OutputExistsError, match="unfinished job has claimed"):
         rechunk_to(store, place, other)
     second = rechunk_to(store, place, run=lambda _: pytest.fail("it is all made"))
     assert second.ok
@@ -183,5 +183,5 @@ def test_other_schemes_are_no_destinations(tmp_path, capsys) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["rechunk", str(tmp_path / "a.ome.zarr"), "ftp://archive/a", "--chunks", "z=3"])
     assert ended.value.code == 2
-    assert "ftp://archive/a is no destination" in capsys.readouterr().err
+    assert "ftp://archive/a is not a destination" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["a.ome.zarr"]

@@ -120,7 +120,7 @@ def test_an_index_that_does_not_check_is_no_index(store_of):
     index = bytearray(old_index(array, "c/0/0/0"))
     index[5] ^= 1
     put(array, "c/0/0/0", rebuilt(array, "c/0/0/0", between=bytes(index)))
-    assert "neither a chunk's nor its index's" in run_task(task(array, 0, 0, 0))["error"]["message"]
+    assert "neither to a chunk nor to the index" in run_task(task(array, 0, 0, 0))["error"]["message"]
 
 
 def test_holes_are_not_read(store_of, monkeypatch):
@@ -156,7 +156,7 @@ def test_the_command_names_the_shard_packs_the_others_and_fails(tmp_path):
     assert ran.returncode == 1
     (failure,) = (told.get("stores") or [told])[0]["failures"].items()
     assert failure[0] == "0/c/1/0/0"
-    assert "neither a chunk's nor its index's, from byte 0 on" in failure[1]["message"]
+    assert "neither to a chunk nor to the index, from byte 0 on" in failure[1]["message"]
     assert (array.path / "c/1/0/0").read_bytes() == data
     assert [gap for key, gap in gappy_store.gaps(store).items() if key != "c/1/0/0"] == [0, 0]
 

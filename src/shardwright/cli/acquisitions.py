@@ -1,4 +1,4 @@
-"""``shardwright acquisitions``: what a running daemon has open."""
+"""``shardwright acquisitions``: lists the open acquisitions of a running daemon."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def command(
     socket: Path | None = SOCKET,
     as_json: bool = typer.Option(False, "--json", help="Print them as JSON."),
 ) -> None:
-    """List the acquisitions that a running daemon has open, with what has come, is stored and is missing.
+    """List the open acquisitions of a running daemon, with their received, stored and missing frames.
     Exits with 1 when no daemon answers."""
     with control_client(config, socket) as daemon:
         status = daemon.ask("status")["status"]

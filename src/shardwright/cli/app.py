@@ -30,15 +30,15 @@ _COMPLETED = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
 # command is called, so that `shardwright schema` waits neither for numba nor for zmq.
 COMMANDS = {
     "serve": ("shardwright.cli.serve", "Run the daemon that takes frames from cameras."),
-    "check": ("shardwright.cli.check", "Say whether a configuration will run here, and why not."),
+    "check": ("shardwright.cli.check", "Check whether a configuration will run here, and why not."),
     "schema": ("shardwright.cli.schema", "Print the JSON Schema of the configuration."),
-    "install": ("shardwright.cli.install", "Put systemd units and an example configuration in place."),
+    "install": ("shardwright.cli.install", "Install systemd units and an example configuration."),
     "camera": ("shardwright.cli.camera", "Run a simulated camera against a daemon."),
-    "status": ("shardwright.cli.status", "Show what a running daemon does."),
+    "status": ("shardwright.cli.status", "Show the state of a running daemon."),
     "acquisitions": ("shardwright.cli.acquisitions", "List the acquisitions that a running daemon has open."),
     "stop": (
         "shardwright.cli.stop",
-        "End one acquisition of a running daemon, sealed with what has arrived.",
+        "End one acquisition of a running daemon; what has arrived is sealed.",
     ),
     "drain": ("shardwright.cli.drain", "End a running daemon in good order."),
     "keygen": ("shardwright.cli.keygen", "Make a pair of keys for connections over TCP."),
@@ -46,7 +46,7 @@ COMMANDS = {
     "verify": ("shardwright.cli.verify", "Decode and check every chunk of a store."),
     "rechunk": ("shardwright.cli.rechunk", "Write the image of a store as a new store with other chunks."),
     "pyramid": ("shardwright.cli.pyramid", "Add levels of lower resolution to a store."),
-    "recover": ("shardwright.cli.recover", "Bring back what a daemon that was killed left unfinished."),
+    "recover": ("shardwright.cli.recover", "Recover the stores that a killed daemon left unfinished."),
     "compact": ("shardwright.cli.compact", "Repack the sealed shards of stores without gaps."),
 }
 
@@ -80,7 +80,7 @@ class _Group(TyperGroup):
 
 
 def _shown(params: list[Any]) -> list[Any]:
-    """As --help shall show them: a flag takes no value, so none is named."""
+    """The parameters as --help shows them: a flag takes no value, so it has no placeholder."""
     for param in params:
         if getattr(param, "is_flag", False):
             param.metavar = ""

@@ -1,5 +1,5 @@
 """Options that describe arrays, as a user writes them: ``z=64,y=64``, ``zstd:5``, ``512MiB``. A wrong one is
-a usage error that shows how."""
+a usage error with an example."""
 
 from __future__ import annotations
 

@@ -1,93 +1,147 @@
-"""``shardwright camera``: a simulated camera in its own process, as a rig's camera would be."""
+"""``shardwright camera``: runs a simulated camera in a process of its own, as a rig's camera would be."""
 
 from __future__ import annotations
 
 import json
-import sys
-import time
-from contextlib import contextmanager
-from pathlib import Path  # noqa: TC003  (typer reads the annotation)
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from shardwright.array.spec import DTYPES, ArraySpec, Dimension
 
 from .array_options import parse_codec
+from .progress import show_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from shardwright.model.receipt import Receipt
     from shardwright.simulate.camera_loop import CameraRun
 
 CHUNK_GOAL_BYTES = 2 << 20
 SHARD_GOAL_BYTES = 256 << 20
-_PLAIN_PROGRESS_INTERVAL_S = 2.0
 
 
-def command(
-    connect: str = typer.Option(
-        ...,
+Endpoint = Annotated[
+    str,
+    typer.Option(
+        "--connect",
         metavar="ENDPOINT",
         help="The daemon's endpoint, such as ipc:///run/shardwright/ingest.sock or tcp://rig:5555.",
     ),
-    name: str = typer.Option(
-        ...,
+]
+Name = Annotated[
+    str,
+    typer.Option(
+        "--name",
         metavar="NAME",
         help="Name of the acquisition; the store is NAME.ome.zarr in the daemon's output root.",
     ),
-    frames: int = typer.Option(100, min=1, metavar="COUNT", help="Frames to send."),
-    shape: str | None = typer.Option(
-        None, help="ROWSxCOLUMNS of a frame. Default: 2048x2048, or the stream's own.", metavar="HxW"
+]
+Frames = Annotated[int, typer.Option("--frames", min=1, metavar="COUNT", help="Frames to send.")]
+FrameShape = Annotated[
+    str | None,
+    typer.Option(
+        "--shape", metavar="HxW", help="ROWSxCOLUMNS of a frame. Default: 2048x2048, or the stream's own."
     ),
-    dtype: str | None = typer.Option(
-        None, metavar="DTYPE", help="Pixel type. Default: uint16, or the stream's own."
+]
+Dtype = Annotated[
+    str | None,
+    typer.Option("--dtype", metavar="DTYPE", help="Pixel type. Default: uint16, or the stream's own."),
+]
+Fps = Annotated[
+    float,
+    typer.Option(
+        "--fps", min=0, metavar="HZ", help="Frames per second; 0 is as fast as the daemon takes them."
     ),
-    fps: float = typer.Option(
-        0.0, min=0, metavar="HZ", help="Frames per second; 0 is as fast as the daemon takes them."
+]
+Seed = Annotated[
+    int,
+    typer.Option(
+        "--seed", min=0, metavar="NUMBER", help="Seed of the pixels; the same seed gives the same frames."
     ),
-    seed: int = typer.Option(
-        0, min=0, metavar="NUMBER", help="Seed of the pixels; the same seed gives the same frames."
+]
+ConfiguredStream = Annotated[
+    str | None,
+    typer.Option(
+        "--stream",
+        metavar="STREAM",
+        help="A stream of the daemon's configuration, in place of a layout of your own.",
     ),
-    stream: str | None = typer.Option(
-        None, metavar="STREAM", help="A stream of the daemon's configuration, in place of an own layout."
+]
+Chunk = Annotated[
+    str | None,
+    typer.Option(
+        "--chunk", metavar="TxHxW", help="Inner chunk as FRAMESxROWSxCOLUMNS. Default: about 2 MiB."
     ),
-    chunk: str | None = typer.Option(
-        None, help="Inner chunk as FRAMESxROWSxCOLUMNS. Default: about 2 MiB.", metavar="TxHxW"
+]
+ShardChunks = Annotated[
+    str | None,
+    typer.Option(
+        "--shard", metavar="TxHxW", help="Chunks of one shard along each axis. Default: about 256 MiB."
     ),
-    shard: str | None = typer.Option(
-        None, help="Chunks of one shard along each axis. Default: about 256 MiB.", metavar="TxHxW"
-    ),
-    codec: str = typer.Option(
-        "blosc:lz4:1:shuffle",
+]
+CodecName = Annotated[
+    str,
+    typer.Option(
+        "--codec",
         metavar="CODEC",
         help="blosc[:CNAME[:LEVEL[:SHUFFLE]]], zstd[:LEVEL], gzip[:LEVEL] or none.",
     ),
-    transport: Literal["auto", "shm", "message"] = typer.Option(
-        "auto", help="How the pixels travel; auto: shared memory where it can."
-    ),
-    timeout_ms: int = typer.Option(10_000, min=1, metavar="MS", help="How long to wait for the daemon."),
-    reconnect_ms: int = typer.Option(
-        60_000,
+]
+Transport = Annotated[
+    Literal["auto", "shm", "message"],
+    typer.Option("--transport", help="How the pixels travel; auto: shared memory where it can."),
+]
+Timeout = Annotated[
+    int, typer.Option("--timeout-ms", min=1, metavar="MS", help="How long to wait for the daemon.")
+]
+Reconnect = Annotated[
+    int,
+    typer.Option(
         "--reconnect-ms",
         min=0,
         metavar="MS",
-        help="How long to wait for a daemon that dies to come back; 0 for not at all.",
+        help="How long to wait for a daemon that died to come back; 0: not at all.",
     ),
-    secret_key: Path | None = typer.Option(
-        None,
+]
+SecretKey = Annotated[
+    Path | None,
+    typer.Option(
+        "--secret-key",
         envvar="SHARDWRIGHT_SECRET_KEY",
-        help="This camera's NAME.key_secret, for a daemon that demands keys.",
         metavar="FILE",
+        help="This camera's NAME.key_secret, for a daemon that demands keys.",
     ),
-    daemon_key: Path | None = typer.Option(
-        None, envvar="SHARDWRIGHT_DAEMON_KEY", help="That daemon's NAME.key.", metavar="FILE"
+]
+DaemonKey = Annotated[
+    Path | None,
+    typer.Option(
+        "--daemon-key", envvar="SHARDWRIGHT_DAEMON_KEY", metavar="FILE", help="The daemon's NAME.key."
     ),
-    as_json: bool = typer.Option(False, "--json", help="Print the receipt as JSON."),
+]
+
+
+def command(
+    *,
+    connect: Endpoint,
+    name: Name,
+    frames: Frames = 100,
+    shape: FrameShape = None,
+    dtype: Dtype = None,
+    fps: Fps = 0.0,
+    seed: Seed = 0,
+    stream: ConfiguredStream = None,
+    chunk: Chunk = None,
+    shard: ShardChunks = None,
+    codec: CodecName = "blosc:lz4:1:shuffle",
+    transport: Transport = "auto",
+    timeout_ms: Timeout = 10_000,
+    reconnect_ms: Reconnect = 60_000,
+    secret_key: SecretKey = None,
+    daemon_key: DaemonKey = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the receipt as JSON.")] = False,
 ) -> None:
-    """Run a simulated camera: photon noise on a fluorescence-like sample, every frame regenerable from the
-    seed.
+    """Run a simulated camera: photon noise on a fluorescence-like sample. The seed determines every frame.
 
     Exits with 1 when the daemon did not store every frame.
     """
@@ -99,9 +153,7 @@ def command(
     if dtype is not None and dtype not in DTYPES:
         raise typer.BadParameter(f"expected one of {', '.join(DTYPES)}, got {dtype!r}", param_hint="--dtype")
     if (secret_key is None) != (daemon_key is None):
-        raise typer.BadParameter(
-            "one key is of no use without the other", param_hint="--secret-key and --daemon-key"
-        )
+        raise typer.BadParameter("both keys are needed, or none", param_hint="--secret-key and --daemon-key")
     spec = (
         None if stream else camera_spec(rows_columns or (2048, 2048), dtype or "uint16", chunk, shard, codec)
     )
@@ -117,8 +169,9 @@ def command(
     ) as daemon:
         with daemon.acquire(name, spec, stream=stream) as target:
             source = PhotonFrames(rows_columns or target.spec.frame_shape, dtype or target.spec.dtype, seed)
-            with _progress(frames) as on_frame:
-                run = run_camera(target, source, frames, fps=fps, on_frame=on_frame)
+            with show_steps("camera", "sending") as show:
+                show(0, frames)
+                run = run_camera(target, source, frames, fps=fps, on_frame=lambda sent: show(sent, frames))
         receipt, used_transport = target.receipt, target.transport
     if as_json:
         typer.echo(json.dumps({**receipt.to_dict(), **_run_facts(run), "transport": used_transport}))
@@ -179,35 +232,8 @@ def camera_spec(
         raise typer.BadParameter(str(error)) from None
 
 
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, a line now and then otherwise; both on standard error."""
-    if not sys.stderr.isatty():
-        yield _plain_progress(total)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("sending"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("sending", total=total)
-        yield lambda sent: bar.update(task, completed=sent)
-
-
-def _plain_progress(total: int) -> Callable[[int], None]:
-    next_s = time.monotonic() + _PLAIN_PROGRESS_INTERVAL_S
-
-    def show(sent: int) -> None:
-        nonlocal next_s
-        if time.monotonic() >= next_s or sent == total:
-            next_s = time.monotonic() + _PLAIN_PROGRESS_INTERVAL_S
-            typer.echo(f"camera: {sent} of {total} frames", err=True)
-
-    return show
-
-
 def _run_facts(run: CameraRun) -> dict[str, float]:
-    """The camera's own view. The time ends with the last frame handed over, not with the last one stored."""
+    """The figures that the camera measured, up to the last frame handed over, not the last one stored."""
     return {
         "camera_seconds": round(run.seconds, 6),
         "camera_frames_per_second": round(run.frames_per_second, 3),

@@ -1,17 +1,18 @@
-"""``shardwright check``: will this configuration run here, why not, what it takes, and will it keep up."""
+"""``shardwright check``: reports whether a configuration will run on this machine and keep up, and what it
+takes."""
 
 from __future__ import annotations
 
 import json
 import textwrap
-from pathlib import Path  # noqa: TC003  (typer reads the annotation)
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shardwright.model.errors import ConfigError
 
-from .interrupt import interrupt_on_signals
+from .job_command import interrupt_on_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,39 +30,57 @@ DEFAULT_SECONDS = 20.0
 _STYLES = {"ok": "green", "warn": "yellow", "bad": "bold red"}
 
 
-def command(
-    config: Path = typer.Argument(..., help="The YAML file.", metavar="CONFIG"),
-    measured: bool = typer.Option(
-        False, "--measure", help="Measure what this machine can hold, in output.root: will it keep up?"
-    ),
-    frames: Path | None = typer.Option(
-        None, "--frames", help="With --measure: your own frames, a .npy file or a store.", metavar="FILE"
-    ),
-    seconds: float = typer.Option(
-        DEFAULT_SECONDS,
+AlsoMeasure = Annotated[
+    bool,
+    typer.Option("--measure", help="Also measure, in output.root, whether this machine keeps up."),
+]
+SampleFile = Annotated[
+    Path | None,
+    typer.Option("--frames", metavar="FILE", help="With --measure: your own frames, a .npy file or a store."),
+]
+Seconds = Annotated[
+    float,
+    typer.Option(
         "--seconds",
         min=2,
         max=600,
         metavar="SECONDS",
-        help="With --measure: about how long.",
+        help="With --measure: how long to measure, roughly.",
     ),
-    beside: bool = typer.Option(
-        False,
+]
+Beside = Annotated[
+    bool,
+    typer.Option(
         "--beside",
-        help="With --measure: although this configuration's daemon is acquiring. It takes from the cameras.",
+        help="With --measure: measure although this configuration's daemon is acquiring. This slows the "
+        "cameras.",
     ),
-    frame_rate: float | None = typer.Option(
-        None,
+]
+FrameRate = Annotated[
+    float | None,
+    typer.Option(
         "--frame-rate",
         min=0.000001,
         max=1e9,
         metavar="HZ",
         help="Frames per second, in place of each stream's frame_rate_hz.",
     ),
-    reload: bool = typer.Option(
-        False, "--reload", help="Only whether a daemon that is running would take CONFIG at a reload."
-    ),
-    as_json: bool = typer.Option(False, "--json", help="Print the answer as JSON."),
+]
+Reload = Annotated[
+    bool,
+    typer.Option("--reload", help="Only check whether a running daemon would accept CONFIG at a reload."),
+]
+
+
+def command(
+    config: Annotated[Path, typer.Argument(help="The YAML file.", metavar="CONFIG")],
+    measured: AlsoMeasure = False,
+    frames: SampleFile = None,
+    seconds: Seconds = DEFAULT_SECONDS,
+    beside: Beside = False,
+    frame_rate: FrameRate = None,
+    reload: Reload = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
     """Say whether this configuration will run here, and why not: each step by which `serve` starts is tried
     and undone, and the machine is looked at. Then what it takes: memory, disk, files, for how long the disk
@@ -83,9 +102,9 @@ def command(
 
     if not measured and (frames is not None or beside):
         option = "--beside" if frames is None else "--frames"
-        raise typer.BadParameter("says nothing without --measure", param_hint=option)
+        raise typer.BadParameter("has no effect without --measure", param_hint=option)
     if measured and reload:
-        raise typer.BadParameter("measures nothing", param_hint="--reload")
+        raise typer.BadParameter("cannot be combined with --measure", param_hint="--reload")
     try:
         loaded = load_config(config)
     except ConfigError as error:
@@ -110,7 +129,7 @@ def command(
 
 
 def _measuring(frames: Path | None, seconds: float) -> Callable[[LoadedConfig, Plan], Measured]:
-    """``measure`` with these options, telling how far it is."""
+    """``measure`` with these options, showing its progress."""
     from shardwright.diagnose.measure import OwnFrames, measure
 
     from .progress import show_steps
@@ -118,12 +137,12 @@ def _measuring(frames: Path | None, seconds: float) -> Callable[[LoadedConfig, P
     def run(loaded: LoadedConfig, plan: Plan) -> Measured:
         doing = "measuring"
         own_frames = None if frames is None else OwnFrames(frames)
-        with show_steps("check", "measuring", lambda: doing) as tell:
+        with show_steps("check", "measuring", lambda: doing) as show:
 
             def step(what: str, done: int, total: int) -> None:
                 nonlocal doing
                 doing = what
-                tell(done, total)
+                show(done, total)
 
             return measure(loaded, plan, own_frames, seconds, step)
 
@@ -144,7 +163,7 @@ def _print_report(config: Path, report: CheckReport, *, reload: bool) -> None:
     counts = {result: sum(finding.result == result for finding in report.findings) for result in _STYLES}
     bad = [finding.check for finding in report.findings if finding.result == "bad"]
     if not bad:
-        answer = "[green]a running daemon would take it[/]" if reload else "[green]will run here[/]"
+        answer = "[green]a running daemon would accept it[/]" if reload else "[green]will run here[/]"
     elif all(check.endswith(": rate") for check in bad):
         answer = "[bold red]will not keep up here[/]"
     elif all(check == "measurement" or check.endswith(": rate") for check in bad):
@@ -153,13 +172,13 @@ def _print_report(config: Path, report: CheckReport, *, reload: bool) -> None:
         answer = "[bold red]a running daemon would refuse it[/]"
     else:
         answer = "[bold red]will not run here[/]"
-    warned = f"; {counts['warn']} to be looked at" if counts["warn"] else ""
+    warned = f"; warnings: {counts['warn']}" if counts["warn"] else ""
     reasons = f": {', '.join(dict.fromkeys(bad))}" if bad else ""
     console.print(f"\n{answer}{escape(reasons + warned)}  {escape(str(config))}", soft_wrap=True)
 
 
 def _print_findings(console: Console, findings: tuple[Finding, ...]) -> None:
-    """One below the other; on a terminal folded to its width."""
+    """Print one finding below the other, on a terminal folded to its width."""
     from rich.text import Text
 
     width = max((len(finding.check) for finding in findings), default=0)
@@ -193,19 +212,18 @@ def _print_plan(console: Console, plan: Plan) -> None:
     )
     console.print(
         f"disk:   {format_bytes(plan.disk_reserved_bytes)} taken before the first frame in "
-        f"{plan.output_root};"
-        f" {format_bytes(plan.disk_free_bytes)} are free",
+        f"{plan.output_root}; {format_bytes(plan.disk_free_bytes)} are free",
         soft_wrap=True,
     )
     console.print(f"compaction: {compaction_text(plan.compaction)}", soft_wrap=True)
 
 
 def compaction_text(compaction: Compaction) -> str:
-    """What the daemon repacks by itself, for people."""
+    """What the daemon repacks by itself, as a sentence."""
     from shardwright.config.quantities import format_bytes
 
     if not compaction.enabled:
-        return "off; `shardwright compact` does it by hand"
+        return "off; run `shardwright compact` by hand"
     wanted = "as each array says" if compaction.recompress == "codec" else f"with {compaction.recompress}"
     recompress = f", recompressed {wanted}" if compaction.recompress else ""
     rate = f", at most {format_bytes(compaction.rate)}/s" if compaction.rate else ""
@@ -227,7 +245,7 @@ def _print_stream(console: Console, stream: StreamPlan) -> None:
 
 
 def stream_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
-    """(what, how much, what that means) of one stream."""
+    """Rows (label, value, meaning) of the table for one stream."""
     from shardwright.config.quantities import format_bytes as size
 
     limits, spec = stream.limits, stream.spec
@@ -293,7 +311,7 @@ _OVERLOAD = {
 }
 _ON_FULL = {
     "block": "the camera waits for room",
-    "spill": "goes on in output.spill_root",
+    "spill": "continues in output.spill_root",
     "fail": "the acquisition ends",
 }
 
@@ -318,7 +336,7 @@ def _safety_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
 
 
 def _degrade_steps(stream: StreamPlan) -> str:
-    """What the policy degrade does to this stream's chunks."""
+    """The steps by which the policy ``degrade`` encodes this stream's chunks."""
     from shardwright.codecs.degrade import DegradeLevel, degrade_ladder
     from shardwright.codecs.parameters import CodecParameters
 
@@ -332,7 +350,7 @@ def _bridged(stream: StreamPlan) -> str:
 
 
 def _print_verdict(console: Console, verdict: CamerasVerdict) -> None:
-    """How long the disk lasts, and what was measured of each camera."""
+    """Print how long the disk lasts, and the measured figures of each camera."""
     from shardwright.diagnose.verdict import duration
 
     for stream in verdict.streams:
@@ -342,7 +360,9 @@ def _print_verdict(console: Console, verdict: CamerasVerdict) -> None:
     if len(verdict.streams) > 1 and verdict.hours is not None:
         console.print(f"all cameras at once: the disk lasts {duration(verdict.hours)}")
     if verdict.measured is None:
-        console.print("only arithmetic: --measure says whether this machine keeps up", soft_wrap=True)
+        console.print(
+            "nothing was measured: --measure finds out whether this machine keeps up", soft_wrap=True
+        )
     else:
         copy = verdict.measured.memory_copy.bytes_per_s
         console.print(

@@ -1,5 +1,5 @@
-"""``shardwright compact``: the sealed shards of stores repacked, one store after another, and a report of
-what that saved or what is wrong."""
+"""``shardwright compact``: repacks the sealed shards of stores, one store after another, and reports the
+bytes saved and the faults found."""
 
 from __future__ import annotations
 
@@ -12,9 +12,18 @@ import typer
 
 from shardwright.model.errors import ConfigError, LockedError, ShardwrightError
 
-from .compact_to import check_options, send
-from .interrupt import interrupt_on_signals
-from .job_command import AsJson, NoIdle, Rate, Scheduler, Workers, job_executor, job_progress, parse_rate
+from .job_command import (
+    AsJson,
+    NoIdle,
+    Rate,
+    Scheduler,
+    Workers,
+    interrupt_on_signals,
+    job_executor,
+    job_progress,
+    parse_rate,
+    run_with_progress,
+)
 from .progress import show_steps
 
 if TYPE_CHECKING:
@@ -23,6 +32,7 @@ if TYPE_CHECKING:
     from shardwright.config.model import Config
     from shardwright.repack.jobs.compact_store import JobPlan, Options, Report
     from shardwright.repack.runtime.executors import Executor
+    from shardwright.repack.transfer.move_plan import MoveOptions, MoveReport
 
     Outcome = tuple[Path, JobPlan | Report | ShardwrightError]
 
@@ -54,16 +64,16 @@ Recompress = Annotated[
     typer.Option(
         "--recompress",
         metavar="CNAME[:LEVEL]",
-        help="Encode chunks anew where that makes them smaller, e.g. zstd:5. The array's codec stays. "
-        "codec: as that says, for chunks that were written faster or uncompressed under overload: degrade.",
+        help="Encode chunks again where that makes them smaller, e.g. zstd:5. The array's codec stays. "
+        "codec: encode with the array's own codec what was written faster or uncompressed under overload.",
     ),
 ]
 Trim = Annotated[
     bool,
     typer.Option(
         "--trim",
-        help="Drop chunks and shards outside the array's shape, which another program has left when it "
-        "cropped the array.",
+        help="Drop chunks and shards outside the array's shape, left by another program that cropped the "
+        "array.",
     ),
 ]
 To = Annotated[
@@ -78,9 +88,7 @@ Move = Annotated[
     bool,
     typer.Option("--move", help="With --to: delete the store here once all of it is at DEST and verified."),
 ]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Only look: say what would be saved, change nothing.")
-]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only report what would be saved; change nothing.")]
 
 
 def command(
@@ -103,9 +111,9 @@ def command(
 
     May be stopped and run again at any point: finished shards are not done again. Shards that are still being
     written are skipped and named, which is no failure. Exits with 0 when all sealed shards are packed, with 1
-    when something was left as it is or is wrong (named), and 2 for usage.
+    when a shard could not be packed (each is named), and with 2 for wrong usage.
 
-    With --config a store that another job is at work on is left to that job, which is no failure either.
+    With --config a store on which another job works is skipped, which is no failure either.
 
     With --to the whole store goes to DEST, where it must not exist: shards packed on their way, everything
     else as it is, metadata last. Shards with bytes of unknown meaning are sent whole and named, which is no
@@ -119,15 +127,14 @@ def command(
     stores, bytes_per_s = stores or [], parse_rate(rate)
     if config is not None:
         loaded = _configured(config, stores, to)
-        wanted = loaded.compaction
+        wanted, stores = loaded.compaction, _sealed_stores(loaded.output.root)
         order, recompress = order or wanted.order, recompress or wanted.recompress
         workers = workers or wanted.workers
         bytes_per_s = wanted.rate if bytes_per_s is None else bytes_per_s
-        stores = _sealed_stores(loaded.output.root)
     elif not stores:
-        raise ConfigError("nothing to compact is named", expected="STORE... or --config FILE")
+        raise ConfigError("no store to compact is given", expected="STORE... or --config FILE")
     order = _checked_order(order or "row_major")
-    check_options(stores, to, move=move, recompress=recompress, trim=trim, dry_run=dry_run)
+    _check_options(stores, to, move=move, recompress=recompress, trim=trim, dry_run=dry_run)
     options = Options(order, parse_recompress(recompress), bytes_per_s, not no_idle, trim)
     interrupt_on_signals()
     throttle = Throttle(idle=options.idle)
@@ -138,15 +145,8 @@ def command(
             if not send(stores[0].absolute(), wish, executor, bytes_per_s=bytes_per_s, as_json=as_json):
                 raise typer.Exit(1)
     else:
-        _repack(
-            stores,
-            options,
-            workers,
-            scheduler,
-            leave_locked=config is not None,
-            dry_run=dry_run,
-            as_json=as_json,
-        )
+        left = config is not None
+        _repack(stores, options, workers, scheduler, leave_locked=left, dry_run=dry_run, as_json=as_json)
 
 
 def _configured(file: Path, stores: Sequence[Path], to: str | None) -> Config:
@@ -156,7 +156,7 @@ def _configured(file: Path, stores: Sequence[Path], to: str | None) -> Config:
 
     if stores or to is not None:
         raise ConfigError(
-            "--config names the stores",
+            "--config already names the stores",
             expected="no STORE and no --to beside it",
             got=to if to is not None else str(stores[0]),
         )
@@ -182,7 +182,7 @@ def _checked_order(order: str) -> str:
     from shardwright.repack.order import ORDERS
 
     if order not in ORDERS:
-        raise ConfigError("--order is unknown", expected=" or ".join(ORDERS), got=order)
+        raise ConfigError("unknown --order", expected=" or ".join(ORDERS), got=order)
     return order
 
 
@@ -202,7 +202,7 @@ def _repack(
     try:
         plans = {store.absolute(): _planned(store.absolute(), options) for store in stores}
     except KeyboardInterrupt:
-        typer.echo("shardwright: interrupted while the shards were looked at; nothing was begun", err=True)
+        typer.echo("shardwright: interrupted while the shards were examined; nothing was changed", err=True)
         raise typer.Exit(1) from None
     outcomes: list[Outcome] = (
         list(plans.items()) if dry_run else _run_all(plans, workers, scheduler, quiet=as_json)
@@ -210,14 +210,14 @@ def _repack(
     ok = not any(
         _bad(outcome) and not (leave_locked and isinstance(outcome[1], LockedError)) for outcome in outcomes
     )
-    _tell(outcomes, ok=ok, dry_run=dry_run, as_json=as_json)
+    _print_outcomes(outcomes, ok=ok, dry_run=dry_run, as_json=as_json)
     if not ok:
         raise typer.Exit(1)
 
 
-def _tell(outcomes: list[Outcome], *, ok: bool, dry_run: bool, as_json: bool) -> None:
-    """Print the outcomes for programs, or those of a dry run for people: what was done they have read
-    already."""
+def _print_outcomes(outcomes: list[Outcome], *, ok: bool, dry_run: bool, as_json: bool) -> None:
+    """Print all outcomes as JSON, or those of a dry run as text. The text of a real run was printed store by
+    store."""
     if as_json:
         facts = {"ok": ok, "dry_run": dry_run, "stores": [_facts(*outcome) for outcome in outcomes]}
         typer.echo(
@@ -229,7 +229,7 @@ def _tell(outcomes: list[Outcome], *, ok: bool, dry_run: bool, as_json: bool) ->
         if len(outcomes) > 1:
             typer.echo(f"in total: {_would_do(_total([plan for _, plan in outcomes]))}")
     if not outcomes and not as_json:
-        typer.echo("no finished store is there yet")
+        typer.echo("there is no finished store yet")
 
 
 def parse_recompress(text: str | None) -> dict[str, Any] | None:
@@ -246,7 +246,7 @@ def parse_recompress(text: str | None) -> dict[str, Any] | None:
         or (cname == AS_CONFIGURED and level)
     ):
         raise ConfigError(
-            "--recompress is no codec",
+            "--recompress does not name a codec",
             expected="CNAME or CNAME:LEVEL, such as zstd:5, or codec alone",
             got=text,
         )
@@ -254,15 +254,15 @@ def parse_recompress(text: str | None) -> dict[str, Any] | None:
 
 
 def _planned(store: Path, options: Options) -> JobPlan | ShardwrightError:
-    """The plan of a store, or the error that it cannot be planned for: that keeps no other store from being
-    compacted. Raises ``ConfigError``."""
+    """The plan of a store, or the error why it has none: the other stores are compacted all the same. Raises
+    ``ConfigError``."""
     from shardwright.read.store import open_store
     from shardwright.repack.jobs.compact_store import plan
-    from shardwright.repack.runtime.pause import pause_note, rig_pause_files
+    from shardwright.repack.runtime.throttle import pause_note, rig_pause_files
 
     files = rig_pause_files(store)
     try:
-        with show_steps(f"compact: {store.name}", "looking at shards", lambda: pause_note(files)) as on_look:
+        with show_steps(f"compact: {store.name}", "examining shards", lambda: pause_note(files)) as on_look:
             return plan(open_store(store), options, on_look)
     except ConfigError:
         raise
@@ -277,8 +277,8 @@ def _run_all(
     *,
     quiet: bool,
 ) -> list[Outcome]:
-    """Run the plans one after another. An interrupt ends the list: the last report says so. No store is begun
-    when one has no room."""
+    """Run the plans one after another. The list ends with the store that was interrupted. Nothing is run when
+    one store has no room."""
     from shardwright.repack.jobs.compact_store import Report, check_room
     from shardwright.repack.runtime.executors import open_executor
 
@@ -324,7 +324,7 @@ def _facts(store: Path, result: JobPlan | Report | ShardwrightError) -> dict[str
 
 
 def summary(store: Path, result: JobPlan | Report | ShardwrightError) -> str:
-    """The report on one store, or the plan, for people."""
+    """The report or the plan of one store as text."""
     from shardwright.repack.jobs.compact_store import JobPlan
 
     if isinstance(result, ShardwrightError):
@@ -359,14 +359,13 @@ def _done(facts: Mapping[str, Any]) -> str:
     recoded = f", {facts['chunks_recoded']} chunks recompressed" if facts["chunks_recoded"] else ""
     recoded += f", {facts['dropped']} shards outside the shape deleted" if facts["dropped"] else ""
     interrupted = (
-        f"; INTERRUPTED, {facts['left']} shards left: run the same command again to go on"
+        f"; INTERRUPTED, {facts['left']} shards left: run the same command again to continue"
         if facts["interrupted"]
         else ""
     )
     return (
         f"{facts['packed']} shards packed, {facts['skipped']} were already{recoded}; files are "
-        f"{format_bytes(facts['gain_bytes'])} shorter;"
-        f" {facts['seconds']:.1f} s{interrupted}"
+        f"{format_bytes(facts['gain_bytes'])} shorter; {facts['seconds']:.1f} s{interrupted}"
     )
 
 
@@ -387,3 +386,113 @@ def _total(plans: Sequence[Any]) -> dict[str, int]:
         "expected_bytes",
     )
     return {name: sum(fact[name] for fact in facts) for name in names}
+
+
+def _check_options(
+    stores: list[Path], to: str | None, *, move: bool, recompress: str | None, trim: bool, dry_run: bool
+) -> None:
+    """Raises ``ConfigError`` for options that do not go together."""
+    if move and to is None:
+        raise ConfigError("--move needs --to DEST", hint="It deletes the source once all of it is at DEST")
+    if to is not None and len(stores) != 1:
+        raise ConfigError("--to takes exactly one store: DEST is the new store", got=f"{len(stores)} stores")
+    if to is not None and recompress is not None:
+        raise ConfigError(
+            "--recompress and --to do not go together",
+            hint="Recompress the store in place first, then run it again with --to",
+        )
+    if to is not None and trim:
+        raise ConfigError(
+            "--trim and --to do not go together",
+            hint="Trim the store in place first, then run it again with --to",
+        )
+    if to is not None and dry_run:
+        raise ConfigError(
+            "--dry-run and --to do not go together: --dry-run reports what packing would save and ignores "
+            "DEST",
+            hint="Leave out --to to see how large the shards will be. Before --to sends anything, it "
+            "checks that DEST is new and has room",
+        )
+
+
+def send(
+    store: Path, options: MoveOptions, executor: Executor, *, bytes_per_s: float | None, as_json: bool
+) -> bool:
+    """Send one store and print the report. Returns True if all of it has arrived (and, with ``--move``, is
+    deleted here)."""
+    from dataclasses import replace
+
+    from shardwright.read.store import open_store
+    from shardwright.repack.runtime.throttle import pause_files
+    from shardwright.repack.transfer.move_plan import METADATA_NAME
+    from shardwright.repack.transfer.move_store import bytes_to_move, move_store
+
+    sizes = bytes_to_move(store, options)
+    here = [] if "://" in options.destination else [Path(options.destination)]
+    arrays = open_store(store).arrays if (store / METADATA_NAME).exists() else ()
+    pause = pause_files(arrays[0].path, *here) if arrays else []
+    throttle = replace(
+        options.throttle, bytes_per_s=bytes_per_s, pause_files=tuple(pause), workers=executor.workers
+    ).of_one_worker(len(sizes))
+    with job_progress(f"compact: {store.name}", "sent", pause) as on_progress:
+        execute = run_with_progress(executor, sizes, on_progress)
+        report = move_store(store, replace(options, throttle=throttle), execute)
+    typer.echo(json.dumps(report.to_dict()) if as_json else send_summary(report))
+    return report.ok
+
+
+def send_summary(report: MoveReport) -> str:
+    """The report as text."""
+    from shardwright.config.quantities import format_bytes
+
+    if report.nothing_left:
+        return (
+            f"{report.store}: there is no file left to move, and its empty folders are deleted now; a "
+            f"store is at {report.destination}"
+        )
+    counts = [f"{report.sent} files sent ({format_bytes(report.bytes_written)})"]
+    counts += [f"{report.verified} were there and were verified"] if report.verified else []
+    counts += [f"{report.finished} were finished before"] if report.finished else []
+    state = "all verified" if report.complete else "INTERRUPTED" if report.interrupted else "INCOMPLETE"
+    if report.complete and report.damaged:
+        state = f"all there, {len(report.damaged)} shards DAMAGED"
+    if report.deleting and not report.ok:
+        state = "INTERRUPTED while the source is deleted" if report.interrupted else "PARTLY DELETED here"
+    deleted = f"; {report.deleted} files deleted here" if report.deleted else ""
+    lines = [f"{report.store} -> {report.destination}: {state}: {', '.join(counts)}{deleted}"]
+    lines += [
+        f"  left: {failure['key']}: {' '.join(failure['error']['message'].split())}"
+        for failure in report.failures[:_NAMED_AT_MOST]
+    ]
+    lines += [
+        f"  {hint}"
+        for hint in dict.fromkeys(failure["error"].get("hint") for failure in report.failures)
+        if hint
+    ]
+    lines += [
+        f"  sent as it is: {shard['key']}: {' '.join(shard['error']['message'].split())}"
+        for shard in report.unpacked[:_NAMED_AT_MOST]
+    ]
+    lines += [
+        f"  damaged, sent as it is: {shard['key']}: {' '.join(shard['error']['message'].split())}"
+        for shard in report.damaged[:_NAMED_AT_MOST]
+    ]
+    if report.complete and report.damaged:
+        lines.append(
+            "  nothing was deleted; the copy has the same damaged shards as the source. Replace each "
+            "damaged shard here by a sound copy, from a backup, and run the same command again; without a "
+            f"backup, {report.destination} can be used as it is"
+        )
+    nothing = "left as it is" if report.deleting else "nothing was deleted"
+    lines += [
+        f"  {nothing}: {key} is new or was changed after it was sent" for key in report.kept[:_NAMED_AT_MOST]
+    ]
+    if report.deleting and report.kept:
+        lines.append(
+            f"  an earlier run has deleted a part of {report.store}; the whole store is at "
+            f"{report.destination}. Move these files away and run the same command again: it deletes the "
+            "rest"
+        )
+    elif not report.complete:
+        lines.append("  run the same command again to continue; what has arrived is not sent again")
+    return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The options of commands that ask a running daemon, and how its control socket is found."""
+"""The options of the commands that talk to a running daemon, and the search for its control socket."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from shardwright.daemon.control_client import ControlClient
 
 CONFIG = typer.Argument(None, help="The YAML file that the daemon runs with.", metavar="CONFIG")
-# Not looked at before it is used: who may not use it is told how he may.
+# Not checked here: the error of the connection says which permission is missing.
 SOCKET = typer.Option(
-    None, "--socket", help="Its control socket, in place of CONFIG.", metavar="PATH", readable=False
+    None, "--socket", help="The daemon's control socket, in place of CONFIG.", metavar="PATH", readable=False
 )
 NO_WAIT = typer.Option(False, "--no-wait", help="Return at once.")
 
 
 def control_client(config: Path | None, socket: Path | None) -> ControlClient:
-    """For the daemon that the user means. Raises ``ConfigError`` where that cannot be told."""
+    """A client of the daemon that the user means. Raises ``ConfigError`` when that is not clear."""
     from shardwright.daemon.control_client import ControlClient
 
     if socket is not None:
@@ -38,20 +38,20 @@ def _socket_of(config: Path) -> str:
     path = load_config(config).config.control_socket_path
     if path is None:
         raise ConfigError(
-            f"{config}: its daemon has no control socket",
+            f"the daemon of {config} has no control socket",
             hint="Set control.socket, and start the daemon again",
         )
     return path
 
 
 def _default_socket() -> Path:
-    """The one where a daemon has it that nobody told otherwise; else the only one in a folder below, as
-    several daemons of one machine have."""
+    """The default control socket of a single daemon; else the only socket in a folder below, where each of
+    several daemons has its own."""
     from shardwright.daemon.control_client import RUN_FOLDER, SOCKET_NAME
 
     usual = RUN_FOLDER / SOCKET_NAME
     if _is_there(usual) is not False:
-        return usual  # where it cannot be seen, who may ask is said by whoever tries to
+        return usual  # where it cannot be seen, the attempt to connect says why
     try:
         below = sorted(folder / SOCKET_NAME for folder in RUN_FOLDER.iterdir())
     except OSError:

@@ -1,4 +1,4 @@
-"""``shardwright drain``: a running daemon ends in good order, as after SIGTERM."""
+"""``shardwright drain``: ends a running daemon in good order, as SIGTERM does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOOK_S = 0.2
 
 def command(config: Path | None = CONFIG, socket: Path | None = SOCKET, no_wait: bool = NO_WAIT) -> None:
     """End a running daemon: no new acquisitions are taken, open ones are sealed, the daemon exits. Waits
-    until it has."""
+    until it has exited."""
     with control_client(config, socket) as daemon:
         status = daemon.ask("status")["status"]
         daemon.ask("drain")
@@ -34,7 +34,7 @@ def command(config: Path | None = CONFIG, socket: Path | None = SOCKET, no_wait:
 
 
 def _wait(daemon: ControlClient, pid: int) -> None:
-    """Until nobody answers, or another daemon that was started in its place."""
+    """Wait until no daemon answers, or another one that was started in its place."""
     while True:
         time.sleep(LOOK_S)
         try:

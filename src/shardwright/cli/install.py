@@ -1,4 +1,4 @@
-"""``shardwright install``: units, the user and folders of the service, and configurations, put in place."""
+"""``shardwright install``: installs systemd units, the service's user and folders, and configurations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def command(
         None,
         "--instance",
         metavar="NAME",
-        help="Also what one daemon needs: NAME.yaml, its folders, and drop-ins where it writes elsewhere.",
+        help="Also install one daemon: NAME.yaml, its folders, and drop-ins for folders elsewhere.",
     ),
     root: Path | None = typer.Option(
         None,
@@ -35,15 +35,15 @@ def command(
         metavar="DIR",
         help="Put everything below DIR, for a package or an image; paths in files stay.",
     ),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Only say what would be done."),
-    as_json: bool = typer.Option(False, "--json", help="Print what was done, and what is next, as JSON."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Only report what would be done."),
+    as_json: bool = typer.Option(False, "--json", help="Print what was done, and the next steps, as JSON."),
 ) -> None:
     """Put systemd units, sysusers.d and tmpfiles.d files and an example configuration in place. Nothing is
     started or enabled.
 
     The configuration goes to /etc/shardwright for the prefixes /, /usr and /usr/local, else to
     DIR/etc/shardwright. An example that was changed is never overwritten: the new one is put beside it. Units
-    are written again at each installation; changes belong into drop-ins.
+    are replaced by each installation; put changes into drop-ins.
 
     With --instance NAME there is also NAME.yaml, the example with a root and sockets of its own, for
     shardwright@NAME. Once it is there it is never touched: edit it, and run the same command again. Folders
@@ -62,22 +62,14 @@ def command(
     commands = [] if root is not None else _next(made, own_packages=program is None)
     if as_json:
         folders = [folder.to_dict() for folder in made.folders] if made else []
-        typer.echo(
-            json.dumps(
-                {
-                    "dry_run": dry_run,
-                    "files": [file.to_dict() for file in files],
-                    "folders": folders,
-                    "next": commands,
-                }
-            )
-        )
+        facts = {"dry_run": dry_run, "files": [file.to_dict() for file in files], "folders": folders}
+        typer.echo(json.dumps({**facts, "next": commands}))
     else:
         _print(files, made, commands, dry_run=dry_run)
 
 
 def _next(made: Instance | None, *, own_packages: bool) -> list[str]:
-    """What is left to do, as root."""
+    """The commands that remain to be run as root."""
     commands = ["systemd-sysusers && systemd-tmpfiles --create && systemctl daemon-reload"]
     if made is None:
         return [*commands, "shardwright install --instance rig1"]
@@ -89,7 +81,7 @@ def _next(made: Instance | None, *, own_packages: bool) -> list[str]:
 def _print(files: list[PlannedFile], made: Instance | None, commands: list[str], *, dry_run: bool) -> None:
     for file in files:
         kept = (
-            f": it was changed; the new one {'would be' if dry_run else 'is'} {file.written}"
+            f": you changed it; the new one {'would be' if dry_run else 'is'} {file.written}"
             if file.outcome == "kept"
             else ""
         )
@@ -97,7 +89,7 @@ def _print(files: list[PlannedFile], made: Instance | None, commands: list[str],
     for folder in made.folders if made else []:
         note = {
             "kept": f": it belongs to {folder.owner}; the daemon must be able to write there",
-            "later": ": its user is not there yet",
+            "later": ": its user does not exist yet",
         }
         typer.echo(f"{folder.outcome:>9}  {folder.path}/{note.get(folder.outcome, '')}")
     if dry_run:

@@ -1,9 +1,10 @@
-"""What the commands that run long jobs share: their options, the executor, the progress bar, and the report
-of ``rechunk`` and ``pyramid``."""
+"""The common parts of commands that run long jobs: options, interrupts, executor, progress bar, and the
+report of ``rechunk`` and ``pyramid``."""
 
 from __future__ import annotations
 
 import json
+import signal
 from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,6 @@ import typer
 
 from shardwright.model.errors import ConfigError
 
-from .interrupt import interrupt_on_signals, told_of_interrupts
 from .progress import show_progress
 
 if TYPE_CHECKING:
@@ -27,8 +27,7 @@ Rate = Annotated[
     typer.Option(
         "--rate",
         metavar="SIZE",
-        help="Bytes a second at most, e.g. 50MB: those read, written and "
-        "read back again, all workers together.",
+        help="Most bytes a second, e.g. 50MB, read, written and read back, all workers together.",
     ),
 ]
 Workers = Annotated[
@@ -37,7 +36,7 @@ Workers = Annotated[
         "--workers",
         min=1,
         metavar="COUNT",
-        help="Processes that work at the same time. One for each core, at most 4.",
+        help="Worker processes. Default: one for each core, at most 4.",
     ),
 ]
 Scheduler = Annotated[
@@ -45,22 +44,21 @@ Scheduler = Annotated[
     typer.Option(
         "--scheduler",
         metavar="ADDRESS",
-        help="Work on the dask cluster of this scheduler instead, "
-        "tcp://HOST:PORT, that sees the same storage.",
+        help="Run on the dask cluster of this scheduler, tcp://HOST:PORT; it must see the same storage.",
     ),
 ]
-Memory = Annotated[
-    str, typer.Option("--memory", metavar="SIZE", help="The most that one worker holds at once.")
-]
+Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Most memory of one worker.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")]
 NoIdle = Annotated[
     bool,
     typer.Option(
-        "--no-idle", help="Work at normal priority instead of the lowest. Workers of --scheduler keep theirs."
+        "--no-idle",
+        help="Run at normal priority instead of the lowest. Workers of --scheduler keep their own.",
     ),
 ]
 
 _FAILURES_SHOWN = 20
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def parse_rate(text: str | None) -> float | None:
@@ -75,22 +73,47 @@ def parse_rate(text: str | None) -> float | None:
         raise ConfigError(f"--rate: {error}", got=text) from None
 
 
-def throttle_of(rate: str | None, workers: int, pause_files: Sequence[str], *, no_idle: bool) -> Throttle:
+def throttle_of(rate: str | None, workers: int, *, no_idle: bool) -> Throttle:
     """The throttle of a whole job. Raises ``ConfigError``."""
     from shardwright.repack.runtime.throttle import Throttle
 
-    return Throttle(parse_rate(rate), tuple(pause_files), not no_idle, workers=workers)
+    return Throttle(parse_rate(rate), idle=not no_idle, workers=workers)
+
+
+def interrupt_on_signals() -> None:
+    """Make the first SIGINT or SIGTERM raise ``KeyboardInterrupt``; later ones are ignored while the command
+    clears up."""
+
+    def interrupt(*_: object) -> None:
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for number in _SIGNALS:
+        signal.signal(number, interrupt)
+
+
+@contextmanager
+def reported_interrupts(name: str, kept: str) -> Iterator[None]:
+    """An interrupt inside is reported in one line, with exit code 1. ``kept``: the work that is not lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(
+            f"shardwright: {name} was interrupted; {kept}: run the same command again to continue", err=True
+        )
+        raise typer.Exit(1) from None
 
 
 @contextmanager
 def job_executor(name: str, kept: str, workers: int | None, scheduler: str | None) -> Iterator[Executor]:
-    """The executor of a job. An interrupt inside is told in one line, with exit code 1; ``kept``: what of the
-    work is not lost. Raises ``ConfigError``, ``SessionLostError``."""
+    """The executor of a job. An interrupt inside is reported in one line, with exit code 1; ``kept``: the
+    work that is not lost. Raises ``ConfigError``, ``SessionLostError``."""
     from shardwright.repack.runtime.executors import open_executor
 
     interrupt_on_signals()
     with (
-        told_of_interrupts(name, kept),
+        reported_interrupts(name, kept),
         closing(open_executor(workers=workers, scheduler=scheduler)) as executor,
     ):
         yield executor
@@ -98,21 +121,21 @@ def job_executor(name: str, kept: str, workers: int | None, scheduler: str | Non
 
 @contextmanager
 def job_progress(label: str, verb: str, pause_files: Sequence[str]) -> Iterator[OnProgress]:
-    """Gives a function that takes the bytes done so far and in all. The progress bar is there from its first
-    call on, and says when one of ``pause_files`` holds the job up."""
-    from shardwright.repack.runtime.pause import pause_note
+    """Yields a function that takes the bytes done so far and the bytes in all. Its first call shows the
+    progress bar, which says when one of ``pause_files`` pauses the job."""
+    from shardwright.repack.runtime.throttle import pause_note
 
     with ExitStack() as bar:
         add: Callable[[int], None] | None = None
-        told = 0
+        shown = 0
 
         def on_progress(done: int, total: int) -> None:
-            nonlocal add, told
+            nonlocal add, shown
             add = add or bar.enter_context(
                 show_progress(label, verb, total, lambda: pause_note(tuple(pause_files)))
             )
-            add(done - told)
-            told = done
+            add(done - shown)
+            shown = done
 
         yield on_progress
 
@@ -133,14 +156,14 @@ def run_with_progress(executor: Executor, sizes: Mapping[str, int], on_progress:
 
 
 def finish(report: BuildReport, as_json: bool) -> None:
-    """Print the report; exit code 1 when something is left undone."""
+    """Print the report; exit code 1 when a shard failed."""
     typer.echo(json.dumps(report.to_dict()) if as_json else summary(report))
     if not report.ok:
         raise typer.Exit(1)
 
 
 def summary(report: BuildReport) -> str:
-    """The report, for people."""
+    """The report as text."""
     from shardwright.config.quantities import format_bytes
 
     lines = []
@@ -153,10 +176,9 @@ def summary(report: BuildReport) -> str:
             else (f"{report.path}: NOT finished, nothing was published")
         )
         lines.append(
-            f"{what}: {report.shards_made} shards made and {report.shards_found} found from an earlier run,"
-            f" {format_bytes(report.bytes_read)} read, {format_bytes(report.bytes_written)} written and "
-            f"verified, {report.seconds:.1f} s;"
-            f" at most {format_bytes(report.peak_bytes)} in one worker"
+            f"{what}: {report.shards_made} shards made and {report.shards_found} found from an earlier run, "
+            f"{format_bytes(report.bytes_read)} read, {format_bytes(report.bytes_written)} written and "
+            f"verified, {report.seconds:.1f} s; at most {format_bytes(report.peak_bytes)} in one worker"
         )
         if report.bytes_sent:
             lines.append(f"  {format_bytes(report.bytes_sent)} sent and verified")
@@ -167,5 +189,5 @@ def summary(report: BuildReport) -> str:
     if len(report.failures) > _FAILURES_SHOWN:
         lines.append(f"  and {len(report.failures) - _FAILURES_SHOWN} more")
     if report.failures:
-        lines.append("  The rest is kept: run the same command again when this is repaired")
+        lines.append("  The rest is kept: repair this, then run the same command again")
     return "\n".join(lines)

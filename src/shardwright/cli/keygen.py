@@ -1,4 +1,4 @@
-"""``shardwright keygen``: a pair of keys for the daemon, or for one camera's computer."""
+"""``shardwright keygen``: makes a pair of keys for the daemon, or for one camera's computer."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ def command(
     name: str = typer.Argument(
         ...,
         metavar="NAME",
-        help="Whose keys these are: rig, camera-1. The daemon's events call a client by this name.",
+        help="Name of the owner, such as rig or camera-1. The daemon's events name a client by it.",
     ),
     folder: Path = typer.Option(Path(), "--to", help="Folder to write both files to.", metavar="FOLDER"),
 ) -> None:
-    """Make NAME.key, which may be given to everybody, and NAME.key_secret, which stays on its computer,
-    readable by its owner only.
+    """Make NAME.key, which may be given to anyone, and NAME.key_secret, which stays on its computer, readable
+    by its owner only.
 
     The daemon needs a pair, and so does each client. Put the client's NAME.key into the folder that
     ingest.curve.clients names, and give the client the daemon's NAME.key. Existing keys are never replaced.

@@ -1,5 +1,5 @@
-"""How far a long command is: a bar on a terminal, a plain line every two seconds in a log; both on standard
-error, gone or quiet when it is done."""
+"""The progress of a long command on standard error: a bar on a terminal, a plain line every two seconds in a
+log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 PLAIN_INTERVAL_S = 2.0
-_BAR_INTERVAL_S = 0.5  # how often the note is looked at; the bar draws itself
+_BAR_INTERVAL_S = 0.5  # how often the note is read; the bar draws itself
 
 
 def _nothing() -> str:
@@ -26,10 +26,10 @@ def _nothing() -> str:
 def show_progress(
     label: str, verb: str, total_bytes: int | None = None, note: Callable[[], str] = _nothing
 ) -> Iterator[Callable[[int], None]]:
-    """Gives a function that takes the bytes newly done, from any thread.
+    """Yields a function that takes the bytes newly done, from any thread.
 
     ``label`` begins each line, ``verb`` says what happens to the bytes (``checked``). With ``total_bytes``
-    the time left is told. ``note`` is asked now and then for something to add, such as that work is paused.
+    the time left is shown. ``note`` returns a remark for the line, such as that work is paused.
     """
     with (_bar if sys.stderr.isatty() else _lines)(label, verb, total_bytes, note) as add:
         yield add
@@ -39,10 +39,9 @@ def show_progress(
 def show_steps(
     label: str, doing: str, note: Callable[[], str] = _nothing
 ) -> Iterator[Callable[[int, int], None]]:
-    """The same for what is counted one by one: gives a function that takes how many are done, and of how
-    many."""
-    with (_step_bar if sys.stderr.isatty() else _step_lines)(label, doing, note) as tell:
-        yield tell
+    """The same for steps: yields a function that takes the number of steps done and of all steps."""
+    with (_step_bar if sys.stderr.isatty() else _step_lines)(label, doing, note) as show:
+        yield show
 
 
 @contextmanager
@@ -61,7 +60,7 @@ def _step_bar(label: str, doing: str, note: Callable[[], str]) -> Iterator[Calla
 def _step_lines(label: str, doing: str, note: Callable[[], str]) -> Iterator[Callable[[int, int], None]]:
     steps = (0, 0)
 
-    def tell(done: int, total: int) -> None:
+    def show(done: int, total: int) -> None:
         nonlocal steps
         steps = done, total
 
@@ -71,7 +70,7 @@ def _step_lines(label: str, doing: str, note: Callable[[], str]) -> Iterator[Cal
         typer.echo(f"{label}: {doing} {done}/{total}{', ' if why else ''}{why}", err=True)
 
     with _every(PLAIN_INTERVAL_S, line):
-        yield tell
+        yield show
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""``shardwright pyramid``: levels of lower resolution added to a store."""
+"""``shardwright pyramid``: adds levels of lower resolution to a store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def command(
         min=1,
         max=32,
         metavar="COUNT",
-        help="How many levels there shall be above the image.",
+        help="Levels above the image, those that exist already included.",
     ),
     method: str = typer.Option(
         "mean",
@@ -41,7 +41,7 @@ def command(
         "y,x",
         "--axes",
         metavar="AXES",
-        help="Axes along which each level has half the elements of the one below.",
+        help="Axes along which each level has half the elements of the level below.",
     ),
     memory: Memory = "512MiB",
     rate: Rate = None,
@@ -54,10 +54,10 @@ def command(
     maximum or first of a window of two along each of the axes.
 
     May be stopped and run again at any point: finished shards are kept, and readers see the new levels only
-    when all are complete. Exits with 1 when something could not be made, and 2 for usage.
+    when all are complete. Exits with 1 when a shard could not be made, and with 2 for wrong usage.
     """
     from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels, readable_image
-    from shardwright.repack.runtime.pause import pause_files
+    from shardwright.repack.runtime.throttle import pause_files
 
     options = PyramidOptions(levels, parse_method(method), parse_axes(axes), parse_size("--memory", memory))
     store = store.absolute()
@@ -66,6 +66,6 @@ def command(
         job_executor("pyramid", "finished shards are kept", workers, scheduler) as executor,
         job_progress("pyramid", "made", pause) as on_progress,
     ):
-        throttle = throttle_of(rate, executor.workers, pause, no_idle=no_idle)
+        throttle = throttle_of(rate, executor.workers, no_idle=no_idle)
         report = add_levels(store, options, executor.run, throttle=throttle, on_progress=on_progress)
     finish(report, as_json)

@@ -1,4 +1,4 @@
-"""``shardwright rechunk``: the image of a store as a new store with other chunks."""
+"""``shardwright rechunk``: writes the image of a store as a new store with other chunks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Chunks = Annotated[
     typer.Option(
         "--chunks",
         metavar="SIZES",
-        help="Elements of a new chunk: z=64,y=64,x=64. Other axes keep theirs.",
+        help="Elements of a new chunk: z=64,y=64,x=64. Other axes keep their size.",
     ),
 ]
 Shards = Annotated[
@@ -40,12 +40,12 @@ Shards = Annotated[
     typer.Option(
         "--shards",
         metavar="SIZES",
-        help="Elements of a new shard. As long as they are now unless given.",
+        help="Elements of a new shard. Default: as now.",
     ),
 ]
 Codec = Annotated[
     str | None,
-    typer.Option("--codec", metavar="CODEC", help=f"{CODEC_HELP} The same as now unless given."),
+    typer.Option("--codec", metavar="CODEC", help=f"{CODEC_HELP} Default: as now."),
 ]
 NewLevels = Annotated[
     int | None,
@@ -54,7 +54,7 @@ NewLevels = Annotated[
         min=0,
         max=32,
         metavar="COUNT",
-        help="Make so many new levels of the image. Those that are there are taken over unless given.",
+        help="Make this many new levels of the image. Default: rechunk the levels that exist.",
     ),
 ]
 NewMethod = Annotated[
@@ -65,7 +65,7 @@ NewAxes = Annotated[
     typer.Option(
         "--axes",
         metavar="AXES",
-        help="For new levels: axes along which each has half the elements of the one below.",
+        help="For new levels: axes along which each has half the elements of the level below.",
     ),
 ]
 
@@ -89,13 +89,13 @@ def command(
     as_json: AsJson = False,
     no_idle: NoIdle = False,
 ) -> None:
-    """Write the image of a store as a new store with other chunks: for instance from one frame a chunk to
-    cubes. Frame table and attributes go along.
+    """Write the image of a store as a new store with other chunks, for instance cubes instead of single
+    frames. Frame table and attributes are copied.
 
     May be stopped and run again at any point: finished shards are kept in a hidden folder beside DEST, which
     appears when it is complete. For S3 that folder lies beside STORE, and needs room for the whole new store
-    until all of it is sent and verified; the environment is that of `shardwright compact --to`. Exits with 1
-    when something could not be made, and 2 for usage.
+    until all of it is sent and verified; it reads the same environment variables as `shardwright compact
+    --to`. Exits with 1 when a shard could not be made or sent, and with 2 for wrong usage.
     """
     from shardwright.repack.jobs.pyramid_levels import PyramidOptions
     from shardwright.repack.jobs.rechunk_store import KEEP_CODEC, RechunkOptions, plan_new_store
@@ -126,7 +126,7 @@ def _make(
     no_idle: bool,
 ) -> BuildReport:
     from shardwright.repack.jobs.rechunk_store import write_new_store
-    from shardwright.repack.runtime.pause import pause_files
+    from shardwright.repack.runtime.throttle import pause_files
 
     new = Path(folder).absolute()
     pause = pause_files(plan.store.arrays[0].path, new)
@@ -134,7 +134,7 @@ def _make(
         job_executor("rechunk", "finished shards are kept", workers, scheduler) as executor,
         job_progress("rechunk", "made", pause) as on_progress,
     ):
-        throttle = throttle_of(rate, executor.workers, pause, no_idle=no_idle)
+        throttle = throttle_of(rate, executor.workers, no_idle=no_idle)
         return write_new_store(plan, new, options, executor.run, throttle=throttle, on_progress=on_progress)
 
 
@@ -149,7 +149,7 @@ def _make_and_send(
     no_idle: bool,
 ) -> BuildReport:
     from shardwright.repack.jobs.rechunk_transfer import RechunkTransfer
-    from shardwright.repack.runtime.pause import pause_files
+    from shardwright.repack.runtime.throttle import pause_files
 
     pause = pause_files(plan.store.arrays[0].path)
     kept = "finished shards and what was sent are kept"
@@ -157,7 +157,7 @@ def _make_and_send(
         closing(RechunkTransfer(plan, url, options)) as job,
         job_executor("rechunk", kept, workers, scheduler) as executor,
     ):
-        throttle = throttle_of(rate, executor.workers, pause, no_idle=no_idle)
+        throttle = throttle_of(rate, executor.workers, no_idle=no_idle)
         with job_progress("rechunk", "made", pause) as on_progress:
             report = job.make(executor.run, throttle=throttle, on_progress=on_progress)
         if report.ok:

@@ -1,5 +1,5 @@
-"""``shardwright recover``: unfinished stores brought back without a daemon, one after another, and what was
-found in each."""
+"""``shardwright recover``: recovers unfinished stores without a daemon, one after another, and reports
+each."""
 
 from __future__ import annotations
 
@@ -28,23 +28,21 @@ def command(
         metavar="ROOT_OR_STORE",
         exists=True,
     ),
-    dry_run: bool = typer.Option(
-        False, "--dry-run", help="Only look: say what would be done, change nothing."
-    ),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Only report what would be done; change nothing."),
     as_json: bool = typer.Option(False, "--json", help="Print what was done as JSON."),
     take_over: bool = typer.Option(
         False,
         "--take-over",
-        help="Also take stores whose writer still holds the lock: it is fenced off. For a daemon that "
-        "hangs, not one that works.",
+        help="Also take over stores whose writer still holds the lock; that writer is shut out. For a daemon "
+        "that hangs, not for one that works.",
     ),
 ) -> None:
-    """Bring unfinished stores back: every chunk whose checksum holds is kept, every shard sealed. `serve`
-    does the same at its start.
+    """Recover unfinished stores: every chunk whose checksum fits is kept, every shard is sealed. `serve` does
+    the same at its start.
 
-    May be stopped and run again at any point. Exits with 0 when everything is recovered or nothing had to be,
-    with 1 when a store could not be recovered or frames were lost that were, or may have been, acknowledged,
-    and 2 for usage.
+    May be stopped and run again at any point. Exits with 0 when everything is recovered or nothing was
+    unfinished, with 1 when a store could not be recovered or frames were lost that were, or may have been,
+    acknowledged, and with 2 for wrong usage.
     """
     from shardwright.acquire.limits import default_threads
     from shardwright.acquire.workers import WorkerPool
@@ -75,7 +73,7 @@ def command(
             )
         )
     elif not stores:
-        typer.echo(f"{path}: nothing is unfinished")
+        typer.echo(f"{path}: no store is unfinished")
     if any(map(_bad, outcomes)):
         raise typer.Exit(1)
 
@@ -83,7 +81,7 @@ def command(
 def _recover(
     store: Path, pool: Any, *, dry_run: bool, take_over: bool, progress: Callable[[int], None]
 ) -> Recovery | ShardwrightError:
-    """What is wrong with one store, whatever it is, keeps no other from being recovered."""
+    """Recover one store. Returns any error instead of raising it, so that the other stores are recovered."""
     from shardwright.recovery.recover_store import recover_store
 
     try:
@@ -92,7 +90,7 @@ def _recover(
         )
     except ShardwrightError as error:
         return error
-    except Exception as error:  # noqa: BLE001 - what somebody has put there may break anything; it is named
+    except Exception as error:  # noqa: BLE001 - a foreign file may break anything; it is named
         return ShardFormatError(
             "this store cannot be read", got=repr(error)[:200], hint="It is left as it is; please report this"
         )
@@ -110,7 +108,7 @@ def _facts(store: Path, result: Recovery | ShardwrightError) -> dict[str, Any]:
 
 
 def summary(store: Path, result: Recovery | ShardwrightError) -> str:
-    """What happened to one store, for people."""
+    """The report on one store as text."""
     from shardwright.config.quantities import format_bytes
 
     if isinstance(result, ShardwrightError):
@@ -124,14 +122,13 @@ def summary(store: Path, result: Recovery | ShardwrightError) -> str:
         )
         if result.frames_unacknowledged:
             lost += (
-                f"; {result.frames_unacknowledged:,} more were on their way when the writer died, never "
-                f"acknowledged"
+                f"; {result.frames_unacknowledged:,} more were in flight when the writer died, "
+                "never acknowledged"
             )
         lines += [
             (
                 f"  frames: {result.frames_kept:,} kept, {result.frames_completed_from_staging:,} of them "
-                f"from "
-                f"the staging area, {lost}"
+                f"from the staging area, {lost}"
             ),
             (
                 f"  chunks: {result.chunks_kept:,} kept, {result.chunks_dropped:,} unfinished or damaged; "

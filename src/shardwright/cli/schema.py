@@ -1,4 +1,4 @@
-"""``shardwright schema``."""
+"""``shardwright schema``: prints the JSON Schema of the configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``shardwright serve``: the daemon."""
+"""``shardwright serve``: runs the daemon."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ def command(
         None, help="In place of log.format in CONFIG."
     ),
 ) -> None:
-    """Run the daemon until SIGTERM or SIGINT, which seal what is open; a second signal ends at once and
-    leaves that to the next start.
+    """Run the daemon until SIGTERM or SIGINT, after which it seals all open acquisitions; a second signal
+    ends it at once and leaves them to the next start.
 
-    Without a terminal, SIGHUP reads CONFIG again and takes over what can change while cameras send: log,
-    compaction, output.low_water. On a terminal it ends the daemon, as the terminal is gone.
+    Without a terminal, SIGHUP reads CONFIG again and applies the sections that can change while cameras send:
+    log, compaction, output.low_water. On a terminal SIGHUP ends the daemon, as the terminal is gone.
 
     Events go to standard output, one a line; `ready` names the endpoints. Exits with 0 after a signal, 3 if
-    not all that was open could be sealed then (a full disk: the next start goes on with it), 2 for a
-    configuration that cannot work, 1 for anything else: what may go well at the next start, such as a taken
-    port or a missing disk, included.
+    not all that was open could be sealed then (a full disk: the next start resumes it), 2 for a
+    configuration that cannot work, 1 for any other error, also one that may be gone at the next start, such
+    as a port in use or a missing disk.
     """
     from shardwright.storage.allocation_reserve import have_one_heap
 

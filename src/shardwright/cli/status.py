@@ -1,4 +1,4 @@
-"""``shardwright status``: what a running daemon does, as tables or JSON, once or again and again."""
+"""``shardwright status``: shows the state of a running daemon as tables or JSON, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def command(
     as_json: bool = typer.Option(
         False, "--json", help="Print everything as JSON; with --watch one line each time."
     ),
-    watch: bool = typer.Option(False, "--watch", help="Show it again and again, until Ctrl-C."),
+    watch: bool = typer.Option(False, "--watch", help="Repeat until Ctrl-C."),
     interval_s: float = typer.Option(
-        1.0, "--interval", min=0.1, max=3600, help="Seconds between, with --watch.", metavar="SECONDS"
+        1.0, "--interval", min=0.1, max=3600, help="With --watch: seconds between updates.", metavar="SECONDS"
     ),
 ) -> None:
     """Show what a running daemon does: its acquisitions, cameras, memory, disks and compaction.
 
-    Which daemon: that of CONFIG, of the control socket given, or the one in /run/shardwright. Exits with 1
-    when none answers.
+    The daemon is that of CONFIG, of the given control socket, or the one in /run/shardwright. Exits with 1
+    when no daemon answers.
     """
     with control_client(config, socket) as daemon:
         first = daemon.ask("status")["status"]
@@ -49,7 +49,7 @@ def command(
 
 
 def _watch_json(daemon: ControlClient, status: dict[str, Any], interval_s: float) -> None:
-    """Ends with the error of the daemon that is gone: whoever reads the lines cannot be told in between."""
+    """Print lines until the daemon is gone; its error ends the command, as a line cannot carry it."""
     while True:
         typer.echo(json.dumps(status))
         time.sleep(interval_s)
@@ -57,7 +57,7 @@ def _watch_json(daemon: ControlClient, status: dict[str, Any], interval_s: float
 
 
 def _watch(daemon: ControlClient, status: dict[str, Any], interval_s: float) -> None:
-    """Goes on over restarts of the daemon."""
+    """Show the status until Ctrl-C, also across restarts of the daemon."""
     from rich.live import Live
 
     from .status_view import console, gone_view, status_view

@@ -34,7 +34,7 @@ def console() -> Console:
 
 
 def status_view(status: Facts) -> RenderableType:
-    """Everything."""
+    """The whole status: daemon, acquisitions, streams."""
     parts: list[RenderableType] = [_daemon(status)]
     if status["acquisitions"]:
         parts += [Text(), acquisitions_view(status)]
@@ -47,7 +47,8 @@ def status_view(status: Facts) -> RenderableType:
 
 
 def acquisitions_view(status: Facts) -> RenderableType:
-    """One line for each that is open; and at which level its chunks are written, where any is overloaded."""
+    """One line for each open acquisition. If one is overloaded, a column shows at which level chunks are
+    encoded."""
     degraded = any(one.get("degrade_level", "configured") != "configured" for one in status["acquisitions"])
     level = ("chunks",) if degraded else ()
     table = _table(
@@ -82,13 +83,13 @@ def acquisitions_view(status: Facts) -> RenderableType:
             f"{one['ring_fill']:.0%}",
             *([_level(one)] if degraded else []),
             duration(one["since_s"]),
-            plain("nobody" if client is None else f"{client['host']} {client['pid']}"),
+            plain("none" if client is None else f"{client['host']} {client['pid']}"),
         )
     return table
 
 
 def gone_view(error: ShardwrightError) -> RenderableType:
-    """In place of a status, while no daemon answers."""
+    """Shown in place of a status while no daemon answers."""
     return Text(plain(str(error)), style="red")
 
 
@@ -105,7 +106,7 @@ def duration(seconds: float) -> str:
 
 
 def plain(text: object) -> str:
-    """Without characters that a terminal obeys: names of hosts come from clients."""
+    """The text without control characters: names of hosts come from clients."""
     return "".join(c if c.isprintable() else "?" for c in str(text))
 
 
@@ -123,7 +124,7 @@ def _daemon(status: Facts) -> RenderableType:
     if status["stall_s"] >= STALL_WARNING_S:
         grid.add_row(
             "stalled",
-            Text(f"for {duration(status['stall_s'])}: a disk does not answer, or hardly", style="red"),
+            Text(f"for {duration(status['stall_s'])}: a disk answers slowly or not at all", style="red"),
         )
     grid.add_row("configuration", plain(status["config"]))
     grid.add_row("listens", ", ".join(map(plain, status["endpoints"])) or "not yet")
@@ -146,7 +147,7 @@ def _daemon(status: Facts) -> RenderableType:
 
 
 def _state(status: Facts) -> Text:
-    """Not green once frames were not stored, as on the status page: the streams below say which."""
+    """Red once any frame was not stored, as on the status page; the streams below show which."""
     gone = any(stream.get(name) for stream in status["streams"].values() for name in _STREAM_TROUBLE)
     waits_for = f": {plain(status['waits_for'])}" if status.get("waits_for") else ""
     return Text(
@@ -157,7 +158,7 @@ def _state(status: Facts) -> Text:
 
 def _disk(disk: Facts) -> Text:
     if disk["free_bytes"] is None:
-        return Text(f"{plain(disk['path'])}: not known how much is free", style="yellow")
+        return Text(f"{plain(disk['path'])}: free space unknown", style="yellow")
     low = disk["free_bytes"] < disk["low_water_bytes"]
     room = f"{format_bytes(disk['free_bytes'])} free of {format_bytes(disk['total_bytes'])}"
     return Text(f"{plain(disk['path'])}: {room}", style="red" if low else "")

@@ -1,4 +1,4 @@
-"""``shardwright stop``: one acquisition of a running daemon is ended, and the daemon goes on."""
+"""``shardwright stop``: ends one acquisition of a running daemon, which continues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shardwright.daemon.control_client import ControlClient
 
 LOOK_S = 0.1
-LOOKS_FOR_EVENT = 10  # it is told right after the acquisition has left the list
+LOOKS_FOR_EVENT = 10  # it is logged right after the acquisition has left the list
 _ENDS = ("acquisition_ended", "acquisition_failed")
 
 
@@ -31,11 +31,11 @@ def command(
     no_wait: bool = NO_WAIT,
     as_json: bool = typer.Option(False, "--json", help="Print how it ended as JSON."),
 ) -> None:
-    """End one acquisition: no more frames are taken, what has arrived is sealed, its client is told. The
-    daemon and other acquisitions go on.
+    """End one acquisition: it takes no more frames, what has arrived is sealed, and its client is notified.
+    The daemon and other acquisitions continue.
 
-    Waits until it is sealed. Exits with 1 when it failed, when none of this name is open, or when no daemon
-    answers.
+    Waits until it is sealed. Exits with 1 when it failed, when no acquisition of this name is open, or when
+    no daemon answers.
     """
     with control_client(config, socket) as daemon:
         known = [event["number"] for event in daemon.ask("events")["events"]]
@@ -55,7 +55,7 @@ def command(
 
 
 def _end(daemon: ControlClient, folder: str, after: int) -> dict[str, Any]:
-    """The event that told of its end; empty where the daemon's log leaves such events out."""
+    """The event of its end; empty where the daemon's log level leaves such events out."""
     while any(Path(one["path"]).name == folder for one in daemon.ask("status")["status"]["acquisitions"]):
         time.sleep(LOOK_S)
     for _ in range(LOOKS_FOR_EVENT):

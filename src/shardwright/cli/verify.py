@@ -1,18 +1,18 @@
-"""``shardwright verify``: decode and check every chunk; exit 1 and a list when something is wrong."""
+"""``shardwright verify``: decodes and checks every chunk; lists the faults and exits with 1 if there are
+any."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path  # noqa: TC003  (typer reads the annotation)
 from typing import TYPE_CHECKING
 
 import typer
 
+from .job_command import job_progress
+
 if TYPE_CHECKING:
     from shardwright.read.verify_store import VerifyReport
-
-_PLAIN_STEPS = 10  # lines of progress where there is no terminal
 
 
 def command(
@@ -22,54 +22,18 @@ def command(
         None, "--threads", min=1, metavar="COUNT", help="Decoding threads. One for each core unless given."
     ),
 ) -> None:
-    """Decode and check every chunk of a store. Exits with 1 and a list of what is wrong."""
+    """Decode and check every chunk of a store. Lists the faults and exits with 1 if there are any."""
     from shardwright.read.verify_store import verify_store
 
     if as_json:
         report = verify_store(store, threads=threads)
         typer.echo(json.dumps(report.to_dict()))
     else:
-        report = (
-            _verify_with_bar(store, threads)
-            if sys.stderr.isatty()
-            else verify_store(store, threads=threads, progress=_PlainProgress())
-        )
+        with job_progress("verify", "checked", ()) as on_progress:
+            report = verify_store(store, threads=threads, progress=on_progress)
         _print_report(report)
     if not report.ok:
         raise typer.Exit(1)
-
-
-def _verify_with_bar(store: Path, threads: int | None) -> VerifyReport:
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
-
-    from shardwright.read.verify_store import verify_store
-
-    columns = (
-        "verify",
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("verify", total=None)
-        return verify_store(
-            store, threads=threads, progress=lambda done, total: bar.update(task, completed=done, total=total)
-        )
-
-
-class _PlainProgress:
-    """Prints a line for each tenth of the bytes."""
-
-    def __init__(self) -> None:
-        self._step = 0
-
-    def __call__(self, done: int, total: int) -> None:
-        step = _PLAIN_STEPS * done // max(total, 1)
-        if step > self._step:
-            self._step = step
-            typer.echo(f"{100 * step // _PLAIN_STEPS} % of {total} bytes", err=True)
 
 
 def _print_report(report: VerifyReport) -> None:
@@ -86,24 +50,23 @@ def _print_report(report: VerifyReport) -> None:
     found = len(report.problems) + report.problems_not_kept
     typer.echo(
         f"{report.shards} shards, {report.chunks} chunks: {format_bytes(report.encoded_bytes)} decoded to "
-        f"{format_bytes(report.decoded_bytes)};"
-        f" reading as fill value: {report.shards_absent} shards and {report.chunks_absent} chunks; frame "
-        f"table: {report.frame_rows} rows; "
+        f"{format_bytes(report.decoded_bytes)}; reading as fill value: {report.shards_absent} shards and "
+        f"{report.chunks_absent} chunks; frame table: {report.frame_rows} rows; "
         + ("nothing is wrong" if report.ok else f"{found} problem{'s' if found > 1 else ''}")
     )
     if report.ok and report.shards_recorded < report.shards:
         typer.echo(
             f"{report.shards - report.shards_recorded} shards are not on record: they were made by an "
-            f"earlier release or another program, so that"
-            " verify cannot tell whether they were swapped or replaced"
+            "earlier release or another program, and verify cannot find out whether they were swapped or "
+            "replaced"
         )
     if report.ok and not report.checksums and report.shards_recorded < report.shards:
         typer.echo(
-            "the chunks carry no checksum (chunk_checksum: true adds one), so this shows that they "
+            "the chunks carry no checksum (chunk_checksum: true adds one), so verify has shown that they "
             "decode, not that no bit was flipped"
         )
     if report.shards_absent_unrecorded:
         typer.echo(
-            "a shard that is absent is legal where every pixel is the fill value; verify cannot tell "
-            "it from one that was deleted"
+            "an absent shard is legal where every pixel is the fill value; verify cannot distinguish it from "
+            "one that was deleted"
         )

@@ -4,7 +4,7 @@ waits, whichever process started it.
     a ring fuller than pause_above                            ──▶ not calm, and for a while after it
     less than low_water of free disk while cameras acquire    ──▶ the same, and ``disk_low``
 
-Jobs wait as long as ``RigPause`` is held (repack/runtime/pause.py).
+Jobs wait as long as ``RigPause`` is held (repack/runtime/throttle.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import ShardwrightError, StorageError
-from shardwright.repack.runtime.pause import RigPause
+from shardwright.repack.runtime.throttle import RigPause
 from shardwright.storage.files import free_bytes
 
 if TYPE_CHECKING:

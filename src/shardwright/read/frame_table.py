@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -132,7 +133,7 @@ def open_frame_table(store: Store) -> FrameTable | None:
     except (KeyError, TypeError):
         sound = False
     if not sound:
-        raise ShardFormatError(f"{folder / 'zarr.json'} describes no frame table")
+        raise ShardFormatError(f"{folder / 'zarr.json'} does not describe a frame table")
     columns = {name: _parse_column(folder / name) for name in names}
     if (
         len(
@@ -173,7 +174,7 @@ def _parse_column(folder: Path) -> Column:
     except (KeyError, TypeError, ValueError):
         sound = False
     if not sound:
-        raise ShardFormatError(f"{folder / 'zarr.json'} describes no column of a frame table")
+        raise ShardFormatError(f"{folder / 'zarr.json'} does not describe a column of a frame table")
     return Column(folder, dtype, rows, rows_per_chunk, codecs)
 
 
@@ -213,9 +214,9 @@ def _faults_of_rows(table: FrameTable, chunk: int) -> Iterator[str]:
         table.read_indices(chunk),
     )
     if not np.isin(status, list(FrameStatus)).all() or not np.isin(reason, list(Reason)).all():
-        yield "a status or a reason has a number that means nothing"
+        yield "a status or a reason has an unknown number"
     if ((indices < 0).any(axis=1) & (indices != -1).any(axis=1)).any():
-        yield "an index is none of the array's places"
+        yield "an index is not a place of the array"
     if (indices[status == FrameStatus.STORED] < 0).any():
         yield "a stored frame has no place in the array"
 
@@ -231,3 +232,22 @@ def cropped_frames(table: FrameTable, array: StoredArray) -> int:
         )
         for chunk in range(table.chunks)
     )
+
+
+def shards_of_stored_frames(table: FrameTable, array: StoredArray) -> Iterator[tuple[int, ...]]:
+    """Yields the coordinates, each once, of the shards that hold places of stored frames inside the array's
+    shape."""
+    names = list(array.dimension_names or ())
+    counts = table.frame_counts(array)
+    axes = [names.index(axis) for axis in table.axes]  # of the array, in the order of the table's columns
+    sizes = np.array([array.shard_shape[axis] for axis in axes], np.int64)
+    seen: set[tuple[int, ...]] = set()
+    for chunk in range(table.chunks):
+        indices = table.read_indices(chunk)[table.read("fate", chunk) == FrameStatus.STORED]
+        rows = np.unique(indices[((indices >= 0) & (indices < counts)).all(axis=1)] // sizes, axis=0)
+        seen.update(map(tuple, rows.tolist()))
+    plane = [range(n) for n in array.grid_shape[-2:]]
+    for row in sorted(seen):
+        places = dict(zip(axes, row, strict=True))
+        for y, x in itertools.product(*plane):
+            yield (*(places[axis] for axis in range(len(axes))), y, x)

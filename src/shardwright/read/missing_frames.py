@@ -34,8 +34,8 @@ Places = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class MissingRange:
-    """Places ``first`` to ``last`` (inclusive) in the order of acquisition. ``fate`` and ``reason`` are None
-    where the table has no row for them."""
+    """Places ``first`` to ``last`` (inclusive) in the order of acquisition. ``status`` and ``reason`` are
+    None where the table has no row for them."""
 
     first: int
     last: int
@@ -54,8 +54,8 @@ class MissingFrames:
     def __init__(self, table: FrameTable, array: StoredArray) -> None:
         if not table.tells_statuses:
             raise ShardFormatError(
-                f"the frame table {table.path} has no fates",
-                hint="It is one of an early version; `shardwright verify` checks the image",
+                f"the frame table {table.path} does not record the status of frames",
+                hint="An early version wrote it; `shardwright verify` checks the image",
             )
         self._table = table
         self.counts = table.frame_counts(array)
@@ -112,15 +112,15 @@ class MissingFrames:
         )
         if not np.isin(status, list(FrameStatus)).all() or not np.isin(reason, list(Reason)).all():
             raise ShardFormatError(
-                f"chunk {chunk} of {self._table.path} has a status or reason that means nothing",
-                hint="See `shardwright verify`",
+                f"chunk {chunk} of {self._table.path} has an unknown status or reason",
+                hint="`shardwright verify` lists the faults of the table",
             )
         places = np.zeros(len(status), np.int64)
         for axis, count in enumerate(self.counts):
             places = places * count + indices[:, axis]
         places[(indices < 0).any(axis=1)] = -1
-        told = (status != FrameStatus.DUPLICATE) & (indices[:, 1:] < self.counts[1:]).all(axis=1)
-        return places[told], (status.astype(np.uint16) << 8 | reason)[told]
+        named = (status != FrameStatus.DUPLICATE) & (indices[:, 1:] < self.counts[1:]).all(axis=1)
+        return places[named], (status.astype(np.uint16) << 8 | reason)[named]
 
     def _window(self, start: int) -> tuple[Places, Codes, int]:
         """Returns (places, codes, stop): one code for each place that has rows in [start, stop), in order."""

@@ -24,12 +24,15 @@ import numpy.typing as npt
 from shardwright.array.document import check_document, check_node
 from shardwright.array.spec import DTYPES, MAX_CHUNK_BYTES, MAX_CHUNKS_PER_SHARD
 from shardwright.codecs.decode import ChunkCodecs
+from shardwright.codecs.parameters import CodecParameters, codec_of
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.names import WORKSPACE
 from shardwright.storage.files import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from shardwright.array.spec import Blosc, Gzip, Zstd
 
 MAX_METADATA_BYTES = 16 * 1024 * 1024
 MAX_DATASETS = 256  # of a group: levels of its images; each is inspected as a whole
@@ -58,6 +61,16 @@ class StoredArray:
     def fill_element(self) -> npt.NDArray[Any]:
         """The fill value as one element of the dtype."""
         return fill_element(self.fill_value, self.dtype)
+
+    def codec_parameters(self, codec: Blosc | Zstd | Gzip | None) -> CodecParameters:
+        """Returns ``codec`` as the kernels take it, for chunks of this array."""
+        return CodecParameters.of_codec(
+            codec, itemsize=self.dtype.itemsize, checksum=self.codecs.checksum, chunk_bytes=self.chunk_bytes
+        )
+
+    def configured_codec(self) -> CodecParameters:
+        """Returns the codec that the metadata name. Raises ``SpecError`` for one that cannot be written."""
+        return self.codec_parameters(codec_of(self.codec_metadata))
 
     @property
     def chunk_bytes(self) -> int:

@@ -6,7 +6,7 @@
     index      size and crc32c; entries inside the file, clear of the index
     chunks     crc32c where there is one; decoded to exactly the chunk's size
     record     the shards that were sealed are there, each with the chunks that it had (shard.shard_sums)
-    frames     every chunk of the frame table decodes, its values can be, no place is stored twice
+    frames     every chunk of the frame table decodes, its values are possible, no place is stored twice
 
 An absent shard is counted: it reads as fill value, which is legal unless the shard is on record. Chunks and
 shards outside the shape are legal too, with a warning: another program has cropped the array. Memory is
@@ -36,8 +36,7 @@ from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.names import WORKSPACE
 from shardwright.shard.shard_sums import SUMS_NAME, ShardSums, Sum, shard_sum
 
-from .deleted import shards_of_stored_frames
-from .frame_table import check_frame_table, cropped_frames, open_frame_table
+from .frame_table import check_frame_table, cropped_frames, open_frame_table, shards_of_stored_frames
 from .missing_frames import MissingFrames
 from .shard_file import ShardFile, check_entries
 from .store import Store, StoredArray, open_store, read_metadata, read_nodes
@@ -231,8 +230,8 @@ def _check_consolidated(store: Store, report: VerifyReport) -> None:
     try:
         nodes = {"": read_metadata(store.root), **read_nodes(store.root)}
         for path, group in nodes.items():
-            told = consolidated_metadata(group)
-            if told is None:
+            copy = consolidated_metadata(group)
+            if copy is None:
                 continue
             base = f"{path}/" if path else ""
             below = {
@@ -240,11 +239,11 @@ def _check_consolidated(store: Store, report: VerifyReport) -> None:
                 for other, node in nodes.items()
                 if other.startswith(base) and other != path
             }
-            for name, what in differences(told, below):
+            for name, what in differences(copy, below):
                 report.add_problem(
                     StoreProblem(
                         f"{base}zarr.json",
-                        f"{CONSOLIDATED}: {name!r} {what}; zarr.consolidate_metadata writes them anew",
+                        f"{CONSOLIDATED}: {name!r} {what}; zarr.consolidate_metadata writes them again",
                     )
                 )
     except (ShardFormatError, StorageError) as error:
@@ -290,8 +289,8 @@ def _check_shards_of_frames(
     absent = [key for key in keys if key not in record and not os.path.lexists(array.path / key)]
     if absent:
         what = (
-            f"{len(absent)} shards of stored frames are not there, such as {absent[0]}: all fill value, "
-            f"or deleted"
+            f"{len(absent)} shards of stored frames are absent, such as {absent[0]}: all fill value, or "
+            f"deleted"
         )
         report.add_warning(StoreProblem(TABLE_PATH, what))
 
@@ -344,7 +343,7 @@ def _record(store: Store, array: StoredArray, report: VerifyReport) -> Record:
         return {}
     if damaged:
         what = (
-            f"{len(damaged)} lines are damaged, such as line {damaged[0]}: their shards are held against "
+            f"{len(damaged)} lines are damaged, such as line {damaged[0]}: their shards are compared with "
             f"the other lines, if there are any"
         )
         report.add_warning(StoreProblem(_where(store.root, array, SUMS_NAME), what))
@@ -355,7 +354,7 @@ def _record(store: Store, array: StoredArray, report: VerifyReport) -> Record:
         if store.shard in (None, array.coordinates_of(key)) and _is_absent(array, key):
             report.add_problem(
                 StoreProblem(
-                    _where(store.root, array, key), f"not there, though it was sealed (record: {SUMS_NAME})"
+                    _where(store.root, array, key), f"missing, although it was sealed (record: {SUMS_NAME})"
                 )
             )
     return record
@@ -446,7 +445,7 @@ class _Run:
         self._found[where] = found = _DecodedShard(len(chunks), len(parts))
         found.sound = not check.faults
         if not parts:
-            self._hold_against_record(array, array.shard_key(coordinates), where)
+            self._compare_with_record(array, array.shard_key(coordinates), where)
         return [
             _ChunkBatch(array, where, coordinates, part, sum(nbytes for _, _, nbytes in part))
             for part in parts
@@ -491,11 +490,11 @@ class _Run:
         found = self._found[outcome.batch.where]
         found.add(outcome)
         if not found.left:
-            self._hold_against_record(
+            self._compare_with_record(
                 outcome.batch.array, outcome.batch.array.shard_key(outcome.batch.shard), outcome.batch.where
             )
 
-    def _hold_against_record(self, array: StoredArray, key: str, where: str) -> None:
+    def _compare_with_record(self, array: StoredArray, key: str, where: str) -> None:
         """Compares a shard with the record once all its chunks are known. Skips one with another fault, so
         that it is not reported twice."""
         found, record = self._found.pop(where), self._records[array.path]

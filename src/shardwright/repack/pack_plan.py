@@ -145,5 +145,5 @@ def chunk_error(
     others = f" (and {more} more)" if more else ""
     return ShardFormatError(
         f"chunk {name} of {array.path / array.shard_key(shard_coordinates)}: {what}{others}",
-        hint="The shard is left as it is; `shardwright verify` tells what else is wrong with it",
+        hint="The shard is left as it is; `shardwright verify` lists all of its faults",
     )

@@ -28,7 +28,6 @@ from shardwright.shard.layout import PAGE_BYTES, page_aligned
 from shardwright.storage.files import data_ranges
 from shardwright.storage.working_file import PIECE_BYTES
 
-from .array_codec import configured_codec
 from .source_shard import parts_between
 
 if TYPE_CHECKING:
@@ -61,12 +60,13 @@ def unknown_bytes(
         behind = _behind_old_index(source, place, start, stop)
         if behind is None:
             return ShardFormatError(
-                f"{source.path} holds bytes that are neither a chunk's nor its index's, from byte {place} on",
+                f"{source.path} holds bytes that belong neither to a chunk nor to the index, from byte "
+                f"{place} on",
                 expected="zeros, a slot's tail or an older index",
                 got=f"something else before byte {stop}",
                 hint="It is left as it is, since packing would drop them: it may be a file of another "
-                "format as well."
-                " If they are worth nothing, `shardwright rechunk` writes the same values to a new store",
+                "format as well. If they are not needed, `shardwright rechunk` writes the same values to a "
+                "new store",
             )
         left = np.maximum(left, behind)
         left = left[left[:, 1] > left[:, 0]]
@@ -90,7 +90,7 @@ def _gaps(source: SourceShard) -> Ranges:
 def _slot_bytes(array: StoredArray) -> int:
     """The length of a slot in which our writers would put a chunk; 0 for codecs that they do not write."""
     try:
-        return page_aligned(configured_codec(array).max_encoded_bytes)
+        return page_aligned(array.configured_codec().max_encoded_bytes)
     except SpecError:
         return 0
 

@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from shardwright.kernels.compressed import CompressorContexts
 from shardwright.kernels.encode import NOT_PACKED, encode_chunks, room_for
-from shardwright.repack.array_codec import configured_codec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +53,7 @@ class ChunkEncoder:
     """Encodes for one new array; one thread's. ``close`` frees the compressor."""
 
     def __init__(self, array: StoredArray) -> None:
-        codec = configured_codec(array)
+        codec = array.configured_codec()
         self.array = array
         self._codec = codec.as_array()
         self._capacity = codec.max_encoded_bytes
@@ -67,7 +66,7 @@ class ChunkEncoder:
     def peak_bytes(array: StoredArray) -> int:
         """The memory that it holds beside the box: room for a batch, working memory, tables of chunks and
         planes."""
-        codec = configured_codec(array)
+        codec = array.configured_codec()
         tables = (
             16 * 8 * _batch_chunks(array, codec)
             + 64 * math.prod(array.chunk_shape[:-2])

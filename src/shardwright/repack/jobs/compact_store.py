@@ -28,8 +28,7 @@ from shardwright.model.errors import (
 from shardwright.repack.runtime.done_list import DONE_NAME, DoneList
 from shardwright.repack.runtime.executors import LocalProcesses
 from shardwright.repack.runtime.job_report import Progress, no_progress
-from shardwright.repack.runtime.pause import pause_files, rig_pause_files
-from shardwright.repack.runtime.throttle import Throttle
+from shardwright.repack.runtime.throttle import Throttle, pause_files, rig_pause_files
 from shardwright.repack.runtime.work_folder import WORK_FOLDER, WorkFolder, file_of_shard, working_path
 from shardwright.repack.source_shard import SourceShard
 from shardwright.storage.files import free_bytes, storage_errors
@@ -80,7 +79,7 @@ class PlannedShard:
 
 @dataclass(frozen=True)
 class JobPlan:
-    """The shards of a store and what is to be done with each. ``open``: shards (below the store) that are
+    """The shards of a store and the work planned for each. ``open``: shards (below the store) that are
     still being written. ``unknown``: files that are no shards, and why. ``failures``: what cannot be
     compacted, and the error.
     """
@@ -97,12 +96,8 @@ class JobPlan:
         return [shard for shard in self.shards if shard.todo]
 
     @property
-    def todo_bytes(self) -> int:
-        return sum(shard.packed_bytes for shard in self.todo)
-
-    @property
     def pause_files(self) -> list[str]:
-        """The files that hold this job up."""
+        """The files that pause this job while they exist."""
         return pause_files(self.store.arrays[0].path)
 
     def to_dict(self) -> dict[str, Any]:
@@ -172,12 +167,11 @@ class Report:
 def plan(
     store: Store, options: Options, on_look: Callable[[int, int], None] = lambda done, total: None
 ) -> JobPlan:
-    """Look at every shard, within the rate, and waiting for cameras. ``on_look`` gets how many were looked
-    at, and of how many. Changes nothing.
+    """Examine every shard, within the rate, and waiting for cameras. ``on_look`` gets the number of shards
+    examined and of all shards. Changes nothing.
 
-    Raises ``ShardFormatError`` when an array cannot be read or it is not clear what may be touched,
-    ``ConfigError`` for an order that does not exist, or a codec that an array does not cover,
-    ``StorageError``."""
+    Raises ``ShardFormatError`` when an array cannot be read or the work in progress is not understood,
+    ``ConfigError`` for an unknown order, or a codec that an array does not cover, ``StorageError``."""
     store.check_references()
     if options.recompress is not None:
         for array in store.arrays:
@@ -185,7 +179,7 @@ def plan(
     found = sealed_shards(store)
     if options.trim and found.in_progress:
         raise LockedError(
-            f"{store.root} is still being written, and its shape grows: nothing of it is trimmed",
+            f"{store.root} is still being written and its shape grows, so it is not trimmed",
             hint="Wait until it has ended",
         )
     failures: dict[str, ShardwrightError] = {}
@@ -200,7 +194,7 @@ def plan(
         except (ShardFormatError, StorageError) as error:
             if isinstance(error, ShardFormatError) and not shard.array.contains_shard(shard.coordinates):
                 found.unknown[shard.path] = (
-                    f"outside the grid of {shard.array.grid_shape} shards, and none itself: {error}"
+                    f"outside the grid of {shard.array.grid_shape} shards, and not a shard itself: {error}"
                 )
             else:
                 failures[_name(store, shard.path)] = error

@@ -156,7 +156,7 @@ def check_room(folder: Path, nbytes: int) -> None:
             f"not enough room in {folder}",
             expected=f"about {nbytes} bytes",
             got=f"{free} free",
-            hint="Free some space; nothing has been begun",
+            hint="Free some space; nothing was written",
         )
 
 
@@ -181,7 +181,7 @@ def check_unchanged(source: Path, *, same: bool) -> None:
     if not same:
         raise ShardFormatError(
             f"{source} changed while it was read; nothing was published",
-            hint="Wait until nothing compacts or moves it any more, then run this again",
+            hint="Wait until no other job compacts or moves it, then run this again",
         )
 
 
@@ -201,7 +201,7 @@ def check_parents(root: Path) -> None:
             return
         if consolidated_metadata(read_metadata(folder)) is not None:
             raise ShardFormatError(
-                f"{folder} has consolidated metadata, which tell of {root.name} as it is now",
+                f"{folder} has consolidated metadata, which describe {root.name} as it is now",
                 hint="Delete consolidated_metadata from its zarr.json, and consolidate it again "
                 "(zarr.consolidate_metadata) afterwards",
             )

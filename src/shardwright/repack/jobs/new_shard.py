@@ -202,7 +202,7 @@ class NewShard:
             if file.read_index().tobytes() != self._entries.tobytes():
                 raise ShardFormatError(
                     f"the index of {self._path} reads back differently",
-                    hint="The disk does not keep what is written to it",
+                    hint="The disk returns other bytes than were written; check it first",
                 )
             order = np.array(self._order, np.int64)
             offsets, nbytes = (self._entries[name][order].astype(np.int64) for name in ("offset", "nbytes"))
@@ -223,7 +223,7 @@ class NewShard:
                 f"chunk {order[i]} of {self._path} reads back differently",
                 expected=f"crc32c {self._crcs[order[i]]:08x}",
                 got=f"{found[i]:08x}",
-                hint="The disk does not keep what is written to it",
+                hint="The disk returns other bytes than were written; check it first",
             )
 
     def __enter__(self) -> NewShard:

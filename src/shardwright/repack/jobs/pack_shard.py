@@ -69,7 +69,7 @@ def pack_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
     # the array may have been cropped
     if not possible or not (array.contains_shard(shard) or (array.path / array.shard_key(shard)).exists()):
         raise ShardFormatError(
-            f"shard {shard} is none of {array.path}", expected=f"a shard of the grid {array.grid_shape}"
+            f"{array.path} has no shard {shard}", expected=f"a shard of the grid {array.grid_shape}"
         )
     trim = bool(task.get("trim"))
     recompress = task.get("recompress")
@@ -199,7 +199,7 @@ def check_copy(working: WorkingFile, plan: PackPlan, crcs: UInt32s, throttle: Th
     for i in np.flatnonzero(found != crcs).tolist():
         raise _not_read_back(plan, f"chunk {plan.name(i)}", f"crc32c {crcs[i]:08x}", f"{found[i]:08x}")
     if index != expected_index:
-        raise _not_read_back(plan, "the index", "the bytes that were written", "others")
+        raise _not_read_back(plan, "the index", "the bytes that were written", "other bytes")
 
 
 def _not_read_back(plan: PackPlan, what: str, expected: str, got: str) -> StorageError:
@@ -207,13 +207,13 @@ def _not_read_back(plan: PackPlan, what: str, expected: str, got: str) -> Storag
         f"{what} of the packed {plan.path} does not read back as it was written",
         expected=expected,
         got=got,
-        hint="The shard is left as it is. Look after the disk before anything else is written to it",
+        hint="The shard is left as it is. Check the disk before anything else is written to it",
     )
 
 
 def _check_untouched(source: SourceShard, plan: PackPlan, crcs: UInt32s) -> None:
-    """Raises ``StorageError`` when somebody wrote to the shard, or put another in its place, while it was
-    copied; names the first changed chunk."""
+    """Raises ``StorageError`` when another process wrote to the shard, or replaced it, while it was copied;
+    names the first changed chunk."""
     if source.is_as_it_was():
         return
     again = PackedBytes(source, plan)
@@ -228,7 +228,7 @@ def _check_untouched(source: SourceShard, plan: PackPlan, crcs: UInt32s) -> None
 @contextmanager
 def _held(source: SourceShard) -> Iterator[None]:
     """Hold the array's record while the shard is replaced or deleted. Raises ``StorageError`` when it is not
-    the one that was read: its acquisition may have gone on, and sealed it again.
+    the one that was read: its acquisition may have continued and sealed it again.
     """
     array = source.array.path
     with ShardSums(array).held(create=(array.parent / WORKSPACE).exists()):
@@ -290,10 +290,9 @@ def record_dropped(source: SourceShard) -> None:
 def _check_known(source: SourceShard, record: ShardSums, found: int, known: set[int | None]) -> None:
     if found not in known:
         raise ShardFormatError(
-            f"{source.path} is not the shard that {record.path} has on record: it was altered, or is "
-            f"another one",
-            hint="It is left as it is. If you have changed the store yourself, delete that record, and run "
-            "this again",
+            f"{source.path} is not the shard that {record.path} records: it was altered or replaced",
+            hint="It is left as it is. If you changed the store yourself, delete that record and run this "
+            "again",
         )
 
 

@@ -38,8 +38,7 @@ from shardwright.model.errors import OutputExistsError, ShardFormatError, SpecEr
 from shardwright.read.store import open_store, parse_array, read_metadata
 from shardwright.repack.runtime.job_folder import JobFolder
 from shardwright.repack.runtime.job_report import BuildReport, no_progress
-from shardwright.repack.runtime.pause import pause_files
-from shardwright.repack.runtime.throttle import Throttle
+from shardwright.repack.runtime.throttle import Throttle, pause_files
 from shardwright.repack.runtime.work_folder import WorkFolder, remove
 from shardwright.storage.files import publish_folder, read_regular, storage_errors
 
@@ -108,7 +107,7 @@ def readable_image(path: Path) -> Store:
     if store.work_in_progress:
         raise ShardFormatError(
             f"{path} is not finished: an acquisition is still running, or ended without sealing",
-            hint="Wait for its end, or bring it back with `shardwright recover`",
+            hint="Wait for its end, or recover it with `shardwright recover`",
         )
     multiscale_of(store.group)
     consolidated_metadata(read_metadata(store.root))  # raises for metadata that could not be written again
@@ -128,7 +127,7 @@ def plan_levels(
     unknown = [axis for axis in options.axes if axis not in axes]
     if unknown or not options.axes:
         raise SpecError(
-            "no such axes to halve",
+            "the image has no such axes to halve",
             expected=f"some of {', '.join(axes)}",
             got=", ".join(options.axes) or "none",
         )
@@ -141,7 +140,7 @@ def plan_levels(
         )
         if set(factors) == {1}:
             raise SpecError(
-                "so many levels cannot be: nothing is left to halve",
+                "too many levels: no axis is left to halve",
                 expected=f"at most {number - 1}",
                 got=options.levels,
             )
@@ -185,7 +184,8 @@ def add_levels(
     on_progress: OnProgress = no_progress,
 ) -> BuildReport:
     """Make levels up to ``options.levels`` and name them in the store's metadata. Levels that are there
-    already stay, and are in the report. ``on_progress`` gets decoded bytes.
+    already stay, and are in the report. The job waits for the pause files of the image, whatever ``throttle``
+    it is given. ``on_progress`` gets decoded bytes.
 
     Raises ``ShardFormatError``, ``SpecError``, ``OutputExistsError``, ``LockedError``, ``StorageError``
     (``StorageFullError`` before it begins).
@@ -205,7 +205,7 @@ def add_levels(
             new.clear()  # a job that was killed after it had named its levels left its folder
         elif new.make(
             options,
-            throttle or Throttle(pause_files=tuple(pause_files(work.array_folder))),
+            (throttle or Throttle()).waiting_for(pause_files(work.array_folder)),
             run,
             report,
             on_progress,
@@ -226,7 +226,9 @@ def _check_same_kind(store: Store, options: PyramidOptions) -> None:
         if isinstance(made, dict) and "method" in made and {key: made.get(key) for key in wanted} != wanted:
             found = {key: made.get(key) for key in wanted}
             raise SpecError(
-                f"level {array.path.name} of {store.root} was made in another way", expected=found, got=wanted
+                f"level {array.path.name} of {store.root} was made with another method or other axes",
+                expected=found,
+                got=wanted,
             )
 
 
@@ -271,9 +273,9 @@ class _NewLevels:
             path = self._store.root / level.name
             if path.exists() and not (same_source and self._is_published(level)):
                 raise OutputExistsError(
-                    "there is something else where a level should go",
+                    "the folder of a new level exists already",
                     got=path,
-                    hint="The metadata does not name it: delete it if you do not need it",
+                    hint="The store's metadata does not name it: delete it if you do not need it",
                 )
 
     def _check_room(self, below: StoredArray) -> None:

@@ -32,7 +32,7 @@ from shardwright.model.errors import OutputExistsError, ShardFormatError, SpecEr
 from shardwright.read.store import parse_array, read_metadata
 from shardwright.repack.runtime.job_folder import JobFolder
 from shardwright.repack.runtime.job_report import BuildReport, no_progress
-from shardwright.repack.runtime.throttle import Throttle
+from shardwright.repack.runtime.throttle import Throttle, pause_files
 from shardwright.repack.runtime.work_folder import remove
 from shardwright.storage.files import (
     AtomicFile,
@@ -111,7 +111,7 @@ class RechunkPlan:
         return sum(map(math.prod, shapes)) * int(itemsize)
 
     def job(self) -> dict[str, Any]:
-        """What is made of which shards, as the job's folder records it."""
+        """The source shards and the new arrays, as the job's folder records them."""
         arrays = self.store.arrays[: len(self.arrays)]
         documents = [json.loads(document) for _, document in self.arrays]
         documents += [json.loads(level.document) for level in self.levels]
@@ -130,7 +130,7 @@ def plan_new_store(path: Path, options: RechunkOptions) -> RechunkPlan:
         if unknown:
             raise SpecError("the image has no such axes", expected=", ".join(axes), got=", ".join(unknown))
     if len(axes) < 2:
-        raise SpecError("an image has two axes or more", got=len(axes))
+        raise SpecError("an image has at least two axes", got=len(axes))
     taken = store.arrays if options.pyramid is None else store.arrays[:1]
     arrays = [(array.path.name, _document(array, axes, options)) for array in taken]
     levels, datasets, method = [], multiscale["datasets"], None
@@ -191,7 +191,8 @@ def write_new_store(
     on_progress: OnProgress = no_progress,
 ) -> BuildReport:
     """Make the store ``destination``. It is there, complete and durable, when this returns without failures
-    in the report; with failures the shards that were made wait for the next run. ``on_progress`` gets decoded
+    in the report; with failures the shards that were made wait for the next run. The job waits for the pause
+    files of the image and the destination, whatever ``throttle`` it is given. ``on_progress`` gets decoded
     bytes.
 
     Raises ``OutputExistsError``, ``LockedError``, ``StorageError`` (``StorageFullError`` before anything is
@@ -209,7 +210,8 @@ def write_new_store(
         new, job = folder.path / "store", plan.job()
         folder.begin(job, lambda: check_room(folder.path, _expected_bytes(plan, options)))
         arrays = _new_arrays(plan, new, options)
-        if make_arrays(arrays, folder, throttle or Throttle(), run, report, on_progress):
+        throttle = (throttle or Throttle()).waiting_for(pause_files(plan.store.arrays[0].path, destination))
+        if make_arrays(arrays, folder, throttle, run, report, on_progress):
             check_unchanged(plan.store.root, same=plan.job() == job)
             _publish(plan, new, destination)
             folder.clear()

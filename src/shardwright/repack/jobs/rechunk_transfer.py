@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING
 from shardwright.model.errors import OutputExistsError
 from shardwright.repack.runtime.job_folder import JobFolder
 from shardwright.repack.runtime.job_report import BuildReport, no_progress
-from shardwright.repack.runtime.throttle import Throttle
+from shardwright.repack.runtime.throttle import Throttle, pause_files
 from shardwright.repack.transfer.destination import open_destination
 from shardwright.repack.transfer.move_plan import MoveOptions
 from shardwright.repack.transfer.move_record import MoveRecord
-from shardwright.repack.transfer.move_store import bytes_to_move, move_store
-from shardwright.repack.transfer.send_store import claimed_record
+from shardwright.repack.transfer.move_store import bytes_to_move, claimed_record, move_store
 
 from .rechunk_store import write_new_store
 
@@ -77,11 +76,11 @@ class RechunkTransfer:
             claimed_record(self._folder.path, self._destination)
         if self._made_already and found != job:
             raise OutputExistsError(
-                "an unfinished job with other options, or of a source that has changed since, is sending to "
-                "this destination",
+                "an unfinished job has claimed this destination, with other options or of a source that has "
+                "changed since",
                 got=self._destination.url,
-                hint=f"Run it as it was begun, or delete {self._folder.path} and what is at the destination, "
-                f"{self._destination.url}/.compact included",
+                hint=f"Run that job with its own options, or delete {self._folder.path} and everything at "
+                f"the destination, {self._destination.url}/.compact included",
             )
         if not complete:
             self._folder.save(job)
@@ -114,9 +113,10 @@ class RechunkTransfer:
         After an interrupt it clears up and raises ``KeyboardInterrupt`` again.
         """
         if not self._sent_already:
+            throttle = (throttle or Throttle()).waiting_for(pause_files(self._plan.store.arrays[0].path))
             moved = move_store(
                 self._store,
-                MoveOptions(self._destination.url, delete_source=True, throttle=throttle or Throttle()),
+                MoveOptions(self._destination.url, delete_source=True, throttle=throttle),
                 execute,
                 records=self._folder.path,
             )
@@ -133,5 +133,5 @@ class RechunkTransfer:
         self._folder.clear()
 
     def close(self) -> None:
-        """Let go. What is unfinished stays for the next run."""
+        """Release the lock. Unfinished work stays for the next run."""
         self._held.close()

@@ -28,7 +28,6 @@ from shardwright.codecs.parameters import FILTERS, KIND_BLOSC
 from shardwright.kernels.compressed import CompressorContexts
 from shardwright.kernels.encode import NOT_PACKED, encode_chunks, room_for
 from shardwright.model.errors import CodecError, ConfigError, ShardFormatError, SpecError
-from shardwright.repack.array_codec import codec_parameters, configured_codec
 from shardwright.repack.pack_plan import PackPlan, chunk_error
 
 if TYPE_CHECKING:
@@ -73,12 +72,12 @@ def denser_codec(array: StoredArray, wish: dict[str, Any]) -> CodecParameters:
         raise ConfigError(
             f"the metadata of {array.path} does not cover this codec", expected=covered, got=wish["cname"]
         )
-    return codec_parameters(array, codec)
+    return array.codec_parameters(codec)
 
 
 def _as_configured(array: StoredArray) -> CodecParameters:
     try:
-        return configured_codec(array)
+        return array.configured_codec()
     except SpecError as error:
         raise ConfigError(
             f"cannot recompress {array.path} as its metadata says: {error.message}", got=error.got
@@ -116,7 +115,7 @@ class Recoder:
         """``degraded_only``: chunks that show that they are encoded with ``codec`` stay."""
         self._array = array
         self._codec = codec
-        self._sound_form = _form_that_tells(codec) if degraded_only else None
+        self._sound_form = _form_at_level(codec) if degraded_only else None
         self._contexts = CompressorContexts()
         self._decoded, self._again = (
             np.empty(array.chunk_bytes, np.uint8),
@@ -136,7 +135,7 @@ class Recoder:
             return chunk
         decode_chunk_into(new.data, self._array.codecs, self._again)
         if not np.array_equal(self._again, self._decoded):
-            raise CodecError("a chunk that was encoded anew does not decode to the same values")
+            raise CodecError("a chunk that was encoded again does not decode to the same values")
         return new.copy()
 
     def _form(self, chunk: UInt8s) -> ChunkForm:
@@ -167,9 +166,9 @@ class Recoder:
         self._contexts.close()
 
 
-def _form_that_tells(codec: CodecParameters) -> str | None:
+def _form_at_level(codec: CodecParameters) -> str | None:
     """The form, as ``describe_chunk`` names it, that only chunks of ``codec`` at its level have; None where
-    first bytes cannot tell."""
+    the first bytes do not show it."""
     faster = degrade_ladder(codec).get(DegradeLevel.FASTER)
     if codec.kind != KIND_BLOSC or (
         faster is not None and (faster.format, faster.filter) == (codec.format, codec.filter)

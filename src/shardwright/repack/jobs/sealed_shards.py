@@ -145,7 +145,7 @@ def _spec_of(root: Path, manifest: Manifest) -> ArraySpec:
         return ArraySpec.model_validate(manifest.spec)
     except ValueError as error:
         raise ShardFormatError(
-            f"{manifest_path(root / WORKSPACE, manifest.writer_epoch)} describes no array: {error}"
+            f"{manifest_path(root / WORKSPACE, manifest.writer_epoch)} does not describe an array: {error}"
         ) from None
 
 

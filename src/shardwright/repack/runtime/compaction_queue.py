@@ -1,5 +1,5 @@
-"""The persistent compaction queue of a store: one entry, which says that a daemon is to compact it. It
-outlives the daemon: the next one finds it.
+"""The persistent compaction queue of a store: one entry, which says that a daemon is to compact it. The
+next daemon finds it.
 
     ARRAY/.compact/queued    {"version": 1, "failures": N}: the store was sealed and is still to be compacted,
                              which has failed N times

@@ -74,7 +74,7 @@ def open_executor(*, workers: int | None = None, scheduler: str | None = None) -
     ``SessionLostError`` for a cluster that cannot be used."""
     if workers is not None and scheduler is not None:
         raise ConfigError(
-            "--workers is of this machine's processes, --scheduler of a cluster that has its own",
+            "--workers and --scheduler do not go together: a cluster has its own workers",
             hint="Give one of them",
         )
     return LocalProcesses(workers or default_workers()) if scheduler is None else DaskCluster(scheduler)
@@ -120,7 +120,7 @@ class LocalProcesses:
                             yield failed(
                                 task,
                                 WorkerError(
-                                    f"a worker process died {attempt} times over this task, {worker.death()}"
+                                    f"a worker process died {attempt} times on this task, {worker.death()}"
                                 ),
                             )
         finally:
@@ -152,7 +152,7 @@ class _WorkerProcess:
 
     def begin(self, task: Task, attempt: int) -> None:
         self.task, self.attempt = task, attempt
-        with contextlib.suppress(BrokenPipeError):  # it is dead: ``receive`` will tell
+        with contextlib.suppress(BrokenPipeError):  # it is dead: ``receive`` returns None
             self.connection.send(task)
 
     def receive(self) -> Result | int | None:
@@ -189,7 +189,7 @@ def _work(connection: Connection, parent: int) -> None:
     """The main function of a child: runs one task after another until the parent ends it, or is gone."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        return  # it died before we asked to be told
+        return  # it died before the signal was requested
     # Ctrl-C is for the parent, which decides; and a session of its own can be made idle as a whole, see
     # make_idle
     os.setsid()
@@ -270,12 +270,12 @@ class DaskCluster:
         # the scheduler is gone: the look below says so
         with contextlib.suppress(OSError, CancelledError, TimeoutError):
             self._client.cancel(futures)
-        told, quiet = False, 0
+        reported, quiet = False, 0
         while quiet < _QUIET_LOOKS:
             if self._client.status != "running":
                 print(
-                    f"The scheduler at {self._address} is gone: what its workers have begun cannot be "
-                    f"waited for",
+                    f"The scheduler at {self._address} is gone: its workers may still be running tasks of "
+                    "this job",
                     file=sys.stderr,
                 )
                 return
@@ -283,13 +283,13 @@ class DaskCluster:
             quiet = 0 if begun is None or begun else quiet + 1
             if time.monotonic() > deadline_s:
                 raise WorkerError(
-                    f"after {_BEGUN_TIMEOUT_S:.0f} s the cluster at {self._address} is still at work on "
-                    f"what was interrupted",
+                    f"after {_BEGUN_TIMEOUT_S:.0f} s the cluster at {self._address} still runs "
+                    f"tasks of the interrupted job",
                     got=f"{len(begun)} tasks" if begun is not None else "a worker that does not answer",
-                    hint="Do not run this job again before these tasks have ended, or their workers",
+                    hint="Do not run this job again before these tasks, or their workers, have ended",
                 )
-            if begun and not told:
-                told = True
+            if begun and not reported:
+                reported = True
                 print(
                     f"Waiting for {len(begun)} tasks that the cluster has begun, at most "
                     f"{_BEGUN_TIMEOUT_S:.0f} s",

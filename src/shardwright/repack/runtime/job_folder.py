@@ -1,12 +1,12 @@
 """The hidden folder of a job that makes new arrays. By it a run continues what an interrupted one left.
 
     FOLDER/lock        held for the whole job (levels of a store: the lock of the array instead)
-    FOLDER/job.json    what is made of which shards
+    FOLDER/job.json    the source shards and the new arrays
     FOLDER/work        working files of shards
     FOLDER/...         the new arrays, complete shards under their final names
 
 A run that finds in job.json what it is to make keeps the shards that are there. Any other run clears the
-folder and begins anew; job.json is replaced last, so that the folder never holds shards of another job than
+folder and starts again; job.json is replaced last, so that the folder never holds shards of another job than
 it names.
 """
 
@@ -28,7 +28,8 @@ LOCK_NAME, _JOB_NAME, _WORK_NAME = "lock", "job.json", "work"
 
 
 class JobFolder:
-    """Whoever holds the job's lock may call its methods, from one thread. All raise ``StorageError``."""
+    """The folder of one job. Only the holder of the job's lock calls its methods, from one thread. All raise
+    ``StorageError``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

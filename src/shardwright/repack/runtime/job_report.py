@@ -1,4 +1,4 @@
-"""How far a job is, and what a job that makes new arrays has made in the end."""
+"""The progress of a job, and the report of a job that makes new arrays."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ from shardwright.storage.files import storage_errors
 
 from .throttle import Throttle
 
-# kind -> (module of this room, function). The name alone, since jobs and transfers lie above the runtime; who
-# runs a task imports only what its kind needs.
+# kind -> (module of this room, function). The name alone, since jobs and transfers lie above the runtime; a
+# worker imports only what the kind of its task needs.
 KINDS = {
     "pack": ("jobs.pack_shard", "pack_shard"),
     "move": ("transfer.transfer_item", "move_shard"),
@@ -31,8 +31,8 @@ KINDS = {
 
 
 def run_task(task: dict[str, Any]) -> dict[str, Any]:
-    """Do one task. What is wrong with a shard or a disk is in the result and never raised: the other tasks go
-    on."""
+    """Do one task. Faults of a shard or a disk are in the result and never raised: the other tasks
+    continue."""
     begin_s = time.monotonic()
     try:
         result = _run(task)

@@ -1,12 +1,19 @@
 """The throttle of a job beside an acquisition: idle priority, a byte rate, and a pause while cameras need the
 machine.
 
-    bytes read or written ──▶ Throttle.take ──▶ waits while a pause file says so (pause.py), then for the rate
+    bytes read or written ──▶ Throttle.take ──▶ waits while a pause file says so, then for the rate
 
 A task calls ``take`` with the bytes that it is about to move, in pieces of a few MiB. A piece that was
 granted is moved without a further wait. Every byte counts each time it passes a disk or a network: a chunk is
 read from its source, written, and read back to be compared, so a rate of 300 MB/s packs 100 MB of chunks a
 second. Only indexes and metadata are not counted.
+
+    ARRAY/.compact/pause      made by a person: while it exists, jobs on this array wait
+    ROOT/.shardwright-pause   made by the daemon that writes below ROOT, while its cameras need the machine:
+                              jobs below ROOT wait
+
+The second file counts only while it is locked. The kernel drops the lock when the daemon dies, so that the
+file of a dead daemon makes no job wait.
 """
 
 from __future__ import annotations
@@ -21,11 +28,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .pause import pausing_file
+from shardwright.storage.lock import StoreLock, is_locked
+
+from .work_folder import PAUSE_NAME, WORK_FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+RIG_PAUSE_NAME = ".shardwright-pause"
 PAUSE_POLL_S = 0.1
 _BURST_S = 0.1  # of the rate: what may be caught up with after a quiet time
 _IDLE_NICE = 19
@@ -107,6 +117,10 @@ class Throttle:
         share = None if rate is None else rate / max(1, min(self.workers, tasks))
         return replace(self, bytes_per_s=share, workers=1)
 
+    def waiting_for(self, pause_files: Sequence[str]) -> Throttle:
+        """The same throttle that waits for these pause files, too."""
+        return replace(self, pause_files=tuple(dict.fromkeys((*self.pause_files, *pause_files))))
+
     def to_dict(self) -> dict[str, Any]:
         """As it travels with a task."""
         return {"bytes_per_s": self.bytes_per_s, "pause_files": list(self.pause_files), "idle": self.idle}
@@ -123,8 +137,8 @@ class Throttle:
             self.sleep(PAUSE_POLL_S)
         if self._bucket is not None:
             self._bucket.take(nbytes)
-        for tell in _granted:
-            tell(nbytes)
+        for watcher in _granted:
+            watcher(nbytes)
 
     def be_idle(self) -> None:
         """Give this thread and those that it starts the lowest CPU priority and the idle I/O class, unless
@@ -156,3 +170,74 @@ def make_idle(pid: int = 0) -> None:
             ctypes.c_int(pid),
             ctypes.c_int(_IOPRIO_CLASS_IDLE),
         )
+
+
+def pause_files(array: Path, *folders: Path) -> list[str]:
+    """The pause files of a job that reads ``array`` and writes there, or into ``folders``, which need not
+    exist."""
+    return [str(array / WORK_FOLDER / PAUSE_NAME), *rig_pause_files(array, *folders)]
+
+
+def rig_pause_files(*places: Path) -> list[str]:
+    """The pause files of daemons. One may start at any time, so its file is looked for in every folder above
+    on the same filesystem."""
+    above = [folder for place in places for folder in _folders_above(place.resolve())]
+    return list(dict.fromkeys(str(folder / RIG_PAUSE_NAME) for folder in above))
+
+
+def _folders_above(place: Path) -> list[Path]:
+    folders = [folder for folder in place.parents if folder.is_dir()]
+    return [folder for folder in folders if folder.stat().st_dev == folders[0].stat().st_dev]
+
+
+def pausing_file(files: list[str] | tuple[str, ...]) -> str | None:
+    """The first of ``pause_files`` that makes jobs wait now."""
+    return next((file for file in files if _says_wait(file)), None)
+
+
+def _says_wait(file: str) -> bool:
+    return is_locked(Path(file)) if os.path.basename(file) == RIG_PAUSE_NAME else os.path.lexists(file)  # noqa: PTH119  (asked with every grant)
+
+
+def pause_note(files: list[str] | tuple[str, ...]) -> str:
+    """One line that says why a job waits now; empty when it does not."""
+    file = pausing_file(files)
+    if file is None:
+        return ""
+    folder, name = os.path.split(file)
+    return (
+        f"paused: the cameras of the daemon at {folder} need the machine"
+        if name == RIG_PAUSE_NAME
+        else f"paused by {file}"
+    )
+
+
+class RigPause:
+    """The pause file of a daemon. One thread's."""
+
+    def __init__(self, root: Path) -> None:
+        """``root``: its output root."""
+        self._path = root / RIG_PAUSE_NAME
+        self._lock: StoreLock | None = None
+
+    @property
+    def held(self) -> bool:
+        return self._lock is not None
+
+    def begin(self) -> None:
+        """Make jobs wait. Raises ``StorageError``, ``LockedError`` when another daemon makes them wait
+        already."""
+        if self._lock is None:
+            self._lock = StoreLock.take(self._path)
+
+    def end(self) -> None:
+        """Let jobs continue, also when this raises ``StorageError``."""
+        if self._lock is not None:
+            lock, self._lock = self._lock, None
+            lock.delete()
+
+    def clear(self) -> None:
+        """Delete the file that a dead daemon has left. Raises as ``begin`` does."""
+        if self._path.exists():
+            self.begin()
+            self.end()

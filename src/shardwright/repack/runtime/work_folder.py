@@ -1,8 +1,8 @@
 """The work folder of an array: ARRAY/.compact, beside its shards, and one beside spilled shards on their own
 filesystem.
 
-    ARRAY/.compact/lock                        held for a whole job: of several jobs on an array one is let in
-    ARRAY/.compact/pause                       while it exists, tasks wait (pause.py)
+    ARRAY/.compact/lock                        held for a whole job: an array has one job at a time
+    ARRAY/.compact/pause                       while it exists, tasks wait (throttle.py)
     ARRAY/.compact/queued                      a daemon is to compact this array (compaction_queue.py)
     ARRAY/.compact/done                        shards that an interrupted job has recompressed (done_list.py)
     ARRAY/.compact/levels/                     levels that are being made (job_folder.py)
@@ -11,8 +11,8 @@ filesystem.
     SPILL/NAME/0/.compact/KEY.RANDOM.packed    the same for a spilled shard: the file behind the link is
                                                replaced, the link stays
 
-Readers ignore the folder. All of it but a lock that is held may be deleted at any time: a job then begins
-anew, and a queued compaction is not done.
+Readers ignore the folder. All of it but a lock that is held may be deleted at any time: a job then starts
+again, and a queued compaction is not done.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def take_lock(folder: Path, name: str) -> StoreLock:
 
 
 def remove_lock(lock: StoreLock) -> None:
-    """Let go, and remove the lock's folder if nothing else is in it. Raises ``StorageError``."""
+    """Release a lock, and remove its folder if nothing else is in it. Raises ``StorageError``."""
     lock.delete()
     with suppress(OSError):  # not empty: another job's, or a record of ours
         reach("compact.before_remove_work_folder")
@@ -136,7 +136,7 @@ class WorkFolder:
 
     @classmethod
     def take(cls, array_folder: Path) -> WorkFolder:
-        """Raises ``LockedError`` naming who else compacts this array, or ``StorageError``."""
+        """Raises ``LockedError`` naming the process that works on this array, or ``StorageError``."""
         return cls(array_folder, take_lock(array_folder / WORK_FOLDER, LOCK_NAME))
 
     @property
@@ -155,7 +155,7 @@ class WorkFolder:
         return cleared
 
     def release(self) -> None:
-        """Let others in, and remove folders in which nothing is left. Raises ``StorageError``."""
+        """Release the lock, and remove folders in which nothing is left. Raises ``StorageError``."""
         try:
             for folder in self._folders()[1:]:
                 with suppress(OSError):  # not empty, or gone

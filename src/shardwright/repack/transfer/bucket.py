@@ -36,7 +36,7 @@ _MAX_COPY_BYTES = 5 << 30
 RETRY_VARIABLE = "SHARDWRIGHT_S3_RETRY_S"
 _DEFAULT_RETRY_S = 60.0
 _REQUEST_TIMEOUT = timedelta(minutes=5)  # of one part on a slow line
-# Without one of these obstore asks a cloud machine's metadata service, which on a rig nobody answers.
+# Without one of these obstore asks a cloud machine's metadata service, which a rig does not have.
 _CREDENTIALS = (
     "AWS_ACCESS_KEY_ID",
     "AWS_SKIP_SIGNATURE",
@@ -49,7 +49,7 @@ _CREDENTIALS = (
 
 class Bucket(Destination):
     """A bucket, or a prefix in it. ``url``: s3://BUCKET or s3://BUCKET/PREFIX; the bucket must exist. Raises
-    ``ConfigError`` naming what is not set."""
+    ``ConfigError`` naming the variable that is not set."""
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
@@ -134,9 +134,9 @@ class Bucket(Destination):
         except OutputExistsError:
             return
         raise StorageError(
-            f"the object store of {self.url} overwrites a key although it was told not to (If-None-Match): "
-            f"two jobs could destroy each other's work",
-            hint="Use a store that keeps conditional puts",
+            f"the object store of {self.url} ignores If-None-Match and overwrites keys: two jobs could "
+            "destroy each other's work",
+            hint="Use an object store that honours conditional puts",
         )
 
     def _delete_parts(self) -> None:
@@ -174,15 +174,15 @@ class Bucket(Destination):
         except (BaseError, FileNotFoundError) as error:
             reason = str(error).partition("\n")[0]
             if isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
-                hint = "Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what they may do with this bucket"
+                hint = "Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and their permissions on this bucket"
             elif isinstance(error, FileNotFoundError):
-                hint = "Is there such a bucket? It is not made for you"
+                hint = "Check the name of the bucket: it must exist"
             elif "builder error" in reason:
                 hint = "For an endpoint without encryption (http://) set AWS_ALLOW_HTTP=true"
             else:
                 hint = (
-                    f"Check AWS_ENDPOINT_URL and AWS_REGION, and that the server runs. It was tried "
-                    f"again for {_retry_s():g} s ({RETRY_VARIABLE})"
+                    f"Check AWS_ENDPOINT_URL and AWS_REGION, and that the server runs. The request was "
+                    f"repeated for {_retry_s():g} s ({RETRY_VARIABLE})"
                 )
             raise StorageError(f"cannot {operation} {self.url}/{key}: {reason}", hint=hint) from error
 
@@ -247,4 +247,4 @@ def _retry_s() -> float:
     try:
         return max(0.0, float(text))
     except ValueError:
-        raise ConfigError(f"{RETRY_VARIABLE} is no number of seconds", got=repr(text)) from None
+        raise ConfigError(f"{RETRY_VARIABLE} is not a number of seconds", got=repr(text)) from None

@@ -5,7 +5,7 @@ It is a flat space of keys such as ``0/c/0/1`` or ``zarr.json``. A key appears w
 never replaced.
 
     .compact/claim       the job that writes here. Deleted when the job has ended
-    .compact/*.part      what is being sent. Those of a killed job are deleted when it is run again
+    .compact/*.part      parts being sent. Those of a killed job are deleted when it is run again
 
 A claim admits one job of two:
 
@@ -77,7 +77,7 @@ class Claim:
         except FormatVersionError:
             raise
         except (ValueError, TypeError, KeyError, AttributeError):
-            raise StorageError(f"{url}/{CLAIM_KEY} is no claim of a job", got=repr(data[:80])) from None
+            raise StorageError(f"{url}/{CLAIM_KEY} is not the claim of a job", got=repr(data[:80])) from None
 
 
 class Destination(ABC):
@@ -133,7 +133,7 @@ class Destination(ABC):
         """The claim is gone."""
 
     def claim(self, token: str) -> bool:
-        """Take an empty place. False: this token's claim was there already, and so is whatever its job has
+        """Claim an empty place. False: this token's claim exists already, beside the files that its job has
         sent.
 
         Raises ``OutputExistsError`` when something else is there, ``LockedError`` naming the other job when
@@ -160,7 +160,7 @@ class Destination(ABC):
         return True
 
     def release(self, token: str) -> None:
-        """Give the claim back, and delete what only the job needed. Does nothing when the claim is not this
+        """Release the claim, and delete the parts of unfinished keys. Does nothing when the claim is not this
         token's."""
         held = self._read_claim()
         if held is not None:
@@ -202,7 +202,7 @@ def open_destination(url_or_path: str) -> Destination:
         return LocalFolder(Path(url_or_path).absolute())
     if scheme[1].lower() != "s3":
         raise ConfigError(
-            f"{url_or_path} is no destination",
+            f"{url_or_path} is not a destination",
             expected="a folder, or s3://BUCKET/PREFIX",
             got=f"{scheme[1]}://",
         )
@@ -219,7 +219,7 @@ def check_size(url: str, key: str, expected: int, got: int) -> None:
     """Raises ``StorageError`` when the parts of a key did not add up."""
     if got != expected:
         raise StorageError(
-            f"cannot write {url}/{key}: its source changed its size meanwhile",
+            f"cannot write {url}/{key}: the size of its source changed meanwhile",
             expected=f"{expected} bytes",
             got=got,
         )

@@ -118,7 +118,7 @@ class LocalFolder(Destination):
                 # also one that was left by a release that failed after it had deleted the claim
                 (self.root / WORK_PREFIX).rmdir()
             except OSError:
-                return  # somebody else's file is in it
+                return  # a foreign file is in it
         sync_directory(self.root)
 
     def _delete_parts(self) -> None:

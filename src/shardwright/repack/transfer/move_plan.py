@@ -123,7 +123,7 @@ def plan_move(path: Path, options: MoveOptions) -> MovePlan:
     store.check_references()
     destination = open_destination(options.destination)
     if store.root != path or (options.delete_source and (path.parent / METADATA_NAME).exists()):
-        raise ConfigError(f"{path} is a part of a store", hint="A store moves as a whole: give its folder")
+        raise ConfigError(f"{path} is a part of a store", hint="A store is sent as a whole: give its folder")
     if isinstance(destination, LocalFolder) and destination.root.resolve().is_relative_to(
         store.root.resolve()
     ):
@@ -177,8 +177,8 @@ def check_room(plan: MovePlan, destination: LocalFolder, found: dict[str, int]) 
 
 
 def _sent_bytes(plan: MovePlan, task: dict[str, Any]) -> int:
-    """The bytes of a file at the destination. A damaged shard counts as it is; sending it says what is
-    wrong."""
+    """The bytes of a file at the destination. A damaged shard counts as it is; sending it reports the
+    fault."""
     if "shard" in task:
         array = next(array for array in plan.store.arrays if str(array.path) == task["array"])
         with suppress(ShardFormatError), SourceShard(array, tuple(task["shard"])) as source:
@@ -203,9 +203,9 @@ def _files(root: Path) -> Iterator[Path]:
     for path in files_and_links(root):
         if not path.is_file():
             if path.is_dir():
-                raise StorageError(f"{path} is a link to a folder; a store is moved with links to files only")
+                raise StorageError(f"{path} is a link to a folder; a store may hold links to files only")
             what = (
-                "a link to a file that is not there: is the second root mounted?"
+                "a link to a file that does not exist: is the second root mounted?"
                 if path.is_symlink()
                 else "neither a file nor a folder"
             )

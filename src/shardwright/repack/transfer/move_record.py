@@ -10,8 +10,8 @@ STORE/.compact/ for each destination.
     complete ──▶ deleting: files of the source are gone, or will be
 
 A job that is complete goes back to sending when the destination has lost something or the source has changed.
-There is no way back from deleting: what is missing here then was deleted by this job, whatever else is found
-in the folder.
+There is no way back from deleting: a file that is missing here then was deleted by this job, whatever else is
+found in the folder.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class MoveRecord:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ShardFormatError(
                 f"{record._path} is damaged: {error!r}",
-                hint="Delete it, and what the unfinished job has left at the destination",
+                hint="Delete it, and the files that the unfinished job has left at the destination",
             ) from None
         return record
 
@@ -138,7 +138,7 @@ class MoveRecord:
         self.save()
 
     def begin_deleting(self) -> None:
-        """Say so durably, before anything of the source is deleted."""
+        """Record it durably, before anything of the source is deleted."""
         if not self.deleting:
             with storage_errors("write", self._path):
                 reach("compact.before_deleting")

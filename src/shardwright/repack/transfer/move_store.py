@@ -9,41 +9,53 @@ asked for, deleted here.
 
     move_plan       which files there are, and in which phases they are sent
     send_store      the upper line: the claim, phase by phase
-    check_sent      between the lines. What is lost there is sent again, until the record says deleting
+    check_sent      between the lines. A lost file is sent again, until the record says deleting
     delete_source   the lower line
 
-Readers find a store by its zarr.json. So nobody sees one at the destination before all of its shards are
-there, and nobody opens the source while its shards are deleted. A phase begins only when the one before is
+Readers find a store by its zarr.json. So no reader sees one at the destination before all of its shards are
+there, and none opens the source while its shards are deleted. A phase begins only when the one before is
 complete. A job that was killed is resumed by running it again (see ``move_record``).
 
 A damaged shard is sent as it is, and named. The store there is then what it is here, readable but for that
 shard. The place stays claimed, nothing is deleted, and the next run of the same job sends the shard once it
 has been repaired.
+
+A file that an earlier run of the same job has sent and verified is not sent again if both sides are still as
+they were then. Sometimes a run sends a shard although an earlier one has sent metadata already: the shard was
+damaged and has been repaired, or it changed, or was lost there. Then it deletes the metadata first, so that a
+reader finds no store rather than an incomplete one.
 """
 
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from shardwright.model.errors import ConfigError, LockedError, OutputExistsError, StorageError
+from shardwright.model.errors import (
+    ConfigError,
+    LockedError,
+    OutputExistsError,
+    StorageError,
+    StorageFullError,
+)
 from shardwright.model.names import WORKSPACE
+from shardwright.repack.runtime.tasks import run_task
+from shardwright.repack.runtime.throttle import Throttle
 from shardwright.repack.runtime.work_folder import LOCK_NAME, WORK_FOLDER, WORKING_SUFFIX, locked
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import storage_errors, sync_directory
 
-from .destination import open_destination
+from .destination import CLAIM_KEY, open_destination
 from .local_folder import LocalFolder
 from .move_plan import METADATA_NAME, MoveReport, check_room, depth, files_and_links, plan_move
-from .move_record import PREFIX, MoveRecord
-from .send_store import check_sent, claimed_record, left_here, send_store
+from .move_record import PREFIX, MoveRecord, SentFile
 from .transfer_item import is_as_sent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Generator, Iterable, Iterator
 
     from .destination import Destination
     from .move_plan import Execute, MoveOptions, MovePlan
@@ -56,7 +68,7 @@ def move_store(
     path: Path, options: MoveOptions, execute: Execute, *, records: Path | None = None
 ) -> MoveReport:
     """Send a store, and resume what an earlier job to the same destination left. A file that fails is in
-    ``failures``; its phase goes on.
+    ``failures``; the other files of its phase are sent.
 
     An interrupt (``KeyboardInterrupt``) while files are sent is in the report. ``records``: the folder of the
     job's record, if not the work folder.
@@ -70,7 +82,7 @@ def move_store(
     if (path / WORKSPACE).exists():
         raise LockedError(
             f"{path} is still being written, or its acquisition ended without sealing all shards",
-            hint="Wait until it has ended; `shardwright recover` finishes what a daemon that died has left",
+            hint="Wait until it has ended; `shardwright recover` finishes the store of a daemon that died",
         )
     with locked(path, MOVE_LOCK_NAME):
         move = _StoreMove(path, options, records or path / WORK_FOLDER, destination, execute)
@@ -94,7 +106,7 @@ class _StoreMove:
         self.report = MoveReport(str(path), destination.url)
 
     def run(self) -> None:
-        """All of it; ``report`` says what became of it."""
+        """Run the move; the result is in ``report``."""
         record = _found_record(self._path, self._options, self._records, self._destination)
         if record is None and self._options.delete_source and _nothing_is_left(self._path, self._destination):
             self.report.complete = self.report.nothing_left = True
@@ -162,8 +174,8 @@ class _StoreMove:
                 raise
             raise OutputExistsError(
                 f"the destination {self._destination.url} is not empty, and nothing is ever overwritten",
-                hint="If an earlier run without --move has filled it: check it with `shardwright verify`, "
-                "then delete the store here yourself. Else choose another one",
+                hint="If an earlier run without --move has filled it, check it with `shardwright verify`, "
+                "then delete the store here yourself. Otherwise choose another destination",
             ) from error
 
     def _lost(self, record: MoveRecord, found: dict[str, int]) -> set[str]:
@@ -184,7 +196,7 @@ class _StoreMove:
         if not self._options.delete_source:
             raise ConfigError(
                 f"an earlier run with --move has begun to delete {self._path}",
-                hint="Run it with --move again: it deletes what is left",
+                hint="Run it with --move again: it deletes the rest",
             )
         self.report.deleting = True
         arrays = [(self._path / key).parent for key in record.sent if key.endswith(METADATA_NAME)]
@@ -204,10 +216,10 @@ class _StoreMove:
 
     def _is_lost(self, key: str) -> StorageError:
         return StorageError(
-            f"{self._destination.url}/{key} is not what was sent any more, and a part of the store here is "
-            f"deleted already",
-            hint=f"What is left in {self._path} was not touched. Put it into another store with the metadata "
-            f"that is at the destination, or read it by hand",
+            f"{self._destination.url}/{key} is lost or damaged, and a part of the store here is deleted "
+            "already",
+            hint=f"The files left in {self._path} were not touched. Copy them into another store with the "
+            f"metadata from the destination, or read them by hand",
         )
 
     def _delete(self, arrays: list[Path], record: MoveRecord) -> bool:
@@ -262,6 +274,177 @@ def bytes_to_move(path: Path, options: MoveOptions, *, records: Path | None = No
     if path.is_dir() and _is_empty(path):
         return {}  # moved before, perhaps
     return plan_move(path, options).file_bytes
+
+
+def claimed_record(folder: Path, destination: Destination, record: MoveRecord | None = None) -> MoveRecord:
+    """The record of this job, not complete, with its claim made. ``record``: the one that was read already,
+    if there is one."""
+    record = record or MoveRecord.open(folder, destination.url)
+    if not record.claimed:
+        destination.release(record.token)  # of a job killed before it knew that the place was empty
+    try:
+        if destination.size(CLAIM_KEY) is None:
+            record.forget()  # before there is a claim again, by which the next run would believe it
+        if destination.claim(record.token):
+            record.forget()  # nothing is there, also if a user has cleared it since
+    except (OutputExistsError, LockedError):
+        if not record.claimed:
+            record.delete()
+        raise
+    if not record.claimed:
+        record.claimed = True
+        record.save()
+    return record
+
+
+def send_store(
+    plan: MovePlan,
+    record: MoveRecord,
+    found: dict[str, int],
+    destination: Destination,
+    execute: Execute,
+    report: MoveReport,
+) -> None:
+    """Send all files of ``plan``. ``found``: bytes of each key at the destination. The record is complete
+    afterwards if all files have arrived and no shard is damaged.
+
+    A phase begins only if the one before is complete.
+    """
+    wanted = {task["key"] for phase in plan.phases for task in phase}
+    try:
+        gone = record.sent.keys() - wanted  # here, since they were sent
+        if gone or not all(_is_finished(task, record, found) for task in plan.data):
+            found = _without_metadata(plan, found, destination)
+        for key in gone:
+            destination.delete(key)
+            record.drop(key)
+        for phase in plan.phases:
+            _send_phase(
+                phase, record, found, destination, execute if phase is plan.data else _run_here, report
+            )
+            if report.failures or not {task["key"] for task in phase} <= record.sent.keys():
+                return
+        report.complete = True
+    except KeyboardInterrupt:
+        report.interrupted = True
+    finally:
+        report.damaged = [
+            {"key": sent.key, "error": sent.damaged} for sent in record.sent.values() if sent.damaged
+        ]
+    if report.complete and not report.damaged:
+        record.complete = True
+        record.save()
+
+
+def _without_metadata(plan: MovePlan, found: dict[str, int], destination: Destination) -> dict[str, int]:
+    """Delete the metadata that an earlier run has sent, the highest first, so that no reader opens the store;
+    returns what is found there then."""
+    metadata = [task["key"] for level in reversed(plan.metadata) for task in level if task["key"] in found]
+    for key in metadata:
+        destination.delete(key)
+    return {key: nbytes for key, nbytes in found.items() if key not in metadata}
+
+
+def _send_phase(
+    phase: list[dict[str, Any]],
+    record: MoveRecord,
+    found: dict[str, int],
+    destination: Destination,
+    execute: Execute,
+    report: MoveReport,
+) -> None:
+    todo = {task["key"]: task for task in phase if not _is_finished(task, record, found)}
+    for key in todo:
+        record.drop(key)
+    given_up = False
+    with closing(execute(task for task in todo.values() if not given_up)) as results:
+        for result in results:
+            report.add(result)
+            if result["ok"]:
+                facts = (
+                    result["source"],
+                    result["nbytes"],
+                    result["crc32c"],
+                    todo[result["key"]].get("order"),
+                    result.get("damaged"),
+                )
+                record.add(SentFile(result["key"], *facts))
+            else:
+                full = result["error"]["code"] == StorageFullError.code  # for the other files as well
+                given_up = given_up or full or not _can_continue(destination)
+
+
+def _run_here(tasks: Iterable[dict[str, Any]]) -> Generator[dict[str, Any], None, None]:
+    """Run tasks of small files without a worker, at this process's priority."""
+    for task in tasks:
+        yield run_task(task | {"throttle": Throttle(idle=False).to_dict()})
+
+
+def _can_continue(destination: Destination) -> bool:
+    """Whether other files may still be sent: when the destination does not answer, or the claim is gone, all
+    would fail."""
+    try:
+        return destination.size(CLAIM_KEY) is not None
+    except StorageError:
+        return False
+
+
+def _is_finished(task: dict[str, Any], record: MoveRecord, found: dict[str, int]) -> bool:
+    """Whether an earlier run has sent and verified the file, and both sides are as they were then."""
+    sent = record.sent.get(task["key"])
+    if sent is None or sent.order != task.get("order"):
+        return False
+    return found.get(sent.key) == sent.nbytes and is_as_sent(Path(task["file"]), sent.source)
+
+
+def left_here(root: Path, record: MoveRecord) -> list[SentFile]:
+    """The files that were sent and whose source is still there."""
+    return [sent for sent in record.sent.values() if os.path.lexists(root / sent.key)]
+
+
+def check_sent(
+    root: Path,
+    record: MoveRecord,
+    found: dict[str, int],
+    destination: Destination,
+    throttle: Throttle,
+    execute: Execute,
+    report: MoveReport,
+) -> set[str]:
+    """Read back what earlier runs have sent: in between it may have been lost or damaged. Returns the keys
+    that are not at the destination any more as they were sent; all of them only if nothing failed and the
+    report is not interrupted.
+
+    Only files whose source is still there are checked, and none that this run has sent or checked. Each is
+    compared with the crc32c that was recorded when it was sent, so that the source is not needed: a run that
+    was killed may have deleted a part of it. ``found``: bytes of each key there.
+    """
+    files = [sent for sent in left_here(root, record) if sent.key in record.unproved]
+    lost = {sent.key for sent in files if found.get(sent.key) != sent.nbytes}
+    tasks = (
+        {
+            "kind": "check",
+            "destination": destination.url,
+            "key": sent.key,
+            "nbytes": sent.nbytes,
+            "crc32c": sent.crc32c,
+            "throttle": throttle.to_dict(),
+        }
+        for sent in files
+        if sent.key not in lost and not report.failures
+    )
+    try:
+        with closing(execute(tasks)) as results:
+            for result in results:
+                if result["ok"] and not result["same"]:
+                    lost.add(result["key"])
+                else:
+                    report.add(result)
+                    if result["ok"]:
+                        record.unproved.discard(result["key"])
+    except KeyboardInterrupt:
+        report.interrupted = True
+    return lost
 
 
 def _nothing_is_left(path: Path, destination: Destination) -> bool:

@@ -177,8 +177,8 @@ def _deliver(item: TransferItem, destination: Destination, throttle: Throttle) -
         destination.delete(key)
         raise StorageError(
             f"{item.name(segment)} came back from {destination.url} with other bytes than were sent",
-            hint="The source is left as it is. Look after what stores the destination before anything else "
-            "is sent there",
+            hint="The source is left as it is. Check the storage of the destination before anything else is "
+            "sent there",
         )
     return {
         "ok": True,
