@@ -156,8 +156,8 @@ def _spilled(store: Path, path: Path) -> Path | None:
 
 
 def _remove_spilled(spilled: Path | None, path: Path) -> None:
-    """Removes the spilled files of a store that never got a frame, unless another store has its name
-    ``path`` by now."""
+    """Removes the spilled files of a store that never got a frame, unless another store has its name ``path``
+    by now."""
     if spilled is None or path.exists():
         return
     with suppress(FileNotFoundError):
