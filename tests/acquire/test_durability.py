@@ -416,8 +416,7 @@ def test_a_sync_of_the_staging_area_that_fails_is_told_once_and_costs_nothing(
 def test_ending_and_recording_wait_for_room_as_well(
     tmp_path, shared_pool, drive_of, spec_of, monkeypatch, point
 ):
-    for module in ("core", "recorder"):
-        monkeypatch.setattr(f"shardwright.acquire.{module}.FULL_DISK_RETRY_S", 0.02)
+    monkeypatch.setattr("shardwright.acquire.core.FULL_DISK_RETRY_S", 0.02)
     drive = drive_of(tmp_path / "a.zarr", spec_of(), shared_pool, settings(on_full="block"))
     drive.submit(0, 1, 1)
     drive.still()
@@ -446,7 +445,7 @@ def test_ending_and_recording_wait_for_room_as_well(
 def test_who_must_end_does_not_wait_for_room_and_leaves_what_is_stored_to_recovery(
     tmp_path, shared_pool, drive_of, spec_of, monkeypatch, point, waits_already
 ):
-    for module in ("shard_rows", "core", "recorder"):
+    for module in ("shard_rows", "core"):
         monkeypatch.setattr(f"shardwright.acquire.{module}.FULL_DISK_RETRY_S", math.inf)
     path = tmp_path / "a.zarr"
     drive = drive_of(path, spec_of(), shared_pool, settings(on_full="block", store_within_ms=20))

@@ -308,7 +308,7 @@ def test_recovery_that_dies_at_any_step_is_begun_again(crash, shared_pool, point
 def test_a_store_that_is_finished_cannot_be_resumed(crash, shared_pool):
     _, left = crash(range(3))
     recover_store(left, shared_pool, threads=2)
-    with pytest.raises(ResumeError, match=r"is finished: complete and sealed\. .*begin a new store"):
+    with pytest.raises(ResumeError, match=r"is finished: complete and sealed\. .*create a new store"):
         sw.resume(left)
 
 

@@ -154,7 +154,7 @@ KILLS = [
     ),
     Mutant(
         "ack-before-store",
-        "ordering: a slab is told stored before it is",
+        "ordering: a slab is reported as stored before it is",
         "kills",
         """
 import time
@@ -169,7 +169,7 @@ m.SlabTask.run = run
     ),
     Mutant(
         "ack-before-staging",
-        "ordering: a frame is told stored before it is staged",
+        "ordering: a frame is reported as stored before it is staged",
         "kills",
         """
 import time
@@ -284,7 +284,7 @@ m.write_manifest = lambda workspace, manifest, *more: write(workspace, __import_
     ),
     Mutant(
         "old-inodes",
-        "fencing: a take-over goes on with files that the old writer still has open",
+        "fencing: a take-over uses files that the old writer still has open",
         "take-over",
         "import shardwright.recovery.resume as m\nm.take_files = lambda store: store",
     ),

@@ -12,7 +12,7 @@ workers   tasks of slabs and staged frames, likewise
 shard row     the files of one shard row: made, encoded into, sealed, rewritten, read back
 creation  how a store gets its name, played beside each story: processes that want the same one
 disk      files and names: what is there, what was synced, what a power cut leaves
-take_up   recovery: from a disk to what the core goes on with
+take_up   recovery: from a disk to the state with which the core is resumed
 oracle    knows what was sent and what was acknowledged, and judges
 shrink    makes a story that fails smaller
 mends     defects that were mended, put back into the core: the simulation must find them

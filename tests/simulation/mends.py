@@ -269,7 +269,7 @@ MENDS = {
         ),
         Mend(
             "holes-forgotten",
-            "a duplicate told for a late frame: holes are remembered",
+            "a late frame is not reported as a duplicate: holes are remembered",
             lambda: [(HoleMemory, "remember", _nothing)],
         ),
         Mend(
@@ -308,12 +308,12 @@ MENDS = {
         Mend("no-retry", "a full disk is tried again", lambda: [(ShardRows, "retry_full_disk", _nothing)]),
         Mend(
             "old-shard-believed",
-            "the successor of a sealed shard is gone on with",
+            "the successor of a sealed shard is filled further",
             _believes(JournalFact.REOPENED, True, True, Action.SEALED),
         ),
         Mend(
             "shard-in-progress-lost",
-            "a shard in progress is gone on with",
+            "a shard in progress is filled further",
             _believes(JournalFact.VALID, True, False, Action.ALL_FILL),
         ),
         Mend(
@@ -333,7 +333,7 @@ MENDS = {
         ),
         Mend(
             "cut-short-forgotten",
-            "a take-over that was cut short is finished by whoever comes next",
+            "a take-over that was cut short is finished by the next writer",
             _cut_short_is_forgotten,
         ),
         Mend(

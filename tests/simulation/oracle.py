@@ -194,7 +194,7 @@ class Oracle:
                     found = FILL if chunk is NOTHING else chunk[place] if isinstance(chunk, tuple) else chunk
                     if found != token:
                         raise ViolationError(
-                            f"sequence {token - 1} is told stored in slab {slab}, place "
+                            f"sequence {token - 1} is reported as stored in slab {slab}, place "
                             f"{place}, where file {f} has {found}"
                         )
                 if isinstance(chunk, tuple):

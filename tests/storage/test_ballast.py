@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from shardwright.model.errors import StorageError
+from shardwright.model.errors import StorageError, StorageFullError
 from shardwright.storage.ballast import Ballast
 
 MIB = 1 << 20
@@ -49,3 +49,20 @@ def test_a_failing_disk_is_an_error(tmp_path, failing):
     failing("ballast.before_fill", errno.EIO)
     with pytest.raises(StorageError, match="cannot fill"):
         Ballast(tmp_path / "ballast", MIB).fill()
+
+
+def test_work_that_finds_no_room_gets_the_ballasts_once(tmp_path):
+    ballast, tries = Ballast(tmp_path / "ballast", MIB), []
+
+    def work():
+        tries.append(ballast.path.exists())
+        if ballast.path.exists() or len(tries) > 2:
+            raise StorageFullError("no room")
+        return "done"
+
+    ballast.fill()
+    assert ballast.spent_on(work) == "done"
+    assert tries == [True, False]
+    with pytest.raises(StorageFullError):
+        ballast.spent_on(work)
+    assert len(tries) == 3, "without room to free it is not tried again"

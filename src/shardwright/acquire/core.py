@@ -530,8 +530,8 @@ class Core:
         self._recorder.record(records, release=release, settled=settled)
 
     def _open_slab(self, slab: int) -> Wait | None:
-        """Opens a row for a new slab, and its shard row. Returns None, or what the slab must wait for.
-        Makes room by closing the oldest shard row or slab."""
+        """Opens a row for a new slab, and its shard row. Returns None, or what the slab must wait for. Makes
+        room by closing the oldest shard row or slab."""
         number = self.grid.shard_row_of_slab(slab)
         if not self.shard_rows.open(number):
             if (row := self.shard_rows.earlier_to_open(number)) is not None:

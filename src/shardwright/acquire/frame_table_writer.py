@@ -46,8 +46,8 @@ def write_frame_table(
     writer: int = 0,
     may_publish: Callable[[], None] = lambda: None,
 ) -> None:
-    """Writes the group ``frames`` of ``store``, complete and durable, in place of an existing table. The
-    log stays; its owner deletes it.
+    """Writes the group ``frames`` of ``store``, complete and durable, in place of an existing table. The log
+    stays; its owner deletes it.
 
     ``writer`` distinguishes the build folder from another writer's; ``may_publish`` is called right before
     readers see the table. Raises ``StorageError`` (``StorageFullError``), ``ShardFormatError`` when the log

@@ -22,7 +22,6 @@ from shardwright.model.errors import (
     LockedError,
     ShardwrightError,
     StorageError,
-    StorageFullError,
 )
 from shardwright.model.names import WORKSPACE
 from shardwright.shard.manifest import delete_manifests, has_manifest, read_manifest
@@ -99,12 +98,7 @@ def withdraw(path: Path, lock: StoreLock, *, epoch: int) -> None:
     delete_manifests(workspace, up_to_epoch=epoch)
     if not lock.is_held() or has_manifest(workspace):
         raise FencedError(f"another writer has taken {path} over", got="a new lock file, or a manifest")
-    try:
-        _take_name(path, folder)
-    except StorageFullError:
-        if not Ballast(workspace / "ballast", 0).release():
-            raise
-        _take_name(path, folder)
+    Ballast(workspace / "ballast", 0).spent_on(lambda: _take_name(path, folder))
     with suppress(StorageError):  # leftovers have no use
         sync_directory(path.parent)
         with storage_errors("remove", folder):
@@ -162,8 +156,8 @@ def _spilled(store: Path, path: Path) -> Path | None:
 
 
 def _remove_spilled(spilled: Path | None, path: Path) -> None:
-    """Removes the spilled files of a store that never got a frame, unless another store has its name
-    ``path`` by now."""
+    """Removes the spilled files of a store that never got a frame, unless another store has its name ``path``
+    by now."""
     if spilled is None or path.exists():
         return
     with suppress(FileNotFoundError):

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 @dataclass
 class Standing:
     """The state of the acquisition. ``limits``: with room for all that is resumed. ``staged``: records of
-    frames in the staging area, in ``staged_slots``, that are to collect. ``earlier``: the newest closed
-    shard rows that are not full: they can be reopened; ``holes``: of closed shard rows."""
+    frames in the staging area, in ``staged_slots``, that are to collect. ``earlier``: the newest closed shard
+    rows that are not full: they can be reopened; ``holes``: of closed shard rows."""
 
     accounts: Accounts
     limits: Limits

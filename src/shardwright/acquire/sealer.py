@@ -13,7 +13,7 @@ import threading
 import time
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -70,9 +70,6 @@ if TYPE_CHECKING:
     from .store_folder import StoreFolder
 
 
-T = TypeVar("T")
-
-
 class Sealer:
     """The only user of ``folder`` until ``join``. The caller of ``join`` closes the folder, since workers may
     read the staging area until then. ``report`` is called from the sealer's thread. Before ``start`` the
@@ -86,7 +83,6 @@ class Sealer:
         self._layout = layout
         self._report = report
         self._files: dict[int, ShardRowFiles] = {}  # of shard rows that are neither sealed nor given up
-        self._ballast_given = not folder.ballast.path.exists()  # perhaps by an earlier process
         self._commands: SimpleQueue[SealerCommand | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -261,7 +257,7 @@ class Sealer:
         shard_row, files = command.shard_row, self._files.get(command.shard_row)
         try:
             assert files is not None, "only files that are ready are sealed"
-            sealed = self._with_ballast(lambda: files.seal(self.folder.may_rename, self.busy.step))
+            sealed = self.folder.ballast.spent_on(lambda: files.seal(self.folder.may_rename, self.busy.step))
             records = files.frame_records()
             self._log(BlockKind.SHARD_ROW, shard_row, records)
             self.folder.log.sync()
@@ -299,11 +295,11 @@ class Sealer:
 
     def _grow(self, command: Grow) -> None:
         with suppress(StorageError):
-            self._with_ballast(lambda: self.folder.grow(command.extent))
+            self.folder.ballast.spent_on(lambda: self.folder.grow(command.extent))
 
     def _finish(self, command: FinishStore) -> StoreFinished:
         return self._ended_by(
-            lambda: self._with_ballast(
+            lambda: self.folder.ballast.spent_on(
                 lambda: self.folder.finish(command.extent, keep_workspace=command.keep_workspace)
             )
         )
@@ -364,26 +360,17 @@ class Sealer:
         )
 
     def _log(self, kind: BlockKind, shard_row: int, records: np.ndarray) -> None:
-        self._with_ballast(lambda: self.folder.log.append(kind, shard_row, records))
-
-    def _with_ballast(self, work: Callable[[], T]) -> T:
-        """Does work that must not fail for want of room: if it does, frees the ballast and does it once
-        more."""
-        try:
-            return work()
-        except StorageFullError:
-            if not self.folder.ballast.release():
-                raise
-            self._ballast_given = True
-            return work()
+        self.folder.ballast.spent_on(lambda: self.folder.log.append(kind, shard_row, records))
 
     def _restore_ballast(self) -> None:
-        """Refills a ballast that sealing used on a full disk, before another shard row begins: without it
-        that shard row could not be sealed. Raises ``StorageFullError``."""
-        if self._ballast_given:
-            if not self.folder.ballast.fill():
-                raise StorageFullError(
-                    f"no room below {self.folder.path} to reserve for sealing another shard",
-                    hint="Free some space on this filesystem",
-                )
-            self._ballast_given = False
+        """Refills a ballast that this process or an earlier one used on a full disk, before another shard row
+        begins: without it that shard row could not be sealed. Raises ``StorageFullError``."""
+        ballast = self.folder.ballast
+        if ballast.path.exists():
+            return
+        self.folder.may_rename()  # raises if the room is another writer's to use
+        if not ballast.fill():
+            raise StorageFullError(
+                f"no room below {self.folder.path} to reserve for sealing another shard",
+                hint="Free some space on this filesystem",
+            )

@@ -409,8 +409,8 @@ class ShardRows:
         return shard_row.files
 
     def cannot_continue(self, shard_row: ShardRow) -> ErrorText | None:
-        """Returns the reason why an open shard row will never have files, as soon as that is known: with
-        the policy ``fail`` before any frame of it is acknowledged. None if it has them or waits for room."""
+        """Returns the reason why an open shard row will never have files, as soon as that is known: with the
+        policy ``fail`` before any frame of it is acknowledged. None if it has them or waits for room."""
         error = shard_row.failure
         waits = (
             error is not None

@@ -74,9 +74,9 @@ class Dimension(_Frozen):
     """One axis, in the order frames are acquired. ``count=None`` is unlimited (first axis only); ``scale`` is
     in ``unit`` per pixel or step.
 
-    ``scale=0`` stands for *unknown*, as acquisition programs report an uncalibrated pixel size.
-    OME-Zarr has no unknown scale and allows none of 0, so it becomes its neutral one: ``scale`` 1.0 and no
-    ``unit``, which claims no size.
+    ``scale=0`` stands for *unknown*, as acquisition programs report an uncalibrated pixel size. OME-Zarr has
+    no unknown scale and allows none of 0, so it becomes its neutral one: ``scale`` 1.0 and no ``unit``, which
+    claims no size.
     """
 
     name: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,31}$")

@@ -1,5 +1,5 @@
-"""Recovery without a client: an unfinished store is completed from its files, and sealed. A dry run
-ends after the decisions."""
+"""Recovery without a client: an unfinished store is completed from its files, and sealed. A dry run ends
+after the decisions."""
 
 from __future__ import annotations
 

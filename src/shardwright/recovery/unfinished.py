@@ -12,7 +12,7 @@ from shardwright.acquire.encoding import SlabEncoder
 from shardwright.array.grid import Grid
 from shardwright.array.ome import IMAGE_PATH
 from shardwright.array.spec import parse_spec
-from shardwright.model.errors import ResumeError, ShardFormatError, StorageFullError
+from shardwright.model.errors import ResumeError, ShardFormatError
 from shardwright.model.names import WORKSPACE
 from shardwright.model.versions import check_version
 from shardwright.read.store import read_metadata
@@ -80,12 +80,9 @@ class Unfinished:
     def write(self, manifest: Manifest, may_replace: Callable[[], None]) -> Unfinished:
         """Writes another manifest, durably; on a full disk in the ballast's room. Returns the store with it.
         Raises ``StorageError`` or what ``may_replace`` raises."""
-        try:
-            write_manifest(self.workspace, manifest, may_replace)
-        except StorageFullError:
-            if not Ballast(self.workspace / "ballast", 0).release():
-                raise
-            write_manifest(self.workspace, manifest, may_replace)
+        Ballast(self.workspace / "ballast", 0).spent_on(
+            lambda: write_manifest(self.workspace, manifest, may_replace)
+        )
         return Unfinished(self.path, manifest)
 
     @cached_property

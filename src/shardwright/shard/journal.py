@@ -9,8 +9,8 @@ preallocated, zeros where nothing was written. Workers write them (``kernels.jou
 ``descriptor``; the owner thread does everything else.
 
 The version says where the chunks lie in the shards: 1, each in its own slot; 2, packed, in runs that one task
-encoded. 3 and 4 are the same for a reopened shard row, which was sealed before it was
-full: its new shards replace those that have the final names.
+encoded. 3 and 4 are the same for a reopened shard row, which was sealed before it was full: its new shards
+replace those that have the final names.
 """
 
 from __future__ import annotations

@@ -5,13 +5,18 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+from shardwright.model.errors import StorageFullError
 
 from .failpoints import reach
 from .files import preallocate, storage_errors
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+T = TypeVar("T")
 
 
 class Ballast:
@@ -41,6 +46,16 @@ class Ballast:
             finally:
                 os.close(descriptor)
         return True
+
+    def spent_on(self, work: Callable[[], T]) -> T:
+        """Does work that must not fail for want of room: if the disk is full, frees the room and does it once
+        more. Returns its result. Raises what it raises."""
+        try:
+            return work()
+        except StorageFullError:
+            if not self.release():
+                raise
+        return work()
 
     def release(self) -> bool:
         """Frees the room; returns whether there was any. Deletes the file, which works also on a full

@@ -134,6 +134,6 @@ def resume(
 
 
 def release_memory() -> None:
-    """Gives the system the buffers that closed writers left for the next one: at most as much as was in
-    use at once."""
+    """Gives the system the buffers that closed writers left for the next one: at most as much as was in use
+    at once."""
     spare_memory.release()

@@ -46,8 +46,8 @@ class Writer:
     """The in-process writer, made by ``shardwright.create`` or ``shardwright.resume``; a context manager. Its
     methods may be called from one thread at a time.
 
-    A helper thread works while no frame is appended: staging, commits, retries on a full disk.
-    ``_lock`` guards the acquisition and the ring between the two; it is held for microseconds.
+    A helper thread works while no frame is appended: staging, commits, retries on a full disk. ``_lock``
+    guards the acquisition and the ring between the two; it is held for microseconds.
     """
 
     def __init__(self, make: Callable[[WorkerPool, Callable[[], None]], Acquisition], threads: int) -> None:
