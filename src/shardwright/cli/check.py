@@ -82,19 +82,18 @@ def command(
     reload: Reload = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
-    """Say whether this configuration will run here, and why not: each step by which `serve` starts is tried
-    and undone, and the machine is looked at. Then what it takes: memory, disk, files, for how long the disk
-    lasts.
+    """Check whether this configuration will run here: try and undo each step by which `serve` starts, and
+    examine the machine. Then print what it takes: memory, disk, files, and for how long the disk lasts.
 
-    Run it as the daemon's user, while the daemon is not running. It leaves nothing behind; to see how fast
-    each output root is, it writes files of at most 60 MiB without a name there.
+    Run it as the daemon's user, while the daemon is not running. It leaves nothing behind; to measure the
+    speed of each output root, it writes files of at most 60 MiB without a name there.
 
-    --measure adds whether it will keep up: each stage alone, then short real acquisitions in this process and
-    through a daemon of its own, with your layout, codec and limits, in a hidden folder below output.root that
-    is gone afterwards.
+    --measure also finds out whether this machine keeps up: it measures each stage alone, then short real
+    acquisitions in this process and through a daemon of its own, with your layout, codec and limits, in a
+    hidden folder below output.root that is deleted afterwards.
 
-    Exits with 0 when it will run (there may be warnings), and with 1 when it will not, or when --measure
-    finds that a camera cannot be held. 2: the command line is wrong.
+    Exits with 0 when it will run (there may be warnings), with 1 when it will not, or when --measure finds a
+    camera that is too fast, and with 2 when the command line is wrong.
     """
     from shardwright.config.load import load_config
     from shardwright.diagnose.check_report import CheckReport, check_reload, check_start

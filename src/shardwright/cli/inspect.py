@@ -193,7 +193,7 @@ def _print_missing(store: Store, as_json: bool) -> None:
 
     if store.group is None or not store.arrays:
         raise ShardFormatError(
-            f"{store.root} is no store with a frame table",
+            f"{store.root} is not a store with a frame table",
             hint="Give the path of the whole store, the folder above the image",
         )
     table = open_frame_table(store)
