@@ -95,13 +95,14 @@ def test_a_slow_append_at_a_shards_edge_is_seen_there_and_nowhere_else():
         latency.row("invented", True, calls[:, :70], 100.0, 125.0, case)
 
 
-def test_twenty_thousand_a_second_in_small(places):
-    part = small.measure(places, False, rate_hz=1500.0, seconds=0.6)
+def test_twenty_thousand_a_second_in_small(places, monkeypatch):
+    monkeypatch.setattr(small, "WARM_UP_S", 0.1)
+    part = small.measure(places, False, rate_hz=1500.0, seconds=0.2)
     disk, memory = part["rows"]
-    assert (disk["frames"], memory["frames"]) == (900, 300)
-    assert disk["receipt"]["frames_durable"] == 900
+    assert (disk["frames"], memory["frames"]) == (300, 100)
+    assert disk["receipt"]["frames_durable"] == 300
     assert disk["frames_lost"] == memory["frames_lost"] == 0
-    assert "900" in part_text(part, small.COLUMNS)
+    assert "300" in part_text(part, small.COLUMNS)
 
 
 def test_a_lost_frame_and_a_camera_that_waits_are_not_held():
@@ -121,10 +122,10 @@ def test_four_cameras_send_as_many_frames_as_one(places, monkeypatch):
         "_at_once",
         lambda some, each, case: counted.append((len(some), each)) or at_once(some, each, case),
     )
-    part = cameras.measure(places, True, ways=[(CASE, "disk"), (CASE, "no-disk")], shards=2)
-    assert counted == 4 * [(1, 32), (4, 8)]  # the first of two rounds warms up, in both places
-    assert [row["name"] for row in part["rows"]] == ["96x64 disk", "96x64 no-disk"]
-    assert len(outcomes_of_part("cameras", part["rows"])) == 2
+    part = cameras.measure(places, True, ways=[(CASE, "disk")], shards=2)
+    assert counted == 2 * [(1, 32), (4, 8)]  # the first of two rounds warms up
+    assert [row["name"] for row in part["rows"]] == ["96x64 disk"]
+    assert len(outcomes_of_part("cameras", part["rows"])) == 1
     assert "96x64 disk" in part_text(part, cameras.COLUMNS)
 
 

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.harness.daemon import CLI, run_cli
 
 import shardwright
 from shardwright.cli.app import COMMANDS, build_app, main
@@ -21,33 +22,27 @@ if TYPE_CHECKING:
 HEAVY = ("numba", "llvmlite", "blosc2", "zmq", "structlog")
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "shardwright.cli", *arguments], capture_output=True, text=True, timeout=60
-    )
-
-
 def test_help_lists_every_command() -> None:
-    result = run("--help")
+    result = subprocess.run([*CLI, "--help"], capture_output=True, text=True, timeout=60)
     assert result.returncode == 0
     for name in COMMANDS:
         assert name in result.stdout
 
 
 def test_version() -> None:
-    result = run("--version")
+    result = run_cli("--version")
     assert result.returncode == 0
     assert result.stdout == f"shardwright {shardwright.__version__}\n"
 
 
 def test_an_unknown_command_is_a_usage_error() -> None:
-    result = run("serv")
+    result = run_cli("serv")
     assert result.returncode == 2
     assert "serv" in result.stderr
 
 
 def test_schema_prints_the_schema() -> None:
-    result = run("schema")
+    result = run_cli("schema")
     assert result.returncode == 0
     assert result.stdout == schema_text()
 
@@ -112,14 +107,14 @@ def test_a_shell_is_told_how_to_go_on(name: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("_SHARDWRIGHT_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", words)
     monkeypatch.setenv("COMP_CWORD", str(at))
-    done = run()
+    done = run_cli()
     assert set(done.stdout.split()) == expected
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_is_offered_for_each_shell(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_SHARDWRIGHT_COMPLETE", f"source_{shell}")
-    done = run()
+    done = run_cli()
     assert done.returncode == 0
     assert "_SHARDWRIGHT_COMPLETE=complete_" in done.stdout
 
@@ -136,7 +131,7 @@ def test_commands_that_are_not_asked_for_are_not_imported() -> None:
 def test_a_typed_error_is_one_line(tmp_path: Path) -> None:
     config = tmp_path / "bad.yaml"
     config.write_text("output: {root: data}\nstreams: 5\n")
-    result = run("serve", str(config))
+    result = run_cli("serve", str(config))
     assert result.returncode == 2
     assert result.stdout == ""
     assert result.stderr == f"shardwright: {config}:2: streams: is not valid; expected array; got 5\n"

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorstore
+from tests.harness.daemon import commands, run_cli
 
 import shardwright as sw
 from shardwright.cli.app import main
@@ -59,9 +60,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def compact(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, "compact", *map(str, arguments)], capture_output=True, text=True, timeout=120
-    )
+    return run_cli("compact", *map(str, arguments))
 
 
 def as_json(*arguments: object) -> dict[str, Any]:
@@ -155,9 +154,7 @@ def paused(store: Path) -> Path:
 
 def test_a_log_gets_plain_lines(store: Path) -> None:
     pause = paused(store)
-    with subprocess.Popen(
-        [*COMMAND, "compact", str(store)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as job:
+    with commands().command("compact", store) as job:
         assert job.stderr is not None
         line = job.stderr.readline()
         pause.unlink()
@@ -172,9 +169,7 @@ def test_a_log_gets_plain_lines(store: Path) -> None:
 def test_looking_at_many_shards_is_told_and_can_be_interrupted(store: Path) -> None:
     rig = RigPause(store.parent)
     rig.begin()
-    with subprocess.Popen(
-        [*COMMAND, "compact", str(store)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as job:
+    with commands().command("compact", store) as job:
         assert job.stderr is not None
         line = job.stderr.readline()
         job.send_signal(signal.SIGINT)
@@ -239,7 +234,8 @@ def test_a_terminal_gets_a_bar(store: Path) -> None:
     assert re.search(r"(-:--:--|\d:\d\d:\d\d)", shown), shown  # time left
 
 
-def test_the_readme_s_commands_run(tmp_path: Path) -> None:
+def test_the_readme_s_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     write(tmp_path / "embryo.ome.zarr")
     lines = re.findall(r"^shardwright compact .*embryo.*$", README, re.MULTILINE)
     assert len(lines) == 4
@@ -247,7 +243,5 @@ def test_the_readme_s_commands_run(tmp_path: Path) -> None:
         arguments = shlex.split(line.replace("/mnt/archive", str(tmp_path / "archive")), comments=True)[1:]
         if any(argument.startswith("s3:") for argument in arguments):
             continue  # the tests of moving run it, with a server
-        done = subprocess.run(
-            [*COMMAND, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=120
-        )
+        done = run_cli(*arguments)
         assert done.returncode == 0, done.stderr

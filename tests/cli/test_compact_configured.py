@@ -4,18 +4,18 @@ to others."""
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tests.harness.daemon import run_cli
 
 import shardwright as sw
 from shardwright.read.store import open_store
 from shardwright.repack.runtime.work_folder import WorkFolder
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
 FRAMES = 8
@@ -35,8 +35,7 @@ def write(store: Path) -> Path:
 
 
 def compact(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "shardwright.cli", "compact", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return run_cli("compact", *map(str, arguments))
 
 
 def as_json(*arguments: object) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import zarr
+from tests.harness.stored import frame_table
 
 from shardwright.model.frame_status import FrameStatus
 from shardwright.read.verify_store import verify_store
@@ -60,9 +61,9 @@ def judge(case: Case, path: Path, receipt: dict[str, Any]) -> None:
         "frames_missing": 0,
     }
     judge_pixels(case, path, case.last)
-    table = zarr.open_group(path / "frames", mode="r")
-    assert sorted(table["sequence"][:].tolist()) == list(case.frames)
-    assert set(table["fate"][:].tolist()) == {FrameStatus.STORED}
+    table = frame_table(path)
+    assert sorted(table["sequence"].tolist()) == list(case.frames)
+    assert set(table["fate"].tolist()) == {FrameStatus.STORED}
     assert not (path / ".shardwright").exists()
     assert verify_store(path, threads=1).problems == []
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import zarr
 from tests.harness.frames import FRAME, Arrival, pixels
+from tests.harness.stored import frame_table, stored
 
 from shardwright.model.frame_status import FrameStatus
 
@@ -43,18 +43,15 @@ class Evidence:
 
 def read_evidence(store: Path, copies: int = 2) -> Evidence:
     """Raises ``AssertionError`` for a place that holds what no camera sent."""
-    array = zarr.open_group(store, mode="r")["0"]
-    return Evidence(
-        [which_copy(place, frame, copies) for place, frame in enumerate(array[:])], read_rows(store)
-    )
+    held = [which_copy(place, frame, copies) for place, frame in enumerate(stored(store))]
+    return Evidence(held, read_rows(store))
 
 
 def read_rows(store: Path) -> dict[int, dict[str, Any]]:
     """The frame table, by sequence; nothing where there is no table."""
-    group = zarr.open_group(store, mode="r")
-    if "frames" not in group:
+    if not (store / "frames").exists():
         return {}
-    columns = {name: column[:].tolist() for name, column in group["frames"].arrays()}
+    columns = {name: column.tolist() for name, column in frame_table(store).items()}
     rows: dict[int, dict[str, Any]] = {}
     for values in zip(*columns.values(), strict=True):
         row = dict(zip(columns, values, strict=True))
@@ -138,13 +135,3 @@ def judge_account(outcome: Outcome, evidence: Evidence) -> None:
     assert told == counts, f"the receipt says {told}, the table {counts}"
     assert receipt["frames_received"] == sum(told.values()) == len(statuses)
     assert receipt["frames_stored"] == len(evidence.held) - len(evidence.missing)
-
-
-def leftovers(store: Path) -> list[str]:
-    """Files that a finished acquisition leaves nobody to look after."""
-    work = [
-        path
-        for path in store.rglob("*")
-        if path.suffix in (".partial", ".journal") or path.name in ("staging", "ballast", "frames.log")
-    ]
-    return sorted(str(path.relative_to(store)) for path in work)

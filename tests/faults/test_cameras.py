@@ -16,10 +16,11 @@ from tests.harness.camera import CameraProcess, Script
 from tests.harness.daemon import DaemonProcess
 from tests.harness.daemon_config import write_config
 from tests.harness.frames import DROPPED, NOT_HELD, Arrival, in_order
+from tests.harness.stored import leftovers
 
 from shardwright.model.frame_status import FrameStatus, Reason
 
-from .judge import Evidence, judge, judge_account, leftovers, read_evidence
+from .judge import Evidence, judge, judge_account, read_evidence
 from .recovery import missing_by_command, recover_by_command
 from .scenario import Outcome, Scenario
 

@@ -19,11 +19,12 @@ from tests.harness.camera import CameraProcess, Script
 from tests.harness.daemon import DaemonProcess, bring_back
 from tests.harness.daemon_config import write_config
 from tests.harness.frames import in_order
+from tests.harness.stored import leftovers
 
 from shardwright.storage import failpoints
 
 from .disks import LoopDisk
-from .judge import judge, judge_account, leftovers, read_evidence
+from .judge import judge, judge_account, read_evidence
 from .moments import calls_of, every_call, fault_at, first_and_last, spread, try_each
 from .recovery import is_unfinished, recover_here
 from .scenario import Fault, Outcome, Scenario

@@ -13,8 +13,8 @@ import pytest
 from shardwright.shard import journal, staging
 from shardwright.storage.table_file import TableFile
 
+from .campaign import tally_of
 from .journal import run
-from .own_process import tally_of
 
 CHECKED_ROWS = journal.checked_rows
 

@@ -14,7 +14,7 @@ from shardwright.ingest.transport import client_connections
 from shardwright.wire import controls
 from shardwright.wire.in_flight import InFlight
 
-from .own_process import tally_of
+from .campaign import tally_of
 from .wire import run
 
 

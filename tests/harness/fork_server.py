@@ -34,7 +34,7 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from .json_process import ROOT, environment
 
@@ -136,6 +136,16 @@ class Child:
                 raise
             output, errors = (text.result() for text in texts)
         return output, errors
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """None of it is left, neither the process nor its pipes."""
+        self.kill()
+        self.wait()
+        for output in filter(None, (self.stdout, self.stderr)):
+            output.close()
 
     def drain(self) -> list[Any]:
         """Every message until the end of the process."""
@@ -271,7 +281,7 @@ def _shardwright(arguments: list[str], environ: dict[str, str], folder: str, fir
         exec(first, {})
         main(arguments)
     except SystemExit as ended:
-        code = ended.code
+        code = 0 if ended.code is None else ended.code
     except BaseException:
         traceback.print_exc()
     # as Python ends, but for taking its modules apart, which costs more than most commands do

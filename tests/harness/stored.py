@@ -25,9 +25,24 @@ def stored(path: str | Path) -> np.ndarray[Any, Any]:
     return np.asarray(zarr.open_group(path, mode="r")["0"])
 
 
+def frame_table(path: str | Path) -> dict[str, np.ndarray[Any, Any]]:
+    """The columns of the frame table by name, each with one value a row."""
+    return {name: column[:] for name, column in zarr.open_group(f"{path}/frames", mode="r").arrays()}
+
+
 def assert_holds(path: Path, source: Source, frames: int) -> None:
     """Each frame at its place, bit for bit, and no more of them."""
     pixels = stored(path)
     assert pixels.shape == (frames, *source.shape)
     for i in range(frames):
         np.testing.assert_array_equal(pixels[i], source.frame(i), err_msg=f"frame {i}")
+
+
+def leftovers(store: Path) -> list[str]:
+    """Files that a finished acquisition leaves nobody to look after."""
+    work = [
+        path
+        for path in store.rglob("*")
+        if path.suffix in (".partial", ".journal") or path.name in ("staging", "ballast", "frames.log")
+    ]
+    return sorted(str(path.relative_to(store)) for path in work)

@@ -70,7 +70,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--mutant", help="break the writer in this way (see mutants.py): the proof must fail then"
     )
     parser.add_argument(
-        "--until-violation", action="store_true", help="stop after the first round with a violation"
+        "--until-violation", action="store_true", help="stop at the first image with a violation"
     )
     parser.add_argument("--state", type=Path, help="a file that remembers finished rounds, to go on later")
     parser.add_argument(
@@ -116,6 +116,8 @@ def main() -> int:
 
 
 def run(given: argparse.Namespace) -> int:
+    from tests.harness.fork_server import ForkServer
+
     from shardwright.acquire.workers import WorkerPool
 
     from . import machine
@@ -124,13 +126,17 @@ def run(given: argparse.Namespace) -> int:
     state = State(given)
     pool = WorkerPool(1)
     pool.start()
-    with tempfile.TemporaryDirectory(prefix="power-") as name, machine.memory_folder(Path(name)) as folder:
+    with (
+        ForkServer(prepare="tests.power.rounds") as server,
+        tempfile.TemporaryDirectory(prefix="power-") as name,
+        machine.memory_folder(Path(name)) as folder,
+    ):
         while (
             state.images < given.images
             and not (given.until_violation and state.failures)
             and state.failed_recordings <= _MOST_FAILED
         ):
-            state.add(next_round(given, state, folder, pool))
+            state.add(next_round(given, state, folder, pool, server))
     pool.stop()
     summary = state.summary()
     text = json.dumps(summary, indent=2)
@@ -151,7 +157,9 @@ def spare_work() -> None:
     described.ROWS_PER_CHUNK = written.ROWS_PER_CHUNK = 256  # the table is always made anew, and has 24 rows
 
 
-def next_round(given: argparse.Namespace, state: State, folder: Path, pool: Any) -> dict[str, Any]:
+def next_round(
+    given: argparse.Namespace, state: State, folder: Path, pool: Any, server: Any
+) -> dict[str, Any]:
     from dataclasses import replace
 
     from .compaction import HOW
@@ -191,8 +199,10 @@ def next_round(given: argparse.Namespace, state: State, folder: Path, pool: Any)
         wanted,
         folder,
         pool,
+        server,
         every_prefix=every_prefix,
         mutant=given.mutant,
+        until_violation=given.until_violation,
         keep=given.keep,
         progress=progress,
     )

@@ -180,13 +180,12 @@ class Judge:
 
     def _check_independently(self, store: Path, reading: Reading, promised: Promised) -> list[str]:
         """zarr-python sees the same as our reader, also in the frame table; ``verify`` finds nothing."""
-        import zarr
+        from tests.harness.stored import frame_table, stored
 
         faults = [f"verify: {problem}" for problem in verify_store(store, threads=1).problems]
         try:
-            image = zarr.open_array(store / "0", mode="r")[:FRAMES]
-            table = zarr.open_group(store / "frames", mode="r")
-            places, statuses = (np.asarray(table[name]) for name in ("index_t", "fate"))
+            image, table = stored(store)[:FRAMES], frame_table(store)
+            places, statuses = table["index_t"], table["fate"]
         except Exception as error:
             return [*faults, f"zarr-python: {error}"]
         seen = (image == self._scenario.frames[: len(image)]).all(axis=(1, 2))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -39,13 +38,12 @@ class Recording:
     shards: Shards = field(default_factory=list)  # what a compaction made of them
 
     @classmethod
-    def of(cls, lines: list[str], log: WriteLog, before: Promised = Promised()) -> Recording:
-        """``lines`` are what the workload wrote, in order; ``before`` had been promised when the log began. A
+    def of(cls, said: list[dict[str, Any]], log: WriteLog, before: Promised = Promised()) -> Recording:
+        """``said`` is what the workload told, in order; ``before`` had been promised when the log began. A
         promise stays."""
         told = before
         promises, shards = [(0, told)] if before.durable else [], []
-        for line in lines:
-            facts = json.loads(line)
+        for facts in said:
             durable = max(told.durable, facts.get("durable", 0))
             told = Promised(
                 durable,

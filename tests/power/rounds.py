@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
-import tempfile
 import threading
 import time
 from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,16 +23,19 @@ from .judge import Judge, UnmountableError
 from .pressure import write_back
 from .recording import Promised, Recording, draw_cuts
 from .scenario import STORE
+from .workload import act
 from .write_log import WriteLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.harness.fork_server import Child, ForkServer
+
     from shardwright.acquire.workers import WorkerPool
 
     from .scenario import Scenario
+    from .workload import Act
 
-_REPOSITORY = Path(__file__).parents[2]
 _CHILD_S = 600
 _INDEPENDENT_EVERY = 40  # images of which zarr-python reads one as well
 _MOST_PASSES = 6
@@ -74,34 +75,36 @@ class RecordingError(Exception):
     """The writer itself failed while it was recorded."""
 
 
-def record(scenario: Scenario, folder: Path, *, mutant: str | None = None) -> Recording:
+def record(scenario: Scenario, folder: Path, server: ForkServer, *, mutant: str | None = None) -> Recording:
     """Run the scenario on a fresh filesystem. ``folder`` then holds ``fresh``, the disk before what was
     recorded."""
     fresh = folder / "fresh"
     machine.make_filesystem(scenario.filesystem, fresh)
     subprocess.run(["fallocate", "--dig-holes", str(fresh)], check=True)
     if scenario.compaction in JOBS:
-        return _record(
-            scenario,
-            ("do",),
-            folder,
-            _let_end(_record(scenario, ("lay",), folder, Promised(), None), folder),
-            mutant,
-        )
+        laid = _record(scenario, ("lay",), folder, Promised(), server, None)
+        return _record(scenario, ("do",), folder, _let_end(laid, folder), server, mutant)
     if scenario.compaction is not None:
-        written = _record(scenario, ("write",), folder, Promised(), mutant)
-        return _record(scenario, ("pack",), folder, _let_end(written, folder), mutant)
+        written = _record(scenario, ("write",), folder, Promised(), server, mutant)
+        return _record(scenario, ("pack",), folder, _let_end(written, folder), server, mutant)
     if scenario.interruption == "power":
-        first = _record(scenario, ("write",), folder, Promised(), mutant)
-        return _record(scenario, (scenario.then,), folder, _cut_power(scenario, first, folder), mutant)
+        first = _record(scenario, ("write",), folder, Promised(), server, mutant)
+        return _record(
+            scenario, (scenario.then,), folder, _cut_power(scenario, first, folder), server, mutant
+        )
     again = ("take-over-and-hang",) if scenario.then == "recover" else ()
     hung = ("write-and-hang", *again, "take-over")
     acts = {"none": ("write",), "kill": ("write-and-die", scenario.then), "hang": hung}[scenario.interruption]
-    return _record(scenario, acts, folder, Promised(), mutant)
+    return _record(scenario, acts, folder, Promised(), server, mutant)
 
 
 def _record(
-    scenario: Scenario, acts: tuple[str, ...], folder: Path, before: Promised, mutant: str | None
+    scenario: Scenario,
+    acts: tuple[Act, ...],
+    folder: Path,
+    before: Promised,
+    server: ForkServer,
+    mutant: str | None,
 ) -> Recording:
     """What one process after another does to a copy of ``fresh``."""
     disk, log, mounted = (folder / name for name in ("disk", "log", "mounted"))
@@ -115,7 +118,9 @@ def _record(
                 write_back(mounted, scenario.seed) if scenario.pressure else nullcontext(),
                 ExitStack() as hung,
             ):
-                lines = [line for act in acts for line in _child(act, scenario, mounted, log, mutant, hung)]
+                told = [
+                    each for what in acts for each in _act(what, scenario, mounted, log, mutant, server, hung)
+                ]
         finally:
             machine.unmount(mounted)
     finally:
@@ -123,7 +128,7 @@ def _record(
     written = WriteLog.read(log)
     log.unlink()
     disk.unlink()
-    return Recording.of(lines, written, before)
+    return Recording.of(told, written, before)
 
 
 def _let_end(recording: Recording, folder: Path) -> Promised:
@@ -149,49 +154,35 @@ def _cut_power(scenario: Scenario, recording: Recording, folder: Path) -> Promis
     return recording.promised_at(cut.cut)
 
 
-def _child(
-    act: str, scenario: Scenario, root: Path, log: Path, mutant: str | None, hung: ExitStack
-) -> list[str]:
+def _act(
+    what: Act,
+    scenario: Scenario,
+    root: Path,
+    log: Path,
+    mutant: str | None,
+    server: ForkServer,
+    hung: ExitStack,
+) -> list[dict[str, Any]]:
     """What one process told. One that stops itself goes on while the next one takes the store over, and is
     killed when ``hung`` ends."""
-    command = [
-        sys.executable,
-        "-m",
-        "tests.power.workload",
-        act,
-        str(root),
-        str(log),
-        *(["--mutant", mutant] if mutant else []),
-    ]
-    with (
-        tempfile.TemporaryFile("w+") as told,
-        tempfile.TemporaryFile("w+") as why,
-        tempfile.TemporaryFile("w+") as given,
-    ):
-        given.write(scenario.to_json())
-        given.seek(0)
-        process = subprocess.Popen(command, stdin=given, stdout=told, stderr=why, cwd=_REPOSITORY)
-        status = _ended_or_stopped(process)
-        told.seek(0)
-        lines = told.read().splitlines()
-        if status == -signal.SIGSTOP:
-            over = threading.Event()
-            goes_on = threading.Thread(
-                target=_go_on,
-                args=(process, root / STORE / WORKSPACE / "lock", scenario.seed % 7 / 100, over),
-            )
-            goes_on.start()
-            for end in (process.wait, process.kill, goes_on.join, over.set):  # the last one first
-                hung.callback(end)
-        elif status != (-signal.SIGKILL if act == "write-and-die" else 0):
-            why.seek(0)
-            raise RecordingError(
-                f"{act} of seed {scenario.seed} on {scenario.filesystem} ended with {status}:\n{why.read()}"
-            )
-    return lines
+    child = server.start(act, what, root, log, mutant, scenario)
+    told, status = _until_ended_or_stopped(child)
+    if status == -signal.SIGSTOP:
+        over = threading.Event()
+        goes_on = threading.Thread(
+            target=_go_on, args=(child, root / STORE / WORKSPACE / "lock", scenario.seed % 7 / 100, over)
+        )
+        goes_on.start()
+        for end in (child.wait, child.kill, goes_on.join, over.set):  # the last one first
+            hung.callback(end)
+    elif status != (-signal.SIGKILL if what == "write-and-die" else 0):
+        raise RecordingError(
+            f"{what} of seed {scenario.seed} on {scenario.filesystem} ended with {status}: {told[-1:]}"
+        )
+    return told
 
 
-def _go_on(process: subprocess.Popen[bytes], lock: Path, delay_s: float, over: threading.Event) -> None:
+def _go_on(process: Child, lock: Path, delay_s: float, over: threading.Event) -> None:
     """Once another writer has the lock: it makes a file of its own."""
     before = lock.stat().st_ino
     while not over.is_set() and lock.exists() and lock.stat().st_ino == before:
@@ -200,17 +191,21 @@ def _go_on(process: subprocess.Popen[bytes], lock: Path, delay_s: float, over: t
     process.send_signal(signal.SIGCONT)
 
 
-def _ended_or_stopped(process: subprocess.Popen[bytes]) -> int:
-    """Its exit code, or minus the signal that ended or (SIGSTOP) stopped it."""
-    end = time.monotonic() + _CHILD_S
-    while (code := process.poll()) is None:
-        if Path(f"/proc/{process.pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0] == "T":
-            return -signal.SIGSTOP
-        if time.monotonic() > end:
-            process.kill()
-            raise RecordingError(f"process {process.pid} does not end")
+def _until_ended_or_stopped(child: Child) -> tuple[list[Any], int]:
+    """What it told by then, and its exit code, or minus the signal that ended or (SIGSTOP) stopped it."""
+    end_s, told = time.monotonic() + _CHILD_S, []
+    while True:
+        state = Path(f"/proc/{child.pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0]
+        while child.channel.pending():
+            if (message := child.channel.receive()) is None:
+                return told, child.wait()
+            told.append(message)
+        if state == "T":
+            return told, -signal.SIGSTOP
+        if time.monotonic() > end_s:
+            child.kill()
+            raise RecordingError(f"process {child.pid} does not end")
         time.sleep(0.005)
-    return code
 
 
 def run_round(
@@ -218,20 +213,20 @@ def run_round(
     images: int,
     folder: Path,
     pool: WorkerPool,
+    server: ForkServer,
     *,
     every_prefix: bool = False,
     mutant: str | None = None,
+    until_violation: bool = False,
     keep: Path | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> RoundResult:
-    """``keep``: a folder for violating images, as the cut left them.
-
-    Judge about ``images`` images: more with every prefix of the log, fewer when the recording has no more
-    different ones.
-    """
+    """Judge about ``images`` images: more with every prefix of the log, fewer when the recording has no more
+    different ones, with ``until_violation`` none after the first violation. ``keep``: a folder for violating
+    images, as the cut left them."""
     result = RoundResult(scenario.filesystem, scenario.seed, scenario.interruption, scenario.io)
     try:
-        recording = record(scenario, folder, mutant=mutant)
+        recording = record(scenario, folder, server, mutant=mutant)
     except RecordingError as error:
         result.failed_recordings, result.violations = 1, [str(error)]
         return result
@@ -247,12 +242,12 @@ def run_round(
     judge: Judge | JobJudge = Judge(scenario, mounted, pool, recording.shards)
     if scenario.compaction in JOBS:
         judge = JobJudge(scenario.compaction, scenario.filesystem, mounted)
-    run = _Run(recording, judge, result, progress, keep)
+    run = _Run(recording, judge, result, progress, keep, until_violation)
     for number in range(_MOST_PASSES):
         wanted = images - result.images
         cuts = draw_cuts(recording, wanted, rng, every_prefix=every_prefix and number == 0)
         run.judge_cuts(cuts, folder / "fresh", folder / "image")
-        if result.images >= images or wanted - (images - result.images) < wanted // 4:
+        if run.over or result.images >= images or wanted - (images - result.images) < wanted // 4:
             break  # enough, or hardly anything new is left
     return result
 
@@ -267,7 +262,12 @@ class _Run:
     result: RoundResult
     progress: Callable[[int], None]
     keep: Path | None
+    until_violation: bool = False
     judged: dict[int, Promised] = field(default_factory=dict)
+
+    @property
+    def over(self) -> bool:
+        return self.until_violation and self.result.violating_images > 0
 
     def judge_cuts(self, cuts: list[Cut], fresh: Path, path: Path) -> None:
         image = DiskImage(fresh, path)
@@ -275,6 +275,8 @@ class _Run:
         try:
             for cut in cuts:
                 self._lay_and_judge(cut, image, loop)
+                if self.over:
+                    return
         finally:
             loop.close()
             image.close()

@@ -3,8 +3,7 @@ them holds."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -80,15 +79,6 @@ class Scenario:
             then=choose("resume", "recover"),
             pressure=bool(rng.integers(2)),
         )
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self) | {"flush_after": sorted(self.flush_after)})
-
-    @classmethod
-    def from_json(cls, text: str) -> Scenario:
-        facts = json.loads(text)
-        lists = {name: tuple(facts[name]) for name in ("pause_ms", "order")}
-        return cls(**facts | lists | {"flush_after": frozenset(facts["flush_after"])})
 
     @property
     def spec(self) -> sw.ArraySpec:

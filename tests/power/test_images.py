@@ -3,7 +3,6 @@ back to the last byte."""
 
 from __future__ import annotations
 
-import json
 import struct
 
 import numpy as np
@@ -153,7 +152,7 @@ def test_promises_hold_for_cuts_after_their_mark_only(log):
         {"durable": 8, "mark": marks[1]},
         {"sealed": True, "mark": marks[2]},
     ]
-    recording = Recording.of([json.dumps(promise) for promise in told], log)
+    recording = Recording.of(told, log)
     assert [recording.promised_at(cut) for cut in (0, 1)] == [Promised()] * 2
     assert [recording.promised_at(cut).durable for cut in (2, 5, 6, 7)] == [3, 3, 8, 8]
     assert recording.promised_at(7).sealed == 8
@@ -168,11 +167,9 @@ def test_every_prefix_is_drawn_when_asked_for(log):
     assert {(cut.flushed, cut.pieces) for cut in cuts} >= {(cut.flushed, cut.pieces) for cut in whole}
 
 
-def test_a_scenario_survives_its_way_to_the_child():
+def test_a_scenario_sends_each_frame_once():
     for seed in range(30):
-        drawn = Scenario.draw(seed, "xfs")
-        assert Scenario.from_json(drawn.to_json()) == drawn
-        assert sorted(drawn.order) == list(range(FRAMES))
+        assert sorted(Scenario.draw(seed, "xfs").order) == list(range(FRAMES))
 
 
 @pytest.mark.parametrize(

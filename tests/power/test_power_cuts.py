@@ -14,10 +14,9 @@ from .mutants import MUTANTS
 from .requirements import FILESYSTEMS, why_not
 
 REPOSITORY = Path(__file__).parents[2]
-IMAGES, ROUNDS = 516, 6
-# of rounds that differ: two on each filesystem, two to the end, four resumed or recovered after a kill or a
-# cut, in every io mode
-FIRST_SEED = 183
+# of rounds that differ: one on each filesystem, each in another io mode, one of them resumed after a kill and
+# one recovered after a cut; ext4 once more; and in the fifth a writer hangs and is taken over
+IMAGES, ROUNDS, FIRST_SEED = 150, 5, 3
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
@@ -39,25 +38,25 @@ def test_nothing_durable_is_lost_and_no_final_shard_is_torn(tmp_path):
     )
     assert summary["violations"] == []
     assert (code, summary["violating_images"], summary["failed_recordings"]) == (0, 0, 0)
-    assert summary["images"] >= 500
+    assert summary["images"] >= 0.9 * IMAGES
     assert set(summary["filesystems"]) == set(FILESYSTEMS)
     assert summary["with_promise"] > summary["images"] / 2
-    assert summary["unmountable"] < summary["images"] / 50
+    assert summary["unmountable"] < summary["images"] / 20
 
 
 def test_a_shard_that_is_packed_is_the_old_file_or_the_new_one(tmp_path):
-    code, summary = prove(tmp_path, "--compaction", "--images", 120, "--images-per-round", 40)
+    code, summary = prove(tmp_path, "--compaction", "--images", 45, "--images-per-round", 15)
     assert summary["violations"] == []
     assert (code, summary["violating_images"], summary["failed_recordings"]) == (0, 0, 0)
     assert set(summary["filesystems"]) == set(FILESYSTEMS)
-    assert summary["with_promise"] == summary["images"] >= 100
+    assert summary["with_promise"] == summary["images"] >= 40
 
 
 @pytest.mark.parametrize(
     "job", ["move", *(pytest.param(job, marks=pytest.mark.slow) for job in ("rechunk", "pyramid"))]
 )
 def test_a_store_that_is_moved_or_made_anew_is_whole_wherever_it_is_found(tmp_path, job):
-    code, summary = prove(tmp_path, "--job", job, "--images", 45, "--images-per-round", 15)
+    code, summary = prove(tmp_path, "--job", job, "--images", 30, "--images-per-round", 10)
     assert summary["violations"] == []
     assert (code, summary["violating_images"], summary["failed_recordings"]) == (0, 0, 0)
     assert set(summary["filesystems"]) == set(FILESYSTEMS)

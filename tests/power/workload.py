@@ -1,5 +1,5 @@
-"""The process whose work is recorded: the real writer, run as the scenario says, and on its standard output a
-line for every promise it made.
+"""The process whose work is recorded: the real writer, run as the scenario says. It sends a message for every
+promise that it made.
 
 A promise ``{"durable": n, "mark": m}`` says that the first n frames are durable, and that this was known when
 the log had m bytes: the promise is read first and the log's size after it, so a cut at or after the mark is a
@@ -10,13 +10,10 @@ be read without recovery. ``{"packed": n}``: the first n shards are packed, or t
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import signal
-import sys
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -24,8 +21,27 @@ import shardwright as sw
 from shardwright.storage import failpoints
 
 from .mutants import MUTANTS
-from .scenario import FRAMES, STORE, Scenario
+from .scenario import FRAMES, STORE
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.harness.fork_server import Channel
+
+    from .scenario import Scenario
+
+Act = Literal[
+    "write",
+    "write-and-die",
+    "write-and-hang",
+    "take-over-and-hang",
+    "take-over",
+    "resume",
+    "recover",
+    "pack",
+    "lay",
+    "do",
+]
 _WATCH_S = 0.002
 _STORAGE_CALLS = 120  # of a take-over and what it writes then, at one of which it hangs
 
@@ -33,7 +49,8 @@ _STORAGE_CALLS = 120  # of a take-over and what it writes then, at one of which 
 class Promises:
     """Reads the writer's watermark and writes it down with a mark."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, channel: Channel, log: Path) -> None:
+        self._channel = channel
         self._log = log
         self._durable = 0
         self.silent = False
@@ -48,7 +65,7 @@ class Promises:
 
     def say(self, promise: dict[str, object]) -> None:
         mark = self._log.stat().st_size
-        print(json.dumps(promise | {"mark": mark}), flush=True)
+        self._channel.send(promise | {"mark": mark})
 
 
 def write_frames(writer: sw.Writer, scenario: Scenario, promises: Promises, *, first: int, stop: int) -> None:
@@ -75,38 +92,18 @@ def run_to_the_end(writer: sw.Writer, scenario: Scenario, promises: Promises, fi
     promises.say({"sealed": True})
 
 
-def main() -> None:
-    arguments = argparse.ArgumentParser()
-    arguments.add_argument(
-        "act",
-        choices=(
-            "write",
-            "write-and-die",
-            "write-and-hang",
-            "take-over-and-hang",
-            "take-over",
-            "resume",
-            "recover",
-            "pack",
-            "lay",
-            "do",
-        ),
-    )
-    arguments.add_argument("root", type=Path)
-    arguments.add_argument("log", type=Path)
-    arguments.add_argument("--mutant", choices=sorted(MUTANTS))
-    given = arguments.parse_args()
-    scenario = Scenario.from_json(sys.stdin.read())
-    if given.mutant:
-        MUTANTS[given.mutant].apply()
-    promises, store = Promises(given.log), given.root / STORE
+def act(channel: Channel, what: Act, root: Path, log: Path, mutant: str | None, scenario: Scenario) -> None:
+    """One act of a recording, in a process of its own: the promises go to the channel."""
+    if mutant:
+        MUTANTS[mutant].apply()
+    promises, store = Promises(channel, log), root / STORE
     settings = {
         "threads": 2,
         "sync_interval_ms": scenario.sync_interval_ms,
         "store_within_ms": scenario.store_within_ms,
     }
     settings |= {"durability": scenario.durability}
-    if given.act == "pack":
+    if what == "pack":
         from .compaction import pack_store
 
         assert scenario.compaction is not None
@@ -117,24 +114,24 @@ def main() -> None:
                 )
             }
         )
-    elif given.act in ("lay", "do"):
-        lay_or_do(given.act, given.root, scenario, promises)
-    elif given.act == "recover":
+    elif what in ("lay", "do"):
+        lay_or_do(what, root, scenario, promises)
+    elif what == "recover":
         recover(store)
         promises.say({"sealed": True})
-    elif given.act in ("resume", "take-over", "take-over-and-hang"):
-        if given.act == "take-over-and-hang":
+    elif what in ("resume", "take-over", "take-over-and-hang"):
+        if what == "take-over-and-hang":
             moment = int(np.random.default_rng((scenario.seed, 4)).integers(1, _STORAGE_CALLS))
             failpoints.watch_all(lambda _: hang())
             hang = failpoints.at_time(moment, stop)
-        writer = sw.resume(store, take_over=given.act != "resume", **settings)
+        writer = sw.resume(store, take_over=what != "resume", **settings)
         promises.silent = writer.receipt.frames_lost > 0
         promises.watch(writer)
         run_to_the_end(writer, scenario, promises, writer.frames)
-    elif given.act in ("write-and-die", "write-and-hang"):
+    elif what in ("write-and-die", "write-and-hang"):
         writer = sw.create(store, scenario.spec, io=scenario.io, **settings)
         write_frames(writer, scenario, promises, first=0, stop=scenario.killed_after)
-        if given.act == "write-and-die":
+        if what == "write-and-die":
             os.kill(os.getpid(), signal.SIGKILL)
         stop()
         run_to_the_end(writer, scenario, promises, scenario.killed_after)
@@ -170,7 +167,3 @@ def recover(store: Path) -> None:
         recover_store(store, pool, threads=1)
     finally:
         pool.stop()
-
-
-if __name__ == "__main__":
-    main()

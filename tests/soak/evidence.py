@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorstore
-import zarr
-from tests.faults.judge import leftovers
+from tests.harness.stored import frame_table, leftovers
 
 from shardwright.read.frame_table import open_frame_table
 from shardwright.read.missing_frames import MissingFrames
@@ -89,9 +88,6 @@ def _holdings(store: Path, source: PhotonFrames, number: int) -> Iterator[int]:
 
 
 def _rows(store: Path) -> Iterator[Row]:
-    group = zarr.open_group(store / "frames", mode="r")
-    columns = [
-        np.asarray(group[name]).tolist()
-        for name in ("sequence", "frame_id", "index_t", "client_epoch", "fate")
-    ]
+    table = frame_table(store)
+    columns = [table[name].tolist() for name in ("sequence", "frame_id", "index_t", "client_epoch", "fate")]
     return (Row(*values) for values in zip(*columns, strict=True))

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 WARM_UP_SHARE, LONGEST_WARM_UP_S = 0.25, 60.0  # of the time between two faults
 SAMPLES_BETWEEN_FAULTS = 60
+LEAST_FOR_LEVELS_S = 120.0  # in a shorter soak every process still warms up
 
 
 @dataclass
@@ -227,9 +228,9 @@ class Soak:
         result, lives = self.result, self._watch.lives
         result.plan_bytes, result.peaks = self._daemon.plan_bytes, dict(self._watch.peak_bytes)
         result.lives = {name: len(its_lives) for name, its_lives in lives.items()}
-        result.levels = watch.judge(
-            lives, min(LONGEST_WARM_UP_S, WARM_UP_SHARE * self.settings.fault_every_s)
-        )
+        if self.settings.seconds >= LEAST_FOR_LEVELS_S:
+            warm_up_s = min(LONGEST_WARM_UP_S, WARM_UP_SHARE * self.settings.fault_every_s)
+            result.levels = watch.judge(lives, warm_up_s)
         for level in result.levels:
             if not level.flat:
                 self._violate(f"not flat: {level}")

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.harness.json_process import environment
 
 ROOT = Path(__file__).parents[2]
 SUITE = """
@@ -25,8 +26,9 @@ def test_sound():
 """
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "1")])
+@pytest.mark.parametrize("workers", [(), ("-p", "xdist", "-n", "1")])
 def test_what_was_left_out_is_the_last_that_is_said(tmp_path, workers):
+    """Without the plugins that happen to be installed: each process of the run would import all of them."""
     suite = tmp_path / "test_suite.py"
     suite.write_text(SUITE, encoding="utf-8")
     command = [
@@ -46,6 +48,7 @@ def test_what_was_left_out_is_the_last_that_is_said(tmp_path, workers):
         capture_output=True,
         text=True,
         check=False,
+        env=environment({"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-2:] == [

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import zarr
 from tests.harness.daemon import DaemonProcess
+from tests.harness.stored import frame_table
 from tests.properties.readers import with_zarr_python
 
 import shardwright as sw
@@ -31,7 +31,7 @@ def check(store, name: str, count: int) -> None:
     assert not (store / ".shardwright").exists()
     report = verify_store(store)
     assert report.ok, report.problems
-    table = {column: array[:] for column, array in zarr.open_group(store / "frames", mode="r").arrays()}
+    table = frame_table(store)
     kept = table["fate"] == FrameStatus.STORED
     assert sorted(table["frame_id"][kept]) == list(range(count))
     assert list(table["frame_id"][table["fate"] == FrameStatus.DUPLICATE]) == [SENT_TWICE]

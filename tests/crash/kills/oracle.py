@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zarr
+from tests.harness.stored import frame_table
 
 from shardwright.array.grid import Grid
 from shardwright.model.frame_status import FrameStatus
@@ -166,10 +167,8 @@ class Oracle:
         return [] if extent == needed else [f"the array has {extent} steps, but its frames need {needed}"]
 
     def _stored_sequences(self, store: Path) -> list[int]:
-        table = zarr.open_group(store / "frames", mode="r")
-        sequences: list[int] = np.asarray(table["sequence"])[
-            np.asarray(table["fate"]) == FrameStatus.STORED
-        ].tolist()
+        table = frame_table(store)
+        sequences: list[int] = table["sequence"][table["fate"] == FrameStatus.STORED].tolist()
         return sequences
 
     def judge_store(self, store: Path, read: Callable[[Path], np.ndarray]) -> list[str]:
@@ -190,7 +189,7 @@ class Oracle:
             if not self._inside(place, values.shape)
         ]
         try:
-            table = {name: column[:] for name, column in zarr.open_group(store / "frames", mode="r").arrays()}
+            table = frame_table(store)
         except Exception as error:
             return [*problems, f"the frame table cannot be read: {error!r}"]
         return problems + self._judge_table(table, values) + self._judge_receipt(table)

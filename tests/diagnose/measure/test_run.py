@@ -70,7 +70,7 @@ def test_every_stream_is_measured_and_nothing_is_left(loaded):
 
 def test_own_frames_are_what_is_measured(loaded, tmp_path):
     np.save(tmp_path / "flat.npy", np.full((8, 48, 80), 7, np.uint16))
-    found = measure(loaded, make_plan(loaded), OwnFrames(tmp_path / "flat.npy"), 1.0)
+    found = measure(loaded, make_plan(loaded), OwnFrames(tmp_path / "flat.npy"), 0.3)
     assert found.streams["cam0"].sample == "8 frames of flat.npy"
     assert found.streams["cam0"].kernel.ratio > 10, "nothing compresses better"
     assert found.streams["cam2"].sample != "8 frames of flat.npy", "of another dtype"
@@ -79,7 +79,7 @@ def test_own_frames_are_what_is_measured(loaded, tmp_path):
 def test_own_frames_that_fit_no_stream_are_refused(loaded, tmp_path):
     np.save(tmp_path / "f.npy", np.zeros((8, 48, 80), np.float32))
     with pytest.raises(FrameShapeError, match="fit no stream"):
-        measure(loaded, make_plan(loaded), OwnFrames(tmp_path / "f.npy"), 1.0)
+        measure(loaded, make_plan(loaded), OwnFrames(tmp_path / "f.npy"), 0.3)
 
 
 @pytest.mark.parametrize("step", ["starting a daemon", "cam0: kernel", "cam0: acquisition shm, warming up"])
@@ -91,7 +91,7 @@ def test_an_interrupt_leaves_nothing(loaded, step):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        measure(loaded, make_plan(loaded), None, 1.0, interrupt)
+        measure(loaded, make_plan(loaded), None, 0.3, interrupt)
     assert list(root.iterdir()) == []
     assert children() == before
 
@@ -99,7 +99,7 @@ def test_an_interrupt_leaves_nothing(loaded, step):
 def test_without_room_nothing_is_begun(loaded, monkeypatch):
     monkeypatch.setattr(measuring, "free_bytes", lambda folder: loaded.config.output.low_water + 1)
     with pytest.raises(StorageError, match=r"not enough room below .* to measure stream cam0"):
-        measure(loaded, make_plan(loaded), None, 1.0)
+        measure(loaded, make_plan(loaded), None, 0.3)
     assert list(loaded.config.output.root.iterdir()) == []
 
 
@@ -110,7 +110,7 @@ def test_a_daemon_that_cannot_start_says_why(loaded, tmp_path):
 
 def test_a_faster_codec_is_tried_for_a_camera_that_is_too_fast(loaded):
     plan = make_plan(loaded, frame_rate_hz=1e9)
-    found = measure(loaded, plan, None, 1.0)
+    found = measure(loaded, plan, None, 0.3)
     own = codec_text(plan.streams[0].spec.codec)
     assert set(found.streams["cam0"].other_codecs) == {
         "blosc:lz4:1:shuffle",
