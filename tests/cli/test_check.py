@@ -121,7 +121,7 @@ def test_a_group_that_this_machine_does_not_have_is_named(
     )
     code, output, errors = run(capsys, str(config), "--json")
     assert (code, errors) == (1, "")
-    found = f"{config}:3: ingest.group: is no group of this machine; got {group!r}"
+    found = f"{config}:3: ingest.group: is not a group of this machine; got {group!r}"
     assert ("bad", found) in result_of(json.loads(output), "plan")
 
 

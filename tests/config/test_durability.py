@@ -84,7 +84,7 @@ def test_what_degrade_writes_is_put_right_only_if_somebody_does_it(tmp_path: Pat
     degrading = rig(tmp_path, stream="overload: degrade,")
     (warning,) = make_plan(parse_config(degrading)).warnings
     assert warning.startswith(
-        "a: what overload: degrade writes with less compression stays so; set compaction"
+        "a: chunks that overload: degrade writes with less compression stay so; set compaction"
     )
     assert len(make_plan(parse_config(f"{degrading}compaction: {{enabled: true}}\n")).warnings) == 1
     assert (

@@ -153,7 +153,7 @@ def test_page_cache_beyond_the_machine_is_a_warning(monkeypatch: pytest.MonkeyPa
 def test_a_disk_without_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_module, "free_bytes", lambda _folder: 1)
     assert (
-        "rig.yaml:1: output.root: the disk has no room for the shards that are preallocated and for "
+        "rig.yaml:1: output.root: the disk has no room for the preallocated shards and the files that "
         in refusal(rig(stream("a")))
     )
 

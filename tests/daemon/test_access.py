@@ -142,7 +142,7 @@ def test_what_cannot_be_used_is_refused_in_one_line_and_nothing_is_started(keyed
 
 
 def test_open_tcp_is_said_aloud(config: Path) -> None:
-    assert "whoever reaches tcp://127.0.0.1:* may write" in run_cli("check", config).stdout
+    assert "anyone who can reach tcp://127.0.0.1:* may write" in run_cli("check", config).stdout
     with DaemonProcess(config) as daemon:
         assert daemon.wait_for("insecure_warning")["level"] == "warning"
         assert daemon.stop() == 0

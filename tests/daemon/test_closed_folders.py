@@ -108,7 +108,7 @@ def test_check_finds_roots_and_sockets_in_closed_folders(config: Path, closed: P
     findings = {finding["check"]: finding for finding in json.loads(done.stdout)["findings"]}
     assert "Permission denied" in findings["output.root"]["found"]
     assert f"cannot prepare {closed}/run/in.sock; got Permission denied" in findings["sockets"]["found"]
-    assert "As root, install -d -o " in findings["sockets"]["advice"]
+    assert "As root: install -d -o " in findings["sockets"]["advice"]
 
 
 # A folder's owner is refused by its own bits, root without capabilities included; those of the group are what
@@ -188,6 +188,6 @@ def test_a_socket_whose_folder_cannot_be_made_is_told_with_what_to_do(config: Pa
         in done.stderr
     )
     assert (
-        f"As root, install -d -o {user} {closed}/rig1; or choose a path in a folder that {user} may write to"
+        f"As root: install -d -o {user} {closed}/rig1; or choose a path in a folder that {user} may write to"
         in done.stderr
     )

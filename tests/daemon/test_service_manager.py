@@ -159,7 +159,7 @@ def test_a_stuck_disk_stops_the_watchdog_and_one_that_goes_on_starts_it_again(
             gate.wait_until_held()
             stuck = daemon.wait_for("stuck_warning")
             assert stuck["stall_s"] >= stuck["limit_s"] == 0.5
-            manager.wait_for(lambda message: "a call has been going on for" in message.get("STATUS", ""))
+            manager.wait_for(lambda message: "a call has taken" in message.get("STATUS", ""))
             quiet = [manager.next() for _ in range(4)]
             assert all("STATUS" in message and "WATCHDOG" not in message for message in quiet)
             gate.open()
@@ -314,7 +314,7 @@ def test_variables_are_taken_from_the_environment_so_that_children_do_not_speak(
 
 def test_a_line_break_in_a_value_cannot_pass_for_another_variable(manager: NotifyListener) -> None:
     notify = NotifySocket(manager.address, print)
-    notify.tell(STATUS="a\nREADY=1")
+    notify.send(STATUS="a\nREADY=1")
     notify.close()
     assert manager.next() == {"STATUS": "a READY=1"}
 
@@ -322,7 +322,7 @@ def test_a_line_break_in_a_value_cannot_pass_for_another_variable(manager: Notif
 def test_a_long_status_does_not_cost_the_variable_beside_it(manager: NotifyListener) -> None:
     """systemd drops a datagram of more than 4096 bytes whole."""
     notify = NotifySocket(manager.address, print)
-    notify.tell(WATCHDOG=1, STATUS="\U0001f52c" * 5000)
+    notify.send(WATCHDOG=1, STATUS="\U0001f52c" * 5000)
     notify.close()
     message = manager.next()
     assert message["WATCHDOG"] == "1"
@@ -361,5 +361,5 @@ def test_the_status_says_what_is_wrong() -> None:
     assert status_text(snapshot) == "serving: 0 acquisitions, 1,234 frames, disk 1.0 GiB free (LOW)"
     gone = {"role": "spill", "free_bytes": None, "low_water_bytes": 1}
     assert status_text({**snapshot, "disks": [gone], "stall_s": 31.2}) == (
-        "serving: 0 acquisitions, 1,234 frames, spill disk does not answer, a call has been going on for 31 s"
+        "serving: 0 acquisitions, 1,234 frames, spill disk does not answer, a call has taken 31 s so far"
     )

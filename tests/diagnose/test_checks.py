@@ -104,7 +104,7 @@ WRONG = [
         "warn",
         {"io": "mmap", "io_configured": "mmap", "io_choice": CHOICE},
         {},
-        "mmap, as output.io says; direct 2.00, mmap 1.00 GB/s",
+        "mmap, set by output.io; direct 2.00, mmap 1.00 GB/s",
     ),
     ("preallocation", "warn", {"preallocation": "absent"}, {}, "absent"),
     ("preallocation", "warn", {"preallocation": "emulated"}, {}, "emulated"),

@@ -364,14 +364,14 @@ def test_keys_are_warned_of_as_the_daemon_does(rig: Rig, capsys: pytest.CaptureF
         return [(f["result"], f["found"]) for f in findings if f["check"] == "keys"]
 
     ((result, found),) = keys()
-    assert (result, "whoever reaches tcp://127.0.0.1:* may write" in found) == ("warn", True)
+    assert (result, "anyone who can reach tcp://127.0.0.1:* may write" in found) == ("warn", True)
     rig.keys()
     assert keys() == [("ok", "client keys on the list: 1")]
     (rig.folder / "clients" / "camera.key").unlink()
     loaded = load_config(rig.config)
     (warning,) = load.access_warnings(loaded, load.load_access(loaded))
     assert keys() == [("ok", "client keys on the list: 0"), ("warn", warning)]
-    assert "no client is let in over TCP" in warning
+    assert "no client can connect over TCP" in warning
 
 
 def test_a_socket_folder_that_anybody_may_enter_is_told(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:

@@ -86,7 +86,7 @@ def test_keys_may_come_from_the_environment(guarded, lab: Lab, monkeypatch):
     curve = lab.make("camera")
     daemon = guarded()
     monkeypatch.setenv(SECRET_KEY_VARIABLE, str(curve.secret_key))
-    with pytest.raises(errors.ConfigError, match="one key in the environment is of no use"):
+    with pytest.raises(errors.ConfigError, match="only one of the two keys is in the environment"):
         sw.connect(daemon.tcp)
     monkeypatch.setenv(DAEMON_KEY_VARIABLE, str(curve.daemon_key))
     sw.connect(daemon.tcp).close()
@@ -200,7 +200,7 @@ def test_a_list_that_cannot_be_read_leaves_the_old_one(guarded, lab: Lab):
             daemon.server.reload_clients()
         (lab.clients / name).unlink()
     lab.clients.chmod(0o777)
-    with pytest.raises(errors.ConfigError, match="any user may add keys"):
+    with pytest.raises(errors.ConfigError, match="every user of this machine may add keys"):
         daemon.server.reload_clients()
     sw.connect(daemon.tcp, curve=curve).close()
 
@@ -286,7 +286,7 @@ def test_an_acquisition_that_needs_too_many_open_files_is_refused(start, double,
     daemon = start(doubled=double, max_descriptors=4)
     with (
         sw.connect(daemon.ipc) as connection,
-        pytest.raises(errors.BudgetError, match=r"may not open enough files.*at most 4 descriptors"),
+        pytest.raises(errors.BudgetError, match=r"cannot open enough files.*at most 4 descriptors"),
     ):
         connection.acquire("a", spec_of())
 

@@ -82,7 +82,7 @@ class Channel:
             raise ConfigError("not an endpoint to connect to", expected=expected, got=got) from None
         self._counter = Counter(CONNECTION)
         hello = Hello(software, socket.gethostname()[:255], os.getpid())
-        with contextlib.suppress(zmq.Again):  # refused and given up already: check_connected will raise why
+        with contextlib.suppress(zmq.Again):  # refused already: check_connected raises the reason
             self._send(self._counter.control(Kind.HELLO, hello.to_body()))
 
     def close(self, linger_ms: int) -> None:
@@ -204,7 +204,7 @@ class Channel:
             expected = f"a daemon at {self._endpoint} with the key {self._keys.daemon.decode()}"
             hint = "Check the daemon's public key; one with ingest.insecure takes no keys"
         return AccessError(
-            "no handshake with what answers there",
+            "the handshake failed",
             expected=expected,
             got="a connection that is closed at once",
             hint=hint,
@@ -212,7 +212,7 @@ class Channel:
 
 
 def _version_error_of(parts: list[bytes]) -> ShardwrightError | None:
-    """The daemon's own words about our version: ERROR keeps its place in every version."""
+    """Returns the daemon's own error about our version: ERROR keeps its place in every version."""
     if len(parts) < 2 or len(parts[0]) < 8 or parts[0][6] != Kind.ERROR:
         return None
     try:

@@ -176,8 +176,9 @@ def _answer(answer: Promise[T]) -> T:
 
 
 def no_answer(endpoint: str, timeout_ms: int) -> AccessError | SessionLostError:
-    """Returns the error. Call it only at the end of the wait: a starting daemon has its socket for itself
-    until it gives it to its group."""
+    """Finds why no daemon answered, and returns the error. ZeroMQ retries in silence, whatever the reason; a
+    local socket is therefore connected once more, for errno. Call it only at the end of the wait: a starting
+    daemon keeps its socket to itself until it gives it to its group."""
     got = None
     if endpoint.startswith(_LOCAL) and hasattr(socket, "AF_UNIX"):
         path = Path(endpoint.removeprefix(_LOCAL))

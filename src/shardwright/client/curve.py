@@ -63,7 +63,7 @@ def _from_environment() -> Curve | None:
         return None
     if not secret_key or not daemon_key:
         raise ConfigError(
-            "one key in the environment is of no use",
+            "only one of the two keys is in the environment",
             expected=" and ".join(names),
             got=names[0] if secret_key else names[1],
         )

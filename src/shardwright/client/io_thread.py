@@ -144,7 +144,7 @@ class IoThread:
             reason = over.reason
         except ShardwrightError as error:
             reason = ErrorText.of(error)
-        except Exception as error:  # noqa: BLE001 - a defect of ours: the user's threads must hear of it rather than wait for ever
+        except Exception as error:  # noqa: BLE001 - a defect of ours: the user's threads must get it and not wait for ever
             reason = ErrorText.of(error, SessionLostError("the client's I/O thread died", got=repr(error)))
         finally:
             self._end(reason)
@@ -244,7 +244,7 @@ class IoThread:
         if self._lost_since_s is None:
             self._lost_since_s = now_s
         elif (now_s - self._lost_since_s) * 1000 > self._reconnect_timeout_ms:
-            # the refusal says more than that the last try came too late
+            # the last refusal is a better reason than "too late"
             raise _Over(self._refusal or why)
         for request in self._sent & self._opens.keys():
             self._opens.pop(request)[1].fail(why)
@@ -301,7 +301,7 @@ class IoThread:
         if link is not None and (answer := link.receive(header, body)) is not None:
             channel.send(answer)
         if link is not None and link in self._answers and (why := link.outbox.error) is not None:
-            # it ended before its ring was made, and that ring is reported no more
+            # it ended before its ring was made, which ``Rings.made`` no longer returns
             self._answers.pop(link).fail(why)
 
     def _refused(self, problem: Problem) -> None:
@@ -366,7 +366,7 @@ class IoThread:
     def _answer(self, channel: Channel, link: Link) -> None:
         answer = self._answers.pop(link, None)
         if answer is not None and not answer.keep(link):  # the user gave up waiting: no frames will come
-            channel.send(link.give_up(ErrorText(ClosedError, "nobody waits for this acquisition any more")))
+            channel.send(link.give_up(ErrorText(ClosedError, "the caller of acquire has given up")))
 
 
 class WakeUp:
@@ -379,7 +379,7 @@ class WakeUp:
         self._sender.setblocking(False)
 
     def send(self) -> None:
-        # full: the thread is awake already; closed: it has ended and failed every promise
+        # full: the thread wakes up anyway; closed: it has ended and failed every promise
         with contextlib.suppress(OSError):
             self._sender.send(b"\0")
 

@@ -236,7 +236,7 @@ class Link:
         self.end(ClientEvent.ERROR, problem.error)
 
     def give_up(self, why: ErrorText, event: ClientEvent = ClientEvent.ERROR) -> list[bytes]:
-        """Ends the session from this side. Returns the message that says so to the daemon."""
+        """Ends the session from this side. Returns the ERROR to send to the daemon."""
         self.end(event, why)
         return self._counter.control(Kind.ERROR, Problem(why, fatal=True).to_body())
 
@@ -291,7 +291,7 @@ class Link:
         if len(gone) > room:
             return None
         if len(gone):
-            self._tell_gone(gone)
+            self._announce_gone(gone)
         batches = self._in_flight.overlapping(first, last)
         slots = [batch.slots[batch.window(first, last)] for batch in batches]
         records = [batch.keep[batch.window(first, last)] for batch in batches]
@@ -300,7 +300,7 @@ class Link:
             self._again.popleft()
         return self._message(np.concatenate(slots), np.concatenate(records))
 
-    def _tell_gone(self, gone: npt.NDArray[np.int64]) -> None:
+    def _announce_gone(self, gone: npt.NDArray[np.int64]) -> None:
         self._pixelless_in_flight += len(gone)
         self.outbox.hold_pixelless(len(gone))
         for run in np.split(gone, np.flatnonzero(np.diff(gone) != 1) + 1):

@@ -149,10 +149,10 @@ class Outbox:
             if self._overload == "drop":
                 return False
             if self._overload == "fail":
-                hint = "Close the stream: what it has sent is sealed"
+                hint = "Close the stream: the frames that it has sent are sealed"
                 self._error = ErrorText(
                     OverloadError,
-                    "the daemon could not keep up, and this stream's policy is to fail",
+                    "the daemon could not keep up, and the overload policy of this stream is to fail",
                     hint=hint,
                 )
                 self._raise_over()
@@ -243,7 +243,7 @@ class Outbox:
                         "the flush is not complete",
                         expected=expected,
                         got=got,
-                        hint="It goes on; see .watermark",
+                        hint="Syncing continues; see .watermark",
                     )
                 self._changed.wait(min(left_s, WAIT_S))
 

@@ -41,11 +41,11 @@ class SafetyCost:
 
     @classmethod
     def of(cls, spec: ArraySpec, grid: Grid, limits: Limits, ballast_bytes: int) -> SafetyCost:
-        group_bytes = limits.shard_files_per_shard_row * limits.shard_file_bytes
+        row_bytes = limits.shard_files_per_shard_row * limits.shard_file_bytes
         return cls(
             staging_bytes=limits.staging_frames * page_aligned(limits.frame_bytes),
             journal_bytes=journal_bytes(spec, grid),
-            journals=limits.disk_reserved_bytes // group_bytes,
+            journals=limits.disk_reserved_bytes // row_bytes,
             ballast_bytes=ballast_bytes,
         )
 
@@ -77,7 +77,7 @@ def ring_warnings(reliability: Reliability, ring_seconds: float | None) -> list[
     return [
         (
             f"{cause}; make ring_frames larger (for {needed_s:g} s, two sync intervals) or sync_interval_ms "
-            f"smaller, else the camera waits"
+            f"smaller, otherwise the camera waits"
         )
     ]
 
@@ -92,8 +92,8 @@ def overload_warnings(spec: ArraySpec, chunk_bytes: int, reliability: Reliabilit
         return []
     return [
         (
-            "overload is degrade, but the codec compresses nothing: there is nothing to make faster, and "
-            "the camera waits as with block"
+            "overload is degrade, but the codec compresses nothing: it cannot become faster, and the camera "
+            "waits as with block"
         )
     ]
 
@@ -103,7 +103,7 @@ def degraded_for_good_warnings(degrading: list[str], compaction: Compaction) -> 
     with less compression."""
     if not degrading or (compaction.enabled and compaction.recompress is not None):
         return []
-    names = f"{', '.join(degrading)}: what overload: degrade writes with less compression stays so"
+    names = f"{', '.join(degrading)}: chunks that overload: degrade writes with less compression stay so"
     return [
         (
             f"{names}; set compaction: {{enabled: true, recompress: codec}}, or run shardwright compact "
@@ -147,8 +147,8 @@ def _promise_warnings(name: str, path: Path, output: Output) -> list[str]:
         )
         return [
             (
-                f"{name} is on {what}: what is stored or durable there is up to its server, and a lock may "
-                f"not be seen by other machines"
+                f"{name} is on {what}: its server decides whether stored and durable frames are safe, and "
+                f"other machines may not see a lock"
             )
         ]
     if memory := memory_filesystem(path):

@@ -37,8 +37,8 @@ def schema_text() -> str:
 
 
 def field_schema(path: FieldPath, data: Any) -> dict[str, Any]:
-    """Returns the schema of one field. ``data``, the whole file, tells which codec is meant. Empty for a
-    field that is not in the schema."""
+    """Returns the schema of one field. ``data``, the whole file, decides which codec is meant. Empty for
+    a field that is not in the schema."""
     node = json_schema()
     for part in path:
         node = _structure(node, data)

@@ -80,7 +80,7 @@ def _refuse_other_versions(source: Source) -> None:
             "another version of the configuration's format",
             expected=VERSION,
             got=version,
-            hint="Use the shardwright it was written for.",
+            hint="Use the shardwright release that it was written for.",
         )
 
 
@@ -195,8 +195,8 @@ def _shown(value: Any) -> str:
 
 
 def load_access(loaded: LoadedConfig) -> Access | None:
-    """None where TCP needs no keys. Raises ``ConfigError`` with the field's line for a key or folder that
-    cannot be used."""
+    """Reads and checks the keys that a configuration names; None where TCP needs no keys. Raises
+    ``ConfigError`` with the field's line for a key or folder that cannot be used."""
     from shardwright.ingest.transport.allow_list import Access, AllowList
     from shardwright.ingest.transport.endpoints import zmq_library
 
@@ -225,22 +225,22 @@ def load_access(loaded: LoadedConfig) -> Access | None:
 
 
 def access_warnings(loaded: LoadedConfig, access: Access | None) -> list[str]:
-    """What whoever runs this configuration should know about who gets in. ``access``: its keys, as
-    ``load_access`` found them."""
+    """Returns warnings of clients that may connect against the user's intent, or cannot connect. ``access``:
+    the keys that ``load_access`` returned."""
     ingest = loaded.config.ingest
     open_endpoints = [endpoint for endpoint in ingest.endpoints if endpoint.startswith("tcp://")]
     if ingest.insecure and open_endpoints:
         return [
             (
-                f"ingest.insecure: whoever reaches {', '.join(open_endpoints)} may write stores and fill "
-                f"the disk, and nothing is encrypted; use ingest.curve (`shardwright keygen`), unless nobody "
-                f"else is on this network"
+                f"ingest.insecure: anyone who can reach {', '.join(open_endpoints)} may write stores and "
+                f"fill the disk, and nothing is encrypted; use ingest.curve (`shardwright keygen`), unless "
+                f"no other computer is on this network"
             )
         ]
     if access is not None and open_endpoints and not access.clients.names:
         return [
             (
-                f"no client is let in over TCP: {access.clients.folder} holds no public key; put the "
+                f"no client can connect over TCP: {access.clients.folder} holds no public key; put the "
                 f"NAME.key of each camera's computer there"
             )
         ]

@@ -82,12 +82,12 @@ class Output(_Section):
     )
     ballast: Size = Field(
         default=64 * 2**20,
-        description="Disk that each open acquisition keeps back, to seal and recover on when root is full.",
+        description="Disk space that each open acquisition reserves for sealing and recovery on a full disk.",
     )
     low_water: Size = Field(
         default=2**30,
-        description="Free disk below which events warn, before it is full, and compaction "
-        "leaves what is left to cameras that acquire.",
+        description="Free disk space below which events warn that the disk fills up, and compaction stops "
+        "while cameras acquire.",
     )
     in_memory: bool = Field(
         default=False,
@@ -102,8 +102,8 @@ class Output(_Section):
 
 
 class CurveConfig(_Section):
-    """CURVE, ZeroMQ's encryption, on every TCP endpoint: the daemon proves who it is, and only listed clients
-    get in. See `shardwright keygen`."""
+    """CURVE, ZeroMQ's encryption, on every TCP endpoint: the daemon proves its identity, and only listed
+    clients may connect. See `shardwright keygen`."""
 
     secret_key: File = Field(
         description="The daemon's own key, NAME.key_secret; mode 0600. Relative paths "
@@ -116,7 +116,7 @@ class CurveConfig(_Section):
 
 
 class Ingest(_Section):
-    """The sockets that cameras connect to, who may, and what one client may use."""
+    """The sockets that cameras connect to, the clients that may connect, and the limits of one client."""
 
     endpoints: tuple[Endpoint, ...] = Field(
         default=(DEFAULT_ENDPOINT,),
@@ -132,8 +132,8 @@ class Ingest(_Section):
     group: str | None = Field(
         default=None,
         min_length=1,
-        description="Group of this machine whose members may connect over ipc, and ask on the control "
-        "socket. Left out, only the daemon's own user.",
+        description="Group of this machine whose members may connect over ipc and to the control socket. "
+        "Left out, only the daemon's own user may.",
     )
     curve: CurveConfig | None = Field(
         default=None,
@@ -141,11 +141,11 @@ class Ingest(_Section):
     )
     insecure: bool = Field(
         default=False,
-        description="Let whoever reaches a tcp endpoint write and fill the disk, unencrypted. For a network "
-        "that nobody else is on.",
+        description="Let anyone who can reach a tcp endpoint write stores and fill the disk, unencrypted. "
+        "For a network without other computers.",
     )
     heartbeat_ms: int = Field(
-        default=1000, ge=10, le=60_000, description="How often each side says that it is alive."
+        default=1000, ge=10, le=60_000, description="How often each side sends a heartbeat."
     )
     session_timeout_ms: int = Field(
         default=10_000,
@@ -163,14 +163,14 @@ class Ingest(_Section):
         default=8,
         ge=1,
         le=1024,
-        description="Of these, one client's: of all connections with one key (so "
-        "many as well), or of one connection.",
+        description="Acquisitions of one client that may run at the same time: of all connections with one "
+        "key (which may be as many), or of one connection.",
     )
     max_connections: int = Field(
         default=64, ge=1, le=4096, description="Clients that may be connected at the same time."
     )
     handshake_timeout_ms: int = Field(
-        default=5000, ge=100, le=60_000, description="How long a new connection may take to say what it is."
+        default=5000, ge=100, le=60_000, description="How long the handshake of a new connection may take."
     )
     allow_client_specs: bool = Field(
         default=True,
@@ -222,13 +222,14 @@ class Ingest(_Section):
 
 
 class ControlConfig(_Section):
-    """The socket on which `shardwright status`, `stop` and `drain` ask the daemon, on this machine only."""
+    """The socket for requests to the daemon (`shardwright status`, `stop` and `drain`), on this machine
+    only."""
 
     socket: OptionalSocketFile = Field(
         default="auto",
-        description="Unix socket; none: nobody can ask. auto is control.sock in the folder of "
-        "ingest.ring_socket, or none where there is no such "
-        "socket. Daemons that share this folder need one each.",
+        description="Unix socket; none: no control socket. auto is control.sock in the folder of "
+        "ingest.ring_socket, or none where there is no such socket. Daemons that share this folder need one "
+        "each.",
     )
 
 
@@ -246,7 +247,7 @@ class Workers(_Section):
 
 
 class Memory(_Section):
-    """What the daemon may take."""
+    """The memory that the daemon may take."""
 
     budget: Size = Field(
         default=4 * 2**30,
@@ -256,8 +257,8 @@ class Memory(_Section):
 
 
 class Reliability(_Section):
-    """What is promised for every frame, and what happens when the disk, the daemon or the link cannot follow.
-    A stream may have its own."""
+    """The promises for every frame, and the behaviour when the disk, the daemon or the link cannot keep up. A
+    stream may have its own."""
 
     durability: Durability = Field(
         default="stored",
@@ -274,13 +275,13 @@ class Reliability(_Section):
         default=1000,
         ge=10,
         le=600_000,
-        description="How often what is stored is synced, all frames at once; what a power cut may cost.",
+        description="Time between two syncs of all stored frames; a power cut may lose the frames between.",
     )
     overload: Overload = Field(
         default="block",
         description="When frames come faster than they are stored: block the camera; degrade: compress "
-        "faster, then not at all, while the ring fills,"
-        " and block once it is full; drop the newest (counted, recorded); or fail.",
+        "faster, then not at all, while the ring fills, and block once it is full; drop the newest (counted, "
+        "recorded); or fail.",
     )
     on_full: OnFull = Field(
         default="block",
@@ -289,15 +290,15 @@ class Reliability(_Section):
     )
     on_duplicate: OnDuplicate = Field(
         default="count",
-        description="What a frame whose place is taken is: count it (the first one of an acquisition is a "
-        "warning, the rest a number), or fail: what "
-        "came before it is sealed, and its client gets the error.",
+        description="For a frame whose place already has one: count it (the first one of an acquisition is a "
+        "warning, the rest a number), or fail: the frames before it are sealed, and its client gets the "
+        "error.",
     )
     resume_timeout_ms: int = Field(
         default=60_000,
         ge=0,
         le=86_400_000,
-        description="How long an acquisition whose client is gone stays open for it, before it is sealed.",
+        description="How long an acquisition whose client is gone stays open for it; then it is sealed.",
     )
 
 
@@ -316,12 +317,12 @@ class Compaction(_Section):
         "smaller. Blosc arrays take lz4, lz4hc, zlib and "
         "zstd, others a level of their own codec. codec: as each array says, for what overload: degrade had "
         "written with less compression. "
-        "Left out, chunks stay as they are encoded.",
+        "Left out, chunks keep their encoding.",
     )
     rate: Size | None = Field(
         default=None,
-        description="At most so many bytes a second: those read, written and read back again. "
-        "Left out, as fast as it goes.",
+        description="Most bytes a second, counting those read, written and read back again. Left out, "
+        "there is no limit.",
     )
     workers: int = Field(
         default=1, ge=1, le=64, description="Processes that work at the same time, each on a shard."
@@ -331,7 +332,7 @@ class Compaction(_Section):
         ge=0,
         le=86_400,
         allow_inf_nan=False,
-        description="How long a store rests between its sealing and its compaction.",
+        description="Time between the sealing of a store and its compaction.",
     )
     pause_above: float = Field(
         default=0.25,
@@ -350,9 +351,8 @@ class Http(_Section):
     enabled: bool = Field(default=False, description="Serve them. Needs the packages of the extra web.")
     listen: Listen = Field(
         default="127.0.0.1:8790",
-        description="ADDRESS:PORT; port * takes any that is free. Whoever can connect can see everything, "
-        "so leave it on the loopback address "
-        "unless the network is trusted.",
+        description="ADDRESS:PORT; port * takes any that is free. Anyone who can connect sees everything, so "
+        "leave it on the loopback address unless the network is trusted.",
     )
     allowed_hosts: tuple[HostName, ...] = Field(
         default=(),
@@ -366,9 +366,7 @@ class Http(_Section):
         max_length=64,
         description="Web pages that may read stores from here, such as https://viewer.example; *: any.",
     )
-    preview_hz: float = Field(
-        default=2, gt=0, le=10, description="How often the preview of one camera is taken anew, at most."
-    )
+    preview_hz: float = Field(default=2, gt=0, le=10, description="The most previews of one camera a second.")
 
     @property
     def address(self) -> tuple[str, int]:
@@ -405,29 +403,30 @@ class Log(_Section):
         default="auto", description="auto: readable on a terminal, else one JSON object a line."
     )
     level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="The least important events that are still written."
+        default="info", description="The lowest level of events that are written."
     )
     repeat_lines: int = Field(
         default=10,
         ge=0,
         le=1_000_000,
         description="How many lines the same event of the same acquisition or host may have in "
-        "repeat_every_s. What is more is told by one line that "
-        "says how many there were. 0: no limit.",
+        "repeat_every_s. One line reports the number of the others. 0: no limit.",
     )
     repeat_every_s: float = Field(
         default=10,
         gt=0,
         le=3600,
         allow_inf_nan=False,
-        description="How often lines that repeat are told as one.",
+        description="Time for which repeated lines are counted and reported as one.",
     )
 
 
 class StreamConfig(_Section):
     """One camera whose array layout the daemon knows by name."""
 
-    name: str = Field(pattern=f"^{NAME_PATTERN}$", description="The name that clients ask for.")
+    name: str = Field(
+        pattern=f"^{NAME_PATTERN}$", description="The name by which clients choose this stream."
+    )
     frame_rate_hz: float | None = Field(
         default=None,
         gt=0,

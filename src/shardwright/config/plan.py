@@ -289,7 +289,7 @@ def _refuse_what_does_not_fit(loaded: LoadedConfig, plan: Plan) -> None:
         ingest = loaded.config.ingest
         raise loaded.source.error(
             ("streams",) if plan.streams else ("ingest",),
-            "the daemon may not open enough files for all streams and connections at the same time",
+            "the daemon cannot open enough files for all streams and connections at the same time",
             expected=f"at most {max(0, plan.descriptors_for_acquisitions)} descriptors for streams, with "
             f"{ingest.max_connections} connections",
             got=plan.descriptors,
@@ -299,8 +299,8 @@ def _refuse_what_does_not_fit(loaded: LoadedConfig, plan: Plan) -> None:
     if plan.disk_reserved_bytes > plan.disk_free_bytes:
         raise loaded.source.error(
             ("output", "root"),
-            "the disk has no room for the shards that are preallocated and for what crash safety keeps "
-            "beside them",
+            "the disk has no room for the preallocated shards and the files that crash safety needs beside "
+            "them",
             expected=f"{format_bytes(plan.disk_reserved_bytes)} free",
             got=format_bytes(plan.disk_free_bytes),
             hint="Free some space, or make shard_size_chunks, ring_frames or output.ballast smaller.",
@@ -315,15 +315,14 @@ def _refuse_an_unknown_group(loaded: LoadedConfig) -> None:
         grp.getgrnam(group)
     except (KeyError, ValueError):  # ValueError: a NUL in the name
         raise loaded.source.error(
-            ("ingest", "group"), "is no group of this machine", got=repr(group)[:80]
+            ("ingest", "group"), "is not a group of this machine", got=repr(group)[:80]
         ) from None
 
 
 MAPPING_WARNING = (
     "output.io: mmap: a process of the daemon's user that truncates a file being written (.partial), or a "
-    "disk that dies, ends the daemon and all "
-    "acquisitions with it (SIGBUS); the next start recovers what was stored. With auto, direct or pwrite "
-    "that shard alone is damaged"
+    "disk that dies, ends the daemon and all acquisitions with it (SIGBUS); the next start recovers the "
+    "stored frames. With auto, direct or pwrite only that shard is damaged"
 )
 
 
@@ -356,9 +355,8 @@ def _page_cache_warnings(plan: Plan) -> list[str]:
         return []
     return [
         (
-            f"open shards, where they are mapped, are {format_bytes(plan.mapped_bytes)} of page cache; with "
-            f"the peak memory more than this machine's"
-            f" {format_bytes(plan.machine_memory_bytes)}, and the disk must keep up at every moment; make "
-            f"shard_size_chunks smaller"
+            f"open shards, where they are mapped, take {format_bytes(plan.mapped_bytes)} of page cache; with "
+            f"the peak memory that is more than the {format_bytes(plan.machine_memory_bytes)} of this "
+            f"machine, so the disk must keep up at every moment; make shard_size_chunks smaller"
         )
     ]

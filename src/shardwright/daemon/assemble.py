@@ -19,9 +19,9 @@ and the threads they run in.
                        pauses of all repacking                   daemon/camera_needs.py
 
 Opened in the order plan, output roots, sockets, ingest, kernels, threads: each step raises its errors before
-anything of a later step exists. Closed in reverse. Clients get WELCOME while kernels are compiled; what they
-open waits. Unfinished stores are handed over before `ready` and resumed after it, one after another: a client
-that comes back waits for its own store and those before it.
+anything of a later step exists. Closed in reverse. Clients get WELCOME while kernels are compiled; their OPEN
+requests wait. Unfinished stores are handed over before `ready` and resumed after it, one after another: a
+client that comes back waits for its own store and those before it.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Daemon:
         config = loaded.config
         self._pool = WorkerPool(config.workers.count)
         self._access = load_access(loaded)
-        self._server = IngestServer(config.ingest_settings(self._access), self._pool, on_event=self._tell)
+        self._server = IngestServer(config.ingest_settings(self._access), self._pool, on_event=self._pass_on)
         self._needs = CameraNeeds(
             config.output, config.compaction.pause_above, self._server.ring_fill, self._server.acquiring
         )
@@ -157,8 +157,8 @@ class Daemon:
         compaction = None if life.stop.is_set() else self._begin(life, unfinished, opened)
         ended = threading.Event()
         if self._manager is not None:
-            # also when the end follows at once: systemd takes an end without READY for a failure, and starts
-            # the service again
+            # also when the end follows at once: for systemd an end without READY is a failure, after which it
+            # starts the service again
             self._manager.ready()
             life.spawn("service-manager", partial(self._manager.run, life.stop, ended))
         code = life.supervise(ingest, self._dead_threads)
@@ -171,8 +171,8 @@ class Daemon:
         ended.set()
         if left := self._server.left_to_recovery:
             hint = (
-                "What is stored is kept: the next start takes these up, or `shardwright recover`, once "
-                "there is room"
+                "Stored frames are kept: once there is room, the next start or `shardwright recover` resumes "
+                "these stores"
             )
             self._emit("left_to_recovery_warning", {"paths": [str(path) for path in left], "hint": hint})
             code = code or LEFT_TO_RECOVERY
@@ -193,10 +193,14 @@ class Daemon:
         if config.insecure and (
             open_endpoints := [endpoint for endpoint in self._server.endpoints if is_tcp(endpoint)]
         ):
-            hint = "Use ingest.curve, unless nobody else is on this network"
+            hint = "Use ingest.curve, unless no other computer is on this network"
             self._emit(
                 "insecure_warning",
-                {"endpoints": open_endpoints, "meaning": "whoever reaches these may write", "hint": hint},
+                {
+                    "endpoints": open_endpoints,
+                    "meaning": "anyone who can reach these endpoints may write stores",
+                    "hint": hint,
+                },
             )
         self._emit("ready", {**self._facts(), "unfinished": [str(path) for path in unfinished]})
         self._start_web(life, opened)
@@ -242,7 +246,7 @@ class Daemon:
             opened.callback(thread.join, WEB_STOP_TIMEOUT_S + 2.0)
             opened.callback(self._web.close)
 
-    def _tell(self, event: str, facts: Mapping[str, Any]) -> None:
+    def _pass_on(self, event: str, facts: Mapping[str, Any]) -> None:
         """Passes an event of ingest to the log and to compaction."""
         self._emit(event, facts)
         self._compaction.notice(event, facts)
@@ -309,7 +313,8 @@ def bound(loaded: LoadedConfig, section: str, field: str, bind: Callable[[], T])
 
 
 def web_service(loaded: LoadedConfig, emit: Callable[[str, Mapping[str, Any]], None]) -> WebService | None:
-    """The status page, not bound yet; None where it is off. Raises ``ConfigError`` where it cannot be had."""
+    """Returns the status page, not bound yet; None if it is off. Raises ``ConfigError`` if it cannot be
+    served."""
     config = loaded.config
     if not config.http.enabled:
         return None
@@ -319,7 +324,7 @@ def web_service(loaded: LoadedConfig, emit: Callable[[str, Mapping[str, Any]], N
 
 
 def _as_configured(loaded: LoadedConfig, section: str, field: str, make: Callable[[], T]) -> T:
-    """An error names the field that brought it."""
+    """Calls ``make``. Its ``ConfigError`` gets the field and the line that caused it."""
     try:
         return make()
     except ConfigError as error:

@@ -47,7 +47,7 @@ class CameraNeeds:
         self._calm_at_s = 0.0
         self._pause = RigPause(output.root)
         self.calm = True
-        self._told = False  # True once it was reported, in this pause, that jobs could not be paused
+        self._reported = False  # True once an error of this pause was raised
         self.disk_low = False
         self.facts: dict[str, Any] = {}
 
@@ -70,15 +70,15 @@ class CameraNeeds:
             self.facts = {"ring_fill": round(fill, 3), "free_bytes": free_bytes}
         calm = now_s >= self._calm_at_s
         if calm != self.calm:
-            self.calm, self._told = calm, False
+            self.calm, self._reported = calm, False
             if calm:
                 self._pause.end()
         if not calm and not self._pause.held:
             try:
                 self._pause.begin()
             except ShardwrightError:  # a full disk, perhaps the very one to be relieved
-                if not self._told:
-                    self._told = True
+                if not self._reported:
+                    self._reported = True
                     raise
 
     def _free_bytes(self) -> int:

@@ -113,11 +113,11 @@ class CompactionService:
         """Runs until ``close``. After ``stop`` no store is worked on. An error here ends compaction, and
         nothing else."""
         try:
-            self._tell_errors(self._needs.begin)
+            self._emit_errors(self._needs.begin)
             if self._options.enabled:
                 self._take_up()
-            while self._hear():
-                self._tell_errors(self._needs.look)
+            while self._take_sealed():
+                self._emit_errors(self._needs.look)
                 if stop.is_set() or not self._options.enabled:
                     self._interrupt()
                 else:
@@ -126,9 +126,9 @@ class CompactionService:
             self._emit("compaction_died", {"error": f"{type(error).__name__}: {error}", "exc_info": error})
         finally:
             self._interrupt()
-            self._tell_errors(self._needs.end)
+            self._emit_errors(self._needs.end)
 
-    def _tell_errors(self, action: Callable[[], None]) -> None:
+    def _emit_errors(self, action: Callable[[], None]) -> None:
         try:
             action()
         except ShardwrightError as error:
@@ -149,7 +149,7 @@ class CompactionService:
             else:
                 self._due_s.setdefault(store, time.monotonic() + self._options.after_s)
 
-    def _hear(self) -> bool:
+    def _take_sealed(self) -> bool:
         """Records a sealed store, after waiting for one for a moment; returns False once the queue has
         ended."""
         try:
@@ -183,7 +183,7 @@ class CompactionService:
 
     def _begin(self, store: QueueEntry) -> None:
         try:
-            store.add(store.failures)  # an earlier job, behind which another one was queued, has removed it
+            store.add(store.failures)  # the end of an earlier job of the same store has removed it
             self._job = _Job(store, CompactionChild(compact_command(store.root, self._options)))
         except (ShardwrightError, OSError) as error:
             self._failed(store, str(error), again=store.queued_file.exists())
@@ -198,13 +198,13 @@ class CompactionService:
             self._end(job)
             self._due_s[job.store] = time.monotonic() + self._options.after_s
             why = (
-                "its copies take up disk that the cameras need"
+                "its copies take disk space that the cameras need"
                 if needs.disk_low
-                else ("it could not be held up while the cameras need the machine")
+                else "it could not be paused while the cameras need the machine"
             )
             self._emit(
                 "compaction_interrupted",
-                {"path": path, **needs.facts, "hint": f"{why}; it is taken up again later"},
+                {"path": path, **needs.facts, "hint": f"{why}; it is retried later"},
             )
         elif not needs.calm and not job.paused:
             job.paused = True
@@ -272,7 +272,7 @@ class CompactionService:
             self._end(job)
             self._emit(
                 "compaction_interrupted",
-                {"path": str(job.store.root), "hint": "the next start goes on with it"},
+                {"path": str(job.store.root), "hint": "the next start compacts it"},
             )
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     # from a request to the facts of its reply; may raise ShardwrightError
     Answer = Callable[[Mapping[str, Any]], dict[str, Any]]
 
-# fewer than connections, so that one whose request is on its way is read before newer ones push it out
+# fewer than the connections, so that a request on its way is read before newer connections take its place
 ACCEPTED_A_ROUND = 4
 REST_RATIO = 9
 _CREDENTIALS = struct.Struct("3i")  # of the peer: process, user, group
@@ -195,7 +195,7 @@ class ControlServer:
 
 
 class _ControlConnection:
-    """One connection: what has come and what is to be sent. Owned by the control thread."""
+    """One connection, with its received and unsent bytes. Owned by the control thread."""
 
     def __init__(self, connected: socket.socket, limits: ControlLimits, now_s: float) -> None:
         connected.setblocking(False)
@@ -211,7 +211,7 @@ class _ControlConnection:
         # at most one request longer than allowed: no more is read while one waits
         self._inbox = bytearray()
         self._outbox = memoryview(b"")
-        self._last_words = False  # nothing is read any more: over once the outbox is empty
+        self._last_words = False  # the last reply: over once the outbox is empty
 
     @property
     def has_line(self) -> bool:
@@ -265,7 +265,7 @@ class _ControlConnection:
                 TimedOutError("a control request did not end", expected=expected, hint="Each is one line"),
                 now_s,
             )
-        self.over = True  # its time included these last words
+        self.over = True  # also when that error could not be sent in full
 
     def _receive(self, now_s: float) -> None:
         piece = self.socket.recv(MAX_REQUEST_BYTES + 1 - len(self._inbox))
@@ -324,20 +324,20 @@ class Requests:
     def answers(self) -> dict[str, Answer]:
         """The function that answers each request, by the request's name."""
         return {
-            "status": self._tell_status,
-            "events": self._tell_events,
-            "preview": self._show,
+            "status": self._reply_status,
+            "events": self._reply_events,
+            "preview": self._reply_preview,
             "stop": self._stop,
             "drain": self._end,
         }
 
-    def _tell_status(self, _: Mapping[str, Any]) -> dict[str, Any]:
+    def _reply_status(self, _: Mapping[str, Any]) -> dict[str, Any]:
         return {"status": self._status()}
 
-    def _tell_events(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def _reply_events(self, request: Mapping[str, Any]) -> dict[str, Any]:
         return {"events": self._events.after(_count(request, "after"))}
 
-    def _show(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def _reply_preview(self, request: Mapping[str, Any]) -> dict[str, Any]:
         if ("stream" in request) == ("name" in request):
             raise ProtocolError(
                 "a preview is of one stream or of one acquisition", expected='either "stream" or "name"'

@@ -78,8 +78,8 @@ class ControlClient:
     def _connected(self, until_s: float) -> socket.socket:
         if not hasattr(socket, "AF_UNIX"):
             raise SessionLostError(
-                "this system has no Unix sockets, by which a daemon is asked",
-                hint="Ask on the daemon's own computer, over ssh.",
+                "this system has no Unix sockets, which requests to a daemon need",
+                hint="Run the command on the daemon's own computer, over ssh.",
             )
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -92,7 +92,7 @@ class ControlClient:
             raise
         except OSError as error:
             connection.close()
-            raise self._nobody(error) from None
+            raise self._not_connected(error) from None
         return connection
 
     def _line(self, connection: socket.socket, until_s: float) -> bytes:
@@ -110,7 +110,7 @@ class ControlClient:
                 line, _, rest = b"".join(pieces).partition(b"\n")
                 if rest:
                     raise ProtocolError(
-                        "the daemon answered more than was asked",
+                        "the daemon sent more than one answer",
                         got=repr(rest[:80]),
                         hint=f"Is {self._path} a control socket?",
                     )
@@ -120,7 +120,7 @@ class ControlClient:
                     "a control reply that is too long", expected=f"at most {MAX_REPLY_BYTES} bytes in a line"
                 )
 
-    def _nobody(self, error: OSError) -> SessionLostError:
+    def _not_connected(self, error: OSError) -> SessionLostError:
         if error.errno in (errno.EACCES, errno.EPERM):
             path = Path(self._path)
             return SessionLostError(
@@ -146,5 +146,5 @@ def _left_s(until_s: float) -> float:
 
 
 def _timeval(seconds: float) -> bytes:
-    """Packs a time for setsockopt; never zero, which would mean for ever."""
+    """Packs a time for setsockopt; never zero, which would mean no limit."""
     return struct.pack("ll", int(seconds), max(1, int(seconds % 1 * 1e6)))

@@ -142,7 +142,7 @@ class EventLog:
             repeated, self._repeats = self._repeats.take_all(), Repeats(repeat_lines, repeat_every_s)
             self._least = _LEVELS[level]
         for event, facts in repeated:
-            self._tell(event, facts)
+            self._put_line(event, facts)
 
     @property
     def lines_dropped(self) -> int:
@@ -163,29 +163,29 @@ class EventLog:
         """Emits one event. Facts must be printable; values that JSON lacks are written as text."""
         with self._lock:
             self._counts[event] += 1
-            told = _LEVELS[level_of(event)] >= self._least and self._repeats.admit(
+            is_written = _LEVELS[level_of(event)] >= self._least and self._repeats.admit(
                 event, facts, time.monotonic()
             )
-        if told:
-            self._tell(event, facts)
+        if is_written:
+            self._put_line(event, facts)
 
     def run(self) -> None:
         """Writes lines until ``close``, in a thread of its own."""
-        told = 0
+        reported = 0
         try:
             while (item := self._next()) is not None:
                 if isinstance(item, threading.Event):
                     item.set()
                     continue
                 self._write(item)
-                if told != (dropped := self._lines.dropped):
-                    told = dropped
+                if reported != (dropped := self._lines.dropped):
+                    reported = dropped
                     self.emit(
                         "events_lost",
-                        {"lines": dropped, "hint": "whatever reads these lines was too slow for them"},
+                        {"lines": dropped, "hint": "the reader of standard output is too slow"},
                     )
         except BaseException:
-            traceback.print_exc()  # on standard error: there is no other way left to report it
+            traceback.print_exc()  # on standard error, the only way left to report it
             raise
 
     def _next(self) -> str | threading.Event | None:
@@ -195,13 +195,13 @@ class EventLog:
                 due = self._repeats.take_due(time.monotonic())
                 wait_s = self._repeats.due_in_s(time.monotonic())
             for event, facts in due:
-                self._tell(event, facts)
+                self._put_line(event, facts)
             try:
                 return self._lines.waiting.get(timeout=wait_s)
             except queue.Empty:
                 continue
 
-    def _tell(self, event: str, facts: Mapping[str, Any]) -> None:
+    def _put_line(self, event: str, facts: Mapping[str, Any]) -> None:
         write = getattr(self._log, level_of(event))
         write(
             event,
@@ -217,7 +217,7 @@ class EventLog:
         with self._lock:
             repeated = self._repeats.take_all()
         for event, facts in repeated:
-            self._tell(event, facts)
+            self._put_line(event, facts)
         written = threading.Event()
         try:
             self._lines.waiting.put(written, timeout=timeout_s)

@@ -165,7 +165,7 @@ def _check_program(program: Path) -> None:
 
 
 def check_path(path: Path, what: str) -> None:
-    """Raises ``ConfigError`` for a path that would mean something else in a unit, where blanks separate and %
+    """Raises ``ConfigError`` for a path that a unit would read as another one: there blanks separate, and %
     begins a specifier."""
     if not path.is_absolute() or any(
         character.isspace() or character in "%\"'\\$;" for character in str(path)

@@ -9,7 +9,7 @@
 
 The main thread reads signals as bytes from a pipe and only waits for them: no handler ever interrupts other
 code. (Blocking them and waiting with sigtimedwait is not enough: threads that libraries started at import
-have not blocked them and would take the default.)
+have not blocked them, and would run the default action.)
 """
 
 from __future__ import annotations
@@ -137,6 +137,9 @@ class Lifecycle:
         self._ending = True
         self._events.emit(
             "stopping",
-            {"signal": name, "hint": "a second signal ends at once and leaves what is open to recovery"},
+            {
+                "signal": name,
+                "hint": "a second signal ends the daemon at once; the next start recovers the open stores",
+            },
         )
         self.stop.set()

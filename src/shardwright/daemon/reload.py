@@ -70,7 +70,7 @@ class Reloader:
                 self._manager.reloaded(result, remark)
 
     def _reload(self) -> tuple[str, str]:
-        """Returns the result of this reload, and the remark to keep in the status."""
+        """Returns the result of this reload, and the remark for the status until the next one."""
         try:
             loaded = load_config(self._file)
             make_plan(loaded)
@@ -89,7 +89,7 @@ class Reloader:
                 {"config": str(self._file), "error": f"{type(error).__name__}: {error}", "exc_info": error},
             )
             return _refused(error)
-        hint = {"hint": "restart the daemon to take over what needs it"} if needs_restart else {}
+        hint = {"hint": "restart the daemon to apply the others"} if needs_restart else {}
         self._emit(
             "reloaded", {"config": str(self._file), "changed": live, "needs_restart": needs_restart, **hint}
         )

@@ -71,17 +71,17 @@ class Repeats:
             key, window = first
             del self._windows[key]
             if window.counted:
-                due.append(self._told(key, window))
+                due.append(self._summary(key, window))
                 self._windows[key] = _Window(now_s + self._every_s, self._lines)
         return due
 
     def take_all(self) -> list[tuple[str, dict[str, Any]]]:
         """Returns the same for all windows, ended or not."""
-        due = [self._told(key, window) for key, window in self._windows.items() if window.counted]
+        due = [self._summary(key, window) for key, window in self._windows.items() if window.counted]
         self._windows.clear()
         return due
 
-    def _told(self, key: Key, window: _Window) -> tuple[str, dict[str, Any]]:
+    def _summary(self, key: Key, window: _Window) -> tuple[str, dict[str, Any]]:
         return key[0], {**(window.last_facts or {}), "repeated": window.counted}
 
     def _key(self, event: str, facts: Mapping[str, Any]) -> Key:

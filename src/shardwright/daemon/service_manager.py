@@ -47,7 +47,7 @@ STUCK_S = 30.0  # without a watchdog: a call that takes longer is no progress
 
 
 class NotifySocket:
-    """The manager's socket. ``tell`` may be called from any thread and never raises; ``on_failure`` is called
+    """The manager's socket. ``send`` may be called from any thread and never raises; ``on_failure`` is called
     once, with the first error."""
 
     def __init__(self, address: str, on_failure: Callable[[str], None]) -> None:
@@ -61,8 +61,8 @@ class NotifySocket:
         self._lock = threading.Lock()
         self._failed = False
 
-    def tell(self, **lines: object) -> None:
-        """Sends one datagram: ``tell(READY=1, STATUS="2 cameras")``. Line breaks in a value become spaces,
+    def send(self, **lines: object) -> None:
+        """Sends one datagram: ``send(READY=1, STATUS="2 cameras")``. Line breaks in a value become spaces,
         long ones are cut."""
         message = "\n".join(f"{name}={_one_short_line(value)}" for name, value in lines.items())
         with self._lock:
@@ -128,7 +128,7 @@ class ServiceManager:
         snapshot: Callable[[], Mapping[str, Any]],
         emit: Callable[[str, Mapping[str, Any]], None],
     ) -> None:
-        self._tell = manager.socket.tell
+        self._send = manager.socket.send
         self._watched = manager.watchdog_s is not None
         self._stuck_s = manager.watchdog_s / 2 if manager.watchdog_s else STUCK_S
         self._look_s = min(LOOK_S, manager.watchdog_s / 4) if manager.watchdog_s else LOOK_S
@@ -142,18 +142,18 @@ class ServiceManager:
 
     def starting(self, what: str) -> None:
         """Extends the time of the start for ``what``: a slow machine compiles for minutes."""
-        self._tell(EXTEND_TIMEOUT_USEC=round(START_EXTENSION_S * 1e6), STATUS=f"starting: {what}")
+        self._send(EXTEND_TIMEOUT_USEC=round(START_EXTENSION_S * 1e6), STATUS=f"starting: {what}")
 
     def ready(self) -> None:
-        self._tell(READY=1, STATUS=status_text(self._snapshot()))
+        self._send(READY=1, STATUS=status_text(self._snapshot()))
 
     def reloading(self) -> None:
-        self._tell_unless_stopping(RELOADING=1, MONOTONIC_USEC=monotonic_usec())
+        self._send_unless_stopping(RELOADING=1, MONOTONIC_USEC=monotonic_usec())
 
     def reloaded(self, result: str, remark: str) -> None:
         """Ends a reload. ``result``: its outcome. ``remark``: kept in the status until the next reload."""
         self._remark = remark
-        self._tell_unless_stopping(READY=1, STATUS=result)
+        self._send_unless_stopping(READY=1, STATUS=result)
 
     def run(self, stop: threading.Event, ended: threading.Event) -> None:
         """Sends messages until ``ended``; after ``stop`` STOPPING, and requests for the time that sealing
@@ -163,7 +163,7 @@ class ServiceManager:
             stop.wait(self._look_s)
         with self._order:
             self._stopping = True
-            self._tell(STOPPING=1, STATUS=self._status(self._snapshot()))
+            self._send(STOPPING=1, STATUS=self._status(self._snapshot()))
         moved, moved_s = None, time.monotonic()
         while not ended.is_set():
             snapshot = self._snapshot()
@@ -174,26 +174,26 @@ class ServiceManager:
                 and snapshot["stall_s"] < self._stuck_s
                 and time.monotonic() - moved_s < MOST_IDLE_S
             ):
-                self._tell(EXTEND_TIMEOUT_USEC=round(EXTENSION_S * 1e6), STATUS=self._status(snapshot))
+                self._send(EXTEND_TIMEOUT_USEC=round(EXTENSION_S * 1e6), STATUS=self._status(snapshot))
             ended.wait(self._look_s)
 
-    def _tell_unless_stopping(self, **lines: object) -> None:
+    def _send_unless_stopping(self, **lines: object) -> None:
         with self._order:
             if not self._stopping:
-                self._tell(**lines)
+                self._send(**lines)
 
     def _look(self) -> None:
         snapshot = self._snapshot()
         stuck = snapshot["stall_s"] >= self._stuck_s
         if self._watched and stuck != self._stuck:
             facts = {"stall_s": round(snapshot["stall_s"], 1), "limit_s": self._stuck_s}
-            hint = "if it stays so, the watchdog ends this daemon; what is stored survives that"
+            hint = "if it stays stuck, the watchdog ends this daemon; stored frames survive that"
             self._emit(
                 "stuck_warning" if stuck else "stuck_no_more", {**facts, "hint": hint} if stuck else facts
             )
         self._stuck = stuck
         ping = {"WATCHDOG": 1} if self._watched and not stuck else {}
-        self._tell(**ping, STATUS=self._status(snapshot))
+        self._send(**ping, STATUS=self._status(snapshot))
 
     def _status(self, snapshot: Mapping[str, Any]) -> str:
         return status_text(snapshot) + (f"; {self._remark}" if self._remark else "")
@@ -212,7 +212,7 @@ def status_text(snapshot: Mapping[str, Any]) -> str:
         ]
     parts += [_disk_text(disk) for disk in snapshot["disks"]]
     if snapshot["stall_s"] >= 1:
-        parts.append(f"a call has been going on for {snapshot['stall_s']:.0f} s")
+        parts.append(f"a call has taken {snapshot['stall_s']:.0f} s so far")
     return f"{snapshot['state']}: {', '.join(parts)}"
 
 

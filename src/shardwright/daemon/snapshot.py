@@ -13,7 +13,7 @@
      "compaction": {"enabled", "queued", "running", "paused", "done", "failed"},
      "events": {"lines_dropped", "lines_unwritten", "by_name"}}
 
-Built in the caller's thread. Neither does it wait for the frame path, nor the frame path for it.
+Built in the caller's thread. It never waits for the frame path, nor the frame path for it.
 """
 
 from __future__ import annotations

@@ -64,12 +64,12 @@ def web_settings(config: Config) -> WebSettings:
     no control socket."""
     if config.control_socket_path is None:
         raise ConfigError(
-            "needs the control socket, which this configuration does not have",
+            "needs the control socket, which this configuration turns off",
             expected="a path for control.socket",
         )
     http, output = config.http, config.output
     address = http.address[0]
-    # Not 0.0.0.0: our pages never use it, and foreign pages have tried to.
+    # Not 0.0.0.0: our pages never use it, but foreign pages may.
     own = () if address != "localhost" and ipaddress.ip_address(address).is_unspecified else (address,)
     return WebSettings(
         control_socket=config.control_socket_path,
@@ -113,7 +113,7 @@ class WebService:
                 reuse_port=False,
             )
         except OSError as error:
-            hint = "Is another daemon, or another program, serving it?" if port else None
+            hint = "Does another daemon or program listen there?" if port else None
             raise ConfigError(
                 f"cannot listen on {self._http.listen}", got=error.strerror or str(error), hint=hint
             ) from None
@@ -139,9 +139,7 @@ class WebService:
 
     def _warn(self) -> None:
         if not self._http.local:
-            hint = (
-                "whoever can connect can see everything; http.listen: 127.0.0.1:8790 keeps it to this machine"
-            )
+            hint = "anyone who can connect sees everything; this machine only: http.listen: 127.0.0.1:8790"
             self._emit("web_open_to_the_network_warning", {"url": self.url, "hint": hint})
 
     def _look_after_children(self) -> None:
@@ -176,11 +174,11 @@ class WebService:
             child.end()
 
     def _until_it_ends(self, child: _WebChild) -> str | None:
-        told = False
+        reported = False
         while not self._closing.wait(_LOOK_S):
             code = child.poll()
-            if child.serves and not told:
-                told = True
+            if child.serves and not reported:
+                reported = True
                 self._emit("web_ready", {"url": self.url, "pid": child.pid})
             if code is not None:
                 return child.why(code)

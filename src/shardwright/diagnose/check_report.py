@@ -1,8 +1,8 @@
-"""The answer of ``shardwright check``: will this configuration run here, why not, and will it keep up.
+"""The report of ``shardwright check``: will this configuration run here, why not, and will it keep up.
 
 start.py           the start of the daemon, tried and undone
 output_folder.py   each output folder
-computer.py         the computer
+computer.py        the computer
 measure.py         the cameras' rates, when asked for; what follows from them: verdict.py
 """
 
@@ -49,7 +49,7 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether it will run; and keep up, where that was measured."""
+        """True if it will run, and keep up where that was measured."""
         return not any(finding.result == "bad" for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
@@ -62,8 +62,7 @@ class CheckReport:
 
 
 def check_reload(loaded: LoadedConfig, frame_rate_hz: float | None = None) -> CheckReport:
-    """Whether a daemon that runs already would take the configuration at a reload: nothing but the plan is
-    asked for."""
+    """Checks whether a running daemon would accept the configuration at a reload. Makes only the plan."""
     trial = StartTrial(loaded, frame_rate_hz=frame_rate_hz)
     return _report(loaded, trial, trial.findings, None)
 
@@ -75,8 +74,9 @@ def check_start(
     *,
     beside: bool = False,
 ) -> CheckReport:
-    """Whether ``serve`` would start, and how this machine suits it. ``measure``: finds out what the machine
-    can hold; not called where ``serve`` would not start, nor while cameras acquire, unless ``beside``."""
+    """Checks whether ``serve`` would start, and how this machine suits it. ``measure`` measures the rates
+    that the machine can hold; it is not called if ``serve`` would not start, nor while cameras acquire,
+    unless ``beside``."""
     measured: Measured | None = None
     with new_folders_removed(loaded.config):
         trial = StartTrial(loaded, frame_rate_hz=frame_rate_hz)
@@ -123,20 +123,20 @@ def _findings_here(loaded: LoadedConfig, trial: StartTrial) -> Iterator[Finding]
 
 
 def _obstacle(trial: StartTrial, *, beside: bool) -> Finding | None:
-    """Why nothing can be measured. A daemon that is running is none: that measurement has sockets of its
-    own."""
+    """Returns the reason why nothing can be measured, or None. A running daemon is no reason: the measurement
+    has sockets of its own."""
     if trial.plan is not None and not trial.plan.streams:
         return Finding("measurement", "bad", "there is no camera to measure", "Describe them under streams.")
     in_the_way = [finding for finding in trial.findings if finding.result == "bad"]
     if len(in_the_way) > (0 if trial.running is None else 1):
-        return Finding("measurement", "warn", "nothing was measured, as it will not run")
+        return Finding("measurement", "warn", "not measured, since the daemon would not run")
     names = [acquisition["name"] for acquisition in (trial.running or {}).get("acquisitions", [])]
     if names and not beside:
         return Finding(
             "measurement",
             "bad",
-            f"cameras are acquiring ({', '.join(names[:5])}); measuring would take from them what they need",
-            "Wait until they have ended, or say --beside.",
+            f"cameras are acquiring ({', '.join(names[:5])}), and a measurement would disturb them",
+            "Wait until they have ended, or give --beside.",
         )
     return None
 

@@ -1,9 +1,9 @@
-"""This computer, as far as it decides how well a daemon runs: what it says (``look_at_computer``), and what
-follows from it (``CHECKS``).
+"""This computer, as far as it decides how well a daemon runs: its facts (``look_at_computer``), and the
+checks of them (``CHECKS``).
 
-A question changes nothing; what cannot be found out is None. A check is a small function of the answers
-and of what the plan needs. What ``serve`` refuses is not judged here but tried (start.py), and what follows
-from the configuration is the plan's business (config/plan.py).
+Reading a fact changes nothing; one that cannot be found out is None. A check is a small function of the facts
+and of the plan's needs. What ``serve`` refuses is not judged here but tried (start.py), and what follows from
+the configuration is the plan's task (config/plan.py).
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 Result = Literal["ok", "warn", "bad"]
 Check = tuple[Result, str, "str | None"]
-"""What a check says: the result, what was found, and what to do unless all is well.
+"""The outcome of a check: the result, what was found, and the advice unless all is well.
 
 ok     as it should be
 warn   the daemon runs, but slower, later, with less room or with less of a promise than it could
 bad    it does not start, or no acquisition can work
 """
 OLDEST_KERNEL, GOOD_KERNEL = (3, 17), (5, 14)  # memfd and OFD locks; a ring is then populated by one call
-OLDEST_ZMQ, GOOD_ZMQ = (4, 1, 0), (4, 3, 3)  # 4.3.3 mends what strangers could do to a listener
+OLDEST_ZMQ, GOOD_ZMQ = (4, 1, 0), (4, 3, 3)  # 4.3.3 fixes attacks on a listener
 TESTED_BLOSC = ("4.",)
 MOST_DIRTY_BYTES = 2 << 30  # where frames go through the page cache: several seconds of what a disk takes
 MOST_CLOCK_ERROR_US = 1_000_000
@@ -51,10 +51,9 @@ _STA_UNSYNC = 0x0040
 
 @dataclass(frozen=True)
 class Needs:
-    """What a plan asks of the machine while every configured stream acquires; without a plan, what any daemon
-    takes. Rates are None where a frame rate is not known. ``files``: shard files and journals that are made
-    before the first frame. ``through_page_cache``: fields of the output folders that are not written past
-    it."""
+    """The needs of a plan while every configured stream acquires; without a plan, those of any daemon. Rates
+    are None where a frame rate is not known. ``files``: shard files and journals that are made before the
+    first frame. ``through_page_cache``: fields of the output folders that are not written past it."""
 
     memory_bytes: int = RUNTIME_BYTES
     ring_bytes: int = 0
@@ -83,7 +82,7 @@ class Needs:
 class Computer:
     """``memory_lock_bytes``: limit of this process, None without one. ``dirty_bytes``,
     ``background_dirty_bytes``: unwritten page cache from which writers wait, and from which the kernel
-    writes. ``clock_synchronised`` None: the kernel does not tell."""
+    writes. ``clock_synchronised`` None: unknown."""
 
     memory_bytes: int
     available_memory_bytes: int
@@ -110,7 +109,7 @@ class Computer:
 
 
 def look_at_computer(config: Config, memory_bytes: int) -> Computer:
-    """Ask this machine. ``memory_bytes``: what it has, as the plan counts it."""
+    """Reads the facts of this machine. ``memory_bytes``: its memory, as the plan counts it."""
     memory, (synchronised, error_us, clock_s) = memory_facts(), clock_facts()
     dirty_bytes, background_bytes = _dirty_limits(memory.get("MemAvailable", 0))
     blosc_problem, missing = _native_library()
@@ -142,20 +141,21 @@ def look_at_computer(config: Config, memory_bytes: int) -> Computer:
 
 
 def check_memory(computer: Computer, needs: Needs) -> Check:
-    """The plan's peak against what is free now; that this machine has so much is the plan's own condition."""
+    """Compares the plan's peak with the memory that is free now; that the machine has so much is checked by
+    the plan."""
     free = format_bytes(computer.available_memory_bytes)
     found = (
         f"{format_bytes(needs.memory_bytes)} at most, of {format_bytes(computer.memory_bytes)}; {free} are "
         f"available now"
     )
     if needs.memory_bytes > computer.available_memory_bytes:
-        advice = "Unless a daemon holds it already, end what else takes memory before an acquisition."
+        advice = "Unless a running daemon holds it, end programs that take memory before an acquisition."
         return "warn", found, advice
     return "ok", found, None
 
 
 def check_memory_lock(computer: Computer, needs: Needs) -> Check:
-    """Nothing is locked: rings stay in memory only where there is no swap, or the service may not use it."""
+    """Nothing is locked: rings stay in memory only if there is no swap, or the service may not use it."""
     locked = computer.memory_lock_bytes
     limit = "no limit" if locked is None else f"limit {format_bytes(locked)}"
     rings = format_bytes(needs.ring_bytes)
@@ -201,14 +201,14 @@ def check_dirty_pages(computer: Computer, needs: Needs) -> Check:
         return "ok", f"{found}; shards are written past the page cache", None
     if computer.dirty_bytes <= computer.background_dirty_bytes:
         advice = (
-            "Set vm.dirty_background_bytes well below vm.dirty_bytes: else the kernel begins to write "
+            "Set vm.dirty_background_bytes well below vm.dirty_bytes: otherwise the kernel begins to write "
             "only when writers have to wait."
         )
         return "warn", found, advice
     if computer.background_dirty_bytes > MOST_DIRTY_BYTES:
         advice = (
-            f"{' and '.join(needs.through_page_cache)} goes through the page cache, and writers wait for all "
-            f"that piled up there. As root: sysctl vm.dirty_background_bytes=268435456 "
+            f"{' and '.join(needs.through_page_cache)}: writes go through the page cache, and writers wait "
+            f"until all of it is on the disk. As root: sysctl vm.dirty_background_bytes=268435456 "
             f"vm.dirty_bytes=1073741824 (and in /etc/sysctl.d to keep it)."
         )
         return "warn", found, advice
@@ -216,8 +216,8 @@ def check_dirty_pages(computer: Computer, needs: Needs) -> Check:
 
 
 def check_huge_pages(computer: Computer, needs: Needs) -> Check:
-    """Reserved ones are memory that nobody else gets. Transparent ones that are made on the spot hold up
-    whoever touches memory first."""
+    """Reserved pages are memory that no other program gets. Transparent ones that are made on the spot delay
+    the first access to memory."""
     reserved = computer.reserved_huge_bytes
     found = (
         f"transparent: {computer.huge_pages or 'none'}, defrag: {computer.huge_page_defrag or 'none'}; "
@@ -225,21 +225,21 @@ def check_huge_pages(computer: Computer, needs: Needs) -> Check:
     )
     if reserved and computer.memory_bytes - reserved < needs.memory_bytes:
         advice = (
-            "Reserve fewer: sysctl vm.nr_hugepages=0. shardwright uses none, and what is left is less than "
-            "the plan needs."
+            "Reserve fewer: sysctl vm.nr_hugepages=0. shardwright uses none, and the rest of the memory is "
+            "less than the plan needs."
         )
         return "warn", found, advice
     if computer.huge_pages == "always" and computer.huge_page_defrag == "always":
         advice = (
-            "echo madvise > /sys/kernel/mm/transparent_hugepage/defrag: else a frame may wait while "
-            "memory is moved about."
+            "echo madvise > /sys/kernel/mm/transparent_hugepage/defrag: otherwise a frame may wait while the "
+            "kernel moves memory."
         )
         return "warn", found, advice
     return "ok", found, None
 
 
 def check_clock(computer: Computer, _: Needs) -> Check:
-    """Frames carry UTC; every decision is made by the monotonic clock."""
+    """Frames carry UTC; all decisions use the monotonic clock."""
     step_ms = computer.monotonic_resolution_ns / 1e6
     if computer.monotonic_resolution_ns > COARSE_RESOLUTION_NS:
         advice = "Use a kernel with high resolution timers."
@@ -249,15 +249,15 @@ def check_clock(computer: Computer, _: Needs) -> Check:
         return "warn", "the clock is years behind", advice
     if computer.clock_source in SLOW_CLOCK_SOURCES:
         advice = (
-            "Ask for tsc (or the hypervisor's) with the kernel parameter clocksource=: to read this one "
-            "takes microseconds."
+            "Select tsc (or the hypervisor's) with the kernel parameter clocksource=: reading this one takes "
+            "microseconds."
         )
         return "warn", f"clock source {computer.clock_source}", advice
     if not computer.clock_synchronised or computer.clock_error_us > MOST_CLOCK_ERROR_US:
         unknown = computer.clock_synchronised is None
         advice = (
-            "Run chrony or systemd-timesyncd (in a container or VM: on the host), else times of frames from "
-            "two machines do not compare."
+            "Run chrony or systemd-timesyncd (in a container or VM: on the host), otherwise times of frames "
+            "from two machines cannot be compared."
         )
         return "warn", "unknown whether it is synchronised" if unknown else "not synchronised", advice
     found = f"synchronised to {computer.clock_error_us / 1000:g} ms; clock source {computer.clock_source}"
@@ -274,19 +274,19 @@ def check_zmq(computer: Computer, _: Needs) -> Check:
         return "bad", f"{found}{lacks}", f"{wheel}: it brings its own libzmq."
     if zmq.version < GOOD_ZMQ:
         advice = (
-            f"Update pyzmq to one with libzmq {_dotted(GOOD_ZMQ)} or newer: in older ones strangers can harm "
-            f"a listener."
+            f"Update pyzmq to one with libzmq {_dotted(GOOD_ZMQ)} or newer: in older ones any peer can crash "
+            f"or exhaust a listener."
         )
         return "warn", found, advice
     if computer.uses_tcp and not zmq.has_curve:
-        return "warn", found, f"{wheel}: without CURVE nobody can be kept out of a tcp endpoint."
+        return "warn", found, f"{wheel}: without CURVE everyone may connect to a tcp endpoint."
     return "ok", found, None
 
 
 def check_blosc(computer: Computer, _: Needs) -> Check:
     """The library in the blosc2 wheel, and the functions in it that the kernels call by name."""
-    again = 'Install a version that is tested: pip install "blosc2>=4.0,<5".'
-    uncompressed = f"{again} As it is, chunks are stored uncompressed."
+    again = 'Install a tested version: pip install "blosc2>=4.0,<5".'
+    uncompressed = f"{again} Until then chunks are stored uncompressed."
     if computer.blosc_problem is not None or computer.blosc_version is None:
         return "warn", computer.blosc_problem or "blosc2 is not installed", uncompressed
     if computer.missing_symbols:
@@ -367,8 +367,8 @@ def chosen(path: str) -> str | None:
 
 
 def clock_facts() -> tuple[bool | None, int, int]:
-    """(synchronised, largest error in microseconds, seconds since 1970) by adjtimex(2); None where the kernel
-    does not tell."""
+    """(synchronised, largest error in microseconds, seconds since 1970) by adjtimex(2); None where that is
+    unknown."""
     facts = _Timex()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.adjtimex(ctypes.byref(facts)) < 0:
@@ -396,7 +396,7 @@ def _version_of(package: str) -> str | None:
 
 
 def _native_library() -> tuple[str | None, tuple[str, ...]]:
-    """(why it cannot be used, symbols that it lacks)."""
+    """Returns (why it cannot be used, symbols that it lacks)."""
     try:
         return None, native.missing_symbols()
     except CodecError as error:

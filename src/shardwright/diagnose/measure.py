@@ -1,4 +1,4 @@
-"""Measures what this machine can hold of a configuration, with the arrays of its streams.
+"""Measures the rates that this machine can hold for a configuration, with the arrays of its streams.
 
     frames to measure with   the user's own, or simulated ones
     each stage alone         stages.py
@@ -71,7 +71,7 @@ OTHER_CODECS: tuple[Codec | None, ...] = (
 
 @dataclass
 class _Steps:
-    """Counts what is done for whoever watches: (what comes now, how many steps are done, of how many)."""
+    """Reports progress to ``tell``: (the present step, the number of steps that are done, of how many)."""
 
     tell: Callable[[str, int, int], None]
     total: int
@@ -89,8 +89,8 @@ def measure(
     seconds: float,
     tell: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Measured:
-    """Measure this machine for every stream of the plan, in about ``seconds``. Raises ``StorageError``
-    without room, or what broke a measurement."""
+    """Measures this machine for every stream of the plan, in about ``seconds``. Raises ``StorageError``
+    without room, or the error that broke a measurement."""
     config = loaded.config
     assert plan.streams, "a plan without streams has nothing to measure"
     if own_frames is not None and not any(own_frames.fits(stream.spec) for stream in plan.streams):
@@ -123,13 +123,14 @@ def measure(
 
 
 def _with_small_ring(stream: StreamPlan, threads: int) -> StreamPlan:
-    """A ring as small as works: it is full, and the rate steady, all the sooner."""
+    """Returns the plan with the smallest ring that works: it is full, and the rate steady, sooner."""
     least = Limits.derive(stream.spec, threads=threads)
     return stream if stream.limits.ring_frames <= least.ring_frames else replace(stream, limits=least)
 
 
 def _kinds(streams: list[StreamPlan]) -> list[tuple[StreamPlan, list[str]]]:
-    """Streams that are written alike are measured once: (one of them, the names of all)."""
+    """Returns (one stream, the names of all like it) for each kind: streams that are written alike are
+    measured once."""
     kinds: list[tuple[StreamPlan, list[str]]] = []
     for stream in streams:
         same = (
@@ -153,7 +154,7 @@ def _sample(own_frames: OwnFrames | None, spec: ArraySpec) -> Sample:
 
 @dataclass(frozen=True)
 class _Bench:
-    """What the measurements of all streams share. ``seconds``: of one stream."""
+    """The parts that the measurements of all streams share. ``seconds``: of one stream."""
 
     config: Config
     plan: Plan
@@ -195,8 +196,8 @@ class _Bench:
         return StreamRates(sample.source, kernel, disk, self.io, transport, acquisitions, others)
 
     def _room_bytes(self, stream: StreamPlan) -> int:
-        """What one acquisition may write beside what it reserves. Raises ``StorageError`` when that is not
-        even a slab."""
+        """Returns the bytes that one acquisition may write beside those that it reserves. Raises
+        ``StorageError`` when that is less than a slab."""
         low_water = self.config.output.low_water
         needed = stream.disk_reserved_bytes + low_water + stream.limits.slab_bytes
         free = free_bytes(self.folder)
@@ -205,7 +206,7 @@ class _Bench:
                 f"not enough room below {self.folder.parent} to measure stream {stream.name}",
                 expected=f"{format_bytes(needed)} free, output.low_water included",
                 got=format_bytes(free),
-                hint="Free some space, or leave --measure out.",
+                hint="Free some space, or leave out --measure.",
             )
         return min(free - stream.disk_reserved_bytes - low_water, MOST_ROUND_BYTES)
 
@@ -265,7 +266,7 @@ class _Bench:
         )
 
     def _clear(self, name: str) -> None:
-        """Give the disk back, and let it be done with that, before the next acquisition."""
+        """Deletes the store of an acquisition, and syncs that, before the next one."""
         for store in (*self.folder.glob(f"{name}.*"), *(self.folder / "daemon").glob(f"{name}.*")):
             shutil.rmtree(store)
         sync_directory(self.folder)
@@ -273,7 +274,7 @@ class _Bench:
     def _other_codecs(
         self, stream: StreamPlan, sample: Sample, seconds: float, acquisitions: dict[Transport, Acquisitions]
     ) -> dict[str, KernelRate]:
-        """Only where the camera is too fast for what it has."""
+        """Measures other codecs, only for a camera that is too fast for its own."""
         needed = stream.data_rate_bytes_per_s
         if needed is None or acquisitions[self.transport].sustained_bytes_per_s > needed:
             return {}
@@ -287,7 +288,7 @@ class _Bench:
 
 
 def codec_text(codec: Codec | None) -> str:
-    """As ``shardwright camera --codec`` takes it."""
+    """Returns the codec as ``shardwright camera --codec`` takes it."""
     if isinstance(codec, Blosc):
         return f"blosc:{codec.cname}:{codec.clevel}:{codec.shuffle}"
     if isinstance(codec, Zstd | Gzip):

@@ -1,5 +1,5 @@
-"""One output folder: what its filesystem is and can do, measured in the folder itself, and what follows from
-it (``FOLDER_CHECKS``).
+"""One output folder: its filesystem and its speed, measured in the folder itself, and the checks of them
+(``FOLDER_CHECKS``).
 
 Files of at most 60 MiB without a name are written there, and are gone afterwards. Whether the daemon may
 write there at all is not judged here but tried (start.py).
@@ -38,7 +38,7 @@ _BLOCK_BYTES = 512  # the unit of st_blocks
 @dataclass(frozen=True)
 class OutputFolder:
     """``field``: where the configuration names it. ``io``: how shards are written there, ``io_configured``:
-    as output.io says. ``total_files`` 0: as many as there is room for."""
+    as output.io says. ``total_files`` 0: limited only by the space."""
 
     field: str
     path: str
@@ -90,7 +90,7 @@ def look_at_folder(
 
 
 def check_owner(folder: OutputFolder, _: Needs) -> Check:
-    """Root may write everywhere: what it finds says little about the daemon's user."""
+    """Root may write everywhere, which says little about the daemon's user."""
     if folder.user == 0 and folder.owner != 0:
         advice = "Run this again as the daemon's user: sudo -u USER shardwright check CONFIG."
         return "warn", f"{folder.path} belongs to user {folder.owner}, and this is root", advice
@@ -98,9 +98,9 @@ def check_owner(folder: OutputFolder, _: Needs) -> Check:
 
 
 def check_filesystem(folder: OutputFolder, _: Needs) -> Check:
-    """Whether what is synced is safe; of network filesystems and memory the plan warns."""
+    """Checks that synced data is safe; the plan warns of network filesystems and of memory."""
     if unsafe := [option for option in folder.options if option in UNSAFE_OPTIONS]:
-        advice = f"Mount it without {unsafe[0]}: as it is, a power cut can take what was synced."
+        advice = f"Mount it without {unsafe[0]}: with it a power cut can destroy synced data."
         return "warn", f"{folder.filesystem}, mounted with {', '.join(unsafe)}", advice
     if folder.copy_on_write:
         advice = (
@@ -112,12 +112,12 @@ def check_filesystem(folder: OutputFolder, _: Needs) -> Check:
 
 
 def check_writing(folder: OutputFolder, _: Needs) -> Check:
-    """How shards are written, and whether another way is much faster."""
+    """Checks how shards are written, and whether another way is much faster."""
     choice = folder.io_choice
     measured = f"; {choice.measured}" if choice.measured else ""
     if folder.io_configured == "auto":
         return "ok", f"{choice.mode}, {choice.why}{measured}", None
-    found = f"{folder.io}, as output.io says{measured or '; ' + choice.why}"
+    found = f"{folder.io}, set by output.io{measured or '; ' + choice.why}"
     own, best = choice.rates.get(folder.io), choice.rates.get(choice.mode)
     if own and best and best > MARGIN * own:
         return "warn", found, f"Set output.io to auto: {choice.mode} is {best / own:.1f} times as fast here."
@@ -125,13 +125,13 @@ def check_writing(folder: OutputFolder, _: Needs) -> Check:
 
 
 def check_preallocation(folder: OutputFolder, _: Needs) -> Check:
-    """Whether a full disk shows before a frame is taken, and not while it is written."""
+    """Checks that a full disk shows before a frame is accepted, and not while it is written."""
     if folder.preallocation == "absent":
         advice = (
             "A full disk shows only when frames are written: use ext4, xfs or btrfs without "
             "compression, and a generous output.low_water."
         )
-        return "warn", "absent: blocks were asked for, and none are there", advice
+        return "warn", "absent: the filesystem reserved no blocks", advice
     if folder.preallocation == "emulated":
         advice = (
             "Each shard is written twice: zeros, then chunks. Use ext4, xfs or another filesystem with "
@@ -148,11 +148,11 @@ def check_preallocation(folder: OutputFolder, _: Needs) -> Check:
 
 
 def check_free_space(folder: OutputFolder, needs: Needs) -> Check:
-    """How long it lasts at the full rate, uncompressed, down to output.low_water; that the first shards fit
-    is the plan's own condition."""
+    """Checks how long it lasts at the full rate, uncompressed, down to output.low_water; that the first
+    shards fit is checked by the plan."""
     found = f"{format_bytes(folder.free_bytes)} free of {format_bytes(folder.total_bytes)}"
     if needs.data_rate_bytes_per_s is None:
-        return "ok", f"{found}; frame_rate_hz of every stream would tell how long that lasts", None
+        return "ok", f"{found}; with frame_rate_hz of every stream its time to full is shown here", None
     reserved = needs.disk_bytes if folder.field == "output.root" else 0
     room = max(0, folder.free_bytes - reserved - folder.low_water_bytes)
     hours = hours_to_full(room, needs.data_rate_bytes_per_s)
@@ -172,7 +172,7 @@ def check_free_space(folder: OutputFolder, needs: Needs) -> Check:
 def check_free_files(folder: OutputFolder, needs: Needs) -> Check:
     """Inodes: a disk can be full of files."""
     if folder.total_files == 0:
-        return "ok", "as many as there is room for", None
+        return "ok", "limited only by the space", None
     found = f"{folder.free_files:,} more files of {folder.total_files:,}"
     if folder.free_files < needs.files:
         advice = "Delete small files, or make a filesystem with more inodes."
@@ -195,7 +195,7 @@ FOLDER_CHECKS: dict[str, Callable[[OutputFolder, Needs], Check]] = {
 
 
 def preallocation_of(folder: Path) -> Preallocation:
-    """Tried with a file of 1 MiB. Absent: blocks were asked for, and none are there. Raises ``OSError``."""
+    """Tried with a file of 1 MiB. Absent: no blocks were reserved. Raises ``OSError``."""
     with tempfile.TemporaryFile(dir=folder) as probe:
         guaranteed = preallocate(probe.fileno(), PROBE_BYTES)
         sync_data(probe.fileno())
@@ -205,15 +205,15 @@ def preallocation_of(folder: Path) -> Preallocation:
 
 
 def gives_gaps_back(folder: Path) -> bool:
-    """Whether holes can be punched into a file here. Raises ``OSError``."""
+    """True if holes can be punched into a file here. Raises ``OSError``."""
     with tempfile.TemporaryFile(dir=folder) as probe:
         preallocate(probe.fileno(), PROBE_BYTES)
         return punch_hole(probe.fileno(), 0, PROBE_BYTES // 2)
 
 
 def mount_of(folder: Path, mounts: str) -> tuple[str, tuple[str, ...]]:
-    """(type, options) of the filesystem that ``folder``, resolved, lies on, as ``mounts`` (the text of
-    /proc/self/mountinfo) tells."""
+    """Returns (type, options) of the filesystem of ``folder``, which is resolved. ``mounts``: the text of
+    /proc/self/mountinfo."""
     best = -1
     found: tuple[str, tuple[str, ...]] = ("unknown", ())
     for line in mounts.splitlines():

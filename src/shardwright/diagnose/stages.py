@@ -1,5 +1,5 @@
-"""Each stage alone, for a fraction of a second: what it could do if nothing else took the machine. Floors, in
-other words."""
+"""Measures each stage alone, for a fraction of a second: its rate if nothing else uses the machine, which is
+a floor."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def disk(
                 places = [
                     (slab * slab_bytes + offset, length) for slab in range(slabs) for offset, length in pieces
                 ]
-                # closing frees the blocks, which a shard keeps: after the time
+                # closing frees the blocks, which a shard keeps: it is not timed
                 with ExitStack() as opened, _spending(spent):
                     file = opened.enter_context(MeasuredFile(folder, mode, slabs * slab_bytes))
                     list(pool.map(partial(_put, file, source), places))

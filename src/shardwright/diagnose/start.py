@@ -7,8 +7,8 @@ function, in the same order (daemon/assemble.py). One that fails is a finding, a
     sockets                   bound, and given back
     kernels and workers       compiled or loaded, started and ended
 
-Where a daemon is already running on these sockets, that is the finding, and no socket is touched. A socket
-that a dead daemon has left is removed, as by a start; folders that were made are removed again.
+If a daemon is already running on these sockets, that is the finding, and no socket is touched. A socket that
+a dead daemon has left is removed, as by a start; folders that were made are removed again.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Finding:
 
 
 def refusal(check: str, error: Exception) -> Finding:
-    """What ``serve`` would say, as a finding."""
+    """Returns an error of ``serve`` as a finding."""
     if not isinstance(error, ShardwrightError):
         return Finding(check, "bad", f"{type(error).__name__}: {error}")
     advice = error.hint or ("Correct that line of the file." if isinstance(error, ConfigError) else None)
@@ -73,8 +73,8 @@ def refusal(check: str, error: Exception) -> Finding:
 class StartTrial:
     """The constructor makes the plan, ``run`` takes all the other steps, inside ``new_folders_removed``.
 
-    ``findings``: in the order of the steps. ``running``: what a daemon on these sockets says of itself, None
-    where none answers. ``is_busy``: one may acquire on these disks. ``folders``: the output folders that can
+    ``findings``: in the order of the steps. ``running``: the status of a daemon on these sockets, None if
+    none answers. ``is_busy``: a daemon may acquire on these disks. ``folders``: the output folders that can
     be written, by the field that names each.
     """
 
@@ -128,10 +128,12 @@ class StartTrial:
         return path
 
     def _look_at_unfinished(self) -> int:
-        """How many stores the daemon takes up. One that it cannot read it leaves as it is, and serves
-        everything else."""
+        """Returns the number of stores that the daemon resumes. It leaves a store that it cannot read as it
+        is, and serves everything else."""
         root = self._loaded.config.output.root
-        advice = "The daemon leaves it as it is; `shardwright recover` of the release that wrote it seals it."
+        advice = (
+            "The daemon leaves it unchanged; `shardwright recover` of the release that wrote it can seal it."
+        )
         found = 0
         for store in unfinished_stores(root):
             try:
@@ -146,7 +148,7 @@ class StartTrial:
         return found
 
     def _bind_sockets(self, access: Access | None, web: WebService | None) -> None:
-        """All of them at once, as one may be in the way of another."""
+        """Binds all of them at once, since one may be in the way of another."""
         loaded, config = self._loaded, self._loaded.config
         with ExitStack() as opened:
 
@@ -169,7 +171,7 @@ class StartTrial:
                 return web.url
 
             if self._try("sockets", bind_ingest, "{} can be bound".format) is None:
-                self.is_busy = True  # perhaps by a daemon that is about to bind the others: not in its way
+                self.is_busy = True  # perhaps a daemon is about to bind the others: do not disturb it
             else:
                 if config.control_socket_path is not None:
                     control = Path(config.control_socket_path)
@@ -190,8 +192,8 @@ class StartTrial:
             pool.stop()
 
     def _try(self, check: str, step: Callable[[], T], found: Callable[[T], str]) -> T | None:
-        """The result of a step; None, and a finding, where it fails. ``found``: what to say of a result, if
-        anything."""
+        """Returns the result of a step; None, and a finding, if it fails. ``found`` makes the text of a
+        result, which may be empty."""
         try:
             result = step()
         except Exception as error:  # noqa: BLE001  (whatever ends the start of the daemon is a finding)
@@ -220,7 +222,7 @@ def new_folders_removed(config: Config) -> Iterator[None]:
 
 
 def _is_there(folder: Path) -> bool:
-    """Also what nobody lets us look at: we do not make it."""
+    """True also for a folder that this user may not look at: it is not made."""
     try:
         folder.lstat()
     except FileNotFoundError:
@@ -237,8 +239,8 @@ def socket_paths(config: Config) -> Iterable[Path]:
 
 
 def running_daemon(config: Config) -> dict[str, Any] | None:
-    """What the daemon on this configuration's control socket says of itself; None where none answers that
-    this user may ask."""
+    """Returns the status of the daemon on this configuration's control socket; None if none answers this
+    user."""
     path = config.control_socket_path
     if path is None:
         return None
@@ -257,7 +259,7 @@ def _already_running(loaded: LoadedConfig, status: dict[str, Any]) -> Finding:
         "bad",
         f"a daemon is already running on them: process {status['pid']}, with {status['config']}",
         f"serve does not start beside it. End it first (shardwright drain {file}), or let it reload the "
-        f"file: shardwright check --reload {file} says whether it would.",
+        f"file: shardwright check --reload {file} checks whether it can.",
     )
 
 
@@ -277,4 +279,4 @@ def _web_text(web: WebService | None) -> str:
 
 
 def _ignore(event: str, facts: object) -> None:
-    """Takes the events of what is never started."""
+    """Drops an event: nothing is started here."""

@@ -1,5 +1,5 @@
-"""Short real acquisitions at full speed: the only measurement in which all stages share the machine as they
-will.
+"""Short real acquisitions at full speed: the only measurement in which all stages share the machine as in
+use.
 
 They are written to a hidden folder below the output root, in this process or through a daemon with the user's
 configuration and sockets of its own. Folder and daemon are gone afterwards.
@@ -51,8 +51,8 @@ _END_TIMEOUT_S = 30.0
 
 @contextmanager
 def scratch_folder(root: Path) -> Iterator[Path]:
-    """A hidden folder below an output root, held by a lock while it is in use. What a killed run left is
-    removed. Raises ``StorageError``."""
+    """A hidden folder below an output root, held by a lock while it is in use. Folders that a killed run
+    left are removed. Raises ``StorageError``."""
     remove_stale(root)
     with storage_errors("make a folder to measure in below", root):
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root))
@@ -66,7 +66,7 @@ def scratch_folder(root: Path) -> Iterator[Path]:
 
 
 def remove_stale(root: Path) -> None:
-    """Folders that nobody holds: their process was killed."""
+    """Removes folders that no process holds: theirs was killed."""
     for folder in root.glob(f"{PREFIX}*"):
         try:
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -198,9 +198,9 @@ def _append(
 def steady(
     begin: Mark, marks: list[Mark], end: Mark, ring_frames: int, *, deferred: bool
 ) -> tuple[Mark, Mark, int]:
-    """(from when, until when, frames stored meanwhile) of the time that tells the rate: from a quarter of the
-    way after the ring was full until the last frame was taken. The ring is full at both, so that as many were
-    stored as were sent. ``deferred``: until all is sealed and synced.
+    """(from when, until when, frames stored meanwhile) of the time that decides the rate: from a quarter of
+    the way after the ring was full until the last frame was taken. The ring is full at both, so that as many
+    were stored as were sent. ``deferred``: until all is sealed and synced.
 
     All of it for an acquisition that fits its ring: no ``marks``, or one.
     """
@@ -228,8 +228,8 @@ def _cpu_seconds(pid: int) -> float:
 def private_configuration(
     config: Config, root: Path, endpoint: str, io: IoMode, ring_frames: dict[str, int]
 ) -> dict[str, Any]:
-    """What such a daemon is told: every limit but the rings as the user has it; nobody else may come, and
-    nothing but acquiring is done."""
+    """Returns the configuration of such a daemon: the user's limits except the rings; no other client may
+    connect, and it only acquires."""
     facts = config.model_dump(mode="json")
     facts["output"] |= {"root": str(root), "io": io, "create": False, "spill_root": None, "in_memory": True}
     facts["ingest"] |= {
@@ -284,7 +284,7 @@ class PrivateDaemon:
         return connect(self._endpoint, transport=transport, reconnect_timeout_ms=0)
 
     def why(self) -> str:
-        """What it said last on its way down."""
+        """Returns its last line of output."""
         process = self._process
         if (
             process is not None
@@ -294,7 +294,7 @@ class PrivateDaemon:
         ):
             self._errors += take(process.stdout) + take(process.stderr)
         lines = self._errors.decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "nothing was said"
+        return lines[-1] if lines else "no output"
 
     def close(self) -> None:
         if self._process is not None:

@@ -1,9 +1,9 @@
-"""What follows from the measurements for each camera: can its rate be held, which floor binds, what to
-change. Pure arithmetic.
+"""The verdict on each camera from the measurements: can its rate be held, which floor binds, what to change.
+Pure arithmetic.
 
-A stage alone gives a floor. What all of them reach together, on the same cores, was measured by real
-acquisitions: that is the prediction, and the floor that binds is the lowest. The cores are a floor as well:
-as many seconds of them as there are, over the seconds that a gigabyte took.
+A stage alone gives a floor. Real acquisitions measure the rate of all stages together, on the same cores:
+that is the prediction, and the floor that binds is the lowest. The cores are a floor as well: the seconds of
+all of them, divided by the CPU seconds that a gigabyte took.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class Measured:
 Held = Literal["yes", "barely", "no", "unknown"]
 FloorName = Literal["kernel", "disk", "transport", "processors", "pipeline"]
 ACCURACY = 0.15  # how far the prediction may be off: a camera nearer to it than this is held barely
-WAITS_BELOW = 0.75  # of the lowest floor: below it no stage is the reason, but that one waits for the other
+WAITS_BELOW = 0.75  # of the lowest floor: below it the stages stall on each other
 SMALL_CHUNK_BYTES = 256 << 10
 
 
@@ -233,7 +233,7 @@ class CamerasVerdict:
 
 
 def judge(plan: Plan, low_water_bytes: int, measured: Measured | None) -> CamerasVerdict:
-    """Without ``measured``, only what arithmetic says: what is needed, and how long the disk lasts
+    """Returns the verdict. Without ``measured`` it has only the needed rates, and how long the disk lasts
     uncompressed."""
     loads = [_load(stream, measured) for stream in plan.streams]
     total = None if None in loads or not loads else sum(load for load in loads if load is not None)
@@ -368,7 +368,7 @@ def binding(floors: tuple[Floor, ...], predicted: float) -> FloorName:
 def advice(
     stream: StreamPlan, rates: StreamRates, measured: Measured, binds: FloorName, alone: Held
 ) -> tuple[str, ...]:
-    """What to change for a camera that is not held, the most promising first."""
+    """Returns what to change for a camera that cannot be held, the most promising first."""
     found: list[str] = []
     if binds == "disk":
         found += _disk_advice(rates)
@@ -380,8 +380,8 @@ def advice(
         )
     if stream.limits.chunk_bytes < SMALL_CHUNK_BYTES:
         found.append(
-            f"Make inner chunks larger (chunk_size): at {stream.limits.chunk_bytes >> 10} KiB each "
-            f"chunk's own cost counts."
+            f"Make inner chunks larger (chunk_size): at {stream.limits.chunk_bytes >> 10} KiB the fixed "
+            f"cost of each chunk counts."
         )
     if stream.limits.threads < measured.cores:
         found.append(
@@ -439,11 +439,11 @@ def _degrade_advice(stream: StreamPlan, rates: StreamRates, measured: Measured) 
         or needed * (1 + ACCURACY) > unencoded
     ):
         return []
-    cost = "chunks that come too fast are then compressed less, or not at all, until there is room again"
+    cost = "chunks that come too fast are then compressed less, or not at all, until the ring has room again"
     return [
         (
             f"Set reliability.overload to degrade: {cost}. compaction: {{enabled: true, recompress: codec}} "
-            f"puts them right later."
+            f"compresses them later."
         )
     ]
 

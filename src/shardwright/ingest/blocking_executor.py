@@ -4,8 +4,8 @@ thread.
     opener thread      new stores, rings, the hand-over to another client, memory that is given back
     recovery thread    unfinished stores of an earlier process, one after another
 
-The ingest thread submits a call and finds its outcome in a promise. When a thread dies, the calls that it
-still had to make fail instead of never being answered.
+The ingest thread submits a call and finds its outcome in a promise. When a thread dies, the calls that wait
+for it fail.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class BlockingExecutor:
         return [thread.name for thread in (self._opener, self._recoverer) if not thread.alive()]
 
     def fail_if_dead(self) -> None:
-        """Fails what a dead thread had still to do, with ``WorkerError``."""
+        """Fails the calls that wait for a dead thread, with ``WorkerError``."""
         for thread in (self._opener, self._recoverer):
             thread.fail_if_dead()
 
@@ -148,7 +148,7 @@ class BlockingExecutor:
     def _recover(self, path: Path) -> Acquisition:
         if not path.exists():
             raise ResumeError(
-                "there is nothing to take up again", expected="an unfinished acquisition", got=str(path)
+                "there is nothing to resume", expected="an unfinished acquisition", got=str(path)
             )
         settings = self._admission.settings_found(_spec_found(path))
         return self._resume_acquisition(path, self.pool, self._wake, settings, self._admission.limits_found)
@@ -158,12 +158,12 @@ def _spec_found(path: Path) -> ArraySpec | None:
     try:
         return parse_spec(read_manifest(path / WORKSPACE).spec)
     except ShardwrightError:
-        return None  # resuming it says what is wrong
+        return None  # resuming raises the reason
 
 
 def taken(path: Path, *, unfinished: bool) -> OutputExistsError:
     """The error for a name that has a store already."""
-    hint = "It is unfinished: acquire(..., reopen=True) goes on with it" if unfinished else None
+    hint = "It is unfinished: acquire(..., reopen=True) resumes it" if unfinished else None
     return OutputExistsError(
         "the output exists", expected="a name that is not taken", got=str(path), hint=hint
     )
@@ -199,7 +199,7 @@ class _CallThread:
         return self._closed or (not self._died and (self._thread.ident is None or self._thread.is_alive()))
 
     def fail_if_dead(self) -> None:
-        """Fails what a dead thread had still to do, with ``WorkerError``."""
+        """Fails the waiting calls of a dead thread, with ``WorkerError``."""
         if not self.alive():
             for promise in list(self._promises):
                 promise.fail(ErrorText(WorkerError, f"the thread {self.name} died"))

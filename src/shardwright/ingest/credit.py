@@ -70,7 +70,7 @@ class Credit:
         return self._in_flight.holds(ring)
 
     def all_came(self) -> bool:
-        """True once everything that was to be sent again has come."""
+        """True once all frames that had to be sent again have come."""
         return self._missing.came == self._missing.count
 
     # Clients come
@@ -84,8 +84,8 @@ class Credit:
         self._with_pixels = 0
 
     def resume(self, next_sequence: int, missing: Ranges, ring_slots: int) -> tuple[Ranges, Ranges]:
-        """Goes on with the same client, which has sent frames below ``next_sequence``. Returns the ranges
-        that it is to send again, and those that are released."""
+        """Resumes the same client, which has sent frames below ``next_sequence``. Returns the ranges that it
+        must send again, and those that are released."""
         if self.ring_slots == 0:  # its earlier frames went to another process
             self._slot_taken = np.zeros(ring_slots, np.bool_)
         self._expected, self._holes_below = 0, next_sequence
@@ -118,7 +118,7 @@ class Credit:
         )
         if came != due:
             raise ProtocolError(
-                "frames that were to be sent again were left out", expected=f"{due} of them by now", got=came
+                "frames that had to be sent again are missing", expected=f"{due} of them by now", got=came
             )
         pixelless = descriptors["flags"] != 0
         slots = np.where(pixelless, NO_SLOT, descriptors["slot"]).astype(np.uint32)
@@ -203,7 +203,7 @@ class Credit:
 
 
 class _Missing:
-    """Frames that are to be sent again, as sorted (first, last) ranges; ``came`` counts those that were. They
+    """Frames that must be sent again, as sorted (first, last) ranges; ``came`` counts those that were. They
     come in order, none is left out."""
 
     def __init__(self, ranges: Ranges) -> None:
@@ -280,12 +280,12 @@ def check_content(batch: Batch, spec: ArraySpec, grid: Grid) -> None:
 
 
 def check_sequences(sequences: npt.NDArray[np.int64], expected: int, holes_below: int) -> None:
-    """Raises ``ProtocolError`` unless they go on from ``expected`` without holes; below ``holes_below``
+    """Raises ``ProtocolError`` unless they continue from ``expected`` without holes; below ``holes_below``
     (frames that are sent again) they must only ascend."""
     before = np.concatenate(([expected - 1], sequences[:-1]))
     if not ((sequences == before + 1) | ((sequences > before) & (sequences <= holes_below))).all():
         wanted = (
-            f"{max(expected, holes_below)} and on"
+            f"{max(expected, holes_below)} and following"
             if expected >= holes_below
             else (f"ascending from {expected}, without holes from {holes_below}")
         )

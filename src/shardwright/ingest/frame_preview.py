@@ -52,7 +52,7 @@ class PreviewTap:
     """Takes the previews of one acquisition."""
 
     def __init__(self, spec: ArraySpec) -> None:
-        self.wanted = False  # the ingest thread looks at nothing else
+        self.wanted = False  # all that the ingest thread reads
         self._dtype = np.dtype(spec.dtype).newbyteorder("<")
         self._shape = spec.frame_shape
         # the same down and across: the picture keeps the frame's proportions

@@ -65,8 +65,8 @@ MAX_WAITING = 1024  # requests of one client: as many as it can have acquisition
 
 @dataclass(eq=False)
 class Pending:
-    """An OPEN that is not answered yet. ``work``: what a thread prepares for it: a new acquisition for
-    ``admitted``, or a ring for ``session``; ``more_bytes`` count against the budget until that is done."""
+    """An OPEN that is not answered yet. ``work`` prepares a new acquisition for ``admitted``, or a ring for
+    ``session``; ``more_bytes`` count against the budget until that is done."""
 
     client: Client
     request: Open
@@ -76,12 +76,12 @@ class Pending:
     recovery: Promise[Acquisition] | None = None
     more_bytes: int = 0
     message_bytes: int = 0  # of them, for pixels in messages
-    patient_until_s: float = 0.0  # how long it waits for another process to let go of the store
+    patient_until_s: float = 0.0  # until then it waits for another process to release the store
     next_look_s: float = 0.0
 
 
 class Openings:
-    """The OPEN requests that wait for an answer, and what is being prepared for them. ``send`` takes a
+    """The OPEN requests that wait for an answer, and their preparations. ``send`` takes a
     message for a client, ``probe`` finds out whether a client can still be reached."""
 
     def __init__(
@@ -145,12 +145,12 @@ class Openings:
             )
 
     def acquisition_ended(self) -> None:
-        """A session is over, and its memory free."""
+        """Called when a session has ended and its memory is free."""
         self._reserve.ended()
 
     def client_gone(self, client: Client) -> None:
-        """Drops the requests of a client, also while nothing is answered; the outcome of one that is being
-        prepared is handled when it is done."""
+        """Drops the requests of a client; the outcome of one that is being prepared is handled when it is
+        done."""
         self._pending = [
             pending for pending in self._pending if pending.client is not client or pending.work is not None
         ]
@@ -229,14 +229,14 @@ class Openings:
             return self._resume_absent(pending, resume)
         _check_epoch(resume, session.acquisition.client_epoch)
         if session.busy or session.state in (DaemonState.FINISHING, DaemonState.DRAINING):
-            return False  # the receipt will be its answer
+            return False  # the answer waits; it will be the receipt
         credit, came = session.credit, session.acquisition.next_sequence
         if came > resume.next_sequence or credit.ring_slots not in (0, resume.ring_slots):
             expected = f"next_sequence {came} or more" + (
                 f", {credit.ring_slots} slots" if credit.ring_slots else ""
             )
             got = f"{resume.next_sequence}, {resume.ring_slots} slots"
-            raise ResumeError("this client does not know its own acquisition", expected=expected, got=got)
+            raise ResumeError("the client's numbers do not fit its acquisition", expected=expected, got=got)
         session.lose_client(ErrorText(SessionLostError, "its client came back over another connection"))
         return self._hand_over(pending, session, resume.ring_slots)
 
@@ -445,8 +445,8 @@ class Openings:
         return self._reserve.beyond_plan(self._in_messages(), self._planned_bytes())
 
     def _planned_bytes(self) -> int:
-        """What this process may have. What a recovery takes is known when it is done: until then it is the
-        whole budget."""
+        """The memory that this process may have. That of a recovery is known when it is done: until then it
+        is the whole budget."""
         in_plans = sum(
             limits.threads * (limits.scratch_bytes + limits.buffer_bytes) for limits in self._limits()
         )
@@ -459,17 +459,17 @@ class Openings:
         return RUNTIME_BYTES + planned_bytes
 
     def trim(self) -> None:
-        """Memory is short: gives what is free to the system, a moment later."""
+        """Gives free memory back to the system, a moment later. Called when memory is short."""
         self._reserve.trim()
 
     @property
     def is_trimming(self) -> bool:
-        """Whether memory is still on its way to the system."""
+        """True while memory is still being given back to the system."""
         return self._reserve.is_trimming
 
     def _expect(self, pending: Pending, ring_bytes: int) -> None:
-        """Called before a request's memory is made: pixels in messages use what the reserve keeps, a ring
-        takes the place of what is not in use."""
+        """Called before a request's memory is made: pixels in messages use the reserve's memory, a ring takes
+        the place of unused memory."""
         self._last_client = pending.client
         self._limit_buffers()
         if pending.request.transport == "message":
@@ -536,8 +536,8 @@ class Admitted:
 
 
 class Admission:
-    """Admits requests: from an OPEN message to a path, a spec and limits, or the error that says why not.
-    Does not look at any disk."""
+    """Admits requests: turns an OPEN message into a path, a spec and limits, or raises the reason for its
+    refusal. Reads no disk."""
 
     def __init__(self, settings: IngestSettings, threads: int) -> None:
         self._settings = settings
@@ -556,8 +556,8 @@ class Admission:
         self._settings = replace(self._settings, write=changed(self._settings.write))
 
     def admit(self, request: Open, sessions: int, memory_bytes: int, descriptors: int) -> Admitted:
-        """Admits a new acquisition. Raises the error to send to the client. The numbers count what is open or
-        being opened."""
+        """Admits a new acquisition. Raises the error to send to the client. The numbers count acquisitions
+        that are open or being opened."""
         path, stream = self.path(request), self._stream(request.stream)
         spec = self._spec(request, stream)
         self.check_sessions(sessions)
@@ -599,7 +599,7 @@ class Admission:
         most = self._settings.max_descriptors
         if used + more > most:
             raise BudgetError(
-                "the daemon may not open enough files for this acquisition",
+                "the daemon cannot open enough files for this acquisition",
                 expected=f"at most {max(0, most - used)} descriptors",
                 got=more,
                 hint="End another acquisition, raise LimitNOFILE (ulimit -Hn), or make shard_size_chunks of "

@@ -1,5 +1,5 @@
-"""The registry of open sessions, found by token, identity or path, and the receipts of the last that have
-ended. Ingest thread only."""
+"""The registry of open sessions, found by token, identity or path, and the receipts of those that ended last.
+Ingest thread only."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class IngestServer:
         self.wake()
 
     def dead_threads(self) -> list[str]:
-        """The names of helper threads that died: the daemon should stop then."""
+        """The names of helper threads that died, after which the daemon should stop."""
         return self._executor.dead_threads()
 
     def set_low_water(self, low_water_bytes: int) -> None:
@@ -156,14 +156,14 @@ class IngestServer:
         """The newest frame that was taken of the acquisition ``name``, or of the one of ``stream`` that began
         last; None while there is none.
 
-        Costs the ingest thread nothing but for the frame that it takes next, because of this call. Raises
+        This call makes the ingest thread copy its next frame, and costs it nothing else. Raises
         ``UnknownStreamError``, ``InvalidNameError``.
         """
         return self._view.preview(stream, name)
 
     def stop_acquisition(self, name: str) -> None:
-        """Asks the ingest thread to end an open acquisition in good order; its client hears of it when it is
-        sealed. Raises ``InvalidNameError``, ``UnknownAcquisitionError``."""
+        """Requests the orderly end of an open acquisition; its client is notified when it is sealed. Raises
+        ``InvalidNameError``, ``UnknownAcquisitionError``."""
         chosen = self._sessions.totals.running_named(store_name(name))
         if not chosen:
             raise UnknownAcquisitionError(
@@ -176,12 +176,12 @@ class IngestServer:
         self.wake()
 
     def ring_fill(self) -> float:
-        """How full the fullest ring is, 0 to 1: frames that are still needed, those of a chunk that is not
-        full yet among them."""
+        """The fill of the fullest ring, 0 to 1: frames that are still needed, including those of a chunk that
+        is not full yet."""
         return max((session.ring_fill for session in self._sessions), default=0.0)
 
     def acquiring(self) -> bool:
-        """Whether any acquisition is open."""
+        """True while any acquisition is open."""
         return len(self._sessions) > 0
 
     # The ingest thread
@@ -219,8 +219,8 @@ class IngestServer:
         self._openings.adopt(paths)
 
     def hold(self) -> None:
-        """Lets OPEN requests wait until ``let_go``, while clients are welcomed: this machine is not ready to
-        take frames. Before ``run``."""
+        """Makes OPEN requests wait until ``let_go``, while clients are welcomed: this machine is not ready to
+        take frames yet. Before ``run``."""
         self._openings.hold()
 
     def run(self, stop: threading.Event) -> None:
@@ -306,7 +306,7 @@ class IngestServer:
     # ----------------------------------------------------------------------------------------------------
 
     def _receive_some(self) -> bool:
-        """Takes what has come, up to a bound; returns whether that was all."""
+        """Takes the messages that have come, up to a bound; returns True if those were all."""
         assert self._router is not None
         for _ in range(max(MESSAGES_A_ROUND, len(self._connections))):
             try:
@@ -354,7 +354,7 @@ class IngestServer:
             )
 
     def _refuse_token(self, client: Client, header: Header) -> None:
-        """Refuses a message of a session that has ended or is another client's; the connection goes on."""
+        """Refuses a message of a session that has ended or is another client's; the connection stays."""
         why = ErrorText(
             SessionLostError, "this session has ended or is not yours", got=f"session {header.session:#x}"
         )

@@ -96,7 +96,7 @@ class Session:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes that count against the budget; 0 for a recovered acquisition that no client has taken up."""
+        """Bytes that count against the budget; 0 for a recovered acquisition that no client has resumed."""
         if self._never_attached:
             return 0
         limits = self.acquisition.limits
@@ -114,7 +114,7 @@ class Session:
 
     @property
     def unclaimed_bytes(self) -> int:
-        """Bytes of a recovered acquisition that no client has taken up, which do not count against the
+        """Bytes of a recovered acquisition that no client has resumed; they do not count against the
         budget."""
         limits = self.acquisition.limits
         return limits.acquisition_bytes - limits.ring_bytes if self._never_attached else 0
@@ -175,8 +175,8 @@ class Session:
     # ----------------------------------------------------------------------------------------------------
 
     def attach(self, lease: ClientLease, request: Open) -> bool:
-        """Attaches a client. Returns False where the acquisition can no longer be taken up; ``lease`` is
-        unused then."""
+        """Attaches a client. Returns False if the acquisition can no longer be resumed; ``lease`` is then
+        unused."""
         verdict, then = step(DAEMON_TABLE, self.state, DaemonEvent.ATTACHED)
         if verdict is Verdict.IGNORE:
             return False
@@ -207,7 +207,7 @@ class Session:
             client_epoch=acquisition.client_epoch,
             next_sequence=self.credit.next_sequence,
             missing=tuple(again),
-            # which is all that a client has to do
+            # the client's part of ``degrade``
             overload="block" if self.settings.overload == "degrade" else self.settings.overload,
             durability=self.settings.durability,
         )
@@ -230,8 +230,8 @@ class Session:
         return (time.monotonic() - self.detached_s) * 1000 if waits else 0.0
 
     def lose_client(self, why: ErrorText) -> None:
-        """Detaches a client that vanished: the acquisition stays open for it. One that was finished or has
-        ended only loses its listener."""
+        """Detaches a client that vanished: the acquisition stays open for it. An acquisition that was
+        finished or has ended goes to its end without a client."""
         if self._step(DaemonEvent.LINK_LOST) is Verdict.ACCEPT:
             self.detached_s = time.monotonic()
             self._retire_ring()
@@ -244,7 +244,7 @@ class Session:
         self.lease = None
 
     def _write_off_missing(self) -> None:
-        """Settles frames that were sent once, were lost in a power cut, and will not be sent again."""
+        """Settles frames that were sent once, were lost in a power cut, and will not come again."""
         if self.acquisition.state is AcquisitionState.OPEN:
             self.acquisition.settle_missing()
 
@@ -302,7 +302,7 @@ class Session:
     def _take_finish(self, finish: Finish) -> None:
         if finish.frames != self.credit.next_sequence or not self.credit.all_came():
             raise ProtocolError(
-                "FINISH does not count what came",
+                "FINISH counts other frames than those received",
                 expected=f"{self.credit.next_sequence} frames",
                 got=finish.frames,
             )
@@ -361,7 +361,7 @@ class Session:
         self._report_losses()
         for name, facts in acquisition.take_events():
             self._on_event(name, {"path": str(acquisition.path), **facts})
-        # else it waits for a client that can be sent the error
+        # without a client it waits for one that can receive the error
         there = self.lease is not None and self.state is not DaemonState.AWAIT_RING
         if (
             there

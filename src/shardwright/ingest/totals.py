@@ -55,7 +55,7 @@ class AcquisitionTotals:
         measures: Measures,
     ) -> AcquisitionTotals:
         """``before``: the receipt of an earlier process, whose counts are left out; ``frames_missing`` is
-        what is missing now."""
+        the present count."""
         counts = {name: getattr(receipt, name) for name in _COUNTS}
         if before is not None:
             counts = {

@@ -80,7 +80,7 @@ class Api:
                 {
                     "error": {
                         "code": "no_frame",
-                        "message": "there is no such acquisition running, or no frame of it yet",
+                        "message": "no acquisition of this name is running, or it has no frame yet",
                     }
                 },
                 404,

@@ -31,8 +31,9 @@ _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\[\]:/@?#\s]+)(:[0-9]{1,5})?"
 
 
 class Guard:
-    """Refuses requests for other hosts (DNS rebinding: a foreign page whose own name points here), that would
-    change anything, or that have a body. Headers set by an answer take precedence over those set here."""
+    """Refuses requests that name other hosts (DNS rebinding: a foreign page whose own name points here), that
+    would change anything, or that have a body. Headers set by an answer take precedence over those set
+    here."""
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
         self._app = app
@@ -61,8 +62,8 @@ class Guard:
             return PlainTextResponse("Too many headers.\n", 431, {"Connection": "close"})
         if not self._is_ours(headers.get("host", "")):
             hint = (
-                "This page answers to its own address only; http.allowed_hosts in the configuration "
-                "names others.\n"
+                "This page answers only requests for its own address; http.allowed_hosts in the "
+                "configuration adds others.\n"
             )
             return PlainTextResponse(f"Misdirected request. {hint}", 421, {"Connection": "close"})
         if method not in METHODS:

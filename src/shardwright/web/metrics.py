@@ -34,16 +34,16 @@ STREAM_COUNTERS = {
     "acquisitions_failed": ("acquisitions_failed", "Acquisitions ended by an error."),
     "frames_received": (
         "frames_received",
-        "Frames that the daemon was told of; each has one of the statuses below.",
+        "Frames that the daemon received, or got a descriptor of; each has one of the statuses below.",
     ),
     "frames_stored": (
         "frames_stored",
         "Frames in their chunk or the staging area: safe from the daemon's death.",
     ),
     "frames_durable": ("frames_durable", "Stored frames that are synced: safe from a power cut."),
-    "frames_duplicate": ("frames_duplicate", "Frames whose place was taken."),
-    "frames_late": ("frames_late", "Frames whose place had been closed."),
-    "frames_lost": ("frames_lost", "Frames taken in that an error kept from the disk."),
+    "frames_duplicate": ("frames_duplicate", "Frames whose place already had a frame."),
+    "frames_late": ("frames_late", "Frames that came after their shard row was closed."),
+    "frames_lost": ("frames_lost", "Accepted frames that an error kept from the disk."),
     "received_bytes": ("bytes_received", "Pixel bytes of the frames received."),
     "stored_bytes": ("bytes_raw", "Pixel bytes of the frames stored."),
     "durable_bytes": ("bytes_durable", "Pixel bytes of the frames that are synced."),
@@ -51,11 +51,11 @@ STREAM_COUNTERS = {
     "late_bytes": ("bytes_late", "Pixel bytes of the late frames."),
     "lost_bytes": ("bytes_lost", "Pixel bytes of the lost frames."),
     "written_bytes": ("bytes_stored", "Bytes of the encoded chunks and indexes in the shards."),
-    "shards_sealed": ("shards_sealed", "Shards that have got their final name."),
+    "shards_sealed": ("shards_sealed", "Shards that got their final name."),
 }
 DROPPED_COUNTERS = {
-    "frames_dropped": ("frames_dropped", "Frames not taken in, by reason."),
-    "dropped_bytes": ("bytes_dropped", "Pixel bytes of the frames not taken in, by reason."),
+    "frames_dropped": ("frames_dropped", "Frames that were not accepted, by reason."),
+    "dropped_bytes": ("bytes_dropped", "Pixel bytes of the frames that were not accepted, by reason."),
 }
 DROP_REASONS = ("overload",)  # model/frame_status.py: the one reason for which a frame is dropped
 DEGRADED_COUNTERS = {
@@ -70,36 +70,35 @@ STREAM_GAUGES = {
     "frames_missing": (
         "frames_missing",
         (
-            "Places without a frame: it was skipped, dropped, late or lost. Of an acquisition that runs, "
-            "only "
-            "those before its newest frame."
+            "Places without a frame, because it was skipped, dropped, late or lost. For a running "
+            "acquisition, only those before its newest frame."
         ),
     ),
     "missing_bytes": ("bytes_missing", "Pixel bytes of those places."),
     "frames_skipped": (
         "frames_skipped",
-        "Missing frames that the camera's side never sent: neither dropped, late nor lost.",
+        "Missing frames that the camera never sent: neither dropped, late nor lost.",
     ),
     "skipped_bytes": ("bytes_skipped", "Pixel bytes of the skipped frames."),
-    "ring_frames": ("ring_frames", "Frames that the rings of running acquisitions hold."),
+    "ring_frames": ("ring_frames", "Capacity of the rings of running acquisitions, in frames."),
     "ring_used_frames": ("ring_used", "Frames in those rings that are not safe yet."),
-    "slabs": ("slabs_total", "Slabs that the running acquisitions may have in work."),
+    "slabs": ("slabs_total", "The most slabs that the running acquisitions may have in work."),
     "slabs_used": ("slabs_used", "Slabs in work."),
     "degrade_level": (
         "degrade_level",
         (
-            "How chunks are encoded now, the fastest of running acquisitions: 0 "
-            "as configured, 1 faster, 2 uncompressed."
+            "How chunks are encoded now, the highest of the running acquisitions: 0 as configured, 1 faster, "
+            "2 uncompressed."
         ),
     ),
 }
 HISTOGRAMS = {
-    "queue_seconds": "How long a slab waits for a worker.",
-    "encode_seconds": "How long a worker compresses and writes its chunks.",
-    "store_seconds": "From a frame's arrival until it is stored.",
-    "commit_seconds": "How long a sync takes.",
-    "shard_open_seconds": "How long the files of a shard row take to prepare.",
-    "shard_seal_seconds": "How long the files of a shard row take to seal.",
+    "queue_seconds": "Time that a slab waits for a worker.",
+    "encode_seconds": "Time in which a worker compresses and writes its chunks.",
+    "store_seconds": "Time from the arrival of a frame until it is stored.",
+    "commit_seconds": "Time of a sync.",
+    "shard_open_seconds": "Time to prepare the files of a shard row.",
+    "shard_seal_seconds": "Time to seal the files of a shard row.",
 }
 
 
@@ -128,34 +127,36 @@ def _daemon(snapshot: Facts) -> Iterator[Metric]:
     yield InfoMetricFamily(
         _name("build"), "The software.", value={"version": snapshot["software"].rpartition(" ")[2]}
     )
-    state = GaugeMetricFamily(_name("state"), "1 for what the daemon is doing.", labels=["state"])
+    state = GaugeMetricFamily(
+        _name("state"), "1 for the present state of the daemon, 0 for the others.", labels=["state"]
+    )
     for name in STATES:
         state.add_metric([name], float(snapshot["state"] == name))
     yield state
-    yield _gauge("uptime_seconds", "Since the daemon started.", snapshot["uptime_s"])
+    yield _gauge("uptime_seconds", "Time since the daemon started.", snapshot["uptime_s"])
     yield _gauge(
-        "memory_used_bytes", "What counts against the memory budget.", snapshot["memory"]["used_bytes"]
+        "memory_used_bytes", "Memory that counts against the budget.", snapshot["memory"]["used_bytes"]
     )
     yield _gauge("memory_budget_bytes", "The memory budget.", snapshot["memory"]["budget_bytes"])
-    yield _gauge("clients", "Clients connected.", snapshot["clients"])
+    yield _gauge("clients", "Connected clients.", snapshot["clients"])
     yield _counter("foreign_messages", "Messages that broke the protocol.", snapshot["foreign_messages"])
     yield _gauge(
         "stall_seconds",
-        "How long the step that has taken longest by now has taken; a stuck disk shows here.",
+        "Time so far of the longest call that still runs; a stuck disk shows here.",
         snapshot["stall_s"],
     )
 
 
 def _disks(disks: Iterable[Facts]) -> Iterator[Metric]:
     labels = ["role", "path"]
-    free = GaugeMetricFamily(_name("disk_free_bytes"), "Room on a disk.", labels=labels)
+    free = GaugeMetricFamily(_name("disk_free_bytes"), "Free space of a disk.", labels=labels)
     size = GaugeMetricFamily(_name("disk_size_bytes"), "Size of a disk.", labels=labels)
     low = GaugeMetricFamily(
-        _name("disk_low_water_bytes"), "Room below which the daemon warns.", labels=labels
+        _name("disk_low_water_bytes"), "Free space below which the daemon warns.", labels=labels
     )
     full = GaugeMetricFamily(
         _name("disk_time_to_full_seconds"),
-        "How long its room lasts at the rate of the last minutes; +Inf: nothing is stored.",
+        "Time until it is full at the rate of the last minutes; +Inf: nothing is stored.",
         labels=labels,
     )
     for disk in disks:
@@ -173,7 +174,7 @@ def _streams(streams: Mapping[str, Facts], acquisitions: Iterable[Facts]) -> Ite
     yield _by_stream(
         GaugeMetricFamily,
         "acquisitions_running",
-        "Acquisitions that run now.",
+        "Running acquisitions.",
         {name: running.count(name) for name in streams},
     )
     for kind, table in ((CounterMetricFamily, STREAM_COUNTERS), (GaugeMetricFamily, STREAM_GAUGES)):
@@ -225,29 +226,33 @@ def _buckets(histogram: Facts) -> tuple[list[tuple[str, float]], float]:
 
 
 def _compaction(compaction: Facts) -> Iterator[Metric]:
+    yield _gauge("compaction_enabled", "1 if the daemon compacts sealed stores.", compaction["enabled"])
+    yield _gauge("compaction_queued", "Sealed stores that wait to be compacted.", compaction["queued"])
     yield _gauge(
-        "compaction_enabled", "1 where sealed stores are compacted by the daemon.", compaction["enabled"]
+        "compaction_running", "1 while a store is being compacted.", compaction["running"] is not None
     )
-    yield _gauge(
-        "compaction_queued", "Sealed stores that wait to be compacted: the backlog.", compaction["queued"]
-    )
-    yield _gauge("compaction_running", "1 while a store is compacted.", compaction["running"] is not None)
     yield _gauge("compaction_paused", "1 while compaction waits for the cameras.", compaction["paused"])
-    yield _counter("compaction_stores", "Stores compacted.", compaction["done"])
-    yield _counter("compaction_failures", "Attempts to compact a store that failed.", compaction["failed"])
+    yield _counter("compaction_stores", "Compacted stores.", compaction["done"])
+    yield _counter("compaction_failures", "Failed attempts to compact a store.", compaction["failed"])
 
 
 def _events(events: Facts) -> Iterator[Metric]:
-    told = CounterMetricFamily(
+    counted = CounterMetricFamily(
         _name("events"), "Events by name, whether or not their lines were written.", labels=["event"]
     )
     for name, count in sorted(events["by_name"].items()):
-        told.add_metric([name], count)
-    yield told
+        counted.add_metric([name], count)
+    yield counted
     yield _counter(
-        "log_lines_dropped", "Lines that found the queue to the log full.", events["lines_dropped"]
+        "log_lines_dropped",
+        "Lines that were dropped because the queue to the log was full.",
+        events["lines_dropped"],
     )
-    yield _counter("log_lines_unwritten", "Lines that nobody took.", events["lines_unwritten"])
+    yield _counter(
+        "log_lines_unwritten",
+        "Lines that could not be written because the output was closed.",
+        events["lines_unwritten"],
+    )
 
 
 class _Families:

@@ -64,7 +64,7 @@ window.EventSource = class extends EventTarget {
 if (!location.hash) location.replace("#!%7B%7D");
 """
 HEAD = '<script src="session_stub.js"></script><link rel="icon" href="/icon.svg">'
-MISSING = f"The viewer is not installed. It comes with the extra viewer:  {install_line('viewer')}\n"
+MISSING = f"The viewer is not installed. Install the extra viewer:  {install_line('viewer')}\n"
 CONTRAST_TIMEOUT_S = 10.0
 MOST_REMEMBERED = 256
 # the client's file names contain a hash of the content
@@ -150,7 +150,7 @@ class Viewer:
         )
 
     async def _window(self, store: FinishedStore) -> tuple[float, float] | None:
-        """Returns the initial grey levels; None where they cannot be found in time."""
+        """Returns the initial grey levels; None if they cannot be found in time."""
         key = (store.path.name, store.changed_ns)
         window = self._windows.get(key)
         if window is None and (window := await _measured_window(store.path)) is not None:

@@ -61,13 +61,13 @@ def write_key_pair(folder: Path, name: str, public: bytes, secret: bytes) -> tup
     )
     _write(
         secret_path,
-        f"# CURVE key pair of {stem}. SECRET: give it to nobody.\ncurve\n{public_line}{secret_line}",
+        f"# CURVE key pair of {stem}. SECRET: never give it away.\ncurve\n{public_line}{secret_line}",
         0o600,
     )
     try:
         _write(
             public_path,
-            f"# CURVE public key of {stem}. Give it to whoever {stem} talks to.\ncurve\n{public_line}",
+            f"# CURVE public key of {stem}, for the other side of its connections.\ncurve\n{public_line}",
             0o644,
         )
     except BaseException:
@@ -144,7 +144,7 @@ def _write(path: Path, text: str, mode: int) -> None:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
     except BaseException as error:
-        path.unlink()  # half a key is of no use, and would block another try
+        path.unlink()  # half a key is useless, and would block another try
         if isinstance(error, OSError):
             raise ConfigError(f"cannot write the key file {path}", got=error.strerror) from None
         raise

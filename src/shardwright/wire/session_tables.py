@@ -1,8 +1,8 @@
 """The session tables: for each side, the meaning of every event in every state. Pure data and one lookup; a
 test checks that each pair has exactly one row.
 
-Accept: act on the event. Ignore: it is stale or repeated, drop it. Refuse: the peer broke the protocol;
-answer ERROR and end its session.
+Accept: act on the event. Ignore: the event is stale or repeated, drop it. Refuse: the peer broke the
+protocol; answer ERROR and end its session.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def test_nothing_is_measured_where_it_will_not_run(config):
     (config.parent / "data").rmdir()
     done = run_cli("check", config, "--measure", "--seconds", "2")
     assert (done.returncode, done.stderr) == (1, "")
-    assert "nothing was measured, as it will not run" in done.stdout
+    assert "not measured, since the daemon would not run" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("will not run here: output.root")
 
 

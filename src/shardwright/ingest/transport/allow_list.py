@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_CLIENTS = 4096
-ZAP_ENDPOINT = "inproc://zeromq.zap.01"  # the one place where ZeroMQ asks, once a context
+ZAP_ENDPOINT = "inproc://zeromq.zap.01"  # where ZeroMQ sends its requests; one for each context
 ZAP_DOMAIN = b"shardwright"
 RAW_KEY_BYTES = 32
 ANSWERS_A_ROUND = 64
@@ -54,8 +54,8 @@ class AllowList:
 
     @classmethod
     def read(cls, folder: Path) -> AllowList:
-        """Raises ``ConfigError`` naming the folder or file that cannot be used: a list that lacks a client is
-        never taken for the whole."""
+        """Reads the folder. Raises ``ConfigError`` naming the folder or file that cannot be used: an
+        incomplete list is never used."""
         state, names = folder_state(folder), dict[str, str]()
         for path in _key_files(folder):
             key, name = _read(path)
@@ -101,7 +101,7 @@ def folder_state(folder: Path) -> State:
 
 
 def _read(path: Path) -> tuple[str, str]:
-    """The key in a file, and what its client is called. Raises ``ConfigError``."""
+    """The key in a file, and the name of its client. Raises ``ConfigError``."""
     try:
         name = checked_name(path.name.removesuffix(PUBLIC_SUFFIX))
     except InvalidNameError as error:
@@ -126,7 +126,7 @@ def _key_files(folder: Path) -> list[Path]:
     if mode & 0o002:
         hint = f"chmod o-w {folder}"
         raise ConfigError(
-            f"any user may add keys to {folder}",
+            f"every user of this machine may add keys to {folder}",
             expected="a folder that others cannot write to",
             got=f"mode {mode & 0o7777:04o}",
             hint=hint,

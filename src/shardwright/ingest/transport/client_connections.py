@@ -123,7 +123,9 @@ class Connections:
         its connection. Raises the error to dismiss it with."""
         if header.kind is not Kind.HELLO or header.session != CONNECTION or header.sequence != 0:
             raise SessionLostError(
-                "this connection is not known here (any more)", expected="HELLO first", got=header.kind.name
+                "this connection is not (or no longer) known here",
+                expected="HELLO first",
+                got=header.kind.name,
             )
         if self.stopping:
             raise SessionLostError("the daemon is stopping")
@@ -160,7 +162,7 @@ class Connections:
 
     def _check_key(self, client: Client) -> None:
         if client.key_name is None:
-            raise AccessError("the daemon does not know this client's key any more")
+            raise AccessError("the daemon no longer knows this client's key")
         connections = sum(other.is_same_user(client) for other in self.by_identity.values())
         if connections >= self._settings.max_sessions_per_client:
             raise BudgetError(
@@ -198,7 +200,7 @@ class Connections:
         self._on_gone(client, why, left)
 
     def can_be_reached(self, client: Client) -> bool:
-        """True where a message can be sent to it, as far as ZeroMQ knows."""
+        """True if a message can be sent to it, as far as ZeroMQ knows."""
         self.send(client, client.counter.control(Kind.HEARTBEAT))
         return not client.gone and client.unreachable is None
 
@@ -241,8 +243,8 @@ class Connections:
                 client.unreachable_since_s < drained_since_s
                 or now_s - client.unreachable_since_s > LAST_MESSAGES_S
             ):
-                # What it sent before it went (a goodbye, perhaps) has been taken by now; a peer that goes on
-                # sending gets no more than this.
+                # Its last messages (perhaps a goodbye) have been taken by now; a peer that keeps on sending
+                # gets no more time than this.
                 self.lose(
                     client,
                     ErrorText(SessionLostError, "the client is gone", got=client.unreachable),
@@ -252,8 +254,8 @@ class Connections:
     def _relieve(self, begin_s: float, memory: Openings) -> None:
         """Cuts a client that sends a message without an end: memory that is in no plan and that a trim does
         not give back belongs to incomplete messages. After each cut memory must grow further before the next,
-        so that memory with another cause cuts no client for long. A client that was cut wrongly comes back
-        and goes on where it was."""
+        so that memory with another cause cuts no client for long. A client that was cut wrongly reconnects
+        and resumes."""
         assert self._guard is not None
         beyond_bytes = memory.beyond_plan()
         if beyond_bytes <= self._tolerated_bytes:
@@ -269,7 +271,7 @@ class Connections:
             return
         surely_bytes = (
             0 if memory.is_trimming else beyond_bytes
-        )  # until then only an overdue client is accused
+        )  # while it is 0 only an overdue client is cut
         if (
             client := self._byte_limit.culprit(begin_s, surely_bytes, self.by_identity.values())
         ) is not None and client.connection is not None:
@@ -281,7 +283,7 @@ class Connections:
             self._tolerated_bytes, self._trimmed = beyond_bytes + FURTHER_BYTES, False
 
     def send(self, client: Client, parts: list[bytes]) -> None:
-        """Never waits; what cannot be sent shows that the client is gone."""
+        """Sends a message without waiting. One that cannot be sent shows that the client is gone."""
         if client.gone or client.unreachable is not None:
             return
         assert self._router is not None
@@ -289,7 +291,7 @@ class Connections:
             self._router.send_multipart([client.identity, *parts], flags=zmq.NOBLOCK)
         except zmq.Again:
             client.unreachable, client.unreachable_since_s = (
-                "it does not read what it is sent",
+                "it does not read its messages",
                 time.monotonic(),
             )
         except zmq.ZMQError as error:

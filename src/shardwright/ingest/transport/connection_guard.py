@@ -1,5 +1,5 @@
-"""The connection guard: bounds how many connections of the ROUTER are no clients, for how long, and what they
-may send. Ingest thread only.
+"""The connection guard: bounds the connections of the ROUTER that are no clients: their number, their time
+and their bytes. Ingest thread only.
 
     stranger   accepted; has not said HELLO, or is no client any more    at most MAX_STRANGERS, each for
                MAX_STRANGER_S and MAX_STRANGER_BYTES
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Container
 
 MAX_STRANGERS = 256
-MAX_STRANGER_S = 10.0  # the longest handshake and a HELLO; also the time to read why one was dismissed
+MAX_STRANGER_S = 10.0  # the longest handshake and a HELLO; also the time to read the reason of a dismissal
 # a HELLO has a few hundred; ZeroMQ holds what is not a whole message yet, 32 times as much where its parts
 # are empty
 MAX_STRANGER_BYTES = 64 << 10
@@ -117,11 +117,12 @@ class ConnectionGuard:
 
     @staticmethod
     def waits(connection: ConnectionId) -> bool:
-        """Whether bytes have come over a client's connection that ZeroMQ has not read yet."""
+        """True if bytes have come over a client's connection that ZeroMQ has not read yet."""
         return _is_open(connection) and _unread_bytes(connection.descriptor) > 0
 
     def turn_away_senders(self) -> None:
-        """Memory is short: closes strangers with many unread bytes, which send without a pause, at once."""
+        """Closes strangers with many unread bytes, which send without a pause, at once. Called when memory is
+        short."""
         for descriptor in [
             descriptor for descriptor in self._strangers if _unread_bytes(descriptor) > MAX_UNREAD_BYTES
         ]:
@@ -151,7 +152,7 @@ class ConnectionGuard:
 
 
 def _is_open(connection: ConnectionId) -> bool:
-    """Whether the descriptor still stands for this connection."""
+    """True if the descriptor still belongs to this connection."""
     return _socket_inode(connection.descriptor) == connection.inode
 
 

@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 
     from shardwright.ingest.ingest_settings import IngestSettings
 
-# TCP connections that the kernel keeps until they are accepted: a flood must not make an honest one try again
+# TCP connections that the kernel keeps until they are accepted, so that a flood does not make an honest
+# client retry
 BACKLOG = 256
-# of ZeroMQ: what comes over TCP, handshakes and garbage included, never keeps local cameras waiting
+# of ZeroMQ: TCP traffic, handshakes and garbage included, never makes local cameras wait
 IO_THREADS = 2
-MAX_WAITING = 32  # connections of the ring socket that have not asked yet
+MAX_WAITING = 32  # connections of the ring socket without a request yet
 _LOCAL, _TCP = 1, 2  # masks of these threads
 _ZERO_COPY_RECV = 10  # of a context: in zmq.h, not in pyzmq
 _NOT_BOUND = {
@@ -55,17 +56,17 @@ def zmq_library() -> ZmqLibrary:
 
 
 def make_context() -> zmq.Context[Any]:
-    """A context whose small parts have memory of their own: else each holds the whole piece of 8 KiB and more
-    that was read with it, and the frames in flight of a camera of tiny frames take a hundred times what it
-    was admitted with. Parts longer than such a piece are never copied."""
+    """Makes a context in which small parts have memory of their own. Otherwise each part holds the whole
+    piece of 8 KiB and more that was read with it, and the frames in flight of a camera with tiny frames take
+    a hundred times the admitted memory. Parts longer than such a piece are never copied."""
     context: zmq.Context[Any] = zmq.Context(IO_THREADS)
     context.set(_ZERO_COPY_RECV, 0)
     return context
 
 
 def make_router(context: zmq.Context[Any]) -> zmq.Socket[bytes]:
-    """A ROUTER whose names for connections cannot be guessed: it counts up from what C's ``rand`` gives,
-    unseeded, and aborts the process when a client has chosen the next one for itself."""
+    """Makes a ROUTER whose names for connections cannot be guessed. It counts up from C's ``rand``, which has
+    no seed by itself, and aborts the process when a client has chosen the next name for itself."""
     ctypes.CDLL(None).srand(ctypes.c_uint(int.from_bytes(os.urandom(4), "little")))
     router: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
     return router
@@ -80,7 +81,7 @@ def bind_router(router: zmq.Socket[bytes], settings: IngestSettings) -> tuple[st
     router.setsockopt(zmq.MAXMSGSIZE, settings.max_message_bytes)
     router.setsockopt(zmq.HANDSHAKE_IVL, settings.handshake_timeout_ms)
     router.setsockopt(zmq.BACKLOG, BACKLOG)
-    router.setsockopt(zmq.RCVHWM, 256)  # messages a client; what is beyond waits in the client
+    router.setsockopt(zmq.RCVHWM, 256)  # messages of one client; further ones wait in the client
     router.setsockopt(zmq.SNDHWM, 1000)
     # Options hold for the endpoints that are bound after they are set: local ones first, then those that take
     # only clients with keys.
@@ -235,7 +236,8 @@ def _make_way(path: Path, group: str | None) -> None:
 
 
 def _remove_dead_socket(path: Path) -> bool:
-    """Removes a Unix socket whose daemon is dead; False where somebody listens on it. Raises ``OSError``."""
+    """Removes a Unix socket whose daemon is dead; returns False if a process listens on it. Raises
+    ``OSError``."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:
@@ -251,10 +253,8 @@ def _way_out(path: Path, error: OSError) -> str:
     if not isinstance(error, PermissionError):
         return "Choose another path for it"
     user, folder, found = user_name(os.geteuid()), path.parent, owners(nearest_folder(path.parent))
-    again = (
-        ", at each boot (a service has it made: RuntimeDirectory)" if folder.is_relative_to("/run") else ""
-    )
+    again = ", at each boot (in a service: RuntimeDirectory=)" if folder.is_relative_to("/run") else ""
     return (
-        f"Found {found}. As root, install -d -o {user} {folder}{again}; or choose a path in a folder "
+        f"Found {found}. As root: install -d -o {user} {folder}{again}; or choose a path in a folder "
         f"that {user} may write to"
     )

@@ -7,8 +7,8 @@ that in one message breaks the protocol.
     bytes     over TCP, where the kernel counts them: more than credit and a little
     memory    over any transport: the process has more than its plan, and the client has completed no message
               for a while, though bytes of it wait to be read. A part without content is 2 bytes on the wire
-              and 64 in memory, and a Unix socket does not tell how many came. The while is the time that its
-              longest permitted message takes on a slow link; a shorter one once that message cannot explain
+              and 64 in memory, and a Unix socket does not count what came. "A while" is the time that its
+              longest permitted message takes on a slow link, and less once that message cannot explain
               the memory
 """
 
@@ -28,15 +28,15 @@ CONTROL_BYTES = 8 << 20  # control messages that wait to be taken
 PIXELLESS_BYTES = 32 << 20  # the descriptors of frames without pixels
 BEYOND_PLAN_BYTES = 256 << 20  # before a client is held responsible for it
 FURTHER_BYTES = 64 << 20  # before the next one is
-SILENT_S = 0.2  # a peer whose message does not end sends nothing else
+SILENT_S = 0.2  # since its last whole message: a peer with an endless message completes no other
 SLOW_BYTES_PER_S = 8 << 20  # of a link that still carries a camera: 100 Mbit/s
 # of a frame that is a message by itself: its header and record, and what ZMTP and CURVE add to each part
 FRAME_OVERHEAD_BYTES = 1024
-SAFETY = 2  # of credit: what was sent for a session that the daemon ended meanwhile may still be on its way
+SAFETY = 2  # of credit: frames sent for a session that the daemon has ended may still be on their way
 
 
 class InboundByteLimit:
-    """``bytes_received`` of a client's connection, 0 where that is not known; ``waits``: whether bytes of it
+    """``bytes_received`` of a client's connection, 0 where that is not known; ``waits``: True if bytes of it
     wait to be read."""
 
     def __init__(

@@ -2,8 +2,8 @@
 answer for each connection, the memfd as SCM_RIGHTS.
 
 Non-blocking, served from the ingest loop. A connection that is silent for ``PATIENCE_S`` is dropped. Only a
-few may wait at once: where more come, the one that has been silent for longest is dropped. A client asks as
-soon as it has connected, so it is never that one.
+few may wait at once: where more come, the one that has been silent for longest is dropped. A client sends
+its request as soon as it has connected, so it is never that one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from shardwright.storage.ring import Ring
 
 PATIENCE_S = 5.0
-MAX_NEW = MAX_WAITING // 2  # of one round: each of them is looked at once more before others take its place
+MAX_NEW = MAX_WAITING // 2  # in one round: each gets another round before others take its place
 
 
 class RingHandover:
@@ -46,7 +46,7 @@ class RingHandover:
         poller.register(self._listener.fileno(), zmq.POLLIN)
 
     def serve(self, ready: Container[Any]) -> None:
-        """Takes new connections and answers those that have asked."""
+        """Takes new connections and answers requests."""
         for descriptor in [d for d in self._waiting if d in ready]:
             self._answer(descriptor)
         now_s = time.monotonic()
@@ -60,7 +60,7 @@ class RingHandover:
             try:
                 connection, _ = self._listener.accept()
             except OSError:
-                return  # no more, or out of descriptors: the client will hear nothing and say so
+                return  # no more, or out of descriptors: the client gets no answer and reports that
             if len(self._waiting) >= MAX_WAITING:
                 self._drop(next(iter(self._waiting)))
             connection.setblocking(False)
@@ -69,7 +69,7 @@ class RingHandover:
 
     def _answer(self, descriptor: int) -> None:
         connection, _ = self._waiting[descriptor]
-        with contextlib.suppress(OSError, ProtocolError):  # a peer that asks wrongly or leaves is dropped
+        with contextlib.suppress(OSError, ProtocolError):  # a peer that sends nonsense or leaves is dropped
             request = connection.recv(handover.REQUEST.size + 1)
             try:
                 ring = self._take(*handover.decode_request(request))

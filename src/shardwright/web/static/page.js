@@ -147,7 +147,7 @@ byId("pause").addEventListener("click", () => {
   paused = !paused;
   byId("pause").setAttribute("aria-pressed", String(paused));
   setText(byId("pause"), paused ? "Go on" : "Pause");
-  say(paused ? "The page is paused." : "The page goes on.");
+  say(paused ? "The page is paused." : "The page continues.");
 });
 
 watch();

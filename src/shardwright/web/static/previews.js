@@ -1,4 +1,4 @@
-// The newest frame of each running acquisition. One request at a time for each; the daemon takes a frame only because somebody asks.
+// The newest frame of each running acquisition. One request at a time for each; the daemon copies a frame only for a request.
 
 import { count, duration } from "./format.js";
 import { make, setText } from "./table.js";

@@ -14,8 +14,8 @@ export function make(tag, attributes = {}, ...children) {
 }
 
 // The rows of a table's body, one for each item, in the items' order.
-//   key(item)    what tells items apart
-//   cells(item)  what stands in the columns: text, or {text, title, class}; the first one is the row's header
+//   key(item)    identifies an item
+//   cells(item)  the contents of the columns: text, or {text, title, class}; the first one is the row's header
 //   fill         {column: function(cell, item)} for columns that hold more than text
 export class Rows {
   #rows = new Map();

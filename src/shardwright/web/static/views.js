@@ -38,7 +38,7 @@ export function showNumbers(status, sums, point) {
 const NOT_STORED = ["skipped", "dropped", "lost", "late", "duplicate"];
 const HARM = ["dropped", "lost", "late"]; // pixels that the camera took are gone; the others are the camera's side's own doing
 
-// How well it goes: the colour of the header, and what its words add to the state, since nobody may have to see colours.
+// The health of the daemon: the colour of the header, and the same in words, since a user may not see colours.
 export function healthOf(sums) {
   const total = (reasons) => reasons.reduce((sum, reason) => sum + sums[`frames_${reason}`], 0);
   if (!total(NOT_STORED)) return { level: "", words: "" };
@@ -69,7 +69,7 @@ export function showDisk(disks) {
   byId("disk-tile").dataset.level = low ? "bad" : Number.isFinite(left_s) && left_s < SOON_FULL_S ? "warning" : "";
 }
 
-// What is wrong with the daemon as a whole, and what of it changes all the time; both empty where nothing is.
+// [the problem of the daemon as a whole, the detail of it that keeps changing]; both empty without a problem.
 export function problemOf(status) {
   if (status.stall_s <= STALL_S) return { text: "", detail: "" };
   return { text: "Something is stuck, most likely a disk. Frames wait in memory.", detail: `It has taken ${duration(status.stall_s)} by now.` };
