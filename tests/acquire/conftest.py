@@ -71,6 +71,19 @@ def rot() -> Callable[[Path, ArraySpec, int], None]:
     return _rot
 
 
+def _forget(store: Path, spec: ArraySpec, slab: int) -> None:
+    """Clears the frame records of a slab of shard row 0, as a power cut may have left the journal's page."""
+    tables = JournalLayout.of(SlabEncoder(spec, Grid.of(spec)).layout, 0, record_dtype(0).itemsize)
+    with (store / ".shardwright" / "0.journal").open("r+b") as file:
+        file.seek(tables.frames_place(slab))
+        file.write(bytes(tables.slab_record_bytes))
+
+
+@pytest.fixture
+def forget() -> Callable[[Path, ArraySpec, int], None]:
+    return _forget
+
+
 class Mark(NamedTuple):
     """A command of the tests' own: the sealer got here."""
 

@@ -208,6 +208,29 @@ def test_a_stale_chunk_with_a_good_inner_checksum_is_not_taken_for_the_journaled
     assert recover_store(left, shared_pool, threads=2).chunks_dropped == 1
 
 
+def test_an_entry_of_a_chunk_that_never_reached_the_disk_is_cleared(
+    crash, shared_pool, rot, forget, tmp_path
+):
+    """A power cut kept the journal's entry of a chunk, but neither the chunk nor the records of its frames.
+    Later frames of the shard row are all fill value, and power goes again while its empty shard is sealed:
+    with that entry the shard would be taken for one that another program deleted."""
+    drive, left = crash(range(2), codec=None, shard=4, settings=UNSTAGED, y=(4, 4, 1), x=(6, 6, 1))
+    rot(left, drive.spec, 0)
+    (left / ".shardwright" / "boot").unlink()
+    forget(left, drive.spec, 0)
+    with sw.resume(left) as writer:
+        for frame in (2, 3):
+            writer.append(np.zeros(drive.spec.frame_shape, drive.spec.dtype), index=(frame,))
+        writer.flush()
+        still(writer)
+        again = tmp_path / "again.zarr"
+        shutil.copytree(left, again, symlinks=True)
+    (again / ".shardwright" / "c.0.0.0.partial").unlink()  # sealing begins with that
+    recovery = recover_store(again, shared_pool, threads=2)
+    assert recovery.frames_kept == 2
+    assert [row for row in rows(again) if row[1] == FrameStatus.STORED] != []
+
+
 @pytest.mark.parametrize("gone", ["partial", "journal"])
 def test_files_that_are_gone_are_said_to_be_gone(crash, shared_pool, gone):
     _, left = crash(range(6), shard=4, settings=UNSTAGED)

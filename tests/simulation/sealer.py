@@ -406,7 +406,7 @@ class Sealer:
             self._disk.check_document(self._epoch)
             self._disk.extent = extent
 
-    def _finishstore(self, command: FinishStore) -> Steps:
+    def _finish(self, command: FinishStore) -> Steps:
         self._check_begun(command)
         try:
             yield from self._with_ballast(lambda: self._finished(command))

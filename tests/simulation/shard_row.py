@@ -241,7 +241,7 @@ def read_back(disk: Disk, layout: ArrayLayout, files: Files, lost: frozenset[int
         complete = records.size > 0 and bool((records["slab_frames"] == records.size).all())
         if all(good) and complete:
             found.whole[slab] = records
-        elif any(good) or records.size:
+        elif records.size or any(chunk is not None for chunk in chunks):
             found.torn[slab] = records
             if all(chunk is not None for chunk in chunks):
                 found.stored.add(slab)

@@ -22,7 +22,13 @@ def test_every_promise_is_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    "seed", [128632, 362193], ids=["given up and found again", "rows held while their shard row is rewritten"]
+    "seed",
+    [128632, 362193, 3344211],
+    ids=[
+        "given up and found again",
+        "rows held while their shard row is rewritten",
+        "an entry of a chunk that never reached the disk",
+    ],
 )
 def test_what_was_found_once_is_found_no_more(seed: int) -> None:
     assert play(draw(seed))[1] is None

@@ -48,7 +48,9 @@ class ReadBack:
     record_valid: np.ndarray
     written: list[np.ndarray]
     whole: list[SlabPlaces] = field(default_factory=list)
-    torn: list[SlabPlaces] = field(default_factory=list)  # begun, but not whole
+    torn: list[SlabPlaces] = field(
+        default_factory=list
+    )  # the journal has something of it, but it is not whole
     checked_bytes: int = 0
 
     def frames_of(self, places: SlabPlaces) -> np.ndarray:
@@ -111,10 +113,14 @@ def read_back(
     found = ReadBack(entries, good, records, record_valid, written, checked_bytes=checked_bytes)
     for slab in slabs_of_shard_row(layout, shard_row):
         places = slab_places(layout, slab)
-        state = np.concatenate([good[f][places.slot[places.file == f]] for f in range(len(good))])
+        state, journaled = (
+            np.concatenate([table[f][places.slot[places.file == f]] for f in range(len(table))])
+            for table in (good, written)
+        )
         if state.all() and _frames_complete(found.frames_of(places)):
             found.whole.append(places)
-        elif state.any() or record_valid[places.slot_layer].any():
+        # also of an entry alone, which a power cut may have left: it would say that the shard holds a chunk
+        elif journaled.any() or record_valid[places.slot_layer].any():
             found.torn.append(places)
     return found
 
