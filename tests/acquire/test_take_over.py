@@ -23,6 +23,7 @@ from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.recover_store import recover_store
 from shardwright.recovery.resume import restore
+from shardwright.recovery.take_over import begin_take_over
 from shardwright.repack.jobs.sealed_shards import _open_keys
 from shardwright.storage import failpoints
 
@@ -135,6 +136,13 @@ def test_a_take_over_that_is_cut_short_is_begun_again(old, shared_pool, point, t
     recovered = recover_store(old.path, shared_pool, threads=1, take_over=then == "taken over")
     assert (recovered.frames_kept, recovered.frames_lost) == (FRAMES, 0)
     assert_whole(old.path, old)
+
+
+def test_a_mark_that_another_take_over_makes_at_the_same_time_is_no_error(tmp_path, monkeypatch):
+    monkeypatch.setattr("shardwright.recovery.take_over.is_begun", lambda workspace: False)  # both looked
+    for _ in range(2):
+        begin_take_over(tmp_path)
+    assert (tmp_path / "taking-over").read_bytes() == b""
 
 
 def test_a_full_disk_at_any_sync_of_a_folder_takes_nothing(old, shared_pool):

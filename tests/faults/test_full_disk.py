@@ -39,7 +39,7 @@ FRAMES = 28  # three shard rows and half a shard row: shards that fill up, and o
 FAST = {"store_within_ms": 20, "sync_interval_ms": 20, "ballast_bytes": 8 << 20}
 ROOM_AFTER_S = 0.4
 # before the files of the first two shard rows
-GROUP_EDGES = [("shard.before_preallocate", 0), ("shard.before_preallocate", 2)]
+SHARD_ROW_EDGES = [("shard.before_preallocate", 0), ("shard.before_preallocate", 2)]
 NUMBERS = pytest.mark.parametrize("number", [8, pytest.param(1000, marks=pytest.mark.slow)])  # of moments
 
 
@@ -140,7 +140,7 @@ def test_nothing_is_created_on_a_disk_that_is_full(trial):
 
 @NUMBERS
 def test_fail_seals_what_was_acknowledged_wherever_the_disk_fills_up(trial, number):
-    moments = [*GROUP_EDGES, *spread(first_and_last(trial.calls()), number)]
+    moments = [*SHARD_ROW_EDGES, *spread(first_and_last(trial.calls()), number)]
     ended = trial.fill_at(moments, judge_failed, on_full="fail")
     assert set(ended) == {"refused", "failed", "sealed"}, ended
 
@@ -170,7 +170,7 @@ def judge_blocked(trial: Trial, scenario: Scenario) -> str:
 
 @NUMBERS
 def test_block_goes_on_when_there_is_room(trial, number):
-    moments = [*GROUP_EDGES, *spread(first_and_last(trial.calls()), number)]
+    moments = [*SHARD_ROW_EDGES, *spread(first_and_last(trial.calls()), number)]
     ended = trial.fill_at(moments, judge_blocked, room_after_s=ROOM_AFTER_S, on_full="block")
     assert ended.get("blocked"), ended
 
@@ -187,7 +187,7 @@ def test_spill_goes_on_in_the_second_root(trial, second_disk, number):
         assert bool(spilled) == ("spilling" in outcome.events), (spilled, outcome.events)
         return "spilled" if spilled else "unnoticed"
 
-    moments = [*GROUP_EDGES, *spread(first_and_last(trial.calls()), number)]
+    moments = [*SHARD_ROW_EDGES, *spread(first_and_last(trial.calls()), number)]
     ended = trial.fill_at(moments, judge_spilled, on_full="spill", spill_root=str(second_disk.path))
     assert ended.get("spilled"), ended
 
@@ -203,7 +203,7 @@ def test_a_warning_comes_before_the_disk_is_full(trial):
 
 def test_the_ballast_is_what_sealing_on_a_full_disk_uses(trial):
     """Nothing is left for recovery: sealing, the frame table and zarr.json found room."""
-    outcome = trial.run(trial.scenario(fault_at(GROUP_EDGES[1], "fill"), on_full="fail"))
+    outcome = trial.run(trial.scenario(fault_at(SHARD_ROW_EDGES[1], "fill"), on_full="fail"))
     assert outcome.error["code"] == "storage_full"
     assert read_evidence(trial.path).rows, "the frame table found room"
     assert leftovers(trial.path) == []

@@ -177,7 +177,7 @@ import shardwright.acquire.encoding as m
 stage = m.StageTask.run
 def run(self, state):
     told = []
-    self._tell(None)
+    self._send(None)
     time.sleep(0.01)
     stage(m.StageTask(self.command, self.area, self.frame_bytes, told.append), state)
 m.StageTask.run = run
@@ -286,7 +286,7 @@ m.write_manifest = lambda workspace, manifest, *more: write(workspace, __import_
         "old-inodes",
         "fencing: a take-over uses files that the old writer still has open",
         "take-over",
-        "import shardwright.recovery.resume as m\nm.take_files = lambda store: store",
+        "import shardwright.recovery.resume as m\nm.take_files = lambda store, still_ours: store",
     ),
 ]
 
@@ -371,8 +371,8 @@ m.SlotFile.sync = quiet
         "sparse-shards",
         "preallocation: shards are only made long",
         "faults",
-        "import os\nimport shardwright.storage.files as m\nm.preallocate = lambda descriptor, nbytes: "
-        "os.ftruncate(descriptor, nbytes) is None",
+        "import os\nimport shardwright.storage.files as m\n"
+        "m.preallocate = lambda fd, nbytes, *, start=0: os.ftruncate(fd, start + nbytes) is None",
     ),
 ]
 

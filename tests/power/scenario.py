@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 STORE = "run.ome.zarr"
 FRAMES = 24
-FRAMES_PER_CHUNK, CHUNKS_PER_SHARD = 4, 2  # along t: three shard rows of shards, of two files each
+FRAMES_PER_CHUNK, CHUNKS_PER_SHARD = 4, 2  # along t: three shard rows of two files each
 FRAME_SHAPE, CHUNK_SHAPE = (48, 64), (24, 32)
 BLANK_FRAMES = range(12, 16)  # of the fill value: their chunks are not stored at all
 

@@ -1,5 +1,5 @@
-"""At least 500 disks as a cut of the power may leave them, on three filesystems; and broken writers, which
-must be found out."""
+"""Disks as a power cut may leave them, on three filesystems; and broken writers, which must be found out.
+``./tools/prove power`` makes thousands."""
 
 from __future__ import annotations
 

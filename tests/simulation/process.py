@@ -161,7 +161,8 @@ class Process:
         core, oracle = self.core, self._oracle
         if len(core.shard_rows.by_number) > core.limits.open_shard_rows:
             raise ViolationError(
-                f"{len(core.shard_rows.by_number)} shard rows are open, not {core.limits.open_shard_rows}"
+                f"{len(core.shard_rows.by_number)} shard rows are open, "
+                f"more than {core.limits.open_shard_rows}"
             )
         events = core.notices.take_events(core.accounts)
         losses = core.notices.take_losses()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 import numpy as np
 
@@ -95,7 +95,6 @@ class Sealer:
         assert disk.manifest is not None, "a writer has one"
         self._place = Place(disk.manifest.files_epoch)
         self._at_files = at_files
-        self._ballast_given = not disk.ballast
 
     @property
     def busy(self) -> bool:
@@ -167,6 +166,8 @@ class Sealer:
                 return self._finish(command)
             case RemoveStore():
                 return self._remove_store()
+            case _:
+                assert_never(command)
 
     # ------------------------------------------------------------------ whether a command is legal
 
@@ -517,14 +518,14 @@ class Sealer:
         except StorageFullError:
             if not self._disk.release_ballast():
                 raise
-            self._ballast_given = True
             return (yield from work())
 
     def _restore_ballast(self) -> None:
-        if self._ballast_given:
-            if not self._disk.fill_ballast():
-                raise StorageFullError("no room to reserve for sealing another shard")
-            self._ballast_given = False
+        if self._disk.ballast:
+            return
+        self._check_writer()
+        if not self._disk.fill_ballast():
+            raise StorageFullError("no room to reserve for sealing another shard")
 
 
 def _named(command: SealerCommand) -> str:

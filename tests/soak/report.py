@@ -73,7 +73,7 @@ def _flatness(result: Result) -> str:
     return (
         "memory and descriptors are flat"
         if result.levels
-        else ("whether memory is flat was NOT JUDGED: no process lived long enough")
+        else "whether memory is flat was NOT JUDGED: a soak of two minutes or more judges it"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 
 import pytest
 
@@ -66,3 +67,18 @@ def test_work_that_finds_no_room_gets_the_ballasts_once(tmp_path):
     with pytest.raises(StorageFullError):
         ballast.spent_on(work)
     assert len(tries) == 3, "without room to free it is not tried again"
+
+
+def test_a_disk_that_fails_at_a_look_is_a_typed_error(tmp_path, monkeypatch):
+    ballast = Ballast(tmp_path / "ballast", 1 << 16)
+    assert not ballast.is_there
+    assert ballast.fill()
+    assert ballast.is_there
+    assert Ballast(tmp_path / "none", 0).is_there, "nothing is missing"
+
+    def failing(path, **options):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(type(tmp_path), "stat", failing)
+    with pytest.raises(StorageError, match="look at"):
+        _ = ballast.is_there

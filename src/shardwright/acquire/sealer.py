@@ -364,9 +364,10 @@ class Sealer:
 
     def _restore_ballast(self) -> None:
         """Refills a ballast that this process or an earlier one used on a full disk, before another shard row
-        begins: without it that shard row could not be sealed. Raises ``StorageFullError``."""
+        begins: without it that shard row could not be sealed. Raises ``StorageFullError``, ``StorageError``,
+        or ``FencedError``."""
         ballast = self.folder.ballast
-        if ballast.path.exists():
+        if ballast.is_there:
             return
         self.folder.may_rename()  # raises if the room is another writer's to use
         if not ballast.fill():

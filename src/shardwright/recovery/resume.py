@@ -100,7 +100,7 @@ def restore(
     lock = StoreLock.replace(workspace / "lock") if take_over else StoreLock.take(workspace / "lock")
     take_over = take_over or is_begun(workspace)
     try:
-        with storage_errors("take up", path):
+        with storage_errors("recover", path):
             store = _fence_off(path, lock, take_over=take_over)
             if not take_over:  # a take-over has just written all of it
                 _renew_page_cache(store)
@@ -109,7 +109,7 @@ def restore(
         lock.release()
         raise
     try:
-        with storage_errors("take up", path):
+        with storage_errors("recover", path):
             found = look(
                 store, folder.log, folder.staging, limits_of(store.spec), threads=threads, progress=progress
             )

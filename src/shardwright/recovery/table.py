@@ -101,7 +101,7 @@ TABLE = (
         False,
         False,
         Action.ALL_FILL,
-        "as above: a shard without a chunk is deleted, also when its shard row is sealed again",
+        "a shard without a chunk is deleted, not renamed, when its shard row is sealed again",
     ),
     Case(_J.REOPENED, False, False, True, Action.LOST, "another program deleted it, or the disk lost it"),
     Case(

@@ -26,13 +26,13 @@ from shardwright.shard.shard_row_files import (
 )
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
+    append_file,
     copy_file,
     delete_new_files,
     make_directories,
     open_regular,
     storage_errors,
     sync_directory,
-    write_file,
 )
 
 if TYPE_CHECKING:
@@ -48,11 +48,10 @@ _OLD_COPY = ".copy"  # a take-over of 0.2.0 that was killed
 
 
 def begin_take_over(workspace: Path) -> None:
-    """Marks a take-over, unless it is marked already: until the copies are valid, any later writer of the
-    store must take it over too, since an interrupted take-over has taken the lock from a writer that may be
-    alive. Raises ``StorageError``."""
-    if not is_begun(workspace):
-        write_file(workspace / _MARK, b"")
+    """Marks a take-over: until the copies are valid, any later writer of the store must take it over too,
+    since an interrupted take-over has taken the lock from a writer that may be alive. Another take-over may
+    have marked it, or be about to. Raises ``StorageError``."""
+    append_file(workspace / _MARK, b"", "replace")
 
 
 def is_begun(workspace: Path) -> bool:

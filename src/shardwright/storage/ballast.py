@@ -47,6 +47,16 @@ class Ballast:
                 os.close(descriptor)
         return True
 
+    @property
+    def is_there(self) -> bool:
+        """True while the room is reserved. Raises ``StorageError``."""
+        with storage_errors("look at", self.path):
+            try:
+                self.path.stat()
+            except FileNotFoundError:
+                return self.nbytes == 0
+        return True
+
     def spent_on(self, work: Callable[[], T]) -> T:
         """Does work that must not fail for want of room: if the disk is full, frees the room and does it once
         more. Returns its result. Raises what it raises."""

@@ -305,6 +305,9 @@ class AtomicFile:
         AtomicFile(path) ──▶ write ... ──▶ sync ──▶ replace, take_name or keep
         leaving the context before that deletes it: an older file of that name stays
 
+    With ``keep`` it has its name from the beginning, and a kill leaves a part of it there: for files in a
+    folder that gets its own name later.
+
     Failpoints: ``KIND.before_create``, ``before_preallocate``, ``before_write``, ``before_sync``,
     ``before_rename``, ``before_discard``. Every step raises ``StorageError`` (``StorageFullError``).
     """
