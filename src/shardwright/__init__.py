@@ -1,7 +1,7 @@
 """shardwright: an acquisition writer for microscope rigs.
 
 Frames go in, OME-Zarr 0.5 stores of sharded Zarr v3 arrays come out. ``create`` writes in this process
-(``resume`` goes on after a crash), ``connect`` through the daemon. Both are loaded when first used, so that a
+(``resume`` after a crash), ``connect`` through the daemon. Both are loaded when first used, so that a
 camera's process on any system imports neither numba nor blosc2 nor anything Linux-only. ``connect`` is all
 that ``pip install shardwright`` has to work; ``create`` and ``resume`` need ``shardwright[daemon]``.
 """

@@ -29,7 +29,7 @@ def test_no_two_classes_have_the_same_name():
 
 
 def test_no_two_modules_have_the_same_name():
-    """The commands' modules have the names of the commands."""
+    """The modules of cli have the names of the commands: no other module may."""
     modules = [path.relative_to(SOURCE) for path in sorted(SOURCE.rglob("*.py"))]
     assert used_twice([(path.stem, path) for path in modules if path.stem not in PYTHONS_OWN]) == {}
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 import shardwright as sw
+from shardwright.cli import progress as progress_lines
 from shardwright.cli.app import main
+from shardwright.read import verify_store
 
 from .stores import Layout, wrap_in_group, write_with_zarr_python
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -35,10 +38,33 @@ def damage(path: Path) -> None:
 def test_verify_a_sound_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wrap_in_group(tmp_path / "g")
     assert run("verify", tmp_path / "g") == 0
-    out, err = capsys.readouterr()
+    out = capsys.readouterr().out
     assert out.startswith("4 shards, 12 chunks: ")
     assert "nothing is wrong" in out
-    assert err.splitlines()[-1].startswith("100 % of ")
+
+
+def test_verify_shows_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its first report is held until a line has come."""
+    wrap_in_group(tmp_path / "g")
+    verify, shown = verify_store.verify_store, [""]
+
+    def held(store: Path, *, progress: Callable[..., None], **options: object) -> object:
+        def report(*done: int) -> None:
+            progress(*done)
+            until = time.monotonic() + 60
+            while not shown[0] and time.monotonic() < until:
+                time.sleep(0.01)
+                shown[0] = capsys.readouterr().err
+
+        return verify(store, progress=report, **options)
+
+    monkeypatch.setattr(verify_store, "verify_store", held)
+    monkeypatch.setattr(progress_lines, "PLAIN_INTERVAL_S", 0.05)
+    assert run("verify", tmp_path / "g") == 0
+    assert shown[0].startswith("verify: ")
+    assert "checked" in shown[0]
 
 
 def test_verify_a_damaged_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -310,7 +310,7 @@ class StoreFolder:
 
     def remove_workspace(self) -> None:
         """Removes the workspace. The manifest goes first, durably: what a crash leaves of the rest is then
-        known to be of no use. The lock is held to the end."""
+        known to be a leftover. The lock is held to the end."""
         self.may_rename()
         try:
             delete_manifests(self.workspace, up_to_epoch=self.manifest.writer_epoch)

@@ -111,7 +111,8 @@ def command(
 
     May be stopped and run again at any point: finished shards are not done again. Shards that are still being
     written are skipped and named, which is no failure. Exits with 0 when all sealed shards are packed, with 1
-    when a shard could not be packed (each is named), and with 2 for wrong usage.
+    when a store or a shard could not be packed (each is named) or after an interrupt, and with 2 for wrong
+    usage.
 
     With --config a store on which another job works is skipped, which is no failure either.
 

@@ -54,7 +54,7 @@ def command(
     maximum or first of a window of two along each of the axes.
 
     May be stopped and run again at any point: finished shards are kept, and readers see the new levels only
-    when all are complete. Exits with 1 when a shard could not be made, and with 2 for wrong usage.
+    when all are complete. Exits with 1 when the levels could not be completed, and with 2 for wrong usage.
     """
     from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels, readable_image
     from shardwright.repack.runtime.throttle import pause_files

@@ -95,7 +95,7 @@ def command(
     May be stopped and run again at any point: finished shards are kept in a hidden folder beside DEST, which
     appears when it is complete. For S3 that folder lies beside STORE, and needs room for the whole new store
     until all of it is sent and verified; it reads the same environment variables as `shardwright compact
-    --to`. Exits with 1 when a shard could not be made or sent, and with 2 for wrong usage.
+    --to`. Exits with 1 when the new store could not be completed, and with 2 for wrong usage.
     """
     from shardwright.repack.jobs.pyramid_levels import PyramidOptions
     from shardwright.repack.jobs.rechunk_store import KEEP_CODEC, RechunkOptions, plan_new_store

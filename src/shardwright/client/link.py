@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from shardwright.array.spec import ArraySpec
     from shardwright.model.errors import ShardwrightError
-    from shardwright.wire.controls import Open, Opened, Welcome
+    from shardwright.wire.controls import Welcome
 
     from .batch_queue import SealedBatch
     from .frame_ring import FrameRing

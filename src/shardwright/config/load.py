@@ -234,7 +234,7 @@ def access_warnings(loaded: LoadedConfig, access: Access | None) -> list[str]:
             (
                 f"ingest.insecure: anyone who can reach {', '.join(open_endpoints)} may write stores and "
                 f"fill the disk, and nothing is encrypted; use ingest.curve (`shardwright keygen`), unless "
-                f"no other computer is on this network"
+                f"only this machine and its cameras' computers are on this network"
             )
         ]
     if access is not None and open_endpoints and not access.clients.names:

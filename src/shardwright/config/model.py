@@ -142,7 +142,7 @@ class Ingest(_Section):
     insecure: bool = Field(
         default=False,
         description="Let anyone who can reach a tcp endpoint write stores and fill the disk, unencrypted. "
-        "For a network without other computers.",
+        "For a network of this machine and its cameras' computers only.",
     )
     heartbeat_ms: int = Field(
         default=1000, ge=10, le=60_000, description="How often each side sends a heartbeat."

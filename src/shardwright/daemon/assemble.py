@@ -171,8 +171,8 @@ class Daemon:
         ended.set()
         if left := self._server.left_to_recovery:
             hint = (
-                "Stored frames are kept: once there is room, the next start or `shardwright recover` resumes "
-                "these stores"
+                "Stored frames are kept: once there is room, the next start resumes these stores, or "
+                "`shardwright recover` seals them"
             )
             self._emit("left_to_recovery_warning", {"paths": [str(path) for path in left], "hint": hint})
             code = code or LEFT_TO_RECOVERY
@@ -193,7 +193,7 @@ class Daemon:
         if config.insecure and (
             open_endpoints := [endpoint for endpoint in self._server.endpoints if is_tcp(endpoint)]
         ):
-            hint = "Use ingest.curve, unless no other computer is on this network"
+            hint = "Use ingest.curve, unless only the cameras' computers are on this network"
             self._emit(
                 "insecure_warning",
                 {

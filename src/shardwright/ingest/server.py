@@ -239,7 +239,8 @@ class IngestServer:
 
     def close(self) -> None:
         """Closes the sockets that were bound, in place of ``run``, and removes their files."""
-        remove_socket_files(self._bound)
+        bound, self._bound = self._bound, type(self._bound)()  # a second call removes nobody's files
+        remove_socket_files(bound)
         self._close(linger_ms=0)
 
     def _begin_stop(self) -> None:

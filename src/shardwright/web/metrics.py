@@ -42,7 +42,10 @@ STREAM_COUNTERS = {
     ),
     "frames_durable": ("frames_durable", "Stored frames that are synced: safe from a power cut."),
     "frames_duplicate": ("frames_duplicate", "Frames whose place already had a frame."),
-    "frames_late": ("frames_late", "Frames that came after their shard row was closed."),
+    "frames_late": (
+        "frames_late",
+        "Frames that came after their place was closed, with its slab or its shard row.",
+    ),
     "frames_lost": ("frames_lost", "Accepted frames that an error kept from the disk."),
     "received_bytes": ("bytes_received", "Pixel bytes of the frames received."),
     "stored_bytes": ("bytes_raw", "Pixel bytes of the frames stored."),
@@ -250,7 +253,7 @@ def _events(events: Facts) -> Iterator[Metric]:
     )
     yield _counter(
         "log_lines_unwritten",
-        "Lines that could not be written because the output was closed.",
+        "Lines that could not be written because writing to the output failed.",
         events["lines_unwritten"],
     )
 
