@@ -170,10 +170,10 @@ class Camera:
 def note(stream: Stream, ledger: Ledger) -> None:
     watermark = stream.watermark
     ledger.write(
+        reconnects=stream.reconnects,  # first: who sees more stored frames sees how they came to be
         dropped=stream.frames_dropped,
         stored=watermark.stored,
         durable=watermark.durable,
-        reconnects=stream.reconnects,
     )
 
 

@@ -105,6 +105,11 @@ class CameraSide:
         return self._before.begun + self._numbers.begun
 
     @property
+    def stored(self) -> int:
+        """Frames that it was told are stored, over all lives: once they are more, it is connected."""
+        return self._before.stored + self._numbers.stored
+
+    @property
     def reconnects(self) -> int:
         """How often streams went on over a new connection."""
         return self._before.reconnects + self._numbers.reconnects
@@ -224,7 +229,9 @@ class CameraSide:
         life.numbers = numbers = ledger.read(path)
         self._ledger = None
         self._before = Numbers(
-            begun=self._before.begun + numbers.begun, reconnects=self._before.reconnects + numbers.reconnects
+            begun=self._before.begun + numbers.begun,
+            stored=self._before.stored + numbers.stored,
+            reconnects=self._before.reconnects + numbers.reconnects,
         )
         path.unlink()
         return life

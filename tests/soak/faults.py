@@ -149,14 +149,14 @@ FAULTS = {
 def carry_out(fault: Fault, scene: Scene) -> tuple[str, list[str]]:
     """What was done, and what it broke that it must not."""
     pid, reconnects = scene.daemon.pid, [(camera, camera.reconnects) for camera in scene.cameras]
-    sent = [(camera, camera.sent) for camera in scene.cameras]
     # nobody could ask that daemon any more
     faults = what_must_not_be(scene.daemon) if fault.daemon_dies else []
     done = fault.do(scene)
-    for camera, before in sent:
+    for camera, stored in [(camera, camera.stored) for camera in scene.cameras]:
+        # a camera that is not connected again could still fill its ring
         wait_for(
-            lambda camera=camera, before=before: camera.sent > before,
-            f"camera {camera.name} to go on after {fault.name}",
+            lambda camera=camera, stored=stored: camera.stored > stored,
+            f"frames of camera {camera.name} to be stored after {fault.name}",
         )
     if scene.daemon.dead:
         faults.append(f"the daemon died of {fault.name}")

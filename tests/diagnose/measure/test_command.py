@@ -135,4 +135,4 @@ def test_the_help_names_what_it_does():
         cwd=Path.cwd(),
     )
     told = " ".join(done.stdout.replace("│", " ").split())
-    assert "Exits with 0 when it will run (there may be warnings), and with 1 when it will not" in told
+    assert "Exits with 0 when it will run (there may be warnings), with 1 when it will not" in told
