@@ -222,23 +222,24 @@ def test_what_the_configuration_uses_is_named_where_it_is_missing(
     )
 
 
-def test_a_daemon_runs_as_the_service_would_start_it(prefix: Path, folder: Path) -> None:
-    """With the instance's own configuration, but for the two folders that systemd makes and 50 GiB of free
-    disk."""
+def fit_to_this_machine(config: Path, folder: Path) -> None:
+    """Leaves the instance's own configuration as it is, but for the folders that systemd makes, the group
+    that the recipe makes, and 50 GiB of free disk."""
     (folder / "lib/rig1").mkdir(parents=True)
     (folder / "run/rig1").mkdir(parents=True)
-    text = (
-        config_of(prefix)
-        .read_text()
+    group = grp.getgrgid(os.getgid()).gr_name
+    config.write_text(
+        config.read_text()
         .replace("/var/lib/shardwright", f"{folder}/lib")
         .replace("/run/shardwright", f"{folder}/run")
-    )
-    group = grp.getgrgid(os.getgid()).gr_name
-    config_of(prefix).write_text(
-        text.replace("group: shardwright", f"group: {group}")
+        .replace("group: shardwright", f"group: {group}")
         .replace("50GiB", "1MiB")
         .replace("output:", "output:\n  in_memory: true")
     )
+
+
+def test_a_daemon_runs_as_the_service_would_start_it(prefix: Path, folder: Path) -> None:
+    fit_to_this_machine(config_of(prefix), folder)
     (command,) = re.findall("(?m)^ExecStart=(.*)$", (prefix / UNITS / "shardwright@.service").read_text())
     program, *arguments = command.replace("%i", "rig1").split()
     assert (program, arguments) == (PROGRAM, ["serve", str(config_of(prefix))])
@@ -261,9 +262,9 @@ def test_a_daemon_runs_as_the_service_would_start_it(prefix: Path, folder: Path)
 
 
 @pytest.mark.slow
-def test_the_readmes_recipe(tmp_path: Path) -> None:
-    """What pip installs in the recipe suffices for the units, the instance and a daemon's plan; packages come
-    from the package index."""
+def test_the_readmes_recipe(tmp_path: Path, folder: Path) -> None:
+    """What pip installs in the recipe suffices for the units, the instance and a daemon's start; packages
+    come from the package index."""
     recipe = re.search(
         r"## Install it.*?```sh\n(.*?)```",
         (CHECKOUT / "src/shardwright/daemon/README.md").read_text(encoding="utf-8"),
@@ -296,9 +297,10 @@ def test_the_readmes_recipe(tmp_path: Path) -> None:
         done = subprocess.run(
             command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
         )
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     told = run(*installing.split(), "--prefix", str(tmp_path / "prefix"), "--program", PROGRAM)
     assert told.endswith("systemctl enable --now shardwright@rig1\n")
+    fit_to_this_machine(config_of(tmp_path / "prefix"), folder)
     run("check", str(config_of(tmp_path / "prefix")))
