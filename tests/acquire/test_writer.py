@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 import traceback
 from dataclasses import replace
 from functools import partial
@@ -36,7 +37,7 @@ from shardwright.storage import failpoints
 from shardwright.writer.writer import Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 
 def frame(i: int, dtype: str = "uint16") -> np.ndarray:
@@ -462,6 +463,13 @@ def append_at_each(writer: Writer, places: Iterable[int]) -> None:
         writer.append(frame(place), index=(place,))
 
 
+def unhurried(places: Iterable[int]) -> Iterator[int]:
+    """Leaves the interpreter to the sealer between two frames, as a camera does."""
+    for place in places:
+        yield place
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize("how", ["flush", "close", "append"])
 def test_a_duplicate_that_had_to_wait_is_told_by_a_later_call(path, spec_of, how):
     """The frames before it wait for a shard row, and so does it: nobody can know yet."""
@@ -482,7 +490,7 @@ def test_a_duplicate_that_had_to_wait_is_told_by_a_later_call(path, spec_of, how
     later = {
         "flush": writer.flush,
         "close": writer.close,
-        "append": partial(append_at_each, writer, range(13, 1000)),
+        "append": partial(append_at_each, writer, unhurried(range(13, 1000))),
     }
     with pytest.raises(DuplicateFrameError, match=r"index \(0,\)"):
         later[how]()

@@ -94,6 +94,7 @@ if TYPE_CHECKING:
     from .settings import WriteSettings
 
 _SETTLE_ROWS = 4096
+_TICK_NS = 1_000_000  # of the clocks in here: a camera may poll after each of a hundred thousand frames
 _STATUSES = {
     DUPLICATE: (FrameStatus.DUPLICATE, Reason.PLACE_TAKEN),
     LATE: (FrameStatus.LATE, Reason.PLACE_CLOSED),
@@ -202,6 +203,7 @@ class Core:
         self.notices = Notices(self.grid, raises_duplicates=settings.on_duplicate == "fail")
         self._layout = layout
         self._now = Now(0, 0)
+        self._next_tick_ns, self._has_news = 0, False  # news: something that only ``_advance`` acts on
         # never replaced: the parts refer to this list and not to the core, so that there is no reference
         # cycle
         self._commands: list[Command] = []
@@ -378,9 +380,11 @@ class Core:
         self.encoders.see_ring(used_frames, ring_frames)
 
     def tick(self, now: Now) -> None:
-        """Advances the time. To be called several times a second, and after reports."""
-        self._now = now
-        self._advance()
+        """Advances the time. To be called several times a second, and after reports. Cheap where neither
+        brings anything new."""
+        if self._has_news or now.ns >= self._next_tick_ns:
+            self._now = now
+            self._advance()
 
     def settle_missing(self, now: Now) -> None:
         """Records sequences below the newest that never came, and that no client can send any more, as lost:
@@ -433,12 +437,13 @@ class Core:
         self.shard_rows.wait_no_longer()
         self._recorder.try_again(math.inf)
         self._store_retry_s = 0.0
-        self.tick(now)
+        self._now = now
+        self._advance()
 
     def workers_failed(self, why: str, now: Now, *, ended: bool) -> None:
         """Fails the acquisition since a worker died. The others still read pixels and report. Once the last
         has ended (``ended``), what is still under way will never be reported and is given up."""
-        self._now = now
+        self._now, self._has_news = now, True
         self._workers_live = False
         if self.state in (AcquisitionState.OPEN, AcquisitionState.FINISHING):
             self._fail(ErrorText(WorkerError, f"a worker thread died: {why}"))
@@ -452,6 +457,7 @@ class Core:
 
     def _advance(self) -> None:
         """Does all that rows, shard rows and clocks allow. Called after every change."""
+        self._next_tick_ns, self._has_news = self._now.ns + _TICK_NS, False
         if self.state in (AcquisitionState.FAILING, AcquisitionState.FAILED):
             self._failing_step()
             return
@@ -762,7 +768,7 @@ class Core:
 
     def handle(self, report: Report, now: Now) -> None:
         """Takes the report of a command. After all available reports, ``tick`` must be called."""
-        self._now = now
+        self._now, self._has_news = now, True
         match report:
             case SlabEncoded():
                 self._slab_encoded(report)
