@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import os
 import sys
 import time
+from collections import Counter
 from typing import Any
 
 from . import creation
@@ -19,6 +22,7 @@ from .story import Story, draw
 from .world import play
 
 PROGRESS_EVERY_S = 20.0
+SEEDS_A_PART = 100
 
 
 def main() -> int:
@@ -38,54 +42,72 @@ def main() -> int:
         action="store_true",
         help="take each mend of a known defect out, and look for it in so many seeds",
     )
+    parser.add_argument(
+        "--processes", type=int, default=len(os.sched_getaffinity(0)), help="that play at once"
+    )
     options = parser.parse_args()
     if options.seed is not None:
         return _replay(options.seed)
     if options.mends:
         return _prove_itself(options.seeds, options.first)
-    return _run(options.first, options.seeds, until_violation=options.until_violation)
+    return _run(
+        options.first, options.seeds, processes=options.processes, until_violation=options.until_violation
+    )
 
 
-def _run(first: int, seeds: int, *, until_violation: bool) -> int:
+def _run(first: int, seeds: int, *, processes: int, until_violation: bool) -> int:
     started = shown = time.monotonic()
-    summary: dict[str, Any] = {
-        "first": first,
-        "stories": 0,
-        "lives": 0,
-        "creations": 0,
-        "crashes": 0,
-        "steps": 0,
-        "seconds": 0.0,
-        "violations": [],
-    }
-    for seed in range(first, first + seeds):
-        story = draw(seed)
-        world, violation = play(story)
-        summary["stories"] += 1
-        summary["lives"] += world.lives
-        deaths, burned = creation.play(seed)
-        violation = violation or burned
-        summary["creations"] += 1
-        summary["crashes"] += world.crashes + deaths
-        summary["steps"] += world.steps
-        if violation is not None:
-            summary["violations"].append({"seed": seed, "violation": violation})
-            print(f"VIOLATION at seed {seed}: {violation}", file=sys.stderr, flush=True)
-            if until_violation:
+    counts: Counter[str] = Counter()
+    violations: list[dict[str, Any]] = []
+    parts = [
+        range(seed, min(seed + SEEDS_A_PART, first + seeds))
+        for seed in range(first, first + seeds, SEEDS_A_PART)
+    ]
+    with multiprocessing.Pool(processes) as pool:
+        for part, found in pool.imap_unordered(_play, parts):
+            counts += part
+            violations += found
+            for each in found:
+                print(f"VIOLATION at seed {each['seed']}: {each['violation']}", file=sys.stderr, flush=True)
+            if found and until_violation:
                 break
-        if time.monotonic() - shown > PROGRESS_EVERY_S:
-            shown = time.monotonic()
-            done = (
-                f"{summary['stories']} stories, {summary['lives']} lives, {summary['crashes']} crashes, "
-                f"{len(summary['violations'])} violations"
-            )
-            print(f"{shown - started:8.1f} s  {done}", file=sys.stderr, flush=True)
-    seconds = time.monotonic() - started
-    summary["seconds"] = round(seconds, 1)
-    summary["lives_per_s"] = round(summary["lives"] / seconds, 1)
-    summary["lives_per_cpu_s"] = round(summary["lives"] / time.process_time(), 1)
+            if time.monotonic() - shown > PROGRESS_EVERY_S:
+                shown = time.monotonic()
+                print(
+                    f"{shown - started:8.1f} s  {counts['stories']} stories, {counts['lives']} lives, "
+                    f"{counts['crashes']} crashes, {len(violations)} violations",
+                    file=sys.stderr,
+                    flush=True,
+                )
+    seconds, cpu_s = time.monotonic() - started, counts.pop("cpu_ms") / 1000
+    summary = {
+        "first": first,
+        **counts,
+        "seconds": round(seconds, 1),
+        "lives_per_s": round(counts["lives"] / seconds, 1),
+        "lives_per_cpu_s": round(counts["lives"] / cpu_s, 1),
+        "violations": violations,
+    }
     print(json.dumps(summary, indent=2))
-    return 1 if summary["violations"] else 0
+    return 1 if violations else 0
+
+
+def _play(seeds: range) -> tuple[Counter[str], list[dict[str, Any]]]:
+    """Plays the stories of these seeds, and a creation beside each. Returns what was counted, and the
+    violations."""
+    counts: Counter[str] = Counter()
+    violations = []
+    begun_s = time.process_time()
+    for seed in seeds:
+        world, violation = play(draw(seed))
+        deaths, burned = creation.play(seed)
+        counts.update(
+            stories=1, lives=world.lives, creations=1, crashes=world.crashes + deaths, steps=world.steps
+        )
+        if violation or burned:
+            violations.append({"seed": seed, "violation": violation or burned})
+    counts["cpu_ms"] = round(1000 * (time.process_time() - begun_s))
+    return counts, violations
 
 
 def _replay(seed: int) -> int:
