@@ -119,6 +119,16 @@ def test_a_shard_that_is_gone_takes_what_was_stored_in_it(left, shared_pool, unf
     assert bring_back(store, shared_pool) == (0, 4, 2)
 
 
+def test_a_shard_that_is_made_anew_has_a_durable_name_before_anything_else(left, shared_pool, points):
+    """Frames go on to be stored in it: a power cut must not take it away again."""
+    store, _ = left()
+    (store / ".shardwright" / "c.0.0.0.partial").unlink()
+    points.clear()
+    bring_back(store, shared_pool)
+    made = points.index("shard.before_preallocate")
+    assert points.index("sync .shardwright", made) < points.index("journal.before_clear", made)
+
+
 @pytest.mark.parametrize("what", ["another boot", "no boot", "log", "records", "damaged before"])
 def test_in_doubt_every_missing_frame_may_have_been_acknowledged(left, shared_pool, unfinish, what):
     """A power cut takes pages of the journal; damage takes what would tell."""
@@ -191,23 +201,15 @@ def test_what_was_found_out_is_not_forgotten_when_recovery_dies(left, shared_poo
     assert lost >= 2, "in doubt, but never the other way round"
 
 
-def test_what_is_believed_is_durable_before_anything_goes(left, rot, monkeypatch):
+def test_what_is_believed_is_durable_before_anything_goes(left, rot, points):
     """A power cut after a deletion must find what made it right: names in the workspace, the frame log,
     staged frames, and that frames were lost."""
     store, spec = left(frames=7, chunk=2, shard=4, settings=STAGING)
     rot(store, spec, 0)
     workspace = store / ".shardwright"
     (workspace / "5.journal.rewrite").touch()
-    points: list[str] = []
-    sync = execute.sync_directory
-    monkeypatch.setattr(
-        execute, "sync_directory", lambda path: (points.append(f"sync {path.name}"), sync(path))
-    )
-    failpoints.watch_all(points.append)
-    try:
-        restore(store, partial(Limits.derive, threads=2), SETTINGS, threads=1)[0].close()
-    finally:
-        failpoints.watch_all(None)
+    points.clear()
+    restore(store, partial(Limits.derive, threads=2), SETTINGS, threads=1)[0].close()
     goes = min(points.index("recover.before_delete"), points.index("journal.before_clear"))
     # two manifests
     _fenced, remembered = (i for i, point in enumerate(points) if point == "replace.before_rename")
@@ -276,6 +278,19 @@ class Died(BaseException):
 
 
 EIO, FULL = (OSError(number, os.strerror(number)) for number in (errno.EIO, errno.ENOSPC))
+
+
+@pytest.fixture
+def points(monkeypatch):
+    """The storage calls from now on; ``sync NAME`` where recovery makes the names in a folder durable."""
+    seen: list[str] = []
+    sync = execute.sync_directory
+    monkeypatch.setattr(
+        execute, "sync_directory", lambda path: (seen.append(f"sync {path.name}"), sync(path))
+    )
+    failpoints.watch_all(seen.append)
+    yield seen
+    failpoints.watch_all(None)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from shardwright.shard.journal import ShardRowJournal
 from shardwright.shard.layout import PAGE_BYTES, ArrayLayout
 from shardwright.shard.open_shard import OpenShard
 from shardwright.shard.shard_row_files import REWRITE_SUFFIX, Placement, ShardRowFiles
+from shardwright.storage import failpoints
 
 
 def layout_of(shard: int) -> ArrayLayout:
@@ -57,6 +58,27 @@ def descriptors_below(folder: Path) -> list[str]:
 def store(tmp_path: Path) -> Path:
     (tmp_path / WORKSPACE).mkdir()
     return tmp_path
+
+
+def test_a_journal_says_that_it_is_one_only_when_all_names_are_durable(store: Path) -> None:
+    """A power cut in between could keep the journal alone, and recovery would take the row for sealed: frames
+    that were staged for it would be dropped."""
+    there: list[tuple[list[str], bytes]] = []
+
+    def look(point: str) -> None:
+        if point == "journal.before_header":
+            (journal,) = (store / WORKSPACE).glob("*.journal")
+            there.append((calls[-1:], journal.read_bytes()[:8]))
+        calls.append(point)
+
+    calls: list[str] = []
+    failpoints.watch_all(look)
+    try:
+        create(store, layout=DEEP).abandon()
+    finally:
+        failpoints.watch_all(None)
+    assert there == [(["directory.before_sync"], bytes(8))]
+    assert "directory.before_sync" not in calls[calls.index("journal.before_header") :]
 
 
 def test_files_that_cannot_be_made_are_all_closed(store, failing, monkeypatch):

@@ -95,8 +95,8 @@ def make_files(
     reopened: bool,
     suffix: str = "",
 ) -> Steps:
-    """Shard files, then the journal, durable with its name. Raises ``StorageError``; nothing is left behind
-    then."""
+    """Shard files, then the journal; all names are durable before its header is written. Raises
+    ``StorageError``; nothing is left behind then."""
     check_writer()
     made: list[Shard] = []
     try:
@@ -108,10 +108,11 @@ def make_files(
         disk.take_room("create")
         table = disk.make(place.journal(shard_row, suffix))
         yield
+        disk.sync_folder(place.folder)
+        yield
         table.write(HEADER, reopened)
         disk.call("create", table)
         table.sync()
-        disk.sync_folder(place.folder)
     except StorageError:
         for name in (place.journal(shard_row, suffix), *(shard.name for shard in made)):
             check_writer()

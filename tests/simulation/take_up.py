@@ -273,6 +273,8 @@ class _Executor:
             [self._open(shard_row.number, f, action) for f, action in enumerate(shard_row.actions)],
             Journal(table, shard_row.reopened),
         )
+        if Action.LOST in shard_row.actions:
+            disk.sync_folder(self._place.folder)
         for slab in found.whole:
             for f, shard in enumerate(files.shards):
                 if shard is not None and (chunk := table.data[("chunk", f, slab)]) != ABSENT:

@@ -137,6 +137,8 @@ class _RecoveryExecutor:
         try:
             for file, action in enumerate(shard_row.actions):
                 shards.append(self._open(placement, shard_row, file, action))
+            if Action.LOST in shard_row.actions:  # made anew: a power cut must not take it away again
+                sync_directory(placement.files)
             files = ShardRowFiles(shard_row.number, placement, shards, journal)
             _note_entries(files, found)
             if shard_row.torn:

@@ -1,10 +1,11 @@
 """The files of one open shard row: its shard files and their journal, made, synced, sealed and discarded as
 one.
 
-The journal is created after the shard files, so that a shard in progress without a journal holds nothing. The
-shard row is sealed shard by shard; the sealer deletes the journal once the frames of the shard row are in the
-frame log. One owner thread (the sealer's) calls everything here; workers only write through the descriptors
-and addresses.
+The journal is created after the shard files, so that a shard in progress without a journal holds nothing. Its
+header is written when all their names are durable: a power cut never leaves it without a shard in progress,
+which would mean that the shard row was sealed. The shard row is sealed shard by shard; the sealer deletes the
+journal once the frames of the shard row are in the frame log. One owner thread (the sealer's) calls
+everything here; workers only write through the descriptors and addresses.
 
 A spilled shard row has its files in a folder of the same structure below the second root, and a symbolic link
 under each shard's key in the store.

@@ -1,8 +1,9 @@
 """A preallocated file of fixed tables next to the shards: the journal of a shard row, the staging area. It is
 read and written in place, never appended to.
 
-It is created completely or not at all: blocks reserved, first page written, synced, its name durable. From
-then on writes meet no full disk. Before every step there is a failpoint with the file's ``kind``, e.g.
+It is created completely or not at all: blocks reserved, its name durable, first page written, synced. So a
+first page also says that all names made in the folder before it are durable. From then on writes meet no full
+disk. Before every step there is a failpoint with the file's ``kind``, e.g.
 ``journal.before_sync``.
 """
 
@@ -48,9 +49,9 @@ class TableFile:
             try:
                 reach(f"{kind}.before_preallocate")
                 preallocate(file.descriptor, nbytes)
+                sync_directory(path.parent)
                 file.write(0, first_page, "header")
                 file.sync()
-                sync_directory(path.parent)
             except BaseException:
                 file.close()
                 path.unlink(missing_ok=True)
