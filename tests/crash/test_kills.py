@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tests.harness.fork_server import ForkServer
 
-KILLS = 100
+KILLS = 60
 
 
 def test_no_kill_breaks_a_promise(server: ForkServer, tmp_path: Path) -> None:
