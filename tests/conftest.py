@@ -36,10 +36,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers():
-    """Half as many again as there are cores: most tests wait for a disk or another process. As always,
+    """Twice as many as there are cores: most tests wait for a disk or another process. As always,
     ``PYTEST_XDIST_AUTO_NUM_WORKERS`` goes first."""
     chosen = "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ
-    return None if chosen else max(2, 3 * len(os.sched_getaffinity(0)) // 2)
+    return None if chosen else 2 * len(os.sched_getaffinity(0))
 
 
 def pytest_unconfigure(config):
