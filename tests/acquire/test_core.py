@@ -177,6 +177,35 @@ def test_a_frame_that_waits_is_staged_and_its_pixels_stay_until_that_is_done(spe
     assert drive.core.take_released().tolist() == [0, 1]
 
 
+def test_a_tick_at_once_does_what_a_report_asks_for_and_nothing_else(spec_of):
+    drive = Drive(spec_of(chunk=2), WriteSettings(store_within_ms=100, sync_interval_ms=0))
+    (slab,) = of(Encode, drive.send(0, 1))
+    drive.send(2)
+    now = drive.now()
+    drive.core.tick(now)
+    drive.core.take_commands()
+    drive.core.handle(SlabEncoded(slab.row, 10, None), now)
+    drive.core.tick(now)
+    assert of(Commit, drive.core.take_commands())
+    drive.core.flush(now)
+    drive.core.take_commands()
+    drive.core.workers_failed("gone", now, ended=True)
+    drive.core.tick(now)
+    assert of(FinishStore, drive.core.take_commands())
+
+
+def test_a_tick_within_a_millisecond_of_the_last_one_looks_at_nothing(spec_of, monkeypatch):
+    drive = Drive(spec_of())
+    drive.send(0)
+    looks = []
+    monkeypatch.setattr(drive.core, "_advance", lambda: looks.append(drive.ns))
+    for _ in range(3):
+        drive.core.tick(Now(drive.ns, drive.ns))
+    assert not looks
+    drive.core.tick(drive.now())
+    assert looks == [drive.ns]
+
+
 def test_the_answer_for_files_that_were_discarded_is_not_for_those_asked_for_since(spec_of):
     drive = Drive(spec_of(chunk=1, shard=1))
     first = of(Prepare, drive.send(0))

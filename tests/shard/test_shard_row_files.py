@@ -60,6 +60,63 @@ def store(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize("fails", ["journal.before_sync", "directory.before_sync"])
+def test_shards_of_a_journal_that_could_not_be_made_go_when_it_is_gone_for_good(store, fails):
+    """Otherwise a power cut may bring the journal back, without them."""
+    calls: list[str] = []
+
+    def fail(point: str) -> None:
+        calls.append(point)
+        if point == fails and "journal.before_preallocate" in calls:
+            raise OSError(errno.EIO, "input/output error")
+
+    failpoints.watch_all(fail)
+    try:
+        with pytest.raises(StorageError):
+            create(store, layout=DEEP)
+    finally:
+        failpoints.watch_all(None)
+    left = {path.suffix for path in (store / WORKSPACE).iterdir()}
+    if fails == "journal.before_sync":
+        assert not left
+        assert "directory.before_sync" in calls[calls.index(fails) :]
+    else:
+        assert left == {".partial"}, "nobody can say that the journal is gone"
+    assert not descriptors_below(store)
+    create(store, layout=DEEP).discard()
+    assert not any((store / WORKSPACE).iterdir())
+
+
+def test_an_older_journal_goes_before_the_shards_that_it_speaks_of(store: Path) -> None:
+    create(store, layout=DEEP).abandon()
+    there: list[bool] = []
+
+    def look(point: str) -> None:
+        if point == "shard.before_preallocate":
+            there.append(any((store / WORKSPACE).glob("*.journal")))
+
+    failpoints.watch_all(look)
+    try:
+        create(store, layout=DEEP).abandon()
+    finally:
+        failpoints.watch_all(None)
+    assert there == [False] * 4
+
+
+def test_a_writer_that_was_taken_over_while_it_discards_keeps_the_shards(store: Path) -> None:
+    """The new one may have copied the journal, and looks for them."""
+    looks = iter([None, FencedError("another writer has taken over")])
+
+    def may_rename() -> None:
+        if (error := next(looks)) is not None:
+            raise error
+
+    with pytest.raises(FencedError):
+        create(store, layout=DEEP).discard(may_rename)
+    assert [path.suffix for path in (store / WORKSPACE).iterdir()] == [".partial"] * 4
+    assert not descriptors_below(store)
+
+
 def test_a_journal_says_that_it_is_one_only_when_all_names_are_durable(store: Path) -> None:
     """A power cut in between could keep the journal alone, and recovery would take the row for sealed: frames
     that were staged for it would be dropped."""

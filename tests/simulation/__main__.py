@@ -57,7 +57,7 @@ def main() -> int:
 
 def _run(first: int, seeds: int, *, processes: int, until_violation: bool) -> int:
     started = shown = time.monotonic()
-    counts: Counter[str] = Counter()
+    counts: Counter[str] = Counter(stories=0, lives=0, creations=0, crashes=0, steps=0, cpu_ms=0)
     violations: list[dict[str, Any]] = []
     parts = [
         range(seed, min(seed + SEEDS_A_PART, first + seeds))
@@ -65,7 +65,7 @@ def _run(first: int, seeds: int, *, processes: int, until_violation: bool) -> in
     ]
     with multiprocessing.Pool(processes) as pool:
         for part, found in pool.imap_unordered(_play, parts):
-            counts += part
+            counts.update(part)
             violations += found
             for each in found:
                 print(f"VIOLATION at seed {each['seed']}: {each['violation']}", file=sys.stderr, flush=True)
@@ -85,7 +85,7 @@ def _run(first: int, seeds: int, *, processes: int, until_violation: bool) -> in
         **counts,
         "seconds": round(seconds, 1),
         "lives_per_s": round(counts["lives"] / seconds, 1),
-        "lives_per_cpu_s": round(counts["lives"] / cpu_s, 1),
+        "lives_per_cpu_s": round(counts["lives"] / max(cpu_s, 0.001), 1),
         "violations": violations,
     }
     print(json.dumps(summary, indent=2))

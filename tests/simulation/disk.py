@@ -175,6 +175,7 @@ class Disk:
         self.boot = self.booted = 1  # kernel that the store was intact under, and that runs
         self.table: list[np.ndarray] | None = None
         self.removed = False
+        self.set_aside = False  # files of a damaged journal
         self.extent = 0
         self.faulty = False  # it has failed, or may have
         self.ballast = True

@@ -378,8 +378,8 @@ class Sealer:
         self._disk.delete(self._place.journal(command.shard_row))
         self._disk.sync_folder(self._place.folder)
         yield
+        self._check_writer()
         for shard in files.slots:
-            self._check_writer()
             self._disk.delete(shard.name)
             yield
 

@@ -98,6 +98,10 @@ def make_files(
     """Shard files, then the journal; all names are durable before its header is written. Raises
     ``StorageError``; nothing is left behind then."""
     check_writer()
+    journal = place.journal(shard_row, suffix)
+    if journal in disk.names:
+        disk.delete(journal)
+        disk.sync_folder(place.folder)
     made: list[Shard] = []
     try:
         for file in range(files):  # no look in between
@@ -106,17 +110,20 @@ def make_files(
             made.append(Shard(disk.make(name), name))
             yield
         disk.take_room("create")
-        table = disk.make(place.journal(shard_row, suffix))
+        table = disk.make(journal)
         yield
         disk.sync_folder(place.folder)
         yield
         table.write(HEADER, reopened)
-        disk.call("create", table)
+        disk.take_little("create")
         table.sync()
     except StorageError:
-        for name in (place.journal(shard_row, suffix), *(shard.name for shard in made)):
-            check_writer()
-            disk.delete(name)
+        check_writer()
+        disk.delete(journal)
+        disk.sync_folder(place.folder)
+        check_writer()
+        for shard in made:
+            disk.delete(shard.name)
         raise
     return Files(place, shard_row, list(made), Journal(table, reopened))
 

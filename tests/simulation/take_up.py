@@ -130,7 +130,7 @@ class _Scan:
             seen_stop=disk.manifest.seen_stop,
             seen_extent=disk.manifest.seen_extent,
             intact=disk.intact,
-            set_aside=False,
+            set_aside=disk.set_aside,
             log_shard_rows=logged,
             log_torn_bytes=0,
             shard_rows=tuple(self._shard_row(number, logged) for number in begun),
@@ -142,8 +142,10 @@ class _Scan:
 
     def _shard_row(self, number: int, logged: frozenset[int]) -> ShardRowFacts:
         disk, table = self._disk, self._disk.names[self._place.journal(number)]
-        reopened = bool(table.data[HEADER])
+        reopened = table.data[HEADER] is True
         fact = JournalFact.REOPENED if reopened else JournalFact.VALID
+        if not isinstance(table.data[HEADER], bool):
+            fact = JournalFact.DAMAGED  # a power cut tore it
         count = self._layout.files_per_shard_row
         files = tuple(
             FileFacts(
@@ -154,7 +156,7 @@ class _Scan:
             )
             for f in range(count)
         )
-        if number in logged and not reopened:
+        if fact is JournalFact.DAMAGED or (number in logged and not reopened):
             return ShardRowFacts(number, fact, files)
         actions = [action_for(file) for file in files]
         names = [self._place.working(number, f) for f in range(count)]
@@ -262,7 +264,9 @@ class _Executor:
         for file, action in enumerate(shard_row.actions):
             if action is Action.SEALED:
                 self._disk.sync_folder("final")
+            if action in (Action.SEALED, Action.SET_ASIDE):  # the latter under another name, of no more use
                 self._delete(self._place.working(shard_row.number, file))
+        self._disk.set_aside = self._disk.set_aside or shard_row.set_aside
 
     def _take_up(self, shard_row: ShardRowDecision) -> Files:
         disk, found = self._disk, self._scan.read_back[shard_row.number]

@@ -203,7 +203,7 @@ class Core:
         self.notices = Notices(self.grid, raises_duplicates=settings.on_duplicate == "fail")
         self._layout = layout
         self._now = Now(0, 0)
-        self._next_tick_ns, self._has_news = 0, False  # news: something that only ``_advance`` acts on
+        self._next_tick_ns, self._has_news = 0, False  # news: a report, or dead workers
         # never replaced: the parts refer to this list and not to the core, so that there is no reference
         # cycle
         self._commands: list[Command] = []
@@ -380,8 +380,8 @@ class Core:
         self.encoders.see_ring(used_frames, ring_frames)
 
     def tick(self, now: Now) -> None:
-        """Advances the time. To be called several times a second, and after reports. Cheap where neither
-        brings anything new."""
+        """Advances the time. To be called several times a second, and after reports. Does nothing within a
+        millisecond of the last time, unless there was a report."""
         if self._has_news or now.ns >= self._next_tick_ns:
             self._now = now
             self._advance()

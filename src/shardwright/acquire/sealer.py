@@ -273,14 +273,8 @@ class Sealer:
 
     def _discard(self, shard_row: int) -> None:
         files = self._files.pop(shard_row, None)
-        if files is None:
-            return  # they could not be made
-        try:
-            self.folder.may_rename()
-        except BaseException:
-            files.abandon()
-            raise
-        files.discard()
+        if files is not None:  # they could be made
+            files.discard(self.folder.may_rename)
 
     def _abandon(self, shard_row: int) -> None:
         if (files := self._files.pop(shard_row, None)) is not None:

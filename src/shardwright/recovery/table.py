@@ -3,7 +3,8 @@ that belongs to no such shard row. ``scan`` finds the facts, ``decide`` looks up
 carries them out.
 
 A journal is created after its shard files and deleted last, so that a shard in progress without a journal
-holds nothing. Only a complete shard ever gets a final name, so that a shard under its final name is always
+holds nothing. Its header is written when the names of its shards are durable, and they are deleted when it is
+gone for good: a journal with a header whose shards are missing is of a shard row that was sealed. Only a complete shard ever gets a final name, so that a shard under its final name is always
 valid.
 """
 
@@ -110,7 +111,7 @@ TABLE = (
         None,
         None,
         Action.SET_ASIDE,
-        "the journal's header fails its checks: bit rot, or another program wrote it",
+        "the journal's header fails its checks: bit rot, another program, or a power cut while it was made",
     ),
     Case(
         _J.DAMAGED, False, None, None, Action.NOTHING, "the journal is damaged, and this file does not exist"

@@ -13,6 +13,7 @@ under each shard's key in the store.
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.model.errors import ShardFormatError, ShardwrightError, StorageError
 from shardwright.model.names import WORKSPACE
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import make_directories, storage_errors, sync_directory
@@ -150,36 +151,37 @@ class ShardRowFiles:
             make_directories(placement.files)
         packed = io != "mmap" if packed is None else packed
         replaces = placement.record if reopened else None
+        journal_path = _suffixed(placement.journal(shard_row), suffix)
+        if _remove(journal_path, may_rename):  # before the shards that it may speak of
+            sync_directory(placement.files)
         opened: list[OpenShard] = []
         try:
             for file in range(layout.files_per_shard_row):
                 key = layout.shard_key(shard_row, file)
-                final, link = placement.final(key), placement.link(key)
                 make_shard = partial(
                     OpenShard,
                     layout.shard(shard_row, file),
-                    final_path=final,
+                    final_path=placement.final(key),
                     io=io,
-                    link=link,
+                    link=placement.link(key),
                     replaces=replaces,
                 )
                 opened.append(_made_by_us(_suffixed(placement.working(key), suffix), make_shard, may_rename))
                 step()
-            tables = JournalLayout.of(layout, shard_row, record_bytes)
-            make = partial(
-                ShardRowJournal.create,
-                layout=tables,
-                identity=identity,
-                shard_row=shard_row,
-                writer_epoch=writer_epoch,
+            journal = ShardRowJournal.create(
+                journal_path,
+                JournalLayout.of(layout, shard_row, record_bytes),
+                identity,
+                shard_row,
+                writer_epoch,
+                packed=packed,
+                reopened=reopened,
             )
-            make = partial(make, packed=packed, reopened=reopened)
-            journal = _made_by_us(_suffixed(placement.journal(shard_row), suffix), make, may_rename)
         except BaseException:
-            for shard in opened:
-                # closed in any case; a file that stays holds nothing, and recovery deletes it
-                with suppress(StorageError):
-                    shard.discard()
+            if len(opened) < layout.files_per_shard_row:
+                _discard_new(opened)
+            else:
+                _discard_new(opened, journal_path, may_rename)
             raise
         return cls(shard_row, placement, list(opened), journal)
 
@@ -284,13 +286,17 @@ class ShardRowFiles:
     def delete_journal(self) -> None:
         self.journal.delete()
 
-    def discard(self) -> None:
+    def discard(self, may_rename: Callable[[], None] = lambda: None) -> None:
         """Deletes files that are not needed any more. Closes all of them, then raises the first
-        ``StorageError``, if any. If the journal cannot be deleted the shards stay: a journal of a reopened
-        row without shards in progress would mean that the row was sealed again."""
+        ``StorageError``, if any, or what ``may_rename`` raises. Unless the journal is gone for good the
+        shards stay: a journal without them would mean that the row was sealed. ``may_rename`` is called on
+        both sides of it: a take-over in between has copied the journal and will look for them."""
         try:
-            self._delete_journal_first()
-        except StorageError:
+            may_rename()
+            self.journal.delete()
+            sync_directory(self.placement.files)
+            may_rename()
+        except BaseException:
             self.abandon()
             raise
         errors: list[StorageError] = []
@@ -301,10 +307,6 @@ class ShardRowFiles:
                 errors.append(error)
         if errors:
             raise errors[0]
-
-    def _delete_journal_first(self) -> None:
-        self.journal.delete()
-        sync_directory(self.placement.files)
 
     def discard_rewrite(self) -> None:
         """After a failed rewrite, deletes files that still have the suffix, and closes all. Files that have
@@ -330,17 +332,44 @@ class ShardRowFiles:
 
 def _made_by_us(path: Path, make: Callable[[Path], T], may_remove: Callable[[], None]) -> T:
     """Makes a file that must be new. An existing one of that name is deleted: it is of a writer that was
-    taken over while it prepared a shard row."""
+    taken over while it prepared a shard row, or of an attempt that failed."""
     try:
         return make(path)
     except StorageError as error:
         if not isinstance(error.__cause__, FileExistsError):
             raise
+    _remove(path, may_remove)
+    return make(path)
+
+
+def _remove(path: Path, may_remove: Callable[[], None]) -> bool:
+    """Deletes a file if it exists; returns whether it did. Raises ``StorageError`` or what ``may_remove``
+    raises."""
+    if not os.path.lexists(path):
+        return False
     may_remove()
     with storage_errors("remove", path):
         reach("shard_row.before_remove")
         path.unlink(missing_ok=True)
-    return make(path)
+    return True
+
+
+def _discard_new(
+    shards: list[OpenShard], journal: Path | None = None, may_remove: Callable[[], None] = lambda: None
+) -> None:
+    """Deletes the shards of a row that could not be made. After an attempt to make its ``journal`` they stay,
+    as in ``discard``, unless that is gone for good."""
+    alone = journal is None
+    if journal is not None:
+        with suppress(ShardwrightError):
+            may_remove()
+            sync_directory(journal.parent)
+            may_remove()
+            alone = not os.path.lexists(journal)
+    for shard in shards:
+        # closed in any case; a file that stays holds nothing, and recovery deletes it
+        with suppress(StorageError):
+            shard.discard() if alone else shard.abandon()
 
 
 def _suffixed(path: Path, suffix: str) -> Path:

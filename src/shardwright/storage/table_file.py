@@ -1,9 +1,9 @@
 """A preallocated file of fixed tables next to the shards: the journal of a shard row, the staging area. It is
 read and written in place, never appended to.
 
-It is created completely or not at all: blocks reserved, its name durable, first page written, synced. So a
-first page also says that all names made in the folder before it are durable. From then on writes meet no full
-disk. Before every step there is a failpoint with the file's ``kind``, e.g.
+It is created completely or not at all: blocks reserved, its name durable, first page written, synced. After a
+power cut a file without a first page may be there; one that has it says that all names made in the folder
+before are durable. Later writes meet no full disk. Before every step there is a failpoint with the file's ``kind``, e.g.
 ``journal.before_sync``.
 """
 
