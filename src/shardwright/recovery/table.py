@@ -4,8 +4,8 @@ carries them out.
 
 A journal is created after its shard files and deleted last, so that a shard in progress without a journal
 holds nothing. Its header is written when the names of its shards are durable, and they are deleted when it is
-gone for good: a journal with a header whose shards are missing is of a shard row that was sealed. Only a complete shard ever gets a final name, so that a shard under its final name is always
-valid.
+gone for good: a journal with a header whose shards are missing is of a shard row that was sealed. Only a
+complete shard ever gets a final name, so that a shard under its final name is always valid.
 """
 
 from __future__ import annotations

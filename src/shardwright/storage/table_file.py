@@ -3,8 +3,8 @@ read and written in place, never appended to.
 
 It is created completely or not at all: blocks reserved, its name durable, first page written, synced. After a
 power cut a file without a first page may be there; one that has it says that all names made in the folder
-before are durable. Later writes meet no full disk. Before every step there is a failpoint with the file's ``kind``, e.g.
-``journal.before_sync``.
+before are durable. Later writes meet no full disk. Before every step there is a failpoint with the file's
+``kind``, e.g. ``journal.before_sync``.
 """
 
 from __future__ import annotations
