@@ -48,6 +48,8 @@ def left(tmp_path):
     """What there is now: descriptors by what they lead to, threads, files."""
     with sw.create(tmp_path / "warm up", spec(), threads=THREADS):
         pass  # what a process opens once and keeps
+    gc.collect()
+    gc.freeze()  # what earlier tests have imported need not be looked through at each look
 
     def look() -> tuple[list[str], list[str], list[str]]:
         gc.collect()
@@ -57,7 +59,8 @@ def left(tmp_path):
         files = sorted(str(path) for path in tmp_path.rglob("*"))
         return sorted(descriptors), sorted(t.name for t in threading.enumerate()), files
 
-    return look
+    yield look
+    gc.unfreeze()
 
 
 def spec() -> sw.ArraySpec:
