@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import signal
 import tempfile
 from collections import Counter
@@ -60,6 +61,16 @@ def priority_stays():
     before = os.getpriority(os.PRIO_PROCESS, 0)
     yield
     assert os.getpriority(os.PRIO_PROCESS, 0) == before
+
+
+@pytest.fixture
+def in_memory(tmp_path_factory):
+    """A folder in memory where that can be had: for tests that sync a lot and do not ask for a disk."""
+    memory = Path("/dev/shm")
+    had = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= 1 << 30
+    place = memory if had else tmp_path_factory.getbasetemp()
+    with tempfile.TemporaryDirectory(dir=place, prefix="shardwright-test-") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

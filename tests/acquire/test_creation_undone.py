@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import gc
 import os
-import tempfile
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,14 +32,8 @@ def nothing_watched():
 
 
 @pytest.fixture
-def tmp_path(tmp_path):
-    """In memory where that can be had: creation syncs a lot, and nothing here asks for a disk."""
-    memory = Path("/dev/shm")
-    if not os.access(memory, os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir=memory, prefix="shardwright-test-") as folder:
-        yield Path(folder)
+def tmp_path(in_memory):
+    return in_memory
 
 
 @pytest.fixture

@@ -1,9 +1,7 @@
 """The fixtures of the tests of tools/bench."""
 
 import os
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -19,12 +17,5 @@ def no_wait_for_the_disk(monkeypatch):
 
 
 @pytest.fixture
-def tmp_path(tmp_path):
-    """In memory where that can be had: nothing here asks for a disk, and its other users would be waited
-    for."""
-    memory = Path("/dev/shm")
-    if not os.access(memory, os.W_OK) or shutil.disk_usage(memory).free < 1 << 30:
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir=memory, prefix="shardwright-test-") as folder:
-        yield Path(folder)
+def tmp_path(in_memory):
+    return in_memory

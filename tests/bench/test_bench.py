@@ -54,12 +54,13 @@ def test_contender_writes_uncompressed_and_small_chunks(name, tmp_path):
     """Without a compressor what is stored has the size of the frames; the readers that verify it prove that
     the layout is the one asked for."""
     case = replace(CASE, cname="none", chunk=(2, 32, 32))  # of one page
-    stored_bytes = written_here(CONTENDERS[name], case, tmp_path / "own")
+    stored_bytes, _ = written_here(CONTENDERS[name], case, tmp_path / "own")
     assert case.raw_bytes <= stored_bytes < 4 * case.raw_bytes
 
 
 def written_here(place, case, folder):
-    """Bytes stored by one round of a contender in this process, which proves what it wrote."""
+    """(bytes stored, bytes counted) of one round of a contender in this process, which proves what it
+    wrote."""
     folder.mkdir()
     contender = contender_class(place)(case, case.draw())
     contender.start(folder)
@@ -69,7 +70,7 @@ def written_here(place, case, folder):
         contender.verify(folder / "round")
     finally:
         contender.stop()
-    return stored_bytes
+    return stored_bytes, contender.counted_bytes()
 
 
 def test_a_contender_that_hangs_is_an_error(tmp_path, monkeypatch):
@@ -166,9 +167,19 @@ def test_help_lists_the_contenders():
 
 
 def test_every_way_to_repack_gives_the_same_pixels(tmp_path):
-    stored = {name: written_here(place, CASE, tmp_path / name) for name, place in REPACKERS.items()}
-    assert len({stored[name] for name in ("pack", "pack-job", "cp", "cp-sync", "cp-sync-cmp")}) == 1
+    written = {name: written_here(place, CASE, tmp_path / name) for name, place in REPACKERS.items()}
+    stored = {name: stored_bytes for name, (stored_bytes, _) in written.items()}
+    live = {counted_bytes for _, counted_bytes in written.values()}
+    assert {stored[name] for name in ("pack", "pack-job", "cp", "cp-sync", "cp-sync-cmp")} == live
+    assert len(live) == 1
     assert stored["recompress-zstd"] < stored["pack"]
+
+
+def test_ways_to_repack_are_measured(tmp_path):
+    results = compare(entries(["pack", "cp"], CASE, REPACKERS), 1, tmp_path / "work")
+    assert [result.error for result in results] == [None, None]
+    assert all(len(result.seconds) == len(result.cpu_seconds) == 1 for result in results)
+    assert not (tmp_path / "work").exists()
 
 
 def test_a_way_to_repack_that_loses_a_pixel_is_an_error(tmp_path):

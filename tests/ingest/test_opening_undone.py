@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import gc
 import os
-import tempfile
 import threading
 from pathlib import Path
 
@@ -25,13 +24,8 @@ CAN_DO_WITHOUT = {
 
 
 @pytest.fixture
-def root(tmp_path):
-    """In memory where that can be had: creation syncs a lot, and nothing here asks for a disk."""
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(
-        dir=memory if os.access(memory, os.W_OK) else tmp_path, prefix="shardwright-test-"
-    ) as folder:
-        yield Path(folder)
+def root(in_memory):
+    return in_memory
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ def test_a_move_that_does_not_sync_is_found_out(tmp_path):
     assert (code, summary["violating_images"] > 0) == (1, True)
 
 
-IN_THE_QUICK_SUITE = ("no-slot-sync", "no-directory-sync")  # of a file, of a folder; all: -m slow
+IN_THE_QUICK_SUITE = ("no-slot-sync", "no-journal-sync", "no-directory-sync", "no-sync")
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,6 @@ def make_files(
         disk.take_little("create")
         table.sync()
     except StorageError:
-        check_writer()
         disk.delete(journal)
         disk.sync_folder(place.folder)
         check_writer()

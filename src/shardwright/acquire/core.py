@@ -203,7 +203,7 @@ class Core:
         self.notices = Notices(self.grid, raises_duplicates=settings.on_duplicate == "fail")
         self._layout = layout
         self._now = Now(0, 0)
-        self._next_tick_ns, self._has_news = 0, False  # news: a report, or dead workers
+        self._next_tick_ns = 0  # 0: at once, after a report or the death of a worker
         # never replaced: the parts refer to this list and not to the core, so that there is no reference
         # cycle
         self._commands: list[Command] = []
@@ -382,7 +382,7 @@ class Core:
     def tick(self, now: Now) -> None:
         """Advances the time. To be called several times a second, and after reports. Does nothing within a
         millisecond of the last time, unless there was a report."""
-        if self._has_news or now.ns >= self._next_tick_ns:
+        if now.ns >= self._next_tick_ns:
             self._now = now
             self._advance()
 
@@ -443,7 +443,7 @@ class Core:
     def workers_failed(self, why: str, now: Now, *, ended: bool) -> None:
         """Fails the acquisition since a worker died. The others still read pixels and report. Once the last
         has ended (``ended``), what is still under way will never be reported and is given up."""
-        self._now, self._has_news = now, True
+        self._now, self._next_tick_ns = now, 0
         self._workers_live = False
         if self.state in (AcquisitionState.OPEN, AcquisitionState.FINISHING):
             self._fail(ErrorText(WorkerError, f"a worker thread died: {why}"))
@@ -457,7 +457,7 @@ class Core:
 
     def _advance(self) -> None:
         """Does all that rows, shard rows and clocks allow. Called after every change."""
-        self._next_tick_ns, self._has_news = self._now.ns + _TICK_NS, False
+        self._next_tick_ns = self._now.ns + _TICK_NS
         if self.state in (AcquisitionState.FAILING, AcquisitionState.FAILED):
             self._failing_step()
             return
@@ -768,7 +768,7 @@ class Core:
 
     def handle(self, report: Report, now: Now) -> None:
         """Takes the report of a command. After all available reports, ``tick`` must be called."""
-        self._now, self._has_news = now, True
+        self._now, self._next_tick_ns = now, 0
         match report:
             case SlabEncoded():
                 self._slab_encoded(report)

@@ -239,7 +239,7 @@ class IngestServer:
 
     def close(self) -> None:
         """Closes the sockets that were bound, in place of ``run``, and removes their files."""
-        bound, self._bound = self._bound, type(self._bound)()  # a second call removes nobody's files
+        bound, self._bound = self._bound, ()  # a second call removes nobody's files
         remove_socket_files(bound)
         self._close(linger_ms=0)
 

@@ -48,9 +48,8 @@ class ReadBack:
     record_valid: np.ndarray
     written: list[np.ndarray]
     whole: list[SlabPlaces] = field(default_factory=list)
-    torn: list[SlabPlaces] = field(
-        default_factory=list
-    )  # the journal has something of it, but it is not whole
+    # the journal has something of it, but it is not whole
+    torn: list[SlabPlaces] = field(default_factory=list)
     checked_bytes: int = 0
 
     def frames_of(self, places: SlabPlaces) -> np.ndarray:

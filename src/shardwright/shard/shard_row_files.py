@@ -178,10 +178,11 @@ class ShardRowFiles:
                 reopened=reopened,
             )
         except BaseException:
-            if len(opened) < layout.files_per_shard_row:
-                _discard_new(opened)
-            else:
-                _discard_new(opened, journal_path, may_rename)
+            no_journal = len(opened) < layout.files_per_shard_row or _is_gone(journal_path, may_rename)
+            for shard in opened:
+                # closed in any case; a file that stays holds nothing, and recovery deletes it
+                with suppress(StorageError):
+                    shard.discard() if no_journal else shard.abandon()
             raise
         return cls(shard_row, placement, list(opened), journal)
 
@@ -354,22 +355,15 @@ def _remove(path: Path, may_remove: Callable[[], None]) -> bool:
     return True
 
 
-def _discard_new(
-    shards: list[OpenShard], journal: Path | None = None, may_remove: Callable[[], None] = lambda: None
-) -> None:
-    """Deletes the shards of a row that could not be made. After an attempt to make its ``journal`` they stay,
-    as in ``discard``, unless that is gone for good."""
-    alone = journal is None
-    if journal is not None:
-        with suppress(ShardwrightError):
-            may_remove()
-            sync_directory(journal.parent)
-            may_remove()
-            alone = not os.path.lexists(journal)
-    for shard in shards:
-        # closed in any case; a file that stays holds nothing, and recovery deletes it
-        with suppress(StorageError):
-            shard.discard() if alone else shard.abandon()
+def _is_gone(journal: Path, may_rename: Callable[[], None]) -> bool:
+    """Returns whether there is no such journal, no power cut can bring it back, and no take-over has copied
+    it: only then may its shards go."""
+    try:
+        sync_directory(journal.parent)
+        may_rename()
+    except ShardwrightError:
+        return False
+    return not os.path.lexists(journal)
 
 
 def _suffixed(path: Path, suffix: str) -> Path:
