@@ -88,6 +88,8 @@ def test_slabs_and_shard_rows_against_brute_force(grid):
     slabs = [grid.slab_coordinates(s) for s in range(math.prod(grid.slab_counts))]
     assert set(slabs) == set(frames)
     assert {c: grid.frames_in_slab(s) for s, c in enumerate(slabs)} == frames
+    last = {block_of(index, grid.chunk): position for position, index in enumerate(indices)}
+    assert {c: grid.last_position_in_slab(s) for s, c in enumerate(slabs)} == last
     shard_rows: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
     for slab, coordinates in enumerate(slabs):
         shard_row = block_of(coordinates, grid.shard_chunks)

@@ -20,7 +20,7 @@ from shardwright.recovery.decide import decide
 from shardwright.recovery.facts import ShardRowFacts, SlabFacts, StagedFacts, StoreFacts
 from shardwright.recovery.table import Action, FileFacts, JournalFact, Stray
 from shardwright.shard.frame_log import BlockKind
-from shardwright.shard.frame_record import record_dtype
+from shardwright.shard.frame_record import PASSED_OVER, record_dtype
 
 # t x 4 x 6; slabs of 2 frames, shard rows of 2 slabs, one shard a shard row
 _FRAME = [Dimension(name=name, count=count, chunk_size=count) for name, count in (("y", 4), ("x", 6))]
@@ -171,6 +171,27 @@ def test_a_row_that_was_sealed_early_can_be_opened_again():
     assert made.standing.closed_shard_rows == {0}
     assert list(made.standing.earlier) == [0]
     assert list(made.standing.earlier[0].takes_back()) == [1]
+
+
+PASSED_BY = [({}, True), ({"staged": staged(6)}, False)]
+PASSED_IDS = ["nothing newer is kept", "a newer frame is kept"]
+
+
+@pytest.mark.parametrize(("kept", "opens"), PASSED_BY, ids=PASSED_IDS)
+def test_a_slab_stays_passed_over_only_by_frames_that_are_kept(kept, opens):
+    """A camera in order goes on with its places otherwise."""
+    found = slab(1, frames=1)
+    found.records["flags"] = PASSED_OVER
+    made = decided(shard_rows=(shard_row(0, slab(0), found),), **kept)
+    assert list(made.shard_rows[0].standing.takes_back) == ([1] if opens else [])
+
+
+@pytest.mark.parametrize(("kept", "opens"), PASSED_BY, ids=PASSED_IDS)
+def test_a_sealed_row_stays_passed_over_only_by_frames_that_are_kept(kept, opens):
+    sealed = records(0, 1, 2)
+    sealed["flags"][2] = PASSED_OVER
+    made = decided((BlockKind.SHARD_ROW, 0, sealed), **kept)
+    assert list(made.standing.earlier[0].takes_back()) == ([1] if opens else [])
 
 
 def test_a_row_that_took_frames_again_is_what_its_new_files_hold():

@@ -997,7 +997,12 @@ class Core:
             and records.size < frames_of_shard_row(self._layout, shard_row.number)
         ):
             row = EarlierRow.of(self.grid, self.table.grid_tables, records)
-            self.shard_rows.opens_again(shard_row.number, replace(row, stored_bytes=shard_row.stored_bytes))
+            row = replace(
+                row,
+                passed_over=row.passed_over - shard_row.takes_back.keys(),
+                stored_bytes=shard_row.stored_bytes,
+            )
+            self.shard_rows.opens_again(shard_row.number, row)
         self._settle_durable(report.shard_row, self._ledger.take(report.shard_row))
         self._sealed_extent = max(self._sealed_extent, self.shard_rows.visible.end_of(shard_row.number))
         self._ask(Grow(self.shard_rows.visible.elements(self.accounts.received_extent)))

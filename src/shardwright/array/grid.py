@@ -194,6 +194,16 @@ class Grid:
             live *= c if axis == 0 and self.unlimited else min(c, n - g * c)
         return live
 
+    def last_position_in_slab(self, slab: int) -> int:
+        """Returns the largest position of this slab inside the array."""
+        ends = [
+            (g + 1) * c if axis == 0 and self.unlimited else min((g + 1) * c, n)
+            for axis, (g, c, n) in enumerate(
+                zip(self.slab_coordinates(slab), self.chunk, self.counts, strict=True)
+            )
+        ]
+        return _ravel(tuple(end - 1 for end in ends), self.counts)
+
     def shard_row_of_slab(self, slab: int) -> int:
         coordinates = tuple(
             g // s for g, s in zip(self.slab_coordinates(slab), self.shard_chunks, strict=True)

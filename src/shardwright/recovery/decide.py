@@ -99,6 +99,7 @@ class _Judge:
         self._settle_lost()
         self._take_staged()
         forgotten = self._evidence.conclude()
+        self._open_beyond_newest(shard_rows)
         self._make_room(shard_rows)
         return Decisions(
             self._standing,
@@ -219,6 +220,21 @@ class _Judge:
             spilled=shard_row.spilled,
         )
         return ShardRowDecision(shard_row.number, actions, reopened, torn=torn, standing=standing)
+
+    def _open_beyond_newest(self, shard_rows: Iterable[ShardRowDecision]) -> None:
+        """Lets slabs that reach beyond every frame of the account take frames again, whatever had passed them
+        over: that is gone, and a camera in order goes on with their places."""
+        earlier = self._standing.earlier
+        for number, row in earlier.items():
+            earlier[number] = replace(row, passed_over=row.passed_over - self._beyond_newest(row.passed_over))
+        for shard_row in shard_rows:
+            if (standing := shard_row.standing) is not None:
+                beyond = self._beyond_newest(standing.holes)
+                standing.takes_back.update({slab: standing.holes[slab] for slab in beyond})
+
+    def _beyond_newest(self, slabs: Iterable[int]) -> frozenset[int]:
+        newest, last_in = self._accounts.newest_position, self._grid.last_position_in_slab
+        return frozenset(slab for slab in slabs if last_in(slab) > newest)
 
     def _count_bytes(self, shard_row: ShardRowFacts, actions: tuple[Action, ...], *, reopened: bool) -> int:
         """Returns the bytes of the shard row's shards and adds them to the account, except those of shards
