@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import zarr
 
 from benchmarks import contest, processes
 from benchmarks.__main__ import main
@@ -37,6 +38,7 @@ def test_contender_writes_the_frames_and_proves_it(name, tmp_path):
     assert result.counted_bytes == CASE.raw_bytes
 
 
+ZARR_PYTHONS = zarr.config.get("codec_pipeline.path")
 UNCOMPRESSED = (
     "shardwright",
     "shardwright-mmap",
@@ -56,6 +58,7 @@ def test_contender_writes_uncompressed_and_small_chunks(name, tmp_path):
     case = replace(CASE, cname="none", chunk=(2, 32, 32))  # of one page
     stored_bytes, _ = written_here(CONTENDERS[name], case, tmp_path / "own")
     assert case.raw_bytes <= stored_bytes < 4 * case.raw_bytes
+    assert zarr.config.get("codec_pipeline.path") == ZARR_PYTHONS, "other tests read with it"
 
 
 def written_here(place, case, folder):

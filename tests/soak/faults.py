@@ -75,7 +75,9 @@ def daemon_kill(scene: Scene) -> str:
 
 
 def disk_stall(scene: Scene) -> str:
+    """With an acquisition that goes on. Recovery, which may take long on any disk, is not such a call."""
     assert scene.disk is not None
+    wait_for(lambda: scene.daemon.status()["acquisitions"], "an acquisition that writes to the disk")
     with scene.disk.frozen():
         longest_s = wait_for(
             lambda: (stall_s := scene.daemon.status()["stall_s"]) > STUCK_S and stall_s,

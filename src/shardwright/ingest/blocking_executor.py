@@ -16,6 +16,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from shardwright.acquire.measures import BusyClock
 from shardwright.array.spec import parse_spec
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import OutputExistsError, ResumeError, ShardwrightError, WorkerError
@@ -54,6 +55,7 @@ class BlockingExecutor:
         resume_acquisition: Callable[..., Acquisition],
     ) -> None:
         self.pool = pool
+        self.opening = BusyClock()  # of the opener, in its calls that wait for a disk
         self._rings = rings
         self._admission = admission
         self._wake = wake
@@ -113,9 +115,10 @@ class BlockingExecutor:
         """The ring's memory, then the store and its first shards. The ingest thread owns both afterwards."""
         ring = self._memory(client, admitted.limits.ring_frames, admitted.limits.frame_bytes, transport)
         try:
-            return self._open_acquisition(
-                admitted.path, admitted.spec, admitted.limits, self.pool, self._wake, admitted.settings
-            ), ring
+            with self.opening:
+                return self._open_acquisition(
+                    admitted.path, admitted.spec, admitted.limits, self.pool, self._wake, admitted.settings
+                ), ring
         except BaseException as error:
             if ring is not None:
                 ring.close()
@@ -129,7 +132,8 @@ class BlockingExecutor:
         ring = self._memory(client, ring_slots, acquisition.limits.frame_bytes, transport)
         try:
             if to_another:
-                acquisition.new_client()
+                with self.opening:
+                    acquisition.new_client()
         except BaseException:
             if ring is not None:
                 ring.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import zarr
@@ -12,9 +13,12 @@ from benchmarks.peers import Contender, check_last_shard, tree_bytes
 
 
 class ZarrPython(Contender):
+    pipeline: ClassVar[dict[str, str]] = {}
+
     def start(self, folder: Path) -> None:
-        zarr.config.set(
-            {"threading.max_workers": self.case.threads, "async.concurrency": 2 * self.case.threads}
+        threads = self.case.threads
+        self._configured = zarr.config.set(
+            {"threading.max_workers": threads, "async.concurrency": 2 * threads, **self.pipeline}
         )
         self._buffer = np.zeros(self.case.shard, np.uint16)
 
@@ -42,8 +46,9 @@ class ZarrPython(Contender):
     def verify(self, path: Path) -> None:
         check_last_shard(path, self)
 
+    def stop(self) -> None:
+        self._configured.__exit__(None, None, None)
+
 
 class Zarrs(ZarrPython):
-    def start(self, folder: Path) -> None:
-        zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"})
-        super().start(folder)
+    pipeline: ClassVar[dict[str, str]] = {"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}
