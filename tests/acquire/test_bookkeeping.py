@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shardwright.acquire.accounts import SequenceSet
 from shardwright.acquire.assembly import SlabTable
-from shardwright.acquire.closed_rows import REMEMBERED_HOLES, HoleMemory
+from shardwright.acquire.closed_shard_rows import REMEMBERED_HOLES, HoleMemory
 from shardwright.acquire.limits import RUNTIME_BYTES, SLOW_TASK_BYTES, TASK_BYTES, Limits, least_ring_frames
 from shardwright.acquire.workers import WorkerPool
 from shardwright.array.grid import Grid

@@ -46,7 +46,7 @@ OF_THE_CORE = (
     "commit_ledger",
     "notices",
     "accounts",
-    "closed_rows",
+    "closed_shard_rows",
     "commands",
 )
 DEVICES = {

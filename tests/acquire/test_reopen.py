@@ -20,7 +20,7 @@ import zarr
 import shardwright as sw
 from shardwright.acquire.acquisition import Acquisition, AcquisitionState
 from shardwright.acquire.assembly import grid_tables
-from shardwright.acquire.closed_rows import EarlierRow
+from shardwright.acquire.closed_shard_rows import EarlierShardRow
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.settings import WriteSettings
 from shardwright.acquire.shard_rows import ShardRow, ShardRowState
@@ -668,10 +668,10 @@ def test_a_spilled_row_goes_on_where_it_lies(tmp_path, spec_of, at_point):
 # ---------------------------------------------------------------------- the table of ``shard_rows``
 
 
-def row_of(grid: Grid, places: list[int], passed_over: bool = False) -> EarlierRow:
+def row_of(grid: Grid, places: list[int], passed_over: bool = False) -> EarlierShardRow:
     records = np.zeros(len(places), record_dtype(0))
     records["position"], records["flags"] = places, PASSED_OVER if passed_over else 0
-    return EarlierRow.of(grid, grid_tables(grid), records)
+    return EarlierShardRow.of(grid, grid_tables(grid), records)
 
 
 CASES = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardwright.acquire.closed_rows import HoleMemory
+from shardwright.acquire.closed_shard_rows import HoleMemory
 from shardwright.acquire.commit_ledger import LOGGED, CommitLedger
 from shardwright.acquire.core import Core
 from shardwright.acquire.shard_rows import ShardRows

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 import numpy as np
 
 from shardwright.acquire.assembly import grid_tables
-from shardwright.acquire.closed_rows import split_by_slab
+from shardwright.acquire.closed_shard_rows import split_by_slab
 from shardwright.acquire.commands import (
     Abandon,
     Commit,
@@ -34,7 +34,7 @@ from shardwright.acquire.commands import (
     StoreFinished,
 )
 from shardwright.acquire.commit_ledger import LOGGED, STAGED
-from shardwright.acquire.reopen import ReopenedRow
+from shardwright.acquire.reopen import ReopenedShardRow
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import (
     FencedError,
@@ -300,7 +300,7 @@ class Sealer:
         used = np.concatenate([command.taking.slots[:0], *(used for _, used in staged)])
         shards = sum(file is not None for file in sealed)
         found = np.concatenate([records[:0], *(found for found, _ in staged)])
-        return ReopenedRow(
+        return ReopenedShardRow(
             new,
             frozenset(taken),
             found,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shardwright.model.error_text import ErrorText
     from shardwright.shard.shard_row_files import ShardRowFiles
 
-    from .reopen import ReopenedRow, TakingBack
+    from .reopen import ReopenedShardRow, TakingBack
 
 
 class Encode(NamedTuple):  # one for each slab: a frozen dataclass takes five times as long to make
@@ -111,7 +111,7 @@ class ShardRowReopened:
     cannot be read."""
 
     shard_row: int
-    made: ReopenedRow | None
+    made: ReopenedShardRow | None
     error: ErrorText | None
 
 

@@ -49,7 +49,7 @@ from shardwright.wire.descriptor import FRAME_DROPPED, descriptor_dtype, not_hel
 
 from .accounts import Accounts
 from .assembly import SlabTable
-from .closed_rows import EarlierRow
+from .closed_shard_rows import EarlierShardRow
 from .commands import (
     Abandon,
     Commit,
@@ -106,7 +106,7 @@ class Wait(enum.Enum):
 
     ROW = "a row of the slab table"
     FILES = "the files of its shard row"
-    ROOM = "slots or rows for a sealed row that takes frames again"
+    ROOM = "slots or rows for a sealed shard row that takes frames again"
     NOTHING = "nothing: the acquisition fails"
 
 
@@ -540,8 +540,8 @@ class Core:
         room by closing the oldest shard row or slab."""
         number = self.grid.shard_row_of_slab(slab)
         if not self.shard_rows.open(number):
-            if (row := self.shard_rows.earlier_to_open(number)) is not None:
-                return self._open_again(number, row, slab)
+            if (earlier := self.shard_rows.earlier_to_open(number)) is not None:
+                return self._open_again(number, earlier, slab)
             if (
                 number not in self.shard_rows.by_number
                 and (oldest_shard_row := self.shard_rows.oldest_when_all_open()) is not None
@@ -652,12 +652,12 @@ class Core:
             shard_row.in_flight += 1
             self.encoders.send(row, files)
 
-    # ------------------------------------------------------------------ rows that take frames again
+    # ------------------------------------------------------------------ shard rows that take frames again
 
-    def _open_again(self, number: int, row: EarlierRow, wanted: int) -> Wait:
+    def _open_again(self, number: int, earlier: EarlierShardRow, wanted: int) -> Wait:
         """Reopens a shard row that was closed before it was full, once there is room for the ``wanted`` slab.
         Of its other incomplete slabs as many collect again as there is room for then, the newest first."""
-        takes_back = {slab: int(filled.sum()) for slab, filled in row.takes_back().items()}
+        takes_back = {slab: int(filled.sum()) for slab, filled in earlier.takes_back().items()}
         if wanted in takes_back and self._waits_to_take_back(number, takes_back[wanted]):
             return Wait.ROOM
         slabs, frames, most = [], 0, self._room_to_take_back
@@ -670,13 +670,13 @@ class Core:
 
     @property
     def _room_to_take_back(self) -> int:
-        """The number of frames of a sealed row that can collect again now."""
+        """The number of frames of a sealed shard row that can collect again now."""
         return min(self.scheduler.free_slots, self._most_held - self.table.held_frames)
 
     def _waits_to_take_back(self, number: int, frames: int) -> bool:
         """Returns whether a slab with so many frames has to wait for room, which closing the oldest slabs
-        makes. A row is reopened only once: a slab that is not taken back then stays closed. False also when
-        there will never be room."""
+        makes. A shard row is reopened only once: a slab that is not taken back then stays closed. False also
+        when there will never be room."""
         if self.table.free_rows and frames <= self._room_to_take_back:
             return False
         if frames <= min(self.scheduler.slots, self._most_held):
@@ -938,7 +938,7 @@ class Core:
     def _shard_row_reopened(self, report: ShardRowReopened) -> None:
         shard_row, made = self.shard_rows.by_number.get(report.shard_row), report.made
         if shard_row is None or shard_row.files_state is not FilesState.REOPENING or self._is_failing:
-            return  # given up, or about to be: the row stays as it was sealed
+            return  # given up, or about to be: the shard row stays as it was sealed
         if made is not None:
             before = self.shard_rows.reopened(shard_row, made.files, made.slabs)
             self.shard_rows.holes.forget(
@@ -996,13 +996,13 @@ class Core:
             and records is not None
             and records.size < frames_of_shard_row(self._layout, shard_row.number)
         ):
-            row = EarlierRow.of(self.grid, self.table.grid_tables, records)
-            row = replace(
-                row,
-                passed_over=row.passed_over - shard_row.takes_back.keys(),
+            earlier = EarlierShardRow.of(self.grid, self.table.grid_tables, records)
+            earlier = replace(
+                earlier,
+                passed_over=earlier.passed_over - shard_row.takes_back.keys(),
                 stored_bytes=shard_row.stored_bytes,
             )
-            self.shard_rows.opens_again(shard_row.number, row)
+            self.shard_rows.opens_again(shard_row.number, earlier)
         self._settle_durable(report.shard_row, self._ledger.take(report.shard_row))
         self._sealed_extent = max(self._sealed_extent, self.shard_rows.visible.end_of(shard_row.number))
         self._ask(Grow(self.shard_rows.visible.elements(self.accounts.received_extent)))

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .closed_rows import HoleMemory
+from .closed_shard_rows import HoleMemory
 
 if TYPE_CHECKING:
     from shardwright.shard.shard_row_files import ShardRowFiles
 
     from .accounts import Accounts
-    from .closed_rows import EarlierRow
+    from .closed_shard_rows import EarlierShardRow
     from .limits import Limits
     from .store_folder import StoreFolder
 
@@ -29,7 +29,7 @@ class Standing:
     limits: Limits
     closed_shard_rows: set[int] = field(default_factory=set)
     holes: HoleMemory = field(default_factory=HoleMemory)
-    earlier: dict[int, EarlierRow] = field(default_factory=dict)
+    earlier: dict[int, EarlierShardRow] = field(default_factory=dict)
     staged: np.ndarray = field(default_factory=lambda: np.zeros(0))
     staged_slots: list[int] = field(default_factory=list)
 

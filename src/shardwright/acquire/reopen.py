@@ -3,8 +3,8 @@
 New files in progress get every chunk of the sealed shards except those of the slabs taken back. The frames of
 these are decoded into the staging area and are then like any other frame of a slab that collects. Once all of
 that is durable the new files take their names, the journal last. The old shards keep the final names until
-the row is sealed again, so readers miss nothing. A crash before the journal has its name leaves the row as it
-was; a later crash costs no more than with any open row.
+the shard row is sealed again, so readers miss nothing. A crash before the journal has its name leaves the
+shard row as it was; a later crash costs no more than with any open one.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from shardwright.codecs.decode import ChunkCodecs, decode_chunk
 from shardwright.codecs.parameters import codec_metadata
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.shard.layout import slab_places
-from shardwright.shard.sealed_row import SealedRow
+from shardwright.shard.sealed_shard_row import SealedShardRow
 
 from .assembly import grid_tables
-from .closed_rows import split_by_slab
+from .closed_shard_rows import split_by_slab
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +43,7 @@ class TakingBack:
 
 
 @dataclass(frozen=True)
-class ReopenedRow:
+class ReopenedShardRow:
     """The result of a reopening. ``slabs`` were taken back; ``records``, ``slots`` and pixel ``addresses`` of
     their frames correspond one for one; ``unused`` slots are free again. ``shards`` files of ``old_bytes``
     will be replaced; ``copied_bytes`` of their chunks are in the new ones."""
@@ -65,11 +65,13 @@ def reopen_row(
     shard_row: int,
     taking: TakingBack,
     create: Callable[[Placement], ShardRowFiles],
-) -> ReopenedRow:
-    """Reopens a row. ``create`` makes new files with ``REWRITE_SUFFIX``. Raises ``ShardFormatError`` when the
-    sealed shards cannot be read, or are not those that were sealed, ``StorageError``; the row then stays as
-    it was sealed."""
-    with SealedRow(layout, shard_row, folder.placements(), inner_checksum=folder.spec.chunk_checksum) as old:
+) -> ReopenedShardRow:
+    """Reopens a shard row. ``create`` makes new files with ``REWRITE_SUFFIX``. Raises ``ShardFormatError``
+    when the sealed shards cannot be read, or are not those that were sealed, ``StorageError``; the shard row
+    then stays as it was sealed."""
+    with SealedShardRow(
+        layout, shard_row, folder.placements(), inner_checksum=folder.spec.chunk_checksum
+    ) as old:
         new = create(old.placement)
         try:
             made = _Reopening(folder, layout, old, new).run(taking)
@@ -85,7 +87,9 @@ def reopen_row(
 
 
 class _Reopening:
-    def __init__(self, folder: StoreFolder, layout: ArrayLayout, old: SealedRow, new: ShardRowFiles) -> None:
+    def __init__(
+        self, folder: StoreFolder, layout: ArrayLayout, old: SealedShardRow, new: ShardRowFiles
+    ) -> None:
         self._folder = folder
         self._layout = layout
         self._old = old
@@ -93,7 +97,7 @@ class _Reopening:
         self._spec = folder.spec
         self._codecs = ChunkCodecs.of(codec_metadata(folder.spec), folder.spec.itemsize)
 
-    def run(self, taking: TakingBack) -> ReopenedRow:
+    def run(self, taking: TakingBack) -> ReopenedShardRow:
         grid = self._layout.grid
         records = self._folder.log.shard_row_records(self._old.shard_row)
         by_slab = split_by_slab(grid_tables(grid), records)
@@ -114,7 +118,7 @@ class _Reopening:
                 table[places] = records[mine]
                 copied += self._old.copy_slab(slab, table, self._new)
         used = np.concatenate([taking.slots[:0], *(used for _, used in staged)])
-        return ReopenedRow(
+        return ReopenedShardRow(
             self._new,
             frozenset(taken),
             np.concatenate([records[:0], *(found for found, _ in staged)]),

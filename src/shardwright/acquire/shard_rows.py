@@ -40,7 +40,7 @@ import numpy as np
 from shardwright.kernels.place import DUPLICATE, PLACED
 from shardwright.model.errors import StorageError, StorageFullError
 
-from .closed_rows import HoleMemory, VisibleExtent
+from .closed_shard_rows import HoleMemory, VisibleExtent
 from .commands import Discard, Prepare, Reopen, Rewrite, Seal
 from .states import FILES, FilesEvent, FilesState
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from shardwright.model.error_text import ErrorText
     from shardwright.shard.shard_row_files import ShardRowFiles
 
-    from .closed_rows import EarlierRow
+    from .closed_shard_rows import EarlierShardRow
     from .commands import SealerCommand, ShardRowPrepared
     from .limits import Limits
     from .reopen import TakingBack
@@ -169,7 +169,7 @@ class ShardRows:
         self._prepared: dict[int, ShardRow] = {}
         self._closed_below = 0
         self._closed: set[int] = set()  # closed ones at or above ``_closed_below``
-        self._earlier: dict[int, EarlierRow] = {}  # closed ones that can be reopened
+        self._earlier: dict[int, EarlierShardRow] = {}  # closed ones that can be reopened
         self._disk_full = False
         self._requests = 0  # commands to prepare files
         self.waits_for_room = settings.on_full != "fail"
@@ -202,7 +202,7 @@ class ShardRows:
         self.by_number[shard_row.number] = shard_row
 
     def restore_closed(
-        self, numbers: Iterable[int], holes: HoleMemory, earlier: dict[int, EarlierRow]
+        self, numbers: Iterable[int], holes: HoleMemory, earlier: dict[int, EarlierShardRow]
     ) -> None:
         self.holes = holes
         self._earlier = dict(earlier)
@@ -274,7 +274,7 @@ class ShardRows:
             ):
                 self._prepared[number] = self.by_number.pop(number)
 
-    def earlier_to_open(self, number: int) -> EarlierRow | None:
+    def earlier_to_open(self, number: int) -> EarlierShardRow | None:
         """Returns a closed shard row that can be reopened, if one more may be open."""
         free = number not in self.by_number and len(self.by_number) < self._limits.open_shard_rows
         return self._earlier.get(number) if free else None
@@ -287,23 +287,25 @@ class ShardRows:
         )
         self._ask(Reopen(number, taking))
 
-    def reopened(self, shard_row: ShardRow, files: ShardRowFiles, taken_back: frozenset[int]) -> EarlierRow:
+    def reopened(
+        self, shard_row: ShardRow, files: ShardRowFiles, taken_back: frozenset[int]
+    ) -> EarlierShardRow:
         """Takes the new files, which hold all that was sealed except the slabs taken back. Returns what was
         sealed."""
         shard_row.files = files
         shard_row.go(FilesEvent.REOPENED)
-        row = self._earlier.pop(shard_row.number)
-        shard_row.done_slabs, shard_row.owed = set(row.begun.tolist()) - taken_back, set(taken_back)
+        earlier = self._earlier.pop(shard_row.number)
+        shard_row.done_slabs, shard_row.owed = set(earlier.begun.tolist()) - taken_back, set(taken_back)
         shard_row.slabs_left = math.prod(self._grid.shard_row_extent_chunks(shard_row.number)) - len(
             shard_row.done_slabs
         )
-        shard_row.frames = row.frames - sum(int(row.holes[slab].sum()) for slab in taken_back)
+        shard_row.frames = earlier.frames - sum(int(earlier.holes[slab].sum()) for slab in taken_back)
         shard_row.reopened = True
-        for slab in row.holes.keys() & shard_row.done_slabs:
-            self.holes.remember(slab, row.holes[slab])
+        for slab in earlier.holes.keys() & shard_row.done_slabs:
+            self.holes.remember(slab, earlier.holes[slab])
         self._has_room_again(shard_row)
         self._prepare_next(shard_row.number)
-        return row
+        return earlier
 
     def stays_closed(self, shard_row: ShardRow) -> None:
         """Leaves a shard row closed, since its sealed shards cannot be read: further frames of it are
@@ -319,10 +321,10 @@ class ShardRows:
         self._wait_for_room(shard_row, now_s, error)
         return True
 
-    def opens_again(self, number: int, row: EarlierRow) -> None:
+    def opens_again(self, number: int, earlier: EarlierShardRow) -> None:
         """Remembers a shard row that was sealed for an earlier process and is not full: it may be
         reopened."""
-        self._earlier[number] = row
+        self._earlier[number] = earlier
 
     def oldest_when_all_open(self) -> ShardRow | None:
         """Returns the shard row to close when one more is needed; None while another is not OPEN."""

@@ -11,12 +11,12 @@ FAILING ──▶ LEAVING ──▶ LEAVING_STORE ──▶ FAILED        sound 
 
 The files of one shard row while it is in progress:
 
-PREPARING ──▶ READY ──▶ SEALING ──▶ GONE          the way of a row on a sound disk
+PREPARING ──▶ READY ──▶ SEALING ──▶ GONE          the way of a shard row on a sound disk
   │  ▲          │ ▲        │ ▲
   ▼  │          ▼ │        ▼ │
 REFUSED,     BROKEN,     NO_ROOM_TO_SEAL          without room, after an I/O error, without room to seal
 NO_ROOM      REWRITING
-REOPENING ──▶ READY                               a row that was sealed before it was full; NO_ROOM_TO_REOPEN
+REOPENING ──▶ READY                               one that was sealed before it was full; NO_ROOM_TO_REOPEN
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ FILES = Table(
             _S.REFUSED,
             _F.WAIT,
             _S.NO_ROOM,
-            "a slab is full and needs them, or the row is to be sealed",
+            "a slab is full and needs them, or the shard row is to be sealed",
         ),
         step(_S.REFUSED, _F.RETRY, _S.PREPARING, "at once, in the second root"),
         step(_S.NO_ROOM, _F.RETRY, _S.PREPARING),
@@ -231,7 +231,7 @@ FILES = Table(
         _F.BROKE: "no one writes to files that do not exist, or to files that are sealed or given up",
         _F.REWRITE: "only broken files are rewritten, and one rewrite at a time",
         _F.REWRITTEN: "it answers only a command to rewrite",
-        _F.SEAL: "a row is sealed once no slab waits, and slabs wait while the files are not ready",
+        _F.SEAL: "a shard row is sealed once no slab waits, and slabs wait while the files are not ready",
         _F.SEALED: "it answers only a command to seal",
         _F.SEAL_FAILED: "as for SEALED",
         _F.REOPENED: "it answers only a command to reopen",

@@ -13,7 +13,7 @@ import numpy as np
 
 from shardwright.acquire.accounts import Accounts
 from shardwright.acquire.assembly import grid_tables
-from shardwright.acquire.closed_rows import EarlierRow
+from shardwright.acquire.closed_shard_rows import EarlierShardRow
 from shardwright.acquire.recovered_state import ShardRowStanding, Standing
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.shard.frame_log import BlockKind
@@ -113,7 +113,7 @@ class _Judge:
 
     def _take_log(self, blocks: Iterable[tuple[BlockKind, int, np.ndarray]]) -> None:
         """Takes frames of sealed shard rows, and frames that were settled without being stored. Records of a
-        reopened row are out of date: its frames are in the new files, or staged, or lost."""
+        reopened shard row are out of date: its frames are in the new files, or staged, or lost."""
         accounts = self._accounts
         pieces: dict[int, list[np.ndarray]] = {}  # the records of the shard row whose block is being read
         for kind, shard_row, records in blocks:
@@ -121,7 +121,7 @@ class _Judge:
                 self._evidence.take_reopened(records)
             elif kind is BlockKind.SHARD_ROW:
                 if shard_row not in pieces:
-                    self._remember_rows(pieces)
+                    self._remember_shard_rows(pieces)
                     pieces = {shard_row: []}
                 pieces[shard_row].append(records)
                 accounts.find(records)
@@ -142,11 +142,11 @@ class _Judge:
                             records["reason"][lost] == Reason.NOT_ACKNOWLEDGED,
                         )
                     )
-        self._remember_rows(pieces)
+        self._remember_shard_rows(pieces)
         for shard_row in sorted(self._standing.closed_shard_rows - self._logged)[
             -self._standing.limits.open_shard_rows :
         ]:
-            self._remember_rows({shard_row: []})
+            self._remember_shard_rows({shard_row: []})
 
     def _settle_lost(self) -> None:
         """Settles frames that the log records as lost, unless they were found: a write that had failed, or
@@ -162,7 +162,7 @@ class _Judge:
         self._accounts.stored.add(sequences)
         self._accounts.durable.add(sequences)
 
-    def _remember_rows(self, pieces: dict[int, list[np.ndarray]]) -> None:
+    def _remember_shard_rows(self, pieces: dict[int, list[np.ndarray]]) -> None:
         """Keeps the records of sealed shard rows that are not full: such a shard row can be reopened, and a
         frame for a place that stays closed is late, not a duplicate. Kept are as many of the newest as could
         be open at once; the others were passed over by far."""
@@ -171,15 +171,15 @@ class _Judge:
             self._logged.add(shard_row)
             if sum(piece.size for piece in records) == frames_of_shard_row(self._layout, shard_row):
                 continue
-            row = EarlierRow.of(
+            earlier = EarlierShardRow.of(
                 self._grid,
                 grid_tables(self._grid),
                 np.concatenate(records) if records else np.zeros(0, [("position", np.int64)]),
             )
             for slab in slabs_of_shard_row(self._layout, shard_row):
-                if slab in row.holes or not row.begins(slab):
-                    standing.holes.remember(slab, row.holes.get(slab))
-            standing.earlier[shard_row] = row
+                if slab in earlier.holes or not earlier.begins(slab):
+                    standing.holes.remember(slab, earlier.holes.get(slab))
+            standing.earlier[shard_row] = earlier
             if len(standing.earlier) > standing.limits.open_shard_rows:
                 del standing.earlier[min(standing.earlier)]
 
@@ -224,9 +224,10 @@ class _Judge:
     def _open_beyond_newest(self, shard_rows: Iterable[ShardRowDecision]) -> None:
         """Lets slabs that reach beyond every frame of the account take frames again, whatever had passed them
         over: that is gone, and a camera in order goes on with their places."""
-        earlier = self._standing.earlier
-        for number, row in earlier.items():
-            earlier[number] = replace(row, passed_over=row.passed_over - self._beyond_newest(row.passed_over))
+        known = self._standing.earlier
+        for number, earlier in known.items():
+            beyond = self._beyond_newest(earlier.passed_over)
+            known[number] = replace(earlier, passed_over=earlier.passed_over - beyond)
         for shard_row in shard_rows:
             if (standing := shard_row.standing) is not None:
                 beyond = self._beyond_newest(standing.holes)

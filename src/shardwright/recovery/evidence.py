@@ -5,7 +5,7 @@ A frame is acknowledged once its slab is stored (each chunk, then its entry in t
 written is found. So a missing frame was
 
     acknowledged    if its slab is journaled whole and a chunk does not fit its checksum, or it is staged and
-                    its pixels do not, or the frame log has it, and its row was reopened
+                    its pixels do not, or the frame log has it, and its shard row was reopened
     never           if its slab is not journaled whole, or there is no trace of it: it was only in memory
 
 as long as nothing worse than kills has happened to the store (its intact mark: ``acquire.store_folder``). In
@@ -33,7 +33,7 @@ class Evidence:
     def __init__(self, accounts: Accounts, facts: StoreFacts) -> None:
         self._accounts = accounts
         self._unfinished: list[np.ndarray] = []  # records of slabs that were being stored
-        self._reopened: list[np.ndarray] = []  # records of rows that were sealed once: acknowledged
+        self._reopened: list[np.ndarray] = []  # records of shard rows that were sealed once: acknowledged
         accounts.expect_up_to(facts.seen_stop, facts.seen_extent)
         accounts.lost_stop = facts.seen_stop  # an earlier recovery has found losses there
         # a kill in the middle of an append leaves at most a header without its records
@@ -41,8 +41,8 @@ class Evidence:
         self.in_doubt = not facts.intact or facts.set_aside or torn
 
     def take_reopened(self, records: np.ndarray) -> None:
-        """Takes the frame log's records of a reopened row: these frames were stored once, and are now in the
-        new files or the staging area."""
+        """Takes the frame log's records of a reopened shard row: these frames were stored once, and are now
+        in the new files or the staging area."""
         self._reopened.append(records[["sequence", "position"]].copy())
 
     def take_torn(self, slab: SlabFacts) -> None:

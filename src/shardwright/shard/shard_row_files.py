@@ -198,7 +198,8 @@ class ShardRowFiles:
         for shard in self.slots:
             may_rename()
             shard.rename(without_suffix(shard.working_path))
-        # after a power cut, this journal without a shard in progress would mean that the row was sealed again
+        # after a power cut, this journal without a shard in progress would mean that the shard row was sealed
+        # again
         if self.journal.reopened:
             sync_directory(self.placement.files)
         may_rename()
@@ -290,8 +291,8 @@ class ShardRowFiles:
     def discard(self, may_rename: Callable[[], None] = lambda: None) -> None:
         """Deletes files that are not needed any more. Closes all of them, then raises the first
         ``StorageError``, if any, or what ``may_rename`` raises. Unless the journal is gone for good the
-        shards stay: a journal without them would mean that the row was sealed. ``may_rename`` is called on
-        both sides of it: a take-over in between has copied the journal and will look for them."""
+        shards stay: a journal without them would mean that the shard row was sealed. ``may_rename`` is called
+        on both sides of it: a take-over in between has copied the journal and will look for them."""
         try:
             may_rename()
             self.journal.delete()

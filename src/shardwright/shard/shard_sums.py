@@ -94,8 +94,8 @@ class ShardSums:
 
     def held(self, *, create: bool = True) -> AbstractContextManager[None]:
         """A context with the exclusive right to replace or delete a shard that has its final name; the old
-        shard must be checked inside. A compaction and an acquisition with a reopened row may both be about to
-        do so. Only for the duration of a rename. Raises ``StorageError``.
+        shard must be checked inside. A compaction and an acquisition with a reopened shard row may both be
+        about to do so. Only for the duration of a rename. Raises ``StorageError``.
 
         ``create``: also in an array without a record, where an acquisition may be active.
         """

@@ -2,11 +2,11 @@
 still written.
 
 An acquisition keeps a journal, or a shard without its final name, for each shard row that is not sealed whole
-(``.shardwright/``, here and beside spilled shards). The journal of a row is made before any of its shards has
-its final name, and is deleted after all have theirs. So the shards are listed first and the journals after
-them: a shard with a name and without a journal is sealed. A row that takes frames again after an early end
-has a journal from then on. Its old shards may be repacked nevertheless, since the new ones hold copies of
-their chunks.
+(``.shardwright/``, here and beside spilled shards). The journal of a shard row is made before any of its
+shards has its final name, and is deleted after all have theirs. So the shards are listed first and the
+journals after them: a shard with a name and without a journal is sealed. A shard row that takes frames again
+after an early end has a journal from then on. Its old shards may be repacked nevertheless, since the new ones
+hold copies of their chunks.
 """
 
 from __future__ import annotations

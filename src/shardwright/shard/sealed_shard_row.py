@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _old(path: Path) -> Iterator[None]:
-    """Turns a ``StorageError`` of an old file into a ``ShardFormatError``: that costs only its row, while a
-    ``StorageError`` would end the acquisition."""
+    """Turns a ``StorageError`` of an old file into a ``ShardFormatError``: that costs only its shard row,
+    while a ``StorageError`` would end the acquisition."""
     try:
         with storage_errors("read", path):
             yield
@@ -124,7 +124,7 @@ class _FinalShard:
         self._file.close()
 
 
-class SealedRow:
+class SealedShardRow:
     """The shards of one sealed shard row, open for reading; a context manager. ``shards[f]`` is None if all
     of file f is fill value.
 

@@ -1,5 +1,5 @@
 """Records of closed slabs and shard rows: their places without a frame, how far sealed shards reach, and what
-an earlier process stored in a row that can be reopened."""
+an earlier process stored in a shard row that can be reopened."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ class VisibleExtent:
 
 
 @dataclass(frozen=True)
-class EarlierRow:
-    """A sealed row that can be reopened. ``begun`` int64[n]: its slabs that have a frame, ascending.
+class EarlierShardRow:
+    """A sealed shard row that can be reopened. ``begun`` int64[n]: its slabs that have a frame, ascending.
     ``holes``: for those with empty places, bool[frames_per_slab]: which places have a frame.
     ``passed_over``: those of them that stay closed, since newer frames had passed them by. ``stored_bytes``:
     as counted for its shards in the account; None: what they take on disk."""
@@ -95,8 +95,9 @@ class EarlierRow:
     stored_bytes: int | None = None
 
     @classmethod
-    def of(cls, grid: Grid, tables: tuple[np.ndarray, ...], records: np.ndarray) -> EarlierRow:
-        """Makes it from the records of all frames stored in a row; ``tables``: ``assembly.grid_tables``."""
+    def of(cls, grid: Grid, tables: tuple[np.ndarray, ...], records: np.ndarray) -> EarlierShardRow:
+        """Makes it from the records of all frames stored in a shard row; ``tables``:
+        ``assembly.grid_tables``."""
         holes, passed_over, begun = {}, set(), split_by_slab(tables, records)
         for slab, (mine, places) in begun.items():
             if mine.size == grid.frames_in_slab(slab):
@@ -117,8 +118,8 @@ class EarlierRow:
         return {slab: filled for slab, filled in self.holes.items() if slab not in self.passed_over}
 
     def statuses(self, slab: int, places: np.ndarray) -> np.ndarray:
-        """Returns for each frame at int64[n] places of a slab: PLACED when the row can be reopened for it,
-        else DUPLICATE or LATE."""
+        """Returns for each frame at int64[n] places of a slab: PLACED when the shard row can be reopened for
+        it, else DUPLICATE or LATE."""
         if not self.begins(slab):
             return np.full(places.size, PLACED)
         if slab not in self.holes:
