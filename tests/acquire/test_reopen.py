@@ -463,8 +463,7 @@ def test_frames_that_were_taken_back_and_find_no_room_are_left_to_recovery(
 def test_a_slab_that_goes_on_waits_for_room(
     tmp_path, spec_of, drive_of, shared_pool, at_point, resumed, ring_frames, others
 ):
-    """Its row is opened again once: without it the slab would be closed for good, and frames in order
-    late."""
+    """Without it the slab would be closed for good, and frames in order late."""
     settings = WriteSettings(store_within_ms=20, sync_interval_ms=20, ballast_bytes=0)
     drive, path = (
         drive_of(tmp_path / "a.zarr", spec_of(chunk=4, shard=4), shared_pool, settings, ring_frames=13),
@@ -490,6 +489,28 @@ def test_a_slab_that_goes_on_waits_for_room(
     receipt = acquisition.receipt()
     assert (receipt.frames_late, receipt.frames_stored) == (0, 8 + len(others))
     assert np.array_equal(read(path)[[6, 7, *others]], held[-2:] + held[:-2])
+
+
+def test_slabs_for_which_there_was_no_room_go_on_when_their_row_is_opened_once_more(
+    tmp_path, spec_of, at_point, resumed
+):
+    """Held back by slabs of another row, which wait for their last frames."""
+    path, there, gaps = tmp_path / "a.zarr", [0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 13, 14], (7, 11, 15)
+    others = (16, 17, 18, 20, 21, 22)
+    writer = sw.create(path, spec_of(chunk=4, shard=4), **QUICK)
+    for place in there:
+        writer.append(frame(place), index=(place,))
+    writer.flush()
+    end_early(writer, at_point)
+    acquisition = resumed(path, ring_frames=13)
+    held = [submit(acquisition, len(there) + i, place) for i, place in enumerate((*others, *gaps))]
+    until(acquisition, lambda: acquisition.stored_watermark == len(there) + len(held))
+    acquisition.finish()
+    until(acquisition, lambda: acquisition.state is AcquisitionState.SEALED)
+    assert [name for name, _ in acquisition.take_events()].count("row_reopened") > 1
+    assert (acquisition.receipt().frames_late, acquisition.receipt().frames_stored) == (0, 22)
+    stored = read(path)
+    assert all((stored[place] == frame(place)).all() for place in (*there, *gaps, *others))
 
 
 def test_without_a_staging_area_a_slab_that_goes_on_is_refused(tmp_path, spec_of, at_point, resumed):

@@ -337,17 +337,6 @@ def test_a_thread_that_is_stuck_shows(start, spec_of, frames_of, wait, point):
         wait(lambda: daemon.server.snapshot()["stall_s"] < STUCK_S)
 
 
-def test_a_store_whose_making_is_stuck_shows(start, spec_of, wait):
-    daemon = start()
-    with sw.connect(daemon.ipc) as connection:
-        with held("store.before_create"):
-            opening = threading.Thread(target=lambda: connection.acquire("a", spec_of()).close())
-            opening.start()
-            wait(lambda: daemon.server.snapshot()["stall_s"] > 2 * STUCK_S)
-        opening.join()
-    wait(lambda: daemon.server.snapshot()["stall_s"] < STUCK_S)
-
-
 def test_an_ingest_round_that_is_stuck_shows(start, wait):
     daemon, go_on = start(), threading.Event()
     receive = daemon.server._receive_some

@@ -173,24 +173,28 @@ def test_a_row_that_was_sealed_early_can_be_opened_again():
     assert list(made.standing.earlier[0].takes_back()) == [1]
 
 
-PASSED_BY = [({}, True), ({"staged": staged(6)}, False)]
-PASSED_IDS = ["nothing newer is kept", "a newer frame is kept"]
+PASSED_BY = {
+    "nothing newer is kept": ((), True),
+    "the slab's last place is taken": ((BlockKind.EVENTS, -1, records(3, fate=FrameStatus.LATE)), False),
+    "a newer frame is kept": ((BlockKind.EVENTS, -1, records(6, fate=FrameStatus.LATE)), False),
+}
 
 
-@pytest.mark.parametrize(("kept", "opens"), PASSED_BY, ids=PASSED_IDS)
+@pytest.mark.parametrize(("kept", "opens"), PASSED_BY.values(), ids=PASSED_BY)
 def test_a_slab_stays_passed_over_only_by_frames_that_are_kept(kept, opens):
-    """A camera in order goes on with its places otherwise."""
-    found = slab(1, frames=1)
+    """A camera in order goes on with its places otherwise; also where sealing had begun."""
+    blocks, found = (kept,) if kept else (), slab(1, frames=1)
     found.records["flags"] = PASSED_OVER
-    made = decided(shard_rows=(shard_row(0, slab(0), found),), **kept)
-    assert list(made.shard_rows[0].standing.takes_back) == ([1] if opens else [])
+    for files in ({"working": True}, {"working": False, "final": True}):
+        made = decided(*blocks, shard_rows=(shard_row(0, slab(0), found, **files),))
+        assert list(made.shard_rows[0].standing.takes_back) == ([1] if opens else [])
 
 
-@pytest.mark.parametrize(("kept", "opens"), PASSED_BY, ids=PASSED_IDS)
+@pytest.mark.parametrize(("kept", "opens"), PASSED_BY.values(), ids=PASSED_BY)
 def test_a_sealed_row_stays_passed_over_only_by_frames_that_are_kept(kept, opens):
-    sealed = records(0, 1, 2)
+    blocks, sealed = (kept,) if kept else (), records(0, 1, 2)
     sealed["flags"][2] = PASSED_OVER
-    made = decided((BlockKind.SHARD_ROW, 0, sealed), **kept)
+    made = decided((BlockKind.SHARD_ROW, 0, sealed), *blocks)
     assert list(made.standing.earlier[0].takes_back()) == ([1] if opens else [])
 
 

@@ -103,6 +103,20 @@ def test_an_older_journal_goes_before_the_shards_that_it_speaks_of(store: Path) 
     assert there == [False] * 4
 
 
+def test_shards_of_an_earlier_attempt_go_when_its_journal_is_gone_for_good(store: Path) -> None:
+    """The attempt had deleted it, and nobody knows whether that is durable."""
+    create(store, layout=DEEP).abandon()
+    (journal,) = (store / WORKSPACE).glob("*.journal")
+    journal.unlink()
+    calls: list[str] = []
+    failpoints.watch_all(calls.append)
+    try:
+        create(store, layout=DEEP).abandon()
+    finally:
+        failpoints.watch_all(None)
+    assert "directory.before_sync" in calls[: calls.index("shard_row.before_remove")]
+
+
 def test_a_writer_that_was_taken_over_while_it_discards_keeps_the_shards(store: Path) -> None:
     """The new one may have copied the journal, and looks for them."""
     looks = iter([None, FencedError("another writer has taken over")])

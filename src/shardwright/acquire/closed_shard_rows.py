@@ -85,8 +85,9 @@ class VisibleExtent:
 class EarlierShardRow:
     """A sealed shard row that can be reopened. ``begun`` int64[n]: its slabs that have a frame, ascending.
     ``holes``: for those with empty places, bool[frames_per_slab]: which places have a frame.
-    ``passed_over``: those of them that stay closed, since newer frames had passed them by. ``stored_bytes``:
-    as counted for its shards in the account; None: what they take on disk."""
+    ``passed_over``: those of them that stay closed, since newer frames that are kept had passed them by, or
+    since there is no room to take them back. ``stored_bytes``: as counted for its shards in the account;
+    None: what they take on disk."""
 
     begun: np.ndarray
     holes: dict[int, np.ndarray]

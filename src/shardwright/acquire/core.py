@@ -654,12 +654,16 @@ class Core:
 
     # ------------------------------------------------------------------ shard rows that take frames again
 
-    def _open_again(self, number: int, earlier: EarlierShardRow, wanted: int) -> Wait:
-        """Reopens a shard row that was closed before it was full, once there is room for the ``wanted`` slab.
-        Of its other incomplete slabs as many collect again as there is room for then, the newest first."""
+    def _open_again(self, number: int, earlier: EarlierShardRow, wanted: int) -> Wait | None:
+        """Reopens a shard row that was closed before it was full, once there is room for the ``wanted`` slab,
+        which stays closed where there will never be. Of its other incomplete slabs as many collect again as
+        there is room for then, the newest first; the shard row is sealed and reopened for the rest."""
         takes_back = {slab: int(filled.sum()) for slab, filled in earlier.takes_back().items()}
-        if wanted in takes_back and self._waits_to_take_back(number, takes_back[wanted]):
-            return Wait.ROOM
+        if wanted in takes_back and not self._has_room_to_take_back(takes_back[wanted]):
+            if self._makes_room_to_take_back(takes_back[wanted]):
+                return Wait.ROOM
+            self._stays_closed(number, wanted)
+            return None
         slabs, frames, most = [], 0, self._room_to_take_back
         for slab in sorted(takes_back, key=lambda slab: (slab != wanted, -slab))[: self.table.free_rows]:
             if frames + takes_back[slab] <= most:
@@ -673,23 +677,27 @@ class Core:
         """The number of frames of a sealed shard row that can collect again now."""
         return min(self.scheduler.free_slots, self._most_held - self.table.held_frames)
 
-    def _waits_to_take_back(self, number: int, frames: int) -> bool:
-        """Returns whether a slab with so many frames has to wait for room, which closing the oldest slabs
-        makes. A shard row is reopened only once: a slab that is not taken back then stays closed. False also
-        when there will never be room."""
-        if self.table.free_rows and frames <= self._room_to_take_back:
+    def _has_room_to_take_back(self, frames: int) -> bool:
+        return self.table.free_rows > 0 and frames <= self._room_to_take_back
+
+    def _makes_room_to_take_back(self, frames: int) -> bool:
+        """Makes room for a slab with so many frames, by closing the oldest if need be. Returns False when
+        there will never be any."""
+        if frames > min(self.scheduler.slots, self._most_held):
             return False
-        if frames <= min(self.scheduler.slots, self._most_held):
-            if (
-                self._rows_under_way
-                or self.scheduler.tasks.any()
-                or self._ledger.slots_to_come
-                or self._ledger.committing
-            ):
-                return True
-            if (oldest := self.table.oldest()) is not None:
-                self._close_slab(oldest, passed_over=True)
-                return True
+        if (
+            self._rows_under_way
+            or self.scheduler.tasks.any()
+            or self._ledger.slots_to_come
+            or self._ledger.committing
+        ):
+            return True
+        if (oldest := self.table.oldest()) is None:
+            return False
+        self._close_slab(oldest, passed_over=True)
+        return True
+
+    def _stays_closed(self, number: int, slab: int) -> None:
         reason = (
             "the staging area has no room for the frames of a slab"
             if self.scheduler.slots
@@ -699,13 +707,14 @@ class Core:
             "row_reopening_failed",
             {"shard_row": number, "reason": reason, "then": "further frames of that slab are late"},
         )
-        return False
+        self.shard_rows.shut(number, slab)
 
     def _collect_staged(self, records: np.ndarray, slots: np.ndarray, addresses: np.ndarray) -> bool:
         """Collects frames whose pixels are only in the staging area. Returns False when there is no room for
         them."""
         sequences, positions = records["sequence"].astype(np.int64), records["position"].astype(np.int64)
         self._restored_frames = np.union1d(self._restored_frames, sequences)
+        records["flags"] = 0  # nothing has passed over the slab that collects them now
         wait = self._place(
             _PendingFrames(records, positions, sequences, addresses, np.zeros(records.size, np.uint8))
         )

@@ -11,7 +11,8 @@ SEALING    handed to the sealer
 
 The table below shows what happens to a frame whose slab is not collecting (``statuses``,
 ``Core._open_slab``). An *earlier* shard row is one that a previous process closed, by an early end or an end
-that a kill cut short. A place is *shut* when it has a frame, or when newer frames had passed over its slab.
+that a kill cut short. A place is *shut* when it has a frame, or when newer frames that are kept had passed
+over its slab.
 
     shard row                   the frame's slab    the frame
     not known, or prepared      any                 the shard row opens for it
@@ -32,7 +33,7 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -279,6 +280,11 @@ class ShardRows:
         free = number not in self.by_number and len(self.by_number) < self._limits.open_shard_rows
         return self._earlier.get(number) if free else None
 
+    def shut(self, number: int, slab: int) -> None:
+        """Keeps one slab of a closed shard row closed for good."""
+        earlier = self._earlier[number]
+        self._earlier[number] = replace(earlier, passed_over=earlier.passed_over | {slab})
+
     def reopen(self, number: int, taking: TakingBack) -> None:
         """Lets the sealer make new files for a sealed shard row. ``reopened`` or ``stays_closed`` must
         follow."""
@@ -301,6 +307,13 @@ class ShardRows:
         )
         shard_row.frames = earlier.frames - sum(int(earlier.holes[slab].sum()) for slab in taken_back)
         shard_row.reopened = True
+        assert shard_row.taking is not None, "the command had it"
+        # what was asked for and cannot be taken back (a damaged chunk) stays closed; the rest had no room
+        shard_row.takes_back = {
+            slab: filled
+            for slab, filled in earlier.takes_back().items()
+            if slab not in shard_row.taking.slabs
+        }
         for slab in earlier.holes.keys() & shard_row.done_slabs:
             self.holes.remember(slab, earlier.holes[slab])
         self._has_room_again(shard_row)

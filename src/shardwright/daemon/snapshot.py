@@ -6,8 +6,8 @@
      "disks": [{"path", "role": "root|spill", "free_bytes", "total_bytes", "low_water_bytes"}],
                free and total null where the disk does not answer
      "clients", "foreign_messages",
-     "stall_s": the time so far of the longest ingest round, worker task, sealer's call or opening of a store
-                that still runs: a stuck disk shows here
+     "stall_s": the time so far of the longest ingest round, worker task or sealer's call that still runs: a
+                stuck disk shows here
      "streams": {name: totals since the start, present gauges, "histograms"},
      "acquisitions": [those that run],
      "compaction": {"enabled", "queued", "running", "paused", "done", "failed"},

@@ -16,7 +16,6 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from shardwright.acquire.measures import BusyClock
 from shardwright.array.spec import parse_spec
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import OutputExistsError, ResumeError, ShardwrightError, WorkerError
@@ -55,7 +54,6 @@ class BlockingExecutor:
         resume_acquisition: Callable[..., Acquisition],
     ) -> None:
         self.pool = pool
-        self.opening = BusyClock()  # of the opener, in its calls that wait for a disk
         self._rings = rings
         self._admission = admission
         self._wake = wake
@@ -115,10 +113,9 @@ class BlockingExecutor:
         """The ring's memory, then the store and its first shards. The ingest thread owns both afterwards."""
         ring = self._memory(client, admitted.limits.ring_frames, admitted.limits.frame_bytes, transport)
         try:
-            with self.opening:
-                return self._open_acquisition(
-                    admitted.path, admitted.spec, admitted.limits, self.pool, self._wake, admitted.settings
-                ), ring
+            return self._open_acquisition(
+                admitted.path, admitted.spec, admitted.limits, self.pool, self._wake, admitted.settings
+            ), ring
         except BaseException as error:
             if ring is not None:
                 ring.close()
@@ -132,8 +129,7 @@ class BlockingExecutor:
         ring = self._memory(client, ring_slots, acquisition.limits.frame_bytes, transport)
         try:
             if to_another:
-                with self.opening:
-                    acquisition.new_client()
+                acquisition.new_client()
         except BaseException:
             if ring is not None:
                 ring.close()

@@ -25,20 +25,14 @@ if TYPE_CHECKING:
 
 class IngestView:
     """All methods may be called from any thread. ``busy`` is entered by the ingest thread for
-    each of its rounds, ``opening`` by the opener thread."""
+    each of its rounds."""
 
     def __init__(
-        self,
-        sessions: Sessions,
-        pool: WorkerPool,
-        opening: BusyClock,
-        stream_names: Iterable[str],
-        budget_bytes: int,
+        self, sessions: Sessions, pool: WorkerPool, stream_names: Iterable[str], budget_bytes: int
     ) -> None:
         self.busy = BusyClock()
         self._sessions = sessions
         self._pool = pool
-        self._opening = opening
         self._stream_names = (*stream_names, CLIENT_STREAM)
         self._budget_bytes = budget_bytes
 
@@ -51,7 +45,6 @@ class IngestView:
             "stall_s": max(
                 self.busy.busy_s(),
                 self._pool.busy_s(),
-                self._opening.busy_s(),
                 *(session.acquisition.sealer_busy_s for session in totals.running),
             ),
             "streams": {

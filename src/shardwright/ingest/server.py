@@ -77,17 +77,13 @@ class IngestServer:
         self._on_event = on_event
         self._connections = Connections(settings, on_event, self._client_gone)
         self._sessions = Sessions()
+        self._view = IngestView(
+            self._sessions, pool, [stream.name for stream in settings.streams], settings.memory_budget_bytes
+        )
         self._admission = Admission(settings, pool.threads)
         self._rings = SpareRing()
         self._executor = BlockingExecutor(
             pool, self._rings, self._admission, self.wake, open_acquisition, resume_acquisition
-        )
-        self._view = IngestView(
-            self._sessions,
-            pool,
-            self._executor.opening,
-            [stream.name for stream in settings.streams],
-            settings.memory_budget_bytes,
         )
         self._openings = Openings(
             self._admission,

@@ -18,7 +18,7 @@ All little-endian, always a multiple of 8 bytes. A record of zeros counts as abs
 ``flags`` is 0 or, in a journal and later in the frame log, ``PASSED_OVER``: the frame's slab was closed with
 empty places because newer frames had passed it by. A slab with empty places and without that flag was closed
 by an early end; it takes frames again when the acquisition is resumed. So does one with the flag whose last
-place lies beyond all frames that are known then: those that had passed it by were never stored.
+place lies beyond all frames that are known then: what had passed it by is gone, and the camera goes on there.
 """
 
 from __future__ import annotations

@@ -145,7 +145,8 @@ class ShardRowFiles:
         place). ``reopened``: the shard row was sealed once, and these files replace its shards when it is
         sealed again.
 
-        Raises ``StorageFullError`` or ``StorageError``; nothing is left behind then."""
+        Raises ``StorageFullError`` or ``StorageError``; nothing is left behind then, except shards whose
+        journal a power cut might bring back."""
         if placement.spill is not None:
             # only here: without its own workspace the store was finished by another writer
             make_directories(placement.files)
@@ -178,11 +179,11 @@ class ShardRowFiles:
                 reopened=reopened,
             )
         except BaseException:
-            no_journal = len(opened) < layout.files_per_shard_row or _is_gone(journal_path, may_rename)
+            gone = _is_gone(journal_path, may_rename)
             for shard in opened:
                 # closed in any case; a file that stays holds nothing, and recovery deletes it
                 with suppress(StorageError):
-                    shard.discard() if no_journal else shard.abandon()
+                    shard.discard() if gone else shard.abandon()
             raise
         return cls(shard_row, placement, list(opened), journal)
 
@@ -340,6 +341,7 @@ def _made_by_us(path: Path, make: Callable[[Path], T], may_remove: Callable[[], 
     except StorageError as error:
         if not isinstance(error.__cause__, FileExistsError):
             raise
+    sync_directory(path.parent)  # the journal that speaks of it may be deleted, but not for good
     _remove(path, may_remove)
     return make(path)
 
