@@ -16,6 +16,7 @@ from shardwright.cli.compact import send, send_summary
 from shardwright.model.errors import ConfigError, LockedError, ShardFormatError
 from shardwright.read.verify_store import verify_store
 from shardwright.repack.runtime.tasks import run_task
+from shardwright.repack.runtime.work_folder import LOCK_NAME, WORK_FOLDER
 from shardwright.repack.transfer.destination import CLAIM_KEY, open_destination
 from shardwright.repack.transfer.move_plan import MoveOptions, plan_move
 from shardwright.repack.transfer.move_record import MoveRecord
@@ -395,6 +396,17 @@ def test_folders_that_could_not_be_removed_are_removed_by_the_next_run(store, pl
     at_point("compact.before_remove_source_folder", lambda: None)
     assert move(store, place).nothing_left
     assert not store.exists()
+
+
+def test_locks_that_a_power_cut_brought_back_go_with_their_folders(store, place):
+    """They are not synced away before the record of the move."""
+    assert move(store, place).ok
+    assert not store.exists()
+    for folder in (store, store / "0"):
+        (folder / WORK_FOLDER).mkdir(parents=True)
+        (folder / WORK_FOLDER / LOCK_NAME).touch()
+    report = move(store, place)
+    assert (report.ok, report.nothing_left, store.exists()) == (True, True, False)
 
 
 def test_a_copy_that_was_damaged_while_its_source_was_being_deleted_keeps_what_is_left(

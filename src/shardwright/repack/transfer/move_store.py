@@ -109,6 +109,7 @@ class _StoreMove:
         """Run the move; the result is in ``report``."""
         record = _found_record(self._path, self._options, self._records, self._destination)
         if record is None and self._options.delete_source and _nothing_is_left(self._path, self._destination):
+            clear_dead_work(self._path, [])  # locks that a power cut brought back
             self.report.complete = self.report.nothing_left = True
         elif record is not None and record.deleting:
             self._continue_deleting(record)
