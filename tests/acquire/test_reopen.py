@@ -209,6 +209,25 @@ def test_what_is_lost_of_a_row_that_was_opened_again_is_told(
     ]
 
 
+def test_a_shard_whose_copy_was_lost_stays(tmp_path, spec_of, at_point, shared_pool):
+    """All that its successor had: there is nothing to replace it with, and it counts as a shard."""
+    path, left = tmp_path / "a.zarr", tmp_path / "left.zarr"
+    ended(path, spec_of(chunk=4, shard=4, codec=None, y=(4, 4, 1), x=(6, 6, 1)), 4, at_point)
+    writer = sw.resume(path, **{**QUICK, "store_within_ms": 60_000})
+    writer.append(frame(4))  # stays in memory
+    end_s = time.monotonic() + 60  # only so that a hang becomes a failure
+    while not list((path / ".shardwright").glob("*.journal")):
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+    shutil.copytree(path, left)
+    writer.close()
+    spoil(left / ".shardwright" / "c.0.0.0.partial", frame(1))
+    receipt = recover_store(left, shared_pool, threads=2).receipt
+    assert (receipt.frames_stored, receipt.frames_lost, receipt.shards) == (0, 4, 1)
+    assert np.array_equal(read(left)[:4], [frame(i) for i in range(4)])
+    assert verify_store(left).ok
+
+
 def test_one_end_after_the_other(tmp_path, spec_of, at_point):
     """Each closes the same row; the frame table has every frame once."""
     path = tmp_path / "a.zarr"

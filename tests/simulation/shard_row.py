@@ -183,6 +183,8 @@ def seal_files(disk: Disk, files: Files, check_writer: Callable[[], None]) -> St
         check_writer()
         disk.take_little("seal")
         for shard in files.slots:
+            if shard.empty and _older_stays(disk, files, shard):
+                continue
             content = None if shard.empty else _content(shard.file, frozenset(shard.entries))
             disk.sums.setdefault((files.shard_row, shard.name[2]), []).append(content)
         files.recorded = True
@@ -196,7 +198,12 @@ def seal_files(disk: Disk, files: Files, check_writer: Callable[[], None]) -> St
             shard.renamed = True
             yield
         files.sealed += 1
-    return sum(not shard.empty for shard in files.slots)
+    return sum(not shard.empty or _older_stays(disk, files, shard) for shard in files.slots)
+
+
+def _older_stays(disk: Disk, files: Files, shard: Shard) -> bool:
+    """Of a shard row that was sealed once: what it had was not copied, but lost."""
+    return files.journal.reopened and final(files.shard_row, shard.name[2]) in disk.names
 
 
 def _seal_shard(disk: Disk, files: Files, shard: Shard, check_writer: Callable[[], None]) -> Steps:

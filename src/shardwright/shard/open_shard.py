@@ -8,6 +8,7 @@ shard has a final name; a shard whose seal failed keeps its working name and is 
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SealedShard:
-    """The result of a seal: ``stored_bytes`` counts live chunk bytes and the index; ``path`` is None when
-    every chunk was all fill."""
+    """The result of a seal: ``stored_bytes`` counts live chunk bytes and the index. It is 0 when there was no
+    chunk; ``path`` is then that of an older shard that stays, or None."""
 
     path: Path | None
     stored_bytes: int
@@ -146,7 +147,7 @@ class OpenShard:
         stopped.
         """
         sealed = self.complete()
-        if sealed.path is None:
+        if not sealed.stored_bytes:
             # only now: a missing file means that sealing has begun, and by then the journal must have all
             # frames
             if not self.renamed:
@@ -172,6 +173,12 @@ class OpenShard:
         self._file.close()
         return sealed
 
+    @property
+    def keeps_older(self) -> bool:
+        """True if there is no chunk, and the shard that this one was to replace stays. Once complete."""
+        assert self._ready is not None
+        return self._ready.path is not None and not self._ready.stored_bytes
+
     def complete(self) -> SealedShard:
         """Does everything but the final name: index, gaps, length, sync. Repeated calls do nothing more.
         Raises ``StorageError``."""
@@ -183,7 +190,9 @@ class OpenShard:
         """Does everything before the rename."""
         live = np.sort(self.entries[self.entries["offset"] != EMPTY], order="offset")
         if live.size == 0:
-            return SealedShard(None, 0, 0)
+            # chunks of the older shard are missing here only if their copies were lost: it stays as it is
+            stays = self._replaces is not None and os.path.lexists(self.final_path)
+            return SealedShard(self.final_path if stays else None, 0, 0)
         ends = live["offset"] + live["nbytes"]
         data_end = int(ends[-1])
         index = encode_index(self.entries)

@@ -265,7 +265,7 @@ class ShardRowFiles:
         shard may have one without a sum on record."""
         sums = {}
         for file, shard in enumerate(self.shards):
-            if shard is not None:
+            if shard is not None and not shard.keeps_older:
                 key = shard.final_path.relative_to(self.placement.root / IMAGE_FOLDER).as_posix()
                 with suppress(ShardFormatError):  # then it has no sum on record; the shard itself is whole
                     sums[key] = sum_of_journaled(shard.entries, self.journal, file)
