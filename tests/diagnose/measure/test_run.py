@@ -15,6 +15,8 @@ from shardwright.diagnose.measure import OwnFrames, codec_text, measure
 from shardwright.diagnose.trial_runs import PrivateDaemon
 from shardwright.model.errors import FrameShapeError, StorageError
 
+FRAMES_PER_SHARD = 4 * 64  # of every stream
+
 
 def children() -> set[str]:
     """Processes that this one has started and that still run."""
@@ -47,22 +49,29 @@ def loaded(config):
 def test_every_stream_is_measured_and_nothing_is_left(loaded):
     root, before = loaded.config.output.root, children()
     told = []
-    found = measure(loaded, make_plan(loaded), None, 1.0, lambda *step: told.append(step))
+    plan = make_plan(loaded)
+    found = measure(loaded, plan, None, 1.0, lambda *step: told.append(step))
+    index_bytes = {
+        stream.name: stream.limits.index_bytes * stream.limits.shard_files_per_shard_row
+        for stream in plan.streams
+    }
     assert list(root.iterdir()) == []
     assert children() == before
     assert set(found.streams) == {"cam0", "cam1", "cam2"}
     assert found.streams["cam0"] is found.streams["cam1"], "what is written alike is measured once"
     assert found.streams["cam0"] is not found.streams["cam2"]
-    for rates in found.streams.values():
+    for name, rates in found.streams.items():
         assert set(rates.acquisitions) == {"in-process", "shm"}
         assert rates.io in rates.disk
         for runs in rates.acquisitions.values():
             assert len(runs.runs) >= measuring.LEAST_ROUNDS
             assert runs.sustained_bytes_per_s > 0
             assert all(one.frames % 4 == 0 for one in runs.runs), "whole slabs"
-            assert runs.ratio == pytest.approx(rates.kernel.ratio, rel=0.2), (
-                "the same frames by the same codec; indexes count with the stores"
-            )
+            for one in runs.runs:  # on a busy machine of few frames, beside which the index counts
+                chunk_bytes = one.stored_bytes - index_bytes[name] * -(-one.frames // FRAMES_PER_SHARD)
+                assert one.raw_bytes / chunk_bytes == pytest.approx(rates.kernel.ratio, rel=0.2), (
+                    "the same frames by the same codec"
+                )
     total = told[0][2]
     assert [done for _, done, _ in told] == list(range(len(told)))
     assert len(told) <= total

@@ -18,8 +18,8 @@ _PATIENCE_MS = 10_000
 
 
 def ipc_rate(messages: Sequence[memoryview], seconds: float) -> tuple[float, int]:
-    """Returns (seconds, bytes received) while ``messages`` were sent in turn for about ``seconds``; received
-    without a further copy."""
+    """Returns (seconds, bytes received) while ``messages`` were sent in turn for about ``seconds``, at least
+    one of them; received without a further copy."""
     with tempfile.TemporaryDirectory(prefix="sw-") as folder, zmq.Context() as context:
         endpoint = f"ipc://{folder}/s"
         with context.socket(zmq.PAIR) as receiver, context.socket(zmq.PAIR) as sender:
@@ -45,7 +45,7 @@ def ipc_rate(messages: Sequence[memoryview], seconds: float) -> tuple[float, int
 def _send(sender: zmq.Socket[bytes], messages: Sequence[memoryview], until_s: float) -> None:
     """The last message is empty: the end."""
     number = 0
-    while time.monotonic() < until_s:
+    while not number or time.monotonic() < until_s:
         sender.send(messages[number % len(messages)], copy=False)
         number += 1
     sender.send(b"")
