@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,14 +17,16 @@ import pytest
 import zarr
 
 import shardwright as sw
+import shardwright.recovery.take_over as take_over_module
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.settings import WriteSettings
-from shardwright.model.errors import FencedError, ShardFormatError, StorageFullError
+from shardwright.model.errors import FencedError, ShardFormatError, ShardwrightError, StorageFullError
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.recover_store import recover_store
 from shardwright.recovery.resume import restore
 from shardwright.recovery.take_over import begin_take_over
+from shardwright.recovery.unfinished import Unfinished
 from shardwright.repack.jobs.sealed_shards import _open_keys
 from shardwright.storage import failpoints
 
@@ -143,6 +146,27 @@ def test_a_mark_that_another_take_over_makes_at_the_same_time_is_no_error(tmp_pa
     for _ in range(2):
         begin_take_over(tmp_path)
     assert (tmp_path / "taking-over").read_bytes() == b""
+
+
+def test_a_shard_that_the_old_writer_has_named_is_durable_before_the_copies_count(old, monkeypatch):
+    """It was not copied. If a power cut took the name back, it would be in the old writer's folder again,
+    which is cleared (simulation, seed 16308036)."""
+    (working,) = old.path.parent.rglob("c.0.0.0.partial")
+    final = working.parents[1] / "0/c/0/0/0"
+    final.parent.mkdir(parents=True, exist_ok=True)
+    working.rename(final)
+    steps: list[Path | str] = []
+    sync, write = take_over_module.sync_directory, Unfinished.write
+    monkeypatch.setattr(
+        take_over_module, "sync_directory", lambda folder: (steps.append(folder), sync(folder))
+    )
+    monkeypatch.setattr(
+        Unfinished, "write", lambda *arguments: (steps.append("manifest"), write(*arguments))[1]
+    )
+    with suppress(ShardwrightError):  # the shard is not complete
+        take_over(old.path).close()
+    copies_count = len(steps) - 1 - steps[::-1].index("manifest")
+    assert final.parent in steps[:copies_count]
 
 
 def test_a_full_disk_at_any_sync_of_a_folder_takes_nothing(old, shared_pool):

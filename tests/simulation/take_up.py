@@ -64,6 +64,7 @@ def _take_files(disk: Disk, manifest: Manifest) -> Manifest:
             if name in disk.names:
                 disk.put((*name[:3], target.epoch), disk.names[name].copy())
     disk.sync_folder(target.folder)
+    disk.sync_folder(FINAL)
     disk.call("take up")
     log = Log(list(disk.log.blocks), len(disk.log.blocks))
     disk.call("take up")

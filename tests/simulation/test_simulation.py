@@ -23,12 +23,13 @@ def test_every_promise_is_kept() -> None:
 
 @pytest.mark.parametrize(
     "seed",
-    [128632, 362193, 3344211, 4399961],
+    [128632, 362193, 3344211, 4399961, 16308036],
     ids=[
         "given up and found again",
         "rows held while their shard row is rewritten",
         "an entry of a chunk that never reached the disk",
         "passed over by frames that were never stored",
+        "sealed by the old writer, not synced, and not copied",
     ],
 )
 def test_what_was_found_once_is_found_no_more(seed: int) -> None:

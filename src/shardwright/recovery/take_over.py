@@ -35,9 +35,13 @@ from shardwright.storage.files import (
     sync_directory,
 )
 
+from .unfinished import journals
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from shardwright.shard.shard_row_files import Placement
 
     from .unfinished import Unfinished
 
@@ -64,7 +68,9 @@ def take_files(store: Unfinished, still_ours: Callable[[], None]) -> Unfinished:
     next take-over deletes these copies, unless the manifest names them, and starts again."""
     epoch = store.manifest.writer_epoch
     for placement in store.placements:
-        _copy_files(placement.files, replace(placement, epoch=epoch).files)
+        copies = replace(placement, epoch=epoch)
+        _copy_files(placement.files, copies.files)
+        _keep_final_names(store, copies)
     taken = store.write(replace(store.manifest, files_epoch=epoch), still_ours)
     _remove(store.workspace / _MARK)
     return taken
@@ -116,6 +122,19 @@ def _copy_files(source: Path, target: Path) -> None:
                 with reading:
                     copy_file(reading, target / file.name)
     sync_directory(target)
+
+
+def _keep_final_names(store: Unfinished, copies: Placement) -> None:
+    """Makes the names of shards durable that the old writer has sealed and not synced. They were not copied:
+    a power cut that took the name back would leave them in the folder of the old writer."""
+    keys = [
+        store.layout.shard_key(number, file)
+        for number, _ in journals(copies)
+        for file in range(store.layout.files_per_shard_row)
+    ]
+    sealed = [copies.final(key) for key in keys]
+    for folder in sorted({path.parent for path in sealed if path.exists()}):
+        sync_directory(folder)
 
 
 def _remove(path: Path) -> None:
