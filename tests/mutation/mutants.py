@@ -231,7 +231,7 @@ def sealed(self, *a, **k):
 m.ShardRowFiles.seal = sealed
 m.ShardRowFiles.delete_journal = lambda self: self.journal.close()
 """,
-        ("--scene", "plain", "--io", "pwrite"),
+        ("--scene", "plain", "--io", "pwrite", "--count", "400"),
     ),
     Mutant(
         "staged-frames-forgotten",
@@ -501,7 +501,7 @@ m.WorkingFile.replace = write_over
         "compact-no-source-check",
         "compaction: whether the source was written to meanwhile is not looked at",
         "compaction",
-        _NOTHING + "import shardwright.repack.jobs.pack_shard as m\nm._check_untouched = nothing",
+        "import shardwright.repack.source_shard as m\nm.SourceShard.is_as_it_was = lambda self: True",
         ("-k", "written_to"),
     ),
     Mutant(
@@ -523,9 +523,10 @@ MOVES = [
     Mutant(
         "move-no-directory-sync",
         "move: sync of the folder in which a file got its name at the destination",
-        "power-move",
+        "move",
         _NO_SYNC_OF_NAMES
         + "import shardwright.repack.transfer.local_folder as n\nn.sync_directory = lambda path: None",
+        ("-k", "every_name_at_the_destination"),
     ),
     Mutant(
         "move-no-deletion-sync",

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -70,6 +71,32 @@ def test_readers_read_the_array_from_the_server(store, bucket_url, object_store)
         ZarrObjectStore(open_destination(f"{bucket_url}/0")._store, read_only=True), mode="r"
     )
     np.testing.assert_array_equal(array[...], PIXELS)
+
+
+def test_every_name_at_the_destination_is_durable_before_the_source_goes(store, tmp_path, monkeypatch):
+    """A power cut hardly shows it: most filesystems keep a name with the file that was synced."""
+    place, synced, missing = tmp_path / "moved.ome.zarr", {}, []
+    fsync = os.fsync
+
+    def noted(descriptor):
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if path.is_dir():
+            synced[path] = {entry.name for entry in path.iterdir()}
+        fsync(descriptor)
+
+    def look():
+        for folder, folders, names in os.walk(place):
+            durable = synced.get(Path(folder), set())
+            missing.extend(Path(folder) / name for name in {*folders, *names} - durable)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    failpoints.set_hook("compact.before_delete_source", failpoints.at_time(1, look))
+    try:
+        move_store.move_store(store, MoveOptions(str(place), throttle=POLITE, delete_source=True), execute)
+    finally:
+        failpoints.set_hook("compact.before_delete_source", None)
+    assert synced
+    assert missing == []
 
 
 def test_with_move_the_source_is_deleted_once_all_is_there(store, place, tmp_path):
