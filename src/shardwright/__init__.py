@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .array.default_layout import default_layout
 from .array.spec import ArraySpec, Blosc, Dimension, Gzip, Zstd
 from .model import errors
 from .model.receipt import Receipt, Watermark
 
 if TYPE_CHECKING:
     from .client import Curve, connect
+    from .read.data_frame import frame_table
     from .writer.in_process import create, release_memory, resume
 
 __version__ = "0.2.0"
@@ -30,7 +32,9 @@ __all__ = [
     "Zstd",
     "connect",
     "create",
+    "default_layout",
     "errors",
+    "frame_table",
     "release_memory",
     "resume",
 ]
@@ -41,6 +45,10 @@ def __getattr__(name: str) -> Any:
         from .writer import in_process
 
         return getattr(in_process, name)
+    if name == "frame_table":
+        from .read.data_frame import frame_table
+
+        return frame_table
     if name in ("connect", "Curve"):
         from . import client
 

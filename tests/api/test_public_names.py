@@ -52,7 +52,9 @@ def test_every_exported_name_is_there():
         "Zstd",
         "connect",
         "create",
+        "default_layout",
         "errors",
+        "frame_table",
         "release_memory",
         "resume",
     }

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .default_layout import size_warnings
+
 if TYPE_CHECKING:
     from .spec import ArraySpec, Dimension
 
@@ -74,9 +76,9 @@ def _display_range(dtype: str) -> tuple[float, float]:
 
 
 def layout_warnings(spec: ArraySpec) -> list[str]:
-    """Returns one sentence for each property that readers or validators do not accept; none for the profile
-    that all of them open."""
-    warnings = []
+    """Returns one sentence for each property that readers or validators do not accept, or that makes the
+    store slow; none for the profile that all of them open."""
+    warnings = size_warnings(spec)
     if spec.index_location == "start":
         warnings.append(
             "index_location: start is not read by JavaScript viewers (zarrita, neuroglancer): "

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
+from shardwright.array.default_layout import chunk_advice
 from shardwright.config.durability import can_degrade
 
 if TYPE_CHECKING:
@@ -381,7 +382,7 @@ def advice(
     if stream.limits.chunk_bytes < SMALL_CHUNK_BYTES:
         found.append(
             f"Make inner chunks larger (chunk_size): at {stream.limits.chunk_bytes >> 10} KiB the fixed "
-            f"cost of each chunk counts."
+            f"cost of each chunk counts. The default is {chunk_advice(stream.spec)}."
         )
     if stream.limits.threads < measured.cores:
         found.append(

@@ -20,6 +20,7 @@ EXTRA_OF_MODULE = {
     "distributed": "cluster",
     "neuroglancer": "viewer",
     "obstore": "s3",
+    "pandas": "table",
 }
 LINUX_MODULES = frozenset({"fcntl", "grp", "pwd", "resource", "termios"})  # of the standard library
 

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shardwright.array.default_layout import default_layout
 from shardwright.array.ome import layout_warnings
 from shardwright.array.spec import parse_spec
 from shardwright.model.errors import LayoutWarning
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 def create(
     path: str | os.PathLike[str],
-    spec: ArraySpec | dict[str, Any],
+    spec: ArraySpec | dict[str, Any] | None = None,
     *,
     threads: int | None = None,
     memory_bytes: int | None = None,
@@ -42,14 +43,18 @@ def create(
     on_full: OnFull = "fail",
     on_duplicate: OnDuplicate = "fail",
     spill_root: str | os.PathLike[str] | None = None,
+    **layout: Any,
 ) -> Writer:
     """Makes a writer in this process. ``path`` must not exist yet (``OutputExistsError``), except for the
     remains of a creation that was killed. Its buffers stay in the process for the next one, see
     ``release_memory``. A store that is closed without a frame is removed.
 
-    ``spec`` may be the JSON of one (``SpecError`` when it is wrong). ``threads`` compress (default:
-    ``default_threads``); ``memory_bytes`` bounds the memory in use (``BudgetError`` when the layout needs
-    more; default: the memory of this machine). ``io`` is how shards are filled: ``pwrite``, ``direct``,
+    ``spec`` may be the JSON of one (``SpecError`` when it is wrong). Without it give ``shape``, ``dtype`` and
+    ``axes``, and what else ``default_layout`` takes; chunks and shards are then chosen.
+
+    ``threads`` compress (default: ``default_threads``); ``memory_bytes`` bounds the memory in use
+    (``BudgetError`` when the layout needs more; default: the memory of this machine). ``io`` is how shards
+    are filled: ``pwrite``, ``direct``,
     ``mmap`` (if a working file is truncated, SIGBUS ends this process), or ``auto``, which never chooses
     ``mmap`` (see ``storage.choose_io``: the first use of a filesystem measures for a few tenths of a second).
     ``on_duplicate``: a frame whose place is taken is an error of the call that finds it (``Writer.append``),
@@ -74,7 +79,7 @@ def create(
         on_duplicate=on_duplicate,
         spill_root=None if spill_root is None else Path(spill_root).absolute(),
     )
-    array = parse_spec(spec)
+    array = _array(spec, layout)
     for warning in layout_warnings(array):
         warnings.warn(warning, LayoutWarning, stacklevel=2)
     threads = threads or default_threads()
@@ -83,6 +88,18 @@ def create(
     return Writer(
         lambda pool, wake: Acquisition(Path(path).absolute(), array, limits, pool, wake, settings), threads
     )
+
+
+def _array(spec: ArraySpec | dict[str, Any] | None, layout: dict[str, Any]) -> ArraySpec:
+    """Returns the array that ``create`` was asked for. Raises ``SpecError``, or ``TypeError`` for arguments
+    that do not belong together."""
+    if spec is not None:
+        if layout:
+            raise TypeError(f"create() got a spec, and also {', '.join(layout)}: these would be part of it")
+        return parse_spec(spec)
+    if missing := [name for name in ("shape", "dtype", "axes") if name not in layout]:
+        raise TypeError(f"create() needs a spec, or shape, dtype and axes; missing: {', '.join(missing)}")
+    return default_layout(**layout)
 
 
 def resume(

@@ -1,0 +1,57 @@
+"""``shardwright.frame_table``: the frame table of a store as one pandas DataFrame."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shardwright.model.errors import ShardFormatError
+from shardwright.model.extras import naming_missing_extra
+from shardwright.model.frame_status import FrameStatus, Reason
+
+if TYPE_CHECKING:
+    import os
+
+    import pandas as pd
+
+_FIRST = ("sequence", "frame_id")
+_NAMED = {"fate": FrameStatus, "reason": Reason}
+
+
+def frame_table(path: str | os.PathLike[str]) -> pd.DataFrame:
+    """Returns the frame table of a finished store: a row for each frame that was reported to the writer, in
+    the order of sending.
+
+    Columns: ``sequence`` and ``frame_id``, the index along each frame axis, ``fate`` and ``reason`` by name
+    (categories), then the others as ``array.frame_table_format`` describes them. Raises ``ShardFormatError``
+    for a store without a table, or a damaged one, and ``StorageError``. Needs ``shardwright[table]``
+    (``ConfigError`` where that is not installed).
+    """
+    with naming_missing_extra("shardwright.frame_table"):
+        import pandas as pd
+
+        from .frame_table import open_frame_table
+        from .store import open_store
+    table = open_frame_table(open_store(Path(path)))
+    if table is None:
+        raise ShardFormatError(
+            f"{path} has no frame table",
+            hint="It is written when the acquisition ends; `shardwright recover` ends one whose writer died",
+        )
+    values = {
+        name: np.concatenate([table.read(name, chunk) for chunk in range(table.chunks)] or [np.zeros(0)])
+        for name in table.columns
+    }
+    for name, numbers in _NAMED.items():
+        if name in values:  # tables of old releases do not tell
+            names = {int(number): number.name.lower() for number in numbers}
+            codes = np.searchsorted(list(names), values[name])
+            values[name] = pd.Categorical.from_codes(codes, list(names.values()))
+    index = [name for name in values if name.startswith("index_")]
+    order = [name for name in (*_FIRST, *index, *_NAMED) if name in values]
+    order += [name for name in values if name not in order]
+    return pd.DataFrame({name: values[name] for name in order}).sort_values(
+        "sequence", kind="stable", ignore_index=True
+    )

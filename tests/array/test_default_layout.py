@@ -1,0 +1,151 @@
+"""Chunks and shards that are chosen from shape, dtype and axes, and warnings of chunks that are too small."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardwright as sw
+from shardwright.acquire.limits import RUNTIME_BYTES, Limits
+from shardwright.array.default_layout import CHUNK_BYTES, SHARD_BYTES, SLAB_BYTES
+from shardwright.array.grid import Grid
+from shardwright.array.ome import layout_warnings
+from shardwright.model.errors import LayoutWarning, SpecError
+
+KNOWN = {  # (shape, dtype, axes): chunk, shard in the order of the axes
+    "the benchmarks' layout": (
+        ((None, 2048, 2048), "uint16", "tyx"),
+        [16, 256, 256],
+        [64, 2048, 2048],
+    ),
+    "channels last: a frame is a slab": (
+        ((None, 3, 2048, 2048), "uint16", "tcyx"),
+        [1, 1, 1024, 1024],
+        [21, 3, 2048, 2048],
+    ),
+    "stacks": (
+        ((None, 2, 50, 2304, 2304), "uint16", "tczyx"),
+        [1, 1, 8, 256, 256],
+        [1, 1, 32, 2304, 2304],
+    ),
+    "a small fast camera": (((None, 128, 128), "uint16", "tyx"), [64, 128, 128], [16384, 128, 128]),
+    "a camera whose rows are no power of two": (
+        ((None, 2160, 2560), "uint16", "tyx"),
+        [8, 240, 256],
+        [48, 2160, 2560],
+    ),
+    "one frame larger than a shard": (((100_000, 100_000), "uint16", "yx"), [1024, 1024], [2048, 100_352]),
+    "one short stack": (((10, 512, 512), "uint8", "zyx"), [10, 256, 256], [10, 512, 512]),
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_the_usual_arrays(name):
+    arguments, chunk, shard = KNOWN[name]
+    spec = sw.default_layout(*arguments)
+    assert [d.chunk_size for d in spec.dimensions] == chunk
+    assert [d.shard_size for d in spec.dimensions] == shard
+
+
+@given(
+    frame=st.tuples(st.integers(1, 20_000), st.integers(1, 20_000)),
+    counts=st.lists(st.integers(1, 3000), max_size=4),
+    unlimited=st.booleans(),
+    axes=st.permutations("tczp"),
+    dtype=st.sampled_from(["uint8", "uint16", "float32", "float64"]),
+)
+def test_every_choice_keeps_to_its_bounds(frame, counts, unlimited, axes, dtype):
+    shape = ([None, *counts[1:]] if unlimited and counts else counts) + list(frame)
+    spec = sw.default_layout(shape, dtype, [*axes[: len(counts)], "y", "x"])
+    chunk_bytes = math.prod(d.chunk_size for d in spec.dimensions) * spec.itemsize
+    shard_bytes = math.prod(d.shard_size for d in spec.dimensions) * spec.itemsize
+    grid = Grid.of(spec)
+    assert chunk_bytes <= CHUNK_BYTES
+    # a whole frame of edge chunks may be up to twice its pixels
+    assert shard_bytes <= max(2 * SHARD_BYTES, 2 * CHUNK_BYTES)
+    assert grid.held_frames * spec.frame_bytes <= max(SLAB_BYTES, spec.frame_bytes)
+    assert grid.open_slabs == 1, "frames in order fill one slab after the other"
+    assert grid.open_shard_rows == 1, "and one shard row after the other"
+    warned = [
+        text for text in layout_warnings(spec) if text.startswith(("chunk_size", "axes: OME-Zarr 0.5 wants"))
+    ]
+    assert warned == []
+    limits = Limits.derive(spec, threads=4)
+    assert limits.memory_bytes <= RUNTIME_BYTES + 4 * (SLAB_BYTES + spec.frame_bytes) + (256 << 20)
+
+
+def test_a_store_of_shape_dtype_and_axes_alone(tmp_path):
+    frames = np.random.default_rng(1).integers(0, 4000, (2, 3, 40, 50), np.uint16)
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(
+        path,
+        shape=(None, 3, 40, 50),
+        dtype="uint16",
+        axes="tcyx",
+        scales={"y": 0.1, "x": 0.1},
+        units={"y": "micrometer", "x": "micrometer"},
+        chunks={"y": 20},
+        shards={"t": 2},
+        codec="zstd",
+    ) as writer:
+        for frame in frames.reshape(-1, 40, 50):
+            writer.append(frame)
+    array = zarr.open_array(path / "0", mode="r")
+    assert array.shape == (2, 3, 40, 50)
+    assert array.chunks == (1, 1, 20, 50)
+    assert array.shards == (2, 3, 40, 50)
+    np.testing.assert_array_equal(array[:], frames)
+
+
+def test_channels_that_come_faster_than_stacks_are_stored_as_ome_zarr_wants():
+    spec = sw.default_layout((None, 5, 2, 64, 64), "uint8", "tzcyx")
+    assert spec.storage_order == ("t", "c", "z", "y", "x")
+    assert layout_warnings(spec) == []
+
+
+WRONG = {
+    "no axes": (((4, 4), "uint8", "y"), {}, "the same length"),
+    "one axis": (((4,), "uint8", "y"), {}, "the same length"),
+    "a size for another axis": (((4, 4), "uint8", "yx"), {"chunks": {"z": 2}}, "chunks names axes"),
+    "a unit for another axis": (((4, 4), "uint8", "yx"), {"units": {"t": "second"}}, "units names axes"),
+    "half a chunk": (((4, 4), "uint8", "yx"), {"chunks": {"y": 0}}, "1 or more"),
+    "a text": (((4, 4), "uint8", "yx"), {"shards": {"y": "4"}}, "1 or more"),
+    "a cut chunk": (((40, 4), "uint8", "yx"), {"chunks": {"y": 16}, "shards": {"y": 20}}, "multiple of 16"),
+    "two unlimited axes": (((None, None, 4, 4), "uint8", "tcyx"), {}, "only the first axis"),
+    "two axes of one name": (((4, 4, 4), "uint8", "yyx"), {}, "names must differ"),
+    "no dtype": (((4, 4), "pixels", "yx"), {}, "dtype 'pixels' is not one of"),
+    "no such field": (((4, 4), "uint8", "yx"), {"colour": 1}, "colour"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_arguments_are_named(name):
+    arguments, options, message = WRONG[name]
+    with pytest.raises(SpecError, match=message):
+        sw.default_layout(*arguments, **options)
+
+
+def test_a_spec_and_its_parts_are_not_mixed(tmp_path):
+    spec = sw.default_layout((4, 4), "uint8", "yx")
+    with pytest.raises(TypeError, match="thread"):
+        sw.create(tmp_path / "a.ome.zarr", spec, thread=3)
+    with pytest.raises(TypeError, match="missing: dtype, axes"):
+        sw.create(tmp_path / "a.ome.zarr", shape=(4, 4))
+    assert not list(tmp_path.iterdir())
+
+
+def test_chunks_that_are_too_small_are_named_with_better_ones(spec_of, tmp_path):
+    spec = spec_of(("t", None, 1, 16), ("y", 512, 64, 8), ("x", 512, 64, 8))
+    (warning,) = layout_warnings(spec)
+    assert "8192 bytes" in warning
+    assert "t 16, y 256, x 256" in warning
+    with pytest.warns(LayoutWarning, match="better is t 16"), sw.create(tmp_path / "a.ome.zarr", spec):
+        pass
+    assert layout_warnings(spec_of(("t", None, 1, 16), ("y", 64, 64, 1), ("x", 64, 64, 1))) == [], (
+        "small frames have no better chunks of one frame, and their depth is the user's to choose"
+    )

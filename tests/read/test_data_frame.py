@@ -1,0 +1,69 @@
+"""``shardwright.frame_table``."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import shardwright as sw
+from shardwright.array.frame_table_format import ROWS_PER_CHUNK
+from shardwright.model.errors import ConfigError, ShardFormatError
+from shardwright.model.frame_status import FrameStatus, Reason
+
+from .frame_tables import make_store, place
+
+
+def test_rows_in_the_order_of_sending_and_fates_by_name(tmp_path):
+    spec = sw.default_layout((None, 2, 4, 4), "uint8", "tcyx", frame_fields=("laser_mw",))
+    with sw.create(tmp_path / "a.ome.zarr", spec, on_duplicate="count") as writer:
+        for place_of in [(0, 1), (0, 0), (0, 1)]:
+            metadata = {"laser_mw": 2.5, "exposure_time": 0.1}
+            writer.append(np.zeros((4, 4), np.uint8), index=place_of, frame_id=7, metadata=metadata)
+    table = sw.frame_table(tmp_path / "a.ome.zarr")
+    assert list(table)[:6] == ["sequence", "frame_id", "index_t", "index_c", "fate", "reason"]
+    assert table["sequence"].tolist() == [0, 1, 2]
+    assert table["index_c"].tolist() == [1, 0, 1]
+    assert table["fate"].tolist() == ["stored", "stored", "duplicate"]
+    assert table["reason"].tolist() == ["none", "none", "place_taken"]
+    assert (table["laser_mw"] == 2.5).all()
+    assert table["fate"].cat.categories.tolist() == [status.name.lower() for status in FrameStatus]
+
+
+def test_every_fate_and_reason_and_more_rows_than_a_chunk(tmp_path):
+    rows = [(-1, fate, reason) for fate in FrameStatus for reason in Reason]
+    store = make_store(tmp_path / "a.ome.zarr", rows * (ROWS_PER_CHUNK // len(rows) + 1), 2)
+    table = sw.frame_table(store)
+    assert len(table) > ROWS_PER_CHUNK
+    pairs = [(fate.name.lower(), reason.name.lower()) for _, fate, reason in rows]
+    assert set(zip(table["fate"], table["reason"], strict=True)) == set(pairs)
+
+
+def test_a_table_without_rows(tmp_path):
+    table = sw.frame_table(make_store(tmp_path / "a.ome.zarr", [], 0))
+    assert table.shape[0] == 0
+    assert isinstance(table, pd.DataFrame)
+    assert table["fate"].tolist() == []
+
+
+def test_a_store_without_a_table_says_what_to_do(tmp_path):
+    store = make_store(tmp_path / "a.ome.zarr", [(place(0, 0, 0), FrameStatus.STORED, Reason.NONE)], 1)
+    (store / "frames").rename(store / "gone")
+    with pytest.raises(ShardFormatError, match=r"no frame table.*shardwright recover"):
+        sw.frame_table(store)
+
+
+def test_an_unknown_fate_is_damage(tmp_path):
+    store = make_store(tmp_path / "a.ome.zarr", [(-1, FrameStatus.LOST, Reason.NONE)], 1)
+    document = json.loads((store / "frames/zarr.json").read_text())
+    document["attributes"]["shardwright"]["columns"].remove("reason")
+    (store / "frames/zarr.json").write_text(json.dumps(document))
+    assert "reason" not in sw.frame_table(store), "as in a table of an old release"
+
+
+def test_without_pandas_the_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pandas", None)
+    with pytest.raises(ConfigError, match=r"shardwright\[table\]"):
+        sw.frame_table(tmp_path)
