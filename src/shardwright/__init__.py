@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .array.default_layout import default_layout
-from .array.spec import ArraySpec, Blosc, Dimension, Gzip, Zstd
+from .array.spec import ArraySpec, Blosc, Channel, Dimension, Gzip, Zstd
 from .model import errors
 from .model.receipt import Receipt, Watermark
 
@@ -24,6 +24,7 @@ __version__ = "0.2.0"
 __all__ = [
     "ArraySpec",
     "Blosc",
+    "Channel",
     "Curve",
     "Dimension",
     "Gzip",

@@ -44,6 +44,7 @@ def test_every_exported_name_is_there():
     assert set(shardwright.__all__) == {
         "ArraySpec",
         "Blosc",
+        "Channel",
         "Curve",
         "Dimension",
         "Gzip",

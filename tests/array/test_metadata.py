@@ -12,8 +12,9 @@ from yaozarrs.v05 import Image
 
 from shardwright.array.metadata import array_metadata, array_shape, fill_value_json, group_metadata
 from shardwright.array.ome import layout_warnings
-from shardwright.array.spec import DTYPES, ArraySpec, Blosc, Dimension, Gzip, Zstd
+from shardwright.array.spec import DTYPES, ArraySpec, Blosc, Channel, Dimension, Gzip, Zstd, parse_spec
 from shardwright.codecs.parameters import codec_metadata
+from shardwright.model.errors import SpecError
 
 YX = (("y", 10, 4, 2), ("x", 9, 3, 2))
 
@@ -103,6 +104,73 @@ def test_yaozarrs_accepts_the_usual_axes(spec_of, axes):
     channels = document["attributes"]["ome"]["omero"]["channels"]
     assert len(channels) == {"c": 3, "t": 1, "z": 1, "y": 1}[axes[0]] * (2 if axes == "tczyx" else 1)
     assert all(len(c["color"]) == 6 and set(c["window"]) == {"min", "max", "start", "end"} for c in channels)
+
+
+def test_channels_have_the_names_colours_and_windows_that_were_given(spec_of):
+    spec = spec_of(
+        ("t", None, 1, 1),
+        ("c", 3, 1, 1),
+        *YX,
+        channels=[
+            Channel(name="GFP", color="00ff00", window=(100, 4095), emission_nm=509, exposure_ms=20),
+            {"name": "DAPI", "color": "#0000FF"},
+            {"name": "beyond the dtype", "window": (-5, 70_000)},
+        ],
+    )
+    ome = json.loads(group_metadata(spec, "img"))["attributes"]["ome"]
+    validate_ome_object(ome, Image)
+    assert ome["omero"]["channels"] == [
+        {
+            "label": "GFP",
+            "color": "00FF00",
+            "active": True,
+            "window": {"min": 0, "max": 65535, "start": 100, "end": 4095},
+            "emission_nm": 509,
+            "exposure_ms": 20,
+        },
+        {
+            "label": "DAPI",
+            "color": "0000FF",
+            "active": True,
+            "window": {"min": 0, "max": 65535, "start": 0, "end": 65535},
+        },
+        {
+            "label": "beyond the dtype",
+            "color": "FF00FF",
+            "active": True,
+            "window": {"min": -5, "max": 70_000, "start": -5, "end": 70_000},
+        },
+    ]
+    assert ArraySpec.model_validate(spec.model_dump(mode="json")) == spec
+
+
+def test_a_spec_without_channels_is_one_of_earlier_releases(spec_of):
+    assert "channels" not in spec_of(*YX).model_dump(mode="json"), "they refuse fields that they do not know"
+
+
+def test_the_channel_of_an_image_without_a_channel_axis(spec_of):
+    spec = spec_of(*YX, channels=[{"name": "bright field"}])
+    (channel,) = json.loads(group_metadata(spec, "img"))["attributes"]["ome"]["omero"]["channels"]
+    assert (channel["label"], channel["color"]) == ("bright field", "FFFFFF")
+
+
+WRONG_CHANNELS = {
+    "too few": ([{"name": "a"}], "one for each of the 2 elements"),
+    "too many": ([{"name": "a"}] * 3, "one for each of the 2 elements"),
+    "a colour by name": ([{"name": "a", "color": "green"}] * 2, "color"),
+    "no name": ([{"name": ""}] * 2, "name"),
+    "an empty window": ([{"name": "a", "window": (5, 5)}] * 2, "low < high"),
+    "an endless window": ([{"name": "a", "window": (0, float("inf"))}] * 2, "low < high"),
+    "light without a wavelength": ([{"name": "a", "emission_nm": 0}] * 2, "emission_nm"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_CHANNELS)
+def test_wrong_channels_are_named(spec_of, name):
+    channels, message = WRONG_CHANNELS[name]
+    facts = spec_of(("c", 2, 1, 1), *YX).model_dump() | {"channels": channels}
+    with pytest.raises(SpecError, match=message):
+        parse_spec(facts)
 
 
 def test_scales_and_units_stand_in_storage_order():

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .default_layout import size_warnings
+from .spec import MAX_CHANNELS, Channel
 
 if TYPE_CHECKING:
     from .spec import ArraySpec, Dimension
 
 IMAGE_PATH = "0"
-MAX_CHANNELS = 1024  # the most that are described one by one
 _CHANNEL_COLORS = ("FFFFFF", "00FF00", "FF00FF", "00FFFF", "FFFF00", "FF0000", "0000FF")
 
 
 def ome_attributes(spec: ArraySpec, name: str) -> dict[str, Any]:
     """Returns the ``ome`` attributes of the group: one multiscale of one level, and one ``omero`` entry for
-    each channel along a channel axis, up to ``MAX_CHANNELS``."""
+    each channel, up to ``MAX_CHANNELS``; with what is known of its optics, which OME-Zarr leaves open."""
     stored = spec.stored_dimensions
     multiscale = {
         "name": name,
@@ -50,20 +50,27 @@ def _axis(d: Dimension) -> dict[str, str]:
 def _channels(spec: ArraySpec) -> list[dict[str, Any]]:
     """Returns the ``omero`` channels; none for more than ``MAX_CHANNELS``, since an axis of a million would
     fill zarr.json."""
-    counts = [d.count or 1 for d in spec.stored_dimensions if d.axis_type == "channel"]
-    if counts and counts[0] > MAX_CHANNELS:
+    if spec.channel_count > MAX_CHANNELS:
         return []
-    low, high = _display_range(spec.dtype)
-    window = {"min": low, "max": high, "start": low, "end": high}
     return [
-        {
-            "label": f"channel {i}",
-            "color": _CHANNEL_COLORS[i % len(_CHANNEL_COLORS)],
-            "active": True,
-            "window": window,
-        }
-        for i in range(counts[0] if counts else 1)
+        _omero(channel, i, _display_range(spec.dtype))
+        for i, channel in enumerate(
+            spec.channels or [Channel(name=f"channel {i}") for i in range(spec.channel_count)]
+        )
     ]
+
+
+def _omero(channel: Channel, number: int, most: tuple[float, float]) -> dict[str, Any]:
+    low, high = channel.window or most
+    color = channel.color or _CHANNEL_COLORS[number % len(_CHANNEL_COLORS)]
+    optics = {name: getattr(channel, name) for name in ("emission_nm", "excitation_nm", "exposure_ms")}
+    return {
+        "label": channel.name,
+        "color": color.removeprefix("#").upper(),
+        "active": True,
+        "window": {"min": min(low, most[0]), "max": max(high, most[1]), "start": low, "end": high},
+        **{name: value for name, value in optics.items() if value is not None},
+    }
 
 
 def _display_range(dtype: str) -> tuple[float, float]:

@@ -18,10 +18,12 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    SerializerFunctionWrapHandler,
     Tag,
     ValidationError,
     field_serializer,
     field_validator,
+    model_serializer,
     model_validator,
 )
 
@@ -46,6 +48,8 @@ MAX_ATTRIBUTES_BYTES = 2**20  # as written in zarr.json, which every reader load
 MAX_ATTRIBUTES_DEPTH = 64  # of nested lists and objects; many JSON readers allow only 100 to 200
 MAX_UNIT_CHARACTERS = 128
 MAX_FRAME_FIELDS = 32
+MAX_CHANNELS = 1024  # the most that are described one by one
+MAX_CHANNEL_NAME_CHARACTERS = 128
 RESERVED_COLUMNS = frozenset(
     {
         "frame_id",
@@ -104,6 +108,25 @@ class Dimension(_Frozen):
         return self.chunk_size * self.shard_size_chunks
 
 
+class Channel(_Frozen):
+    """One channel of an image, as viewers show it. ``color``: six hexadecimal digits, red, green, blue.
+    ``window``: the pixel values that are shown as black and as the full colour; None: the dtype's range."""
+
+    name: str = Field(min_length=1, max_length=MAX_CHANNEL_NAME_CHARACTERS)
+    color: str | None = Field(default=None, pattern=r"^#?[0-9A-Fa-f]{6}$")
+    window: tuple[float, float] | None = None
+    emission_nm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    excitation_nm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    exposure_ms: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+
+    @field_validator("window")
+    @classmethod
+    def _not_empty(cls, value: tuple[float, float] | None) -> tuple[float, float] | None:
+        if value is not None and not (all(map(math.isfinite, value)) and value[0] < value[1]):
+            raise ValueError(f"window: expected (low, high) with low < high, got {value}")
+        return value
+
+
 class Blosc(_Frozen):
     """Zarr v3 ``blosc`` (the Blosc 1 format). ``clevel`` 1 is the fast setting for cameras."""
 
@@ -147,6 +170,7 @@ class ArraySpec(_Frozen):
     ``codec`` may be a name, ``"blosc"``, ``"zstd"`` or ``"gzip"``, for its default settings; None or
     ``"none"`` stores chunks as they are. ``frame_fields`` names further numbers that every frame may bring as
     metadata, beside those of ``wire.METADATA_FIELDS``; each becomes a column of the frame table.
+    ``channels`` describes each element of the channel axis, or the only channel of an array without one.
     """
 
     dtype: str
@@ -159,6 +183,7 @@ class ArraySpec(_Frozen):
     storage_order: tuple[str, ...] | None = None
     attributes: dict[str, Any] = Field(default_factory=dict)
     frame_fields: tuple[str, ...] = Field(default=(), max_length=MAX_FRAME_FIELDS)
+    channels: tuple[Channel, ...] = Field(default=(), max_length=MAX_CHANNELS)
 
     @field_validator("dtype", mode="before")
     @classmethod
@@ -231,6 +256,14 @@ class ArraySpec(_Frozen):
         """The names of all numbers that a frame may bring: the known ones, then this array's own."""
         return (*METADATA_FIELDS, *self.frame_fields)
 
+    @model_serializer(mode="wrap")
+    def _without_what_old_releases_do_not_know(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A daemon or a recovery of an earlier release refuses a field that it does not know."""
+        facts: dict[str, Any] = dump(self)
+        if not self.channels:
+            facts.pop("channels", None)
+        return facts
+
     @field_serializer("dimensions")
     def _dump_dimensions(self, value: tuple[Dimension, ...]) -> list[dict[str, Any]]:
         return [d.model_dump(exclude_none=False) for d in value]
@@ -258,6 +291,11 @@ class ArraySpec(_Frozen):
                     f"storage_order: must end with the frame's own axes {names[-2:]}, got "
                     f"{list(self.storage_order)}"
                 )
+        if self.channels and len(self.channels) != self.channel_count:
+            raise ValueError(
+                f"channels: expected one for each of the {self.channel_count} elements of the channel axis, "
+                f"got {len(self.channels)}"
+            )
         self._check_sizes()
         self.fill_bytes()  # raises when the fill value does not fit the dtype
         return self
@@ -306,6 +344,12 @@ class ArraySpec(_Frozen):
     def frame_bytes(self) -> int:
         y, x = self.frame_shape
         return y * x * self.itemsize
+
+    @property
+    def channel_count(self) -> int:
+        """The number of elements of the (first) channel axis; 1 without one, or while it is unlimited."""
+        counts = [d.count or 1 for d in self.stored_dimensions if d.axis_type == "channel"]
+        return counts[0] if counts else 1
 
     @property
     def stored_dimensions(self) -> tuple[Dimension, ...]:
