@@ -71,6 +71,14 @@ def rows(path) -> list[tuple[int, int, int]]:
     return sorted(zip(*(table[name][:].tolist() for name in ("sequence", "fate", "reason")), strict=True))
 
 
+def test_channels_outlive_their_writer(crash):
+    _, left = crash(range(3), channels=[{"name": "GFP"}])
+    with sw.resume(left) as writer:
+        assert [channel.name for channel in writer.spec.channels] == ["GFP"]
+    (shown,) = zarr.open_group(left, mode="r").attrs["ome"]["omero"]["channels"]
+    assert shown["label"] == "GFP"
+
+
 @pytest.mark.parametrize("index_location", ["end", "start"])
 @pytest.mark.parametrize("count", [1, 3, 4, 7, 8, 9, 16, 21])
 def test_recovery_seals_every_stored_frame(crash, shared_pool, count, index_location):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import shardwright as sw
 from shardwright.acquire.limits import RUNTIME_BYTES, Limits
-from shardwright.array.default_layout import CHUNK_BYTES, SHARD_BYTES, SLAB_BYTES
+from shardwright.array.default_layout import CHUNK_BYTES, LEAST_CHUNK_BYTES, SHARD_BYTES, SLAB_BYTES
 from shardwright.array.grid import Grid
 from shardwright.array.ome import layout_warnings
 from shardwright.model.errors import LayoutWarning, SpecError
@@ -69,14 +69,68 @@ def test_every_choice_keeps_to_its_bounds(frame, counts, unlimited, axes, dtype)
     # a whole frame of edge chunks may be up to twice its pixels
     assert shard_bytes <= max(2 * SHARD_BYTES, 2 * CHUNK_BYTES)
     assert grid.held_frames * spec.frame_bytes <= max(SLAB_BYTES, spec.frame_bytes)
-    assert grid.open_slabs == 1, "frames in order fill one slab after the other"
-    assert grid.open_shard_rows == 1, "and one shard row after the other"
+    assert grid.open_shard_rows == 1, "frames in order fill one shard row after the other"
+    assert grid.open_slabs == 1 or spec.frame_bytes < LEAST_CHUNK_BYTES, "and one slab after the other"
     warned = [
         text for text in layout_warnings(spec) if text.startswith(("chunk_size", "axes: OME-Zarr 0.5 wants"))
     ]
     assert warned == []
     limits = Limits.derive(spec, threads=4)
     assert limits.memory_bytes <= RUNTIME_BYTES + 4 * (SLAB_BYTES + spec.frame_bytes) + (256 << 20)
+
+
+OVERRIDES = {  # what a user gives: chunk, shard in the order of the axes
+    "the depth": ((None, 2048, 2048), "tyx", {"chunks": {"t": 1}}, [1, 1024, 1024], [64, 2048, 2048]),
+    "a slow axis": (
+        (None, 3, 2048, 2048),
+        "tcyx",
+        {"chunks": {"t": 16}},
+        [16, 1, 256, 256],
+        [16, 3, 2048, 2048],
+    ),
+    "whole frames": (
+        (None, 2048, 2048),
+        "tyx",
+        {"chunks": {"y": 2048, "x": 2048}},
+        [1, 2048, 2048],
+        [64, 2048, 2048],
+    ),
+    "a shard of many stacks": (
+        (None, 2, 50, 512, 512),
+        "tczyx",
+        {"shards": {"t": 4}},
+        [1, 1, 16, 256, 256],
+        [4, 2, 64, 512, 512],
+    ),
+    "half of the channels": (
+        (None, 4, 512, 512),
+        "tcyx",
+        {"shards": {"c": np.int64(2)}},
+        [1, 1, 512, 512],
+        [1, 2, 512, 512],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OVERRIDES)
+def test_the_other_axes_adapt_to_what_is_given(name):
+    shape, axes, options, chunk, shard = OVERRIDES[name]
+    spec = sw.default_layout(shape, "uint16", axes, **options)
+    assert [d.chunk_size for d in spec.dimensions] == chunk
+    assert [d.shard_size for d in spec.dimensions] == shard
+
+
+SMALL_FRAMES = {
+    "an axis of one channel": ((None, 1, 64, 64), "uint16", "tcyx", [256, 1, 64, 64]),
+    "two channels": ((None, 2, 100, 100), "uint8", "tcyx", [128, 1, 100, 100]),
+    "short stacks": ((None, 7, 16, 16), "uint8", "tzyx", [1024, 7, 16, 16]),
+}
+
+
+@pytest.mark.parametrize("name", SMALL_FRAMES)
+def test_chunks_of_small_frames_are_deep(name):
+    *arguments, chunk = SMALL_FRAMES[name]
+    assert [d.chunk_size for d in sw.default_layout(*arguments).dimensions] == chunk
 
 
 def test_a_store_of_shape_dtype_and_axes_alone(tmp_path):
@@ -89,7 +143,7 @@ def test_a_store_of_shape_dtype_and_axes_alone(tmp_path):
         axes="tcyx",
         scales={"y": 0.1, "x": 0.1},
         units={"y": "micrometer", "x": "micrometer"},
-        chunks={"y": 20},
+        chunks={"t": 1, "y": 20},
         shards={"t": 2},
         codec="zstd",
     ) as writer:
@@ -111,13 +165,24 @@ def test_channels_that_come_faster_than_stacks_are_stored_as_ome_zarr_wants():
 WRONG = {
     "no axes": (((4, 4), "uint8", "y"), {}, "the same length"),
     "one axis": (((4,), "uint8", "y"), {}, "the same length"),
-    "a size for another axis": (((4, 4), "uint8", "yx"), {"chunks": {"z": 2}}, "chunks names axes"),
-    "a unit for another axis": (((4, 4), "uint8", "yx"), {"units": {"t": "second"}}, "units names axes"),
-    "half a chunk": (((4, 4), "uint8", "yx"), {"chunks": {"y": 0}}, "1 or more"),
+    "a size for another axis": (((4, 4), "uint8", "yx"), {"chunks": {"z": 2}}, "chunks is given by axis"),
+    "a unit for another axis": (
+        ((4, 4), "uint8", "yx"),
+        {"units": {"t": "second"}},
+        "units is given by axis",
+    ),
+    "no chunk": (((4, 4), "uint8", "yx"), {"chunks": {"y": 0}}, "1 or more"),
     "a text": (((4, 4), "uint8", "yx"), {"shards": {"y": "4"}}, "1 or more"),
     "a cut chunk": (((40, 4), "uint8", "yx"), {"chunks": {"y": 16}, "shards": {"y": 20}}, "multiple of 16"),
     "two unlimited axes": (((None, None, 4, 4), "uint8", "tcyx"), {}, "only the first axis"),
     "two axes of one name": (((4, 4, 4), "uint8", "yyx"), {}, "names must differ"),
+    "too much for a chunk": (((4, 4), "uint8", "yx"), {"chunks": {"y": 2**31}}, "chunk_size"),
+    "chunks as zarr takes them": (((4, 4), "uint8", "yx"), {"chunks": (4, 4)}, "given by axis.*'x': ..."),
+    "an axis by number": (((4, 4), "uint8", "yx"), {"chunks": {1: 4, "q": 1}}, "given by axis"),
+    "true": (((4, 4), "uint8", "yx"), {"chunks": {"y": True}}, "1 or more"),
+    "a shape of one number": ((5, "uint8", "yx"), {}, "the same length"),
+    "no axes at all": (((4, 4), "uint8", None), {}, "the same length"),
+    "dimensions": (((4, 4), "uint8", "yx"), {"dimensions": []}, "follow from shape"),
     "no dtype": (((4, 4), "pixels", "yx"), {}, "dtype 'pixels' is not one of"),
     "no such field": (((4, 4), "uint8", "yx"), {"colour": 1}, "colour"),
 }
@@ -132,8 +197,8 @@ def test_wrong_arguments_are_named(name):
 
 def test_a_spec_and_its_parts_are_not_mixed(tmp_path):
     spec = sw.default_layout((4, 4), "uint8", "yx")
-    with pytest.raises(TypeError, match="thread"):
-        sw.create(tmp_path / "a.ome.zarr", spec, thread=3)
+    with pytest.raises(TypeError, match="and also chunks, codec, which the spec says"):
+        sw.create(tmp_path / "a.ome.zarr", spec, chunks={"y": 2}, codec="none")
     with pytest.raises(TypeError, match="missing: dtype, axes"):
         sw.create(tmp_path / "a.ome.zarr", shape=(4, 4))
     assert not list(tmp_path.iterdir())
@@ -143,8 +208,11 @@ def test_chunks_that_are_too_small_are_named_with_better_ones(spec_of, tmp_path)
     spec = spec_of(("t", None, 1, 16), ("y", 512, 64, 8), ("x", 512, 64, 8))
     (warning,) = layout_warnings(spec)
     assert "8192 bytes" in warning
-    assert "t 16, y 256, x 256" in warning
-    with pytest.warns(LayoutWarning, match="better is t 16"), sw.create(tmp_path / "a.ome.zarr", spec):
+    assert "chunk_size 16, 256, 256 with shard_size_chunks 64, 2, 2 along t, y, x" in warning
+    with (
+        pytest.warns(LayoutWarning, match="better is chunk_size 16"),
+        sw.create(tmp_path / "a.ome.zarr", spec),
+    ):
         pass
     assert layout_warnings(spec_of(("t", None, 1, 16), ("y", 64, 64, 1), ("x", 64, 64, 1))) == [], (
         "small frames have no better chunks of one frame, and their depth is the user's to choose"

@@ -113,7 +113,7 @@ def test_channels_have_the_names_colours_and_windows_that_were_given(spec_of):
         *YX,
         channels=[
             Channel(name="GFP", color="00ff00", window=(100, 4095), emission_nm=509, exposure_ms=20),
-            {"name": "DAPI", "color": "#0000FF"},
+            {"name": "DAPI", "color": "0000ff"},
             {"name": "beyond the dtype", "window": (-5, 70_000)},
         ],
     )
@@ -158,7 +158,10 @@ WRONG_CHANNELS = {
     "too few": ([{"name": "a"}], "one for each of the 2 elements"),
     "too many": ([{"name": "a"}] * 3, "one for each of the 2 elements"),
     "a colour by name": ([{"name": "a", "color": "green"}] * 2, "color"),
+    "a colour with a hash": ([{"name": "a", "color": "#00FF00"}] * 2, "color"),
     "no name": ([{"name": ""}] * 2, "name"),
+    "a blank name": ([{"name": " "}] * 2, "printable"),
+    "two lines": ([{"name": "a\nb"}] * 2, "printable"),
     "an empty window": ([{"name": "a", "window": (5, 5)}] * 2, "low < high"),
     "an endless window": ([{"name": "a", "window": (0, float("inf"))}] * 2, "low < high"),
     "light without a wavelength": ([{"name": "a", "emission_nm": 0}] * 2, "emission_nm"),

@@ -49,6 +49,18 @@ def test_an_array_may_be_given_as_json_and_what_is_none_is_a_typed_error(start, 
     np.testing.assert_array_equal(stored(stream.receipt.path), frames)
 
 
+def test_channels_reach_the_store_and_no_client(start, spec_of, frames_of):
+    """A client of an earlier release refuses a specification with a field that it does not know."""
+    channel = {"name": "GFP", "color": "00FF00", "window": (100, 4095)}
+    spec = sw.ArraySpec.model_validate(spec_of().model_dump() | {"channels": [channel]})
+    daemon = start(StreamSettings("cam0", spec, 12, WriteSettings()))
+    with sw.connect(daemon.ipc) as connection, connection.acquire("a", stream="cam0") as stream:
+        stream.append(frames_of(1)[0])
+        assert stream.spec.channels == ()
+    (shown,) = zarr.open_group(stream.path, mode="r").attrs["ome"]["omero"]["channels"]
+    assert (shown["label"], shown["color"], shown["window"]["end"]) == ("GFP", "00FF00", 4095)
+
+
 def test_an_acquisition_that_never_got_a_frame_takes_no_name(start, spec_of, frames_of):
     daemon = start()
     (frame,) = frames_of(1, (20, 30))

@@ -13,10 +13,10 @@ from shardwright.array.frame_table_format import ROWS_PER_CHUNK
 from shardwright.model.errors import ConfigError, ShardFormatError
 from shardwright.model.frame_status import FrameStatus, Reason
 
-from .frame_tables import make_store, place
+from .frame_tables import make_store, place, set_values
 
 
-def test_rows_in_the_order_of_sending_and_fates_by_name(tmp_path):
+def test_rows_in_the_order_of_sending_and_statuses_by_name(tmp_path):
     spec = sw.default_layout((None, 2, 4, 4), "uint8", "tcyx", frame_fields=("laser_mw",))
     with sw.create(tmp_path / "a.ome.zarr", spec, on_duplicate="count") as writer:
         for place_of in [(0, 1), (0, 0), (0, 1)]:
@@ -32,7 +32,7 @@ def test_rows_in_the_order_of_sending_and_fates_by_name(tmp_path):
     assert table["fate"].cat.categories.tolist() == [status.name.lower() for status in FrameStatus]
 
 
-def test_every_fate_and_reason_and_more_rows_than_a_chunk(tmp_path):
+def test_every_status_and_reason_and_more_rows_than_a_chunk(tmp_path):
     rows = [(-1, fate, reason) for fate in FrameStatus for reason in Reason]
     store = make_store(tmp_path / "a.ome.zarr", rows * (ROWS_PER_CHUNK // len(rows) + 1), 2)
     table = sw.frame_table(store)
@@ -46,6 +46,7 @@ def test_a_table_without_rows(tmp_path):
     assert table.shape[0] == 0
     assert isinstance(table, pd.DataFrame)
     assert table["fate"].tolist() == []
+    assert table["camera_ns"].dtype == np.int64
 
 
 def test_a_store_without_a_table_says_what_to_do(tmp_path):
@@ -55,12 +56,25 @@ def test_a_store_without_a_table_says_what_to_do(tmp_path):
         sw.frame_table(store)
 
 
-def test_an_unknown_fate_is_damage(tmp_path):
+@pytest.mark.parametrize(("column", "number"), [("fate", 0), ("fate", 9), ("reason", 99)])
+def test_an_unknown_number_is_damage(tmp_path, column, number):
+    store = make_store(tmp_path / "a.ome.zarr", [(-1, FrameStatus.LOST, Reason.NONE)], 1)
+    set_values(store, column, r0=number)
+    with pytest.raises(ShardFormatError, match=f"column {column} .* unknown number"):
+        sw.frame_table(store)
+
+
+@pytest.mark.parametrize("missing", ["reason", "sequence"])
+def test_a_table_with_fewer_columns(tmp_path, missing):
     store = make_store(tmp_path / "a.ome.zarr", [(-1, FrameStatus.LOST, Reason.NONE)], 1)
     document = json.loads((store / "frames/zarr.json").read_text())
-    document["attributes"]["shardwright"]["columns"].remove("reason")
+    document["attributes"]["shardwright"]["columns"].remove(missing)
     (store / "frames/zarr.json").write_text(json.dumps(document))
-    assert "reason" not in sw.frame_table(store), "as in a table of an old release"
+    if missing == "reason":
+        assert "reason" not in sw.frame_table(store), "as in a table of an old release"
+        return
+    with pytest.raises(ShardFormatError, match="no column 'sequence'"):
+        sw.frame_table(store)
 
 
 def test_without_pandas_the_extra_is_named(tmp_path, monkeypatch):

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import shutil
 from typing import TYPE_CHECKING
 
-import crc32c
-import numpy as np
 import pytest
 
 from shardwright.array.frame_table_format import ROWS_PER_CHUNK
@@ -18,7 +14,7 @@ from shardwright.read.frame_table import open_frame_table
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
 
-from .frame_tables import make_store, place
+from .frame_tables import make_store, place, set_values
 from .stores import edit_json, wrap_in_group
 
 if TYPE_CHECKING:
@@ -39,17 +35,6 @@ def store(tmp_path):
 
 def found(path: Path) -> list[str]:
     return [str(problem) for problem in verify_store(path, threads=1).problems]
-
-
-def set_values(store: Path, name: str, **values: int) -> None:
-    """Put other values into rows of a column, with a right checksum. ``r3=7`` is row 3."""
-    path = store / "frames" / name / "c/0"
-    dtype = json.loads((store / "frames" / name / "zarr.json").read_text())["data_type"]
-    column = np.frombuffer(gzip.decompress(path.read_bytes()[:-4]), dtype).copy()
-    for row, value in values.items():
-        column[int(row[1:])] = value
-    data = gzip.compress(column.tobytes(), 1)
-    path.write_bytes(data + crc32c.crc32c(data).to_bytes(4, "little"))
 
 
 def test_a_sound_table(store):

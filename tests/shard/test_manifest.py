@@ -53,6 +53,18 @@ def test_round_trip(tmp_path, manifest):
     }
 
 
+@pytest.mark.parametrize(
+    ("changes", "format_version"),
+    [({}, 1), ({"files_epoch": 1}, 2), ({"spec": {"channels": [{}]}}, 3)],
+)
+def test_the_format_is_the_oldest_that_has_what_is_in_it(tmp_path, changes, format_version):
+    """So that earlier releases read it, or say which one they need."""
+    manifest = dataclasses.replace(MANIFEST, **changes)
+    write_manifest(tmp_path, manifest)
+    assert json.loads((tmp_path / MANIFEST_NAME).read_text())["format"] == format_version
+    assert read_manifest(tmp_path) == manifest
+
+
 def test_the_checksum_covers_what_json_makes_of_the_spec(tmp_path):
     """Keys become strings, which sort in another order."""
     write_manifest(tmp_path, dataclasses.replace(MANIFEST, spec={"attributes": {2: "two", 10: "ten"}}))
@@ -74,7 +86,7 @@ def test_every_flipped_bit_is_found(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda f: f.update(format=3), "another version"),
+        (lambda f: f.update(format=4), "another version"),
         (lambda f: f.pop("format"), "another version"),
         (lambda f: f.pop("io"), "'io' is missing"),
         (lambda f: f.update(writer_epoch="1"), "'writer_epoch' is missing or of the wrong type"),

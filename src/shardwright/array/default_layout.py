@@ -1,41 +1,30 @@
-"""Chooses chunks and shards for an array of which only shape, dtype and axes are given (``default_layout``),
-and finds chunks that read or write badly (``size_warnings``).
-
-    depth   frames in an inner chunk, along the fastest frame axis if that is time or space: ``DEPTH``, or as
-            many as fill the chunk where a frame is small. A slab of them is held in memory before it is
-            compressed, so it has at most ``SLAB_BYTES``. Along all other frame axes a chunk has one frame:
-            otherwise every combination of them would be held until the slowest axis has filled its chunk.
-    plane   the chunk's rows and columns: about square, ``CHUNK_BYTES`` with the depth, and the last chunk of
-            a row about as long as the others
-    shard   whole frames, ``SHARD_BYTES`` of them: along the fastest frame axis, and where that ends along the
-            next one, so that frames in order fill one shard after the other. A larger frame is cut.
-
-For 2048 x 2048 frames of uint16 this gives the layout of the benchmarks: 16 x 256 x 256 in 64 x 2048 x 2048.
-"""
+"""Chooses chunks, shards and codec for an array of which only shape, dtype and axes are given
+(``default_layout``), and finds chunks that are too small (``size_warnings``)."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shardwright.model.errors import SpecError
 
-from .spec import ArraySpec, Dimension, parse_spec
+from .spec import ArraySpec, parse_spec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     import numpy.typing as npt
+
+    from .spec import Dimension
 
 CHUNK_BYTES = 2 << 20
 SLAB_BYTES = 128 << 20
 SHARD_BYTES = 512 << 20
 DEPTH, MOST_DEPTH = 16, 1024
 MOST_SHARD_FRAMES = 1 << 16  # of small frames: each has a record in the journal, made before the first comes
-SMALL_CHUNK_BYTES = 16 << 10  # below, the fixed cost of a chunk is larger than that of its pixels
-_OME_ORDER = {"time": 0, "channel": 1, "other": 1, "space": 2}
+LEAST_CHUNK_BYTES = 16 << 10  # below, the fixed cost of a chunk is larger than that of its pixels
+OME_ORDER = {"time": 0, "channel": 1, "other": 1, "space": 2}  # of the axes, as OME-Zarr 0.5 wants it
 
 
 def default_layout(
@@ -49,113 +38,150 @@ def default_layout(
     units: Mapping[str, str] | None = None,
     **fields: Any,
 ) -> ArraySpec:
-    """Returns the specification of an array of ``shape`` (None: any number, first axis only), with chunks and
-    shards as this module's first lines say.
+    """Returns the specification of an array of ``shape`` (None: any number, first axis only).
 
     ``axes``: a name for each axis in the order in which frames come, the frame's rows and columns last, such
-    as ``"tczyx"``. It is stored in the order that OME-Zarr wants (time, channel, space). ``chunks`` and
-    ``shards`` override the choice along single axes, in elements: ``chunks={"z": 1}``,
-    ``shards={"t": 64}``. ``scales`` and ``units`` by axis, as in ``Dimension``; ``fields`` are further ones
-    of ``ArraySpec``, such as ``codec``. Raises ``SpecError``.
+    as ``"tczyx"``. It is stored in the order that OME-Zarr wants: time, channel, space. The choice:
+
+    - depth, the frames in an inner chunk: 16 along the fastest axis if that is time or space, and more where
+      frames are small. The frames of a chunk are held in memory until it is full, so they have at most 128
+      MiB. Along other axes it is one frame: otherwise every combination of the faster axes would be held.
+    - rows and columns of an inner chunk: about square, 2 MiB with the depth, and the last chunk of a row is
+      about as long as the others.
+    - shard: whole frames, 512 MiB of them, along the fastest axis, and where that ends along the next one, so
+      that frames in order fill one shard after the other. A larger frame is cut.
+    - codec: ``Blosc()``, which is LZ4 with shuffle at its fastest.
+
+    For 2048 x 2048 frames of uint16 that is 16 x 256 x 256 in 64 x 2048 x 2048, as in the benchmarks.
+    ``chunks`` and ``shards`` choose otherwise along single axes, in elements: ``chunks={"z": 1}``,
+    ``shards={"t": 64}``; the others adapt. ``scales`` and ``units`` by axis, as in ``Dimension``; ``fields``
+    are further ones of ``ArraySpec``, such as ``codec``. Raises ``SpecError``.
     """
-    names = list(axes)
-    if len(names) != len(shape) or len(names) < 2:
-        raise SpecError(
-            "shape and axes must have the same length, with the frame's rows and columns last",
-            expected='for example shape=(None, 3, 2048, 2048), axes="tcyx"',
-            got=f"shape={tuple(shape)!r}, axes={axes!r}"[:160],
-        )
-    for option, sizes in (("chunks", chunks), ("shards", shards), ("scales", scales), ("units", units)):
-        if unknown := sorted(set(sizes or ()) - set(names)):
-            raise SpecError(f"{option} names axes that the array does not have", expected=names, got=unknown)
+    names = _checked_axes(shape, axes)
+    if "dimensions" in fields:
+        raise SpecError("dimensions follow from shape and axes", hint="Give an ArraySpec instead of a shape")
     plain = parse_spec(  # which checks what the choice is made from
         {
             "dtype": dtype,
             "dimensions": [
-                {"name": name, "count": count, "chunk_size": 1 if i < len(names) - 2 else 1024}
-                for i, (name, count) in enumerate(zip(names, shape, strict=True))
+                {"name": name, "count": count, "chunk_size": size}
+                for name, count, size in zip(
+                    names, shape, [1] * (len(names) - 2) + [1 << 10, 1 << 17], strict=True
+                )
             ],
         }
     )
-    chunk = {**_default_chunk(plain), **_checked("chunks", chunks)}
-    shard = {**_default_shard(plain, chunk), **_checked("shards", shards)}
-    dimensions = []
-    for d in plain.dimensions:
-        name = d.name
-        if shard[name] % chunk[name]:
-            raise SpecError(
-                f"the shard along {name} must hold whole chunks",
-                expected=f"a multiple of {chunk[name]}",
-                got=shard[name],
-                hint=f"Give chunks={{{name!r}: ...}} as well, or another shards={{{name!r}: ...}}",
-            )
-        dimensions.append(
-            Dimension(
-                name=name,
-                count=d.count,
-                chunk_size=chunk[name],
-                shard_size_chunks=shard[name] // chunk[name],
-            ).model_dump()
-            | {"scale": (scales or {}).get(name, 1.0), "unit": (units or {}).get(name)}
-        )
-    order = sorted(plain.dimensions[:-2], key=lambda d: _OME_ORDER[d.axis_type])
-    if list(order) != list(plain.dimensions[:-2]):
-        fields.setdefault("storage_order", tuple(d.name for d in (*order, *plain.dimensions[-2:])))
-    return parse_spec({"dtype": plain.dtype, "dimensions": dimensions, **fields})
+    chunk = _default_chunk(plain, _sizes("chunks", chunks, names))
+    shard = _default_shard(plain, chunk, _sizes("shards", shards, names))
+    scales, units = _by_axis("scales", scales, names), _by_axis("units", units, names)
+    dimensions = [
+        {
+            "name": d.name,
+            "count": d.count,
+            "chunk_size": chunk[d.name],
+            "shard_size_chunks": shard[d.name] // chunk[d.name],
+            "scale": scales.get(d.name, 1.0),
+            "unit": units.get(d.name),
+        }
+        for d in plain.dimensions
+    ]
+    order = [d.name for d in sorted(plain.dimensions[:-2], key=lambda d: OME_ORDER[d.axis_type])]
+    if order != names[:-2]:
+        fields.setdefault("storage_order", (*order, *names[-2:]))
+    return parse_spec({**fields, "dtype": plain.dtype, "dimensions": dimensions})
 
 
 def size_warnings(spec: ArraySpec) -> list[str]:
     """Returns one sentence, with better numbers, if the chunks are so small that reading and writing them
-    costs more than their pixels."""
+    costs more than their pixels. Nothing is said of frames that are small themselves: the depth of their
+    chunks is how long they wait."""
     chunk_bytes = math.prod(d.chunk_size for d in spec.dimensions) * spec.itemsize
-    if chunk_bytes >= SMALL_CHUNK_BYTES or spec.frame_bytes < SMALL_CHUNK_BYTES:
+    if chunk_bytes >= LEAST_CHUNK_BYTES or spec.frame_bytes < LEAST_CHUNK_BYTES:
         return []
     slow = f"chunk_size: an inner chunk has only {chunk_bytes} bytes, so that its fixed cost is larger than"
-    return [f"{slow} that of its pixels; better is {chunk_advice(spec)}"]
+    return [f"{slow} that of its pixels; better is {layout_advice(spec)}"]
 
 
-def chunk_advice(spec: ArraySpec) -> str:
-    """Returns the chunk sizes that ``default_layout`` chooses for this array, such as ``t 16, y 256, x
-    256``."""
-    return ", ".join(f"{name} {size}" for name, size in _default_chunk(spec).items())
+def layout_advice(spec: ArraySpec) -> str:
+    """Returns what ``default_layout`` chooses for this array, such as ``chunk_size 16, 256, 256 with
+    shard_size_chunks 4, 8, 8 along t, y, x``."""
+    chunk = _default_chunk(spec, {})
+    shard = _default_shard(spec, chunk, {})
+    chunks = ", ".join(map(str, chunk.values()))
+    shards = ", ".join(str(shard[name] // size) for name, size in chunk.items())
+    return f"chunk_size {chunks} with shard_size_chunks {shards} along {', '.join(chunk)}"
 
 
-def _default_chunk(spec: ArraySpec) -> dict[str, int]:
-    """Returns the elements of an inner chunk by axis, for an array of which only shape and dtype count."""
+def default_chunk_bytes(spec: ArraySpec) -> int:
+    """Returns the size of the inner chunks that ``default_layout`` chooses for this array."""
+    return math.prod(_default_chunk(spec, {}).values()) * spec.itemsize
+
+
+def _default_chunk(spec: ArraySpec, given: Mapping[str, int]) -> dict[str, int]:
+    """Returns the elements of an inner chunk by axis, in the order of the axes. Of ``spec`` only shape and
+    dtype count."""
     *frame_axes, y, x = spec.dimensions
-    chunk = {d.name: 1 for d in frame_axes}
-    depth = 1
-    if frame_axes and frame_axes[-1].axis_type in ("time", "space"):
-        count = frame_axes[-1].count or MOST_DEPTH
-        fits = max(1, SLAB_BYTES // spec.frame_bytes)
-        depth = min(count, fits, max(DEPTH, CHUNK_BYTES // spec.frame_bytes), MOST_DEPTH)
-        depth = depth if depth == count else _power_of_two(depth)
-        chunk[frame_axes[-1].name] = depth
     rows, columns = spec.frame_shape
+    plane_bytes = given.get(y.name, rows) * given.get(x.name, columns) * spec.itemsize
+    chunk = {d.name: given.get(d.name, 1) for d in spec.dimensions}
+    depth = math.prod(chunk[d.name] for d in frame_axes)
+    least = 1 if depth > 1 or {y.name, x.name} <= given.keys() else DEPTH
+    faster = 1  # frames along the axes that were passed, all of which come before the next step of this one
+    for d in reversed(frame_axes):
+        if d.count == 1:
+            continue
+        if d.axis_type in ("time", "space") and d.name not in given:
+            frames = max(least if depth == 1 else 1, CHUNK_BYTES // (plane_bytes * depth))
+            size = min(frames, SLAB_BYTES // (spec.frame_bytes * faster), d.count or frames, MOST_DEPTH)
+            chunk[d.name] = size if size == d.count else _power_of_two(max(1, size))
+            depth *= chunk[d.name]
+        if d.count is None or plane_bytes * depth >= LEAST_CHUNK_BYTES:
+            break
+        faster *= d.count
     pixels = max(1, CHUNK_BYTES // spec.itemsize // depth)
     edge = _power_of_two(math.isqrt(pixels))
-    chunk[y.name] = _cut(rows, max(edge, _power_of_two(max(1, pixels // columns))))
-    chunk[x.name] = _cut(columns, max(edge, _power_of_two(max(1, pixels // rows))))
+    for d, count, across in ((y, rows, (x, columns)), (x, columns, (y, rows))):
+        if d.name not in given:
+            beside = given.get(across[0].name, across[1])  # a narrow frame has longer chunks
+            chunk[d.name] = _cut(count, max(edge, _power_of_two(max(1, pixels // beside))))
     return chunk
 
 
-def _default_shard(spec: ArraySpec, chunk: dict[str, int]) -> dict[str, int]:
+def _default_shard(spec: ArraySpec, chunk: dict[str, int], given: Mapping[str, int]) -> dict[str, int]:
     """Returns the elements of a shard by axis, whole chunks. Slower frame axes share a shard only if it holds
-    all of the faster ones."""
+    all of the faster ones. Raises ``SpecError``."""
     *frame_axes, y, x = spec.dimensions
-    shard = {d.name: chunk[d.name] * -(-(d.count or 1) // chunk[d.name]) for d in (y, x)}
-    plane_bytes = math.prod(shard.values()) * spec.itemsize
+    for name, size in given.items():
+        if size % chunk[name]:
+            raise SpecError(
+                f"shards: the shard along {name} must hold whole chunks",
+                expected=f"a multiple of {chunk[name]}",
+                got=size,
+                hint=f"Choose chunks={{{name!r}: ...}} as well",
+            )
+    shard = {d.name: _covering(d, chunk) for d in (y, x)} | dict(given)
+    plane_bytes = shard[y.name] * shard[x.name] * spec.itemsize
     for d in (y, x):  # a frame that is larger than a shard: fewer rows of chunks, then fewer columns
-        pieces = -(-plane_bytes // SHARD_BYTES)
-        shard[d.name] = chunk[d.name] * max(1, shard[d.name] // chunk[d.name] // pieces)
-        plane_bytes = shard[y.name] * shard[x.name] * spec.itemsize
+        if d.name not in given:
+            pieces = -(-plane_bytes // SHARD_BYTES)
+            shard[d.name] = chunk[d.name] * max(1, shard[d.name] // chunk[d.name] // pieces)
+            plane_bytes = shard[y.name] * shard[x.name] * spec.itemsize
     slab_frames = math.prod(chunk[d.name] for d in frame_axes)
-    room = max(1, min(SHARD_BYTES // (plane_bytes * slab_frames), MOST_SHARD_FRAMES // slab_frames))
+    chosen = math.prod(given[d.name] // chunk[d.name] for d in frame_axes if d.name in given)
+    room = max(1, min(SHARD_BYTES // plane_bytes, MOST_SHARD_FRAMES) // slab_frames // chosen)
     for d in reversed(frame_axes):
-        pieces = room if d.count is None else -(-d.count // chunk[d.name])
-        shard[d.name] = chunk[d.name] * -(-pieces // -(-pieces // room))
-        room = max(1, room // pieces)
+        pieces = room if d.count is None else _covering(d, chunk) // chunk[d.name]
+        if d.name not in given:
+            shard[d.name] = chunk[d.name] * -(-pieces // -(-pieces // room))
+            room = max(1, room // pieces)
+        elif given[d.name] // chunk[d.name] < pieces:
+            room = 1
     return shard
+
+
+def _covering(d: Dimension, chunk: dict[str, int]) -> int:
+    """Returns the elements of the whole chunks that cover an axis."""
+    return -(-(d.count or 1) // chunk[d.name]) * chunk[d.name]
 
 
 def _power_of_two(most: int) -> int:
@@ -172,11 +198,33 @@ def _cut(count: int, edge: int) -> int:
     return min(edge, -(-count // pieces // 16) * 16)
 
 
-def _checked(option: str, sizes: Mapping[str, int] | None) -> dict[str, int]:
-    """Returns sizes that a user gave, by axis. Raises ``SpecError``."""
-    for name, size in (sizes or {}).items():
-        if not isinstance(size, int | np.integer) or size < 1:
-            raise SpecError(
-                f"{option} along {name}", expected="a whole number of elements, 1 or more", got=size
-            )
-    return {name: int(size) for name, size in (sizes or {}).items()}
+def _checked_axes(shape: Any, axes: Any) -> list[str]:
+    """Returns the names of the axes. Raises ``SpecError`` unless each has a count."""
+    sound = isinstance(axes, str | list | tuple) and isinstance(shape, Sequence | np.ndarray)
+    if not sound or len(axes) != len(shape) or len(axes) < 2:
+        raise SpecError(
+            "shape and axes must have the same length, with the frame's rows and columns last",
+            expected='for example shape=(None, 3, 2048, 2048), axes="tcyx"',
+            got=f"shape={shape!r}, axes={axes!r}"[:160],
+        )
+    return [str(name) for name in axes]
+
+
+def _by_axis(option: str, values: Mapping[str, Any] | None, names: list[str]) -> dict[str, Any]:
+    """Returns what a user gave for single axes. Raises ``SpecError``."""
+    if not isinstance(values, Mapping | None) or not all(name in names for name in values or ()):
+        raise SpecError(
+            f"{option} is given by axis",
+            expected=f"for example {option}={{{names[-1]!r}: ...}}, of the axes {', '.join(names)}",
+            got=repr(values)[:160],
+        )
+    return dict(values or {})
+
+
+def _sizes(option: str, values: Mapping[str, int] | None, names: list[str]) -> dict[str, int]:
+    """Returns sizes that a user gave for single axes. Raises ``SpecError``."""
+    sizes = _by_axis(option, values, names)
+    for name, size in sizes.items():
+        if not isinstance(size, int | np.integer) or isinstance(size, bool) or size < 1:
+            raise SpecError(f"{option} along {name}", expected="a whole number, 1 or more", got=repr(size))
+    return {name: int(size) for name, size in sizes.items()}

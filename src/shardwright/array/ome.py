@@ -1,4 +1,5 @@
-"""OME-Zarr 0.5 metadata of an image, and warnings about layouts that some readers do not open."""
+"""OME-Zarr 0.5 metadata of an image, and warnings about layouts that some readers do not
+open, or that are slow."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .default_layout import size_warnings
+from .default_layout import OME_ORDER, size_warnings
 from .spec import MAX_CHANNELS, Channel
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def _omero(channel: Channel, number: int, most: tuple[float, float]) -> dict[str
     optics = {name: getattr(channel, name) for name in ("emission_nm", "excitation_nm", "exposure_ms")}
     return {
         "label": channel.name,
-        "color": color.removeprefix("#").upper(),
+        "color": color.upper(),
         "active": True,
         "window": {"min": min(low, most[0]), "max": max(high, most[1]), "start": low, "end": high},
         **{name: value for name, value in optics.items() if value is not None},
@@ -92,8 +93,7 @@ def layout_warnings(spec: ArraySpec) -> list[str]:
             "they look for the index at the end"
         )
     stored = spec.stored_dimensions
-    ranks = {"time": 0, "channel": 1, "other": 1, "space": 2}
-    order = [ranks[d.axis_type] for d in stored]
+    order = [OME_ORDER[d.axis_type] for d in stored]
     if order != sorted(order):
         warnings.append(
             "axes: OME-Zarr 0.5 wants time, then channel, then space; set storage_order, or "

@@ -49,7 +49,7 @@ MAX_ATTRIBUTES_DEPTH = 64  # of nested lists and objects; many JSON readers allo
 MAX_UNIT_CHARACTERS = 128
 MAX_FRAME_FIELDS = 32
 MAX_CHANNELS = 1024  # the most that are described one by one
-MAX_CHANNEL_NAME_CHARACTERS = 128
+MAX_CHANNEL_NAME_CHARACTERS = 64  # so that a thousand of them fit into a message, whatever the script
 RESERVED_COLUMNS = frozenset(
     {
         "frame_id",
@@ -109,15 +109,23 @@ class Dimension(_Frozen):
 
 
 class Channel(_Frozen):
-    """One channel of an image, as viewers show it. ``color``: six hexadecimal digits, red, green, blue.
-    ``window``: the pixel values that are shown as black and as the full colour; None: the dtype's range."""
+    """One channel of an image, as viewers show it. ``color``: six hexadecimal digits, red, green, blue; in
+    YAML with quotes, "00FF00". ``window``: the pixel values that are shown as black and as the full colour;
+    None: the dtype's range."""
 
     name: str = Field(min_length=1, max_length=MAX_CHANNEL_NAME_CHARACTERS)
-    color: str | None = Field(default=None, pattern=r"^#?[0-9A-Fa-f]{6}$")
+    color: str | None = Field(default=None, pattern=r"^[0-9A-Fa-f]{6}$")
     window: tuple[float, float] | None = None
     emission_nm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     excitation_nm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     exposure_ms: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+
+    @field_validator("name")
+    @classmethod
+    def _visible(cls, value: str) -> str:
+        if not value.isprintable() or not value.strip():
+            raise ValueError(f"name: expected one line of printable characters, got {_short(value)}")
+        return value
 
     @field_validator("window")
     @classmethod
@@ -257,8 +265,8 @@ class ArraySpec(_Frozen):
         return (*METADATA_FIELDS, *self.frame_fields)
 
     @model_serializer(mode="wrap")
-    def _without_what_old_releases_do_not_know(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A daemon or a recovery of an earlier release refuses a field that it does not know."""
+    def _without_empty_channels(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leaves out an empty ``channels``: earlier releases refuse a field that they do not know."""
         facts: dict[str, Any] = dump(self)
         if not self.channels:
             facts.pop("channels", None)

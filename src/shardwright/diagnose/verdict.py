@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
-from shardwright.array.default_layout import chunk_advice
+from shardwright.array.default_layout import default_chunk_bytes, layout_advice
 from shardwright.config.durability import can_degrade
 
 if TYPE_CHECKING:
@@ -379,10 +379,10 @@ def advice(
         found.append(
             "Let the camera run on this machine and connect over ipc: pixels then go through shared memory."
         )
-    if stream.limits.chunk_bytes < SMALL_CHUNK_BYTES:
+    if stream.limits.chunk_bytes < min(SMALL_CHUNK_BYTES, default_chunk_bytes(stream.spec)):
         found.append(
-            f"Make inner chunks larger (chunk_size): at {stream.limits.chunk_bytes >> 10} KiB the fixed "
-            f"cost of each chunk counts. The default is {chunk_advice(stream.spec)}."
+            f"Make inner chunks larger: at {stream.limits.chunk_bytes >> 10} KiB the fixed cost of each "
+            f"chunk counts. Better is {layout_advice(stream.spec)}."
         )
     if stream.limits.threads < measured.cores:
         found.append(

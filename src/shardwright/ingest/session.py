@@ -197,7 +197,8 @@ class Session:
         opened = Opened(
             request=request.request,
             path=str(acquisition.path),
-            spec=acquisition.spec.model_dump(mode="json"),
+            # a client of an earlier release refuses them, and none needs them
+            spec=acquisition.spec.model_dump(mode="json", exclude={"channels"}),
             transport=request.transport,
             credit_bytes=self.credit.ring_slots * limits.frame_bytes,
             ring_slots=self.credit.ring_slots,

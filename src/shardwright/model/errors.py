@@ -47,8 +47,8 @@ class ShardwrightError(Exception):
 
 
 class LayoutWarning(UserWarning):
-    """A layout that can be written, but that some readers or validators do not accept; the message names
-    them."""
+    """A layout that can be written, but that some readers or validators do not accept (the message names
+    them), or that is slow."""
 
 
 class SpecError(ShardwrightError, ValueError):

@@ -41,16 +41,24 @@ def frame_table(path: str | os.PathLike[str]) -> pd.DataFrame:
             hint="It is written when the acquisition ends; `shardwright recover` ends one whose writer died",
         )
     values = {
-        name: np.concatenate([table.read(name, chunk) for chunk in range(table.chunks)] or [np.zeros(0)])
-        for name in table.columns
+        name: np.concatenate(
+            [np.zeros(0, column.dtype), *(column.read(chunk) for chunk in range(table.chunks))]
+        )
+        for name, column in table.columns.items()
     }
     for name, numbers in _NAMED.items():
         if name in values:  # tables of old releases do not tell
             names = {int(number): number.name.lower() for number in numbers}
+            if not np.isin(values[name], list(names)).all():
+                raise ShardFormatError(
+                    f"column {name} of the frame table has an unknown number", got=table.columns[name].path
+                )
             codes = np.searchsorted(list(names), values[name])
             values[name] = pd.Categorical.from_codes(codes, list(names.values()))
     index = [name for name in values if name.startswith("index_")]
     order = [name for name in (*_FIRST, *index, *_NAMED) if name in values]
+    if "sequence" not in values:
+        raise ShardFormatError("the frame table has no column 'sequence'", got=table.path)
     order += [name for name in values if name not in order]
     return pd.DataFrame({name: values[name] for name in order}).sort_values(
         "sequence", kind="stable", ignore_index=True

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NAME = re.compile(r"acquisition\.([1-9][0-9]{0,9})\.json")
-FORMAT = 2  # 1: of a store that was never taken over
+FORMAT = 3  # 2: without channels; 1: of a store that was never taken over, either
 _MAX_BYTES = 16 << 20
 
 
@@ -106,9 +106,11 @@ def write_manifest(
     raises; the old manifest is then still there."""
     # as JSON values: the checksum covers the facts as they will be read
     facts = json.loads(json.dumps({"format": FORMAT, **asdict(manifest)}))
-    if not manifest.files_epoch:
-        del facts["files_epoch"]
-        facts["format"] = FORMAT - 1
+    if not manifest.spec.get("channels"):
+        facts["format"] = 2
+        if not manifest.files_epoch:
+            facts["format"] = 1
+            del facts["files_epoch"]
     replace_file(manifest_path(workspace, manifest.writer_epoch), _encode(facts), may_replace)
 
 
@@ -169,7 +171,7 @@ def _checksum(facts: dict[str, Any]) -> int:
 def _parse(path: Path, facts: dict[str, Any]) -> Manifest:
     version = facts.pop("format", None)
     check_version(version, FORMAT, path)
-    if version == FORMAT - 1:
+    if version == 1:
         facts = {**facts, "files_epoch": 0}
     for name, kind in _FIELD_TYPES.items():
         if name not in facts or not isinstance(facts[name], kind) or isinstance(facts[name], bool):

@@ -21,9 +21,12 @@ from shardwright.storage.spare_memory import spare_memory
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
 
     from shardwright.acquire.settings import Durability, OnDuplicate, OnFull, Overload
-    from shardwright.array.spec import ArraySpec
+    from shardwright.array.spec import ArraySpec, Codec
     from shardwright.storage.slot_file import IoMode
 
     from .writer import Writer
@@ -43,14 +46,22 @@ def create(
     on_full: OnFull = "fail",
     on_duplicate: OnDuplicate = "fail",
     spill_root: str | os.PathLike[str] | None = None,
-    **layout: Any,
+    shape: Sequence[int | None] | None = None,
+    dtype: npt.DTypeLike | None = None,
+    axes: str | Sequence[str] | None = None,
+    chunks: Mapping[str, int] | None = None,
+    shards: Mapping[str, int] | None = None,
+    scales: Mapping[str, float] | None = None,
+    units: Mapping[str, str] | None = None,
+    codec: Codec | str = "blosc",
 ) -> Writer:
     """Makes a writer in this process. ``path`` must not exist yet (``OutputExistsError``), except for the
     remains of a creation that was killed. Its buffers stay in the process for the next one, see
     ``release_memory``. A store that is closed without a frame is removed.
 
-    ``spec`` may be the JSON of one (``SpecError`` when it is wrong). Without it give ``shape``, ``dtype`` and
-    ``axes``, and what else ``default_layout`` takes; chunks and shards are then chosen.
+    ``spec`` may be the JSON of one (``SpecError`` when it is wrong). Without it give ``shape``, ``dtype``,
+    ``axes`` and whatever else the experiment fixes: ``default_layout`` then chooses chunks and shards
+    (``codec="none"``: uncompressed).
 
     ``threads`` compress (default: ``default_threads``); ``memory_bytes`` bounds the memory in use
     (``BudgetError`` when the layout needs more; default: the memory of this machine). ``io`` is how shards
@@ -79,7 +90,10 @@ def create(
         on_duplicate=on_duplicate,
         spill_root=None if spill_root is None else Path(spill_root).absolute(),
     )
-    array = _array(spec, layout)
+    layout: dict[str, Any] = {"shape": shape, "dtype": dtype, "axes": axes, "chunks": chunks}
+    layout |= {"shards": shards, "scales": scales, "units": units}
+    layout |= {"codec": None if codec == "blosc" else codec}
+    array = _array(spec, {name: value for name, value in layout.items() if value is not None})
     for warning in layout_warnings(array):
         warnings.warn(warning, LayoutWarning, stacklevel=2)
     threads = threads or default_threads()
@@ -95,7 +109,7 @@ def _array(spec: ArraySpec | dict[str, Any] | None, layout: dict[str, Any]) -> A
     that do not belong together."""
     if spec is not None:
         if layout:
-            raise TypeError(f"create() got a spec, and also {', '.join(layout)}: these would be part of it")
+            raise TypeError(f"create() got a spec, and also {', '.join(layout)}, which the spec says already")
         return parse_spec(spec)
     if missing := [name for name in ("shape", "dtype", "axes") if name not in layout]:
         raise TypeError(f"create() needs a spec, or shape, dtype and axes; missing: {', '.join(missing)}")
