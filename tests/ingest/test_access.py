@@ -18,8 +18,8 @@ import zmq
 from tests.harness.json_process import wait_for
 
 import shardwright as sw
-from shardwright.client.channel import Channel
 from shardwright.client.curve import DAEMON_KEY_VARIABLE, SECRET_KEY_VARIABLE, keys_for, make_key_pair
+from shardwright.client.daemon_socket import DaemonSocket
 from shardwright.ingest.opening import Openings
 from shardwright.ingest.transport import connection_guard, inbound_byte_limit
 from shardwright.ingest.transport.allow_list import AllowList
@@ -179,13 +179,13 @@ def test_what_is_sent_when_the_handshake_has_failed_raises_the_refusal(guarded, 
     curve = lab.make("stranger", listed=False)
     daemon = guarded()
     with zmq.Context() as context:
-        channel = Channel(context, daemon.tcp, "test", keys_for(daemon.tcp, curve))
+        daemon_socket = DaemonSocket(context, daemon.tcp, "test", keys_for(daemon.tcp, curve))
         daemon.event("client_refused")
         with pytest.raises(errors.AccessError, match="does not know this client's key"):  # noqa: PT012 - the one that comes too late
             while True:
-                channel.control(Kind.HEARTBEAT)
+                daemon_socket.control(Kind.HEARTBEAT)
                 time.sleep(0.001)
-        channel.close(0)
+        daemon_socket.close(0)
 
 
 def test_a_list_that_cannot_be_read_leaves_the_old_one(guarded, lab: Lab):

@@ -38,7 +38,7 @@ from shardwright.wire.controls import Open, Opened, Problem
 from shardwright.wire.messages import CONNECTION, Header, Kind, decode_control
 from shardwright.wire.session_tables import ClientEvent
 
-from .channel import Channel
+from .daemon_socket import DaemonSocket
 from .frame_ring import Rings
 from .link import new_link
 
@@ -85,7 +85,7 @@ class IoThread:
         self._answers: dict[Link, Promise[Link]] = {}  # of links whose first ring is being made
         self._welcome: Welcome | None = None
         self._welcomed: Promise[Welcome] = Promise()
-        self._channel: Channel | None = None
+        self._socket: DaemonSocket | None = None
         self._lost_since_s: float | None = None
         self._refusal: ErrorText | None = None  # the last one since then
         self._next_try_s = 0.0
@@ -135,9 +135,9 @@ class IoThread:
             self._connect(context)
             while not self._stopping:
                 self._turn(context)
-            if self._channel is not None:
+            if self._socket is not None:
                 with contextlib.suppress(ShardwrightError):  # the peer may be gone
-                    self._channel.control(
+                    self._socket.control(
                         Kind.ERROR, Problem(ErrorText(ClosedError, "the client leaves"), fatal=True).to_body()
                     )
         except _Over as over:
@@ -149,8 +149,8 @@ class IoThread:
         finally:
             self._end(reason)
             self._rings.close()
-            if self._channel is not None:
-                self._channel.close(GOODBYE_LINGER_MS if self._stopping else 0)
+            if self._socket is not None:
+                self._socket.close(GOODBYE_LINGER_MS if self._stopping else 0)
             context.term()
             self._wake_up.close()
 
@@ -170,15 +170,15 @@ class IoThread:
             link.outbox.drop_ring()
 
     def _connect(self, context: zmq.Context[Any]) -> None:
-        self._channel = Channel(context, self._endpoint, self._software, self._keys)
-        self._channel.poller.register(self._wake_up.receiver, zmq.POLLIN)
+        self._socket = DaemonSocket(context, self._endpoint, self._software, self._keys)
+        self._socket.poller.register(self._wake_up.receiver, zmq.POLLIN)
 
     def _turn(self, context: zmq.Context[Any]) -> None:
-        if self._channel is None:
+        if self._socket is None:
             self._wait_for_next_try(context)
             return
         try:
-            self._round(self._channel)
+            self._round(self._socket)
         except (SessionLostError, BudgetError, AccessError) as error:
             # After a first success: earlier connections of ours may still be counted, and a list of keys may
             # be changing.
@@ -186,42 +186,42 @@ class IoThread:
                 raise
             self._lose(ErrorText.of(error))
 
-    def _round(self, channel: Channel) -> None:
+    def _round(self, daemon_socket: DaemonSocket) -> None:
         """Waits, receives everything, sends everything, then checks the time limits."""
-        self._wait(channel)
-        for header, body in channel.receive():
-            self._receive(channel, header, body)
-        channel.check_connected()
-        if channel.welcome is not None:
-            if channel.welcome is not self._welcome:
-                self._be_welcomed(channel, channel.welcome)
+        self._wait(daemon_socket)
+        for header, body in daemon_socket.receive():
+            self._receive(daemon_socket, header, body)
+        daemon_socket.check_connected()
+        if daemon_socket.welcome is not None:
+            if daemon_socket.welcome is not self._welcome:
+                self._be_welcomed(daemon_socket, daemon_socket.welcome)
             while self._commands:
                 request = self._commands.popleft()
                 self._sent.add(request.request)
-                channel.control(Kind.OPEN, request.to_body())
-        self._take_rings(channel)
+                daemon_socket.control(Kind.OPEN, request.to_body())
+        self._take_rings(daemon_socket)
         for link in self._links.values():
             for message in link.outgoing():
-                channel.send(message)
+                daemon_socket.send(message)
         self._let_go_of_ended_links()
-        channel.keep_alive(time.monotonic(), self._patience_ms(channel))
+        daemon_socket.keep_alive(time.monotonic(), self._patience_ms(daemon_socket))
 
-    def _patience_ms(self, channel: Channel) -> float:
+    def _patience_ms(self, daemon_socket: DaemonSocket) -> float:
         """The time that a connection may take until WELCOME."""
         if self._welcome is None or self._lost_since_s is None:
             return _FIRST_PATIENCE_MS
-        left_ms = self._reconnect_timeout_ms - (channel.started_s - self._lost_since_s) * 1000
+        left_ms = self._reconnect_timeout_ms - (daemon_socket.started_s - self._lost_since_s) * 1000
         return min(self._welcome.session_timeout_ms, max(left_ms, LAST_TRY_MS))
 
-    def _wait(self, channel: Channel) -> None:
+    def _wait(self, daemon_socket: DaemonSocket) -> None:
         """Waits until something comes, or the next batch or heartbeat is due."""
         now_s = time.monotonic()
-        dues = [now_s + 1.0 if channel.welcome is None else channel.next_heartbeat_s]
+        dues = [now_s + 1.0 if daemon_socket.welcome is None else daemon_socket.next_heartbeat_s]
         batches = (
             link.outbox.seal_if_older(FLUSH_S, now_s) for link in self._links.values() if not link.over
         )
         dues.extend(due_s for due_s in batches if due_s is not None)
-        channel.poller.poll(max(0, round((min(dues) - now_s) * 1000 + 0.5)))
+        daemon_socket.poller.poll(max(0, round((min(dues) - now_s) * 1000 + 0.5)))
         self._wake_up.drain()
 
     def _let_go_of_ended_links(self) -> None:
@@ -254,9 +254,9 @@ class IoThread:
         self._detached += [link for link in self._links.values() if not link.over]
         self._links.clear()
         self._resumptions.clear()
-        assert self._channel is not None
-        self._channel.close(0)
-        self._channel = None
+        assert self._socket is not None
+        self._socket.close(0)
+        self._socket = None
         self._next_try_s, self._backoff_s = now_s + self._backoff_s, min(2 * self._backoff_s, MAX_BACKOFF_S)
 
     def _wait_for_next_try(self, context: zmq.Context[Any]) -> None:
@@ -270,7 +270,7 @@ class IoThread:
         if not self._stopping:
             self._connect(context)
 
-    def _be_welcomed(self, channel: Channel, welcome: Welcome) -> None:
+    def _be_welcomed(self, daemon_socket: DaemonSocket, welcome: Welcome) -> None:
         """Handles WELCOME: the first, or the one with which streams are resumed."""
         first, self._welcome = self._welcome is None, welcome
         if first:
@@ -279,7 +279,7 @@ class IoThread:
             if not link.over:
                 request = link.resumption(self.next_request())
                 self._resumptions[request.request] = link
-                channel.control(Kind.OPEN, request.to_body())
+                daemon_socket.control(Kind.OPEN, request.to_body())
         if not self._resumptions:
             self._be_whole()
 
@@ -290,16 +290,18 @@ class IoThread:
     # Messages
     # ----------------------------------------------------------------------------------------------------
 
-    def _receive(self, channel: Channel, header: Header, body: bytes) -> None:
+    def _receive(self, daemon_socket: DaemonSocket, header: Header, body: bytes) -> None:
         if header.session == CONNECTION:
             self._refused(Problem.from_body(decode_control(body)))
             return
         if header.kind is Kind.OPENED and header.session not in self._links:
-            assert channel.welcome is not None
-            self._opened(channel, header.session, Opened.from_body(decode_control(body)), channel.welcome)
+            assert daemon_socket.welcome is not None
+            self._opened(
+                daemon_socket, header.session, Opened.from_body(decode_control(body)), daemon_socket.welcome
+            )
         link = self._links.get(header.session)
         if link is not None and (answer := link.receive(header, body)) is not None:
-            channel.send(answer)
+            daemon_socket.send(answer)
         if link is not None and link in self._answers and (why := link.outbox.error) is not None:
             # it ended before its ring was made, which ``Rings.made`` no longer returns
             self._answers.pop(link).fail(why)
@@ -318,7 +320,7 @@ class IoThread:
             _, answer = self._opens.pop(request)
             answer.fail(problem.error)
 
-    def _opened(self, channel: Channel, session: int, opened: Opened, welcome: Welcome) -> None:
+    def _opened(self, daemon_socket: DaemonSocket, session: int, opened: Opened, welcome: Welcome) -> None:
         link = self._resumptions.pop(opened.request, None)
         if link is not None:
             self._detached.remove(link)
@@ -326,7 +328,7 @@ class IoThread:
             try:
                 link.resumed(session, opened, welcome)
             except ShardwrightError as error:
-                channel.send(link.give_up(ErrorText.of(error)))
+                daemon_socket.send(link.give_up(ErrorText.of(error)))
         else:
             link = self._opened_first(session, opened, welcome)
         if not link.over:
@@ -349,24 +351,24 @@ class IoThread:
         self._answers[link] = answer
         return link
 
-    def _take_rings(self, channel: Channel) -> None:
+    def _take_rings(self, daemon_socket: DaemonSocket) -> None:
         """Starts or fails the links whose rings are made."""
         for link, why in self._rings.made():
             if why is None:
                 if (answer := link.ready()) is not None:
-                    channel.send(answer)
-                self._answer(channel, link)
+                    daemon_socket.send(answer)
+                self._answer(daemon_socket, link)
             elif link not in self._answers and self._rings.may_try_again(link, why):
                 raise why.to_error()  # most likely the daemon is gone again
             else:
-                channel.send(link.give_up(why))
+                daemon_socket.send(link.give_up(why))
                 if link in self._answers:
                     self._answers.pop(link).fail(why)
 
-    def _answer(self, channel: Channel, link: Link) -> None:
+    def _answer(self, daemon_socket: DaemonSocket, link: Link) -> None:
         answer = self._answers.pop(link, None)
         if answer is not None and not answer.keep(link):  # the user gave up waiting: no frames will come
-            channel.send(link.give_up(ErrorText(ClosedError, "the caller of acquire has given up")))
+            daemon_socket.send(link.give_up(ErrorText(ClosedError, "the caller of acquire has given up")))
 
 
 class WakeUp:

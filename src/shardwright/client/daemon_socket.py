@@ -48,7 +48,7 @@ _WATCHED = (
 )
 
 
-class Channel:
+class DaemonSocket:
     """A connection that sends HELLO at once. Raises on every sign that it is unusable; a new one must then be
     made."""
 
