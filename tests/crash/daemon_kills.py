@@ -151,11 +151,11 @@ class DaemonTrialRun:
             assert monotonic() < give_up, "the client hangs"
             if self._dies_at_s is not None and monotonic() >= self._dies_at_s:
                 self._daemon.process.kill()
-            ready, _, _ = select.select([client.daemon_socket.socket], [], [], 0.01)
+            ready, _, _ = select.select([client.channel.socket], [], [], 0.01)
             if self._daemon.process.poll() is not None:
                 self._bury()
-            if client.daemon_socket.socket in ready:
-                message = client.daemon_socket.receive()
+            if client.channel.socket in ready:
+                message = client.channel.receive()
                 if message is None:
                     return
                 if isinstance(message, Said) and message.stored == self._stop_after:

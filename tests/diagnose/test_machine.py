@@ -210,5 +210,5 @@ def test_stores_of_this_and_of_a_later_release(config):
     assert (result, counted) == ("warn", ("ok", "2 in output.root"))
     assert (
         "new.ome.zarr/.shardwright/acquisition.1.json is of another version of its format; expected version "
-        "1 to 2; got version 3" in problem
+        f"1 to {manifest.FORMAT}; got version {manifest.FORMAT + 1}" in problem
     )
