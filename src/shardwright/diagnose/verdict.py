@@ -316,7 +316,7 @@ def _judge_stream(
 
 
 def floors_of(rates: StreamRates, measured: Measured) -> tuple[Floor, ...]:
-    """The lowest first."""
+    """The lowest first. Without the processors' where too few frames went through to take a tick of them."""
     transport = measured.daemon_transport
     runs, disk, ratio = (
         rates.acquisitions[transport],
@@ -324,7 +324,7 @@ def floors_of(rates: StreamRates, measured: Measured) -> tuple[Floor, ...]:
         rates.acquisitions[transport].ratio,
     )
     cores = measured.cores
-    found = (
+    found = [
         Floor(
             "kernel",
             rates.kernel.rate.bytes_per_s,
@@ -340,12 +340,10 @@ def floors_of(rates: StreamRates, measured: Measured) -> tuple[Floor, ...]:
             rates.transport[transport].bytes_per_s,
             "one camera into shared memory" if transport == "shm" else "messages over ipc",
         ),
-        Floor(
-            "processors",
-            cores / runs.cpu_s_per_gb * 1e9,
-            f"{cores} cores, {runs.cpu_s_per_gb:.2f} CPU s/GB: {_shares(rates, transport)}",
-        ),
-    )
+    ]
+    if runs.cpu_s_per_gb > 0:
+        basis = f"{cores} cores, {runs.cpu_s_per_gb:.2f} CPU s/GB: {_shares(rates, transport)}"
+        found.append(Floor("processors", cores / runs.cpu_s_per_gb * 1e9, basis))
     return tuple(sorted(found, key=lambda floor: floor.bytes_per_s))
 
 
