@@ -577,7 +577,7 @@ def test_an_array_may_be_given_as_json(path, spec_of):
     assert np.array_equal(read(path)[0], frame(0))
 
 
-@pytest.mark.parametrize("spec", [{"dtype": "uint17"}, {}, "t,y,x"])
+@pytest.mark.parametrize("spec", [{"dtype": "uint17"}, {}, "t,y,x", None])
 def test_what_is_no_array_is_a_typed_error(path, spec):
     with pytest.raises(sw.errors.SpecError, match="the array specification is wrong"):
         sw.create(path, spec)

@@ -1,5 +1,5 @@
-"""OME-Zarr 0.5 metadata of an image, and warnings about layouts that some readers do not
-open, or that are slow."""
+"""OME-Zarr 0.5 metadata of an image, and warnings about layouts that some readers do not open, or that are
+slow."""
 
 from __future__ import annotations
 
@@ -53,12 +53,9 @@ def _channels(spec: ArraySpec) -> list[dict[str, Any]]:
     fill zarr.json."""
     if spec.channel_count > MAX_CHANNELS:
         return []
-    return [
-        _omero(channel, i, _display_range(spec.dtype))
-        for i, channel in enumerate(
-            spec.channels or [Channel(name=f"channel {i}") for i in range(spec.channel_count)]
-        )
-    ]
+    channels = spec.channels or [Channel(name=f"channel {i}") for i in range(spec.channel_count)]
+    most = _display_range(spec.dtype)
+    return [_omero(channel, i, most) for i, channel in enumerate(channels)]
 
 
 def _omero(channel: Channel, number: int, most: tuple[float, float]) -> dict[str, Any]:

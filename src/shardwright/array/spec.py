@@ -387,7 +387,7 @@ class ArraySpec(_Frozen):
         return _as_element(value, dtype)
 
 
-def parse_spec(facts: ArraySpec | dict[str, Any]) -> ArraySpec:
+def parse_spec(facts: ArraySpec | dict[str, Any] | None) -> ArraySpec:
     """Returns the specification, ``facts`` itself if it is one. Raises ``SpecError`` naming the first few
     wrong fields."""
     try:

@@ -65,9 +65,9 @@ def create(
 
     ``threads`` compress (default: ``default_threads``); ``memory_bytes`` bounds the memory in use
     (``BudgetError`` when the layout needs more; default: the memory of this machine). ``io`` is how shards
-    are filled: ``pwrite``, ``direct``,
-    ``mmap`` (if a working file is truncated, SIGBUS ends this process), or ``auto``, which never chooses
-    ``mmap`` (see ``storage.choose_io``: the first use of a filesystem measures for a few tenths of a second).
+    are filled: ``pwrite``, ``direct``, ``mmap`` (if a working file is truncated, SIGBUS ends this process),
+    or ``auto``, which never chooses ``mmap`` (see ``storage.choose_io``: the first use of a filesystem
+    measures for a few tenths of a second).
     ``on_duplicate``: a frame whose place is taken is an error of the call that finds it (``Writer.append``),
     or with ``count`` only a number in the receipt. The other arguments are those of
     ``acquire.settings.WriteSettings``. A layout that some readers cannot open gives a ``LayoutWarning``.
@@ -90,9 +90,16 @@ def create(
         on_duplicate=on_duplicate,
         spill_root=None if spill_root is None else Path(spill_root).absolute(),
     )
-    layout: dict[str, Any] = {"shape": shape, "dtype": dtype, "axes": axes, "chunks": chunks}
-    layout |= {"shards": shards, "scales": scales, "units": units}
-    layout |= {"codec": None if codec == "blosc" else codec}
+    layout = {
+        "shape": shape,
+        "dtype": dtype,
+        "axes": axes,
+        "chunks": chunks,
+        "shards": shards,
+        "scales": scales,
+        "units": units,
+        "codec": None if codec == "blosc" else codec,
+    }
     array = _array(spec, {name: value for name, value in layout.items() if value is not None})
     for warning in layout_warnings(array):
         warnings.warn(warning, LayoutWarning, stacklevel=2)
@@ -107,10 +114,10 @@ def create(
 def _array(spec: ArraySpec | dict[str, Any] | None, layout: dict[str, Any]) -> ArraySpec:
     """Returns the array that ``create`` was asked for. Raises ``SpecError``, or ``TypeError`` for arguments
     that do not belong together."""
-    if spec is not None:
-        if layout:
-            raise TypeError(f"create() got a spec, and also {', '.join(layout)}, which the spec says already")
+    if not layout:
         return parse_spec(spec)
+    if spec is not None:
+        raise TypeError(f"create() got a spec, and also {', '.join(layout)}, which the spec says already")
     if missing := [name for name in ("shape", "dtype", "axes") if name not in layout]:
         raise TypeError(f"create() needs a spec, or shape, dtype and axes; missing: {', '.join(missing)}")
     return default_layout(**layout)
