@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .array.acquisition_spec import AcquisitionSpec, Image, Plate
 from .array.default_layout import default_layout
 from .array.spec import ArraySpec, Blosc, Channel, Dimension, Gzip, Zstd
 from .model import errors
@@ -22,12 +23,15 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 __all__ = [
+    "AcquisitionSpec",
     "ArraySpec",
     "Blosc",
     "Channel",
     "Curve",
     "Dimension",
     "Gzip",
+    "Image",
+    "Plate",
     "Receipt",
     "Watermark",
     "Zstd",

@@ -3,16 +3,20 @@ acknowledgement. Owned by the acquisition's thread."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.model.receipt import Receipt
+from shardwright.wire.messages import IMAGE_SHIFT
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from shardwright.array.grid import Grids
 
 
 _LEAST = 1024  # elements
@@ -75,35 +79,41 @@ class SequenceSet:
         return holes
 
 
-@dataclass
 class Accounts:
     """``seen``: sequences that came; ``stored``: those that a kill cannot lose; ``durable``: those that a
-    power cut cannot lose. Settled ones are included."""
+    power cut cannot lose. Settled ones are included. By image, int64[images]: ``images_received`` and
+    ``images_stored``, frames; ``newest``, the largest place in acquisition order of a frame that came, -1
+    without one; ``extents``, the newest index along the first frame axis, plus one."""
 
-    frame_bytes: int
-    frames_per_step: int
-    received_extent: int = 0  # newest index along the first frame axis, plus one
-    newest_position: int = -1  # of a frame that came, as far as its position is known
-    frames_received: int = 0
-    frames_stored: int = 0
-    frames_durable: int = 0
-    frames_by_status: dict[FrameStatus, int] = field(default_factory=lambda: dict.fromkeys(FrameStatus, 0))
-    # the first record of each status other than stored, as far as it is known
-    first_by_status: dict[FrameStatus, np.void] = field(default_factory=dict)
-    stored_bytes: int = 0
-    shards: int = 0
-    seen: SequenceSet = field(default_factory=SequenceSet)
-    stored: SequenceSet = field(default_factory=SequenceSet)
-    durable: SequenceSet = field(default_factory=SequenceSet)
-    # after a crash: not on disk, and perhaps acknowledged
-    lost: SequenceSet = field(default_factory=SequenceSet)
-    lost_stop: int = 0  # likewise all sequences missing below this
-    frames_unacknowledged: int = 0  # of the lost ones
+    def __init__(self, grids: Grids) -> None:
+        count = len(grids.grids)
+        self._grids = grids
+        self._frame_bytes = np.array([grid.frame_bytes for grid in grids.grids], np.int64)
+        self._frames_per_step = np.array([math.prod(grid.counts[1:]) for grid in grids.grids], np.int64)
+        self.images_received, self.images_stored = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        self.newest = np.full(count, -1, np.int64)
+        self.extents = np.array([0 if grid.counts else 1 for grid in grids.grids], np.int64)
+        self.frames_durable = 0
+        self.frames_by_status = dict.fromkeys(FrameStatus, 0)
+        # the first record of each status other than stored, as far as it is known
+        self.first_by_status: dict[FrameStatus, np.void] = {}
+        self.stored_bytes = 0
+        self.shards = 0
+        self.seen, self.stored, self.durable = SequenceSet(), SequenceSet(), SequenceSet()
+        # after a crash: not on disk, and perhaps acknowledged
+        self.lost = SequenceSet()
+        self.lost_stop = 0  # likewise all sequences missing below this
+        self.frames_unacknowledged = 0  # of the lost ones
 
     def receive(self, sequences: np.ndarray, positions: np.ndarray) -> None:
-        self.frames_received += sequences.size
         self.seen.add(sequences)
+        self.images_received += self._by_image(positions)
         self._reach(positions)
+
+    def _by_image(self, positions: np.ndarray) -> np.ndarray:
+        """Returns int64[images], the number of ``positions`` in each; a place that is not known counts for
+        image 0."""
+        return np.bincount(np.maximum(positions, 0) >> IMAGE_SHIFT, minlength=self.newest.size)
 
     def find(self, records: np.ndarray) -> None:
         """Counts stored frames that recovery found and synced: in the frame log, in a journal or in the
@@ -111,22 +121,39 @@ class Accounts:
         sequences, positions = records["sequence"].astype(np.int64), records["position"].astype(np.int64)
         fresh = ~self.seen.holds(sequences)
         self.receive(sequences[fresh], positions[fresh])
-        self.store(sequences)
+        self.store(sequences, positions)
         self.make_durable(sequences, frames=True)
 
     def expect(self, records: np.ndarray) -> None:
         """Notes frames that are known to have come, though they are not stored: their sequences are missing,
         not unknown."""
-        self._reach(records["position"])
-        self.expect_up_to(int(records["sequence"].astype(np.int64).max(initial=-1)) + 1, 0)
+        self._reach(records["position"].astype(np.int64))
+        self.expect_up_to(int(records["sequence"].astype(np.int64).max(initial=-1)) + 1)
 
-    def expect_up_to(self, stop: int, extent: int) -> None:
+    def expect_up_to(self, stop: int, extents: Sequence[int] = ()) -> None:
         self.seen.stop = max(self.seen.stop, stop)
-        self.received_extent = max(self.received_extent, extent)
+        if extents:
+            np.maximum(self.extents, extents, out=self.extents)
 
     def _reach(self, positions: np.ndarray) -> None:
-        self.newest_position = max(self.newest_position, int(positions.max(initial=-1)))
-        self.received_extent = max(self.received_extent, self.newest_position // self.frames_per_step + 1)
+        known = positions[positions >= 0]
+        if known.size:
+            images = known >> IMAGE_SHIFT
+            np.maximum.at(self.newest, images, known - (images << IMAGE_SHIFT))
+            np.maximum(self.extents, self.newest // self._frames_per_step + 1, out=self.extents)
+
+    def newest_position(self, image: int) -> int:
+        """Returns the largest position of a frame of this image that came, as far as its position is known;
+        less than the image's first one if there is none."""
+        return self._grids.grids[image].first + int(self.newest[image])
+
+    @property
+    def frames_received(self) -> int:
+        return int(self.images_received.sum())
+
+    @property
+    def frames_stored(self) -> int:
+        return int(self.images_stored.sum())
 
     def lose(self, records: np.ndarray) -> None:
         """Notes frames that a crash or rot destroyed and that may have been acknowledged."""
@@ -146,11 +173,11 @@ class Accounts:
             for first, last in self.seen.missing(self.seen.stop)
         )
 
-    def store(self, sequences: np.ndarray) -> np.ndarray:
+    def store(self, sequences: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Counts frames as stored. Returns bool[n]: which were not stored before, in the staging area or in
         files that failed since."""
         new: np.ndarray = ~self.stored.holds(sequences)
-        self.frames_stored += int(new.sum())
+        self.images_stored += self._by_image(positions[new])
         self.stored.add(sequences)
         return new
 
@@ -172,16 +199,18 @@ class Accounts:
             self.first_by_status.setdefault(status, records[first].copy())
         self.frames_unacknowledged += int((records["reason"] == Reason.NOT_ACKNOWLEDGED).sum())
 
-    def lose_stored(self, sequences: np.ndarray) -> None:
+    def lose_stored(self, records: np.ndarray) -> None:
         """Counts stored frames that a disk error destroyed as settled; no later commit counts them."""
-        self.frames_stored -= sequences.size
+        sequences = records["sequence"].astype(np.int64)
+        self.images_stored -= self._by_image(records["position"].astype(np.int64))
         self.frames_durable -= int(self.durable.holds(sequences).sum())
         self.durable.add(sequences)
 
     def lose_all(self) -> None:
         """Counts every stored frame as lost, since the store is gone."""
         self.frames_by_status[FrameStatus.LOST] += self.frames_stored
-        self.frames_stored = self.frames_durable = self.stored_bytes = self.shards = 0
+        self.images_stored[:] = 0
+        self.frames_durable = self.stored_bytes = self.shards = 0
 
     @property
     def frames_waiting(self) -> int:
@@ -191,7 +220,7 @@ class Accounts:
     def receipt(self, path: Path, *, over: bool, failed: bool) -> Receipt:
         """Returns the receipt. Until the acquisition is ``over``, only places up to the newest frame's count
         as missing, since the camera still has to send the rest of its step."""
-        places = self.received_extent * self.frames_per_step if over else self.newest_position + 1
+        places = int((self.extents * self._frames_per_step if over else self.newest + 1).sum())
         held = self.frames_durable if failed else self.frames_stored + self.frames_waiting
         statuses = self.frames_by_status
         return Receipt(
@@ -204,7 +233,7 @@ class Accounts:
             frames_late=statuses[FrameStatus.LATE],
             frames_dropped=statuses[FrameStatus.DROPPED],
             frames_lost=statuses[FrameStatus.LOST],
-            bytes_raw=self.frames_stored * self.frame_bytes,
+            bytes_raw=int((self.images_stored * self._frame_bytes).sum()),
             bytes_stored=self.stored_bytes,
             shards=self.shards,
         )

@@ -21,8 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardwright.array.grid import Grid
+from shardwright.array.acquisition_spec import parse_acquisition
+from shardwright.array.grid import image_of
+from shardwright.codecs.degrade import DegradeLevel
 from shardwright.model.errors import ResumeError
+from shardwright.shard.layout import StoreLayout
 
 from .commands import Encode, Stage
 from .core import Core, Now
@@ -36,8 +39,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from shardwright.array.acquisition_spec import AcquisitionSpec
+    from shardwright.array.grid import Grids
     from shardwright.array.spec import ArraySpec
-    from shardwright.codecs.degrade import DegradeLevel
     from shardwright.model.error_text import ErrorText
     from shardwright.model.errors import ShardwrightError
     from shardwright.model.receipt import Receipt
@@ -63,7 +67,7 @@ class Acquisition:
     def __init__(
         self,
         path: Path,
-        spec: ArraySpec,
+        spec: AcquisitionSpec | ArraySpec,
         limits: Limits,
         pool: WorkerPool,
         wake: Callable[[], None],
@@ -72,9 +76,10 @@ class Acquisition:
         restored: RecoveredState | None = None,
     ) -> None:
         settings = settings or WriteSettings()
-        self.folder = (
-            StoreFolder.create(path, spec, limits, settings) if restored is None else restored.folder
-        )
+        if restored is None:
+            self.folder = StoreFolder.create(path, parse_acquisition(spec), limits, settings)
+        else:
+            self.folder = restored.folder
         self._is_new = restored is None
         try:
             self._assemble(
@@ -106,20 +111,20 @@ class Acquisition:
         folder = self.folder
         self._pool = pool
         self._encoding_line, self._staging_line = pool.line(), pool.line(staging=True)
-        self._encoder = SlabEncoder(folder.spec, Grid.of(folder.spec))
-        self._task_ranges = self._encoder.task_ranges(limits.chunks_per_task)
+        self._encoders = SlabEncoder.of_images(folder.spec)
+        layout = StoreLayout(tuple(encoder.layout for encoder in self._encoders), folder.spec.grids)
         self._reports: SimpleQueue[Report] = SimpleQueue()
         # What is made here refers to the queue, never to this object: without a reference cycle an ended
         # acquisition and its tables are freed at once, without the garbage collector.
         self._report = partial(_report, self._reports, wake)
-        self._sealer = Sealer(folder, self._encoder.layout, self._report)
+        self._sealer = Sealer(folder, layout, self._report)
         self.core = Core(
             folder.path,
             folder.spec,
             limits,
             settings,
-            self._encoder.layout,
-            self._encoder.levels,
+            layout,
+            [level for level in DegradeLevel if all(level in encoder.levels for encoder in self._encoders)],
             threads=pool.threads,
             staging_slots=0 if folder.staging is None else folder.staging.slots,
             staged_slots=staged_slots,
@@ -173,20 +178,23 @@ class Acquisition:
         for command in self.core.take_commands():
             match command:
                 case Encode():
+                    encoder = self._encoders[image_of(command.slab)]
+                    ranges = encoder.task_ranges(self.limits.chunks_per_task)
                     job = SlabJob(
                         command,
-                        self._encoder,
+                        encoder,
                         self.core.encoders.overload,
-                        len(self._task_ranges),
+                        len(ranges),
                         time.monotonic_ns(),
                         self._report,
                     )
                     self._pool.put(
-                        self._encoding_line, [SlabTask(job, first, stop) for first, stop in self._task_ranges]
+                        self._encoding_line, [SlabTask(job, first, stop) for first, stop in ranges]
                     )
                 case Stage():
                     assert self.folder.staging is not None, "the core knows its number of slots"
-                    task = StageTask(command, self.folder.staging, self.core.limits.frame_bytes, self._report)
+                    frame_bytes = self.grids.of(int(command.records["position"][0])).frame_bytes
+                    task = StageTask(command, self.folder.staging, frame_bytes, self._report)
                     self._pool.put(self._staging_line, [task])
                 case _:
                     self._sealer.put(command)
@@ -281,7 +289,7 @@ class Acquisition:
         return self.core.path
 
     @property
-    def spec(self) -> ArraySpec:
+    def spec(self) -> AcquisitionSpec:
         return self.core.spec
 
     @property
@@ -293,8 +301,8 @@ class Acquisition:
         return self.core.settings
 
     @property
-    def grid(self) -> Grid:
-        return self.core.grid
+    def grids(self) -> Grids:
+        return self.core.grids
 
     @property
     def accounts(self) -> Accounts:

@@ -11,46 +11,51 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardwright.array.grid import image_of
 from shardwright.kernels.place import place_frames
 
 if TYPE_CHECKING:
-    from shardwright.array.grid import Grid
+    from collections.abc import Collection
+
+    from shardwright.array.grid import Grids
 
 FREE = -1
 UNSTAGED, ON_ITS_WAY = -1, -2  # in ``staging_slot``; 0 and more: the slot that holds the frame
 
 
-def grid_tables(grid: Grid) -> tuple[np.ndarray, ...]:
-    """Returns the grid as the kernels of ``kernels.place`` take it."""
-    return tuple(
-        np.array(t, np.int64) for t in (grid.counts, grid.chunk, grid.slab_counts, grid.slab_strides)
-    )
+def first_of_oldest_image(numbers: Collection[int]) -> int | None:
+    """Returns the lowest of the numbers (of slabs or shard rows) that belong to the same image as the first
+    one; None if there are none."""
+    oldest = next(iter(numbers), None)
+    if oldest is None:
+        return None
+    return min(number for number in numbers if image_of(number) == image_of(oldest))
 
 
 class SlabTable:
-    """``rows`` slabs at once, each with room for ``grid.frames_per_slab`` frames in storage order.
+    """``rows`` slabs at once, each with room for ``grids.frames_per_slab`` frames in storage order.
 
     addresses     int64[R,P]  of each frame's pixels, 0 where none has come; sequences int64[R,P] alike
     records       record_dtype[R,P]
     staging_slot  int64[R,P]
     """
 
-    def __init__(self, grid: Grid, rows: int, record_dtype: np.dtype[np.void]) -> None:
-        self._grid = grid
-        self.grid_tables = grid_tables(grid)
+    def __init__(self, grids: Grids, rows: int, record_dtype: np.dtype[np.void]) -> None:
+        self._grids = grids
+        deepest = grids.frames_per_slab
         self.slab = np.full(rows, FREE, np.int64)
         # ``slab`` for the kernel: FREE for one closed with holes, which takes no more frames
         self._taking = np.full(rows, FREE, np.int64)
-        self.addresses = np.zeros((rows, grid.frames_per_slab), np.int64)
-        self.sequences = np.zeros((rows, grid.frames_per_slab), np.int64)
-        self.records = np.zeros((rows, grid.frames_per_slab), record_dtype)
-        self.staging_slot = np.full((rows, grid.frames_per_slab), UNSTAGED, np.int64)
+        self.addresses = np.zeros((rows, deepest), np.int64)
+        self.sequences = np.zeros((rows, deepest), np.int64)
+        self.records = np.zeros((rows, deepest), record_dtype)
+        self.staging_slot = np.full((rows, deepest), UNSTAGED, np.int64)
         self.frames = np.zeros(rows, np.int64)
         self.expected = np.zeros(rows, np.int64)
         self._free = list(range(rows - 1, -1, -1))
         self._collecting: dict[int, int] = {}  # slab -> row
         self._completed = np.zeros(rows, np.int64)
-        self._words = self.records.view(np.int64).reshape(rows, grid.frames_per_slab, -1)
+        self._words = self.records.view(np.int64).reshape(rows, deepest, -1)
 
     @property
     def held_frames(self) -> int:
@@ -79,7 +84,9 @@ class SlabTable:
         row or -1)."""
         batch = (positions, sequences, addresses, records.view(np.int64).reshape(records.size, -1))
         table = (self._taking, self.addresses, self.sequences, self._words, self.frames, self.expected)
-        done, count, missing = place_frames(first, batch, self.grid_tables, table, statuses, self._completed)
+        done, count, missing = place_frames(
+            first, batch, self._grids.tables, table, statuses, self._completed
+        )
         rows = self._completed[:count].tolist()
         for row in rows:
             del self._collecting[int(self.slab[row])]
@@ -93,17 +100,18 @@ class SlabTable:
         self.addresses[row] = 0
         self.staging_slot[row] = UNSTAGED
         self.frames[row] = 0
-        self.expected[row] = self._grid.frames_in_slab(slab)
+        self.expected[row] = self._grids.of(slab).frames_in_slab(slab)
         self.slab[row] = self._taking[row] = slab
         self._collecting[slab] = row
         return True
 
     def oldest(self) -> int | None:
-        """Returns the incomplete slab that comes first in acquisition order."""
-        return min(self._collecting, default=None)
+        """Returns the incomplete slab that comes first in acquisition order, of the image that has waited
+        longest."""
+        return first_of_oldest_image(self._collecting)
 
     def incomplete_of_shard_row(self, shard_row: int) -> list[int]:
-        return [slab for slab in self._collecting if self._grid.shard_row_of_slab(slab) == shard_row]
+        return [slab for slab in self._collecting if self._grids.shard_row_of_slab(slab) == shard_row]
 
     def incomplete(self) -> list[int]:
         return sorted(self._collecting)
@@ -121,6 +129,12 @@ class SlabTable:
         """Returns bool[frames_per_slab]: the places that have a frame."""
         filled: np.ndarray = self.addresses[row] != 0
         return filled
+
+    def slab_in(self, row: int) -> tuple[int, np.ndarray, np.ndarray]:
+        """Returns the slab of a row with the addresses and records of its frames, for each of its places."""
+        slab = int(self.slab[row])
+        places = self._grids.of(slab).frames_per_slab
+        return slab, self.addresses[row, :places], self.records[row, :places]
 
     def unstaged_since(self, row: int, before_ns: int) -> np.ndarray:
         """Returns int64[n] places whose frame came by ``before_ns`` (monotonic) and is not staged."""

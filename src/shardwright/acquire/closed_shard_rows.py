@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardwright.array.grid import image_of
 from shardwright.kernels.place import DUPLICATE, LATE, PLACED, slabs_and_places
 from shardwright.shard.frame_record import PASSED_OVER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from shardwright.array.grid import Grid
+    from shardwright.array.grid import Grid, Grids
 
 REMEMBERED_HOLES = 4096  # slabs; every further frame of an older one counts as duplicate
 
@@ -48,8 +49,8 @@ class HoleMemory:
 
 
 class VisibleExtent:
-    """The part of the first frame axis that sealed shards cover without a hole: zarr.json may cover no more
-    while frames still come."""
+    """The part of the first frame axis of an image that sealed shards cover without a hole: zarr.json may
+    cover no more while frames still come."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
@@ -59,7 +60,7 @@ class VisibleExtent:
 
     def seal(self, shard_row: int) -> None:
         """Notes a sealed shard row. A repeated call changes nothing: a reopened shard row stays visible."""
-        step = shard_row // self._shard_rows_per_step
+        step = (shard_row - self._grid.first) // self._shard_rows_per_step
         if step < self._steps:
             return
         self._sealed.setdefault(step, set()).add(shard_row)
@@ -71,14 +72,48 @@ class VisibleExtent:
         """Returns the index along the first frame axis at which a shard row ends."""
         if not self._grid.counts:
             return 1
-        return (shard_row // self._shard_rows_per_step + 1) * self._grid.chunk[0] * self._grid.shard_chunks[0]
+        step = (shard_row - self._grid.first) // self._shard_rows_per_step
+        return (step + 1) * self._grid.shard_row_frames[0]
 
     def elements(self, received_extent: int) -> int:
         """Returns the covered elements, never more than ``received_extent``: the newest frame's index along
         the axis plus one."""
         if not self._grid.counts:
             return 0
-        return min(self._steps * self._grid.chunk[0] * self._grid.shard_chunks[0], received_extent)
+        return min(self._steps * self._grid.shard_row_frames[0], received_extent)
+
+
+class SealedShardRows:
+    """The closed shard rows of all images, and how far each image is visible. Memory: what is closed out of
+    order."""
+
+    def __init__(self, grids: Grids) -> None:
+        self._grids = grids
+        self._below: dict[int, int] = {}  # by image: all below this are closed
+        self._closed: set[int] = set()  # the other closed ones
+        self._visible: dict[int, VisibleExtent] = {}  # by image
+
+    def add(self, number: int) -> None:
+        image = image_of(number)
+        self.visible(number).seal(number)
+        below = self._below.get(image, self._grids.of(number).first)
+        if number < below:
+            return  # closed before
+        self._closed.add(number)
+        while below in self._closed:
+            self._closed.remove(below)
+            below += 1
+        self._below[image] = below
+
+    def __contains__(self, number: int) -> bool:
+        return number < self._below.get(image_of(number), 0) or number in self._closed
+
+    def visible(self, number: int) -> VisibleExtent:
+        """Returns the visible extent of the image of a shard row."""
+        image = image_of(number)
+        if image not in self._visible:
+            self._visible[image] = VisibleExtent(self._grids.of(number))
+        return self._visible[image]
 
 
 @dataclass(frozen=True)
@@ -96,11 +131,11 @@ class EarlierShardRow:
     stored_bytes: int | None = None
 
     @classmethod
-    def of(cls, grid: Grid, tables: tuple[np.ndarray, ...], records: np.ndarray) -> EarlierShardRow:
-        """Makes it from the records of all frames stored in a shard row; ``tables``:
-        ``assembly.grid_tables``."""
-        holes, passed_over, begun = {}, set(), split_by_slab(tables, records)
+    def of(cls, grids: Grids, records: np.ndarray) -> EarlierShardRow:
+        """Makes it from the records of all frames stored in a shard row."""
+        holes, passed_over, begun = {}, set(), split_by_slab(grids, records)
         for slab, (mine, places) in begun.items():
+            grid = grids.of(slab)
             if mine.size == grid.frames_in_slab(slab):
                 continue
             holes[slab] = np.zeros(grid.frames_per_slab, np.bool_)
@@ -128,11 +163,9 @@ class EarlierShardRow:
         return np.where(self.holes[slab][places], DUPLICATE, LATE if slab in self.passed_over else PLACED)
 
 
-def split_by_slab(
-    tables: tuple[np.ndarray, ...], records: np.ndarray
-) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+def split_by_slab(grids: Grids, records: np.ndarray) -> dict[int, tuple[np.ndarray, np.ndarray]]:
     """Returns slab -> (indices of its frames' records, their places within the slab), slabs ascending."""
-    slabs, places = slabs_and_places(records["position"].astype(np.int64), *tables)
+    slabs, places = slabs_and_places(records["position"].astype(np.int64), *grids.tables)
     order = np.argsort(slabs, kind="stable")
     begun, first = np.unique(slabs[order], return_index=True)
     return (

@@ -230,18 +230,19 @@ class NotRecorded:
 
 @dataclass(frozen=True)
 class Grow:
-    """Let zarr.json cover ``extent`` elements of the first frame axis. If that fails, readers see them after
-    the next seal or at the end."""
+    """Let zarr.json of an image cover ``extent`` elements of the first frame axis. If that fails, readers see
+    them after the next seal or at the end."""
 
+    image: int
     extent: int
 
 
 @dataclass(frozen=True)
 class FinishStore:
-    """End the store. After a full disk it may be repeated; otherwise it is the last command. ->
-    ``StoreFinished``"""
+    """End the store. ``extents`` int64[images]: of the first frame axis, 0 for an image to which no frame
+    came. After a full disk it may be repeated; otherwise it is the last command. -> ``StoreFinished``"""
 
-    extent: int
+    extents: np.ndarray
     keep_workspace: bool
 
 

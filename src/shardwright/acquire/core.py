@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from shardwright.array.grid import Grid
+from shardwright.array.grid import image_of
 from shardwright.kernels.place import DUPLICATE, LATE, PLACED, slabs_and_places
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import (
@@ -83,10 +83,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from shardwright.array.spec import ArraySpec
+    from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.codecs.degrade import DegradeLevel
     from shardwright.model.receipt import Receipt
-    from shardwright.shard.layout import ArrayLayout
+    from shardwright.shard.layout import StoreLayout
 
     from .commands import Command, Report
     from .limits import Limits
@@ -177,10 +177,10 @@ class Core:
     def __init__(
         self,
         path: Path,
-        spec: ArraySpec,
+        spec: AcquisitionSpec,
         limits: Limits,
         settings: WriteSettings,
-        layout: ArrayLayout,
+        layout: StoreLayout,
         levels: Sequence[DegradeLevel],
         *,
         threads: int,
@@ -191,16 +191,13 @@ class Core:
         self.spec = spec
         self.limits = limits
         self.settings = settings
-        self.grid = Grid.of(spec)
+        self.grids = spec.grids
         self.why: ErrorText | None = None  # the reason why it failed or is about to, with a defect's place
         self.client_epoch = 1  # of the client that sends now
         self.measures = Measures()
-        self.table = SlabTable(self.grid, limits.rows, record_dtype(len(spec.frame_fields)))
-        frames_per_step = math.prod(self.grid.counts[1:]) if self.grid.counts else 1
-        self.accounts = Accounts(
-            limits.frame_bytes, frames_per_step, received_extent=0 if self.grid.counts else 1
-        )
-        self.notices = Notices(self.grid, raises_duplicates=settings.on_duplicate == "fail")
+        self.table = SlabTable(self.grids, limits.rows, record_dtype(len(spec.frame_fields)))
+        self.accounts = Accounts(self.grids)
+        self.notices = Notices(spec, raises_duplicates=settings.on_duplicate == "fail")
         self._layout = layout
         self._now = Now(0, 0)
         self._next_tick_ns = 0  # 0: at once, after a report or the death of a worker
@@ -213,7 +210,7 @@ class Core:
         levels = levels if settings.overload == "degrade" else levels[:1]
         self.encoders = EncodingScheduler(levels, threads, self.table, limits, self.measures, ask)
         self.scheduler = StagingScheduler(staging_slots, staged_slots, self.table, limits.frame_bytes, ask)
-        self.shard_rows = ShardRows(self.grid, limits, ask, settings, self.notices.note)
+        self.shard_rows = ShardRows(self.grids, limits, ask, settings, self.notices.note)
         self._recorder = _Recorder(ask)
         self._ledger = CommitLedger()
         self._pending: deque[_PendingFrames] = deque()
@@ -225,7 +222,7 @@ class Core:
         self._restored_frames = np.zeros(0, np.int64)
         self._flush_goal = 0
         self._next_stage_s = 0.0
-        self._sealed_extent = 0
+        self._sealed_extents = np.zeros(len(self.grids.grids), np.int64)
         self._low_water = False
         self.is_finishing, self._keep_empty = False, True
         self._store_retry_s = 0.0  # without room to finish the store: when to try again
@@ -507,7 +504,7 @@ class Core:
     def _reject_late(self, batch: _PendingFrames) -> bool:
         """Settles, in one step, all remaining frames of a batch whose places are shut, also when they are
         mixed with others. Returns whether there were any."""
-        slabs, places = slabs_and_places(batch.positions[batch.first :], *self.table.grid_tables)
+        slabs, places = slabs_and_places(batch.positions[batch.first :], *self.grids.tables)
         statuses = np.full(slabs.size, PLACED)
         for slab in np.unique(slabs).tolist():
             if self.shard_rows.is_closed_slab(slab):
@@ -538,7 +535,7 @@ class Core:
     def _open_slab(self, slab: int) -> Wait | None:
         """Opens a row for a new slab, and its shard row. Returns None, or what the slab must wait for. Makes
         room by closing the oldest shard row or slab."""
-        number = self.grid.shard_row_of_slab(slab)
+        number = self.grids.shard_row_of_slab(slab)
         if not self.shard_rows.open(number):
             if (earlier := self.shard_rows.earlier_to_open(number)) is not None:
                 return self._open_again(number, earlier, slab)
@@ -614,7 +611,7 @@ class Core:
             self._close_slab(slab, passed_over=passed_over)
             if self.why is not None:
                 return  # closing it showed that its files cannot be used
-        for slab in slabs_of_shard_row(self._layout, shard_row.number):
+        for slab in slabs_of_shard_row(self._layout.of(shard_row.number), shard_row.number):
             if slab not in shard_row.done_slabs:
                 self.shard_rows.holes.remember(slab, None)
         shard_row.slabs_left = 0
@@ -624,7 +621,8 @@ class Core:
     def _owner_of(self, row: int) -> ShardRow:
         """Returns the shard row to which the slab in a row of the slab table belongs. It is not sealed
         yet."""
-        return self.shard_rows.by_number[self.grid.shard_row_of_slab(int(self.table.slab[row]))]
+        slab = int(self.table.slab[row])
+        return self.shard_rows.by_number[self.grids.shard_row_of_slab(slab)]
 
     def _dispatch(self, row: int) -> None:
         """Hands a slab to the workers as soon as its shard row's files are prepared: no worker ever waits for
@@ -718,7 +716,7 @@ class Core:
         wait = self._place(
             _PendingFrames(records, positions, sequences, addresses, np.zeros(records.size, np.uint8))
         )
-        slabs, places = slabs_and_places(positions, *self.table.grid_tables)
+        slabs, places = slabs_and_places(positions, *self.grids.tables)
         for row in np.flatnonzero(np.isin(self.table.slab, slabs)).tolist():
             here = (slabs == self.table.slab[row]) & (self.table.addresses[row, places] == addresses)
             self.table.staging_slot[row, places[here]] = slots[here]
@@ -851,7 +849,7 @@ class Core:
         """Counts the frames at ``places`` (a mask, or indices) of a row as stored; returns their
         sequences."""
         sequences: np.ndarray = self.table.sequences[row][places]
-        new = self.accounts.store(sequences)
+        new = self.accounts.store(sequences, self.table.records["position"][row][places].astype(np.int64))
         arrival_ns = self.table.records[row]["arrival_monotonic_ns"][places]
         self.measures.store.observe_all_ns(self._now.ns - arrival_ns[new])
         return sequences
@@ -952,7 +950,7 @@ class Core:
             before = self.shard_rows.reopened(shard_row, made.files, made.slabs)
             self.shard_rows.holes.forget(
                 slab
-                for slab in slabs_of_shard_row(self._layout, shard_row.number)
+                for slab in slabs_of_shard_row(self._layout.of(shard_row.number), shard_row.number)
                 if slab not in shard_row.done_slabs
             )
             self.scheduler.give_back(made.unused)
@@ -998,14 +996,14 @@ class Core:
         self.measures.shard_seal.observe_ns(report.seal_ns)
         self.shard_rows.sealed(report.shard_row)
         self.accounts.shards += report.shards
-        self._count_bytes(shard_row, report.shards * self.limits.index_bytes)
+        self._count_bytes(shard_row, report.shards * self._layout.of(report.shard_row).index_bytes)
         records = report.records
         if (
             shard_row.opens_again
             and records is not None
-            and records.size < frames_of_shard_row(self._layout, shard_row.number)
+            and records.size < frames_of_shard_row(self._layout.of(shard_row.number), shard_row.number)
         ):
-            earlier = EarlierShardRow.of(self.grid, self.table.grid_tables, records)
+            earlier = EarlierShardRow.of(self.grids, records)
             earlier = replace(
                 earlier,
                 passed_over=earlier.passed_over - shard_row.takes_back.keys(),
@@ -1013,8 +1011,14 @@ class Core:
             )
             self.shard_rows.opens_again(shard_row.number, earlier)
         self._settle_durable(report.shard_row, self._ledger.take(report.shard_row))
-        self._sealed_extent = max(self._sealed_extent, self.shard_rows.visible.end_of(shard_row.number))
-        self._ask(Grow(self.shard_rows.visible.elements(self.accounts.received_extent)))
+        self._note_sealed_extent(shard_row.number)
+        image = image_of(shard_row.number)
+        visible = self.shard_rows.closed.visible(shard_row.number)
+        self._ask(Grow(image, visible.elements(int(self.accounts.extents[image]))))
+
+    def _note_sealed_extent(self, number: int) -> None:
+        image, end = image_of(number), self.shard_rows.closed.visible(number).end_of(number)
+        self._sealed_extents[image] = max(self._sealed_extents[image], end)
 
     def _store_finished(self, report: StoreFinished) -> None:
         full = report.error if report.error is not None and report.error.is_a(StorageFullError) else None
@@ -1114,9 +1118,16 @@ class Core:
         if self._life is Life.FINISHING and done:
             self._go(LifeEvent.DONE)
             if self.accounts.frames_received or self._keep_empty:
-                self._ask(FinishStore(self.accounts.received_extent, keep_workspace=False))
+                self._ask(FinishStore(self._extents(), keep_workspace=False))
             else:
                 self._ask(RemoveStore())
+
+    def _extents(self) -> np.ndarray:
+        """Returns int64[images]: the extent of each image along its first frame axis; 0 for one of several to
+        which no frame came."""
+        if self.spec.is_single:
+            return self.accounts.extents.copy()
+        return np.where(self.accounts.newest >= 0, self.accounts.extents, 0)
 
     # ------------------------------------------------------------------ failing
 
@@ -1161,8 +1172,8 @@ class Core:
             self.shard_rows.discard_prepared()
         if self._life is Life.LEAVING and not self.shard_rows.by_number:
             self._go(LifeEvent.DONE)
-            extent = min(self._sealed_extent, self.accounts.received_extent)
-            self._ask(FinishStore(extent, keep_workspace=self._leaves_something))
+            extents = np.minimum(self._sealed_extents, self._extents())
+            self._ask(FinishStore(extents, keep_workspace=self._leaves_something))
 
     @property
     def _rewriting(self) -> bool:
@@ -1245,7 +1256,7 @@ class Core:
     def _report_losses(self, records: np.ndarray) -> None:
         """Counts and reports stored frames that a disk error destroyed."""
         sequences = records["sequence"].astype(np.int64)
-        self.accounts.lose_stored(sequences)
+        self.accounts.lose_stored(records)
         self.notices.note_losses(sequences)
 
     def _sealer_failed(self, report: SealerFailed) -> None:
@@ -1269,9 +1280,8 @@ class Core:
         standing = restored.standing
         self.accounts = standing.accounts
         self.shard_rows.restore_closed(standing.closed_shard_rows, standing.holes, standing.earlier)
-        self._sealed_extent = max(
-            (self.shard_rows.visible.end_of(number) for number in standing.closed_shard_rows), default=0
-        )
+        for number in standing.closed_shard_rows:
+            self._note_sealed_extent(number)
         for found in restored.shard_rows:
             self._restore_shard_row(found)
         if standing.staged.size and not self._collect_staged(
@@ -1284,7 +1294,7 @@ class Core:
                 hint="Resume it with at least as much memory as it was created with",
             )
         self.shard_rows.set_empty_aside(
-            {self.grid.shard_row_of_slab(slab) for slab in self.table.incomplete()}
+            {self.grids.shard_row_of_slab(slab) for slab in self.table.incomplete()}
         )
         self.notices.begin_with(self.accounts)
         self._advance()

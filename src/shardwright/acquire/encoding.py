@@ -6,7 +6,9 @@ from __future__ import annotations
 import math
 import threading
 import time
+from copy import copy
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -20,7 +22,7 @@ from shardwright.kernels.journal_kernels import journal_chunks, journal_frames, 
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import WorkerError
 from shardwright.shard.journal import CHUNK_ENTRY, ShardRowJournal
-from shardwright.shard.layout import PAGE_BYTES, ArrayLayout
+from shardwright.shard.layout import PAGE_BYTES, ArrayLayout, StoreLayout
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import raise_errno, storage_errors
 
@@ -29,6 +31,7 @@ from .commands import FramesStaged, SlabEncoded, TaskTimes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.array.grid import Grid
     from shardwright.array.spec import ArraySpec
     from shardwright.codecs.degrade import DegradeLevel
@@ -46,13 +49,29 @@ class SlabEncoder:
     def __init__(self, spec: ArraySpec, grid: Grid) -> None:
         codec = CodecParameters.of(spec, grid.chunk_bytes)
         self.layout = ArrayLayout.of(grid, codec.max_encoded_bytes, spec.index_location == "start")
-        self.grid = grid
         self._codecs = {level: faster.as_array() for level, faster in degrade_ladder(codec).items()}
         self._scratch_bytes = codec.scratch_bytes
         plane = self.layout.plane
         fill_row = np.frombuffer(spec.fill_bytes() * (plane.row_bytes // spec.itemsize), np.uint8).copy()
         rows = (plane.frame_row_bytes, plane.chunk_rows, plane.row_bytes)
         self._cut = (*rows, fill_row, spec.write_empty_chunks)
+
+    @classmethod
+    def of_images(cls, spec: AcquisitionSpec) -> list[SlabEncoder]:
+        """Returns one encoder for each image. Images with the same array share its tables."""
+        made: dict[int, SlabEncoder] = {}  # by the id of the array's specification
+        encoders = []
+        for array, grid, path in zip(spec.arrays, spec.grids.grids, spec.paths, strict=True):
+            if id(array) not in made:
+                made[id(array)] = cls(array, grid)
+            encoders.append(made[id(array)].image(grid, path))
+        return encoders
+
+    def image(self, grid: Grid, path: str) -> SlabEncoder:
+        """Returns the encoder of another image with the same array, at ``path`` in the store."""
+        other = copy(self)
+        other.layout = self.layout.image(grid, path)
+        return other
 
     @property
     def chunks_per_slab(self) -> int:
@@ -208,9 +227,19 @@ class SlabEncoder:
 
     def task_ranges(self, chunks_per_task: int) -> list[tuple[int, int]]:
         """Returns the chunk ranges that a slab is cut into, of about equal size."""
-        tasks = math.ceil(self.chunks_per_slab / chunks_per_task)
-        edges = [self.chunks_per_slab * i // tasks for i in range(tasks + 1)]
-        return list(pairwise(edges))
+        return _ranges(self.chunks_per_slab, chunks_per_task)
+
+
+@lru_cache  # every slab needs it, always with the same few arguments
+def _ranges(chunks: int, chunks_per_task: int) -> list[tuple[int, int]]:
+    tasks = math.ceil(chunks / chunks_per_task)
+    edges = [chunks * i // tasks for i in range(tasks + 1)]
+    return list(pairwise(edges))
+
+
+def store_layout(spec: AcquisitionSpec) -> StoreLayout:
+    """Returns the layouts of all images."""
+    return StoreLayout(tuple(encoder.layout for encoder in SlabEncoder.of_images(spec)), spec.grids)
 
 
 class SlabJob:

@@ -58,11 +58,8 @@ class EncodingScheduler:
         """Sends the slab of a row to the workers: for the first time, or again, into other files."""
         self.rows.add(row)
         self._counts.begin_writing(row)
-        self._ask(
-            Encode(
-                row, int(self._table.slab[row]), files, self._table.addresses[row], self._table.records[row]
-            )
-        )
+        slab, addresses, records = self._table.slab_in(row)
+        self._ask(Encode(row, slab, files, addresses, records))
 
     def done(self, report: SlabEncoded) -> bool:
         """Notes a report. Returns False if the row was given up because the workers died."""

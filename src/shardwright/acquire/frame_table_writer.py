@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from shardwright.array.spec import ArraySpec
+    from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.shard.frame_log import FrameLog
 
 _BUILT, _REPLACED = "frames.{}.building", "frames.replaced"  # folders of the workspace
@@ -40,7 +40,7 @@ _BUILT, _REPLACED = "frames.{}.building", "frames.replaced"  # folders of the wo
 
 def write_frame_table(
     store: Path,
-    spec: ArraySpec,
+    spec: AcquisitionSpec,
     log: FrameLog,
     *,
     writer: int = 0,
@@ -69,7 +69,7 @@ def write_frame_table(
     _remove(workspace / _REPLACED)
 
 
-def _build(folder: Path, spec: ArraySpec, log: FrameLog) -> None:
+def _build(folder: Path, spec: AcquisitionSpec, log: FrameLog) -> None:
     empty = np.zeros(0, record_dtype(len(spec.frame_fields)))
     columns = {name: values.dtype for name, values in table_columns(empty, spec)}
     with storage_errors("create folder", folder):
@@ -89,7 +89,7 @@ def _build(folder: Path, spec: ArraySpec, log: FrameLog) -> None:
         write_file(folder / name / "zarr.json", column_document(rows, dtype))
         sync_directory(folder / name / "c")
         sync_directory(folder / name)
-    write_file(folder / "zarr.json", table_document(rows, list(columns)))
+    write_file(folder / "zarr.json", table_document(rows, list(columns), spec))
     sync_directory(folder)
 
 

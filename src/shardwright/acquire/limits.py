@@ -15,16 +15,18 @@ import os
 import resource
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from shardwright.array.grid import Grid
+from shardwright.array.acquisition_spec import AcquisitionSpec, parse_acquisition
 from shardwright.codecs.parameters import CodecParameters
 from shardwright.model.errors import BudgetError
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.layout import largest_shard, page_aligned, plane_table_bytes
 
 if TYPE_CHECKING:
+    from shardwright.array.grid import Grid, Grids
     from shardwright.array.spec import ArraySpec
+    from shardwright.shard.layout import ShardLayout
 
 # raw bytes of one worker task: long enough to hide Python's part, short enough to share a slab between
 # workers
@@ -44,6 +46,27 @@ MAX_DESCRIPTORS = 1 << 20  # where the system sets no limit
 SPARE_DESCRIPTORS = 256  # of the process: logs, libraries, threads, the control socket
 # of an acquisition, beside its shard rows: ring, lock, staging, ballast, frame table, folders, zarr.json
 OWN_DESCRIPTORS = 16
+
+
+class _Image(NamedTuple):
+    """One of the images, or several with the same array."""
+
+    grid: Grid
+    codec: CodecParameters
+    shard: ShardLayout
+    files: int
+
+    @classmethod
+    def of(cls, array: ArraySpec, grid: Grid) -> _Image:
+        codec = CodecParameters.of(array, grid.chunk_bytes)
+        shard = largest_shard(grid, codec.max_encoded_bytes, array.index_location == "start")
+        return cls(grid, codec, shard, math.prod(grid.plane_shards))
+
+
+def _images(spec: AcquisitionSpec) -> list[_Image]:
+    """Returns one for each array: images share it."""
+    distinct = {id(array): (array, grid) for array, grid in zip(spec.arrays, spec.grids.grids, strict=True)}
+    return [_Image.of(array, grid) for array, grid in distinct.values()]
 
 
 @dataclass(frozen=True)
@@ -79,7 +102,7 @@ class Limits:
     @classmethod
     def derive(
         cls,
-        spec: ArraySpec,
+        spec: AcquisitionSpec | ArraySpec,
         *,
         threads: int,
         ring_frames: int | None = None,
@@ -90,52 +113,54 @@ class Limits:
         """Derives the limits. Raises ``BudgetError`` naming what does not fit into ``memory_bytes`` or
         ``ring_frames``. ``descriptors``: the open files to stay within; an acquisition that needs more even
         for frames in order gets those."""
-        grid = Grid.of(spec)
-        codec = CodecParameters.of(spec, grid.chunk_bytes)
-        ring = _ring_frames(grid, ring_frames, batch_frames)
-        rows = max(MIN_ROWS, 2 * grid.open_slabs + -(-ring // grid.frames_per_slab) + 2)
-        shard = largest_shard(grid, codec.max_encoded_bytes, spec.index_location == "start")
-        files = math.prod(grid.plane_shards)
-        shard_row_bytes = files * shard.file_bytes
-        most_shard_rows = _shard_rows_within_descriptors(grid, files, descriptors)
+        spec = parse_acquisition(spec)
+        grids = spec.grids
+        images = _images(spec)
+        ring = _ring_frames(grids, ring_frames, batch_frames)
+        shallowest = min(image.grid.frames_per_slab for image in images)
+        rows = max(MIN_ROWS, 2 * grids.open_slabs + -(-ring // shallowest) + 2)
+        shard_row_bytes = max(image.files * image.shard.file_bytes for image in images)
+        files = max(image.files for image in images)
+        most_shard_rows = _shard_rows_within_descriptors(grids, files, descriptors)
         open_shard_rows = min(
-            grid.open_shard_rows + max(2, min(64, REORDER_DISK_BYTES // max(shard_row_bytes, 1))),
+            grids.open_shard_rows + max(2, min(64, REORDER_DISK_BYTES // max(shard_row_bytes, 1))),
             most_shard_rows,
         )
-        filling = grid.open_shard_rows + 1  # what is filled in order, and one that is being sealed
-        task_chunks = chunks_per_task(grid, codec)
-        buffer_bytes = task_chunks * shard.slot_bytes  # of one worker, when shards are not mapped
+        filling = grids.open_shard_rows + 1  # what is filled in order, and one that is being sealed
+        task_chunks = min(chunks_per_task(image.grid, image.codec) for image in images)
+        slot_bytes = max(image.shard.slot_bytes for image in images)
+        buffer_bytes = task_chunks * slot_bytes  # of one worker, when shards are not mapped
+        scratch_bytes = max(image.codec.scratch_bytes for image in images)
         record_bytes = record_dtype(len(spec.frame_fields)).itemsize
-        staging_frames = 0 if grid.frames_per_slab == 1 else _staging_frames(grid, ring)
+        frames_per_slab = grids.frames_per_slab
+        staging_frames = 0 if frames_per_slab == 1 else _staging_frames(grids, ring)
+        chunks_per_shard = max(image.shard.chunks for image in images)
         table_bytes = (
-            plane_table_bytes(grid)
-            + rows * grid.frames_per_slab * (24 + record_bytes)
-            + open_shard_rows * files * shard.chunks * 16
+            sum(plane_table_bytes(image.grid) for image in images)
+            + rows * frames_per_slab * (24 + record_bytes)
+            + open_shard_rows * files * chunks_per_shard * 16
         )
         memory = (
-            RUNTIME_BYTES
-            + ring * grid.frame_bytes
-            + threads * (codec.scratch_bytes + buffer_bytes)
-            + table_bytes
+            RUNTIME_BYTES + ring * grids.slot_bytes + threads * (scratch_bytes + buffer_bytes) + table_bytes
         )
         limits = cls(
-            frame_bytes=grid.frame_bytes,
-            frames_per_slab=grid.frames_per_slab,
-            slab_bytes=grid.frames_per_slab * grid.frame_bytes,
-            chunk_bytes=grid.chunk_bytes,
-            slot_bytes=shard.slot_bytes,
-            chunks_per_shard=shard.chunks,
-            index_bytes=shard.index_bytes,
-            shard_file_bytes=shard.file_bytes,
+            frame_bytes=grids.slot_bytes,
+            frames_per_slab=frames_per_slab,
+            slab_bytes=max(image.grid.frames_per_slab * image.grid.frame_bytes for image in images),
+            chunk_bytes=max(image.grid.chunk_bytes for image in images),
+            slot_bytes=slot_bytes,
+            chunks_per_shard=chunks_per_shard,
+            index_bytes=max(image.shard.index_bytes for image in images),
+            shard_file_bytes=max(image.shard.file_bytes for image in images),
             shard_files_per_shard_row=files,
-            held_frames=grid.held_frames,
+            held_frames=grids.held_frames,
             ring_frames=ring,
-            ring_bytes=ring * grid.frame_bytes,
+            ring_bytes=ring * grids.slot_bytes,
             staging_frames=staging_frames,
             rows=rows,
             open_shard_rows=open_shard_rows,
             chunks_per_task=task_chunks,
-            scratch_bytes=codec.scratch_bytes,
+            scratch_bytes=scratch_bytes,
             buffer_bytes=buffer_bytes,
             table_bytes=table_bytes,
             threads=threads,
@@ -144,7 +169,7 @@ class Limits:
             disk_reserved_bytes=(filling + 1) * shard_row_bytes,
             descriptors=OWN_DESCRIPTORS + (open_shard_rows + 1) * (DESCRIPTORS_PER_FILE * files + 1),
         )
-        limits._check(memory_bytes, grid)
+        limits._check(memory_bytes, grids)
         return limits
 
     @property
@@ -156,12 +181,12 @@ class Limits:
         """``acquisition_bytes`` plus the overhead of messages, if pixels come in messages."""
         return self.acquisition_bytes + message_overhead_bytes(self.ring_frames, transport)
 
-    def _check(self, budget_bytes: int | None, grid: Grid) -> None:
+    def _check(self, budget_bytes: int | None, grids: Grids) -> None:
         assert self.ring_frames > self.held_frames, (
             "else frames in order could fill the ring with slabs that wait for one more frame"
         )
-        assert self.rows > grid.open_slabs, "a slab must be able to open while others are being compressed"
-        assert self.open_shard_rows > grid.open_shard_rows, (
+        assert self.rows > grids.open_slabs, "a slab must be able to open while others are being compressed"
+        assert self.open_shard_rows > grids.open_shard_rows, (
             "the next shard must be able to open before the last is sealed"
         )
         assert self.slot_bytes >= self.chunk_bytes, "the stored form of a chunk always fits its slot"
@@ -171,25 +196,25 @@ class Limits:
                 f"budget",
                 expected=f"at most {budget_bytes:,} bytes in all",
                 got=f"{self.memory_bytes:,} bytes",
-                hint=_smaller_chunks(grid),
+                hint=_smaller_chunks(grids),
             )
 
     def to_dict(self) -> dict[str, int]:
         return asdict(self)
 
 
-def _ring_frames(grid: Grid, wish: int | None, batch_frames: int) -> int:
+def _ring_frames(grids: Grids, wish: int | None, batch_frames: int) -> int:
     """Returns ``wish``, or a default for the frames' size. Raises ``BudgetError`` when ``wish`` is too
     small."""
-    least = least_ring_frames(grid, batch_frames)
+    least = least_ring_frames(grids, batch_frames)
     if wish is None:
-        return max(least, min(MAX_RING_FRAMES, SMALL_RING_BYTES // max(grid.frame_bytes, MESSAGE_BYTES)))
+        return max(least, min(MAX_RING_FRAMES, SMALL_RING_BYTES // max(grids.slot_bytes, MESSAGE_BYTES)))
     if wish < least:
         raise BudgetError(
             "ring_frames is too small for this chunking",
             expected=f"at least {least} frames",
             got=wish,
-            hint=_smaller_chunks(grid),
+            hint=_smaller_chunks(grids),
         )
     return wish
 
@@ -205,10 +230,10 @@ def chunks_per_task(grid: Grid, codec: CodecParameters) -> int:
     return min(max(1, most_bytes // grid.chunk_bytes), math.prod(grid.plane_chunks))
 
 
-def _shard_rows_within_descriptors(grid: Grid, files: int, share: int | None) -> int:
+def _shard_rows_within_descriptors(grids: Grids, files: int, share: int | None) -> int:
     """The number of shard rows (their files and a journal each) that may be open, without the prepared one.
     Raises ``BudgetError`` when that is too few."""
-    least, most = grid.open_shard_rows + 2, most_descriptors() - SPARE_DESCRIPTORS
+    least, most = grids.open_shard_rows + 2, most_descriptors() - SPARE_DESCRIPTORS
     a_shard_row = DESCRIPTORS_PER_FILE * files + 1
     if (most - OWN_DESCRIPTORS) // a_shard_row - 1 < least:
         raise BudgetError(
@@ -253,25 +278,30 @@ def default_threads() -> int:
     return len(os.sched_getaffinity(0)) + 2
 
 
-def _staging_frames(grid: Grid, ring_frames: int) -> int:
+def _staging_frames(grids: Grids, ring_frames: int) -> int:
     """The size of the staging area: frames of incomplete slabs, as many again whose slabs wait for a commit,
     and as many for frames out of order; more if frames are small."""
-    by_bytes = SMALL_STAGING_BYTES // page_aligned(grid.frame_bytes)
-    return min(ring_frames, max(4 * grid.held_frames, by_bytes))
+    by_bytes = SMALL_STAGING_BYTES // page_aligned(grids.slot_bytes)
+    return min(ring_frames, max(4 * grids.held_frames, by_bytes))
 
 
-def least_ring_frames(grid: Grid, batch_frames: int = 1) -> int:
+def least_ring_frames(grids: Grids, batch_frames: int = 1) -> int:
     """The smallest ring: frames that wait in incomplete slabs, two slabs that are compressed or filled
     meanwhile, and a batch on its way."""
-    return grid.held_frames + max(2, min(2 * grid.frames_per_slab, 2 * grid.held_frames)) + batch_frames
+    return grids.held_frames + max(2, min(2 * grids.frames_per_slab, 2 * grids.held_frames)) + batch_frames
 
 
-def _smaller_chunks(grid: Grid) -> str:
-    if grid.open_slabs > 1:
+def _smaller_chunks(grids: Grids) -> str:
+    if len(grids.grids) > 1 and grids.slower_axes is None:
         return (
-            f"{grid.open_slabs} slabs are open at once, because frames change their chunk on faster axes "
+            f"Images may change at any frame, so each of the {len(grids.grids)} may have an incomplete "
+            f"chunk: say with order when they change, or give chunks fewer frames"
+        )
+    if grids.open_slabs > 1:
+        return (
+            f"{grids.open_slabs} slabs are open at once, because frames change their chunk on faster axes "
             f"before a chunk of a slower axis is full: "
             "give the slower axis a smaller chunk_size, or chunk the faster axes"
         )
-    deepest = math.prod(grid.chunk)
+    deepest = grids.frames_per_slab
     return f"A chunk is {deepest} frames deep: give it a smaller chunk_size, or raise the budget"

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardwright.array.grid import image_of
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import DuplicateFrameError, LostFramesError
 from shardwright.model.frame_status import FrameStatus, Reason
 
 if TYPE_CHECKING:
-    from shardwright.array.grid import Grid
+    from shardwright.array.acquisition_spec import AcquisitionSpec
 
     from .accounts import Accounts
 
@@ -38,8 +39,8 @@ class Notices:
     """``raises_duplicates``: a frame whose place is taken is raised as the caller's error, and is no
     event."""
 
-    def __init__(self, grid: Grid, *, raises_duplicates: bool) -> None:
-        self._grid = grid
+    def __init__(self, spec: AcquisitionSpec, *, raises_duplicates: bool) -> None:
+        self._spec = spec
         self._raises_duplicates = raises_duplicates
         self._events: list[Event] = []
         self._losses: list[tuple[int, int, ErrorText]] = []
@@ -86,8 +87,16 @@ class Notices:
         if record["frame_id"] >= 0:
             facts["frame_id"] = int(record["frame_id"])
         if record["position"] >= 0:
-            facts["index"] = list(self._grid.index_of(int(record["position"])))
+            image, facts["index"] = self._place(record)
+            if image:
+                facts["image"] = image
         return facts
+
+    def _place(self, record: np.void) -> tuple[str, list[int]]:
+        """Returns the image's name, empty if it has none, and the index of the frame of a record."""
+        position = int(record["position"])
+        image = image_of(position)
+        return self._spec.names[image], list(self._spec.grids.of(position).index_of(position))
 
     def take_duplicates(self, accounts: Accounts) -> ErrorText | None:
         """Returns the error for frames since the last call whose place was taken, or None. A sequence that is
@@ -97,7 +106,7 @@ class Notices:
             return None
         self._duplicates_reported += count
         record = accounts.first_by_status.pop(FrameStatus.DUPLICATE)
-        index = self._grid.index_of(int(record["position"]))
+        image, index = self._place(record)
         named = f"frame {int(record['sequence'])}" + (
             f" (id {int(record['frame_id'])})" if record["frame_id"] >= 0 else ""
         )
@@ -105,7 +114,8 @@ class Notices:
             DuplicateFrameError,
             f"the place of {named} is taken",
             expected="one frame for each place",
-            got=f"another one for index {index}"
+            got=f"another one for index {tuple(index)}"
+            + (f" of image {image}" if image else "")
             + (f", and {count - 1} more such frames" if count > 1 else ""),
             hint=f"{_HINT_OF_STATUS[FrameStatus.DUPLICATE]}. With on_duplicate: count, the first frame of a "
             f"place is kept and the others are counted",

@@ -22,7 +22,6 @@ from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.shard.layout import slab_places
 from shardwright.shard.sealed_shard_row import SealedShardRow
 
-from .assembly import grid_tables
 from .closed_shard_rows import split_by_slab
 
 if TYPE_CHECKING:
@@ -70,7 +69,10 @@ def reopen_row(
     when the sealed shards cannot be read, or are not those that were sealed, ``StorageError``; the shard row
     then stays as it was sealed."""
     with SealedShardRow(
-        layout, shard_row, folder.placements(), inner_checksum=folder.spec.chunk_checksum
+        layout,
+        shard_row,
+        folder.placements(),
+        inner_checksum=folder.spec.arrays[layout.grid.image].chunk_checksum,
     ) as old:
         new = create(old.placement)
         try:
@@ -94,13 +96,13 @@ class _Reopening:
         self._layout = layout
         self._old = old
         self._new = new
-        self._spec = folder.spec
-        self._codecs = ChunkCodecs.of(codec_metadata(folder.spec), folder.spec.itemsize)
+        self._spec = folder.spec.arrays[layout.grid.image]
+        self._codecs = ChunkCodecs.of(codec_metadata(self._spec), self._spec.itemsize)
 
     def run(self, taking: TakingBack) -> ReopenedShardRow:
         grid = self._layout.grid
         records = self._folder.log.shard_row_records(self._old.shard_row)
-        by_slab = split_by_slab(grid_tables(grid), records)
+        by_slab = split_by_slab(self._folder.spec.grids, records)
         staging, slots, taken, staged = self._folder.staging, taking.slots, [], []
         for slab in taking.slabs:
             mine, places = by_slab[slab]

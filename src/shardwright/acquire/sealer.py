@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardwright.array.grid import image_of
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import (
     FencedError,
@@ -64,7 +65,8 @@ from .store_folder import end_intact
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardwright.shard.layout import ArrayLayout
+    from shardwright.shard.layout import StoreLayout
+    from shardwright.shard.open_shard import SealedShard
 
     from .commands import SealerCommand, SealerReport
     from .store_folder import StoreFolder
@@ -76,7 +78,7 @@ class Sealer:
     owner may ``prepare`` the first files itself."""
 
     def __init__(
-        self, folder: StoreFolder, layout: ArrayLayout, report: Callable[[SealerReport], None]
+        self, folder: StoreFolder, layout: StoreLayout, report: Callable[[SealerReport], None]
     ) -> None:
         self.folder = folder
         self.busy = BusyClock()
@@ -188,7 +190,7 @@ class Sealer:
             self.folder.may_rename()
             made = reopen_row(
                 self.folder,
-                self._layout,
+                self._layout.of(command.shard_row),
                 command.shard_row,
                 command.taking,
                 lambda placement: self._create(
@@ -213,7 +215,7 @@ class Sealer:
                 reason = f"shard row {shard_row} cannot be rewritten: some of its shards are sealed"
                 raise StorageError(reason)  # noqa: TRY301
             files, saved, lost = rewrite_shard_row(
-                self._layout,
+                self._layout.of(shard_row),
                 old,
                 command.stored_slabs,
                 command.held_slabs,
@@ -257,7 +259,7 @@ class Sealer:
         shard_row, files = command.shard_row, self._files.get(command.shard_row)
         try:
             assert files is not None, "only files that are ready are sealed"
-            sealed = self.folder.ballast.spent_on(lambda: files.seal(self.folder.may_rename, self.busy.step))
+            sealed = self.folder.ballast.spent_on(lambda: self._give_names(files))
             records = files.frame_records()
             self._log(BlockKind.SHARD_ROW, shard_row, records)
             self.folder.log.sync()
@@ -270,6 +272,12 @@ class Sealer:
         del self._files[shard_row]
         shards = sum(s.path is not None for s in sealed)
         return ShardRowSealed(shard_row, shards, files.renamed, None, time.monotonic_ns() - begun_ns, records)
+
+    def _give_names(self, files: ShardRowFiles) -> list[SealedShard]:
+        self.folder.make_image(
+            image_of(files.shard_row)
+        )  # no shard before the array in which readers find it
+        return files.seal(self.folder.may_rename, self.busy.step)
 
     def _discard(self, shard_row: int) -> None:
         files = self._files.pop(shard_row, None)
@@ -289,12 +297,12 @@ class Sealer:
 
     def _grow(self, command: Grow) -> None:
         with suppress(StorageError):
-            self.folder.ballast.spent_on(lambda: self.folder.grow(command.extent))
+            self.folder.ballast.spent_on(lambda: self.folder.grow(command.image, command.extent))
 
     def _finish(self, command: FinishStore) -> StoreFinished:
         return self._ended_by(
             lambda: self.folder.ballast.spent_on(
-                lambda: self.folder.finish(command.extent, keep_workspace=command.keep_workspace)
+                lambda: self.folder.finish(command.extents, keep_workspace=command.keep_workspace)
             )
         )
 
@@ -340,7 +348,7 @@ class Sealer:
         folder.may_rename()  # raises if the names in the workspace belong to another writer
         return ShardRowFiles.create(
             folder.placement(spill=spill),
-            self._layout,
+            self._layout.of(shard_row),
             shard_row,
             folder.io,
             folder.manifest.identity_bytes,

@@ -38,17 +38,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardwright.array.grid import image_of
 from shardwright.kernels.place import DUPLICATE, PLACED
 from shardwright.model.errors import StorageError, StorageFullError
 
-from .closed_shard_rows import HoleMemory, VisibleExtent
+from .assembly import first_of_oldest_image
+from .closed_shard_rows import HoleMemory, SealedShardRows
 from .commands import Discard, Prepare, Reopen, Rewrite, Seal
 from .states import FILES, FilesEvent, FilesState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from shardwright.array.grid import Grid
+    from shardwright.array.grid import Grids
     from shardwright.model.error_text import ErrorText
     from shardwright.shard.shard_row_files import ShardRowFiles
 
@@ -153,7 +155,7 @@ class ShardRows:
 
     def __init__(
         self,
-        grid: Grid,
+        grids: Grids,
         limits: Limits,
         ask: Callable[[SealerCommand], None],
         settings: WriteSettings,
@@ -161,15 +163,13 @@ class ShardRows:
     ) -> None:
         self.by_number: dict[int, ShardRow] = {}
         self.holes = HoleMemory()
-        self.visible = VisibleExtent(grid)
-        self._grid = grid
+        self.closed = SealedShardRows(grids)
+        self._grids = grids
         self._limits = limits
         self._ask = ask
         self._settings = settings
         self._on_event = on_event
         self._prepared: dict[int, ShardRow] = {}
-        self._closed_below = 0
-        self._closed: set[int] = set()  # closed ones at or above ``_closed_below``
         self._earlier: dict[int, EarlierShardRow] = {}  # closed ones that can be reopened
         self._disk_full = False
         self._requests = 0  # commands to prepare files
@@ -208,19 +208,15 @@ class ShardRows:
         self.holes = holes
         self._earlier = dict(earlier)
         for number in sorted(numbers):
-            self._note_closed(number)
-            self.visible.seal(number)
-
-    def is_closed(self, number: int) -> bool:
-        return number < self._closed_below or number in self._closed
+            self.closed.add(number)
 
     def is_closed_slab(self, slab: int) -> bool:
         """Returns whether frames of a slab that is not collecting may have to be refused: ``statuses`` says
         which."""
-        number = self._grid.shard_row_of_slab(slab)
+        number = self._grids.shard_row_of_slab(slab)
         shard_row = self.by_number.get(number)
         if shard_row is None:
-            return self.is_closed(number)
+            return number in self.closed
         if shard_row.state is ShardRowState.OPEN:
             return slab in shard_row.done_slabs
         return shard_row.state is ShardRowState.REOPENING or not shard_row.opens_again
@@ -228,7 +224,7 @@ class ShardRows:
     def statuses(self, slab: int, places: np.ndarray) -> np.ndarray:
         """The status of frames at int64[n] places of a slab that is not collecting: PLACED when its shard row
         takes them, now or once it is open (again), DUPLICATE or LATE when they are refused."""
-        number = self._grid.shard_row_of_slab(slab)
+        number = self._grids.shard_row_of_slab(slab)
         shard_row, earlier = self.by_number.get(number), self._earlier.get(number)
         if shard_row is not None and shard_row.state is ShardRowState.OPEN and slab in shard_row.takes_back:
             return np.where(shard_row.takes_back[slab][places], DUPLICATE, PLACED)
@@ -253,12 +249,15 @@ class ShardRows:
         return True
 
     def _prepare_next(self, number: int) -> None:
-        following = self._grid.next_shard_row(number)
+        """Lets the next shard row be prepared; not while several images are filled, since each of them would
+        need one."""
+        following = self._grids.next_shard_row(number)
         if (
             following is not None
+            and all(image_of(other) == image_of(number) for other in self.by_number)
             and following not in self.by_number
             and following not in self._prepared
-            and not self.is_closed(following)
+            and following not in self.closed
         ):
             self.discard_prepared()
             self._prepared = {following: self._new(following)}
@@ -302,9 +301,8 @@ class ShardRows:
         shard_row.go(FilesEvent.REOPENED)
         earlier = self._earlier.pop(shard_row.number)
         shard_row.done_slabs, shard_row.owed = set(earlier.begun.tolist()) - taken_back, set(taken_back)
-        shard_row.slabs_left = math.prod(self._grid.shard_row_extent_chunks(shard_row.number)) - len(
-            shard_row.done_slabs
-        )
+        slabs = self._shard_row(shard_row.number).slabs_left
+        shard_row.slabs_left = slabs - len(shard_row.done_slabs)
         shard_row.frames = earlier.frames - sum(int(earlier.holes[slab].sum()) for slab in taken_back)
         shard_row.reopened = True
         assert shard_row.taking is not None, "the command had it"
@@ -343,15 +341,15 @@ class ShardRows:
         """Returns the shard row to close when one more is needed; None while another is not OPEN."""
         if any(shard_row.state is not ShardRowState.OPEN for shard_row in self.by_number.values()):
             return None
-        return self.by_number[min(self.by_number)]
+        oldest = first_of_oldest_image(self.by_number)
+        return None if oldest is None else self.by_number[oldest]
 
     def sealed(self, number: int) -> None:
         """Notes that a shard row's files have their final names."""
         shard_row = self.by_number.pop(number)
         shard_row.go(FilesEvent.SEALED)
         self._has_room_again(shard_row)
-        self._note_closed(number)
-        self.visible.seal(number)
+        self.closed.add(number)
 
     def discard_prepared(self) -> None:
         for shard_row in self._prepared.values():
@@ -371,16 +369,8 @@ class ShardRows:
         shard_row.closed = True
         self._ask(Seal(shard_row.number))
 
-    def _note_closed(self, number: int) -> None:
-        if number < self._closed_below:
-            return  # closed before
-        self._closed.add(number)
-        while self._closed_below in self._closed:
-            self._closed.remove(self._closed_below)
-            self._closed_below += 1
-
     def _shard_row(self, number: int) -> ShardRow:
-        return ShardRow(number, slabs_left=math.prod(self._grid.shard_row_extent_chunks(number)))
+        return ShardRow(number, slabs_left=math.prod(self._grids.of(number).shard_row_extent_chunks(number)))
 
     def _new(self, number: int) -> ShardRow:
         shard_row = self._shard_row(number)

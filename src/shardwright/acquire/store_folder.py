@@ -6,6 +6,9 @@ by the thread that opens the acquisition.
                                      its shape)
     NAME.ome.zarr/0/c/...            sealed shards
     NAME.ome.zarr/frames/            frame table, written at the end
+    NAME.ome.zarr/OME/zarr.json      several images: their list; image k is in NAME.ome.zarr/k, made with its
+                                     first sealed shard
+    NAME.ome.zarr/A/1/0/             a plate: field 0 of the well in row A and column 1
     NAME.ome.zarr/.shardwright/      the workspace, removed when the acquisition has ended: lock, manifest,
                                      journals and shards in progress, staging area, frame log, ballast
 
@@ -20,6 +23,7 @@ a take-over delete the file.
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import shutil
@@ -28,11 +32,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
+import numpy as np
+
 from shardwright.array.consolidated import consolidated, consolidated_metadata
 from shardwright.array.document import encode_document
 from shardwright.array.frame_table_format import TABLE_PATH
 from shardwright.array.metadata import array_metadata, array_shape, group_metadata
-from shardwright.array.ome import IMAGE_PATH
+from shardwright.array.ome import collection_documents
 from shardwright.codecs.parameters import codec_metadata
 from shardwright.model.errors import (
     FencedError,
@@ -77,10 +83,10 @@ from .frame_table_writer import write_frame_table
 from .new_store import abandoned, making_folder, publish, remove_abandoned, withdraw
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from shardwright.array.spec import ArraySpec
+    from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.storage.slot_file import IoMode
 
     from .limits import Limits
@@ -89,6 +95,7 @@ if TYPE_CHECKING:
 IDENTITY_BYTES = 16
 _BOOT = "boot"
 _MAX_BOOT_BYTES = 64
+_COLLECT_S = 1.0
 
 
 class StoreFolder:
@@ -98,14 +105,14 @@ class StoreFolder:
     def __init__(
         self,
         path: Path,
-        spec: ArraySpec,
+        spec: AcquisitionSpec,
         manifest: Manifest,
         lock: StoreLock,
         log: FrameLog,
         staging: StagingArea | None,
         ballast: Ballast,
         *,
-        extent: int = 0,
+        extents: Mapping[int, int] | None = None,
     ) -> None:
         self.path = path
         self.spec = spec
@@ -115,7 +122,10 @@ class StoreFolder:
         self.staging = staging
         self.ballast = ballast
         self._over = False  # our own manifest is gone: no other writer can take over a finished store
-        self._extent = extent
+        # by image: what zarr.json of its array covers, without those that have none yet
+        self._extents = {0: 0} if spec.is_single else {}
+        self._extents.update(extents or {})
+        self._collected_s = -math.inf  # when the metadata of the collection were written
 
     @property
     def workspace(self) -> Path:
@@ -135,7 +145,9 @@ class StoreFolder:
         return counted.client_epoch
 
     @classmethod
-    def create(cls, path: Path, spec: ArraySpec, limits: Limits, settings: WriteSettings) -> StoreFolder:
+    def create(
+        cls, path: Path, spec: AcquisitionSpec, limits: Limits, settings: WriteSettings
+    ) -> StoreFolder:
         """Makes a new store. Raises ``OutputExistsError`` when ``path`` exists, ``StorageFullError`` or
         ``StorageError``; nothing is left behind then."""
         make_directories(path.parent)
@@ -168,7 +180,7 @@ class StoreFolder:
     def _open_new(
         cls,
         path: Path,
-        spec: ArraySpec,
+        spec: AcquisitionSpec,
         limits: Limits,
         settings: WriteSettings,
         manifest: Manifest,
@@ -195,11 +207,11 @@ class StoreFolder:
             path, spec, manifest, lock, log, staging, Ballast(workspace / "ballast", settings.ballast_bytes)
         )
 
-    def remember_seen(self, stop: int, extent: int) -> None:
-        """Writes to the manifest how far frames came, of which nothing else on disk may keep a trace. Raises
-        ``StorageError``."""
-        if (stop, extent) != (self.manifest.seen_stop, self.manifest.seen_extent):
-            self.manifest = replace(self.manifest, seen_stop=stop, seen_extent=extent)
+    def remember_seen(self, stop: int, extents: tuple[int, ...]) -> None:
+        """Writes to the manifest how far frames came, of which nothing else on disk may keep a trace:
+        ``extents`` by image. Raises ``StorageError``."""
+        if (stop, extents) != (self.manifest.seen_stop, self.manifest.seen_extents):
+            self.manifest = replace(self.manifest, seen_stop=stop, seen_extents=extents)
             write_manifest(self.workspace, self.manifest)
 
     def placement(self, *, spill: bool) -> Placement:
@@ -272,18 +284,43 @@ class StoreFolder:
                 if self.lock.is_held():
                     end_intact(self.workspace)
 
-    def grow(self, extent: int) -> None:
-        """Lets zarr.json cover ``extent`` elements of the first frame axis; never shrinks it. Raises
-        ``StorageError``."""
-        if extent > self._extent and array_shape(self.spec, extent) != array_shape(self.spec, self._extent):
-            self._write_array(extent, self.may_rename)
-            self._extent = extent
+    def make_image(self, image: int) -> None:
+        """Writes the metadata of an image that has none yet, and those of the collection to which it belongs;
+        the latter once a second at most, since they name every image. Raises ``StorageError`` or what
+        ``may_rename`` raises."""
+        if image in self._extents:
+            return
+        self._write_array(image, 0)
+        folder = self._array_folder(image).parent
+        self._replace(folder, group_metadata(self.spec.arrays[image], self.spec.names[image]))
+        self._extents[image] = 0
+        if time.monotonic() - self._collected_s > _COLLECT_S:
+            self._write_collection()
 
-    def finish(self, extent: int, *, keep_workspace: bool) -> None:
-        """Writes the final shape and the frame table, then removes the workspace (unless it has files for
-        recovery). Raises ``StorageError`` or ``FencedError``."""
+    def _write_collection(self) -> None:
+        """Writes the metadata that name the images of a collection, those of which there is an array."""
+        for path, document in collection_documents(self.spec, sorted(self._extents)).items():
+            self._replace(self.path / path, document)
+        self._collected_s = time.monotonic()
+
+    def grow(self, image: int, extent: int) -> None:
+        """Lets zarr.json of an image cover ``extent`` elements of the first frame axis; never shrinks it.
+        Raises ``StorageError``."""
+        array, covered = self.spec.arrays[image], self._extents[image]
+        if extent > covered and array_shape(array, extent) != array_shape(array, covered):
+            self._write_array(image, extent)
+            self._extents[image] = extent
+
+    def finish(self, extents: np.ndarray, *, keep_workspace: bool) -> None:
+        """Writes the final shapes (``extents`` int64[images]; 0: no frame came) and the frame table, then
+        removes the workspace (unless it has files for recovery). Raises ``StorageError`` or
+        ``FencedError``."""
         self.may_rename()
-        self.grow(extent)
+        for image in np.flatnonzero(extents).tolist():
+            self.make_image(image)
+            self.grow(image, int(extents[image]))
+        if not self.spec.is_single:
+            self._write_collection()
         write_frame_table(
             self.path, self.spec, self.log, writer=self.manifest.writer_epoch, may_publish=self.may_rename
         )
@@ -355,11 +392,16 @@ class StoreFolder:
                 withdraw(self.path, self.lock, epoch=self.manifest.writer_epoch)
         self.lock.release()
 
-    def _write_array(self, extent: int, may_replace: Callable[[], None] = lambda: None) -> None:
-        document = array_metadata(self.spec, extent, codec_metadata(self.spec))
-        replace_file(
-            self.path / IMAGE_PATH / "zarr.json", document, may_replace, writer=self.manifest.writer_epoch
-        )
+    def _array_folder(self, image: int) -> Path:
+        return self.path / self.spec.paths[image]
+
+    def _write_array(self, image: int, extent: int) -> None:
+        array = self.spec.arrays[image]
+        self._replace(self._array_folder(image), array_metadata(array, extent, codec_metadata(array)))
+
+    def _replace(self, folder: Path, document: bytes) -> None:
+        make_directories(folder)
+        replace_file(folder / "zarr.json", document, self.may_rename, writer=self.manifest.writer_epoch)
 
 
 def _refuse_taken(path: Path) -> None:
@@ -371,11 +413,10 @@ def _refuse_taken(path: Path) -> None:
         )
 
 
-def _build(store: Path, spec: ArraySpec, limits: Limits, settings: WriteSettings) -> Manifest:
+def _build(store: Path, spec: AcquisitionSpec, limits: Limits, settings: WriteSettings) -> Manifest:
     """Makes everything that a new store begins with, durable, with no file open; also the folder of its
     spilled shards. Raises ``StorageError``."""
     workspace, roots = store / WORKSPACE, [store]
-    make_directories(store / IMAGE_PATH)
     if settings.spill_root is not None:
         make_directories(settings.spill_root)
         roots.append(settings.spill_root)
@@ -384,7 +425,7 @@ def _build(store: Path, spec: ArraySpec, limits: Limits, settings: WriteSettings
         identity=identity.hex(),
         writer_epoch=1,
         client_epoch=1,
-        spec=spec.model_dump(mode="json"),
+        spec=spec.to_json(),
         io=resolve_io(settings.io, roots),
         created_ns=time.time_ns(),
         spill_root=None if settings.spill_root is None else str(settings.spill_root),
@@ -395,8 +436,15 @@ def _build(store: Path, spec: ArraySpec, limits: Limits, settings: WriteSettings
             workspace / STAGING_NAME, limits.staging_frames, limits.frame_bytes, dtype, identity
         ).close()
     Ballast(workspace / "ballast", settings.ballast_bytes).fill()
-    replace_file(store / IMAGE_PATH / "zarr.json", array_metadata(spec, 0, codec_metadata(spec)))
-    replace_file(store / "zarr.json", group_metadata(spec, store.name.split(".")[0]))
+    if spec.is_single:
+        (array,), (array_path,) = spec.arrays, spec.paths
+        documents = {array_path: array_metadata(array, 0, codec_metadata(array))}
+        documents[""] = group_metadata(array, store.name.split(".")[0])
+    else:
+        documents = collection_documents(spec, [])
+    for path, document in documents.items():
+        make_directories(store / path)
+        replace_file(store / path / "zarr.json", document)
     _begin_intact(workspace)
     write_manifest(workspace, manifest)
     if settings.spill_root is not None:  # so that a spill root that is missing later is noticed

@@ -13,6 +13,8 @@ from shardwright.model.errors import FrameDtypeError, FrameIndexError, FrameShap
 from shardwright.wire.descriptor import METADATA_FIELDS, descriptor_dtype
 from shardwright.wire.messages import MAX_POSITION
 
+from .grid import place_in_image
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -47,10 +49,15 @@ class FrameCheck:
         if pixels.dtype != self._dtype:
             raise wrong_dtype(self._dtype, pixels.dtype)
         if index is None:
-            return None if frame_id is None else self._grid.check_position(operator.index(frame_id))
+            return None if frame_id is None else self.nth_position(operator.index(frame_id))
         if frame_id is not None and not 0 <= operator.index(frame_id) <= MAX_POSITION:
             raise _wrong_id(MAX_POSITION, frame_id)
         return self._grid.position_of(tuple(operator.index(i) for i in index))
+
+    def nth_position(self, place: int) -> int:
+        """Returns the position of the frame at a place in acquisition order, counted from 0. Raises
+        ``FrameIndexError``."""
+        return self._grid.check_position(self._grid.first + place)
 
     def metadata(self, metadata: Mapping[str, float]) -> tuple[float, ...]:
         """Returns one float for each of the array's ``metadata_fields``, NaN where none is given. Raises
@@ -95,8 +102,9 @@ class FrameCheck:
         records = np.zeros(count, descriptor_dtype(len(self._frame_fields)))
         records["frame_id"] = -1
         if frame_ids is not None:
-            last = MAX_POSITION if indices is not None else self._grid.last_position
-            records["frame_id"] = records["position"] = _checked_ids(frame_ids, count, last)
+            last = MAX_POSITION if indices is not None else place_in_image(self._grid.last_position)
+            records["frame_id"] = _checked_ids(frame_ids, count, last)
+            records["position"] = self._grid.first + records["frame_id"]
         if indices is not None:
             shape = (count, len(self._grid.counts))
             records["position"] = self._grid.positions_of(_integers(indices, "indices", shape))

@@ -5,6 +5,8 @@ zarr-python and pandas (or pyarrow) make a table of it in one line:
 
     pandas.DataFrame({name: column[:] for name, column in zarr.open_group(PATH, mode="r").arrays()})
 
+    image                   i32, of several images: the number of the frame's own, -1 if it is not known; the
+                            group's attributes have the path of its array, and its name, in ``images``
     index_<axis>            i64, one for each frame axis, in the order of acquisition; -1 for a frame that
                             names no place
     frame_id, sequence      the camera's own number (-1: none), and the writer's count of what was sent
@@ -26,37 +28,42 @@ import numpy as np
 
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.wire.descriptor import METADATA_FIELDS
+from shardwright.wire.messages import IMAGE_SHIFT
 
 from .document import encode_document
-from .grid import Grid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .spec import ArraySpec
+    from .acquisition_spec import AcquisitionSpec
 
 TABLE_PATH = "frames"
-VERSION = 1
+VERSION = 2  # 1: of one image
 ROWS_PER_CHUNK = 1 << 16
 RECORD_COLUMNS = ("frame_id", "sequence", "camera_ns", "monotonic_ns", "arrival_ns", "arrival_monotonic_ns")
 ACCOUNT_COLUMNS = ("client_epoch", "fate", "reason")
 
 
-def _index_columns(records: np.ndarray, spec: ArraySpec) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields the columns of each record's index along the frame axes; -1 if its position is negative."""
-    position = records["position"].astype(np.int64)
-    rest, indices = position, []
-    counts = Grid.of(spec).counts
-    for count in reversed(counts[1:]):
-        rest, index = np.divmod(rest, count)
-        indices.append(index)
-    if counts:
-        indices.append(rest)
-    for d, index in zip(spec.dimensions[:-2], reversed(indices), strict=True):
-        yield f"index_{d.name}", np.where(position < 0, -1, index)
+def _index_columns(records: np.ndarray, spec: AcquisitionSpec) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields the columns of each record's index along the frame axes of its image; -1 along axes that the
+    image does not have, and for a negative position."""
+    positions = records["position"].astype(np.int64)
+    axes = dict.fromkeys(d.name for array in spec.arrays for d in array.dimensions[:-2])
+    columns = {name: np.full(positions.size, -1, np.int64) for name in axes}
+    images = np.where(positions < 0, -1, positions >> IMAGE_SHIFT)
+    for image in np.unique(images[images >= 0]).tolist():
+        mine = images == image
+        rest, counts = positions[mine] - (image << IMAGE_SHIFT), spec.grids.grids[image].counts
+        for number in range(len(counts) - 1, -1, -1):
+            rest, index = np.divmod(rest, counts[number]) if number else (rest, rest)
+            columns[spec.arrays[image].dimensions[number].name][mine] = index
+    if not spec.is_single:
+        yield "image", images.astype(np.int32)
+    for name, values in columns.items():
+        yield f"index_{name}", values
 
 
-def table_columns(records: np.ndarray, spec: ArraySpec) -> Iterator[tuple[str, np.ndarray]]:
+def table_columns(records: np.ndarray, spec: AcquisitionSpec) -> Iterator[tuple[str, np.ndarray]]:
     """Yields (name, values) of every column, in the order of the table, for some records
     (``shard.frame_record.record_dtype``[n])."""
     yield from _index_columns(records, spec)
@@ -93,15 +100,17 @@ def column_document(rows: int, dtype: np.dtype) -> bytes:
     )
 
 
-def table_document(rows: int, names: list[str]) -> bytes:
+def table_document(rows: int, names: list[str], spec: AcquisitionSpec) -> bytes:
     """Returns zarr.json of the group."""
     statuses, reasons = ({str(int(n)): n.name.lower() for n in numbers} for numbers in (FrameStatus, Reason))
+    images = [{"path": path, "name": name} for path, name in zip(spec.paths, spec.names, strict=True)]
     table = {
         "table": "frames",
-        "version": VERSION,
+        "version": 1 if spec.is_single else VERSION,
         "rows": rows,
         "columns": names,
         "fate": statuses,
         "reason": reasons,
+        **({} if spec.is_single else {"images": images}),
     }
     return encode_document({"zarr_format": 3, "node_type": "group", "attributes": {"shardwright": table}})

@@ -9,7 +9,10 @@ array.
     shard row             the slabs that share one shard coordinate along every frame axis; one shard file for
                           each shard of the frame plane
 
-Only this module handles both orders. Pure arithmetic on one frozen object; the kernels get its tables as
+Positions, slabs and shard rows are numbers. Those of image k of an acquisition begin at ``k << IMAGE_SHIFT``,
+so that every number names its image as well; an image alone is image 0.
+
+Only this module handles both orders. Pure arithmetic on frozen objects; the kernels get their tables as
 plain arrays.
 """
 
@@ -23,12 +26,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardwright.model.errors import FrameIndexError
-from shardwright.wire.messages import MAX_POSITION
+from shardwright.wire.messages import IMAGE_SHIFT, MAX_POSITION
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
     from .spec import ArraySpec
+
+
+def image_of(number: int) -> int:
+    """Returns the image of a position, a slab or a shard row."""
+    return number >> IMAGE_SHIFT
+
+
+def place_in_image(number: int) -> int:
+    """Returns a position, a slab or a shard row as counted within its image."""
+    return number & MAX_POSITION
 
 
 def _ceil_div(a: int, b: int) -> int:
@@ -64,9 +79,10 @@ class Grid:
     plane_chunk: tuple[int, int]
     plane_shard_chunks: tuple[int, int]
     itemsize: int
+    image: int = 0
 
     @classmethod
-    def of(cls, spec: ArraySpec) -> Grid:
+    def of(cls, spec: ArraySpec, image: int = 0) -> Grid:
         names = [d.name for d in spec.dimensions[:-2]]
         frame_axes, plane = spec.dimensions[:-2], spec.dimensions[-2:]
         return cls(
@@ -78,7 +94,19 @@ class Grid:
             plane_chunk=(plane[0].chunk_size, plane[1].chunk_size),
             plane_shard_chunks=(plane[0].shard_size_chunks, plane[1].shard_size_chunks),
             itemsize=spec.itemsize,
+            image=image,
         )
+
+    @property
+    def first(self) -> int:
+        """The first position, slab and shard row of the image."""
+        return self.image << IMAGE_SHIFT
+
+    def _number(self, index: tuple[int, ...], counts: tuple[int, ...]) -> int:
+        return self.first + _ravel(index, counts)
+
+    def _index(self, number: int, counts: tuple[int, ...]) -> tuple[int, ...]:
+        return _unravel(number - self.first, counts)
 
     @property
     def unlimited(self) -> bool:
@@ -92,7 +120,8 @@ class Grid:
     @cached_property
     def last_position(self) -> int:
         """The largest position of a frame: the array's last, or the last that the protocol can name."""
-        return MAX_POSITION if self.total_frames is None else min(self.total_frames - 1, MAX_POSITION)
+        frames = MAX_POSITION + 1 if self.total_frames is None else self.total_frames
+        return self.first + min(frames - 1, MAX_POSITION)
 
     @cached_property
     def frames_per_slab(self) -> int:
@@ -146,11 +175,11 @@ class Grid:
                 raise FrameIndexError(
                     f"frame index outside the array along axis {axis}", expected=bound, got=index
                 )
-        return self.check_position(_ravel(tuple(index), self.counts))
+        return self.check_position(self._number(tuple(index), self.counts))
 
     def positions_of(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """As ``position_of``, for int64[n, axes] at once."""
-        first_last = self.last_position // math.prod(self.counts[1:])  # so that nothing below overflows
+        first_last = (self.last_position - self.first) // math.prod(self.counts[1:])  # so nothing overflows
         lasts = np.array(
             [first_last if axis == 0 else count - 1 for axis, count in enumerate(self.counts)], np.int64
         )
@@ -158,6 +187,7 @@ class Grid:
         positions = np.zeros(len(indices), np.int64)
         for axis, count in enumerate(self.counts):
             positions = positions * count + indices[:, axis]
+        positions += self.first
         outside |= positions > self.last_position
         if outside.any():
             self.position_of(tuple(indices[outside.argmax()].tolist()))
@@ -166,23 +196,25 @@ class Grid:
 
     def index_of(self, position: int) -> tuple[int, ...]:
         """Returns the n-d frame index at a position; inverse of ``position_of``."""
-        return _unravel(position, self.counts)
+        return self._index(position, self.counts)
 
     def check_position(self, position: int) -> int:
         """Returns ``position``. Raises ``FrameIndexError`` outside the array."""
-        if not 0 <= position <= self.last_position:
+        if not self.first <= position <= self.last_position:
             raise FrameIndexError(
-                "frame id outside the array", expected=f"0 to {self.last_position}", got=position
+                "frame id outside the array",
+                expected=f"0 to {self.last_position - self.first}",
+                got=position - self.first,
             )
         return position
 
     def slab_of_position(self, position: int) -> int:
         """Returns the slab of the frame at a position."""
         coordinates = tuple(i // c for i, c in zip(self.index_of(position), self.chunk, strict=True))
-        return _ravel(coordinates, self.slab_counts)
+        return self._number(coordinates, self.slab_counts)
 
     def slab_coordinates(self, slab: int) -> tuple[int, ...]:
-        return _unravel(slab, self.slab_counts)
+        return self._index(slab, self.slab_counts)
 
     def frames_in_slab(self, slab: int) -> int:
         """Returns the number of frames of this slab inside the array; fewer than ``frames_per_slab`` at the
@@ -202,16 +234,16 @@ class Grid:
                 zip(self.slab_coordinates(slab), self.chunk, self.counts, strict=True)
             )
         ]
-        return _ravel(tuple(end - 1 for end in ends), self.counts)
+        return self._number(tuple(end - 1 for end in ends), self.counts)
 
     def shard_row_of_slab(self, slab: int) -> int:
         coordinates = tuple(
             g // s for g, s in zip(self.slab_coordinates(slab), self.shard_chunks, strict=True)
         )
-        return _ravel(coordinates, self.shard_row_counts)
+        return self._number(coordinates, self.shard_row_counts)
 
     def shard_row_coordinates(self, shard_row: int) -> tuple[int, ...]:
-        return _unravel(shard_row, self.shard_row_counts)
+        return self._index(shard_row, self.shard_row_counts)
 
     def shard_row_extent_chunks(self, shard_row: int) -> tuple[int, ...]:
         """Returns the number of slabs of this shard row inside the array, along each frame axis (acquisition
@@ -229,7 +261,8 @@ class Grid:
         if not self.counts:
             return None
         following = shard_row + 1
-        return following if self.unlimited or following < math.prod(self.shard_row_counts) else None
+        inside = self.unlimited or following - self.first < math.prod(self.shard_row_counts)
+        return following if inside else None
 
     def stored(self, acquired: tuple[int, ...]) -> tuple[int, ...]:
         """Returns a tuple over frame axes, moved from acquisition order to storage order."""
@@ -260,17 +293,133 @@ class Grid:
         return self._open_at_once(self.chunk)
 
     @cached_property
+    def shard_row_frames(self) -> tuple[int, ...]:
+        """The number of frames of a shard row along each frame axis."""
+        return tuple(c * s for c, s in zip(self.chunk, self.shard_chunks, strict=True))
+
+    @cached_property
     def open_shard_rows(self) -> int:
         """The number of shard rows that are incomplete at once while frames arrive in order."""
-        return self._open_at_once(tuple(c * s for c, s in zip(self.chunk, self.shard_chunks, strict=True)))
+        return self._open_at_once(self.shard_row_frames)
 
     @cached_property
     def held_frames(self) -> int:
         """The most frames that wait in incomplete slabs while frames arrive in order: the last one completes
         its slab."""
-        per_slab = (
-            self.frames_per_slab
-            if self.unlimited or not self.counts
-            else math.prod(map(min, self.chunk, self.counts))
+        return self.open_slabs * self.slab_frames
+
+    @property
+    def slab_frames(self) -> int:
+        """The number of frames of the largest slab inside the array."""
+        if self.unlimited or not self.counts:
+            return self.frames_per_slab
+        return math.prod(map(min, self.chunk, self.counts))
+
+    def open_across_images(self, step: tuple[int, ...], slower_axes: int) -> int:
+        """Returns the number of blocks of ``step`` frames per axis that are incomplete while frames of other
+        images come. ``slower_axes``: the number of axes that change slower than the image."""
+        for axis in range(slower_axes):
+            if step[axis] > 1 and self.counts[axis] != 1:
+                faster = zip(self.counts[axis + 1 :], step[axis + 1 :], strict=True)
+                return math.prod(_ceil_div(n, s) for n, s in faster)
+        return 0
+
+
+@dataclass(frozen=True)
+class Grids:
+    """The grids of all images of an acquisition, by their numbers. ``slower_axes``: the number of frame axes
+    that change slower than the image while frames arrive in order; None: images may change at any frame."""
+
+    grids: tuple[Grid, ...]
+    slower_axes: int | None = None
+
+    def of(self, number: int) -> Grid:
+        """Returns the grid of the image to which a position, a slab or a shard row belongs."""
+        return self.grids[number >> IMAGE_SHIFT]
+
+    def slab_of_position(self, position: int) -> int:
+        return self.of(position).slab_of_position(position)
+
+    def shard_row_of_slab(self, slab: int) -> int:
+        return self.of(slab).shard_row_of_slab(slab)
+
+    def next_shard_row(self, shard_row: int) -> int | None:
+        """As ``Grid.next_shard_row``; after the last one of an image, if the image changes slowest, the first
+        one of the next image."""
+        following = self.of(shard_row).next_shard_row(shard_row)
+        image = image_of(shard_row) + 1
+        if following is None and self.slower_axes == 0 and image < len(self.grids):
+            following = self.grids[image].first
+        return following
+
+    @cached_property
+    def tables(self) -> tuple[np.ndarray, ...]:
+        """The grids as ``kernels.place`` takes them: counts, chunk, slab counts, slab strides int64[images,
+        axes]. An image with fewer axes has further ones of one element behind its own."""
+        axes = max(len(grid.counts) for grid in self.grids)
+        parts = [(grid.counts, grid.chunk, grid.slab_counts, grid.slab_strides) for grid in self.grids]
+        return tuple(
+            np.array([[*part[i], *[rest] * (axes - len(part[i]))] for part in parts], np.int64)
+            for i, rest in enumerate((1, 1, 1, 0))
         )
-        return self.open_slabs * per_slab
+
+    @cached_property
+    def total_frames(self) -> int | None:
+        """The number of frames of all images, None when a first axis is unlimited."""
+        totals = [grid.total_frames for grid in self.grids]
+        return None if None in totals else sum(total or 0 for total in totals)
+
+    @cached_property
+    def frames_per_slab(self) -> int:
+        """Of the deepest slab."""
+        return max(grid.frames_per_slab for grid in self.grids)
+
+    @cached_property
+    def frame_bytes(self) -> npt.NDArray[np.int64]:
+        """Of each image's frames."""
+        return np.array([grid.frame_bytes for grid in self.grids], np.int64)
+
+    @cached_property
+    def last_places(self) -> npt.NDArray[np.int64]:
+        """Of each image, the largest position of a frame, as counted within the image."""
+        return np.array([place_in_image(grid.last_position) for grid in self.grids], np.int64)
+
+    @cached_property
+    def slot_bytes(self) -> int:
+        """The size of a slot that holds a frame of any image. Slots follow each other without a gap, so it is
+        a multiple of every item's size."""
+        largest = int(self.frame_bytes.max())
+        return largest if (self.frame_bytes == largest).all() else -(-largest // 8) * 8
+
+    @cached_property
+    def open_slabs(self) -> int:
+        """The number of slabs that are incomplete at once while frames arrive in order."""
+        return self._at_once([grid.open_slabs for grid in self.grids], lambda grid: grid.chunk)
+
+    @cached_property
+    def open_shard_rows(self) -> int:
+        """The number of shard rows that are incomplete at once while frames arrive in order."""
+        return self._at_once(
+            [grid.open_shard_rows for grid in self.grids], lambda grid: grid.shard_row_frames
+        )
+
+    @cached_property
+    def held_frames(self) -> int:
+        """The most frames that wait in incomplete slabs while frames arrive in order."""
+        return self._at_once(
+            [grid.held_frames for grid in self.grids], lambda grid: grid.chunk, lambda grid: grid.slab_frames
+        )
+
+    def _at_once(
+        self,
+        alone: list[int],
+        step: Callable[[Grid], tuple[int, ...]],
+        weight: Callable[[Grid], int] = lambda _: 1,
+    ) -> int:
+        """Returns how much is open at once: of the image to which frames come, as much as of it ``alone``,
+        and what is incomplete of the others."""
+        if self.slower_axes is None:
+            return sum(alone)
+        slower = self.slower_axes
+        others = [grid.open_across_images(step(grid), slower) * weight(grid) for grid in self.grids]
+        return sum(others) + max(a - o for a, o in zip(alone, others, strict=True))

@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .acquisition_spec import ARRAY_NAME
 from .default_layout import OME_ORDER, size_warnings
+from .document import encode_document
 from .spec import MAX_CHANNELS, Channel
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .acquisition_spec import AcquisitionSpec
     from .spec import ArraySpec, Dimension
 
-IMAGE_PATH = "0"
 _CHANNEL_COLORS = ("FFFFFF", "00FF00", "FF00FF", "00FFFF", "FFFF00", "FF0000", "0000FF")
 
 
@@ -26,7 +30,7 @@ def ome_attributes(spec: ArraySpec, name: str) -> dict[str, Any]:
         "axes": [_axis(d) for d in stored],
         "datasets": [
             {
-                "path": IMAGE_PATH,
+                "path": ARRAY_NAME,
                 "coordinateTransformations": [{"type": "scale", "scale": [d.scale for d in stored]}],
             }
         ],
@@ -37,6 +41,50 @@ def ome_attributes(spec: ArraySpec, name: str) -> dict[str, Any]:
         "multiscales": [multiscale],
         **({"omero": {"channels": channels}} if channels else {}),
     }
+
+
+def collection_documents(spec: AcquisitionSpec, images: Sequence[int]) -> dict[str, bytes]:
+    """Returns zarr.json of each group above the images of a collection, by its path in the store: those that
+    name the ``images`` (numbers) that have an array."""
+    if spec.plate is None:
+        paths = [spec.paths[image].split("/")[0] for image in images]
+        return {
+            "OME": _group({"series": paths}),
+            "": _group({"bioformats2raw.layout": 3}, spec.attributes),
+        }
+    plate = spec.plate
+    wells: dict[tuple[str, str], list[str]] = {}
+    for image in images:
+        row, column, field = spec.names[image].split("/")
+        wells.setdefault((row, column), []).append(field)
+    documents = {row: _group() for row, _ in wells}
+    for (row, column), fields in wells.items():
+        shown = [{"path": field, "acquisition": 0} for field in fields]
+        documents[f"{row}/{column}"] = _group({"well": {"images": shown}})
+    places = [
+        {
+            "path": f"{row}/{column}",
+            "rowIndex": plate.rows.index(row),
+            "columnIndex": plate.columns.index(column),
+        }
+        for row, column in wells
+    ]
+    facts = {
+        "name": plate.name,
+        "rows": [{"name": name} for name in plate.rows],
+        "columns": [{"name": name} for name in plate.columns],
+        "wells": places,
+        "field_count": plate.fields,
+        "acquisitions": [{"id": 0, "maximumfieldcount": plate.fields}],
+    }
+    return {**documents, "": _group({"plate": facts}, spec.attributes)}
+
+
+def _group(ome: dict[str, Any] | None = None, attributes: dict[str, Any] | None = None) -> bytes:
+    own = {} if ome is None else {"ome": {"version": "0.5", **ome}}
+    return encode_document(
+        {"zarr_format": 3, "node_type": "group", "attributes": {**(attributes or {}), **own}}
+    )
 
 
 def _axis(d: Dimension) -> dict[str, str]:
@@ -78,6 +126,11 @@ def _display_range(dtype: str) -> tuple[float, float]:
         return 0, 1
     info = np.iinfo(dtype)
     return int(info.min), int(info.max)
+
+
+def acquisition_warnings(spec: AcquisitionSpec) -> list[str]:
+    """Returns the ``layout_warnings`` of all images, each once."""
+    return list(dict.fromkeys(warning for array in spec.arrays for warning in layout_warnings(array)))
 
 
 def layout_warnings(spec: ArraySpec) -> list[str]:

@@ -169,6 +169,20 @@ Codec = Annotated[
 ]
 
 
+def json_attributes(value: dict[str, Any]) -> dict[str, Any]:
+    """Returns attributes that may be written to a zarr.json. Raises ``ValueError``."""
+    _check_depth(value)
+    try:
+        length = len(json.dumps(value, indent=2, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"attributes: must be plain JSON, since they go into zarr.json: {error}") from None
+    if length > MAX_ATTRIBUTES_BYTES:
+        raise ValueError(
+            f"attributes: too long, expected at most {MAX_ATTRIBUTES_BYTES} bytes in zarr.json, got {length}"
+        )
+    return value
+
+
 class ArraySpec(_Frozen):
     """One image array: dtype, axes in acquisition order (the last two are the frame's rows and columns),
     codec and layout. An axis whose ``scale`` is not known is given ``scale=0`` (``Dimension``).
@@ -224,22 +238,7 @@ class ArraySpec(_Frozen):
             return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         return value
 
-    @field_validator("attributes")
-    @classmethod
-    def _json_ready(cls, value: dict[str, Any]) -> dict[str, Any]:
-        _check_depth(value)
-        try:
-            length = len(json.dumps(value, indent=2, allow_nan=False))
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"attributes: must be plain JSON, since they go into zarr.json: {error}"
-            ) from None
-        if length > MAX_ATTRIBUTES_BYTES:
-            raise ValueError(
-                f"attributes: too long, expected at most {MAX_ATTRIBUTES_BYTES} bytes in "
-                f"zarr.json, got {length}"
-            )
-        return value
+    _json_ready = field_validator("attributes")(json_attributes)
 
     @field_validator("frame_fields")
     @classmethod
@@ -393,11 +392,16 @@ def parse_spec(facts: ArraySpec | dict[str, Any] | None) -> ArraySpec:
     try:
         return ArraySpec.model_validate(facts)
     except ValidationError as error:
-        problems = [
-            f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
-            for problem in error.errors(include_url=False)[:4]
-        ]
-        raise SpecError("the array specification is wrong", got="; ".join(problems)[:800]) from None
+        raise SpecError("the array specification is wrong", got=problems_of(error)) from None
+
+
+def problems_of(error: ValidationError) -> str:
+    """Returns the first few wrong fields, in one line."""
+    problems = [
+        f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
+        for problem in error.errors(include_url=False)[:4]
+    ]
+    return "; ".join(problems)[:800]
 
 
 def _check_depth(attributes: Any) -> None:

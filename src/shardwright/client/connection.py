@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from shardwright.array.spec import parse_spec
+from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import AccessError, ConfigError, SessionLostError, ShardwrightError, SpecError
 from shardwright.model.names import MAX_NAME_CHARACTERS, checked_name
@@ -21,6 +21,7 @@ from .stream import Stream
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.array.spec import ArraySpec
     from shardwright.model.promise import Promise
     from shardwright.wire.controls import Transport, Welcome
@@ -104,7 +105,7 @@ class Connection:
     def acquire(
         self,
         name: str,
-        spec: ArraySpec | dict[str, Any] | None = None,
+        spec: ArraySpec | AcquisitionSpec | dict[str, Any] | None = None,
         *,
         stream: str | None = None,
         reopen: bool = False,
@@ -127,7 +128,7 @@ class Connection:
                 checked_name(given)
         if spec is None and stream is None and not reopen:
             raise SpecError("an acquisition needs an array", expected="spec=... or stream=...", got="neither")
-        facts = None if spec is None else parse_spec(spec).model_dump(mode="json")
+        facts = None if spec is None else parse_acquisition(spec).to_json()
         request = Open(self._io.next_request(), name, facts, stream, self._transport, reopen=reopen)
         opened = Stream(_answer(self._io.open(request)), self._streams.remove)
         self._streams.append(opened)

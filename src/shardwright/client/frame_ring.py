@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from shardwright.array.spec import ArraySpec
+    from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.wire.controls import Opened, Welcome
 
     from .link import Link
@@ -39,24 +39,35 @@ MAX_FAILURES = 5  # in a row, for one stream on connections that seem good
 
 
 class FrameRing:
-    """The slots of a stream: ``frames[slot]`` is one frame's place. Slots are contiguous, ``frame_bytes``
-    apart, so a run of slots is one piece of memory."""
+    """The slots of a stream: ``frames[slot]`` is one frame's place, in the form of ``spec.slot_form``. Slots
+    are contiguous, so a run of slots is one piece of memory."""
 
-    def __init__(self, buffer: Any, spec: ArraySpec, slot_count: int, *, is_local: bool) -> None:
-        dtype = np.dtype(spec.dtype).newbyteorder("<")
-        self.frames: npt.NDArray[Any] = np.frombuffer(buffer, dtype).reshape(slot_count, *spec.frame_shape)
+    def __init__(self, buffer: Any, spec: AcquisitionSpec, slot_count: int, *, is_local: bool) -> None:
+        name, shape = spec.slot_form
+        dtype = np.dtype(name).newbyteorder("<")
+        self.frames: npt.NDArray[Any] = np.frombuffer(buffer, dtype).reshape(slot_count, *shape)
         self.memory = buffer
         self._bytes = memoryview(buffer).cast("B")
-        self._frame_bytes = spec.frame_bytes
+        self._slot_bytes = spec.grids.slot_bytes
+        self._alone = spec.is_single
         self.is_local = is_local
 
+    def put(self, slots: int | npt.NDArray[np.int64], pixels: npt.NDArray[Any]) -> None:
+        """Copies a frame (rows, columns), or one for each slot, of an image's own shape and dtype."""
+        if self._alone:
+            self.frames[slots] = pixels
+            return
+        nbytes = pixels.shape[-2] * pixels.shape[-1] * pixels.itemsize
+        views = self.frames[:, 0, :nbytes].view(pixels.dtype)
+        views.reshape(len(self.frames), *pixels.shape[-2:])[slots] = pixels
+
     @classmethod
-    def local(cls, spec: ArraySpec, slot_count: int, spare: FrameRing | None = None) -> FrameRing:
+    def local(cls, spec: AcquisitionSpec, slot_count: int, spare: FrameRing | None = None) -> FrameRing:
         """Makes a ring in local memory. ``spare``: an unused ring of as many bytes, whose memory is
         reused."""
         if spare is not None:
             return cls(spare.memory, spec, slot_count, is_local=True)
-        memory = np.empty(slot_count * spec.frame_bytes, np.uint8)
+        memory = np.empty(slot_count * spec.grids.slot_bytes, np.uint8)
         # touches every page now: the first touch is the expensive one, and the camera should not wait for it
         memory.fill(0)
         return cls(memory, spec, slot_count, is_local=True)
@@ -72,7 +83,7 @@ class FrameRing:
 
     def run(self, first_slot: int, slot_count: int) -> memoryview:
         """The bytes of adjacent slots, uncopied."""
-        return self._bytes[first_slot * self._frame_bytes : (first_slot + slot_count) * self._frame_bytes]
+        return self._bytes[first_slot * self._slot_bytes : (first_slot + slot_count) * self._slot_bytes]
 
 
 def shared_memory_offered(welcome: Welcome) -> bool:
@@ -95,7 +106,7 @@ def shared_memory_offered(welcome: Welcome) -> bool:
 def ring_for(
     session: int,
     opened: Opened,
-    spec: ArraySpec,
+    spec: AcquisitionSpec,
     welcome: Welcome,
     current: FrameRing | None,
     spare: FrameRing | None,
@@ -131,7 +142,7 @@ def _connected(path: str) -> socket.socket:
     return connection
 
 
-def fetch_ring(path: str, session: int, opened: Opened, spec: ArraySpec) -> FrameRing:
+def fetch_ring(path: str, session: int, opened: Opened, spec: AcquisitionSpec) -> FrameRing:
     """Fetches and maps a session's ring. Raises ``SessionLostError`` when the daemon does not answer,
     ``ProtocolError`` when the ring is not as announced."""
     assert opened.ring_token is not None
@@ -154,7 +165,7 @@ def fetch_ring(path: str, session: int, opened: Opened, spec: ArraySpec) -> Fram
         if (
             len(descriptors) != 1
             or ring_bytes != opened.ring_slots * opened.slot_bytes
-            or opened.slot_bytes != spec.frame_bytes
+            or opened.slot_bytes != spec.grids.slot_bytes
         ):
             raise ProtocolError(
                 "a ring that OPENED did not announce",

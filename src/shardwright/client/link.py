@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from shardwright.array.grid import Grid
-from shardwright.array.spec import parse_spec
+from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ProtocolError, ResumeError
 from shardwright.wire.controls import Finish, Open, Opened, Problem, Resume, mapping, receipt_from_body
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from shardwright.array.spec import ArraySpec
+    from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.model.errors import ShardwrightError
     from shardwright.wire.controls import Welcome
 
@@ -70,7 +69,13 @@ class Link:
     ``reconnects``."""
 
     def __init__(
-        self, request: Open, session: int, opened: Opened, spec: ArraySpec, welcome: Welcome, outbox: Outbox
+        self,
+        request: Open,
+        session: int,
+        opened: Opened,
+        spec: AcquisitionSpec,
+        welcome: Welcome,
+        outbox: Outbox,
     ) -> None:
         self.request = request
         self.session = session
@@ -92,11 +97,11 @@ class Link:
         self._early: list[npt.NDArray[np.int64]] = []  # released while the ring is being exchanged
         self._flushed = 0
         self._use(welcome)
-        height, width = spec.frame_shape
-        self._prelude = BATCH_PRELUDE.pack(DTYPE_CODE[spec.dtype], height, width, 0)
+        dtype, (height, width) = spec.slot_form
+        self._prelude = BATCH_PRELUDE.pack(DTYPE_CODE[dtype], height, width, 0)
 
     def _use(self, welcome: Welcome) -> None:
-        self._run_frames = max(1, welcome.max_message_bytes // self.spec.frame_bytes)
+        self._run_frames = max(1, welcome.max_message_bytes // self.opened.slot_bytes)
 
     @property
     def over(self) -> bool:
@@ -355,17 +360,18 @@ def new_link(
 ) -> Link:
     """Makes a link. ``wake`` wakes the I/O thread; ``keep_ring`` gets the ring when the stream has ended
     well. Raises ``ProtocolError``, or the error of the array."""
-    spec = parse_spec(opened.spec)
-    if opened.slot_bytes != spec.frame_bytes or opened.credit_bytes != opened.ring_slots * opened.slot_bytes:
+    spec = parse_acquisition(opened.spec)
+    slot_bytes = spec.grids.slot_bytes
+    if opened.slot_bytes != slot_bytes or opened.credit_bytes != opened.ring_slots * opened.slot_bytes:
         raise ProtocolError(
             "OPENED whose sizes contradict each other",
-            expected=f"slots of {spec.frame_bytes} bytes",
+            expected=f"slots of {slot_bytes} bytes",
             got=opened,
         )
     outbox = Outbox(
         slot_count=opened.ring_slots,
         batch_frames=batch_frames(opened, welcome),
-        check_position=Grid.of(spec).check_position,
+        check_position=spec.grids.grids[0].check_position,
         wake=wake,
         further_fields=len(spec.frame_fields),
         first_sequence=opened.next_sequence,

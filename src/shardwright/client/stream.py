@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shardwright.array.frame_check import FrameCheck
-from shardwright.array.grid import Grid
 from shardwright.model.errors import (
     ClosedError,
+    FrameIndexError,
     SessionLostError,
     ShardwrightError,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import TracebackType
 
     import numpy.typing as npt
 
+    from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.array.spec import ArraySpec
     from shardwright.model.receipt import Receipt, Watermark
     from shardwright.wire.controls import Transport
@@ -34,8 +36,9 @@ class Stream:
     def __init__(self, link: Link, forget: Callable[[Stream], None]) -> None:
         self._link = link
         self._outbox = link.outbox
-        self._grid = Grid.of(link.spec)
-        self._check = FrameCheck(link.spec, self._grid)
+        self._images = link.spec
+        self._checks = {0: FrameCheck(link.spec.arrays[0], link.spec.grids.grids[0])}  # by image
+        self._counts: dict[int, Iterator[int]] = {}  # of several images: places of frames that name none
         self._forget = forget
         self._closed = False
 
@@ -45,8 +48,13 @@ class Stream:
         return self._link.opened.path
 
     @property
+    def images(self) -> AcquisitionSpec:
+        return self._images
+
+    @property
     def spec(self) -> ArraySpec:
-        return self._link.spec
+        """The specification of the array; of the first one if there are several images."""
+        return self._images.arrays[0]
 
     @property
     def transport(self) -> Transport:
@@ -107,6 +115,7 @@ class Stream:
         self,
         frame: npt.ArrayLike,
         *,
+        image: str | None = None,
         index: Sequence[int] | None = None,
         frame_id: int | None = None,
         metadata: Mapping[str, float] | None = None,
@@ -116,15 +125,22 @@ class Stream:
         frame, counted and recorded, ``fail`` raises ``OverloadError``.
 
         ``index`` places it (over the axes before the frame's own, in acquisition order); else ``frame_id``
-        does, counted from 0; else the number of frames of the acquisition before it. ``metadata``:
+        does, counted from 0; else the number of frames of the acquisition before it. ``image``: the name of
+        its image, if there are several; then the frames of that image are counted, of this stream, and after
+        ``reopen`` an index is needed. ``metadata``:
         ``delta_t``, ``exposure_time`` in seconds, ``position_x/y/z`` in micrometres, and what the array's
         ``frame_fields`` name. Raises ``FrameShapeError``, ``FrameDtypeError``, ``FrameIndexError``,
-        ``MetadataError`` for a frame that is not sent (the stream continues), ``ClosedError`` after
-        ``close``, ``SessionLostError`` or the daemon's own error when the session has ended.
+        ``UnknownImageError``, ``MetadataError`` for a frame that is not sent (the stream continues),
+        ``ClosedError`` after ``close``, ``SessionLostError`` or the daemon's own error when the session has
+        ended.
         """
         pixels = frame if type(frame) is np.ndarray else np.asarray(frame)
-        position = self._check.position(pixels, index, frame_id)
-        columns = self._check.no_metadata if metadata is None else self._check.metadata(metadata)
+        number = self._images.number_of(image)
+        check = self._checks.get(number) or self._check_of(number)
+        position = check.position(pixels, index, frame_id)
+        columns = check.no_metadata if metadata is None else check.metadata(metadata)
+        if position is None and not self._images.is_single:
+            position = check.nth_position(self._next_of(number))
         camera_id = -1 if frame_id is None else frame_id
         slot = self._outbox.take_slot()
         if slot is None:
@@ -134,7 +150,7 @@ class Stream:
             ring = self._outbox.ring
             while True:
                 if ring is not None:  # else the stream has ended, and add will raise
-                    ring.frames[slot] = pixels
+                    ring.put(slot, pixels)
                 ring = self._outbox.add(ring, slot, position, camera_id, columns)
                 if ring is None:
                     return
@@ -146,6 +162,7 @@ class Stream:
         self,
         frames: npt.ArrayLike,
         *,
+        image: str | None = None,
         indices: npt.ArrayLike | None = None,
         frame_ids: npt.ArrayLike | None = None,
         metadata: Mapping[str, npt.ArrayLike] | None = None,
@@ -155,14 +172,20 @@ class Stream:
         drops or fails as ``append`` does.
 
         ``indices``: integers (count, axes); ``frame_ids``: integers (count,); each value of ``metadata``: one
-        number for all, or one for each. Raises as ``append`` does. A fault of one frame is raised before any
-        of them is sent.
+        number for all, or one for each. All are of one ``image``. Raises as ``append`` does. A fault of one
+        frame is raised before any of them is sent.
         """
-        pixels = self._check.stack(frames)
-        records = self._check.records(len(pixels), indices, frame_ids, metadata)
+        number = self._images.number_of(image)
+        check = self._checks.get(number) or self._check_of(number)
+        pixels = check.stack(frames)
+        records = check.records(len(pixels), indices, frame_ids, metadata)
         counted = indices is None and frame_ids is None
+        if counted and not self._images.is_single:
+            places = [self._next_of(number) for _ in range(len(pixels))]
+            records["position"] = [check.nth_position(place) for place in places]
+            counted = False
         if counted and len(pixels):
-            self._grid.check_position(self._outbox.next_sequence + len(pixels) - 1)
+            check.nth_position(self._outbox.next_sequence + len(pixels) - 1)
         done = 0
         while done < len(pixels):
             slots = self._outbox.take_slots(len(pixels) - done)
@@ -172,6 +195,20 @@ class Stream:
             else:
                 self._outbox.drop_many(records[part], counted=counted)
             done = part.stop
+
+    def _check_of(self, image: int) -> FrameCheck:
+        check = FrameCheck(self._images.arrays[image], self._images.grids.grids[image])
+        return self._checks.setdefault(image, check)
+
+    def _next_of(self, image: int) -> int:
+        """Returns the place of an image's next frame that names none. Raises ``FrameIndexError`` where only
+        the daemon knows how many frames the image has."""
+        if self._link.request.reopen:
+            raise FrameIndexError(
+                "a frame without a place after a reopen of several images",
+                expected="an index for each frame",
+            )
+        return next(self._counts.setdefault(image, count()))
 
     def _add(
         self,
@@ -185,7 +222,7 @@ class Stream:
             ring = self._outbox.ring
             while True:
                 if ring is not None:
-                    ring.frames[slots] = pixels
+                    ring.put(slots, pixels)
                 ring = self._outbox.add_many(ring, slots, records, counted=counted)
                 if ring is None:
                     return

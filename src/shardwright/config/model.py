@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from shardwright.acquire.limits import MAX_RING_FRAMES, SPARE_DESCRIPTORS, default_threads, most_descriptors
 from shardwright.acquire.settings import Durability, OnDuplicate, OnFull, Overload, WriteSettings
+from shardwright.array.acquisition_spec import AcquisitionSpec
 from shardwright.array.spec import ArraySpec  # noqa: TC001  (pydantic reads the annotation)
 from shardwright.model.names import NAME_PATTERN
 from shardwright.repack.order import Order  # noqa: TC001
@@ -504,7 +505,7 @@ class Config(_Section):
             streams=tuple(
                 StreamSettings(
                     name=stream.name,
-                    spec=stream.array,
+                    spec=AcquisitionSpec(array=stream.array),
                     ring_frames=None if stream.ring_frames == "auto" else stream.ring_frames,
                     write=self._write_settings(self.reliability_of(stream)),
                 )

@@ -16,7 +16,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from shardwright.array.spec import parse_spec
+from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import OutputExistsError, ResumeError, ShardwrightError, WorkerError
 from shardwright.model.names import WORKSPACE
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from shardwright.acquire.acquisition import Acquisition
     from shardwright.acquire.workers import WorkerPool
-    from shardwright.array.spec import ArraySpec
+    from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.storage.ring import Ring, SpareRing
 
     from .opening import Admission, Admitted
@@ -154,9 +154,9 @@ class BlockingExecutor:
         return self._resume_acquisition(path, self.pool, self._wake, settings, self._admission.limits_found)
 
 
-def _spec_found(path: Path) -> ArraySpec | None:
+def _spec_found(path: Path) -> AcquisitionSpec | None:
     try:
-        return parse_spec(read_manifest(path / WORKSPACE).spec)
+        return parse_acquisition(read_manifest(path / WORKSPACE).spec)
     except ShardwrightError:
         return None  # resuming raises the reason
 

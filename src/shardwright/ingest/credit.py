@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardwright.array.frame_check import wrong_dtype, wrong_shape
+from shardwright.array.grid import image_of
 from shardwright.model.errors import FrameIndexError, ProtocolError
 from shardwright.wire.controls import MAX_MISSING_RANGES
 from shardwright.wire.descriptor import FRAME_DROPPED, FRAME_NOT_HELD, NO_POSITION
 from shardwright.wire.in_flight import NO_SLOT, InFlight, at_most, ranges_of, runs_of, without
-from shardwright.wire.messages import MAX_PIXELLESS_FRAMES
+from shardwright.wire.messages import IMAGE_SHIFT, MAX_PIXELLESS_FRAMES, MAX_POSITION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
-    from shardwright.array.grid import Grid
-    from shardwright.array.spec import ArraySpec
+    from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.storage.ring import Ring
     from shardwright.wire.messages import Batch
 
@@ -249,13 +249,14 @@ def _add_runs(
             in_flight.add(int(run[0]), run_slots, keep)
 
 
-def check_content(batch: Batch, spec: ArraySpec, grid: Grid) -> None:
+def check_content(batch: Batch, spec: AcquisitionSpec) -> None:
     """Checks dtype, shape and each descriptor's fields, all but slots and sequences. Raises
     ``FrameDtypeError``, ``FrameShapeError``, ``FrameIndexError`` or ``ProtocolError``."""
-    if batch.dtype != spec.dtype:
-        raise wrong_dtype(spec.dtype, batch.dtype)
-    if (batch.height, batch.width) != spec.frame_shape:
-        raise wrong_shape(spec.frame_shape, (batch.height, batch.width))
+    dtype, shape = spec.slot_form
+    if batch.dtype != dtype:
+        raise wrong_dtype(dtype, batch.dtype)
+    if (batch.height, batch.width) != shape:
+        raise wrong_shape(shape, (batch.height, batch.width))
     frames = batch.descriptors
     flags = frames["flags"]
     if (
@@ -269,13 +270,16 @@ def check_content(batch: Batch, spec: ArraySpec, grid: Grid) -> None:
             f"without pixels"
         )
         raise ProtocolError("a descriptor with reserved bits", expected=expected)
-    least = np.where(flags == FRAME_NOT_HELD, NO_POSITION, 0)
-    outside = (frames["position"] < least) | (frames["position"] > grid.last_position)
+    positions = frames["position"]
+    images, lasts = positions >> IMAGE_SHIFT, spec.grids.last_places
+    known = (images >= 0) & (images < lasts.size)
+    unknown = (flags == FRAME_NOT_HELD) & (positions == NO_POSITION)
+    outside = ~unknown & (~known | ((positions & MAX_POSITION) > lasts[np.where(known, images, 0)]))
     if outside.any():
+        wrong = int(positions[outside][0])
+        image = min(max(image_of(wrong), 0), lasts.size - 1)
         raise FrameIndexError(
-            "frame index outside the array",
-            expected=f"position 0 to {grid.last_position}",
-            got=int(frames["position"][outside][0]),
+            "frame index outside the array", expected=f"position 0 to {int(lasts[image])}", got=wrong
         )
 
 

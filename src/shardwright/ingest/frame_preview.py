@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardwright.array.grid import image_of
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from shardwright.array.spec import ArraySpec
+    from shardwright.array.acquisition_spec import AcquisitionSpec
 
 MOST_PIXELS = 512  # along the longer side
 MIN_INTERVAL_S = 0.1  # between two that are taken, however often it is requested
@@ -51,12 +53,9 @@ class FramePreview:
 class PreviewTap:
     """Takes the previews of one acquisition."""
 
-    def __init__(self, spec: ArraySpec) -> None:
+    def __init__(self, spec: AcquisitionSpec) -> None:
         self.wanted = False  # all that the ingest thread reads
-        self._dtype = np.dtype(spec.dtype).newbyteorder("<")
-        self._shape = spec.frame_shape
-        # the same down and across: the picture keeps the frame's proportions
-        self._step = -(-max(spec.frame_shape) // MOST_PIXELS)
+        self._arrays = spec.arrays
         self._last: FramePreview | None = None
 
     def ask(self) -> FramePreview | None:
@@ -73,12 +72,14 @@ class PreviewTap:
         if not with_pixels.size:
             return
         newest = int(with_pixels[-1])
-        nbytes = self._shape[0] * self._shape[1] * self._dtype.itemsize
-        memory = (ctypes.c_uint8 * nbytes).from_address(int(addresses[newest]))
-        frame = np.frombuffer(memoryview(memory), self._dtype).reshape(self._shape)
         described = descriptors[newest]
+        array = self._arrays[image_of(int(described["position"]))]
+        memory = (ctypes.c_uint8 * array.frame_bytes).from_address(int(addresses[newest]))
+        frame = np.frombuffer(memoryview(memory), np.dtype(array.dtype).newbyteorder("<"))
+        # the same down and across: the picture keeps the frame's proportions
+        step = -(-max(array.frame_shape) // MOST_PIXELS)
         self._last = FramePreview(
-            frame[:: self._step, :: self._step].copy(),
+            frame.reshape(array.frame_shape)[::step, ::step].copy(),
             int(described["sequence"]),
             int(described["frame_id"]),
             time.monotonic(),

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.acquire.settings import WriteSettings
-    from shardwright.array.spec import ArraySpec
+    from shardwright.array.acquisition_spec import AcquisitionSpec
 
     from .transport.allow_list import Access
 
@@ -21,7 +21,7 @@ class StreamSettings:
     """A camera known by name, with the array that it sends. ``ring_frames`` None: derived from the layout."""
 
     name: str
-    spec: ArraySpec
+    spec: AcquisitionSpec
     ring_frames: int | None
     write: WriteSettings
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from shardwright.acquire.limits import RUNTIME_BYTES, Limits
-from shardwright.array.ome import layout_warnings
-from shardwright.array.spec import parse_spec
+from shardwright.array.acquisition_spec import parse_acquisition
+from shardwright.array.ome import acquisition_warnings
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import (
     BudgetError,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from shardwright.acquire.acquisition import Acquisition
     from shardwright.acquire.settings import WriteSettings
-    from shardwright.array.spec import ArraySpec
+    from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.model.promise import Promise
     from shardwright.storage.ring import Ring
     from shardwright.wire.controls import Open, Resume
@@ -327,7 +327,7 @@ class Openings:
             "transport": pending.request.transport,
         }
         self._on_event("acquisition_opened", facts)
-        for warning in layout_warnings(admitted.spec):
+        for warning in acquisition_warnings(admitted.spec):
             self._on_event("layout_warning", {"path": str(admitted.path), "warning": warning})
         if pending.client.gone:
             session.end_early(
@@ -529,7 +529,7 @@ class Admitted:
     """A new acquisition that may be opened; it counts against the budget from now on."""
 
     path: Path
-    spec: ArraySpec
+    spec: AcquisitionSpec
     limits: Limits
     settings: WriteSettings
     stream: str
@@ -623,10 +623,10 @@ class Admission:
                 "one frame does not fit a message", expected=expected, got=f"{limits.frame_bytes} bytes"
             )
 
-    def check_same_array(self, request: Open, spec: ArraySpec) -> None:
+    def check_same_array(self, request: Open, spec: AcquisitionSpec) -> None:
         """A client that reopens an acquisition may name its array again, but not another one. Raises
         ``SpecError``."""
-        if request.spec is not None and parse_spec(request.spec) != spec:
+        if request.spec is not None and parse_acquisition(request.spec) != spec:
             hint = "Leave the spec out, or acquire under another name"
             raise SpecError(
                 "the acquisition to reopen has another array",
@@ -635,7 +635,7 @@ class Admission:
                 hint=hint,
             )
 
-    def _limits_of(self, spec: ArraySpec, ring_frames: int | None) -> Limits:
+    def _limits_of(self, spec: AcquisitionSpec, ring_frames: int | None) -> Limits:
         return Limits.derive(
             spec,
             threads=self._threads,
@@ -644,23 +644,23 @@ class Admission:
             descriptors=self._settings.descriptors_per_acquisition,
         )
 
-    def limits_found(self, spec: ArraySpec) -> Limits:
+    def limits_found(self, spec: AcquisitionSpec) -> Limits:
         """The limits of an acquisition found on disk: those of the stream that has this array, if there is
         one."""
         stream = self._stream_of(spec)
         return self._limits_of(spec, None if stream is None else stream.ring_frames)
 
-    def settings_found(self, spec: ArraySpec | None) -> WriteSettings:
+    def settings_found(self, spec: AcquisitionSpec | None) -> WriteSettings:
         """As ``limits_found``. ``spec`` None: it could not be read."""
         stream = self._stream_of(spec)
         return self._settings.write if stream is None else stream.write
 
-    def stream_name_found(self, spec: ArraySpec) -> str:
+    def stream_name_found(self, spec: AcquisitionSpec) -> str:
         """As ``limits_found``."""
         stream = self._stream_of(spec)
         return CLIENT_STREAM if stream is None else stream.name
 
-    def _stream_of(self, spec: ArraySpec | None) -> StreamSettings | None:
+    def _stream_of(self, spec: AcquisitionSpec | None) -> StreamSettings | None:
         return next((stream for stream in self._streams.values() if stream.spec == spec), None)
 
     def _stream(self, name: str | None) -> StreamSettings | None:
@@ -674,7 +674,7 @@ class Admission:
             )
         return self._streams[name]
 
-    def _spec(self, request: Open, stream: StreamSettings | None) -> ArraySpec:
+    def _spec(self, request: Open, stream: StreamSettings | None) -> AcquisitionSpec:
         if stream is not None:
             if request.spec is not None:
                 raise SpecError(
@@ -695,4 +695,4 @@ class Admission:
                 got="a spec",
                 hint="See ingest.allow_client_specs",
             )
-        return parse_spec(request.spec)
+        return parse_acquisition(request.spec)

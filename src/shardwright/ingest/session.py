@@ -198,7 +198,7 @@ class Session:
             request=request.request,
             path=str(acquisition.path),
             # a client of an earlier release refuses them, and none needs them
-            spec=acquisition.spec.model_dump(mode="json", exclude={"channels"}),
+            spec=acquisition.spec.to_json(channels=False),
             transport=request.transport,
             credit_bytes=self.credit.ring_slots * limits.frame_bytes,
             ring_slots=self.credit.ring_slots,
@@ -291,7 +291,7 @@ class Session:
         assert self.lease is not None
         acquisition = self.acquisition
         batch = decode_batch(header, body, len(acquisition.spec.frame_fields))
-        check_content(batch, acquisition.spec, acquisition.grid)
+        check_content(batch, acquisition.spec)
         descriptors, addresses, again = self.credit.take(batch.descriptors, pixels, self.lease.ring)
         self.frames_received += len(descriptors)
         if len(descriptors):

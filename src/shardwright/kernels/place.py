@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from shardwright.wire.messages import IMAGE_SHIFT
+
 from .native_calls import CACHE
 
 PLACED, DUPLICATE, LATE = 0, 1, 2  # status of a frame
@@ -19,19 +21,21 @@ PLACED, DUPLICATE, LATE = 0, 1, 2  # status of a frame
 
 @njit(nogil=True, cache=CACHE)
 def slab_and_place(position: int, counts: Any, chunk: Any, slab_counts: Any, slab_strides: Any) -> Any:
-    """Returns (slab number, place within the slab in storage order) of a frame position. Tables: int64, one
-    element per frame axis (``Grid``)."""
-    slab, place, scale, rest = 0, 0, 1, position
-    for axis in range(counts.size - 1, -1, -1):
+    """Returns (slab number, place within the slab in storage order) of a frame position. Tables:
+    int64[images, axes], one element per frame axis (``Grids.tables``)."""
+    image = position >> IMAGE_SHIFT
+    first = image << IMAGE_SHIFT
+    slab, place, scale, rest = first, 0, 1, position - first
+    for axis in range(counts.shape[1] - 1, -1, -1):
         if axis == 0:
             index = rest
         else:
-            index = rest % counts[axis]
-            rest //= counts[axis]
-        coordinate = index // chunk[axis]
+            index = rest % counts[image, axis]
+            rest //= counts[image, axis]
+        coordinate = index // chunk[image, axis]
         slab += coordinate * scale
-        place += (index - coordinate * chunk[axis]) * slab_strides[axis]
-        scale *= slab_counts[axis]
+        place += (index - coordinate * chunk[image, axis]) * slab_strides[image, axis]
+        scale *= slab_counts[image, axis]
     return slab, place
 
 

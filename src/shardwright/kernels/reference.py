@@ -17,6 +17,7 @@ from fractions import Fraction
 import numpy as np
 
 from shardwright.codecs.parameters import BLOSC_HEADER_BYTES, DEFLATE_STORED_BLOCK_BYTES, ZSTD_RAW_BLOCK_BYTES
+from shardwright.wire.messages import IMAGE_SHIFT
 
 Frames = Sequence[np.ndarray | None]
 
@@ -181,23 +182,25 @@ def crc32c(data: bytes, seed: int = 0) -> int:
 
 def slab_and_place(
     position: int,
-    counts: Sequence[int],
-    chunk: Sequence[int],
-    slab_counts: Sequence[int],
-    slab_strides: Sequence[int],
+    counts: Sequence[Sequence[int]],
+    chunk: Sequence[Sequence[int]],
+    slab_counts: Sequence[Sequence[int]],
+    slab_strides: Sequence[Sequence[int]],
 ) -> tuple[int, int]:
-    """Unravels the position over the frame axes, splits each index into chunk and remainder, ravels both
-    again. ``counts[0]`` is not needed."""
+    """Takes the image off the position, unravels the rest over the image's frame axes, splits each index into
+    chunk and remainder, ravels both again. ``counts[image][0]`` is not needed."""
+    image, position = divmod(position, 2**IMAGE_SHIFT)
     index: list[int] = []
-    for count in reversed(counts[1:]):
+    for count in reversed(counts[image][1:]):
         position, i = divmod(position, count)
         index.insert(0, i)
-    if len(counts):
+    if len(counts[image]):
         index.insert(0, position)
     slab = 0
-    for i, c, n in zip(index, chunk, slab_counts, strict=True):
+    for i, c, n in zip(index, chunk[image], slab_counts[image], strict=True):
         slab = slab * n + i // c
-    return slab, sum(i % c * stride for i, c, stride in zip(index, chunk, slab_strides, strict=True))
+    place = sum(i % c * stride for i, c, stride in zip(index, chunk[image], slab_strides[image], strict=True))
+    return image * 2**IMAGE_SHIFT + slab, place
 
 
 @dataclass
@@ -212,7 +215,7 @@ def place_frames(
     rows: dict[int, SlabRow],
     first: int,
     frames: Sequence[tuple[int, int, int]],
-    tables: tuple[Sequence[int], ...],
+    tables: tuple[Sequence[Sequence[int]], ...],
 ) -> tuple[int, list[int], int, dict[int, bool]]:
     """Puts (position, sequence, address) first, first+1, ... into the rows, which are keyed by their slab,
     until a slab has no row.

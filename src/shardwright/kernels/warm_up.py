@@ -67,7 +67,7 @@ def _run_each() -> None:
     journal_frames(no_file, 0, records, np.ones(1, np.bool_), 0, np.zeros(128, np.uint8))
     stage_frames(no_file, one * frame.ctypes.data, frame.size, 0 * one, 0 * one, records, 0)
     table = np.zeros((1, 1), np.int64)
-    words, axes = np.zeros((1, 16), np.int64), (one, one, one, one)
+    words, axes = np.zeros((1, 16), np.int64), (np.ones((1, 1), np.int64),) * 4
     row = (0 * one, table, table.copy(), words.reshape(1, 1, -1).copy(), 0 * one, one)
     slabs_and_places(0 * one, *axes)
     place_frames(0, (0 * one, 0 * one, one, words), axes, row, np.zeros(1, np.uint8), 0 * one)

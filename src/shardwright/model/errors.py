@@ -84,6 +84,12 @@ class FrameIndexError(ShardwrightError, IndexError):
     code = "frame_index"
 
 
+class UnknownImageError(FrameIndexError):
+    """An image that the acquisition does not have."""
+
+    code = "unknown_image"
+
+
 class DuplicateFrameError(ShardwrightError, ValueError):
     """A frame came for a place that another frame has; the first one is kept."""
 

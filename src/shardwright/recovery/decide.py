@@ -5,16 +5,15 @@ reports them.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shardwright.acquire.accounts import Accounts
-from shardwright.acquire.assembly import grid_tables
 from shardwright.acquire.closed_shard_rows import EarlierShardRow
 from shardwright.acquire.recovered_state import ShardRowStanding, Standing
+from shardwright.array.grid import image_of, place_in_image
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import PASSED_OVER
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from shardwright.acquire.limits import Limits
-    from shardwright.shard.layout import ArrayLayout
+    from shardwright.shard.layout import StoreLayout
 
     from .facts import ShardRowFacts, SlabFacts, StoreFacts
 
@@ -63,7 +62,7 @@ class Decisions:
 def decide(
     facts: StoreFacts,
     blocks: Iterable[tuple[BlockKind, int, np.ndarray]],
-    layout: ArrayLayout,
+    layout: StoreLayout,
     limits: Limits,
 ) -> Decisions:
     """Makes the decisions. ``blocks``: of the frame log, in its order, a shard row's records in one or
@@ -72,11 +71,10 @@ def decide(
 
 
 class _Judge:
-    def __init__(self, facts: StoreFacts, layout: ArrayLayout, limits: Limits) -> None:
+    def __init__(self, facts: StoreFacts, layout: StoreLayout, limits: Limits) -> None:
         self._facts = facts
-        self._layout, self._grid = layout, layout.grid
-        counts = self._grid.counts
-        accounts = Accounts(limits.frame_bytes, math.prod(counts[1:]), received_extent=0 if counts else 1)
+        self._layout, self._grids = layout, layout.grids
+        accounts = Accounts(self._grids)
         self._standing = Standing(accounts, limits, closed_shard_rows=set(facts.log_shard_rows))
         self._accounts = accounts
         self._evidence = Evidence(accounts, facts)
@@ -143,9 +141,8 @@ class _Judge:
                         )
                     )
         self._remember_shard_rows(pieces)
-        for shard_row in sorted(self._standing.closed_shard_rows - self._logged)[
-            -self._standing.limits.open_shard_rows :
-        ]:
+        unlogged = sorted(self._standing.closed_shard_rows - self._logged, key=place_in_image)
+        for shard_row in unlogged[-self._standing.limits.open_shard_rows :]:
             self._remember_shard_rows({shard_row: []})
 
     def _settle_lost(self) -> None:
@@ -169,19 +166,19 @@ class _Judge:
         standing = self._standing
         for shard_row, records in pieces.items():
             self._logged.add(shard_row)
-            if sum(piece.size for piece in records) == frames_of_shard_row(self._layout, shard_row):
+            layout = self._layout.of(shard_row)
+            if sum(piece.size for piece in records) == frames_of_shard_row(layout, shard_row):
                 continue
             earlier = EarlierShardRow.of(
-                self._grid,
-                grid_tables(self._grid),
+                self._grids,
                 np.concatenate(records) if records else np.zeros(0, [("position", np.int64)]),
             )
-            for slab in slabs_of_shard_row(self._layout, shard_row):
+            for slab in slabs_of_shard_row(layout, shard_row):
                 if slab in earlier.holes or not earlier.begins(slab):
                     standing.holes.remember(slab, earlier.holes.get(slab))
             standing.earlier[shard_row] = earlier
             if len(standing.earlier) > standing.limits.open_shard_rows:
-                del standing.earlier[min(standing.earlier)]
+                del standing.earlier[min(standing.earlier, key=place_in_image)]
 
     # ------------------------------------------------------------------ shard rows
 
@@ -206,9 +203,11 @@ class _Judge:
         if sealing_begun:
             self._shut.add(shard_row.number)
         self._whole.update(slab.slab for slab in whole)
-        holes = [slab for slab in whole if slab.records.size < self._grid.frames_in_slab(slab.slab)]
+        holes = [
+            slab for slab in whole if slab.records.size < self._grids.of(slab.slab).frames_in_slab(slab.slab)
+        ]
         standing = ShardRowStanding(
-            slabs=len(slabs_of_shard_row(self._layout, shard_row.number)),
+            slabs=len(slabs_of_shard_row(self._layout.of(shard_row.number), shard_row.number)),
             whole_slabs=sorted(slab.slab for slab in whole),
             frames=sum(slab.records.size for slab in whole),
             holes={slab.slab: slab.filled for slab in holes},
@@ -234,8 +233,12 @@ class _Judge:
                 standing.takes_back.update({slab: standing.holes[slab] for slab in beyond})
 
     def _beyond_newest(self, slabs: Iterable[int]) -> frozenset[int]:
-        newest, last_in = self._accounts.newest_position, self._grid.last_position_in_slab
-        return frozenset(slab for slab in slabs if last_in(slab) > newest)
+        return frozenset(
+            slab
+            for slab in slabs
+            if self._grids.of(slab).last_position_in_slab(slab)
+            > self._accounts.newest_position(image_of(slab))
+        )
 
     def _count_bytes(self, shard_row: ShardRowFacts, actions: tuple[Action, ...], *, reopened: bool) -> int:
         """Returns the bytes of the shard row's shards and adds them to the account, except those of shards
@@ -278,19 +281,20 @@ class _Judge:
 
     def _is_open(self, position: int) -> bool:
         """Returns whether a position's slab still waits for frames."""
-        slab = self._grid.slab_of_position(position)
-        return slab not in self._whole and self._grid.shard_row_of_slab(slab) not in self._shut
+        grid = self._grids.of(position)
+        slab = grid.slab_of_position(position)
+        return slab not in self._whole and grid.shard_row_of_slab(slab) not in self._shut
 
     def _make_room(self, found: tuple[ShardRowDecision, ...]) -> None:
         """Raises the limits of rows and shard rows to what was found: this time they may be derived from
         other settings."""
         standing = self._standing
         slabs = (
-            {self._grid.slab_of_position(position) for position in standing.staged["position"].tolist()}
+            {self._grids.slab_of_position(position) for position in standing.staged["position"].tolist()}
             if standing.staged.size
             else set()
         )
-        shard_rows = {self._grid.shard_row_of_slab(slab) for slab in slabs} | {
+        shard_rows = {self._grids.shard_row_of_slab(slab) for slab in slabs} | {
             shard_row.number for shard_row in found if shard_row.standing is not None
         }
         limits = standing.limits

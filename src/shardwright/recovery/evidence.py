@@ -34,7 +34,7 @@ class Evidence:
         self._accounts = accounts
         self._unfinished: list[np.ndarray] = []  # records of slabs that were being stored
         self._reopened: list[np.ndarray] = []  # records of shard rows that were sealed once: acknowledged
-        accounts.expect_up_to(facts.seen_stop, facts.seen_extent)
+        accounts.expect_up_to(facts.seen_stop, facts.seen_extents)
         accounts.lost_stop = facts.seen_stop  # an earlier recovery has found losses there
         # a kill in the middle of an append leaves at most a header without its records
         torn = facts.log_torn_bytes > BLOCK_HEADER_BYTES

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.acquire.store_folder import StoreFolder
-    from shardwright.shard.layout import ArrayLayout
+    from shardwright.shard.layout import StoreLayout
     from shardwright.shard.read_back import ReadBack
     from shardwright.shard.shard_row_files import Placement
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def execute(
-    folder: StoreFolder, layout: ArrayLayout, scanned: Scanned, decisions: Decisions
+    folder: StoreFolder, layout: StoreLayout, scanned: Scanned, decisions: Decisions
 ) -> RecoveredState:
     """Returns the state with which an acquisition is resumed. Raises ``StorageError``; the next recovery then
     finds the same or more."""
@@ -41,7 +41,7 @@ def execute(
 
 
 class _RecoveryExecutor:
-    def __init__(self, folder: StoreFolder, layout: ArrayLayout, scanned: Scanned) -> None:
+    def __init__(self, folder: StoreFolder, layout: StoreLayout, scanned: Scanned) -> None:
         self._folder = folder
         self._layout = layout
         self._scanned = scanned
@@ -53,7 +53,7 @@ class _RecoveryExecutor:
         try:
             self._make_durable()
             if decisions.remember_seen:  # before the only other traces of these frames are deleted
-                folder.remember_seen(accounts.seen.stop, accounts.received_extent)
+                folder.remember_seen(accounts.seen.stop, tuple(accounts.extents.tolist()))
             for path, action in zip(self._scanned.strays, decisions.strays, strict=True):
                 if action is Action.DELETE:
                     self._delete(path)
@@ -110,14 +110,14 @@ class _RecoveryExecutor:
 
     def _settle_files(self, placement: Placement, shard_row: ShardRowDecision) -> None:
         for file, action in enumerate(shard_row.actions):
-            key = self._layout.shard_key(shard_row.number, file)
+            path = self._layout.of(shard_row.number).shard_path(shard_row.number, file)
             if action is Action.SET_ASIDE:
-                self._set_aside(placement, placement.working(key))
+                self._set_aside(placement, placement.working(path))
             elif action is Action.SEALED:
-                sync_directory(placement.final(key).parent)  # the rename may not have been durable
-                if (link := placement.link(key)) is not None:
-                    make_link(link, placement.final(key))
-                self._delete(placement.working(key))
+                sync_directory(placement.final(path).parent)  # the rename may not have been durable
+                if (link := placement.link(path)) is not None:
+                    make_link(link, placement.final(path))
+                self._delete(placement.working(path))
 
     def _take_up(self, shard_row: ShardRowDecision) -> ShardRowFiles:
         """Opens the files of a shard row, clears its torn slabs, and makes the rest durable."""
@@ -126,7 +126,8 @@ class _RecoveryExecutor:
             self._scanned.read_back[shard_row.number],
         )
         self._settle_files(placement, shard_row)
-        tables = JournalLayout.of(self._layout, shard_row.number, self._record_bytes)
+        layout = self._layout.of(shard_row.number)
+        tables = JournalLayout.of(layout, shard_row.number, self._record_bytes)
         journal = ShardRowJournal.open(
             placement.journal(shard_row.number),
             tables,
@@ -139,7 +140,7 @@ class _RecoveryExecutor:
                 shards.append(self._open(placement, shard_row, file, action))
             if Action.LOST in shard_row.actions:  # made anew: a power cut must not take it away again
                 sync_directory(placement.files)
-            files = ShardRowFiles(shard_row.number, placement, shards, journal)
+            files = ShardRowFiles(shard_row.number, placement, shards, journal, layout.path)
             _note_entries(files, found)
             if shard_row.torn:
                 journal.clear_slabs(slab.slot_layer for slab in shard_row.torn)
@@ -160,15 +161,16 @@ class _RecoveryExecutor:
         anew."""
         if action not in (Action.CONTINUE, Action.LOST):
             return None
-        key = self._layout.shard_key(shard_row.number, file)
+        layout = self._layout.of(shard_row.number)
+        path = layout.shard_path(shard_row.number, file)
         return OpenShard(
-            self._layout.shard(shard_row.number, file),
-            placement.working(key),
-            placement.final(key),
+            layout.shard(shard_row.number, file),
+            placement.working(path),
+            placement.final(path),
             self._folder.io,
-            link=placement.link(key),
+            link=placement.link(path),
             existing=action is Action.CONTINUE,
-            replaces=placement.record if shard_row.reopened else None,
+            replaces=placement.record(layout.path) if shard_row.reopened else None,
         )
 
 

@@ -61,14 +61,14 @@ class StagedFacts:
 
 @dataclass(frozen=True)
 class StoreFacts:
-    """The facts of a store. ``seen_stop``, ``seen_extent``: from the manifest. ``intact``: nothing worse than
-    kills has happened to the store. ``set_aside``: an earlier recovery set a damaged file aside.
+    """The facts of a store. ``seen_stop``, ``seen_extents``: from the manifest. ``intact``: nothing worse
+    than kills has happened to the store. ``set_aside``: an earlier recovery set a damaged file aside.
     ``log_shard_rows``: shard rows that have a block in the frame log; ``log_torn_bytes`` lie behind its last
     whole block. ``strays``: files in progress that belong to none of ``shard_rows``. ``sealed_shards`` files
     of ``sealed_bytes`` have final names."""
 
     seen_stop: int
-    seen_extent: int
+    seen_extents: tuple[int, ...]
     intact: bool
     set_aside: bool
     log_shard_rows: frozenset[int]

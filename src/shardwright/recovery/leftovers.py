@@ -15,7 +15,7 @@ from pathlib import Path
 
 from shardwright.acquire.new_store import abandoned, is_making_folder, remove_abandoned, withdraw
 from shardwright.acquire.store_folder import is_intact
-from shardwright.array.ome import IMAGE_PATH
+from shardwright.array.acquisition_spec import ARRAY_NAME
 from shardwright.model.errors import LockedError, ShardFormatError
 from shardwright.model.names import WORKSPACE
 from shardwright.shard.layout import PAGE_BYTES
@@ -200,7 +200,7 @@ def _is_bare(path: Path) -> bool:
     """Returns whether the folder holds no shard, table or foreign file."""
     with storage_errors("look into", path):
         files = {file.relative_to(path) for file in path.rglob("*") if not file.is_dir() or file.is_symlink()}
-    begun = {Path(folder, name) for folder in ("", IMAGE_PATH) for name in ("zarr.json", ".zarr.json.new")}
+    begun = {Path(folder, name) for folder in ("", ARRAY_NAME) for name in ("zarr.json", ".zarr.json.new")}
     return all(file in begun or file.parts[0] == WORKSPACE for file in files)
 
 
@@ -223,7 +223,8 @@ def _is_unbegun(store: Unfinished) -> bool:
         or log.rows
         or log.torn_bytes
     )
-    kept = any(file.is_file() for file in (store.path / IMAGE_PATH / "c").rglob("*")) or store.was_set_aside
+    shards = (file for path in store.spec.paths for file in (store.path / path / "c").rglob("*"))
+    kept = any(file.is_file() for file in shards) or store.was_set_aside
     later = any(number for number, _ in found)  # prepared when the first frame comes
     return not (used or kept or later) and not any(
         read_range(file, PAGE_BYTES, stop - PAGE_BYTES).strip(b"\0") for file, stop in tables

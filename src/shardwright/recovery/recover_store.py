@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.acquire.workers import WorkerPool
-    from shardwright.array.spec import ArraySpec
+    from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.model.receipt import Receipt
 
     from .decide import ShardRowDecision
@@ -108,7 +108,7 @@ def _seal(
 ) -> Recovery:
     settings = WriteSettings(on_full="fail")
 
-    def limits_of(spec: ArraySpec) -> Limits:
+    def limits_of(spec: AcquisitionSpec) -> Limits:
         return Limits.derive(spec, threads=pool.threads)
 
     restored, found = restore(
@@ -185,7 +185,7 @@ def _reported(found: Found, action: str) -> Recovery:
 
 def _shard_row_report(found: Found, shard_row: ShardRowDecision) -> ShardRowReport:
     actions = {
-        found.store.layout.shard_key(shard_row.number, file): action.value
+        found.store.layout.of(shard_row.number).shard_path(shard_row.number, file): action.value
         for file, action in enumerate(shard_row.actions)
     }
     read_back = found.scanned.read_back.get(shard_row.number)

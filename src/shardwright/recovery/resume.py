@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from shardwright.acquire.acquisition import Acquisition
 from shardwright.acquire.store_folder import StoreFolder, end_intact, is_marked
-from shardwright.array.ome import IMAGE_PATH
 from shardwright.model.errors import FencedError, ResumeError, ShardFormatError, StorageFullError
 from shardwright.model.names import WORKSPACE
 from shardwright.read.store import read_metadata
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from shardwright.acquire.recovered_state import RecoveredState
     from shardwright.acquire.settings import WriteSettings
     from shardwright.acquire.workers import WorkerPool
+    from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.array.spec import ArraySpec
     from shardwright.shard.frame_log import FrameLog
     from shardwright.shard.staging import StagingArea
@@ -55,7 +55,7 @@ def resume(
     pool: WorkerPool,
     wake: Callable[[], None],
     settings: WriteSettings,
-    limits_of: Callable[[ArraySpec], Limits],
+    limits_of: Callable[[AcquisitionSpec], Limits],
     *,
     take_over: bool = False,
 ) -> Acquisition:
@@ -81,7 +81,7 @@ def begin_restored(
 
 def restore(
     path: Path,
-    limits_of: Callable[[ArraySpec], Limits],
+    limits_of: Callable[[AcquisitionSpec], Limits],
     settings: WriteSettings,
     *,
     threads: int,
@@ -184,20 +184,29 @@ def _renew_page_cache(store: Unfinished) -> None:
 
 
 def _open_folder(store: Unfinished, lock: StoreLock, settings: WriteSettings) -> StoreFolder:
-    extent, log = _visible_extent(store.path, store.spec), store.open_log()
+    extents, log = _visible_extents(store), store.open_log()
     try:
         ballast = Ballast(store.workspace / "ballast", settings.ballast_bytes)
         return StoreFolder(
-            store.path, store.spec, store.manifest, lock, log, store.open_staging(), ballast, extent=extent
+            store.path, store.spec, store.manifest, lock, log, store.open_staging(), ballast, extents=extents
         )
     except BaseException:
         log.close()
         raise
 
 
+def _visible_extents(store: Unfinished) -> dict[int, int]:
+    """Returns, of each image that has an array, how much of the first frame axis zarr.json covers already: it
+    never shrinks."""
+    return {
+        image: _visible_extent(store.path / path, array)
+        for image, (path, array) in enumerate(zip(store.spec.paths, store.spec.arrays, strict=True))
+        if store.spec.is_single or (store.path / path / "zarr.json").exists()
+    }
+
+
 def _visible_extent(path: Path, spec: ArraySpec) -> int:
-    """Returns how much of the first frame axis zarr.json covers already: it never shrinks."""
-    document = read_metadata(path / IMAGE_PATH)
+    document = read_metadata(path)
     if len(spec.dimensions) == 2:
         return 0
     axis = [d.name for d in spec.stored_dimensions].index(spec.dimensions[0].name)
@@ -205,5 +214,5 @@ def _visible_extent(path: Path, spec: ArraySpec) -> int:
         return int(document["shape"][axis])
     except (ValueError, LookupError, TypeError, OverflowError) as error:
         raise ShardFormatError(
-            f"{path / IMAGE_PATH / 'zarr.json'} is damaged: it has no shape", got=repr(error)[:80]
+            f"{path / 'zarr.json'} is damaged: it has no shape", got=repr(error)[:80]
         ) from None

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardwright.acquire.store_folder import is_intact
-from shardwright.array.ome import IMAGE_PATH
 from shardwright.model.errors import ShardFormatError
 from shardwright.shard.index import EMPTY as ABSENT
 from shardwright.shard.journal import VALID, JournalLayout, ShardRowJournal, was_never_begun
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from shardwright.array.grid import Grids
     from shardwright.shard.frame_log import FrameLog
     from shardwright.shard.read_back import ReadBack
     from shardwright.shard.shard_row_files import Placement
@@ -90,14 +90,14 @@ class _Scan:
         sealed = self._sealed_bytes()
         facts = StoreFacts(
             seen_stop=store.manifest.seen_stop,
-            seen_extent=store.manifest.seen_extent,
+            seen_extents=store.manifest.seen_extents,
             intact=is_intact(store.workspace),
             set_aside=store.was_set_aside,
             log_shard_rows=frozenset(log.shard_rows),
             log_torn_bytes=log.torn_bytes,
             shard_rows=shard_rows,
             strays=tuple(stray for stray, _ in self._strays),
-            staged=None if staging is None else _staged(staging),
+            staged=None if staging is None else _staged(staging, store.spec.grids),
             sealed_shards=len(sealed),
             sealed_bytes=sum(sealed),
         )
@@ -121,22 +121,18 @@ class _Scan:
             else:
                 begun.append(number)
         named = {
-            placement.working(self._layout.shard_key(number, file))
+            placement.working(self._layout.of(number).shard_path(number, file))
             for number in begun
-            for file in range(self._layout.files_per_shard_row)
+            for file in range(self._layout.of(number).files_per_shard_row)
         }
-        working = [
-            placement.files / name
-            for name in names
-            if name.startswith("c.") and name.endswith(WORKING_SUFFIX)
-        ]
+        working = [placement.files / name for name in names if name.endswith(WORKING_SUFFIX)]
         self._strays += [(Stray.SHARD, path) for path in working if path not in named]
         return [self._shard_row(placement, number, logged) for number in begun]
 
     def _shard_row(self, placement: Placement, number: int, logged: set[int]) -> ShardRowFacts:
         self._found_in[number] = placement
         try:
-            tables = JournalLayout.of(self._layout, number, self._store.record_dtype.itemsize)
+            tables = JournalLayout.of(self._layout.of(number), number, self._store.record_dtype.itemsize)
             journal = ShardRowJournal.open(
                 placement.journal(number), tables, self._store.manifest.identity_bytes, number
             )
@@ -156,15 +152,15 @@ class _Scan:
     def _files(
         self, placement: Placement, number: int, fact: JournalFact, journal: ShardRowJournal | None
     ) -> tuple[FileFacts, ...]:
-        facts = []
-        for file in range(self._layout.files_per_shard_row):
-            key, holds = self._layout.shard_key(number, file), False
+        facts, layout = [], self._layout.of(number)
+        for file in range(layout.files_per_shard_row):
+            path, holds = layout.shard_path(number, file), False
             if journal is not None:
                 entries, states = journal.read_chunks(file)
                 holds = bool(((states == VALID) & (entries["offset"] != ABSENT)).any())
-            final, link = placement.final(key), placement.link(key)
+            final, link = placement.final(path), placement.link(path)
             facts.append(
-                FileFacts(fact, working=placement.working(key).exists(), final=final.exists(), holds=holds)
+                FileFacts(fact, working=placement.working(path).exists(), final=final.exists(), holds=holds)
             )
             if journal is not None and link is not None and final.exists() and not link.exists():
                 self._unlinked_bytes.append(_bytes_on_disk(final))
@@ -178,15 +174,16 @@ class _Scan:
         files: tuple[FileFacts, ...],
         journal: ShardRowJournal,
     ) -> ShardRowFacts:
-        keys = [self._layout.shard_key(number, file) for file in range(len(files))]
+        layout = self._layout.of(number)
+        paths = [layout.shard_path(number, file) for file in range(len(files))]
         actions = [action_for(file) for file in files]
         shards = [
-            _FoundFile(placement.working(key)) if a is Action.CONTINUE else None
-            for key, a in zip(keys, actions, strict=True)
+            _FoundFile(placement.working(path)) if a is Action.CONTINUE else None
+            for path, a in zip(paths, actions, strict=True)
         ]
         lost = {file for file, action in enumerate(actions) if action is Action.LOST}
         found = read_back(
-            self._layout, number, journal, shards, lost=lost, threads=self._threads, progress=self._progress
+            layout, number, journal, shards, lost=lost, threads=self._threads, progress=self._progress
         )
         self._read_back[number] = found
         good = [
@@ -206,7 +203,7 @@ class _Scan:
             )
             for places in (*found.whole, *found.torn)
         ]
-        final_bytes = tuple(_bytes_on_disk(placement.final(key)) for key in keys)
+        final_bytes = tuple(_bytes_on_disk(placement.final(path)) for path in paths)
         return ShardRowFacts(
             number,
             fact,
@@ -222,16 +219,17 @@ class _Scan:
     def _sealed_bytes(self) -> list[int]:
         """Returns the size on disk of each sealed shard. None is opened: rot in one must not hinder the
         recovery of the others."""
-        folder = self._store.path / IMAGE_PATH / "c"
-        with storage_errors("look into", folder):
-            shards = folder.rglob("*") if folder.is_dir() else []
-            return self._unlinked_bytes + [
-                _bytes_on_disk(path) for path in shards if path.is_file() and path.name.isdigit()
-            ]
+        sealed = self._unlinked_bytes.copy()
+        for array_path in self._store.spec.paths:
+            folder = self._store.path / array_path / "c"
+            with storage_errors("look into", folder):
+                shards = folder.rglob("*") if folder.is_dir() else []
+                sealed += [_bytes_on_disk(path) for path in shards if path.is_file() and path.name.isdigit()]
+        return sealed
 
 
-def _staged(staging: StagingArea) -> StagedFacts:
-    records, valid = staging.read()
+def _staged(staging: StagingArea, grids: Grids) -> StagedFacts:
+    records, valid = staging.read(grids)
     spoiled, unreadable = staging.spoiled(records, valid)
     slots = np.flatnonzero(valid)
     return StagedFacts(slots, records[slots], spoiled, unreadable)

@@ -14,7 +14,6 @@ import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shardwright.array.ome import IMAGE_PATH
 from shardwright.shard.shard_row_files import (
     JOURNAL_SUFFIX,
     LOG_NAME,
@@ -98,7 +97,7 @@ def clear_older(store: Unfinished, still_ours: Callable[[], None]) -> None:
                 still_ours()
                 _remove(entry)
         sync_directory(placement.workspace)
-    for folder in (store.path, store.path / IMAGE_PATH):
+    for folder in store.nodes():
         still_ours()
         delete_new_files(folder / "zarr.json", below=epoch)
         sync_directory(folder)
@@ -127,12 +126,12 @@ def _copy_files(source: Path, target: Path) -> None:
 def _keep_final_names(store: Unfinished, copies: Placement) -> None:
     """Makes the names of shards durable that the old writer has sealed and not synced. They were not copied:
     a power cut that took the name back would leave them in the folder of the old writer."""
-    keys = [
-        store.layout.shard_key(number, file)
+    paths = [
+        store.layout.of(number).shard_path(number, file)
         for number, _ in journals(copies)
-        for file in range(store.layout.files_per_shard_row)
+        for file in range(store.layout.of(number).files_per_shard_row)
     ]
-    sealed = [copies.final(key) for key in keys]
+    sealed = [copies.final(path) for path in paths]
     for folder in sorted({path.parent for path in sealed if path.exists()}):
         sync_directory(folder)
 

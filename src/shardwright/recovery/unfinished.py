@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from functools import cached_property
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import crc32c
 
-from shardwright.acquire.encoding import SlabEncoder
-from shardwright.array.grid import Grid
-from shardwright.array.ome import IMAGE_PATH
-from shardwright.array.spec import parse_spec
+from shardwright.acquire.encoding import store_layout
+from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.model.errors import ResumeError, ShardFormatError
 from shardwright.model.names import WORKSPACE
 from shardwright.model.versions import check_version
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from shardwright.shard.layout import ArrayLayout
+    from shardwright.shard.layout import StoreLayout
     from shardwright.shard.manifest import Manifest
     from shardwright.shard.shard_row_files import Placement
 
@@ -51,7 +50,7 @@ class Unfinished:
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path = path
         self.manifest = manifest
-        self.spec = parse_spec(manifest.spec)
+        self.spec = parse_acquisition(manifest.spec)
         self.record_dtype = record_dtype(len(self.spec.frame_fields))
         self.placements = placements_of(path, manifest)
 
@@ -61,14 +60,14 @@ class Unfinished:
         ``FormatVersionError``, ``ShardFormatError`` for a damaged manifest and for metadata that are not
         understood (they would be rewritten), ``StorageError``."""
         manifest = read_manifest(path / WORKSPACE)
-        for node in (path, path / IMAGE_PATH):
+        store = cls(path, manifest)
+        for node in store.nodes():
             if (node / "zarr.json").exists():
                 read_metadata(node)
         for placement in placements_of(path, manifest):
             for folder in (placement.workspace, *([placement.files] if placement.epoch else [])):
                 if folder.is_dir():
                     _refuse_other_versions(folder, manifest.identity_bytes)
-        store = cls(path, manifest)
         for placement in store.placements:
             if placement.workspace.is_dir() and not placement.files.is_dir():
                 raise ShardFormatError(
@@ -86,8 +85,16 @@ class Unfinished:
         return Unfinished(self.path, manifest)
 
     @cached_property
-    def layout(self) -> ArrayLayout:
-        return SlabEncoder(self.spec, Grid.of(self.spec)).layout
+    def layout(self) -> StoreLayout:
+        return store_layout(self.spec)
+
+    def nodes(self) -> list[Path]:
+        """Returns the folders of the store, of its images and of the groups above them that there are: those
+        in which a writer writes a zarr.json."""
+        arrays = [PurePosixPath(path) for path in self.spec.paths]
+        paths = {parent for array in arrays for parent in (array, *array.parents)}
+        folders = [self.path / path for path in sorted({*paths, PurePosixPath("OME")})]
+        return [folder for folder in folders if folder.is_dir()]
 
     @property
     def workspace(self) -> Path:
@@ -127,7 +134,7 @@ class Unfinished:
         Raises ``ShardFormatError``, ``StorageError``."""
         path, frame_bytes, record_bytes = (
             self.placements[0].files / STAGING_NAME,
-            self.spec.frame_bytes,
+            self.spec.grids.slot_bytes,
             self.record_dtype.itemsize,
         )
         if not path.exists():

@@ -13,15 +13,17 @@ entry (absent) but no slot.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardwright.array.grid import image_of
+
 from .index import index_bytes
 
 if TYPE_CHECKING:
-    from shardwright.array.grid import Grid
+    from shardwright.array.grid import Grid, Grids
 
 PAGE_BYTES = 4096  # slots never share a page of the page cache or a block of the usual filesystems
 
@@ -141,16 +143,27 @@ class PlaneChunks:
 
 @dataclass(frozen=True)
 class ArrayLayout:
-    """Layout of every shard of one array: combines the grid, the plane tables and the slot size."""
+    """Layout of every shard of one array: combines the grid, the plane tables and the slot size. ``path``: of
+    the array in its store."""
 
     grid: Grid
     plane: PlaneChunks
     slot_bytes: int
     index_at_start: bool
+    path: str = "0"
 
     @classmethod
     def of(cls, grid: Grid, max_encoded_bytes: int, index_at_start: bool) -> ArrayLayout:
         return cls(grid, PlaneChunks.of(grid), page_aligned(max_encoded_bytes), index_at_start)
+
+    def image(self, grid: Grid, path: str) -> ArrayLayout:
+        """Returns the layout of another image with the same array, at ``path``."""
+        return replace(self, grid=grid, path=path)
+
+    @property
+    def index_bytes(self) -> int:
+        """The size of one shard's index."""
+        return index_bytes(self.chunks_per_shard)
 
     @property
     def files_per_shard_row(self) -> int:
@@ -186,7 +199,7 @@ class ArrayLayout:
         return index_layer, slot_layer
 
     def shard_key(self, shard_row: int, file: int) -> str:
-        """The Zarr chunk key of one file, e.g. ``c/0/0/1``."""
+        """The Zarr chunk key of one file in its array, e.g. ``c/0/0/1``."""
         shards_x = self.grid.plane_shards[1]
         coordinates = (
             *self.grid.stored(self.grid.shard_row_coordinates(shard_row)),
@@ -194,6 +207,22 @@ class ArrayLayout:
             file % shards_x,
         )
         return "/".join(["c", *map(str, coordinates)])
+
+    def shard_path(self, shard_row: int, file: int) -> str:
+        """The path of one file in its store, e.g. ``0/c/0/0/1``."""
+        return f"{self.path}/{self.shard_key(shard_row, file)}"
+
+
+@dataclass(frozen=True)
+class StoreLayout:
+    """The layouts of all arrays of a store, by the numbers of their images."""
+
+    arrays: tuple[ArrayLayout, ...]
+    grids: Grids
+
+    def of(self, number: int) -> ArrayLayout:
+        """Returns the layout of the image to which a position, a slab or a shard row belongs."""
+        return self.arrays[image_of(number)]
 
 
 @dataclass(frozen=True)
@@ -223,7 +252,7 @@ def slabs_of_shard_row(layout: ArrayLayout, shard_row: int) -> list[int]:
         corner, grid.shard_row_extent_chunks(shard_row), grid.slab_counts, strict=True
     ):
         slabs = [slab * count + first + i for slab in slabs for i in range(extent)]
-    return slabs
+    return [grid.first + slab for slab in slabs]
 
 
 def frames_of_shard_row(layout: ArrayLayout, shard_row: int) -> int:

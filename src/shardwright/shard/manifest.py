@@ -26,19 +26,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NAME = re.compile(r"acquisition\.([1-9][0-9]{0,9})\.json")
-FORMAT = 3  # 2: without channels; 1: of a store that was never taken over, either
+FORMAT = 4  # 3: of one image; 2: without channels; 1: of a store that was never taken over, either
 _MAX_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
 class Manifest:
     """``identity``: 32 hex digits, unique to each acquisition. ``writer_epoch`` counts the writers that
-    opened it, ``client_epoch`` the clients that sent to it, both from 1. ``spec``: the ``ArraySpec`` as JSON
-    values. ``io``: how its shards are filled. ``created_ns``: UTC nanoseconds. ``spill_root``: the second
-    root, None if there is none. ``seen_stop``, ``seen_extent``: frames below this sequence, and places below
-    this index of the first axis, are known to have come, although recovery has cleared other traces of them.
-    ``files_epoch``: of the writer that took the store over last, 0 if none did; its shard rows are in a
-    folder of that number.
+    opened it, ``client_epoch`` the clients that sent to it, both from 1. ``spec``: the ``ArraySpec``, or with
+    several images the ``AcquisitionSpec``, as JSON values. ``io``: how its shards are filled.
+    ``created_ns``: UTC nanoseconds. ``spill_root``: the second root, None if there is none. ``seen_stop``,
+    ``seen_extents``: frames below this sequence, and of each image places below this index of the first axis,
+    are known to have come, although recovery has cleared other traces of them; no extents if none are known
+    (before format 4, ``seen_extent`` of the only image). ``files_epoch``: of the writer that took the store
+    over last, 0 if none did; its shard rows are in a folder of that number.
     """
 
     identity: str
@@ -49,7 +50,7 @@ class Manifest:
     created_ns: int
     spill_root: str | None = None
     seen_stop: int = 0
-    seen_extent: int = 0
+    seen_extents: tuple[int, ...] = ()
     files_epoch: int = 0
 
     @property
@@ -67,7 +68,7 @@ _FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
     "created_ns": int,
     "spill_root": (str, type(None)),
     "seen_stop": int,
-    "seen_extent": int,
+    "seen_extents": (tuple, list),
     "files_epoch": int,
 }
 
@@ -106,10 +107,10 @@ def write_manifest(
     raises; the old manifest is then still there."""
     # as JSON values: the checksum covers the facts as they will be read
     facts = json.loads(json.dumps({"format": FORMAT, **asdict(manifest)}))
-    if not manifest.spec.get("channels"):
-        facts["format"] = 2
-        if not manifest.files_epoch:
-            facts["format"] = 1
+    if "images" not in manifest.spec:  # one image, as earlier releases know it
+        facts["format"] = 3 if manifest.spec.get("channels") else 2 if manifest.files_epoch else 1
+        (facts["seen_extent"],) = facts.pop("seen_extents") or (0,)
+        if facts["format"] == 1:
             del facts["files_epoch"]
     replace_file(manifest_path(workspace, manifest.writer_epoch), _encode(facts), may_replace)
 
@@ -173,6 +174,8 @@ def _parse(path: Path, facts: dict[str, Any]) -> Manifest:
     check_version(version, FORMAT, path)
     if version == 1:
         facts = {**facts, "files_epoch": 0}
+    if version < FORMAT and type(facts.get("seen_extent")) is int:
+        facts["seen_extents"] = [facts.pop("seen_extent")]
     for name, kind in _FIELD_TYPES.items():
         if name not in facts or not isinstance(facts[name], kind) or isinstance(facts[name], bool):
             raise ShardFormatError(
@@ -180,7 +183,7 @@ def _parse(path: Path, facts: dict[str, Any]) -> Manifest:
             )
     if facts.keys() != _FIELD_TYPES.keys():
         raise ShardFormatError(f"{path}: unknown fields", got=sorted(facts.keys() - _FIELD_TYPES.keys()))
-    manifest = Manifest(**facts)
+    manifest = Manifest(**{**facts, "seen_extents": tuple(facts["seen_extents"])})
     if len(manifest.identity) != 32 or set(manifest.identity) - set("0123456789abcdef"):
         raise ShardFormatError(f"{path}: identity is not 32 hex digits", got=repr(manifest.identity)[:80])
     return manifest

@@ -24,8 +24,7 @@ from .journal import CHUNK_ENTRY
 from .layout import slab_places
 from .read_back import INNER_CHECKSUM_BYTES
 from .row_checksum import seal_rows
-from .shard_row_files import IMAGE_FOLDER
-from .shard_sums import SUMS_NAME, ShardSums, shard_sum
+from .shard_sums import SUMS_NAME, shard_sum
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -139,13 +138,13 @@ class SealedShardRow:
         self._files = ExitStack()
         self.placement = placement_of(layout, shard_row, placements)
         self._keys = [layout.shard_key(shard_row, file) for file in range(layout.files_per_shard_row)]
-        sums = ShardSums(self.placement.store / IMAGE_FOLDER)
+        sums = self.placement.record(layout.path)
         with _old(sums.path):
             self._known = sums.of_each(self._keys)
         self._shards: list[_FinalShard | None] = []
         with ExitStack() as opened:
             for file, key in enumerate(self._keys):
-                path = self.placement.final(key)
+                path = self._final(key)
                 there = os.path.lexists(path)
                 shard = (
                     _FinalShard(layout.shard(shard_row, file), path, inner_checksum=inner_checksum)
@@ -159,14 +158,15 @@ class SealedShardRow:
                 self._shards.append(shard)
             self._files = opened.pop_all()
 
+    def _final(self, key: str) -> Path:
+        return self.placement.final(f"{self._layout.path}/{key}")
+
     def check(self) -> None:
         """Checks that these are the shards that were sealed: a foreign file in their place must not get a
         valid sum. Reads all chunks that were not read yet. Raises ``ShardFormatError``."""
         for key, shard in zip(self._keys, self._shards, strict=True):
             if shard is not None and self._known[key] and self._known[key].isdisjoint(shard.sums()):
-                raise ShardFormatError(
-                    f"{self.placement.final(key)} is not what was sealed (record: {SUMS_NAME})"
-                )
+                raise ShardFormatError(f"{self._final(key)} is not what was sealed (record: {SUMS_NAME})")
 
     def __enter__(self) -> Self:
         return self
@@ -229,7 +229,7 @@ def placement_of(layout: ArrayLayout, shard_row: int, placements: Iterable[Place
     places = list(placements)
     for placement in places:
         finals = [
-            placement.final(layout.shard_key(shard_row, file)) for file in range(layout.files_per_shard_row)
+            placement.final(layout.shard_path(shard_row, file)) for file in range(layout.files_per_shard_row)
         ]
         if any(final.is_file() and not final.is_symlink() for final in finals):
             return placement

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 IMAGE_FOLDER = "0"
+ALONE = "0/"  # the array of a store with one image: not in the names of its shards in progress
 WORKING_SUFFIX, JOURNAL_SUFFIX = ".partial", ".journal"
 LOG_NAME, STAGING_NAME = "frames.log", "staging"
 TAKEN_PREFIX = "taken-"  # folders of a workspace, followed by the epoch of the writer that took over
@@ -72,23 +73,24 @@ class Placement:
         area."""
         return self.workspace / f"{TAKEN_PREFIX}{self.epoch}" if self.epoch else self.workspace
 
-    def working(self, key: str) -> Path:
-        return self.files / f"{key.replace('/', '.')}{WORKING_SUFFIX}"
+    def working(self, shard_path: str) -> Path:
+        """Returns the path of a shard in progress, of a shard's path in the store."""
+        name = shard_path.removeprefix(ALONE).replace("/", ".")
+        return self.files / f"{name}{WORKING_SUFFIX}"
 
-    def final(self, key: str) -> Path:
-        return self.root / IMAGE_FOLDER / key
+    def final(self, shard_path: str) -> Path:
+        return self.root / shard_path
 
     def journal(self, shard_row: int) -> Path:
         return self.files / f"{shard_row}{JOURNAL_SUFFIX}"
 
-    @property
-    def record(self) -> ShardSums:
-        """The record of sums of the image's shards, in both roots."""
-        return ShardSums(self.store / IMAGE_FOLDER)
+    def record(self, array_path: str) -> ShardSums:
+        """The record of sums of an array's shards, in both roots."""
+        return ShardSums(self.store / array_path)
 
-    def link(self, key: str) -> Path | None:
+    def link(self, shard_path: str) -> Path | None:
         """Returns the path of the store's link to a spilled shard, None if the shard is in the store."""
-        return None if self.spill is None else self.store / IMAGE_FOLDER / key
+        return None if self.spill is None else self.store / shard_path
 
 
 def is_in_progress(path: Path) -> bool:
@@ -109,10 +111,16 @@ class ShardRowFiles:
     crash in the middle of sealing)."""
 
     def __init__(
-        self, shard_row: int, placement: Placement, shards: list[OpenShard | None], journal: ShardRowJournal
+        self,
+        shard_row: int,
+        placement: Placement,
+        shards: list[OpenShard | None],
+        journal: ShardRowJournal,
+        array_path: str,
     ) -> None:
         self.shard_row = shard_row
         self.placement = placement
+        self._array_path = array_path
         self.slots = [shard for shard in shards if shard is not None]
         self.shards = shards
         self.journal = journal
@@ -151,23 +159,23 @@ class ShardRowFiles:
             # only here: without its own workspace the store was finished by another writer
             make_directories(placement.files)
         packed = io != "mmap" if packed is None else packed
-        replaces = placement.record if reopened else None
+        replaces = placement.record(layout.path) if reopened else None
         journal_path = _suffixed(placement.journal(shard_row), suffix)
         if _remove(journal_path, may_rename):  # before the shards that it may speak of
             sync_directory(placement.files)
         opened: list[OpenShard] = []
         try:
             for file in range(layout.files_per_shard_row):
-                key = layout.shard_key(shard_row, file)
+                path = layout.shard_path(shard_row, file)
                 make_shard = partial(
                     OpenShard,
                     layout.shard(shard_row, file),
-                    final_path=placement.final(key),
+                    final_path=placement.final(path),
                     io=io,
-                    link=placement.link(key),
+                    link=placement.link(path),
                     replaces=replaces,
                 )
-                opened.append(_made_by_us(_suffixed(placement.working(key), suffix), make_shard, may_rename))
+                opened.append(_made_by_us(_suffixed(placement.working(path), suffix), make_shard, may_rename))
                 step()
             journal = ShardRowJournal.create(
                 journal_path,
@@ -185,7 +193,7 @@ class ShardRowFiles:
                 with suppress(StorageError):
                     shard.discard() if gone else shard.abandon()
             raise
-        return cls(shard_row, placement, list(opened), journal)
+        return cls(shard_row, placement, list(opened), journal, layout.path)
 
     def replace(self, old: ShardRowFiles, may_rename: Callable[[], None] = lambda: None) -> None:
         """Gives these files (made with a suffix) the names of ``old``, shards first: the old journal fits
@@ -266,7 +274,7 @@ class ShardRowFiles:
         sums = {}
         for file, shard in enumerate(self.shards):
             if shard is not None and not shard.keeps_older:
-                key = shard.final_path.relative_to(self.placement.root / IMAGE_FOLDER).as_posix()
+                key = shard.final_path.relative_to(self.placement.final(self._array_path)).as_posix()
                 with suppress(ShardFormatError):  # then it has no sum on record; the shard itself is whole
                     sums[key] = sum_of_journaled(shard.entries, self.journal, file)
         fresh = {
@@ -276,7 +284,7 @@ class ShardRowFiles:
         }
         if fresh:
             may_rename()
-            self.placement.record.append(fresh)
+            self.placement.record(self._array_path).append(fresh)
             self._recorded |= fresh
 
     def frame_records(self) -> np.ndarray:

@@ -27,6 +27,8 @@ from .row_checksum import checked_rows, seal_rows, written_rows
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from shardwright.array.grid import Grids
+
 MAGIC, VERSION = b"SWSTAGNG", 1
 _HEADER = struct.Struct("<8s2I16s3q")
 _EVERY_SHARD_ROW = -1  # in the seed: the staging area serves all shard rows
@@ -110,16 +112,17 @@ class StagingArea:
         """Returns the place of a slot's frame record; one slot or an int64 array of them."""
         return PAGE_BYTES + slot * self._record.itemsize
 
-    def read(self) -> tuple[np.ndarray, np.ndarray]:
+    def read(self, grids: Grids) -> tuple[np.ndarray, np.ndarray]:
         """Returns (frame records [slots], bool[slots]: written, readable, and both checksums fit). Reads
-        every staged frame. Raises ``StorageError``."""
+        every staged frame; ``grids`` say how long each is. Raises ``StorageError``."""
         records = self._file.read_table(PAGE_BYTES, self.slots, self._record)
         valid = checked_rows(records, self.seed)
         pixels = np.empty(self.frame_bytes, np.uint8)
         for slot in np.flatnonzero(valid).tolist():
             try:
-                self._file.read_into(self.data_place(slot), pixels)
-                valid[slot] = crc32c.crc32c(pixels.data) == records["pixels_crc"][slot]
+                frame = pixels[: grids.of(int(records["position"][slot])).frame_bytes]
+                self._file.read_into(self.data_place(slot), frame)
+                valid[slot] = crc32c.crc32c(frame.data) == records["pixels_crc"][slot]
             except StorageError:
                 valid[slot] = False  # one bad sector must not lose the other frames
         return records, valid

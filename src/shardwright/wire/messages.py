@@ -28,7 +28,10 @@ ACK_RANGE = np.dtype([("level", "<u4"), ("reserved", "<u4"), ("first", "<u8"), (
 assert (HEADER.size, BATCH_PRELUDE.size, ACK_RANGE.itemsize) == (48, 16, 24), "PROTOCOL.md draws these"
 
 CONNECTION = 0  # the session number of messages that concern the whole connection
-MAX_POSITION = 2**48 - 1
+# A position is the number of an image, and below it the place within that image.
+IMAGE_SHIFT = 48
+MAX_POSITION = (1 << IMAGE_SHIFT) - 1  # within an image
+MAX_IMAGES = 2**14  # so that a position is an int64
 MAX_CONTROL_BYTES = 1 << 20  # of any JSON body that this side parses, whatever the peer announces
 MAX_BATCH_FRAMES = 1 << 16
 # frames without pixels that may be on their way at once: they need no credit, so they need a bound of their

@@ -3,17 +3,12 @@ each frame, and the table of which frame is in which slot."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import numpy.typing as npt
 
 from shardwright.kernels.copy import copy_streaming
 from shardwright.storage.spare_memory import spare_memory
 from shardwright.wire.free_slots import FreeSlots
-
-if TYPE_CHECKING:
-    from shardwright.array.spec import ArraySpec
 
 STREAM_FROM_BYTES = 1 << 20  # smaller frames are gathered while they are still in a cache
 _NO_FRAME = -1
@@ -61,13 +56,13 @@ class SlotTable:
 class FrameBuffers:
     """Belongs to the writer's thread."""
 
-    def __init__(self, spec: ArraySpec, slots: int) -> None:
+    def __init__(self, slot_bytes: int, slots: int) -> None:
         self._free = FreeSlots(slots)
         self._table = SlotTable(slots)
-        self._memory = spare_memory.take(slots * spec.frame_bytes)  # last: once taken, it must be given back
-        pixels = self._memory[: slots * spec.frame_bytes].view(np.dtype(spec.dtype).newbyteorder("<"))
-        self.frames = pixels.reshape(slots, *spec.frame_shape)
-        self.address = int(self.frames.ctypes.data)
+        self._slot_bytes = slot_bytes
+        self._memory = spare_memory.take(slots * slot_bytes)  # last: once taken, it must be given back
+        self._slots = self._memory[: slots * slot_bytes].reshape(slots, slot_bytes)
+        self.address = int(self._slots.ctypes.data)
 
     def take(self, sequence: int, most: int = 1) -> npt.NDArray[np.int64]:
         """Takes and returns free slots for frames ``sequence`` onwards: as many as are free, at most
@@ -86,16 +81,21 @@ class FrameBuffers:
 
     def put(self, slot: int, pixels: np.ndarray) -> int:
         """Copies a frame to a slot that the caller took; returns the slot's address."""
-        address = self.address + slot * pixels.nbytes
-        if (
-            pixels.nbytes >= STREAM_FROM_BYTES
-            and pixels.flags.c_contiguous
-            and pixels.dtype == self.frames.dtype
-        ):
+        address = self.address + slot * self._slot_bytes
+        dtype = pixels.dtype.newbyteorder("<")
+        if pixels.nbytes >= STREAM_FROM_BYTES and pixels.flags.c_contiguous and pixels.dtype == dtype:
             copy_streaming(address, int(pixels.ctypes.data), pixels.nbytes)
         else:
-            np.copyto(self.frames[slot], pixels)
+            np.copyto(self._slots[slot, : pixels.nbytes].view(dtype).reshape(pixels.shape), pixels)
         return address
+
+    def put_many(self, slots: npt.NDArray[np.int64], pixels: np.ndarray) -> npt.NDArray[np.int64]:
+        """Copies frames (count, rows, columns) to slots that the caller took; returns their addresses."""
+        dtype, frame_bytes = pixels.dtype.newbyteorder("<"), pixels[0].nbytes
+        views = self._slots[:, :frame_bytes].view(dtype).reshape(len(self._slots), *pixels.shape[1:])
+        views[slots] = pixels
+        addresses: npt.NDArray[np.int64] = self.address + slots * self._slot_bytes
+        return addresses
 
     @property
     def used(self) -> int:

@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shardwright.array.acquisition_spec import AcquisitionSpec, parse_acquisition
 from shardwright.array.default_layout import default_layout
-from shardwright.array.ome import layout_warnings
-from shardwright.array.spec import parse_spec
+from shardwright.array.ome import acquisition_warnings
 from shardwright.model.errors import LayoutWarning
 from shardwright.model.extras import naming_missing_extra
 from shardwright.storage.spare_memory import spare_memory
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from shardwright.acquire.settings import Durability, OnDuplicate, OnFull, Overload
+    from shardwright.array.acquisition_spec import Image, Plate
     from shardwright.array.spec import ArraySpec, Codec
     from shardwright.storage.slot_file import IoMode
 
@@ -34,8 +35,11 @@ if TYPE_CHECKING:
 
 def create(
     path: str | os.PathLike[str],
-    spec: ArraySpec | dict[str, Any] | None = None,
+    spec: ArraySpec | AcquisitionSpec | dict[str, Any] | None = None,
     *,
+    images: Sequence[str | Image] | Mapping[str, ArraySpec] | None = None,
+    plate: Plate | dict[str, Any] | None = None,
+    order: Sequence[str] | None = None,
     threads: int | None = None,
     memory_bytes: int | None = None,
     io: IoMode = "auto",
@@ -62,6 +66,10 @@ def create(
     ``spec`` may be the JSON of one (``SpecError`` when it is wrong). Without it give ``shape``, ``dtype``,
     ``axes`` and whatever else the experiment fixes: ``default_layout`` then chooses chunks and shards
     (``codec="none"``: uncompressed).
+
+    Several images: ``images`` are their names, all with that array, or a mapping of names to arrays;
+    ``plate`` makes one for each field of its wells. ``order`` names the axes as frames come, with ``"p"``
+    where the images change: ``("t", "p", "c", "z")`` (``AcquisitionSpec``).
 
     ``threads`` compress (default: ``default_threads``); ``memory_bytes`` bounds the memory in use
     (``BudgetError`` when the layout needs more; default: the memory of this machine). ``io`` is how shards
@@ -100,27 +108,39 @@ def create(
         "units": units,
         "codec": None if codec == "blosc" else codec,
     }
-    array = _array(spec, {name: value for name, value in layout.items() if value is not None})
-    for warning in layout_warnings(array):
+    several = {"images": images, "plate": plate, "order": order}
+    acquisition = _acquisition(spec, _given(layout), _given(several))
+    for warning in acquisition_warnings(acquisition):
         warnings.warn(warning, LayoutWarning, stacklevel=2)
     threads = threads or default_threads()
-    limits = Limits.derive(array, threads=threads, memory_bytes=memory_bytes or machine_memory_bytes())
+    limits = Limits.derive(acquisition, threads=threads, memory_bytes=memory_bytes or machine_memory_bytes())
     free_name(Path(path).absolute())
     return Writer(
-        lambda pool, wake: Acquisition(Path(path).absolute(), array, limits, pool, wake, settings), threads
+        lambda pool, wake: Acquisition(Path(path).absolute(), acquisition, limits, pool, wake, settings),
+        threads,
     )
 
 
-def _array(spec: ArraySpec | dict[str, Any] | None, layout: dict[str, Any]) -> ArraySpec:
-    """Returns the array that ``create`` was asked for. Raises ``SpecError``, or ``TypeError`` for arguments
-    that do not belong together."""
-    if not layout:
-        return parse_spec(spec)
-    if spec is not None:
+def _given(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+def _acquisition(
+    spec: ArraySpec | AcquisitionSpec | dict[str, Any] | None, layout: dict[str, Any], several: dict[str, Any]
+) -> AcquisitionSpec:
+    """Returns what ``create`` was asked for: ``spec``, or the array that ``layout`` describes, for the images
+    of ``several``. Raises ``SpecError``, or ``TypeError`` for arguments that do not belong together."""
+    if spec is not None and layout:
         raise TypeError(f"create() got a spec, and also {', '.join(layout)}, which the spec says already")
-    if missing := [name for name in ("shape", "dtype", "axes") if name not in layout]:
-        raise TypeError(f"create() needs a spec, or shape, dtype and axes; missing: {', '.join(missing)}")
-    return default_layout(**layout)
+    if spec is None and layout:
+        if missing := [name for name in ("shape", "dtype", "axes") if name not in layout]:
+            raise TypeError(f"create() needs a spec, or shape, dtype and axes; missing: {', '.join(missing)}")
+        spec = default_layout(**layout)
+    if several and isinstance(spec, AcquisitionSpec):
+        raise TypeError(f"create() got {', '.join(several)}, which the specification has already")
+    if several:
+        return parse_acquisition({"array": spec, **several})
+    return parse_acquisition(spec)
 
 
 def resume(

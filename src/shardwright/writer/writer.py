@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from shardwright.array.spec import ArraySpec
     from shardwright.model.receipt import Receipt
 
 _POLL_S = 1.0  # interval at which a waiting call checks that the workers live
@@ -68,14 +69,13 @@ class Writer:
             self._pool.start()
             self._acquisition = make(self._pool, self._wake.set)
             undo.callback(self._acquisition.take_back)
-            self.spec = self._acquisition.spec
+            self.images = self._acquisition.spec
             self.limits = self._acquisition.limits
-            self._grid = self._acquisition.grid
-            self._check = FrameCheck(self.spec, self._grid)
+            self._checks: dict[int, FrameCheck] = {}  # by image
             self._count = self._acquisition.next_sequence
-            self._descriptor = np.zeros(1, descriptor_dtype(len(self.spec.frame_fields)))
+            self._descriptor = np.zeros(1, descriptor_dtype(len(self.images.frame_fields)))
             self._address = np.zeros(1, np.int64)
-            self._ring = FrameBuffers(self.spec, self.limits.ring_frames)
+            self._ring = FrameBuffers(self.limits.frame_bytes, self.limits.ring_frames)
             undo.callback(self._ring.close)
             self._acquisition.settle_missing()  # frames that the previous process had appended and not stored
             self._helper = threading.Thread(
@@ -87,6 +87,11 @@ class Writer:
     @property
     def path(self) -> Path:
         return self._acquisition.path
+
+    @property
+    def spec(self) -> ArraySpec:
+        """The specification of the array; of the first one if there are several images."""
+        return self.images.arrays[0]
 
     @property
     def frames(self) -> int:
@@ -113,12 +118,14 @@ class Writer:
         self,
         frame: npt.ArrayLike,
         *,
+        image: str | None = None,
         index: tuple[int, ...] | None = None,
         frame_id: int | None = None,
         metadata: Mapping[str, float] | None = None,
     ) -> None:
         """Stores one frame. Its place is ``index`` (acquisition order, the axes before the frame's own), else
-        ``frame_id``, else the count of appends.
+        ``frame_id``, else the count of appends. ``image``: the name of its image, if there are several; its
+        place without an index is then behind the newest frame of that image.
 
         A frame whose place is taken raises ``DuplicateFrameError`` (unless ``on_duplicate`` is ``count``):
         from this call, or where frames had to wait for their place from a later one, at the latest ``flush``
@@ -126,16 +133,19 @@ class Writer:
 
         The frame is copied before this returns. While the ring is full the call waits (``block``,
         ``degrade``), drops the frame (counted and recorded) or fails, as ``overload`` says. Raises
-        ``FrameShapeError``, ``FrameDtypeError``, ``FrameIndexError``, ``MetadataError`` (nothing is stored
-        then), ``OverloadError``, ``ClosedError``, or what broke the pipeline.
+        ``FrameShapeError``, ``FrameDtypeError``, ``FrameIndexError``, ``UnknownImageError``,
+        ``MetadataError`` (nothing is stored then), ``OverloadError``, ``ClosedError``, or what broke the
+        pipeline.
         """
         if self._receipt is not None:
             raise ClosedError("this writer is closed", hint="Append inside the with block")
         pixels = np.asarray(frame)
-        position = self._check.position(pixels, index, frame_id)
+        number = self.images.number_of(image)
+        check = self._check_of(number)
+        position = check.position(pixels, index, frame_id)
         if position is None:
-            position = self._grid.check_position(self._count)
-        self._describe(position, frame_id, metadata)
+            position = check.nth_position(self._next_of(number))
+        self._describe(check, position, frame_id, metadata)
         with self._changed:
             slots = self._free_slots()
         if slots.size:
@@ -156,6 +166,7 @@ class Writer:
         self,
         frames: npt.ArrayLike,
         *,
+        image: str | None = None,
         indices: npt.ArrayLike | None = None,
         frame_ids: npt.ArrayLike | None = None,
         metadata: Mapping[str, npt.ArrayLike] | None = None,
@@ -164,24 +175,36 @@ class Writer:
         each: for small frames at a high rate.
 
         ``indices``: integers (count, axes); ``frame_ids``: integers (count,); each value of ``metadata``: one
-        number for all, or one for each. Raises as ``append`` does. A fault of one frame is raised before any
-        of them is stored.
+        number for all, or one for each. All are of one ``image``. Raises as ``append`` does. A fault of one
+        frame is raised before any of them is stored.
         """
         if self._receipt is not None:
             raise ClosedError("this writer is closed", hint="Append inside the with block")
-        pixels = self._check.stack(frames)
-        records = self._check.records(len(pixels), indices, frame_ids, metadata)
-        counted = indices is None and frame_ids is None
-        if counted and len(pixels):
-            self._grid.check_position(self._count + len(pixels) - 1)
+        number = self.images.number_of(image)
+        check = self._check_of(number)
+        pixels = check.stack(frames)
+        records = check.records(len(pixels), indices, frame_ids, metadata)
+        if indices is None and frame_ids is None and len(pixels):
+            first = self._next_of(number)
+            check.nth_position(first + len(pixels) - 1)
+            records["position"] = check.nth_position(first) + np.arange(len(pixels))
         # parts, so that workers begin while the rest is copied
         most = max(self.limits.frames_per_slab, BATCH_BYTES // self.limits.frame_bytes)
         done = 0
         while done < len(pixels):
             part = slice(done, done + min(most, len(pixels) - done))
-            done += self._append_part(pixels[part], records[part], counted=counted)
+            done += self._append_part(pixels[part], records[part])
 
-    def _append_part(self, pixels: np.ndarray, records: np.ndarray, *, counted: bool) -> int:
+    def _check_of(self, image: int) -> FrameCheck:
+        if image not in self._checks:
+            self._checks[image] = FrameCheck(self.images.arrays[image], self.images.grids.grids[image])
+        return self._checks[image]
+
+    def _next_of(self, image: int) -> int:
+        """Returns the place in acquisition order of an image's next frame that names none."""
+        return self._count if self.images.is_single else int(self._acquisition.accounts.newest[image]) + 1
+
+    def _append_part(self, pixels: np.ndarray, records: np.ndarray) -> int:
         """Appends the first of these frames, as many as there is room for, or drops all of them. Returns how
         many."""
         with self._changed:
@@ -191,15 +214,12 @@ class Writer:
         addresses = np.zeros(len(records), np.int64)
         if not dropped:
             try:
-                self._ring.frames[slots] = pixels[: slots.size]
+                addresses = self._ring.put_many(slots, pixels[: slots.size])
             except BaseException:
                 self._give_back(slots)
                 raise
-            addresses += self._ring.address + slots * self.limits.frame_bytes
         records["flags"] = FRAME_DROPPED if dropped else 0
         records["sequence"] = np.arange(self._count, self._count + len(records))
-        if counted:
-            records["position"] = records["sequence"]
         records["camera_ns"], records["monotonic_ns"] = time.time_ns(), time.monotonic_ns()
         with self._changed:
             self._count += len(records)
@@ -283,12 +303,14 @@ class Writer:
                     self._collect(raising=False)
                 self._changed.notify_all()
 
-    def _describe(self, position: int, frame_id: int | None, metadata: Mapping[str, float] | None) -> None:
+    def _describe(
+        self, check: FrameCheck, position: int, frame_id: int | None, metadata: Mapping[str, float] | None
+    ) -> None:
         record = self._descriptor[0]
-        values = self._check.no_metadata if metadata is None else self._check.metadata(metadata)
+        values = check.no_metadata if metadata is None else check.metadata(metadata)
         for name, value in zip(METADATA_FIELDS, values, strict=False):  # the array's own come behind them
             record[name] = value
-        if self.spec.frame_fields:
+        if self.images.frame_fields:
             record["further"] = values[len(METADATA_FIELDS) :]
         record["flags"] = 0
         record["sequence"] = self._count

@@ -1,0 +1,237 @@
+"""AcquisitionSpec: the images of one acquisition, validated once at the border and frozen.
+
+An acquisition of one image without a name is that image's store. Several images are a collection: positions
+and cameras are series ``0``, ``1``, ... (``bioformats2raw.layout`` 3), the fields of a plate lie in their
+wells. ``ome`` writes the metadata of either.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import Any
+
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from shardwright.model.errors import SpecError, UnknownImageError
+from shardwright.wire.messages import MAX_IMAGES
+
+from .grid import Grid, Grids
+from .spec import ArraySpec, _Frozen, json_attributes, parse_spec, problems_of
+
+ARRAY_NAME = "0"  # of an image's array, in the folder of the image
+POSITIONS_AXIS = "p"  # the images of an acquisition, in its ``order``
+MAX_IMAGE_NAME_CHARACTERS = 128
+_WELL_NAME = re.compile(r"[A-Za-z0-9]{1,16}")
+
+
+class Image(_Frozen):
+    """One image of an acquisition. ``array``: if it differs from the acquisition's."""
+
+    name: str = Field(min_length=1, max_length=MAX_IMAGE_NAME_CHARACTERS)
+    array: ArraySpec | None = None
+
+    @field_validator("name")
+    @classmethod
+    def _visible(cls, value: str) -> str:
+        if not value.isprintable() or not value.strip():
+            raise ValueError("name: expected one line of printable characters")
+        return value
+
+
+class Plate(_Frozen):
+    """A plate of wells. ``rows`` and ``columns`` are their names; a number stands for A, B, C, ... and for 1,
+    2, 3, .... Field ``f`` of the well in row A and column 1 is the image ``A/1/f``."""
+
+    name: str = Field(default="plate", min_length=1, max_length=MAX_IMAGE_NAME_CHARACTERS)
+    rows: tuple[str, ...] = Field(min_length=1, max_length=64)
+    columns: tuple[str, ...] = Field(min_length=1, max_length=64)
+    fields: int = Field(default=1, gt=0, le=MAX_IMAGES)
+
+    @field_validator("rows", "columns", mode="before")
+    @classmethod
+    def _named(cls, value: Any, info: Any) -> Any:
+        if isinstance(value, int) and not isinstance(value, bool):
+            if not 0 < value <= 64:
+                raise ValueError(f"{info.field_name}: expected 1 to 64, got {value}")
+            return [str(i + 1) if info.field_name == "columns" else row_name(i) for i in range(value)]
+        return list(value) if isinstance(value, str) else value
+
+    @field_validator("rows", "columns")
+    @classmethod
+    def _differ(cls, value: tuple[str, ...], info: Any) -> tuple[str, ...]:
+        if len({name.lower() for name in value}) != len(value):
+            raise ValueError(f"{info.field_name}: names must differ, got {list(value)}")
+        for name in value:
+            if not _WELL_NAME.fullmatch(name):
+                raise ValueError(f"{info.field_name}: {name!r} is not of letters and digits alone")
+        return value
+
+    def images(self) -> list[str]:
+        return [f"{r}/{c}/{f}" for r in self.rows for c in self.columns for f in range(self.fields)]
+
+
+def row_name(number: int) -> str:
+    """Returns the usual name of a plate's row: A to Z, then AA, AB, ..."""
+    letter = chr(ord("A") + number % 26)
+    return letter if number < 26 else row_name(number // 26 - 1) + letter
+
+
+class AcquisitionSpec(_Frozen):
+    """The images of an acquisition, by name and with ``array``, the specification of those that do not bring
+    their own. Neither ``images`` nor ``plate``: one image without a name.
+
+    ``plate``: the images are its fields, all of them unless ``images`` names those that differ.
+    ``order``: the names of all frame axes in the order in which frames are acquired, slowest first, with
+    ``p`` where the images change, such as ``("t", "p", "c", "z")``. Without it images may change at any
+    frame, and memory is planned for that. ``attributes``: JSON for the store's own zarr.json.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ignored_types=(cached_property,))
+
+    array: ArraySpec | None = None
+    images: tuple[Image, ...] = Field(default=(), max_length=MAX_IMAGES)
+    plate: Plate | None = None
+    order: tuple[str, ...] | None = None
+    attributes: dict[str, Any] = Field(default_factory=dict)
+
+    _json_ready = field_validator("attributes")(json_attributes)
+
+    @field_validator("images", mode="before")
+    @classmethod
+    def _by_name(cls, value: Any) -> Any:
+        """Turns names alone into images, and a mapping of names to arrays."""
+        if isinstance(value, dict):
+            return [{"name": name, "array": array} for name, array in value.items()]
+        if isinstance(value, list | tuple):
+            return [{"name": each} if isinstance(each, str) else each for each in value]
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> AcquisitionSpec:
+        names = [image.name for image in self.images]
+        if (
+            twice := [name for name in names if names.count(name) > 1][:1]
+            if len(set(names)) < len(names)
+            else []
+        ):
+            raise ValueError(f"images: names must differ, got {twice[0]!r} twice")
+        if self.plate is not None:
+            fields = self.plate.images()
+            if len(fields) > MAX_IMAGES:
+                raise ValueError(f"plate: too many fields, expected at most {MAX_IMAGES}, got {len(fields)}")
+            if outside := sorted(set(names) - set(fields))[:1]:
+                raise ValueError(
+                    f"images: {outside[0]!r} is no field of the plate, expected a name such as {fields[0]!r}"
+                )
+        if self.array is None and (self.plate is not None or any(i.array is None for i in self.images)):
+            raise ValueError("array: missing, and some images have none of their own")
+        if self.array is None and not self.images:
+            raise ValueError("array: missing")
+        if self.is_single and (self.order or self.attributes):
+            raise ValueError("images: missing; order and attributes are for several images")
+        if "image" in self.frame_fields and not self.is_single:
+            raise ValueError("frame_fields: 'image' is a column of the frame table already")
+        if len({array.frame_fields for array in self.arrays}) > 1:
+            raise ValueError("images: frame_fields must be the same for all, since there is one frame table")
+        self._check_order()
+        return self
+
+    def _check_order(self) -> None:
+        if self.order is None:
+            return
+        if self.is_single or self.order.count(POSITIONS_AXIS) != 1:
+            raise ValueError(
+                f"order: names the axes of several images and {POSITIONS_AXIS!r} for the images, once; got "
+                f"{list(self.order)}"
+            )
+        axes = [name for name in self.order if name != POSITIONS_AXIS]
+        for array in self.arrays:
+            if axes != [d.name for d in array.dimensions[:-2]]:
+                raise ValueError(
+                    f"order: expected the axes of every image in their order, and {POSITIONS_AXIS!r}; got "
+                    f"{list(self.order)} for {[d.name for d in array.dimensions[:-2]]}"
+                )
+
+    @property
+    def is_single(self) -> bool:
+        """True for one image without a name, whose store is the acquisition's."""
+        return not self.images and self.plate is None
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of all images, by their numbers; one empty name if there is only one image."""
+        if self.plate is not None:
+            return tuple(self.plate.images())
+        return tuple(image.name for image in self.images) or ("",)
+
+    @cached_property
+    def arrays(self) -> tuple[ArraySpec, ...]:
+        """The specification of each image, by their numbers. Images that share one have the same object."""
+        own = {image.name: image.array for image in self.images}
+        arrays = [own.get(name) or self.array for name in self.names]
+        return tuple(array for array in arrays if array is not None)
+
+    @cached_property
+    def paths(self) -> tuple[str, ...]:
+        """The folder of each image's array in the store."""
+        if self.is_single:
+            return (ARRAY_NAME,)
+        folders = self.names if self.plate is not None else map(str, range(len(self.images)))
+        return tuple(f"{folder}/{ARRAY_NAME}" for folder in folders)
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.names)}
+
+    def number_of(self, image: str | None) -> int:
+        """Returns the number of an image. None: the only one. Raises ``UnknownImageError``."""
+        if image is None and len(self.names) == 1:
+            return 0
+        number = None if image is None else self._numbers.get(image)
+        if number is None:
+            known = ", ".join(map(repr, self.names[:8])) + (", ..." if len(self.names) > 8 else "")
+            raise UnknownImageError(
+                "the frame names no image of this acquisition" if image is None else "there is no such image",
+                expected=f"one of {known}" if not self.is_single else "no name: there is only one image",
+                got=image,
+            )
+        return number
+
+    @property
+    def frame_fields(self) -> tuple[str, ...]:
+        return self.arrays[0].frame_fields
+
+    @property
+    def slot_form(self) -> tuple[str, tuple[int, int]]:
+        """(dtype, (rows, columns)) of a slot of the ring, as messages describe frames: those of the array, or
+        with several images just bytes."""
+        if self.is_single:
+            return self.arrays[0].dtype, self.arrays[0].frame_shape
+        return "uint8", (1, self.grids.slot_bytes)
+
+    @cached_property
+    def grids(self) -> Grids:
+        """The grids of all images."""
+        slower = None if self.order is None else self.order.index(POSITIONS_AXIS)
+        return Grids(tuple(Grid.of(array, i) for i, array in enumerate(self.arrays)), slower)
+
+    def to_json(self, *, channels: bool = True) -> dict[str, Any]:
+        """Returns JSON values: those of the array alone if there is one image without a name. ``channels``:
+        also those of its channels."""
+        if self.is_single:
+            return self.arrays[0].model_dump(mode="json", exclude=None if channels else {"channels"})
+        return self.model_dump(mode="json")
+
+
+def parse_acquisition(facts: AcquisitionSpec | ArraySpec | dict[str, Any]) -> AcquisitionSpec:
+    """Returns the specification of an acquisition, or that of its only image as one. Raises ``SpecError``
+    naming the first few wrong fields."""
+    if isinstance(facts, AcquisitionSpec):
+        return facts
+    if not isinstance(facts, dict) or not facts.keys() & {"images", "plate", "array"}:
+        return AcquisitionSpec(array=parse_spec(facts))
+    try:
+        return AcquisitionSpec.model_validate(facts)
+    except ValidationError as error:
+        raise SpecError("the acquisition's specification is wrong", got=problems_of(error)) from None
