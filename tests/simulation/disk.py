@@ -150,7 +150,7 @@ class Manifest:
     client_epoch: int = 1
     files_epoch: int = 0
     seen_stop: int = 0
-    seen_extent: int = 0
+    seen_extents: tuple[int, ...] = ()
 
 
 class Disk:
@@ -176,7 +176,7 @@ class Disk:
         self.table: list[np.ndarray] | None = None
         self.removed = False
         self.set_aside = False  # files of a damaged journal
-        self.extent = 0
+        self.extents: dict[int, int] = {}  # by image
         self.faulty = False  # it has failed, or may have
         self.ballast = True
         self.spoiled: set[int] = set()

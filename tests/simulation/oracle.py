@@ -3,11 +3,12 @@ raised as a ``ViolationError``."""
 
 from __future__ import annotations
 
-from itertools import pairwise
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardwright.array.grid import image_of
 from shardwright.model.frame_status import FrameStatus, Reason
 
 from .disk import FINAL, NOTHING, final
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from shardwright.acquire.accounts import Accounts
     from shardwright.acquire.core import Core
-    from shardwright.array.grid import Grid
+    from shardwright.array.grid import Grids
     from shardwright.model.receipt import Receipt
 
     from .disk import Disk
@@ -34,8 +35,8 @@ class Oracle:
     """``stored``, ``durable``: bool[frames], acknowledged to the client. ``sends``: sequences, in the order
     of time. ``excused``: that were acknowledged, and that a power cut or rot may have taken all the same."""
 
-    def __init__(self, grid: Grid, frames: tuple[Frame, ...]) -> None:
-        self._grid = grid
+    def __init__(self, grids: Grids, frames: tuple[Frame, ...]) -> None:
+        self._grids = grids
         self._frames = frames
         self._all = np.arange(len(frames))
         self.stored = np.zeros(len(frames), np.bool_)
@@ -181,11 +182,10 @@ class Oracle:
         shards = {name: sealed_content(file) for name, file in disk.names.items() if name[0] == FINAL}
         for n in sorted(stored):
             slab, place = self._place(self._frames[n].position)
-            shard_row = self._grid.shard_row_of_slab(slab)
+            shard_row = self._grids.shard_row_of_slab(slab)
             expected.setdefault((shard_row, slab), {})[place] = self.token(n)
-        files = self._grid.plane_shards[0] * self._grid.plane_shards[1]
         for (shard_row, slab), tokens in expected.items():
-            for f in range(files):
+            for f in range(math.prod(self._grids.of(slab).plane_shards)):
                 shard = shards.get(final(shard_row, f), {})
                 chunk = shard.pop(slab, NOTHING)
                 if slab in disk.spoiled:
@@ -210,7 +210,7 @@ class Oracle:
                 raise ViolationError(f"shard {name} has slabs that no status tells of: {shard}")
 
     def _place(self, position: int) -> tuple[int, int]:
-        grid = self._grid
+        grid = self._grids.of(position)
         place = sum(
             (i % c) * stride
             for i, c, stride in zip(grid.index_of(position), grid.chunk, grid.slab_strides, strict=True)
@@ -218,7 +218,7 @@ class Oracle:
         return grid.slab_of_position(position), place
 
     def _is_spoiled(self, disk: Disk, n: int) -> bool:
-        return bool(disk.spoiled) and self._grid.slab_of_position(self._frames[n].position) in disk.spoiled
+        return bool(disk.spoiled) and self._grids.slab_of_position(self._frames[n].position) in disk.spoiled
 
     def _judge_places(self, stored: set[int]) -> None:
         places: dict[int, int] = {}
@@ -284,9 +284,14 @@ class Oracle:
         )
 
     def _is_in_order(self, n: int) -> bool:
-        """Whether every frame up to this one came in order, with gaps perhaps."""
-        positions = [self._frames[m].position for m in sorted(self.sent) if m <= n]
-        return all(earlier < later for earlier, later in pairwise(positions))
+        """Whether every frame up to this one came in the order of its image, with gaps perhaps."""
+        newest: dict[int, int] = {}
+        for m in sorted(m for m in self.sent if m <= n):
+            position = self._frames[m].position
+            if newest.get(image_of(position), -1) >= position:
+                return False
+            newest[image_of(position)] = position
+        return True
 
     def _judge_loss(self, n: int, reason: Reason, what: str, disk: Disk) -> None:
         excused = self._is_spoiled(disk, n) or n in self.excused or n in self.told or n in self.written_off

@@ -85,14 +85,14 @@ class Process:
         self.ring = Ring(story.ring)
         dies = None if life.worker_dies is None else (life.worker_dies, life.told)
         self.workers = Workers(story.workers, disk, story.shape.files, story.shape.tasks, self._read, dies)
-        self.sealer = Sealer(disk, plan.encoder.layout, disk.manifest.writer_epoch, self.workers.at_files)
+        self.sealer = Sealer(disk, plan.layout, disk.manifest.writer_epoch, self.workers.at_files)
         self.core = Core(
             Path("store"),
             plan.spec,
             limits,
             story.settings,
-            plan.encoder.layout,
-            plan.encoder.levels,
+            plan.layout,
+            plan.levels,
             threads=story.workers,
             staging_slots=story.staging,
             staged_slots=() if restored is None else restored.standing.staged_slots,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 import numpy as np
 
-from shardwright.acquire.assembly import grid_tables
 from shardwright.acquire.closed_shard_rows import split_by_slab
 from shardwright.acquire.commands import (
     Abandon,
@@ -68,7 +67,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from shardwright.acquire.commands import SealerCommand, SealerReport
-    from shardwright.shard.layout import ArrayLayout
+    from shardwright.shard.layout import StoreLayout
 
     from .disk import Disk
 
@@ -79,7 +78,7 @@ class Sealer:
     """``epoch``: of the writer that it belongs to. ``at_files``: how many tasks of workers are at the files
     of a shard row."""
 
-    def __init__(self, disk: Disk, layout: ArrayLayout, epoch: int, at_files: Callable[[Files], int]) -> None:
+    def __init__(self, disk: Disk, layout: StoreLayout, epoch: int, at_files: Callable[[Files], int]) -> None:
         self.files: dict[int, Files] = {}
         self.dead = False
         self.finished = False
@@ -239,7 +238,8 @@ class Sealer:
         return ShardRowReopened(command.shard_row, made, None)
 
     def _reopened(self, command: Reopen) -> Steps:
-        disk, shard_row, layout = self._disk, command.shard_row, self._layout
+        disk, shard_row = self._disk, command.shard_row
+        layout = self._layout.of(shard_row)
         sealed = [disk.names.get(final(shard_row, file)) for file in range(layout.files_per_shard_row)]
         old = [{} if file is None else sealed_content(file) for file in sealed]
         for f, file in enumerate(sealed):
@@ -265,7 +265,7 @@ class Sealer:
     def _fill_again(self, command: Reopen, sealed: list[Any], old: list[dict[int, Any]], new: Files) -> Steps:
         disk, slots = self._disk, command.taking.slots
         records = self._log.shard_rows()[command.shard_row]
-        by_slab = split_by_slab(grid_tables(self._layout.grid), records)
+        by_slab = split_by_slab(self._layout.grids, records)
         taken, staged = [], []
         for slab in command.taking.slabs:
             mine, places = by_slab[slab]
@@ -325,7 +325,12 @@ class Sealer:
                     f"shard row {shard_row} cannot be rewritten: some of its shards are sealed"
                 )
             files, saved, lost = yield from rewrite_files(
-                self._disk, self._layout, old, command.stored_slabs, command.held_slabs, self._check_writer
+                self._disk,
+                self._layout.of(shard_row),
+                old,
+                command.stored_slabs,
+                command.held_slabs,
+                self._check_writer,
             )
             self.files[shard_row] = files
             lost["fate"], lost["reason"] = FrameStatus.LOST, Reason.IO_ERROR
@@ -397,15 +402,15 @@ class Sealer:
 
     def _grow(self, command: Grow) -> Steps:
         with suppress(StorageError):
-            yield from self._with_ballast(lambda: self._grown(command.extent))
+            yield from self._with_ballast(lambda: self._grown(command.image, command.extent))
 
-    def _grown(self, extent: int) -> Steps:
-        if extent > self._disk.extent:
+    def _grown(self, image: int, extent: int) -> Steps:
+        if extent > self._disk.extents.get(image, 0):
             self._disk.take_little("grow")
             yield
             self._check_writer()
             self._disk.check_document(self._epoch)
-            self._disk.extent = extent
+            self._disk.extents[image] = extent
 
     def _finish(self, command: FinishStore) -> Steps:
         self._check_begun(command)
@@ -419,7 +424,8 @@ class Sealer:
     def _finished(self, command: FinishStore) -> Steps:
         disk = self._disk
         self._check_writer()
-        yield from self._grown(command.extent)
+        for image in np.flatnonzero(command.extents).tolist():
+            yield from self._grown(image, int(command.extents[image]))
         disk.take_little("finish")
         yield
         self._check_writer()
@@ -477,7 +483,7 @@ class Sealer:
             self._disk,
             self._place,
             shard_row,
-            self._layout.files_per_shard_row,
+            self._layout.of(shard_row).files_per_shard_row,
             self._check_writer,
             reopened=reopened,
             suffix=suffix,

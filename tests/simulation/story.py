@@ -7,17 +7,23 @@ import math
 import random
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import shardwright as sw
-from shardwright.acquire.encoding import SlabEncoder
+from shardwright.acquire.encoding import SlabEncoder, store_layout
 from shardwright.acquire.limits import Limits, least_ring_frames
 from shardwright.acquire.settings import WriteSettings
-from shardwright.array.grid import Grid
+
+if TYPE_CHECKING:
+    from shardwright.array.grid import Grid, Grids
+    from shardwright.codecs.degrade import DegradeLevel
+    from shardwright.shard.layout import StoreLayout
 
 FILL = -1  # pixels of a frame that is all fill value
 FOREVER = 1 << 30
 BATCH = 3  # frames at most in one call of ``submit``
+# seeds below are of one image, so that those found before images still tell the same story
+MANY_IMAGES_FROM = 100_000_000
 
 Client = Literal["writer", "resends", "nobody"]
 Ending = Literal["finish", "kill", "power", "take over"]
@@ -31,6 +37,7 @@ class Shape:
     axes: tuple[tuple[int | None, int, int], ...]
     files: int
     tasks: int
+    images: int = 1
 
 
 @dataclass(frozen=True)
@@ -92,9 +99,9 @@ class Story:
 class Plan:
     """What follows from a shape."""
 
-    spec: sw.ArraySpec
-    grid: Grid
-    encoder: SlabEncoder
+    spec: sw.AcquisitionSpec
+    layout: StoreLayout
+    levels: tuple[DegradeLevel, ...]
 
 
 @lru_cache(maxsize=4096)
@@ -108,9 +115,10 @@ def plan_of(shape: Shape) -> Plan:
         sw.Dimension(name="y", count=1, chunk_size=1),
         sw.Dimension(name="x", count=shape.files, chunk_size=1),
     ]
-    spec = sw.ArraySpec(dtype="uint16", dimensions=tuple(dimensions))
-    grid = Grid.of(spec)
-    return Plan(spec, grid, SlabEncoder(spec, grid))
+    array = sw.ArraySpec(dtype="uint16", dimensions=tuple(dimensions))
+    names = () if shape.images == 1 else tuple(sw.Image(name=f"image {i}") for i in range(shape.images))
+    spec = sw.AcquisitionSpec(array=array, images=names)
+    return Plan(spec, store_layout(spec), SlabEncoder(array, spec.grids.grids[0]).levels)
 
 
 @lru_cache(maxsize=4096)
@@ -127,7 +135,9 @@ def draw(seed: int) -> Story:
     """The story of a seed."""
     rng = random.Random(seed)
     shape = _shape(rng)
-    grid = plan_of(shape).grid
+    if seed >= MANY_IMAGES_FROM:
+        shape = replace(shape, images=rng.choice((1, 2, 2, 3)))
+    grid = plan_of(shape).spec.grids
     ring = least_ring_frames(grid, 1) + rng.choice((0, 0, 1, 3, 8))
     return Story(
         shape=shape,
@@ -139,7 +149,7 @@ def draw(seed: int) -> Story:
         if grid.frames_per_slab == 1
         else min(ring, rng.choice((grid.held_frames, 2 * grid.held_frames, 4 * grid.held_frames))),
         workers=rng.choice((1, 2, 3)),
-        frames=(frames := _frames(rng, grid)),
+        frames=(frames := _of_all_images(rng, grid)),
         lives=_lives(rng, len(frames)),
         schedule=rng.getrandbits(32),
     )
@@ -167,6 +177,20 @@ def _settings(rng: random.Random) -> WriteSettings:
     )
 
 
+def _of_all_images(rng: random.Random, grids: Grids) -> tuple[Frame, ...]:
+    """The frames of each image, one image after the other or mixed, each keeping its own order."""
+    images = [list(_frames(rng, grid)) for grid in grids.grids]
+    if len(images) == 1:
+        return tuple(images[0])
+    stays = rng.choice((0.0, 0.5, 0.9, 1.0))  # how likely the next frame is of the same image
+    frames, image = [], 0
+    while any(images):
+        if not images[image] or rng.random() > stays:
+            image = rng.choice([i for i, left in enumerate(images) if left])
+        frames.append(images[image].pop(0))
+    return tuple(frames)
+
+
 def _frames(rng: random.Random, grid: Grid) -> tuple[Frame, ...]:
     """In order, or with what cameras do: gaps, frames that swap places, come much later or twice."""
     most = rng.randint(1, 26) if grid.total_frames is None else min(grid.total_frames, 26)
@@ -182,7 +206,7 @@ def _frames(rng: random.Random, grid: Grid) -> tuple[Frame, ...]:
         for _ in range(rng.randint(0, 3)):
             order.insert(rng.randint(0, len(order)), rng.choice(order))
     fill = rng.choice((0.0, 0.0, 0.2, 0.9))
-    return tuple(Frame(p, rng.random() < fill) for p in order)
+    return tuple(Frame(grid.first + p, rng.random() < fill) for p in order)
 
 
 def _lives(rng: random.Random, frames: int) -> tuple[Life, ...]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.acquire.assembly import grid_tables
 from shardwright.acquire.recovered_state import RecoveredShardRow, RecoveredState
 from shardwright.kernels.place import slabs_and_places
 from shardwright.recovery.decide import decide
@@ -48,7 +47,7 @@ def take_up(disk: Disk, plan: Plan, limits: Limits, *, take_over: bool) -> Recov
     elif not disk.boot:  # it is not marked as intact
         _write_again(disk, manifest)
     scan = _Scan(disk, plan)
-    decisions = decide(scan.facts(), _blocks(disk.log), plan.encoder.layout, limits)
+    decisions = decide(scan.facts(), _blocks(disk.log), plan.layout, limits)
     return _Executor(disk, scan).run(decisions)
 
 
@@ -108,7 +107,7 @@ class _Scan:
     """As ``recovery.scan``: the names of ``strays``, and what was read back of each shard row."""
 
     def __init__(self, disk: Disk, plan: Plan) -> None:
-        self._disk, self._layout, self._grid = disk, plan.encoder.layout, plan.grid
+        self._disk, self._layout, self._grids = disk, plan.layout, plan.spec.grids
         assert disk.manifest is not None, "it is ours"
         self._place = Place(disk.manifest.files_epoch)
         self.strays: list[Name] = []
@@ -129,7 +128,7 @@ class _Scan:
         shards = sum(name[0] == FINAL for name in disk.names)
         return StoreFacts(
             seen_stop=disk.manifest.seen_stop,
-            seen_extent=disk.manifest.seen_extent,
+            seen_extents=disk.manifest.seen_extents,
             intact=disk.intact,
             set_aside=disk.set_aside,
             log_shard_rows=logged,
@@ -147,7 +146,8 @@ class _Scan:
         fact = JournalFact.REOPENED if reopened else JournalFact.VALID
         if not isinstance(table.data[HEADER], bool):
             fact = JournalFact.DAMAGED  # a power cut tore it
-        count = self._layout.files_per_shard_row
+        layout = self._layout.of(number)
+        count = layout.files_per_shard_row
         files = tuple(
             FileFacts(
                 fact,
@@ -167,7 +167,7 @@ class _Scan:
         ]
         lost = frozenset(f for f, action in enumerate(actions) if action is Action.LOST)
         found = self.read_back[number] = read_back(
-            disk, self._layout, Files(self._place, number, shards, Journal(table, reopened)), lost
+            disk, layout, Files(self._place, number, shards, Journal(table, reopened)), lost
         )
         whole = [
             self._slab(slab, records, whole=True, stored=True, told=True)
@@ -183,8 +183,8 @@ class _Scan:
         return ShardRowFacts(number, fact, files, (len(whole),) * count, present, (*whole, *torn))
 
     def _slab(self, slab: int, records: np.ndarray, *, whole: bool, stored: bool, told: bool) -> SlabFacts:
-        filled = np.zeros(self._grid.frames_per_slab, np.bool_)
-        filled[slabs_and_places(records["position"].astype(np.int64), *grid_tables(self._grid))[1]] = True
+        filled = np.zeros(self._grids.of(slab).frames_per_slab, np.bool_)
+        filled[slabs_and_places(records["position"].astype(np.int64), *self._grids.tables)[1]] = True
         return SlabFacts(slab, slab, records, filled, whole, stored, told)
 
 
@@ -237,7 +237,9 @@ class _Executor:
             disk.call("take up")
             assert disk.manifest is not None
             disk.manifest = replace(
-                disk.manifest, seen_stop=accounts.seen.stop, seen_extent=accounts.received_extent
+                disk.manifest,
+                seen_stop=accounts.seen.stop,
+                seen_extents=tuple(accounts.extents.tolist()),
             )
         for name, action in zip(self._scan.strays, decisions.strays, strict=True):
             if action is Action.DELETE:

@@ -43,7 +43,7 @@ class World:
         self._trace = None if trace is None else self._note
         self._ns = 1_000_000_000
         self.disk = Disk(rng, File() if story.staging else None)
-        self.oracle = Oracle(self._plan.grid, story.frames)
+        self.oracle = Oracle(self._plan.spec.grids, story.frames)
         self._camera = Camera(story, self.oracle, rng, self._trace)
         self._zombies: list[tuple[Process, int]] = []
         self.lives = self.crashes = 0

@@ -15,7 +15,7 @@ from shardwright.array.grid import image_of
 from shardwright.kernels.place import place_frames
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Mapping
 
     from shardwright.array.grid import Grids
 
@@ -23,13 +23,17 @@ FREE = -1
 UNSTAGED, ON_ITS_WAY = -1, -2  # in ``staging_slot``; 0 and more: the slot that holds the frame
 
 
-def first_of_oldest_image(numbers: Collection[int]) -> int | None:
-    """Returns the lowest of the numbers (of slabs or shard rows) that belong to the same image as the first
-    one; None if there are none."""
-    oldest = next(iter(numbers), None)
-    if oldest is None:
-        return None
-    return min(number for number in numbers if image_of(number) == image_of(oldest))
+def first_of_fullest_image(weights: Mapping[int, int], allowed: Callable[[int], int]) -> int | None:
+    """Returns the lowest number, of slabs or shard rows, of the image with the most beyond what it needs for
+    frames in order, ``allowed`` (of any of its numbers): that image has gone on without them. ``weights``: by
+    number, in the order in which they were opened. None if there are none."""
+    lowest: dict[int, int] = {}
+    more: dict[int, int] = {}
+    for number, weight in weights.items():
+        image = image_of(number)
+        lowest[image] = min(number, lowest.get(image, number))
+        more[image] = more.get(image, -allowed(number)) + weight
+    return lowest[max(more, key=more.__getitem__)] if more else None
 
 
 class SlabTable:
@@ -106,9 +110,17 @@ class SlabTable:
         return True
 
     def oldest(self) -> int | None:
-        """Returns the incomplete slab that comes first in acquisition order, of the image that has waited
-        longest."""
-        return first_of_oldest_image(self._collecting)
+        """Returns the incomplete slab to close when there is no row for another one."""
+        return first_of_fullest_image(
+            dict.fromkeys(self._collecting, 1), lambda slab: self._grids.of(slab).open_slabs
+        )
+
+    def oldest_held(self) -> int | None:
+        """Returns the incomplete slab to close when too many frames are held."""
+        return first_of_fullest_image(
+            {slab: int(self.frames[row]) for slab, row in self._collecting.items()},
+            lambda slab: self._grids.of(slab).held_frames,
+        )
 
     def incomplete_of_shard_row(self, shard_row: int) -> list[int]:
         return [slab for slab in self._collecting if self._grids.shard_row_of_slab(slab) == shard_row]

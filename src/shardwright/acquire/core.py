@@ -568,7 +568,7 @@ class Core:
 
     def _relieve_ring(self) -> None:
         """Closes the oldest incomplete slabs while too many frames wait for the rest of their slab."""
-        while self.table.held_frames > self._most_held and (oldest := self.table.oldest()) is not None:
+        while self.table.held_frames > self._most_held and (oldest := self.table.oldest_held()) is not None:
             self._close_slab(oldest, passed_over=True)
 
     @property

@@ -42,7 +42,7 @@ from shardwright.array.grid import image_of
 from shardwright.kernels.place import DUPLICATE, PLACED
 from shardwright.model.errors import StorageError, StorageFullError
 
-from .assembly import first_of_oldest_image
+from .assembly import first_of_fullest_image
 from .closed_shard_rows import HoleMemory, SealedShardRows
 from .commands import Discard, Prepare, Reopen, Rewrite, Seal
 from .states import FILES, FilesEvent, FilesState
@@ -341,7 +341,9 @@ class ShardRows:
         """Returns the shard row to close when one more is needed; None while another is not OPEN."""
         if any(shard_row.state is not ShardRowState.OPEN for shard_row in self.by_number.values()):
             return None
-        oldest = first_of_oldest_image(self.by_number)
+        oldest = first_of_fullest_image(
+            dict.fromkeys(self.by_number, 1), lambda number: self._grids.of(number).open_shard_rows
+        )
         return None if oldest is None else self.by_number[oldest]
 
     def sealed(self, number: int) -> None:
