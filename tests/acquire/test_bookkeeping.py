@@ -14,7 +14,7 @@ from shardwright.acquire.assembly import SlabTable
 from shardwright.acquire.closed_shard_rows import REMEMBERED_HOLES, HoleMemory
 from shardwright.acquire.limits import RUNTIME_BYTES, SLOW_TASK_BYTES, TASK_BYTES, Limits, least_ring_frames
 from shardwright.acquire.workers import WorkerPool
-from shardwright.array.grid import Grid
+from shardwright.array.grid import Grid, Grids
 from shardwright.array.spec import ArraySpec, Blosc, Dimension, Gzip, Zstd
 from shardwright.model.errors import BudgetError
 from shardwright.shard.frame_record import record_dtype
@@ -105,7 +105,7 @@ def test_limits_relations(spec, threads, batch):
         >= 2 * limits.shard_files_per_shard_row * limits.slot_bytes
     )
     assert all(isinstance(v, int) and v >= 0 for v in limits.to_dict().values())
-    least = least_ring_frames(grid, batch)
+    least = least_ring_frames(Grids((grid,)), batch)
     assert Limits.derive(spec, threads=threads, batch_frames=batch, ring_frames=least).ring_frames == least
     with pytest.raises(
         BudgetError,
@@ -183,7 +183,7 @@ def place(table, *positions):
 
 
 def test_slab_table_life_of_a_row(spec_of):
-    table = SlabTable(Grid.of(spec_of(chunk=3)), rows=2, record_dtype=record_dtype(0))
+    table = SlabTable(Grids((Grid.of(spec_of(chunk=3)),)), rows=2, record_dtype=record_dtype(0))
     assert place(table, 0)[0] == (0, [], 0), "slab 0 has no row yet"
     assert table.open(0)
     assert table.open(1)

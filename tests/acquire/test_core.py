@@ -26,10 +26,10 @@ from shardwright.acquire.commands import (
     StoreFinished,
 )
 from shardwright.acquire.core import AcquisitionState, Core, Now
-from shardwright.acquire.encoding import SlabEncoder
+from shardwright.acquire.encoding import SlabEncoder, store_layout
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.settings import WriteSettings
-from shardwright.array.grid import Grid
+from shardwright.array.acquisition_spec import AcquisitionSpec
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import StorageError, StorageFullError
 from shardwright.shard.frame_record import record_dtype
@@ -71,13 +71,14 @@ class Drive:
     """A core whose commands are answered by hand."""
 
     def __init__(self, spec, settings: WriteSettings | None = None) -> None:
-        limits, encoder = Limits.derive(spec, threads=1), SlabEncoder(spec, Grid.of(spec))
+        acquisition = AcquisitionSpec(array=spec)
+        limits, (encoder,) = Limits.derive(spec, threads=1), SlabEncoder.of_images(acquisition)
         self.core = Core(
             Path("a.ome.zarr"),
-            spec,
+            acquisition,
             limits,
             settings or WriteSettings(),
-            encoder.layout,
+            store_layout(acquisition),
             encoder.levels,
             threads=1,
             staging_slots=limits.staging_frames,

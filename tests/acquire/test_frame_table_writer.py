@@ -16,6 +16,7 @@ import zarr
 
 from shardwright.acquire import frame_table_writer
 from shardwright.acquire.frame_table_writer import write_frame_table
+from shardwright.array.acquisition_spec import AcquisitionSpec
 from shardwright.array.frame_table_format import ROWS_PER_CHUNK
 from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Dimension
@@ -112,7 +113,7 @@ def test_every_column_of_every_row(store, log_of):
     )
     log.append(BlockKind.EVENTS, -1, events)
     log.append(BlockKind.SHARD_ROW, 1, some_records(14, 3))
-    write_frame_table(store, SPEC, log)
+    write_frame_table(store, AcquisitionSpec(array=SPEC), log)
     table = read(store)
     assert sorted(table) == sorted(COLUMNS)
     rows = np.arange(17)
@@ -144,7 +145,7 @@ def test_every_column_of_every_row(store, log_of):
 
 
 def test_the_attributes_say_what_the_numbers_mean(store, log_of):
-    write_frame_table(store, SPEC, log_of())
+    write_frame_table(store, AcquisitionSpec(array=SPEC), log_of())
     attributes = json.loads((store / "frames/zarr.json").read_text())["attributes"]["shardwright"]
     assert attributes["columns"] == COLUMNS
     assert attributes["rows"] == 0
@@ -156,7 +157,7 @@ def test_the_attributes_say_what_the_numbers_mean(store, log_of):
 def test_one_line_to_pandas_and_to_pyarrow(store, log_of):
     log = log_of()
     log.append(BlockKind.SHARD_ROW, 0, some_records(0, 100))
-    write_frame_table(store, SPEC, log)
+    write_frame_table(store, AcquisitionSpec(array=SPEC), log)
     frame = pd.DataFrame(
         {name: column[:] for name, column in zarr.open_group(store / "frames", mode="r").arrays()}
     )
@@ -174,7 +175,7 @@ def test_a_single_image_has_no_index(store, log_of):
     spec = ArraySpec(dtype="uint8", dimensions=[Dimension(name=n, count=4, chunk_size=4) for n in "yx"])
     log = log_of(spec)
     log.append(BlockKind.SHARD_ROW, 0, some_records(0, 1, spec))
-    write_frame_table(store, spec, log)
+    write_frame_table(store, AcquisitionSpec(array=spec), log)
     table = read(store)
     assert not [name for name in table if name.startswith("index_")]
     assert table["frame_id"].tolist() == [1000]
@@ -187,7 +188,7 @@ def test_blocks_and_chunks_need_not_meet(store, log_of, monkeypatch):
     for count in (3, 7, 25, 0, 1, 4):
         log.append(BlockKind.SHARD_ROW, start, some_records(start, count))
         start += count
-    write_frame_table(store, SPEC, log)
+    write_frame_table(store, AcquisitionSpec(array=SPEC), log)
     table = read(store)
     assert table["sequence"].tolist() == list(range(40))
     assert sorted(p.name for p in (store / "frames/fate/c").iterdir()) == ["0", "1", "2", "3"]
@@ -198,11 +199,11 @@ def test_writing_it_again_replaces_it(store, log_of):
     hindrance."""
     log = log_of()
     log.append(BlockKind.SHARD_ROW, 0, some_records(0, 5))
-    write_frame_table(store, SPEC, log)
+    write_frame_table(store, AcquisitionSpec(array=SPEC), log)
     log.append(BlockKind.SHARD_ROW, 1, some_records(5, 1))
     for left in ("frames.0.building", "frames.replaced"):
         (log.path.parent / left / "fate").mkdir(parents=True)
-    write_frame_table(store, SPEC, log)
+    write_frame_table(store, AcquisitionSpec(array=SPEC), log)
     assert read(store)["sequence"].tolist() == list(range(6))
     assert [p.name for p in log.path.parent.iterdir()] == ["frames.log"]
 
@@ -221,7 +222,7 @@ def test_a_disk_that_fails_at_any_point_leaves_no_half_table(store, log_of, fail
     for after in [0, 1, *range(2, 200, 9)]:
         failing(point, OSError(errno.EIO, os.strerror(errno.EIO)), after=after)
         try:
-            write_frame_table(store, SPEC, log)
+            write_frame_table(store, AcquisitionSpec(array=SPEC), log)
         except StorageError:
             if (store / "frames").exists():
                 assert read(store)["sequence"].tolist() == list(range(5))
@@ -242,7 +243,7 @@ def test_a_damaged_log_is_an_error_and_leaves_no_table(store, log_of):
         file.seek(HEADER_PAGE_BYTES + 100)
         file.write(b"\xff")
     with pytest.raises(ShardFormatError, match="crc32c"):
-        write_frame_table(store, SPEC, log)
+        write_frame_table(store, AcquisitionSpec(array=SPEC), log)
     assert not (store / "frames").exists()
     assert [p.name for p in log.path.parent.iterdir()] == ["frames.log"]
 
@@ -251,6 +252,7 @@ MEASURED = """
 import resource, sys
 from pathlib import Path
 import numpy as np
+from shardwright.array.acquisition_spec import AcquisitionSpec
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.acquire.frame_table_writer import write_frame_table
 from shardwright.shard.frame_log import BlockKind, FrameLog
@@ -263,7 +265,7 @@ for start in range(0, rows, 1000):
     records = np.zeros(1000, record_dtype(0))
     records["position"] = records["sequence"] = np.arange(start, start + 1000)
     log.append(BlockKind.SHARD_ROW, start, records)
-write_frame_table(store, spec, log)
+write_frame_table(store, AcquisitionSpec(array=spec), log)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """  # noqa: E501
 
@@ -298,7 +300,7 @@ def test_a_frame_that_was_given_up_and_found_again_has_one_row(store, log_of):
     duplicate = some_records(5, 1)
     duplicate["fate"] = FrameStatus.DUPLICATE
     log.append(BlockKind.EVENTS, -1, duplicate)
-    write_frame_table(store, SPEC, log)
+    write_frame_table(store, AcquisitionSpec(array=SPEC), log)
     table = zarr.open_group(store / "frames", mode="r")
     found = list(zip(table["sequence"][:].tolist(), table["fate"][:].tolist(), strict=True))
     assert found == [(i, FrameStatus.LOST) for i in (0, 1, 2, 3, 7, 8, 9)] + [

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from shardwright.acquire.assembly import SlabTable
-from shardwright.array.grid import Grid
+from shardwright.array.grid import Grid, Grids
 from shardwright.array.spec import (
     DTYPES,
     MAX_ATTRIBUTES_BYTES,
@@ -27,7 +26,6 @@ from shardwright.array.spec import (
 )
 from shardwright.kernels.place import slabs_and_places
 from shardwright.model.errors import SpecError
-from shardwright.shard.frame_record import record_dtype
 
 T = {"name": "t", "count": None, "chunk_size": 4}
 Y = {"name": "y", "count": 8, "chunk_size": 4}
@@ -258,9 +256,7 @@ def test_the_largest_numbers_that_are_taken_hold_in_int64():
     grid = Grid.of(spec)
     assert grid.position_of((MAX_FRAMES // 4 - 1, 3)) == grid.last_position == MAX_FRAMES - 1
     assert grid.positions_of(np.array([[MAX_FRAMES // 4 - 1, 3]])).tolist() == [MAX_FRAMES - 1]
-    slabs, places = slabs_and_places(
-        np.array([MAX_FRAMES - 1]), *SlabTable(grid, 2, record_dtype(0)).grid_tables
-    )
+    slabs, places = slabs_and_places(np.array([MAX_FRAMES - 1]), *Grids((grid,)).tables)
     assert (slabs.tolist(), places.tolist()) == ([grid.slab_of_position(MAX_FRAMES - 1)], [2**10 - 1])
 
 

@@ -9,6 +9,8 @@ import threading
 import numpy as np
 import pytest
 
+from shardwright.array.acquisition_spec import parse_acquisition
+from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.client.frame_ring import FrameRing
 from shardwright.client.link import Link
@@ -64,13 +66,13 @@ def make_stream(
     outbox = Outbox(
         slot_count=slots,
         batch_frames=batch_frames,
-        check_position=lambda position: stream._grid.check_position(position),
+        check_position=lambda position: Grid.of(stream.spec).check_position(position),
         wake=lambda: None,
         further_fields=len(fields),
         overload=overload,
     )
-    link = Link(Open(0, "a", None, None, "message"), 7, opened, spec, WELCOME, outbox)
-    outbox.swap_ring(FrameRing.local(spec, slots))
+    link = Link(Open(0, "a", None, None, "message"), 7, opened, parse_acquisition(spec), WELCOME, outbox)
+    outbox.swap_ring(FrameRing.local(parse_acquisition(spec), slots))
     stream = Stream(link, lambda _: None)
     return stream
 
@@ -230,7 +232,7 @@ def test_the_end_gives_the_slots_back():
 
 def test_a_ring_that_is_exchanged_meanwhile_gets_the_frames():
     stream = make_stream()
-    old, new = stream._outbox.ring, FrameRing.local(stream.spec, 64)
+    old, new = stream._outbox.ring, FrameRing.local(stream.images, 64)
     add_many, rings = stream._outbox.add_many, iter([new])
 
     def exchanged_once(ring, *args, **more):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.client.frame_ring import FrameRing
 from shardwright.client.link import Link
@@ -78,11 +79,13 @@ def make_link(
         wake=lambda: None,
         **options,
     )
-    link = Link(Open(0, "a", None, None, "message"), SESSION, opened, SPEC, welcome, outbox)
+    link = Link(
+        Open(0, "a", None, None, "message"), SESSION, opened, parse_acquisition(SPEC), welcome, outbox
+    )
     daemon = Counter(SESSION)
     assert tell(link, daemon.control(Kind.OPENED, opened.to_body())) is None
     assert list(link.outgoing()) == []
-    outbox.swap_ring(FrameRing.local(SPEC, slots))
+    outbox.swap_ring(FrameRing.local(parse_acquisition(SPEC), slots))
     link.ready()
     assert link.state is ClientState.RUNNING
     return link, daemon
@@ -363,7 +366,7 @@ def test_slots_that_come_back_while_the_ring_is_exchanged_wait():
     daemon = resume(link, (3, 3))
     tell(link, acks(daemon, (Level.RELEASED, 0, 1), (Level.STORED, 0, 1)))
     assert link.outbox.watermark.stored == 2
-    new = FrameRing.local(SPEC, 4)
+    new = FrameRing.local(parse_acquisition(SPEC), 4)
     assert len(link.outbox._free) == 0
     link.outbox.swap_ring(new)
     link.ready()

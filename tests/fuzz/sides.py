@@ -17,6 +17,7 @@ from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.measures import Measures
 from shardwright.acquire.settings import WriteSettings
+from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Dimension, parse_spec
 from shardwright.client.frame_ring import FrameRing
@@ -95,11 +96,11 @@ class StrictAcquisition:
     sealer_busy_s = 0.0
 
     def __init__(self) -> None:
-        self.path, self.spec, self.limits, self.grid, self.state = (
+        self.spec = parse_acquisition(SPEC)
+        self.path, self.limits, self.grids, self.state = (
             Path("/data/a"),
-            SPEC,
             LIMITS,
-            Grid.of(SPEC),
+            self.spec.grids,
             AcquisitionState.OPEN,
         )
         self.seen: set[int] = set(range(NEXT)) - {2, 3, 5}
@@ -314,8 +315,15 @@ class ClientSide:
             further_fields=2,
             overload="drop",
         )
-        outbox.swap_ring(FrameRing.local(SPEC, RING_SLOTS))
-        self._link = Link(Open(1, "a", None, None, "message"), 7, self._opened, SPEC, self._welcome, outbox)
+        outbox.swap_ring(FrameRing.local(parse_acquisition(SPEC), RING_SLOTS))
+        self._link = Link(
+            Open(1, "a", None, None, "message"),
+            7,
+            self._opened,
+            parse_acquisition(SPEC),
+            self._welcome,
+            outbox,
+        )
         self._link.ready()
         for _ in range(10):
             slot = outbox.take_slot()

@@ -17,7 +17,7 @@ from tests.harness.json_process import wait_for
 from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.measures import Measures
 from shardwright.acquire.workers import WorkerPool
-from shardwright.array.grid import Grid
+from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.codecs.degrade import DegradeLevel
 from shardwright.model.error_text import ErrorText
@@ -83,11 +83,12 @@ class AcquisitionDouble:
                 raise OutputExistsError("the output exists", got=str(path))
             path.mkdir()
             disk = Disk(spec)
-        self.path, self.spec, self.limits, self.grid, self.wake, self.settings = (
+        spec = parse_acquisition(spec)
+        self.path, self.spec, self.limits, self.grids, self.wake, self.settings = (
             path,
             spec,
             limits,
-            Grid.of(spec),
+            spec.grids,
             wake,
             settings,
         )
@@ -184,7 +185,7 @@ class AcquisitionDouble:
             return np.zeros(0, np.int64)
         released, self._pixels = self._pixels, []
         for sequence, position, address in released:
-            self.frames.setdefault(position, ctypes.string_at(address, self.spec.frame_bytes))
+            self.frames.setdefault(position, ctypes.string_at(address, self.limits.frame_bytes))
             self.disk.place_of[sequence] = position
         if self.state is AcquisitionState.FINISHING and not self.hold_seal:
             self.state = AcquisitionState.SEALED
@@ -226,7 +227,7 @@ class AcquisitionDouble:
             "frames_stored": unique,
             "frames_durable": unique,
         }
-        facts |= {"frames_duplicate": stored - unique, "bytes_raw": unique * self.spec.frame_bytes}
+        facts |= {"frames_duplicate": stored - unique, "bytes_raw": unique * self.limits.frame_bytes}
         if "frames_dropped" in facts:
             facts |= {
                 "frames_dropped": places.count(-FRAME_DROPPED),

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 import shardwright as sw
+from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.ingest.frame_preview import MOST_PIXELS, PreviewTap, shown
 from shardwright.model import errors
+from shardwright.wire.descriptor import DESCRIPTOR
 
 WAYS = ["shm", "message"]
 
@@ -71,8 +73,8 @@ def test_a_large_frame_is_made_small_by_leaving_pixels_out_and_keeps_its_proport
 
 def test_of_a_batch_the_newest_frame_that_has_pixels_is_taken(spec_of, frames_of):
     spec, frames = spec_of(shape=(4, 6)), frames_of(3, (4, 6))
-    tap = PreviewTap(spec)
-    batch = np.zeros(3, [("sequence", np.int64), ("frame_id", np.int64)])
+    tap = PreviewTap(parse_acquisition(spec))
+    batch = np.zeros(3, DESCRIPTOR)
     batch["sequence"], batch["frame_id"] = [7, 8, 9], -1
     assert tap.ask() is None
     tap.take(batch, np.zeros(3, np.int64))
@@ -108,8 +110,8 @@ def test_nothing_is_taken_that_nobody_asked_for(start, spec_of, frames_of, wait,
 
 
 def test_whoever_asks_all_the_time_gets_no_more_than_so_many(spec_of, frames_of):
-    tap, (frame,) = PreviewTap(spec_of(shape=(4, 6))), frames_of(1, (4, 6))
-    batch = np.zeros(1, [("sequence", np.int64), ("frame_id", np.int64)])
+    tap, (frame,) = PreviewTap(parse_acquisition(spec_of(shape=(4, 6)))), frames_of(1, (4, 6))
+    batch = np.zeros(1, DESCRIPTOR)
     tap.ask()
     tap.take(batch, np.array([frame.ctypes.data]))
     # as if it had been taken just now, however slow this machine is

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import shardwright.recovery
-from shardwright.acquire.encoding import SlabEncoder
+from shardwright.acquire.encoding import store_layout
 from shardwright.acquire.limits import Limits
-from shardwright.array.grid import Grid
+from shardwright.array.acquisition_spec import AcquisitionSpec
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.recovery.decide import decide
@@ -29,7 +29,7 @@ SPEC = ArraySpec(
     dimensions=[Dimension(name="t", count=None, chunk_size=2, shard_size_chunks=2), *_FRAME],
     codec=None,
 )
-LAYOUT = SlabEncoder(SPEC, Grid.of(SPEC)).layout
+LAYOUT = store_layout(AcquisitionSpec(array=SPEC))
 LIMITS = Limits.derive(SPEC, threads=1)
 PURE = ("decide", "evidence", "facts", "table")
 
@@ -67,7 +67,7 @@ def staged(*sequences: int, spoiled: tuple[int, ...] = (), unreadable: bool = Fa
 
 EMPTY = StoreFacts(
     seen_stop=0,
-    seen_extent=0,
+    seen_extents=(),
     intact=True,
     set_aside=False,
     log_shard_rows=frozenset(),
@@ -263,7 +263,7 @@ def test_a_frame_that_was_given_up_and_is_there_has_one_status():
 def test_a_duplicate_of_a_frame_that_is_gone_makes_the_array_no_longer(status, extent):
     settled = records(9, position=5, fate=status, reason=Reason.PLACE_TAKEN)
     made = decided((BlockKind.EVENTS, -1, settled), shard_rows=(shard_row(0, slab(0)),))
-    assert made.standing.accounts.received_extent == extent
+    assert made.standing.accounts.extents.tolist() == [extent]
 
 
 def test_a_shard_row_below_the_second_root_goes_on_there():

@@ -10,6 +10,7 @@ import pytest
 
 from shardwright.model.errors import FencedError, ShardFormatError, StorageError
 from shardwright.shard.manifest import (
+    FORMAT,
     Manifest,
     check_writer_epoch,
     delete_manifests,
@@ -55,7 +56,12 @@ def test_round_trip(tmp_path, manifest):
 
 @pytest.mark.parametrize(
     ("changes", "format_version"),
-    [({}, 1), ({"files_epoch": 1}, 2), ({"spec": {"channels": [{}]}}, 3)],
+    [
+        ({"seen_extents": (7,)}, 1),
+        ({"files_epoch": 1}, 2),
+        ({"spec": {"channels": [{}]}}, 3),
+        ({"spec": {"images": [{}]}, "seen_extents": (3, 0, 5)}, 4),
+    ],
 )
 def test_the_format_is_the_oldest_that_has_what_is_in_it(tmp_path, changes, format_version):
     """So that earlier releases read it, or say which one they need."""
@@ -86,7 +92,7 @@ def test_every_flipped_bit_is_found(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda f: f.update(format=4), "another version"),
+        (lambda f: f.update(format=FORMAT + 1), "another version"),
         (lambda f: f.pop("format"), "another version"),
         (lambda f: f.pop("io"), "'io' is missing"),
         (lambda f: f.update(writer_epoch="1"), "'writer_epoch' is missing or of the wrong type"),

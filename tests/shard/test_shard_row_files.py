@@ -284,7 +284,7 @@ def test_only_its_own_files_are_discarded(store):
 def test_a_shard_row_with_a_sealed_shard_counts_as_renamed_after_a_crash_too(store):
     files = create(store)
     assert not files.renamed
-    half = ShardRowFiles(0, files.placement, [None, *files.slots[1:]], files.journal)
+    half = ShardRowFiles(0, files.placement, [None, *files.slots[1:]], files.journal, "0")
     assert half.renamed
     files.abandon()
 

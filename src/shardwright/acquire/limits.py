@@ -48,7 +48,7 @@ SPARE_DESCRIPTORS = 256  # of the process: logs, libraries, threads, the control
 OWN_DESCRIPTORS = 16
 
 
-class _Image(NamedTuple):
+class _ArrayNeeds(NamedTuple):
     """One of the images, or several with the same array."""
 
     grid: Grid
@@ -57,16 +57,16 @@ class _Image(NamedTuple):
     files: int
 
     @classmethod
-    def of(cls, array: ArraySpec, grid: Grid) -> _Image:
+    def of(cls, array: ArraySpec, grid: Grid) -> _ArrayNeeds:
         codec = CodecParameters.of(array, grid.chunk_bytes)
         shard = largest_shard(grid, codec.max_encoded_bytes, array.index_location == "start")
         return cls(grid, codec, shard, math.prod(grid.plane_shards))
 
 
-def _images(spec: AcquisitionSpec) -> list[_Image]:
+def _needs_of(spec: AcquisitionSpec) -> list[_ArrayNeeds]:
     """Returns one for each array: images share it."""
     distinct = {id(array): (array, grid) for array, grid in zip(spec.arrays, spec.grids.grids, strict=True)}
-    return [_Image.of(array, grid) for array, grid in distinct.values()]
+    return [_ArrayNeeds.of(array, grid) for array, grid in distinct.values()]
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Limits:
         for frames in order gets those."""
         spec = parse_acquisition(spec)
         grids = spec.grids
-        images = _images(spec)
+        images = _needs_of(spec)
         ring = _ring_frames(grids, ring_frames, batch_frames)
         shallowest = min(image.grid.frames_per_slab for image in images)
         rows = max(MIN_ROWS, 2 * grids.open_slabs + -(-ring // shallowest) + 2)

@@ -204,11 +204,14 @@ def _print_missing(store: Store, as_json: bool) -> None:
             else None
         )
         raise ShardFormatError(f"{store.root} has no frame table", hint=hint)
-    missing = MissingFrames(table, store.arrays[0])
-    if as_json:
-        _print_missing_json(store, missing)
-    else:
-        _print_missing_text(table.axes, missing)
+    for array in [image.arrays[0] for image in store.images if image.arrays]:
+        part = table.of(store, array)
+        if as_json:
+            _print_missing_json(store, array, MissingFrames(part, array))
+            continue
+        if len(store.images) > 1:
+            typer.echo(f"{array.path.relative_to(store.root).as_posix()}:")
+        _print_missing_text(part.axes, MissingFrames(part, array))
 
 
 class _Tally:
@@ -245,10 +248,11 @@ def _as_dict(found: MissingRange, missing: MissingFrames) -> dict[str, Any]:
     }
 
 
-def _print_missing_json(store: Store, missing: MissingFrames) -> None:
-    """Print one object, piece by piece: the ranges first, their sums after them."""
+def _print_missing_json(store: Store, array: StoredArray, missing: MissingFrames) -> None:
+    """Print one object for each image, piece by piece: the ranges first, their sums after them."""
     tally = _Tally(missing)
-    typer.echo(f'{{"path": {json.dumps(str(store.root))}, "places": {missing.places}, "missing": [', nl=False)
+    facts = {"path": str(store.root), "array": array.path.relative_to(store.root).as_posix()}
+    typer.echo(f'{json.dumps(facts)[:-1]}, "places": {missing.places}, "missing": [', nl=False)
     for i, found in enumerate(tally.ranges()):
         typer.echo((",\n" if i else "\n") + json.dumps(_as_dict(found, missing)), nl=False)
     unplaced = [

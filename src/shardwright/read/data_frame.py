@@ -24,8 +24,9 @@ def frame_table(path: str | os.PathLike[str]) -> pd.DataFrame:
     """Returns the frame table of a finished store: a row for each frame that was reported to the writer, in
     the order of sending.
 
-    Columns: ``sequence`` and ``frame_id``, the index along each frame axis, ``fate`` and ``reason`` by name
-    (categories), then the others as ``array.frame_table_format`` describes them. Raises ``ShardFormatError``
+    Columns: ``sequence`` and ``frame_id``, with several images the name of the frame's ``image`` (a
+    category), the index along each frame axis, ``fate`` and ``reason`` by name (categories), then the others
+    as ``array.frame_table_format`` describes them. Raises ``ShardFormatError``
     for a store without a table, or a damaged one, and ``StorageError``. Needs ``shardwright[table]``
     (``ConfigError`` where that is not installed).
     """
@@ -55,8 +56,11 @@ def frame_table(path: str | os.PathLike[str]) -> pd.DataFrame:
                 )
             codes = np.searchsorted(list(names), values[name])
             values[name] = pd.Categorical.from_codes(codes, list(names.values()))
+    if table.images:
+        values["image"] = pd.Categorical.from_codes(values["image"], list(table.image_names))
     index = [name for name in values if name.startswith("index_")]
-    order = [name for name in (*_FIRST, *index, *_NAMED) if name in values]
+    image = ["image"] if table.images else []
+    order = [name for name in (*_FIRST, *image, *index, *_NAMED) if name in values]
     if "sequence" not in values:
         raise ShardFormatError("the frame table has no column 'sequence'", got=table.path)
     order += [name for name in values if name not in order]

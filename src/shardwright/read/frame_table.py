@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -70,14 +70,33 @@ class Column:
 @dataclass(frozen=True)
 class FrameTable:
     """The frame table of a store. All columns have the same rows and chunks. ``axes``: the frame axes in the
-    order of acquisition."""
+    order of acquisition. ``images``, ``image_names``: of several images, the paths of their arrays and their
+    names, by number; ``image``: the number of the one whose rows and axes are read, None for all."""
 
     path: Path
     rows: int
     columns: dict[str, Column]
+    images: tuple[str, ...] = ()
+    image_names: tuple[str, ...] = ()
+    image: int | None = None
+    axes_of_image: tuple[str, ...] = ()
+
+    def of(self, store: Store, array: StoredArray) -> FrameTable:
+        """Returns the part of the table that is of the image with this array. Raises ``ShardFormatError`` if
+        it names no such image."""
+        if not self.images:
+            return self
+        path = array.path.relative_to(store.root).as_posix()
+        if path not in self.images:
+            raise ShardFormatError("the frame table names no such image", got=path)
+        names = {str(name) for name in array.dimension_names or ()}
+        axes = tuple(axis for axis in self.axes if axis in names)
+        return replace(self, image=self.images.index(path), axes_of_image=axes)
 
     @property
     def axes(self) -> list[str]:
+        if self.image is not None:
+            return list(self.axes_of_image)
         return [name.removeprefix(_INDEX) for name in self.columns if name.startswith(_INDEX)]
 
     @property
@@ -99,7 +118,8 @@ class FrameTable:
         return tuple(array.shape[names.index(axis)] for axis in self.axes)
 
     def read(self, name: str, chunk: int) -> npt.NDArray[Any]:
-        return self.columns[name].read(chunk)
+        values = self.columns[name].read(chunk)
+        return values if self.image is None else values[self.columns["image"].read(chunk) == self.image]
 
     def read_indices(self, chunk: int) -> npt.NDArray[np.int64]:
         """Returns the rows' indices, int64[rows, axes]."""
@@ -123,7 +143,10 @@ def open_frame_table(store: Store) -> FrameTable | None:
         rows, names = facts["rows"], facts["columns"]
         if facts["table"] == "frames":
             check_version(facts["version"], VERSION, folder / "zarr.json")
+        images = tuple(str(image["path"]) for image in facts.get("images", ()))
+        image_names = tuple(str(image["name"]) for image in facts.get("images", ()))
         sound = facts["table"] == "frames" and type(rows) is int and rows >= 0
+        sound = sound and bool(images) == ("image" in names and facts["version"] > 1)
         sound = (
             sound
             and 0 < len(names) <= MAX_COLUMNS
@@ -148,7 +171,7 @@ def open_frame_table(store: Store) -> FrameTable | None:
             expected=f"{rows} rows",
             got=lengths or None,
         )
-    return FrameTable(folder, rows, columns)
+    return FrameTable(folder, rows, columns, images, image_names)
 
 
 def _parse_column(folder: Path) -> Column:
@@ -178,22 +201,14 @@ def _parse_column(folder: Path) -> Column:
     return Column(folder, dtype, rows, rows_per_chunk, codecs)
 
 
-def check_frame_table(table: FrameTable, array: StoredArray) -> Iterator[tuple[str, str]]:
-    """Yields (path below the store, what is wrong) for every fault: chunks that do not decode, surplus files,
-    impossible values.
-
-    Stored frames outside the array are no fault: the array was cropped (``cropped_frames``).
-    """
+def check_frame_table(table: FrameTable) -> Iterator[tuple[str, str]]:
+    """Yields (path below the store, what is wrong) for every fault of the table itself: chunks that do not
+    decode, surplus files, unknown numbers."""
     for name, column in table.columns.items():
         known = {str(chunk) for chunk in range(column.chunks)}
         for path in sorted((column.path / "c").iterdir()) if (column.path / "c").is_dir() else ():
             if path.name not in known:
                 yield f"{TABLE_PATH}/{name}/c/{path.name}", "not a chunk of this column"
-    try:
-        table.frame_counts(array)
-    except ShardFormatError as error:
-        yield TABLE_PATH, str(error)
-        return
     for chunk in range(table.chunks):
         damaged = False
         for name, column in table.columns.items():
@@ -203,18 +218,36 @@ def check_frame_table(table: FrameTable, array: StoredArray) -> Iterator[tuple[s
                 damaged = True
                 yield f"{TABLE_PATH}/{name}/c/{chunk}", str(error)
         if table.tells_statuses and not damaged:
-            for fault in _faults_of_rows(table, chunk):
+            status, reason = table.read("fate", chunk), table.read("reason", chunk)
+            if not np.isin(status, list(FrameStatus)).all() or not np.isin(reason, list(Reason)).all():
+                yield f"{TABLE_PATH} chunk {chunk}", "a status or a reason has an unknown number"
+            stored = status == FrameStatus.STORED
+            if (
+                table.images
+                and not np.isin(table.read("image", chunk)[stored], range(len(table.images))).all()
+            ):
+                yield f"{TABLE_PATH} chunk {chunk}", "a stored frame has no image"
+
+
+def check_places(table: FrameTable, array: StoredArray) -> Iterator[tuple[str, str]]:
+    """Yields (path below the store, what is wrong) for every fault of an image's part of a table whose chunks
+    decode: axes that the image does not have, impossible places.
+
+    Stored frames outside the array are no fault: the array was cropped (``cropped_frames``).
+    """
+    try:
+        table.frame_counts(array)
+    except ShardFormatError as error:
+        yield TABLE_PATH, str(error)
+        return
+    if table.tells_statuses:
+        for chunk in range(table.chunks):
+            for fault in _faults_of_places(table, chunk):
                 yield f"{TABLE_PATH} chunk {chunk}", fault
 
 
-def _faults_of_rows(table: FrameTable, chunk: int) -> Iterator[str]:
-    status, reason, indices = (
-        table.read("fate", chunk),
-        table.read("reason", chunk),
-        table.read_indices(chunk),
-    )
-    if not np.isin(status, list(FrameStatus)).all() or not np.isin(reason, list(Reason)).all():
-        yield "a status or a reason has an unknown number"
+def _faults_of_places(table: FrameTable, chunk: int) -> Iterator[str]:
+    status, indices = table.read("fate", chunk), table.read_indices(chunk)
     if ((indices < 0).any(axis=1) & (indices != -1).any(axis=1)).any():
         yield "an index is not a place of the array"
     if (indices[status == FrameStatus.STORED] < 0).any():

@@ -28,6 +28,7 @@ from shardwright.codecs.parameters import CodecParameters, codec_of
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.names import WORKSPACE
 from shardwright.storage.files import open_regular
+from shardwright.wire.messages import MAX_IMAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -162,7 +163,8 @@ class Store:
     ``shard``: set when the path was one shard's.
 
     ``broken_references`` are the dataset paths of the group's metadata that lead to no readable array, with
-    the reason.
+    the reason. ``collection``: the stores of its images, for a plate or ``bioformats2raw.layout``; ``arrays``
+    then has those of all.
     """
 
     root: Path
@@ -170,6 +172,12 @@ class Store:
     arrays: tuple[StoredArray, ...]
     shard: tuple[int, ...] | None = None
     broken_references: dict[str, str] = field(default_factory=dict)
+    collection: tuple[Store, ...] = ()
+
+    @property
+    def images(self) -> tuple[Store, ...]:
+        """The stores of its images: itself if it is no collection."""
+        return self.collection or (self,)
 
     def check_references(self) -> None:
         """Raises ``ShardFormatError`` for a dataset of the group that leads to no readable array. Call it
@@ -200,6 +208,8 @@ def _open_folder(folder: Path) -> Store:
     if document["node_type"] == "array":
         return Store(folder, None, (parse_array(folder, document),))
     attributes = document.get("attributes", {})
+    if (images := _image_folders(folder, attributes)) is not None:
+        return _open_collection(folder, attributes, images)
     arrays, broken = [], {}
     names = list(dict.fromkeys(_dataset_paths(attributes)))
     if len(names) > MAX_DATASETS:
@@ -222,6 +232,48 @@ def _open_folder(folder: Path) -> Store:
             got=sorted(attributes),
         )
     return Store(folder, attributes, tuple(arrays), broken_references=broken)
+
+
+def _open_collection(folder: Path, attributes: dict[str, Any], images: list[Path]) -> Store:
+    stores = [_open_folder(image) for image in images]
+    broken = {
+        (store.root / name).relative_to(folder).as_posix(): reason
+        for store in stores
+        for name, reason in store.broken_references.items()
+    }
+    return Store(
+        folder,
+        attributes,
+        tuple(array for store in stores for array in store.arrays),
+        broken_references=broken,
+        collection=tuple(stores),
+    )
+
+
+def _image_folders(folder: Path, attributes: dict[str, Any]) -> list[Path] | None:
+    """Returns the folders of the images of a collection: of a plate, or of ``bioformats2raw.layout``; None
+    for any other group. Raises ``ShardFormatError``, ``StorageError``."""
+    ome = attributes.get("ome")
+    try:
+        if isinstance(ome, dict) and "plate" in ome:
+            wells = [_inside(folder, str(well["path"])) for well in ome["plate"]["wells"]]
+            fields = [
+                _inside(well, str(image["path"]))
+                for well in wells
+                for image in read_metadata(well)["attributes"]["ome"]["well"]["images"]
+            ]
+        elif isinstance(ome, dict) and "bioformats2raw.layout" in ome:
+            series = read_metadata(folder / "OME")["attributes"]["ome"]["series"]
+            fields = [_inside(folder, str(name)) for name in series]
+        else:
+            return None
+    except (KeyError, TypeError):
+        raise ShardFormatError(f"the collection {folder} does not name its images") from None
+    if len(fields) > MAX_IMAGES:
+        raise ShardFormatError(
+            f"the group {folder} names too many images", expected=f"at most {MAX_IMAGES}", got=len(fields)
+        )
+    return fields
 
 
 def _open_shard(path: Path) -> Store:

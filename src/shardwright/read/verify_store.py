@@ -36,12 +36,19 @@ from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.names import WORKSPACE
 from shardwright.shard.shard_sums import SUMS_NAME, ShardSums, Sum, shard_sum
 
-from .frame_table import check_frame_table, cropped_frames, open_frame_table, shards_of_stored_frames
+from .frame_table import (
+    check_frame_table,
+    check_places,
+    cropped_frames,
+    open_frame_table,
+    shards_of_stored_frames,
+)
 from .missing_frames import MissingFrames
 from .shard_file import ShardFile, check_entries
 from .store import Store, StoredArray, open_store, read_metadata, read_nodes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from .frame_table import FrameTable
@@ -211,18 +218,20 @@ def _check_metadata(store: Store, report: VerifyReport) -> None:
         )
     if store.group is not None:
         _check_consolidated(store, report)
-    for scale in store.group["ome"]["multiscales"] if store.group else ():
+    for image in store.images:
+        where = (image.root.relative_to(store.root) / "zarr.json").as_posix()
+        for what in _axes_that_differ(image):
+            report.add_problem(StoreProblem(where, what))
+
+
+def _axes_that_differ(image: Store) -> Iterator[str]:
+    for scale in image.group["ome"]["multiscales"] if image.group else ():
         axes = tuple(axis.get("name") if isinstance(axis, dict) else None for axis in scale.get("axes", ()))
-        paths = {store.root / dataset["path"] for dataset in scale["datasets"]}
-        for array in store.arrays:
+        paths = {image.root / dataset["path"] for dataset in scale["datasets"]}
+        for array in image.arrays:
             if array.path in paths and array.dimension_names != axes:
-                report.add_problem(
-                    StoreProblem(
-                        "zarr.json",
-                        f"OME axes {axes} differ from the dimension_names "
-                        f"{array.dimension_names} of {array.path.name!r}",
-                    )
-                )
+                names = array.dimension_names
+                yield f"OME axes {axes} differ from the dimension_names {names} of {array.path.name!r}"
 
 
 def _check_consolidated(store: Store, report: VerifyReport) -> None:
@@ -256,29 +265,39 @@ def _check_frame_table(store: Store, records: Mapping[Path, Record], report: Ver
         if table is None or not store.arrays:
             return
         report.frame_rows = table.rows
-        faults = False
-        for where, what in check_frame_table(table, store.arrays[0]):
-            faults = True
-            report.add_problem(StoreProblem(where, what))
-        if table.tells_statuses and not faults:
-            if count := cropped_frames(table, store.arrays[0]):
-                report.add_warning(
-                    StoreProblem(
-                        TABLE_PATH,
-                        f"{count} stored frames have places outside the shape "
-                        f"{store.arrays[0].shape}: it was cropped",
-                    )
-                )
-            _check_shards_of_frames(store.arrays[0], table, records[store.arrays[0].path], report)
-            places = MissingFrames(table, store.arrays[0])
-            for _ in places.ranges():
-                pass
-            for place in places.stored_twice:
-                report.add_problem(
-                    StoreProblem(TABLE_PATH, f"two frames are stored at place {places.index_of(place)}")
-                )
+        if _has_faults(check_frame_table(table), report):
+            return
+        for image in store.images:
+            if not image.arrays:
+                continue
+            array = image.arrays[0]
+            part = table.of(store, array)
+            if not _has_faults(check_places(part, array), report) and table.tells_statuses:
+                _check_frames_of_image(array, part, records[array.path], report)
     except (ShardFormatError, StorageError) as error:
         report.add_problem(StoreProblem(TABLE_PATH, str(error)))
+
+
+def _has_faults(faults: Iterable[tuple[str, str]], report: VerifyReport) -> bool:
+    found = [StoreProblem(where, what) for where, what in faults]
+    for problem in found:
+        report.add_problem(problem)
+    return bool(found)
+
+
+def _check_frames_of_image(
+    array: StoredArray, table: FrameTable, record: Record, report: VerifyReport
+) -> None:
+    if count := cropped_frames(table, array):
+        what = f"{count} stored frames have places outside the shape {array.shape}: it was cropped"
+        report.add_warning(StoreProblem(TABLE_PATH, what))
+    _check_shards_of_frames(array, table, record, report)
+    places = MissingFrames(table, array)
+    for _ in places.ranges():
+        pass
+    for place in places.stored_twice:
+        what = f"two frames are stored at place {places.index_of(place)}"
+        report.add_problem(StoreProblem(TABLE_PATH, what))
 
 
 def _check_shards_of_frames(

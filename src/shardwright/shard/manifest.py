@@ -175,7 +175,7 @@ def _parse(path: Path, facts: dict[str, Any]) -> Manifest:
     if version == 1:
         facts = {**facts, "files_epoch": 0}
     if version < FORMAT and type(facts.get("seen_extent")) is int:
-        facts["seen_extents"] = [facts.pop("seen_extent")]
+        facts["seen_extents"] = [extent] if (extent := facts.pop("seen_extent")) else []
     for name, kind in _FIELD_TYPES.items():
         if name not in facts or not isinstance(facts[name], kind) or isinstance(facts[name], bool):
             raise ShardFormatError(

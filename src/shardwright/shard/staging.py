@@ -112,15 +112,16 @@ class StagingArea:
         """Returns the place of a slot's frame record; one slot or an int64 array of them."""
         return PAGE_BYTES + slot * self._record.itemsize
 
-    def read(self, grids: Grids) -> tuple[np.ndarray, np.ndarray]:
+    def read(self, grids: Grids | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Returns (frame records [slots], bool[slots]: written, readable, and both checksums fit). Reads
-        every staged frame; ``grids`` say how long each is. Raises ``StorageError``."""
+        every staged frame; ``grids`` say how long each is, None: as long as a slot. Raises
+        ``StorageError``."""
         records = self._file.read_table(PAGE_BYTES, self.slots, self._record)
         valid = checked_rows(records, self.seed)
         pixels = np.empty(self.frame_bytes, np.uint8)
         for slot in np.flatnonzero(valid).tolist():
             try:
-                frame = pixels[: grids.of(int(records["position"][slot])).frame_bytes]
+                frame = pixels if grids is None else pixels[: _frame_bytes(grids, records[slot])]
                 self._file.read_into(self.data_place(slot), frame)
                 valid[slot] = crc32c.crc32c(frame.data) == records["pixels_crc"][slot]
             except StorageError:
@@ -162,6 +163,10 @@ class StagingArea:
 
     def close(self) -> None:
         self._file.close()
+
+
+def _frame_bytes(grids: Grids, record: np.void) -> int:
+    return grids.of(int(record["position"])).frame_bytes
 
 
 def _data_start(slots: int, record: np.dtype[np.void]) -> int:

@@ -1,0 +1,255 @@
+"""Acquisitions of several images: positions, plates, cameras of other shapes, in any order of visit."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorstore
+import yaozarrs
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.harness.fork_server import ForkServer
+
+import shardwright as sw
+from shardwright.acquire.limits import Limits
+from shardwright.acquire.workers import WorkerPool
+from shardwright.read.verify_store import verify_store
+from shardwright.recovery.recover_store import recover_store
+
+pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
+
+
+def array(axes: dict[str, tuple[int | None, int]], shape: tuple[int, int], dtype: str = "uint16", **more):
+    """Frame axes by name as (count, chunk), shards of two chunks."""
+    dimensions = [
+        sw.Dimension(name=name, count=count, chunk_size=chunk, shard_size_chunks=2)
+        for name, (count, chunk) in axes.items()
+    ]
+    dimensions += [
+        sw.Dimension(name=n, count=c, chunk_size=max(1, c // 2)) for n, c in zip("yx", shape, strict=True)
+    ]
+    return sw.ArraySpec(dtype=dtype, dimensions=tuple(dimensions), **more)
+
+
+def pixels(spec: sw.ArraySpec, number: int) -> np.ndarray:
+    rng = np.random.default_rng(number)
+    return rng.integers(1, 200, spec.frame_shape).astype(spec.dtype)
+
+
+def read(store: Path, path: str) -> np.ndarray:
+    """By zarr-python and by tensorstore, which must agree."""
+    found = zarr.open_array(store / path, mode="r")[...]
+    driver = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(store / path)}}
+    assert np.array_equal(found, tensorstore.open(driver, open=True).result().read().result())
+    return found
+
+
+POSITIONS = array({"t": (None, 1), "z": (4, 2)}, (12, 16))
+
+
+def test_cameras_of_other_shapes_in_one_store(tmp_path):
+    path, right = tmp_path / "a.ome.zarr", array({"t": (None, 3)}, (10, 30), "uint8")
+    images, frames = {"left": POSITIONS, "right": right}, {}
+    with sw.create(path, images=images) as writer:
+        for t in range(5):
+            for z in range(4):
+                frames["0/0", t, z] = pixels(POSITIONS, 10 * t + z)
+                writer.append(frames["0/0", t, z], image="left", index=(t, z))
+            frames["1/0", t] = pixels(right, 100 + t)
+            writer.append(frames["1/0", t], image="right")
+    assert writer.receipt.frames_stored == 25
+    assert writer.receipt.bytes_raw == 20 * POSITIONS.frame_bytes + 5 * right.frame_bytes
+    found = {name: read(path, name) for name in ("0/0", "1/0")}
+    assert (found["0/0"].shape, found["1/0"].shape) == ((5, 4, 12, 16), (5, 10, 30))
+    assert all(np.array_equal(found[name][tuple(index)], frame) for (name, *index), frame in frames.items())
+    assert verify_store(path).ok
+    table = sw.frame_table(path)
+    assert list(table.columns[:5]) == ["sequence", "frame_id", "image", "index_t", "index_z"]
+    assert table.image.tolist() == (["left"] * 4 + ["right"]) * 5
+    assert table.index_z.tolist() == [0, 1, 2, 3, -1] * 5
+
+
+def test_positions_are_series_that_other_programs_find(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, POSITIONS, images=["first", "second", "never"]) as writer:
+        for image in ("second", "first"):
+            writer.append_many([pixels(POSITIONS, i) for i in range(6)], image=image)
+    yaozarrs.validate_zarr_store(str(path))
+    assert json.loads((path / "OME/zarr.json").read_text())["attributes"]["ome"]["series"] == ["0", "1"]
+    group = json.loads((path / "1/zarr.json").read_text())["attributes"]["ome"]
+    assert group["multiscales"][0]["name"] == "second"
+    assert not (path / "2").exists()
+    assert read(path, "0/0").shape == (2, 4, 12, 16)
+
+
+def test_a_plate_in_any_order_of_visit(tmp_path):
+    path, plate = tmp_path / "plate.ome.zarr", sw.Plate(rows=2, columns=3, fields=2)
+    with sw.create(path, array({"c": (2, 1)}, (8, 8)), plate=plate) as writer:
+        for field in ("B/3/1", "A/1/0", "B/3/0"):
+            for c in range(2):
+                writer.append(pixels(writer.spec, c), image=field, index=(c,))
+        with pytest.raises(sw.errors.UnknownImageError, match=r"there is no such image.*'A/1/0'.*got C/1/0"):
+            writer.append(pixels(writer.spec, 0), image="C/1/0")
+    yaozarrs.validate_zarr_store(str(path))
+    plate_facts = json.loads((path / "zarr.json").read_text())["attributes"]["ome"]["plate"]
+    assert [well["path"] for well in plate_facts["wells"]] == ["A/1", "B/3"]
+    well = json.loads((path / "B/3/zarr.json").read_text())["attributes"]["ome"]["well"]
+    assert [image["path"] for image in well["images"]] == ["0", "1"]
+    assert not (path / "A/2").exists()
+    assert np.array_equal(read(path, "B/3/1/0")[1], pixels(writer.spec, 1))
+    assert verify_store(path).ok
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"images": ["a", "a"]}, "names must differ, got 'a' twice"),
+        ({"images": ["Z/9/0"], "plate": sw.Plate(rows=1, columns=1)}, "'Z/9/0' is no field of the plate"),
+        ({"images": ["a", "b"], "order": ("p",)}, "expected the axes of every image in their order"),
+        ({"images": ["a", "b"], "order": ("t", "z")}, "'p' for the images, once"),
+        ({"plate": {"rows": ["A", "a"], "columns": 2}}, "names must differ"),
+        ({"plate": {"rows": ["../x"], "columns": 2}}, "not of letters and digits alone"),
+    ],
+)
+def test_what_does_not_fit_together_is_a_typed_error(tmp_path, arguments, message):
+    with pytest.raises(sw.errors.SpecError, match=message):
+        sw.create(tmp_path / "a.ome.zarr", POSITIONS, **arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_frame_that_names_no_image_or_a_wrong_one_is_refused_and_the_rest_goes_on(tmp_path):
+    with sw.create(tmp_path / "a.ome.zarr", POSITIONS, images=["a", "b"]) as writer:
+        for image in (None, "c", ""):
+            with pytest.raises(sw.errors.UnknownImageError):
+                writer.append(pixels(POSITIONS, 0), image=image)
+        with pytest.raises(sw.errors.FrameIndexError):
+            writer.append(pixels(POSITIONS, 0), image="a", index=(0, 4))
+        writer.append(pixels(POSITIONS, 0), image="b", index=(0, 3))
+    assert writer.receipt.frames_stored == 1
+
+
+def test_the_order_bounds_the_memory(tmp_path):
+    """A slab of 16 frames for each of 100 images, or for the one that is being filled."""
+    deep = array({"t": (None, 1), "z": (16, 16)}, (64, 64))
+    images = tuple(sw.Image(name=f"{i}") for i in range(100))
+
+    def held(order: tuple[str, ...] | None) -> int:
+        spec = sw.AcquisitionSpec(array=deep, images=images, order=order)
+        return Limits.derive(spec, threads=1).held_frames
+
+    assert held(None) == 1600
+    assert held(("t", "p", "z")) == held(("p", "t", "z")) == 16
+    assert held(("t", "z", "p")) == 1600
+
+
+FIRST, SECOND = st.integers(1, 3), st.integers(1, 3)
+
+
+@st.composite
+def acquisitions(draw):
+    """(specification, frames as (image, index) in the order of sending): each image with its own axes, in its
+    own order, some frames missing, images visited as it comes."""
+    arrays = {}
+    for number in range(draw(st.integers(1, 4))):
+        axes = {"t": (draw(st.none() | st.integers(1, 5)), draw(FIRST))}
+        if draw(st.booleans()):
+            axes["c"] = (draw(st.integers(1, 3)), draw(SECOND))
+        shape = draw(st.tuples(st.integers(1, 9), st.integers(1, 9)))
+        arrays[f"image {number}"] = array(axes, shape, draw(st.sampled_from(["uint8", "uint16", "float32"])))
+    left = {}
+    for name, spec in arrays.items():
+        counts = [d.count or 4 for d in spec.dimensions[:-2]]
+        indices = [tuple(map(int, np.unravel_index(i, counts))) for i in range(math.prod(counts))]
+        left[name] = [index for index in indices if draw(st.integers(0, 9)) > 0]
+    frames = []
+    while names := [name for name, indices in left.items() if indices]:
+        name = draw(st.sampled_from(names))
+        frames += [(name, left[name].pop(0)) for _ in range(min(len(left[name]), draw(st.integers(1, 4))))]
+    return sw.AcquisitionSpec(images=arrays), frames
+
+
+def send(writer, spec: sw.AcquisitionSpec, frames, first: int) -> None:
+    for number, (image, index) in enumerate(frames, first):
+        writer.append(pixels(spec.arrays[spec.number_of(image)], number), image=image, index=index)
+
+
+def check(path: Path, spec: sw.AcquisitionSpec, frames) -> None:
+    assert verify_store(path).ok
+    for number, (image, index) in enumerate(frames):
+        which = spec.number_of(image)
+        found = zarr.open_array(path / spec.paths[which], mode="r")
+        assert np.array_equal(found[index], pixels(spec.arrays[which], number)), (image, index)
+    visited = {spec.paths[spec.number_of(image)] for image, _ in frames}
+    assert {p for p in spec.paths if (path / p).exists()} == visited
+    for image_path in visited:
+        stored = sum(spec.paths[spec.number_of(image)] == image_path for image, _ in frames)
+        values = read(path, image_path)
+        assert int(values.reshape(-1, *values.shape[-2:]).any(axis=(1, 2)).sum()) == stored
+    if frames:
+        yaozarrs.validate_zarr_store(str(path))
+
+
+@settings(max_examples=25)
+@given(acquisition=acquisitions())
+def test_readers_see_every_frame_in_its_image(acquisition):
+    spec, frames = acquisition
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.ome.zarr"
+        with sw.create(path, spec) as writer:
+            send(writer, spec, frames, 0)
+        if frames:
+            assert writer.receipt.frames_stored == len(frames)
+            check(path, spec, frames)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with ForkServer() as server:
+        yield server
+
+
+def write_and_die(_, path: str, spec: sw.AcquisitionSpec, frames) -> None:
+    writer = sw.create(path, spec)
+    send(writer, spec, frames, 0)
+    writer.flush()
+    os._exit(0)
+
+
+def recover(path: Path) -> None:
+    pool = WorkerPool(2)
+    pool.start()
+    try:
+        recover_store(path, pool, threads=2)
+    finally:
+        pool.stop()
+
+
+@settings(max_examples=25)
+@given(acquisition=acquisitions(), data=st.data())
+def test_a_killed_writer_loses_no_image(server, acquisition, data):
+    """Killed once its frames are durable, whatever slabs and shards they leave open; then sealed by
+    ``recover``, or resumed and sent on."""
+    spec, frames = acquisition
+    sent = data.draw(st.integers(0, len(frames)))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.ome.zarr"
+        child = server.start(write_and_die, str(path), spec, frames[:sent])
+        assert child.wait() == 0
+        if data.draw(st.booleans()):
+            recover(path)
+            if sent:
+                check(path, spec, frames[:sent])
+            return
+        with sw.resume(path) as writer:
+            assert writer.frames == sent
+            send(writer, spec, frames[sent:], sent)
+        if frames:
+            assert writer.receipt.frames_stored == len(frames)
+            check(path, spec, frames)
