@@ -149,7 +149,7 @@ def test_a_slab_counts_at_the_fastest_level_of_its_chunks(tmp_path, drive_of, sp
         )
         acquisition = drive.acquisition
         # a range that could hold all of it is cut into four
-        acquisition._task_ranges = [(0, 1), (1, 2), (2, 3), (3, 4)]
+        acquisition._task_ranges = [[(0, 1), (1, 2), (2, 3), (3, 4)]]
         drive.submit(0, 1)
         throttle.let(3)
         drive.until(lambda: throttle.came == 4)  # the fourth has begun, and waits
@@ -187,7 +187,7 @@ def test_a_slab_that_is_written_again_counts_once(
             tmp_path / "a.zarr", spec_of(codec=Zstd(level=3), **AXES), pool, settings, ring_frames=24
         )
         acquisition = drive.acquisition
-        acquisition._task_ranges = [(0, 2), (2, 4)]
+        acquisition._task_ranges = [[(0, 2), (2, 4)]]
         acquisition.core.encoders.overload.look(1.0, 0.0)
         assert acquisition.degrade_level is DegradeLevel.FASTER
         drive.submit(0, 1)

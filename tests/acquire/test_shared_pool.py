@@ -49,7 +49,7 @@ def cameras(pool, drive_of, spec_of, tmp_path):
     large = drive(
         "large.zarr", WriteSettings(overload="drop"), chunk=1, shard=2 * BACKLOG, y=(4, 1, 4), x=(6, 6, 1)
     )
-    large.acquisition._task_ranges = [(i, i + 1) for i in range(4)]
+    large.acquisition._task_ranges = [[(i, i + 1) for i in range(4)]]
     small = drive("small.zarr", shard=BACKLOG)
     for each in (large, small):
         each.still()  # the files of the one shard that each of them needs are prepared

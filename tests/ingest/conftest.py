@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import secrets
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -323,6 +323,7 @@ def start(tmp_path: Path, pool: WorkerPool) -> Iterator[Callable[..., IngestDaem
     daemons: list[IngestDaemon] = []
 
     def start(*streams: StreamSettings, root: Path | None = None, **changes: Any) -> IngestDaemon:
+        streams = tuple(replace(stream, spec=parse_acquisition(stream.spec)) for stream in streams)
         daemons.append(IngestDaemon(root or tmp_path / f"d{len(daemons)}", pool, streams, **changes))
         return daemons[-1]
 

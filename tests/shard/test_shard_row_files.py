@@ -17,7 +17,7 @@ from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.journal import ShardRowJournal
 from shardwright.shard.layout import PAGE_BYTES, ArrayLayout
 from shardwright.shard.open_shard import OpenShard
-from shardwright.shard.shard_row_files import REWRITE_SUFFIX, Placement, ShardRowFiles
+from shardwright.shard.shard_row_files import REWRITE_SUFFIX, Placement, ShardRowFiles, shard_of_working
 from shardwright.storage import failpoints
 
 
@@ -279,6 +279,15 @@ def test_only_its_own_files_are_discarded(store):
         path.write_bytes(b"another's")
     files.discard()
     assert [path.read_bytes() for path in names] == [b"another's"] * len(names)
+
+
+@pytest.mark.parametrize("array_path", ["0", "0/0", "12/0", "A/1/0/0", "c/1/0/0", "c/c/0/0"])
+def test_a_working_name_stands_for_one_shard(tmp_path, array_path):
+    """Of a single image, of a series, of a plate, whatever its rows are called."""
+    shard = f"{array_path}/c/0/3/1"
+    name = Placement(tmp_path).working(shard).name
+    assert shard_of_working(name) == shard
+    assert (name == "c.0.3.1.partial") == (array_path == "0"), "as earlier releases name it"
 
 
 def test_a_shard_row_with_a_sealed_shard_counts_as_renamed_after_a_crash_too(store):

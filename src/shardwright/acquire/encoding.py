@@ -8,7 +8,6 @@ import threading
 import time
 from copy import copy
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -227,14 +226,9 @@ class SlabEncoder:
 
     def task_ranges(self, chunks_per_task: int) -> list[tuple[int, int]]:
         """Returns the chunk ranges that a slab is cut into, of about equal size."""
-        return _ranges(self.chunks_per_slab, chunks_per_task)
-
-
-@lru_cache  # every slab needs it, always with the same few arguments
-def _ranges(chunks: int, chunks_per_task: int) -> list[tuple[int, int]]:
-    tasks = math.ceil(chunks / chunks_per_task)
-    edges = [chunks * i // tasks for i in range(tasks + 1)]
-    return list(pairwise(edges))
+        tasks = math.ceil(self.chunks_per_slab / chunks_per_task)
+        edges = [self.chunks_per_slab * i // tasks for i in range(tasks + 1)]
+        return list(pairwise(edges))
 
 
 def store_layout(spec: AcquisitionSpec) -> StoreLayout:

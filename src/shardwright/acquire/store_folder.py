@@ -125,7 +125,8 @@ class StoreFolder:
         # by image: what zarr.json of its array covers, without those that have none yet
         self._extents = {0: 0} if spec.is_single else {}
         self._extents.update(extents or {})
-        self._collected_s = -math.inf  # when the metadata of the collection were written
+        self._collected: dict[str, bytes] = {}  # the metadata of the collection, as written
+        self._collected_s = -math.inf  # when they were
 
     @property
     def workspace(self) -> Path:
@@ -299,9 +300,11 @@ class StoreFolder:
 
     def _write_collection(self) -> None:
         """Writes the metadata that name the images of a collection, those of which there is an array."""
-        for path, document in collection_documents(self.spec, sorted(self._extents)).items():
-            self._replace(self.path / path, document)
-        self._collected_s = time.monotonic()
+        documents = collection_documents(self.spec, sorted(self._extents))
+        for path, document in documents.items():
+            if self._collected.get(path) != document:
+                self._replace(self.path / path, document)
+        self._collected, self._collected_s = documents, time.monotonic()
 
     def grow(self, image: int, extent: int) -> None:
         """Lets zarr.json of an image cover ``extent`` elements of the first frame axis; never shrinks it.

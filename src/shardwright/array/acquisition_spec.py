@@ -39,6 +39,15 @@ class Image(_Frozen):
         return value
 
 
+def images_by_name(value: Any) -> Any:
+    """Turns names alone into images, and a mapping of names to arrays."""
+    if isinstance(value, dict):
+        return [{"name": name, "array": array} for name, array in value.items()]
+    if isinstance(value, list | tuple):
+        return [{"name": each} if isinstance(each, str) else each for each in value]
+    return value
+
+
 class Plate(_Frozen):
     """A plate of wells. ``rows`` and ``columns`` are their names; a number stands for A, B, C, ... and for 1,
     2, 3, .... Field ``f`` of the well in row A and column 1 is the image ``A/1/f``."""
@@ -100,12 +109,7 @@ class AcquisitionSpec(_Frozen):
     @field_validator("images", mode="before")
     @classmethod
     def _by_name(cls, value: Any) -> Any:
-        """Turns names alone into images, and a mapping of names to arrays."""
-        if isinstance(value, dict):
-            return [{"name": name, "array": array} for name, array in value.items()]
-        if isinstance(value, list | tuple):
-            return [{"name": each} if isinstance(each, str) else each for each in value]
-        return value
+        return images_by_name(value)
 
     @model_validator(mode="after")
     def _consistent(self) -> AcquisitionSpec:

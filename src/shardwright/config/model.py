@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import ipaddress
 import os
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from shardwright.acquire.limits import MAX_RING_FRAMES, SPARE_DESCRIPTORS, default_threads, most_descriptors
 from shardwright.acquire.settings import Durability, OnDuplicate, OnFull, Overload, WriteSettings
-from shardwright.array.acquisition_spec import AcquisitionSpec
+from shardwright.array.acquisition_spec import AcquisitionSpec, Image, Plate, images_by_name
 from shardwright.array.spec import ArraySpec  # noqa: TC001  (pydantic reads the annotation)
 from shardwright.model.names import NAME_PATTERN
 from shardwright.repack.order import Order  # noqa: TC001
 from shardwright.storage.slot_file import IoMode  # noqa: TC001
+from shardwright.wire.messages import MAX_IMAGES
 
 from .quantities import (
     MAX_SOCKET_PATH_BYTES,
@@ -454,6 +456,35 @@ class StreamConfig(_Section):
     array: ArraySpec = Field(
         description="Dimensions in the order frames are acquired, dtype, codec and layout."
     )
+    images: tuple[Image, ...] = Field(
+        default=(),
+        max_length=MAX_IMAGES,
+        description="Names of the images of each acquisition (positions, cameras), where there are several; "
+        "with an array of their own where it differs.",
+    )
+    plate: Plate | None = Field(
+        default=None, description="A plate whose fields are the images of each acquisition."
+    )
+    order: tuple[str, ...] | None = Field(
+        default=None,
+        description="All frame axes in the order frames are acquired, slowest first, with p where the images "
+        "change; without it memory is planned for images that change at any frame.",
+    )
+
+    @field_validator("images", mode="before")
+    @classmethod
+    def _by_name(cls, value: Any) -> Any:
+        return images_by_name(value)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> StreamConfig:
+        _ = self.acquisition  # raises
+        return self
+
+    @cached_property
+    def acquisition(self) -> AcquisitionSpec:
+        """The specification of its acquisitions."""
+        return AcquisitionSpec(array=self.array, images=self.images, plate=self.plate, order=self.order)
 
 
 class Config(_Section):
@@ -505,7 +536,7 @@ class Config(_Section):
             streams=tuple(
                 StreamSettings(
                     name=stream.name,
-                    spec=AcquisitionSpec(array=stream.array),
+                    spec=stream.acquisition,
                     ring_frames=None if stream.ring_frames == "auto" else stream.ring_frames,
                     write=self._write_settings(self.reliability_of(stream)),
                 )

@@ -241,7 +241,7 @@ def _plan_stream(
     ring_frames = None if stream.ring_frames == "auto" else stream.ring_frames
     try:
         limits = Limits.derive(
-            stream.array,
+            stream.acquisition,
             threads=config.workers.count,
             ring_frames=ring_frames,
             memory_bytes=config.memory.budget,

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from .manifest import Manifest
 
 T = TypeVar("T")
-IMAGE_FOLDER = "0"
 ALONE = "0/"  # the array of a store with one image: not in the names of its shards in progress
 WORKING_SUFFIX, JOURNAL_SUFFIX = ".partial", ".journal"
 LOG_NAME, STAGING_NAME = "frames.log", "staging"
@@ -75,8 +74,8 @@ class Placement:
 
     def working(self, shard_path: str) -> Path:
         """Returns the path of a shard in progress, of a shard's path in the store."""
-        name = shard_path.removeprefix(ALONE).replace("/", ".")
-        return self.files / f"{name}{WORKING_SUFFIX}"
+        path = shard_path.removeprefix(ALONE) if shard_path.startswith(f"{ALONE}c/") else shard_path
+        return self.files / f"{path.replace('/', '.')}{WORKING_SUFFIX}"
 
     def final(self, shard_path: str) -> Path:
         return self.root / shard_path
@@ -91,6 +90,12 @@ class Placement:
     def link(self, shard_path: str) -> Path | None:
         """Returns the path of the store's link to a spilled shard, None if the shard is in the store."""
         return None if self.spill is None else self.store / shard_path
+
+
+def shard_of_working(name: str) -> str:
+    """Returns the path in the store of the shard whose name in progress this is."""
+    path = name.removesuffix(WORKING_SUFFIX).replace(".", "/")
+    return ALONE + path if path.startswith("c/") and "/c/" not in path else path
 
 
 def is_in_progress(path: Path) -> bool:

@@ -14,19 +14,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shardwright.array.grid import Grid
-from shardwright.array.spec import ArraySpec
-from shardwright.codecs.parameters import CodecParameters
-from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.acquire.encoding import store_layout
+from shardwright.array.acquisition_spec import AcquisitionSpec, parse_acquisition
+from shardwright.model.errors import ShardFormatError, SpecError, StorageError
 from shardwright.model.names import WORKSPACE
-from shardwright.shard.layout import ArrayLayout
 from shardwright.shard.manifest import Manifest, manifest_path, read_manifest
 from shardwright.shard.shard_row_files import (
-    IMAGE_FOLDER,
     JOURNAL_SUFFIX,
     REWRITE_SUFFIX,
     WORKING_SUFFIX,
     placements_of,
+    shard_of_working,
 )
 from shardwright.storage.files import storage_errors
 
@@ -71,9 +69,9 @@ def sealed_shards(store: Store) -> ShardList:
     work in progress cannot be understood: then nothing may be changed. ``StorageError``."""
     found = ShardList()
     shards = list(_shard_files(store, found))
-    found.in_progress, open_keys = _open_keys(store)
+    found.in_progress, open_shards = _open_shards(store)
     for shard in shards:
-        if shard.array.path == _image_of(store) and shard.key in open_keys:
+        if shard.path in open_shards:
             found.open.append(shard)
         elif found.in_progress and not shard.array.contains_shard(shard.coordinates):
             found.open.append(shard)  # sealed, but the array's shape does not cover it yet
@@ -95,26 +93,19 @@ def _shard_files(store: Store, found: ShardList) -> Iterator[Shard]:
 
 
 def _root_of(store: Store) -> Path:
-    """The folder of the acquisition; a store may have been opened by its array or by one shard."""
-    return store.root if store.group is not None else store.root.parent
+    """The folder of the acquisition; a store may have been opened by an image, its array or one shard."""
+    folders = [store.root, *store.root.parents]
+    return next((folder for folder in folders if (folder / WORKSPACE).is_dir()), store.root)
 
 
-def _image_of(store: Store) -> Path:
-    return _root_of(store) / IMAGE_FOLDER
-
-
-def _open_keys(store: Store) -> tuple[bool, set[str]]:
-    """Whether an acquisition is at work in the store, and the keys of the image's shards in rows that are not
-    sealed."""
+def _open_shards(store: Store) -> tuple[bool, set[Path]]:
+    """Whether an acquisition is at work in the store, and the shards in rows that are not sealed."""
     root = _root_of(store)
     manifest = _manifest_of(root / WORKSPACE)
     if manifest is None:
         return False, set()
-    spec = _spec_of(root, manifest)
-    grid = Grid.of(spec)
-    parameters = CodecParameters.of(spec, grid.chunk_bytes)
-    layout = ArrayLayout.of(grid, parameters.max_encoded_bytes, spec.index_location == "start")
-    keys: set[str] = set()
+    layout = store_layout(_spec_of(root, manifest))
+    shards: set[Path] = set()
     names = [
         name.removesuffix(REWRITE_SUFFIX)
         for placement in placements_of(root, manifest)
@@ -123,10 +114,11 @@ def _open_keys(store: Store) -> tuple[bool, set[str]]:
     for name in names:
         number = name.removesuffix(JOURNAL_SUFFIX)
         if name.endswith(JOURNAL_SUFFIX) and number.isdecimal():
-            keys |= {layout.shard_key(int(number), file) for file in range(layout.files_per_shard_row)}
+            array = layout.of(int(number))
+            shards |= {root / array.shard_path(int(number), f) for f in range(array.files_per_shard_row)}
         elif name.endswith(WORKING_SUFFIX):
-            keys.add(name.removesuffix(WORKING_SUFFIX).replace(".", "/"))
-    return True, keys
+            shards.add(root / shard_of_working(name))
+    return True, shards
 
 
 def _manifest_of(workspace: Path) -> Manifest | None:
@@ -140,10 +132,10 @@ def _manifest_of(workspace: Path) -> Manifest | None:
         raise
 
 
-def _spec_of(root: Path, manifest: Manifest) -> ArraySpec:
+def _spec_of(root: Path, manifest: Manifest) -> AcquisitionSpec:
     try:
-        return ArraySpec.model_validate(manifest.spec)
-    except ValueError as error:
+        return parse_acquisition(manifest.spec)
+    except SpecError as error:
         raise ShardFormatError(
             f"{manifest_path(root / WORKSPACE, manifest.writer_epoch)} does not describe an array: {error}"
         ) from None

@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shardwright.array.acquisition_spec import ARRAY_NAME
 from shardwright.model.versions import check_version
-from shardwright.shard.shard_row_files import IMAGE_FOLDER
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import read_regular, replace_file, storage_errors
 
@@ -42,7 +42,9 @@ class QueueEntry:
 
     @property
     def folder(self) -> Path:
-        return self.root / IMAGE_FOLDER / WORK_FOLDER
+        """In the first image, or in the store itself if it is a plate."""
+        first = self.root / ARRAY_NAME
+        return (first if first.is_dir() else self.root) / WORK_FOLDER
 
     @property
     def queued_file(self) -> Path:

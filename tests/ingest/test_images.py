@@ -1,0 +1,124 @@
+"""Acquisitions of several images through the daemon."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaozarrs
+import zarr
+
+import shardwright as sw
+from shardwright.model import errors
+from shardwright.read.verify_store import verify_store
+from shardwright.wire.messages import IMAGE_SHIFT
+
+WAYS = ["shm", "message"]
+pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
+
+
+def array(
+    axes: dict[str, int | None], shape: tuple[int, int] = (12, 16), dtype: str = "uint16"
+) -> sw.ArraySpec:
+    dimensions = [sw.Dimension(name=name, count=count, chunk_size=1) for name, count in axes.items()]
+    dimensions += [sw.Dimension(name=n, count=c, chunk_size=c) for n, c in zip("yx", shape, strict=True)]
+    return sw.ArraySpec(dtype=dtype, dimensions=tuple(dimensions))
+
+
+def pixels(spec: sw.ArraySpec, number: int) -> np.ndarray:
+    return np.random.default_rng(number).integers(1, 200, spec.frame_shape).astype(spec.dtype)
+
+
+@pytest.mark.parametrize("transport", WAYS)
+def test_cameras_of_other_shapes_in_one_acquisition(start, transport):
+    daemon = start()
+    left, right = array({"t": None, "z": 3}), array({"t": None}, (10, 31), "uint8")
+    spec = sw.AcquisitionSpec(images={"left": left, "right": right})
+    with (
+        sw.connect(daemon.ipc, transport=transport) as connection,
+        connection.acquire("a", spec) as stream,
+    ):
+        for t in range(4):
+            stream.append_many([pixels(left, 10 * t + z) for z in range(3)], image="left")
+            stream.append(pixels(right, 100 + t), image="right")
+    assert stream.receipt.frames_stored == 16
+    store = Path(stream.path)
+    found = zarr.open_group(store, mode="r")
+    for t in range(4):
+        assert np.array_equal(found["1/0"][t], pixels(right, 100 + t))
+        assert all(np.array_equal(found["0/0"][t, z], pixels(left, 10 * t + z)) for z in range(3))
+    yaozarrs.validate_zarr_store(str(store))
+
+
+def test_a_plate_from_two_cameras_at_once(start):
+    """96 wells of 4 fields, 3 channels and 2 planes: each camera has half of the fields, all wells one after
+    the other."""
+    daemon, spec = start(), array({"c": 3, "z": 2}, (8, 8))
+    plate = sw.Plate(rows=8, columns=12, fields=4)
+    acquisition = sw.AcquisitionSpec(array=spec, plate=plate, order=("p", "c", "z"))
+    numbers = {name: number for number, name in enumerate(acquisition.names)}
+
+    def camera(stream: sw.Stream, fields: tuple[int, ...]) -> None:
+        for name in acquisition.names:
+            if int(name[-1]) in fields:
+                for place in range(6):
+                    stream.append(pixels(spec, 6 * numbers[name] + place), image=name, index=divmod(place, 2))
+
+    with sw.connect(daemon.ipc) as connection, connection.acquire("plate", acquisition) as stream:
+        cameras = [threading.Thread(target=camera, args=(stream, fields)) for fields in ((0, 1), (2, 3))]
+        for thread in cameras:
+            thread.start()
+        for thread in cameras:
+            thread.join()
+    receipt = stream.receipt
+    assert (receipt.frames_stored, receipt.frames_missing, receipt.trouble) == (2304, 0, {})
+    store = Path(stream.path)
+    yaozarrs.validate_zarr_store(str(store))
+    assert verify_store(store).ok
+    for name in ("A/1/0", "D/7/3", "H/12/1"):
+        found = zarr.open_array(store / name / "0", mode="r")
+        assert found.shape == (3, 2, 8, 8)
+        for place in range(6):
+            assert np.array_equal(found[divmod(place, 2)], pixels(spec, 6 * numbers[name] + place))
+    table = sw.frame_table(store)
+    assert table.groupby("image", observed=True).size().eq(6).all()
+
+
+def test_a_frame_of_an_image_that_was_not_declared_is_refused_and_the_rest_goes_on(start):
+    spec = sw.AcquisitionSpec(array=array({"t": None}), images=["a", "b"])
+    with sw.connect(start().ipc) as connection, connection.acquire("a", spec) as stream:
+        for image in (None, "c"):
+            with pytest.raises(errors.UnknownImageError):
+                stream.append(pixels(spec.arrays[0], 0), image=image)
+        stream.append(pixels(spec.arrays[0], 0), image="b")
+    assert stream.receipt.frames_stored == 1
+
+
+@pytest.mark.parametrize(
+    "position", [2 << IMAGE_SHIFT, (1 << IMAGE_SHIFT) + 5, -1, -(1 << 62), (1 << 63) - 1]
+)
+def test_positions_outside_every_image_are_a_violation(start, monkeypatch, position):
+    spec = sw.AcquisitionSpec(array=array({"t": 5}), images=["a", "b"])
+    with sw.connect(start().ipc) as connection:
+        stream = connection.acquire("a", spec)
+        check = stream._check_of(0)
+        monkeypatch.setattr(check, "position", lambda *_: position)
+        stream.append(pixels(spec.arrays[0], 0), image="a")
+        with pytest.raises(errors.FrameIndexError, match="frame index outside the array"):
+            stream.close()
+
+
+def test_a_client_that_comes_back_names_the_places_of_its_frames(start):
+    """Only the daemon knows how many frames of each image came before."""
+    spec = sw.AcquisitionSpec(array=array({"t": None}), images=["a", "b"])
+    with sw.connect(start().ipc) as connection, connection.acquire("a", spec) as stream:
+        stream.append(pixels(spec.arrays[0], 1), image="b")
+        stream._link.request = replace(stream._link.request, reopen=True)
+        with pytest.raises(errors.FrameIndexError, match="without a place after a reopen"):
+            stream.append(pixels(spec.arrays[0], 2), image="b")
+        stream.append(pixels(spec.arrays[0], 2), image="b", index=(1,))
+    assert stream.receipt.frames_stored == 2
+    assert zarr.open_array(Path(stream.path) / "1/0", mode="r").shape == (2, 12, 16)
