@@ -66,6 +66,10 @@ def test_cameras_of_other_shapes_in_one_store(tmp_path):
             writer.append(frames["1/0", t], image="right")
     assert writer.receipt.frames_stored == 25
     assert writer.receipt.bytes_raw == 20 * POSITIONS.frame_bytes + 5 * right.frame_bytes
+    assert writer.receipt.images == {
+        "left": {"frames_received": 20, "frames_stored": 20, "frames_missing": 0},
+        "right": {"frames_received": 5, "frames_stored": 5, "frames_missing": 0},
+    }
     found = {name: read(path, name) for name in ("0/0", "1/0")}
     assert (found["0/0"].shape, found["1/0"].shape) == ((5, 4, 12, 16), (5, 10, 30))
     assert all(np.array_equal(found[name][tuple(index)], frame) for (name, *index), frame in frames.items())
@@ -87,6 +91,8 @@ def test_positions_are_series_that_other_programs_find(tmp_path):
     assert group["multiscales"][0]["name"] == "second"
     assert not (path / "2").exists()
     assert read(path, "0/0").shape == (2, 4, 12, 16)
+    missing = {name: account["frames_missing"] for name, account in writer.receipt.images.items()}
+    assert missing == {"first": 2, "second": 2}
 
 
 def test_a_plate_in_any_order_of_visit(tmp_path):

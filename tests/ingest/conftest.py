@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import secrets
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -22,7 +22,7 @@ from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.codecs.degrade import DegradeLevel
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import OutputExistsError, ResumeError, ShardwrightError
-from shardwright.model.receipt import Receipt
+from shardwright.model.receipt import COUNTS, Receipt
 from shardwright.wire.controls import Hello
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, FRAME_NOT_HELD, not_held
 from shardwright.wire.in_flight import ranges_of, without
@@ -217,7 +217,7 @@ class AcquisitionDouble:
         return events
 
     def receipt(self) -> Receipt:
-        facts: dict[str, Any] = dict.fromkeys((f.name for f in fields(Receipt)), 0)
+        facts: dict[str, Any] = dict.fromkeys(COUNTS, 0)
         places = list(self.disk.place_of.values())
         stored = sum(place >= 0 for place in places)
         unique = len(self.frames)

@@ -45,6 +45,10 @@ def test_cameras_of_other_shapes_in_one_acquisition(start, transport):
             stream.append_many([pixels(left, 10 * t + z) for z in range(3)], image="left")
             stream.append(pixels(right, 100 + t), image="right")
     assert stream.receipt.frames_stored == 16
+    assert {name: each["frames_stored"] for name, each in stream.receipt.images.items()} == {
+        "left": 12,
+        "right": 4,
+    }
     store = Path(stream.path)
     found = zarr.open_group(store, mode="r")
     for t in range(4):

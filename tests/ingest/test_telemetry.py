@@ -7,7 +7,6 @@ import json
 import threading
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import fields
 
 import pytest
 
@@ -17,10 +16,9 @@ from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.daemon.events import level_of
 from shardwright.ingest import StreamSettings
 from shardwright.model import errors
-from shardwright.model.receipt import Receipt
+from shardwright.model.receipt import COUNTS
 from shardwright.storage import failpoints
 
-COUNTS = [f.name for f in fields(Receipt) if f.name != "path"]
 STUCK_S = 0.2
 
 

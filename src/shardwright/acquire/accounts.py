@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardwright.model.frame_status import FrameStatus, Reason
-from shardwright.model.receipt import Receipt
+from shardwright.model.receipt import MOST_IMAGES, Receipt
 from shardwright.wire.messages import IMAGE_SHIFT
 
 if TYPE_CHECKING:
@@ -217,10 +217,11 @@ class Accounts:
         """The number of frames that came and whose status is not decided yet."""
         return self.frames_received - self.frames_stored - sum(self.frames_by_status.values())
 
-    def receipt(self, path: Path, *, over: bool, failed: bool) -> Receipt:
+    def receipt(self, path: Path, names: Sequence[str], *, over: bool, failed: bool) -> Receipt:
         """Returns the receipt. Until the acquisition is ``over``, only places up to the newest frame's count
-        as missing, since the camera still has to send the rest of its step."""
-        places = int((self.extents * self._frames_per_step if over else self.newest + 1).sum())
+        as missing, since the camera still has to send the rest of its step. ``names`` of the images."""
+        places_of = self.extents * self._frames_per_step if over else self.newest + 1
+        places = int(places_of.sum())
         held = self.frames_durable if failed else self.frames_stored + self.frames_waiting
         statuses = self.frames_by_status
         return Receipt(
@@ -236,4 +237,18 @@ class Accounts:
             bytes_raw=int((self.images_stored * self._frame_bytes).sum()),
             bytes_stored=self.stored_bytes,
             shards=self.shards,
+            images=self._by_name(names, places_of),
         )
+
+    def _by_name(self, names: Sequence[str], places: np.ndarray) -> dict[str, dict[str, int]]:
+        """Returns the counts of each image to which frames came; none of a single image."""
+        if not 1 < len(names) <= MOST_IMAGES:
+            return {}
+        return {
+            names[image]: {
+                "frames_received": int(self.images_received[image]),
+                "frames_stored": int(self.images_stored[image]),
+                "frames_missing": max(0, int(places[image] - self.images_stored[image])),
+            }
+            for image in np.flatnonzero(self.newest >= 0).tolist()
+        }

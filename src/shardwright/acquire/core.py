@@ -300,7 +300,10 @@ class Core:
         failed = self.state is AcquisitionState.FAILED
         return self.encoders.counted(
             self.accounts.receipt(
-                self.path, over=failed or self.state is AcquisitionState.SEALED, failed=failed
+                self.path,
+                self.spec.names,
+                over=failed or self.state is AcquisitionState.SEALED,
+                failed=failed,
             )
         )
 

@@ -377,7 +377,8 @@ class IngestServer:
         if self._stopping and session.acquisition.left_to_recovery:
             self.left_to_recovery.append(session.acquisition.path)
         facts = {
-            **receipt.to_dict(),
+            "path": receipt.path,
+            **receipt.counts,
             **({"reason": str(why)} if why else {}),
             **({"exception": why.trace} if why and why.trace else {}),
         }

@@ -4,11 +4,11 @@ stream, or of all; and the frame rate of a running acquisition."""
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from shardwright.acquire.measures import Measures
-from shardwright.model.receipt import Receipt
+from shardwright.model.receipt import COUNTS, Receipt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 CLIENT_STREAM = "client"
 SAMPLE_S = 0.5  # between two samples of a rate
 _SAMPLES = 5
-_COUNTS = tuple(f.name for f in fields(Receipt) if f.name != "path")
 # received and stored: counted where they come from
 _STATUSES_WITH_BYTES = ("durable", "missing", "skipped", "duplicate", "late", "dropped", "lost")
 _BYTE_COUNTS = tuple(f"bytes_{status}" for status in _STATUSES_WITH_BYTES)
@@ -39,7 +38,7 @@ class AcquisitionTotals:
     acquisitions_failed: int = 0
     bytes_received: int = 0
     counts: Mapping[str, int] = field(
-        default_factory=lambda: dict.fromkeys((*_COUNTS, "frames_skipped", *_BYTE_COUNTS), 0)
+        default_factory=lambda: dict.fromkeys((*COUNTS, "frames_skipped", *_BYTE_COUNTS), 0)
     )
     measures: Measures = field(default_factory=Measures)
 
@@ -56,7 +55,7 @@ class AcquisitionTotals:
     ) -> AcquisitionTotals:
         """``before``: the receipt of an earlier process, whose counts are left out; ``frames_missing`` is
         the present count."""
-        counts = {name: getattr(receipt, name) for name in _COUNTS}
+        counts = receipt.counts
         if before is not None:
             counts = {
                 name: count if name == "frames_missing" else count - getattr(before, name)

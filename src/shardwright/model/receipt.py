@@ -4,11 +4,13 @@ ended."""
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 # fields that are newer than protocol version 1
 _LATER = ("frames_faster", "frames_uncompressed", "chunks_faster", "chunks_uncompressed")
+
+MOST_IMAGES = 1024  # so that a receipt fits into a message
 
 _TROUBLE = ("frames_missing", "frames_duplicate", "frames_late", "frames_dropped", "frames_lost")
 
@@ -40,6 +42,9 @@ class Receipt:
     Under the overload policy ``degrade``, ``..._faster`` counts the stored frames and chunks that were
     written with a faster setting than the array's, ``..._uncompressed`` those without compression; only those
     written by the reporting process. A frame counts once, by the fastest of its chunks.
+
+    ``images``: with several images, of each one to which frames came ``frames_received``, ``frames_stored``
+    and ``frames_missing``, by name; of more than ``MOST_IMAGES`` only the frame table says.
     """
 
     path: str
@@ -58,6 +63,7 @@ class Receipt:
     frames_uncompressed: int = 0
     chunks_faster: int = 0
     chunks_uncompressed: int = 0
+    images: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @property
     def ratio(self) -> float:
@@ -70,8 +76,17 @@ class Receipt:
         frame is in its place."""
         return {name: count for name in _TROUBLE if (count := getattr(self, name))}
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """Every count of the acquisition as a whole, by name."""
+        return {name: getattr(self, name) for name in COUNTS}
+
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """Returns JSON values; ``images`` only if there are some."""
+        facts = asdict(self)
+        if not self.images:
+            del facts["images"]
+        return facts
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict())
@@ -80,9 +95,12 @@ class Receipt:
     def from_dict(cls, facts: dict[str, Any]) -> Receipt:
         """Makes a receipt from ``to_dict``'s facts. Raises ``KeyError`` when a field other than ``_LATER`` is
         missing; unknown fields are ignored (a newer daemon may send more)."""
-        counts = {
-            f.name: int(facts.get(f.name, 0) if f.name in _LATER else facts[f.name])
-            for f in fields(cls)
-            if f.name != "path"
+        counts = {name: int(facts.get(name, 0) if name in _LATER else facts[name]) for name in COUNTS}
+        images = {
+            str(image): {str(name): int(count) for name, count in account.items()}
+            for image, account in dict(facts.get("images", {})).items()
         }
-        return cls(path=str(facts["path"]), **counts)
+        return cls(path=str(facts["path"]), **counts, images=images)
+
+
+COUNTS = tuple(f.name for f in fields(Receipt) if f.name not in ("path", "images"))
