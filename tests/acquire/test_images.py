@@ -143,7 +143,7 @@ def test_a_frame_that_names_no_image_or_a_wrong_one_is_refused_and_the_rest_goes
 
 def test_the_order_bounds_the_memory(tmp_path):
     """A slab of 16 frames for each of 100 images, or for the one that is being filled."""
-    deep = array({"t": (None, 1), "z": (16, 16)}, (64, 64))
+    deep = array({"t": (9, 1), "z": (16, 16)}, (64, 64))
     images = tuple(sw.Image(name=f"{i}") for i in range(100))
 
     def held(order: tuple[str, ...] | None) -> int:
@@ -153,6 +153,20 @@ def test_the_order_bounds_the_memory(tmp_path):
     assert held(None) == 1600
     assert held(("t", "p", "z")) == held(("p", "t", "z")) == 16
     assert held(("t", "z", "p")) == 1600
+
+
+def test_frames_that_name_nothing_are_placed_by_the_order(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    images, order = ["a", "b", "c"], ("t", "p", "z")
+    sent = [pixels(POSITIONS, number) for number in range(30)]
+    with sw.create(path, POSITIONS, images=images, order=order) as writer:
+        for frame in sent[:7]:
+            writer.append(frame)
+        writer.append_many(sent[7:])
+    assert writer.receipt.frames_stored == 30
+    for number, frame in enumerate(sent):
+        (t, image), z = divmod(number // 4, 3), number % 4
+        assert np.array_equal(zarr.open_array(path / f"{image}/0", mode="r")[t, z], frame)
 
 
 FIRST, SECOND = st.integers(1, 3), st.integers(1, 3)

@@ -151,6 +151,11 @@ class AcquisitionSpec(_Frozen):
             )
         axes = [name for name in self.order if name != POSITIONS_AXIS]
         for array in self.arrays:
+            if self.order[0] == POSITIONS_AXIS and axes and array.dimensions[0].count is None:
+                raise ValueError(
+                    f"order: the images change slowest, so {array.dimensions[0].name!r} needs a count: none "
+                    f"but the first image would ever come"
+                )
             if axes != [d.name for d in array.dimensions[:-2]]:
                 raise ValueError(
                     f"order: expected the axes of every image in their order, and {POSITIONS_AXIS!r}; got "

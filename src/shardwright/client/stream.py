@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import count
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardwright.array.frame_check import FrameCheck
+from shardwright.array.frame_intake import FrameIntake
 from shardwright.model.errors import (
     ClosedError,
     FrameIndexError,
@@ -16,7 +16,7 @@ from shardwright.model.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
     import numpy.typing as npt
@@ -37,8 +37,9 @@ class Stream:
         self._link = link
         self._outbox = link.outbox
         self._images = link.spec
-        self._checks = {0: FrameCheck(link.spec.arrays[0], link.spec.grids.grids[0])}  # by image
-        self._counts: dict[int, Iterator[int]] = {}  # of several images: places of frames that name none
+        self._counts: dict[int, int] = {}  # by image: frames that named no place
+        self._counts_lock = threading.Lock()
+        self._intake = FrameIntake(link.spec, link.opened.next_sequence, self._next_of)
         self._forget = forget
         self._closed = False
 
@@ -125,9 +126,10 @@ class Stream:
         frame, counted and recorded, ``fail`` raises ``OverloadError``.
 
         ``index`` places it (over the axes before the frame's own, in acquisition order); else ``frame_id``
-        does, counted from 0; else the number of frames of the acquisition before it. ``image``: the name of
-        its image, if there are several; then the frames of that image are counted, of this stream, and after
-        ``reopen`` an index is needed. ``metadata``:
+        does, counted from 0; else the number of frames of the acquisition before it. With several images
+        ``image`` names its own; then the frames of that image are counted, of this stream, and after
+        ``reopen`` an index is needed. Without a name, the frame is the next one in the acquisition's
+        ``order``. ``metadata``:
         ``delta_t``, ``exposure_time`` in seconds, ``position_x/y/z`` in micrometres, and what the array's
         ``frame_fields`` name. Raises ``FrameShapeError``, ``FrameDtypeError``, ``FrameIndexError``,
         ``UnknownImageError``, ``MetadataError`` for a frame that is not sent (the stream continues),
@@ -135,12 +137,7 @@ class Stream:
         ended.
         """
         pixels = frame if type(frame) is np.ndarray else np.asarray(frame)
-        number = self._images.number_of(image)
-        check = self._checks.get(number) or self._check_of(number)
-        position = check.position(pixels, index, frame_id)
-        columns = check.no_metadata if metadata is None else check.metadata(metadata)
-        if position is None and not self._images.is_single:
-            position = check.nth_position(self._next_of(number))
+        position, columns = self._intake.one(pixels, image, index, frame_id, metadata)
         camera_id = -1 if frame_id is None else frame_id
         slot = self._outbox.take_slot()
         if slot is None:
@@ -172,20 +169,13 @@ class Stream:
         drops or fails as ``append`` does.
 
         ``indices``: integers (count, axes); ``frame_ids``: integers (count,); each value of ``metadata``: one
-        number for all, or one for each. All are of one ``image``. Raises as ``append`` does. A fault of one
-        frame is raised before any of them is sent.
+        number for all, or one for each. All are of one ``image``, or without its name the next ones in the
+        acquisition's ``order``. Raises as ``append`` does. A fault of one frame is raised before any of them
+        is sent.
         """
-        number = self._images.number_of(image)
-        check = self._checks.get(number) or self._check_of(number)
-        pixels = check.stack(frames)
-        records = check.records(len(pixels), indices, frame_ids, metadata)
-        counted = indices is None and frame_ids is None
-        if counted and not self._images.is_single:
-            places = [self._next_of(number) for _ in range(len(pixels))]
-            records["position"] = [check.nth_position(place) for place in places]
-            counted = False
+        pixels, records, counted = self._intake.many(frames, image, indices, frame_ids, metadata)
         if counted and len(pixels):
-            check.nth_position(self._outbox.next_sequence + len(pixels) - 1)
+            self._intake.check_count(self._outbox.next_sequence + len(pixels) - 1)
         done = 0
         while done < len(pixels):
             slots = self._outbox.take_slots(len(pixels) - done)
@@ -196,19 +186,17 @@ class Stream:
                 self._outbox.drop_many(records[part], counted=counted)
             done = part.stop
 
-    def _check_of(self, image: int) -> FrameCheck:
-        check = FrameCheck(self._images.arrays[image], self._images.grids.grids[image])
-        return self._checks.setdefault(image, check)
-
-    def _next_of(self, image: int) -> int:
-        """Returns the place of an image's next frame that names none. Raises ``FrameIndexError`` where only
-        the daemon knows how many frames the image has."""
+    def _next_of(self, image: int, frames: int) -> int:
+        """As ``FrameIntake`` asks. Raises ``FrameIndexError`` where only the daemon knows how many frames the
+        image has."""
         if self._link.request.reopen:
             raise FrameIndexError(
-                "a frame without a place after a reopen of several images",
-                expected="an index for each frame",
+                "a frame without a place after a reopen of several images", expected="an index for each frame"
             )
-        return next(self._counts.setdefault(image, count()))
+        with self._counts_lock:
+            place = self._counts.get(image, 0)
+            self._counts[image] = place + frames
+        return place
 
     def _add(
         self,

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from shardwright.acquire.acquisition import Acquisition, AcquisitionState
 from shardwright.acquire.workers import WorkerPool
-from shardwright.array.frame_check import FrameCheck
+from shardwright.array.frame_intake import FrameIntake
 from shardwright.model.errors import (
     ClosedError,
     OverloadError,
@@ -41,6 +41,11 @@ MAX_UNRECORDED_FRAMES = 1 << 16
 BATCH_BYTES = 8 << 20  # of pixels that ``append_many`` submits at once
 _CLOCK_S = 0.05  # interval at which the helper checks the clocks when nothing happens
 log = logging.getLogger("shardwright")
+
+
+def _behind_newest(acquisition: Acquisition) -> Callable[[int, int], int]:
+    """Returns ``next_of`` of a ``FrameIntake``: the place behind an image's newest frame."""
+    return lambda image, _: int(acquisition.accounts.newest[image]) + 1
 
 
 class Writer:
@@ -71,8 +76,8 @@ class Writer:
             undo.callback(self._acquisition.take_back)
             self.images = self._acquisition.spec
             self.limits = self._acquisition.limits
-            self._checks: dict[int, FrameCheck] = {}  # by image
             self._count = self._acquisition.next_sequence
+            self._intake = FrameIntake(self.images, self._count, _behind_newest(self._acquisition))
             self._descriptor = np.zeros(1, descriptor_dtype(len(self.images.frame_fields)))
             self._address = np.zeros(1, np.int64)
             self._ring = FrameBuffers(self.limits.frame_bytes, self.limits.ring_frames)
@@ -124,8 +129,9 @@ class Writer:
         metadata: Mapping[str, float] | None = None,
     ) -> None:
         """Stores one frame. Its place is ``index`` (acquisition order, the axes before the frame's own), else
-        ``frame_id``, else the count of appends. ``image``: the name of its image, if there are several; its
-        place without an index is then behind the newest frame of that image.
+        ``frame_id``, else the count of appends. With several images ``image`` names its own; its place
+        without an index is then behind the newest frame of that image. Without a name, the frame is the next
+        one in the acquisition's ``order``.
 
         A frame whose place is taken raises ``DuplicateFrameError`` (unless ``on_duplicate`` is ``count``):
         from this call, or where frames had to wait for their place from a later one, at the latest ``flush``
@@ -140,12 +146,10 @@ class Writer:
         if self._receipt is not None:
             raise ClosedError("this writer is closed", hint="Append inside the with block")
         pixels = np.asarray(frame)
-        number = self.images.number_of(image)
-        check = self._check_of(number)
-        position = check.position(pixels, index, frame_id)
+        position, columns = self._intake.one(pixels, image, index, frame_id, metadata)
         if position is None:
-            position = check.nth_position(self._next_of(number))
-        self._describe(check, position, frame_id, metadata)
+            position = self._intake.check_count(self._count)
+        self._describe(position, frame_id, columns)
         with self._changed:
             slots = self._free_slots()
         if slots.size:
@@ -175,34 +179,22 @@ class Writer:
         each: for small frames at a high rate.
 
         ``indices``: integers (count, axes); ``frame_ids``: integers (count,); each value of ``metadata``: one
-        number for all, or one for each. All are of one ``image``. Raises as ``append`` does. A fault of one
-        frame is raised before any of them is stored.
+        number for all, or one for each. All are of one ``image``, or without its name the next ones in the
+        acquisition's ``order``. Raises as ``append`` does. A fault of one frame is raised before any of them
+        is stored.
         """
         if self._receipt is not None:
             raise ClosedError("this writer is closed", hint="Append inside the with block")
-        number = self.images.number_of(image)
-        check = self._check_of(number)
-        pixels = check.stack(frames)
-        records = check.records(len(pixels), indices, frame_ids, metadata)
-        if indices is None and frame_ids is None and len(pixels):
-            first = self._next_of(number)
-            check.nth_position(first + len(pixels) - 1)
-            records["position"] = check.nth_position(first) + np.arange(len(pixels))
+        pixels, records, counted = self._intake.many(frames, image, indices, frame_ids, metadata)
+        if counted and len(pixels):
+            self._intake.check_count(self._count + len(pixels) - 1)
+            records["position"] = np.arange(self._count, self._count + len(pixels))
         # parts, so that workers begin while the rest is copied
         most = max(self.limits.frames_per_slab, BATCH_BYTES // self.limits.frame_bytes)
         done = 0
         while done < len(pixels):
             part = slice(done, done + min(most, len(pixels) - done))
             done += self._append_part(pixels[part], records[part])
-
-    def _check_of(self, image: int) -> FrameCheck:
-        if image not in self._checks:
-            self._checks[image] = FrameCheck(self.images.arrays[image], self.images.grids.grids[image])
-        return self._checks[image]
-
-    def _next_of(self, image: int) -> int:
-        """Returns the place in acquisition order of an image's next frame that names none."""
-        return self._count if self.images.is_single else int(self._acquisition.accounts.newest[image]) + 1
 
     def _append_part(self, pixels: np.ndarray, records: np.ndarray) -> int:
         """Appends the first of these frames, as many as there is room for, or drops all of them. Returns how
@@ -303,11 +295,8 @@ class Writer:
                     self._collect(raising=False)
                 self._changed.notify_all()
 
-    def _describe(
-        self, check: FrameCheck, position: int, frame_id: int | None, metadata: Mapping[str, float] | None
-    ) -> None:
+    def _describe(self, position: int, frame_id: int | None, values: tuple[float, ...]) -> None:
         record = self._descriptor[0]
-        values = check.no_metadata if metadata is None else check.metadata(metadata)
         for name, value in zip(METADATA_FIELDS, values, strict=False):  # the array's own come behind them
             record[name] = value
         if self.images.frame_fields:
