@@ -296,3 +296,29 @@ def test_a_name_is_given_back_in_the_room_of_the_ballast(tmp_path, spec_of, at_p
     with pytest.raises(StorageFullError):
         sw.create(path, spec_of())
     assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "names"),
+    [
+        ("embryo.ome.zarr", ["embryo.ome.zarr", "embryo_2.ome.zarr", "embryo_3.ome.zarr"]),
+        ("embryo.zarr", ["embryo.zarr", "embryo_2.zarr", "embryo_3.zarr"]),
+        ("embryo.1.ome.zarr", ["embryo.1.ome.zarr", "embryo.1_2.ome.zarr", "embryo.1_3.ome.zarr"]),
+    ],
+)
+def test_a_name_that_is_taken_may_get_a_number(tmp_path, spec_of, name, names):
+    for expected in names:
+        with sw.create(tmp_path / name, spec_of(), name_taken="increment") as writer:
+            assert writer.path == tmp_path / expected
+            writer.append(np.zeros(writer.spec.frame_shape, writer.spec.dtype))
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(names)
+    with pytest.raises(sw.errors.OutputExistsError, match="set name_taken to increment"):
+        sw.create(tmp_path / name, spec_of())
+    with pytest.raises(sw.errors.SpecError, match="unknown name_taken"):
+        sw.create(tmp_path / name, spec_of(), name_taken="replace")
+
+
+def test_a_name_is_free_again_after_an_acquisition_without_a_frame(tmp_path, spec_of):
+    for _ in range(2):
+        with sw.create(tmp_path / "a.ome.zarr", spec_of(), name_taken="increment") as writer:
+            assert writer.path == tmp_path / "a.ome.zarr"

@@ -381,3 +381,21 @@ def test_a_camera_s_next_acquisition_takes_its_ring_over_and_another_camera_s_do
         acquire(other, "d")
         acquire(one, "e")
         assert len(made) == 3
+
+
+def test_a_name_that_is_taken_may_get_a_number(start, spec_of, frames_of):
+    """Of a store that is finished, and of one that is being written."""
+    daemon = start(write=WriteSettings(name_taken="increment"))
+    (frame,) = frames_of(1, (20, 30))
+    with sw.connect(daemon.ipc) as connection:
+        with connection.acquire("a", spec_of(shape=(20, 30))) as finished:
+            finished.append(frame)
+        with (
+            connection.acquire("a", spec_of(shape=(20, 30))) as second,
+            connection.acquire("a", spec_of(shape=(20, 30))) as third,
+        ):
+            second.append(frame)
+            third.append(frame)
+    names = [Path(stream.path).name for stream in (finished, second, third)]
+    assert names == ["a.ome.zarr", "a_2.ome.zarr", "a_3.ome.zarr"]
+    assert all(len(stored(stream.path)) == 1 for stream in (finished, second, third))

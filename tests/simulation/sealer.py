@@ -424,8 +424,8 @@ class Sealer:
     def _finished(self, command: FinishStore) -> Steps:
         disk = self._disk
         self._check_writer()
-        for image in np.flatnonzero(command.extents).tolist():
-            yield from self._grown(image, int(command.extents[image]))
+        for image, extent in enumerate(command.extents):
+            yield from self._grown(image, extent)
         disk.take_little("finish")
         yield
         self._check_writer()

@@ -239,10 +239,10 @@ class Grow:
 
 @dataclass(frozen=True)
 class FinishStore:
-    """End the store. ``extents`` int64[images]: of the first frame axis, 0 for an image to which no frame
-    came. After a full disk it may be repeated; otherwise it is the last command. -> ``StoreFinished``"""
+    """End the store. ``extents``: of each image along its first frame axis, 0 for one to which no frame came.
+    After a full disk it may be repeated; otherwise it is the last command. -> ``StoreFinished``"""
 
-    extents: np.ndarray
+    extents: tuple[int, ...]
     keep_workspace: bool
 
 

@@ -1121,7 +1121,7 @@ class Core:
         if self._life is Life.FINISHING and done:
             self._go(LifeEvent.DONE)
             if self.accounts.frames_received or self._keep_empty:
-                self._ask(FinishStore(self._extents(), keep_workspace=False))
+                self._ask(FinishStore(tuple(self._extents().tolist()), keep_workspace=False))
             else:
                 self._ask(RemoveStore())
 
@@ -1175,8 +1175,8 @@ class Core:
             self.shard_rows.discard_prepared()
         if self._life is Life.LEAVING and not self.shard_rows.by_number:
             self._go(LifeEvent.DONE)
-            extents = np.minimum(self._sealed_extents, self._extents())
-            self._ask(FinishStore(extents, keep_workspace=self._leaves_something))
+            extents = np.minimum(self._sealed_extents, self._extents()).tolist()
+            self._ask(FinishStore(tuple(extents), keep_workspace=self._leaves_something))
 
     @property
     def _rewriting(self) -> bool:

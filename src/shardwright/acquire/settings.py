@@ -18,6 +18,7 @@ Durability = Literal["stored", "durable"]
 Overload = Literal["block", "degrade", "drop", "fail"]
 OnFull = Literal["block", "spill", "fail"]
 OnDuplicate = Literal["count", "fail"]
+NameTaken = Literal["fail", "increment"]
 MAX_INTERVAL_MS = 3_600_000
 _CHOICES = {
     "io": IO_MODES,
@@ -25,6 +26,7 @@ _CHOICES = {
     "overload": get_args(Overload),
     "on_full": get_args(OnFull),
     "on_duplicate": get_args(OnDuplicate),
+    "name_taken": get_args(NameTaken),
 }
 
 
@@ -36,6 +38,7 @@ class WriteSettings:
     chunks are encoded faster while the ring fills (``overload_level``), and without credit the camera waits.
     ``on_full``: what happens when the next shard cannot be preallocated. ``on_duplicate``: whether a frame
     whose place is taken is counted or an error; the first frame of a place is kept either way.
+    ``name_taken``: whether a name that a store has already is an error, or gets a number behind it.
     ``ballast_bytes`` are reserved on disk for sealing and recovery. Less than ``low_water_bytes`` of free
     disk raise a warning (0: never)."""
 
@@ -46,6 +49,7 @@ class WriteSettings:
     overload: Overload = "block"
     on_full: OnFull = "fail"
     on_duplicate: OnDuplicate = "count"
+    name_taken: NameTaken = "fail"
     spill_root: Path | None = None
     ballast_bytes: int = 16 << 20
     low_water_bytes: int = 0

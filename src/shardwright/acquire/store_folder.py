@@ -32,8 +32,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-import numpy as np
-
 from shardwright.array.consolidated import consolidated, consolidated_metadata
 from shardwright.array.document import encode_document
 from shardwright.array.frame_table_format import TABLE_PATH
@@ -51,7 +49,7 @@ from shardwright.model.errors import (
     StoreMovedError,
 )
 from shardwright.model.machine import boot_id
-from shardwright.model.names import WORKSPACE
+from shardwright.model.names import STORE_SUFFIX, WORKSPACE
 from shardwright.read.store import read_metadata, read_nodes
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_dtype
@@ -83,7 +81,7 @@ from .frame_table_writer import write_frame_table
 from .new_store import abandoned, making_folder, publish, remove_abandoned, withdraw
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
@@ -96,6 +94,7 @@ IDENTITY_BYTES = 16
 _BOOT = "boot"
 _MAX_BOOT_BYTES = 64
 _COLLECT_S = 1.0
+_MOST_OF_A_NAME = 10_000
 
 
 class StoreFolder:
@@ -149,13 +148,21 @@ class StoreFolder:
     def create(
         cls, path: Path, spec: AcquisitionSpec, limits: Limits, settings: WriteSettings
     ) -> StoreFolder:
-        """Makes a new store. Raises ``OutputExistsError`` when ``path`` exists, ``StorageFullError`` or
-        ``StorageError``; nothing is left behind then."""
+        """Makes a new store. Raises ``OutputExistsError`` when ``path`` exists (unless ``name_taken`` says to
+        number it), ``StorageFullError`` or ``StorageError``; nothing is left behind then."""
         make_directories(path.parent)
-        _refuse_taken(path)
         for folder in abandoned(path.parent):
             with suppress(ShardwrightError):
                 remove_abandoned(folder)
+        if settings.name_taken == "increment":
+            for candidate in (path, *(numbered(path, number) for number in range(2, _MOST_OF_A_NAME))):
+                with suppress(OutputExistsError):
+                    return cls._make(candidate, spec, limits, settings)
+        return cls._make(path, spec, limits, settings)
+
+    @classmethod
+    def _make(cls, path: Path, spec: AcquisitionSpec, limits: Limits, settings: WriteSettings) -> StoreFolder:
+        _refuse_taken(path)
         with making_folder(path.parent) as making:
             made = making / path.name
             make_directories(made / WORKSPACE)
@@ -314,14 +321,15 @@ class StoreFolder:
             self._write_array(image, extent)
             self._extents[image] = extent
 
-    def finish(self, extents: np.ndarray, *, keep_workspace: bool) -> None:
-        """Writes the final shapes (``extents`` int64[images]; 0: no frame came) and the frame table, then
+    def finish(self, extents: Sequence[int], *, keep_workspace: bool) -> None:
+        """Writes the final shapes (``extents`` by image; 0: no frame came) and the frame table, then
         removes the workspace (unless it has files for recovery). Raises ``StorageError`` or
         ``FencedError``."""
         self.may_rename()
-        for image in np.flatnonzero(extents).tolist():
-            self.make_image(image)
-            self.grow(image, int(extents[image]))
+        for image, extent in enumerate(extents):
+            if extent:
+                self.make_image(image)
+                self.grow(image, extent)
         if not self.spec.is_single:
             self._write_collection()
         write_frame_table(
@@ -407,12 +415,19 @@ class StoreFolder:
         replace_file(folder / "zarr.json", document, self.may_rename, writer=self.manifest.writer_epoch)
 
 
+def numbered(path: Path, number: int) -> Path:
+    """Returns the path with a number behind its name: ``embryo_2.ome.zarr``."""
+    suffix = STORE_SUFFIX if path.name.endswith(STORE_SUFFIX) else path.suffix
+    return path.with_name(f"{path.name.removesuffix(suffix)}_{number}{suffix}")
+
+
 def _refuse_taken(path: Path) -> None:
     if os.path.lexists(path):
         raise OutputExistsError(
             "the output exists already",
             got=path,
-            hint="Choose another name, or move the old store away: nothing is ever overwritten",
+            hint="Choose another name, move the old store away, or set name_taken to increment: nothing is "
+            "ever overwritten",
         )
 
 

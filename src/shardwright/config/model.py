@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from shardwright.acquire.limits import MAX_RING_FRAMES, SPARE_DESCRIPTORS, default_threads, most_descriptors
-from shardwright.acquire.settings import Durability, OnDuplicate, OnFull, Overload, WriteSettings
+from shardwright.acquire.settings import Durability, NameTaken, OnDuplicate, OnFull, Overload, WriteSettings
 from shardwright.array.acquisition_spec import AcquisitionSpec, Image, Plate, images_by_name
 from shardwright.array.spec import ArraySpec  # noqa: TC001  (pydantic reads the annotation)
 from shardwright.model.names import NAME_PATTERN
@@ -82,6 +82,11 @@ class Output(_Section):
         default=None,
         description="Folder on another disk that takes the shards of streams whose on_full is "
         "spill, once root is full.",
+    )
+    name_taken: NameTaken = Field(
+        default="fail",
+        description="What happens to an acquisition whose name a store has already: it is refused, or gets a "
+        "number behind its name.",
     )
     ballast: Size = Field(
         default=64 * 2**20,
@@ -555,6 +560,7 @@ class Config(_Section):
             overload=reliability.overload,
             on_full=reliability.on_full,
             on_duplicate=reliability.on_duplicate,
+            name_taken=output.name_taken,
             spill_root=output.spill_root if reliability.on_full == "spill" else None,
             ballast_bytes=output.ballast,
             low_water_bytes=output.low_water,

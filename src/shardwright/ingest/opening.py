@@ -206,7 +206,8 @@ class Openings:
             pending.request, len(self._sessions) + len(being_made), self._memory_bytes(), self._descriptors()
         )
         known = self._sessions.of_path(admitted.path) is not None or admitted.path in self._recoveries
-        if known or any(other.path == admitted.path for other in being_made):
+        known = known or any(other.path == admitted.path for other in being_made)
+        if known and admitted.settings.name_taken == "fail":
             raise taken(admitted.path, unfinished=True)
         pending.admitted, pending.more_bytes = admitted, admitted.limits.bytes_with(pending.request.transport)
         self._expect(pending, admitted.limits.ring_bytes)
@@ -322,13 +323,13 @@ class Openings:
         self._sessions.add(session)
         self._attach(pending, session, ring)
         facts = {
-            "path": str(admitted.path),
+            "path": str(acquisition.path),
             "host": pending.client.hello.host,
             "transport": pending.request.transport,
         }
         self._on_event("acquisition_opened", facts)
         for warning in acquisition_warnings(admitted.spec):
-            self._on_event("layout_warning", {"path": str(admitted.path), "warning": warning})
+            self._on_event("layout_warning", {"path": str(acquisition.path), "warning": warning})
         if pending.client.gone:
             session.end_early(
                 DaemonEvent.CLIENT_LEFT,

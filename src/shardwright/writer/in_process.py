@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from shardwright.acquire.settings import Durability, OnDuplicate, OnFull, Overload
+    from shardwright.acquire.settings import Durability, NameTaken, OnDuplicate, OnFull, Overload
     from shardwright.array.acquisition_spec import Image, Plate
     from shardwright.array.spec import ArraySpec, Codec
     from shardwright.storage.slot_file import IoMode
@@ -49,6 +49,7 @@ def create(
     overload: Overload = "block",
     on_full: OnFull = "fail",
     on_duplicate: OnDuplicate = "fail",
+    name_taken: NameTaken = "fail",
     spill_root: str | os.PathLike[str] | None = None,
     shape: Sequence[int | None] | None = None,
     dtype: npt.DTypeLike | None = None,
@@ -59,8 +60,9 @@ def create(
     units: Mapping[str, str] | None = None,
     codec: Codec | str = "blosc",
 ) -> Writer:
-    """Makes a writer in this process. ``path`` must not exist yet (``OutputExistsError``), except for the
-    remains of a creation that was killed. Its buffers stay in the process for the next one, see
+    """Makes a writer in this process. ``path`` must not exist yet (``OutputExistsError``; with ``name_taken``
+    ``increment`` it becomes ``NAME_2``, see ``Writer.path``), except for the remains of a creation that was
+    killed. Its buffers stay in the process for the next one, see
     ``release_memory``. A store that is closed without a frame is removed.
 
     ``spec`` may be the JSON of one (``SpecError`` when it is wrong). Without it give ``shape``, ``dtype``,
@@ -96,6 +98,7 @@ def create(
         overload=overload,
         on_full=on_full,
         on_duplicate=on_duplicate,
+        name_taken=name_taken,
         spill_root=None if spill_root is None else Path(spill_root).absolute(),
     )
     layout = {
