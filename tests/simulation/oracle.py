@@ -4,16 +4,18 @@ raised as a ``ViolationError``."""
 from __future__ import annotations
 
 import math
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardwright.array.frame_intake import in_order
 from shardwright.array.grid import image_of
 from shardwright.model.frame_status import FrameStatus, Reason
 
 from .disk import FINAL, NOTHING, final
 from .shard_row import NO_RECORDS, sealed_content
-from .story import FILL
+from .story import FILL, MOST_PLACES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,6 +40,11 @@ class Oracle:
     def __init__(self, grids: Grids, frames: tuple[Frame, ...]) -> None:
         self._grids = grids
         self._frames = frames
+        self._ranks: dict[int, int] | None = None  # of each place, in the order of the acquisition
+        if grids.slower_axes is not None:
+            self._ranks = {
+                position: rank for rank, position in enumerate(islice(in_order(grids), MOST_PLACES))
+            }
         self._all = np.arange(len(frames))
         self.stored = np.zeros(len(frames), np.bool_)
         self.durable = np.zeros(len(frames), np.bool_)
@@ -284,13 +291,17 @@ class Oracle:
         )
 
     def _is_in_order(self, n: int) -> bool:
-        """Whether every frame up to this one came in the order of its image, with gaps perhaps."""
+        """Whether every frame up to this one came in order, with gaps perhaps: that of the acquisition if it
+        has one, else that of its image."""
         newest: dict[int, int] = {}
         for m in sorted(m for m in self.sent if m <= n):
             position = self._frames[m].position
-            if newest.get(image_of(position), -1) >= position:
+            line, place = (
+                (image_of(position), position) if self._ranks is None else (0, self._ranks[position])
+            )
+            if newest.get(line, -1) >= place:
                 return False
-            newest[image_of(position)] = position
+            newest[line] = place
         return True
 
     def _judge_loss(self, n: int, reason: Reason, what: str, disk: Disk) -> None:

@@ -7,12 +7,14 @@ import math
 import random
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 import shardwright as sw
 from shardwright.acquire.encoding import SlabEncoder, store_layout
 from shardwright.acquire.limits import Limits, least_ring_frames
 from shardwright.acquire.settings import WriteSettings
+from shardwright.array.frame_intake import in_order
 
 if TYPE_CHECKING:
     from shardwright.array.grid import Grid, Grids
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 FILL = -1  # pixels of a frame that is all fill value
 FOREVER = 1 << 30
+MOST_PLACES = 40  # of an acquisition with an order
 BATCH = 3  # frames at most in one call of ``submit``
 # seeds below are of one image, so that those found before images still tell the same story
 MANY_IMAGES_FROM = 100_000_000
@@ -38,6 +41,7 @@ class Shape:
     files: int
     tasks: int
     images: int = 1
+    order: int | None = None  # how many axes change slower than the images; None: images come as they like
 
 
 @dataclass(frozen=True)
@@ -116,8 +120,12 @@ def plan_of(shape: Shape) -> Plan:
         sw.Dimension(name="x", count=shape.files, chunk_size=1),
     ]
     array = sw.ArraySpec(dtype="uint16", dimensions=tuple(dimensions))
-    names = () if shape.images == 1 else tuple(sw.Image(name=f"image {i}") for i in range(shape.images))
-    spec = sw.AcquisitionSpec(array=array, images=names)
+    images = () if shape.images == 1 else tuple(sw.Image(name=f"image {i}") for i in range(shape.images))
+    order = None
+    if shape.order is not None:
+        axes = names[: len(shape.axes)]
+        order = (*axes[: shape.order], "p", *axes[shape.order :])
+    spec = sw.AcquisitionSpec(array=array, images=images, order=order)
     return Plan(spec, store_layout(spec), SlabEncoder(array, spec.grids.grids[0]).levels)
 
 
@@ -137,6 +145,9 @@ def draw(seed: int) -> Story:
     shape = _shape(rng)
     if seed >= MANY_IMAGES_FROM:
         shape = replace(shape, images=rng.choice((1, 2, 2, 3)))
+        if shape.images > 1 and rng.random() < 0.5:
+            least = 0 if shape.axes[0][0] else 1  # an unlimited axis ends no image
+            shape = replace(shape, order=rng.randint(least, len(shape.axes)))
     grid = plan_of(shape).spec.grids
     ring = least_ring_frames(grid, 1) + rng.choice((0, 0, 1, 3, 8))
     return Story(
@@ -178,8 +189,11 @@ def _settings(rng: random.Random) -> WriteSettings:
 
 
 def _of_all_images(rng: random.Random, grids: Grids) -> tuple[Frame, ...]:
-    """The frames of each image, one image after the other or mixed, each keeping its own order."""
-    images = [list(_frames(rng, grid)) for grid in grids.grids]
+    """The frames of each image, one image after the other or mixed, each keeping its own order; or in the
+    order of the acquisition."""
+    if grids.slower_axes is not None:
+        return _frames(rng, list(islice(in_order(grids), MOST_PLACES)), grids.total_frames is None)
+    images = [list(_frames(rng, *_first_places(grid))) for grid in grids.grids]
     if len(images) == 1:
         return tuple(images[0])
     stays = rng.choice((0.0, 0.5, 0.9, 1.0))  # how likely the next frame is of the same image
@@ -191,13 +205,19 @@ def _of_all_images(rng: random.Random, grids: Grids) -> tuple[Frame, ...]:
     return tuple(frames)
 
 
-def _frames(rng: random.Random, grid: Grid) -> tuple[Frame, ...]:
+def _first_places(grid: Grid) -> tuple[list[int], bool]:
+    """Its first positions, and whether there are more."""
+    frames = 26 if grid.total_frames is None else min(grid.total_frames, 26)
+    return [grid.first + p for p in range(frames)], grid.total_frames is None
+
+
+def _frames(rng: random.Random, places: list[int], endless: bool) -> tuple[Frame, ...]:
     """In order, or with what cameras do: gaps, frames that swap places, come much later or twice."""
-    most = rng.randint(1, 26) if grid.total_frames is None else min(grid.total_frames, 26)
-    order = list(range(most if grid.total_frames is None or rng.random() < 0.6 else rng.randint(1, most)))
+    most = rng.randint(1, len(places)) if endless else len(places)
+    order = places[: most if endless or rng.random() < 0.6 else rng.randint(1, most)]
     manner = rng.random()
     if manner > 0.45:
-        order = [p for p in order if rng.random() > 0.1] or [0]
+        order = [p for p in order if rng.random() > 0.1] or places[:1]
     if manner > 0.6:
         for _ in range(rng.randint(0, 4)):
             place = rng.randrange(len(order))
@@ -206,7 +226,7 @@ def _frames(rng: random.Random, grid: Grid) -> tuple[Frame, ...]:
         for _ in range(rng.randint(0, 3)):
             order.insert(rng.randint(0, len(order)), rng.choice(order))
     fill = rng.choice((0.0, 0.0, 0.2, 0.9))
-    return tuple(Frame(grid.first + p, rng.random() < fill) for p in order)
+    return tuple(Frame(p, rng.random() < fill) for p in order)
 
 
 def _lives(rng: random.Random, frames: int) -> tuple[Life, ...]:

@@ -37,7 +37,7 @@ class FrameIntake:
         self._lock = threading.Lock()  # of the places
         self._places: Iterator[int] | None = None
         if spec.order is not None:
-            self._places = itertools.islice(_in_order(spec.grids), done, None)
+            self._places = itertools.islice(in_order(spec.grids), done, None)
 
     def one(
         self,
@@ -121,7 +121,7 @@ class FrameIntake:
         return positions
 
 
-def _in_order(grids: Grids) -> Iterator[int]:
+def in_order(grids: Grids) -> Iterator[int]:
     """Yields the position of each place. Axes slower than the images go up to the largest count of any image;
     an image that ends earlier along one of them is left out from there on."""
     assert grids.slower_axes is not None, "there is an order"
