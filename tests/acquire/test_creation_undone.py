@@ -131,7 +131,7 @@ def remove_what_is_left(root: Path) -> None:
 
 
 PARTS = [
-    (acquisition, "SlabEncoder"),
+    (acquisition.SlabEncoder, "of_images"),
     (core, "SlabTable"),
     (core, "Accounts"),
     (core, "StagingScheduler"),

@@ -19,13 +19,12 @@ import zarr
 
 import shardwright as sw
 from shardwright.acquire.acquisition import Acquisition, AcquisitionState
-from shardwright.acquire.assembly import grid_tables
-from shardwright.acquire.closed_shard_rows import EarlierShardRow
+from shardwright.acquire.closed_shard_rows import EarlierShardRow, SealedShardRows
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.settings import WriteSettings
 from shardwright.acquire.shard_rows import ShardRow, ShardRowState
 from shardwright.acquire.states import FilesState
-from shardwright.array.grid import Grid
+from shardwright.array.grid import Grid, Grids
 from shardwright.kernels.place import DUPLICATE, LATE, PLACED
 from shardwright.model.errors import StorageFullError
 from shardwright.model.frame_status import FrameStatus, Reason
@@ -711,7 +710,7 @@ def test_a_spilled_row_goes_on_where_it_lies(tmp_path, spec_of, at_point):
 def row_of(grid: Grid, places: list[int], passed_over: bool = False) -> EarlierShardRow:
     records = np.zeros(len(places), record_dtype(0))
     records["position"], records["flags"] = places, PASSED_OVER if passed_over else 0
-    return EarlierShardRow.of(grid, grid_tables(grid), records)
+    return EarlierShardRow.of(Grids((grid,)), records)
 
 
 CASES = {
@@ -749,7 +748,7 @@ def test_what_becomes_of_a_frame_whose_slab_collects_nothing(tmp_path, spec_of, 
     filled = row.holes[0]
     shard_rows.holes.remember(0, filled)
     if state in (None, ShardRowState.REOPENING):
-        shard_rows._closed.add(0)
+        shard_rows.closed.add(0)
         shard_rows._earlier[0] = row
     if state is not None:
         shard_row = ShardRow(
@@ -767,7 +766,7 @@ def test_what_becomes_of_a_frame_whose_slab_collects_nothing(tmp_path, spec_of, 
     assert shard_rows.statuses(slab, np.array([within])).tolist() == [status]
     assert status == PLACED or shard_rows.is_closed_slab(slab), "else nobody asks"
     shard_rows.by_number.clear()
-    shard_rows._closed.clear()
+    shard_rows.closed = SealedShardRows(drive.acquisition.grids)
     drive.finish()
 
 

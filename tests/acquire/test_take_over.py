@@ -27,7 +27,7 @@ from shardwright.recovery.recover_store import recover_store
 from shardwright.recovery.resume import restore
 from shardwright.recovery.take_over import begin_take_over
 from shardwright.recovery.unfinished import Unfinished
-from shardwright.repack.jobs.sealed_shards import _open_keys
+from shardwright.repack.jobs.sealed_shards import _open_shards
 from shardwright.storage import failpoints
 
 if TYPE_CHECKING:
@@ -88,10 +88,10 @@ def assert_whole(store: Path, drive) -> None:
 
 
 def test_no_name_that_the_old_writer_knows_is_left(old, shared_pool):
-    unsealed, names = _open_keys(open_store(old.path)), known_names(old.path)
+    unsealed, names = _open_shards(open_store(old.path)), known_names(old.path)
     assert len(names) >= 6
     take_over(old.path).close()
-    assert _open_keys(open_store(old.path)) == unsealed, "a compaction leaves them alone"
+    assert _open_shards(open_store(old.path)) == unsealed, "a compaction leaves them alone"
     for name in names:
         with pytest.raises(FileNotFoundError):
             name.rename(old.path / "0" / "renamed at last")

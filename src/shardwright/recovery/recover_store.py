@@ -184,10 +184,9 @@ def _reported(found: Found, action: str) -> Recovery:
 
 
 def _shard_row_report(found: Found, shard_row: ShardRowDecision) -> ShardRowReport:
-    actions = {
-        found.store.layout.of(shard_row.number).shard_path(shard_row.number, file): action.value
-        for file, action in enumerate(shard_row.actions)
-    }
+    layout = found.store.layout.of(shard_row.number)
+    name = layout.shard_key if found.store.spec.is_single else layout.shard_path
+    actions = {name(shard_row.number, file): action.value for file, action in enumerate(shard_row.actions)}
     read_back = found.scanned.read_back.get(shard_row.number)
     kept, dropped = (0, 0) if read_back is None else (read_back.chunks_kept, read_back.chunks_dropped)
     frames, unfinished = (
