@@ -27,8 +27,8 @@ def array(counts: dict[str, int | None], shape: tuple[int, int] = (2, 3)) -> sw.
 
 def places(spec: sw.AcquisitionSpec, count: int, done: int = 0) -> list[tuple[str, tuple[int, ...]]]:
     """Of the next frames, each as (image, index)."""
-    intake = FrameIntake(spec, done, lambda *_: pytest.fail("there is an order"))
-    positions = [intake.one(PIXELS, None, None, None, None)[0] for _ in range(count)]
+    intake = FrameIntake(spec, done, lambda _: pytest.fail("there is an order"))
+    positions = [intake.one(PIXELS, None, None, None, None).position for _ in range(count)]
     return [(spec.names[image_of(p)], spec.grids.of(p).index_of(p)) for p in positions]
 
 
@@ -84,26 +84,74 @@ def test_an_unlimited_axis_goes_on_for_ever():
         parse_acquisition(spec.model_dump() | {"order": ("p", "t")})
 
 
+def images_of(records: np.ndarray) -> list[int]:
+    return [image_of(p) for p in records["position"].tolist()]
+
+
 def test_a_frame_that_is_refused_takes_no_place():
     spec = sw.AcquisitionSpec(array=array({"t": 2}), images=["a", "b"], order=("t", "p"))
-    intake = FrameIntake(spec, 0, lambda *_: 0)
-    with pytest.raises(errors.FrameShapeError):
-        intake.one(np.zeros((3, 2), np.uint8), None, None, None, None)
+    intake = FrameIntake(spec, 0, lambda _: 0)
+    for wrong in (np.zeros((3, 2), np.uint8), np.zeros((2, 2, 3), np.uint8), np.zeros((), np.uint8)):
+        with pytest.raises(errors.FrameShapeError):
+            intake.one(wrong, None, None, None, None)
+    for wrong in (PIXELS, np.zeros((1, 3, 2), np.uint8), np.zeros((), np.uint8)):
+        with pytest.raises(errors.FrameShapeError):
+            intake.many(wrong, None, None, None, None)
+    with pytest.raises(errors.FrameDtypeError):
+        intake.one(PIXELS.astype(np.uint16), None, None, None, None)
     with pytest.raises(errors.MetadataError):
         intake.one(PIXELS, None, None, None, {"laser": 1.0})
     with pytest.raises(errors.FrameIndexError, match="at most 4 more; got 5"):
         intake.many(np.zeros((5, 2, 3), np.uint8), None, None, None, None)
-    _, records, counted = intake.many(np.zeros((4, 2, 3), np.uint8), None, None, None, None)
+    _, records, counted, named = intake.many(np.zeros((4, 2, 3), np.uint8), None, None, None, None)
     assert not counted
-    assert [image_of(p) for p in records["position"].tolist()] == [0, 1, 0, 1]
+    assert not named
+    assert images_of(records) == [0, 1, 0, 1]
     with pytest.raises(errors.FrameIndexError, match="at most 0 more"):
         intake.one(PIXELS, None, None, None, None)
+
+
+def test_places_that_no_frame_took_are_given_again():
+    spec = sw.AcquisitionSpec(array=array({"t": 3}), images=["a", "b"], order=("t", "p"))
+    intake = FrameIntake(spec, 0, lambda _: 0)
+    first = intake.one(PIXELS, None, None, None, None)
+    _, rest, _, _ = intake.many(np.zeros((3, 2, 3), np.uint8), None, None, None, None)
+    intake.give_back(rest["position"][1:].tolist())
+    intake.give_back([first.position])
+    _, again, _, _ = intake.many(np.zeros((4, 2, 3), np.uint8), None, None, None, None)
+    assert images_of(again) == [0, 0, 1, 0], "those that were given back, in their order, then the next one"
+
+
+def test_without_an_order_the_frames_of_each_image_are_counted():
+    spec = sw.AcquisitionSpec(array=array({"t": 5}), images=["a", "b"])
+    intake = FrameIntake(spec, 0, lambda image: 2 * image)
+    assert intake.one(PIXELS, "a", None, None, None).position == spec.grids.grids[0].first
+    placed = intake.one(PIXELS, "b", None, None, None)
+    assert placed.position == spec.grids.grids[1].first + 2
+    intake.give_back([placed.position])
+    with pytest.raises(errors.FrameIndexError):
+        intake.many(np.zeros((4, 2, 3), np.uint8), "b", None, None, None)
+    _, records, _, named = intake.many(np.zeros((3, 2, 3), np.uint8), "b", None, None, None)
+    assert (records["position"] - spec.grids.grids[1].first).tolist() == [2, 3, 4]
+    assert not named
+    assert intake.one(PIXELS, "a", (3,), None, None).named
+
+
+def test_with_an_order_all_frames_name_their_places_or_none_does():
+    spec = sw.AcquisitionSpec(array=array({"t": 5}), images=["a", "b"], order=("t", "p"))
+    unnamed, naming = FrameIntake(spec, 0, lambda _: 0), FrameIntake(spec, 0, lambda _: 0)
+    unnamed.one(PIXELS, None, None, None, None)
+    with pytest.raises(errors.FrameIndexError, match="expected neither image, index nor id"):
+        unnamed.one(PIXELS, "a", (3,), None, None)
+    naming.one(PIXELS, "a", (3,), None, None)
+    with pytest.raises(errors.FrameIndexError, match="expected an image and an index"):
+        naming.many(PIXELS[None], None, None, None, None)
 
 
 def test_frames_at_once_must_fit_every_image_that_they_are_of():
     images = {"a": array({"t": 2}), "b": array({"t": 2}, (4, 4))}
     spec = sw.AcquisitionSpec(images=images, order=("t", "p"))
-    intake = FrameIntake(spec, 0, lambda *_: 0)
+    intake = FrameIntake(spec, 0, lambda _: 0)
     with pytest.raises(errors.FrameShapeError):
         intake.many(np.zeros((2, 2, 3), np.uint8), None, None, None, None)
-    assert intake.one(PIXELS, None, None, None, None)[0] == 0
+    assert intake.one(PIXELS, None, None, None, None).position == 0

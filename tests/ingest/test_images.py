@@ -122,7 +122,7 @@ def test_a_client_that_comes_back_names_the_places_of_its_frames(start):
         stream.append(pixels(spec.arrays[0], 1), image="b")
         stream._link.request = replace(stream._link.request, reopen=True)
         with pytest.raises(errors.FrameIndexError, match="without a place after a reopen"):
-            stream.append(pixels(spec.arrays[0], 2), image="b")
+            stream.append(pixels(spec.arrays[0], 2), image="a")
         stream.append(pixels(spec.arrays[0], 2), image="b", index=(1,))
     assert stream.receipt.frames_stored == 2
     assert zarr.open_array(Path(stream.path) / "1/0", mode="r").shape == (2, 12, 16)

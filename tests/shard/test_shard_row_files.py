@@ -281,7 +281,7 @@ def test_only_its_own_files_are_discarded(store):
     assert [path.read_bytes() for path in names] == [b"another's"] * len(names)
 
 
-@pytest.mark.parametrize("array_path", ["0", "0/0", "12/0", "A/1/0/0", "c/1/0/0", "c/c/0/0"])
+@pytest.mark.parametrize("array_path", ["0", "0/0", "12/0", "A/1/0/0", "c/1/0/0", "c/c/0/0", "0/c/0/0"])
 def test_a_working_name_stands_for_one_shard(tmp_path, array_path):
     """Of a single image, of a series, of a plate, whatever its rows are called."""
     shard = f"{array_path}/c/0/3/1"

@@ -220,7 +220,8 @@ class Accounts:
     def receipt(self, path: Path, names: Sequence[str], *, over: bool, failed: bool) -> Receipt:
         """Returns the receipt. Until the acquisition is ``over``, only places up to the newest frame's count
         as missing, since the camera still has to send the rest of its step. ``names`` of the images."""
-        places_of = self.extents * self._frames_per_step if over else self.newest + 1
+        extents = self.extents if len(names) == 1 else np.where(self.newest >= 0, self.extents, 0)
+        places_of = extents * self._frames_per_step if over else self.newest + 1
         places = int(places_of.sum())
         held = self.frames_durable if failed else self.frames_stored + self.frames_waiting
         statuses = self.frames_by_status

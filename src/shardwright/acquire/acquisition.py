@@ -112,7 +112,7 @@ class Acquisition:
         self._pool = pool
         self._encoding_line, self._staging_line = pool.line(), pool.line(staging=True)
         self._encoders = SlabEncoder.of_images(folder.spec)
-        self._task_ranges = [encoder.task_ranges(limits.chunks_per_task) for encoder in self._encoders]
+        self._task_ranges = [encoder.task_ranges() for encoder in self._encoders]
         layout = StoreLayout(tuple(encoder.layout for encoder in self._encoders), folder.spec.grids)
         self._reports: SimpleQueue[Report] = SimpleQueue()
         # What is made here refers to the queue, never to this object: without a reference cycle an ended

@@ -58,6 +58,7 @@ class SlabTable:
         self.expected = np.zeros(rows, np.int64)
         self._free = list(range(rows - 1, -1, -1))
         self._collecting: dict[int, int] = {}  # slab -> row
+        self.image = 0  # of the newest frame
         self._completed = np.zeros(rows, np.int64)
         self._words = self.records.view(np.int64).reshape(rows, deepest, -1)
 
@@ -91,6 +92,8 @@ class SlabTable:
         done, count, missing = place_frames(
             first, batch, self._grids.tables, table, statuses, self._completed
         )
+        if done:
+            self.image = image_of(int(positions[done - 1]))
         rows = self._completed[:count].tolist()
         for row in rows:
             del self._collecting[int(self.slab[row])]
@@ -112,14 +115,14 @@ class SlabTable:
     def oldest(self) -> int | None:
         """Returns the incomplete slab to close when there is no row for another one."""
         return first_of_fullest_image(
-            dict.fromkeys(self._collecting, 1), lambda slab: self._grids.of(slab).open_slabs
+            dict.fromkeys(self._collecting, 1), lambda slab: self._grids.slabs_of(slab, self.image)
         )
 
     def oldest_held(self) -> int | None:
         """Returns the incomplete slab to close when too many frames are held."""
         return first_of_fullest_image(
             {slab: int(self.frames[row]) for slab, row in self._collecting.items()},
-            lambda slab: self._grids.of(slab).held_frames,
+            lambda slab: self._grids.held_of(slab, self.image),
         )
 
     def incomplete_of_shard_row(self, shard_row: int) -> list[int]:

@@ -26,13 +26,14 @@ class HoleMemory:
     """The places with a frame, for slabs that were closed with empty places. Bounded; the oldest slabs are
     dropped first."""
 
-    def __init__(self) -> None:
+    def __init__(self, images: int = 1) -> None:
+        self._most = max(REMEMBERED_HOLES, 16 * images)
         self._filled: OrderedDict[int, np.ndarray | None] = OrderedDict()
 
     def remember(self, slab: int, filled: np.ndarray | None) -> None:
         """Adds a slab. ``filled`` bool[frames_per_slab]: places with a frame, None when no frame came."""
         self._filled[slab] = None if filled is None else filled.copy()
-        if len(self._filled) > REMEMBERED_HOLES:
+        if len(self._filled) > self._most:
             self._filled.popitem(last=False)
 
     def forget(self, slabs: Iterable[int]) -> None:

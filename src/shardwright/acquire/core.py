@@ -544,7 +544,7 @@ class Core:
                 return self._open_again(number, earlier, slab)
             if (
                 number not in self.shard_rows.by_number
-                and (oldest_shard_row := self.shard_rows.oldest_when_all_open()) is not None
+                and (oldest_shard_row := self.shard_rows.oldest_when_all_open(image_of(slab))) is not None
             ):
                 self._close_shard_row(oldest_shard_row, passed_over=True)
             return Wait.FILES

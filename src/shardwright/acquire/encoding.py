@@ -26,6 +26,7 @@ from shardwright.storage.failpoints import reach
 from shardwright.storage.files import raise_errno, storage_errors
 
 from .commands import FramesStaged, SlabEncoded, TaskTimes
+from .limits import chunks_per_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,6 +49,7 @@ class SlabEncoder:
     def __init__(self, spec: ArraySpec, grid: Grid) -> None:
         codec = CodecParameters.of(spec, grid.chunk_bytes)
         self.layout = ArrayLayout.of(grid, codec.max_encoded_bytes, spec.index_location == "start")
+        self._chunks_per_task = chunks_per_task(grid, codec)
         self._codecs = {level: faster.as_array() for level, faster in degrade_ladder(codec).items()}
         self._scratch_bytes = codec.scratch_bytes
         plane = self.layout.plane
@@ -224,9 +226,9 @@ class SlabEncoder:
             )
             reach("journal.after_chunks")
 
-    def task_ranges(self, chunks_per_task: int) -> list[tuple[int, int]]:
+    def task_ranges(self) -> list[tuple[int, int]]:
         """Returns the chunk ranges that a slab is cut into, of about equal size."""
-        tasks = math.ceil(self.chunks_per_slab / chunks_per_task)
+        tasks = math.ceil(self.chunks_per_slab / self._chunks_per_task)
         edges = [self.chunks_per_slab * i // tasks for i in range(tasks + 1)]
         return list(pairwise(edges))
 

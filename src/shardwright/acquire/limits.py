@@ -127,9 +127,9 @@ class Limits:
             most_shard_rows,
         )
         filling = grids.open_shard_rows + 1  # what is filled in order, and one that is being sealed
-        task_chunks = min(chunks_per_task(image.grid, image.codec) for image in images)
-        slot_bytes = max(image.shard.slot_bytes for image in images)
-        buffer_bytes = task_chunks * slot_bytes  # of one worker, when shards are not mapped
+        tasks = [(chunks_per_task(image.grid, image.codec), image.shard.slot_bytes) for image in images]
+        buffer_bytes = max(chunks * slot for chunks, slot in tasks)  # of one worker, if shards are not mapped
+        slot_bytes = max(slot for _, slot in tasks)
         scratch_bytes = max(image.codec.scratch_bytes for image in images)
         record_bytes = record_dtype(len(spec.frame_fields)).itemsize
         frames_per_slab = grids.frames_per_slab
@@ -159,7 +159,7 @@ class Limits:
             staging_frames=staging_frames,
             rows=rows,
             open_shard_rows=open_shard_rows,
-            chunks_per_task=task_chunks,
+            chunks_per_task=max(chunks for chunks, _ in tasks),
             scratch_bytes=scratch_bytes,
             buffer_bytes=buffer_bytes,
             table_bytes=table_bytes,

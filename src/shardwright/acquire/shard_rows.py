@@ -162,7 +162,7 @@ class ShardRows:
         on_event: Callable[[str, dict[str, Any]], None],
     ) -> None:
         self.by_number: dict[int, ShardRow] = {}
-        self.holes = HoleMemory()
+        self.holes = HoleMemory(len(grids.grids))
         self.closed = SealedShardRows(grids)
         self._grids = grids
         self._limits = limits
@@ -252,9 +252,14 @@ class ShardRows:
         """Lets the next shard row be prepared; not while several images are filled, since each of them would
         need one."""
         following = self._grids.next_shard_row(number)
+        one_image = self._grids.slower_axes == 0 or all(
+            image_of(other) == image_of(number)
+            for other, shard_row in self.by_number.items()
+            if shard_row.state is ShardRowState.OPEN
+        )
         if (
             following is not None
-            and all(image_of(other) == image_of(number) for other in self.by_number)
+            and one_image
             and following not in self.by_number
             and following not in self._prepared
             and following not in self.closed
@@ -337,12 +342,13 @@ class ShardRows:
         reopened."""
         self._earlier[number] = earlier
 
-    def oldest_when_all_open(self) -> ShardRow | None:
-        """Returns the shard row to close when one more is needed; None while another is not OPEN."""
+    def oldest_when_all_open(self, image: int) -> ShardRow | None:
+        """Returns the shard row to close when one more is needed, for a frame of ``image``; None while
+        another is not OPEN."""
         if any(shard_row.state is not ShardRowState.OPEN for shard_row in self.by_number.values()):
             return None
         oldest = first_of_fullest_image(
-            dict.fromkeys(self.by_number, 1), lambda number: self._grids.of(number).open_shard_rows
+            dict.fromkeys(self.by_number, 1), lambda number: self._grids.shard_rows_of(number, image)
         )
         return None if oldest is None else self.by_number[oldest]
 

@@ -155,7 +155,8 @@ class StoreFolder:
             with suppress(ShardwrightError):
                 remove_abandoned(folder)
         if settings.name_taken == "increment":
-            for candidate in (path, *(numbered(path, number) for number in range(2, _MOST_OF_A_NAME))):
+            for number in range(1, _MOST_OF_A_NAME):
+                candidate = path if number == 1 else numbered(path, number)
                 with suppress(OutputExistsError):
                     return cls._make(candidate, spec, limits, settings)
         return cls._make(path, spec, limits, settings)
@@ -298,9 +299,9 @@ class StoreFolder:
         ``may_rename`` raises."""
         if image in self._extents:
             return
-        self._write_array(image, 0)
         folder = self._array_folder(image).parent
         self._replace(folder, group_metadata(self.spec.arrays[image], self.spec.names[image]))
+        self._write_array(image, 0)  # last: an image that has it has all
         self._extents[image] = 0
         if time.monotonic() - self._collected_s > _COLLECT_S:
             self._write_collection()

@@ -7,6 +7,7 @@ wells. ``ome`` writes the metadata of either.
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cached_property
 from typing import Any
@@ -22,6 +23,8 @@ from .spec import ArraySpec, _Frozen, json_attributes, parse_spec, problems_of
 ARRAY_NAME = "0"  # of an image's array, in the folder of the image
 POSITIONS_AXIS = "p"  # the images of an acquisition, in its ``order``
 MAX_IMAGE_NAME_CHARACTERS = 128
+MAX_SPEC_BYTES = 192 << 10  # it travels in one control message
+_TAKEN_NAMES = ("frames", "ome")  # beside a plate's rows; some filesystems know no upper and lower case
 _WELL_NAME = re.compile(r"[A-Za-z0-9]{1,16}")
 
 
@@ -65,6 +68,14 @@ class Plate(_Frozen):
                 raise ValueError(f"{info.field_name}: expected 1 to 64, got {value}")
             return [str(i + 1) if info.field_name == "columns" else row_name(i) for i in range(value)]
         return list(value) if isinstance(value, str) else value
+
+    @field_validator("rows")
+    @classmethod
+    def _free(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if name.lower() in _TAKEN_NAMES:
+                raise ValueError(f"rows: {name!r} is the name of another folder of the store")
+        return value
 
     @field_validator("rows", "columns")
     @classmethod
@@ -113,18 +124,16 @@ class AcquisitionSpec(_Frozen):
 
     @model_validator(mode="after")
     def _consistent(self) -> AcquisitionSpec:
-        names = [image.name for image in self.images]
-        if (
-            twice := [name for name in names if names.count(name) > 1][:1]
-            if len(set(names)) < len(names)
-            else []
-        ):
-            raise ValueError(f"images: names must differ, got {twice[0]!r} twice")
+        names: set[str] = set()
+        for image in self.images:
+            if image.name in names:
+                raise ValueError(f"images: names must differ, got {image.name!r} twice")
+            names.add(image.name)
         if self.plate is not None:
             fields = self.plate.images()
             if len(fields) > MAX_IMAGES:
                 raise ValueError(f"plate: too many fields, expected at most {MAX_IMAGES}, got {len(fields)}")
-            if outside := sorted(set(names) - set(fields))[:1]:
+            if outside := sorted(names - set(fields))[:1]:
                 raise ValueError(
                     f"images: {outside[0]!r} is no field of the plate, expected a name such as {fields[0]!r}"
                 )
@@ -136,7 +145,7 @@ class AcquisitionSpec(_Frozen):
             raise ValueError("images: missing; order and attributes are for several images")
         if "image" in self.frame_fields and not self.is_single:
             raise ValueError("frame_fields: 'image' is a column of the frame table already")
-        if len({array.frame_fields for array in self.arrays}) > 1:
+        if len({array.frame_fields for array in self.distinct_arrays}) > 1:
             raise ValueError("images: frame_fields must be the same for all, since there is one frame table")
         self._check_order()
         return self
@@ -150,7 +159,7 @@ class AcquisitionSpec(_Frozen):
                 f"{list(self.order)}"
             )
         axes = [name for name in self.order if name != POSITIONS_AXIS]
-        for array in self.arrays:
+        for array in self.distinct_arrays:
             if self.order[0] == POSITIONS_AXIS and axes and array.dimensions[0].count is None:
                 raise ValueError(
                     f"order: the images change slowest, so {array.dimensions[0].name!r} needs a count: none "
@@ -176,10 +185,22 @@ class AcquisitionSpec(_Frozen):
 
     @cached_property
     def arrays(self) -> tuple[ArraySpec, ...]:
-        """The specification of each image, by their numbers. Images that share one have the same object."""
-        own = {image.name: image.array for image in self.images}
-        arrays = [own.get(name) or self.array for name in self.names]
+        """The specification of each image, by their numbers. Images with equal ones have the same object."""
+        shared: dict[str, ArraySpec] = {}
+        if self.array is not None:
+            shared[self.array.model_dump_json()] = self.array
+        own = {
+            image.name: shared.setdefault(image.array.model_dump_json(), image.array)
+            for image in self.images
+            if image.array is not None
+        }
+        arrays = [own.get(name, self.array) for name in self.names]
         return tuple(array for array in arrays if array is not None)
+
+    @cached_property
+    def distinct_arrays(self) -> tuple[ArraySpec, ...]:
+        """The specifications in ``arrays``, each once."""
+        return tuple({id(array): array for array in self.arrays}.values())
 
     @cached_property
     def paths(self) -> tuple[str, ...]:
@@ -230,17 +251,30 @@ class AcquisitionSpec(_Frozen):
         also those of its channels."""
         if self.is_single:
             return self.arrays[0].model_dump(mode="json", exclude=None if channels else {"channels"})
-        return self.model_dump(mode="json")
+        facts = self.model_dump(mode="json")
+        facts["images"] = [  # one that has the acquisition's array is a name alone
+            image["name"] if self.images[number].array in (None, self.array) else image
+            for number, image in enumerate(facts["images"])
+        ]
+        return facts
 
 
 def parse_acquisition(facts: AcquisitionSpec | ArraySpec | dict[str, Any]) -> AcquisitionSpec:
     """Returns the specification of an acquisition, or that of its only image as one. Raises ``SpecError``
     naming the first few wrong fields."""
-    if isinstance(facts, AcquisitionSpec):
-        return facts
-    if not isinstance(facts, dict) or not facts.keys() & {"images", "plate", "array"}:
+    if not isinstance(facts, dict | AcquisitionSpec) or (
+        isinstance(facts, dict) and not facts.keys() & {"images", "plate", "array"}
+    ):
         return AcquisitionSpec(array=parse_spec(facts))
     try:
-        return AcquisitionSpec.model_validate(facts)
+        spec = AcquisitionSpec.model_validate(facts)
     except ValidationError as error:
         raise SpecError("the acquisition's specification is wrong", got=problems_of(error)) from None
+    if not spec.is_single and (length := len(json.dumps(spec.to_json()))) > MAX_SPEC_BYTES:
+        raise SpecError(
+            "the acquisition's specification is too long",
+            expected=f"at most {MAX_SPEC_BYTES} bytes as JSON",
+            got=length,
+            hint="Give images shorter names, and an array of their own only where it differs",
+        )
+    return spec

@@ -4,15 +4,18 @@ for the client and for the writer in this process."""
 from __future__ import annotations
 
 import itertools
+import math
 import threading
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from shardwright.model.errors import FrameIndexError
+from shardwright.wire.messages import MAX_POSITION
 
 from .frame_check import FrameCheck
-from .grid import image_of
+from .grid import image_of, place_in_image
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,21 +26,33 @@ if TYPE_CHECKING:
     from .grid import Grids
 
 
+class Placed(NamedTuple):
+    """A checked frame. ``position`` None: its own count. ``columns``: one float for each metadata field.
+    ``named``: whether the caller gave the place; else it must be given back if the frame is not taken."""
+
+    position: int | None
+    columns: tuple[float, ...]
+    named: bool
+
+
 class FrameIntake:
-    """``done`` frames came before. ``next_of(image, count)`` returns the place, in acquisition order, of the
-    next frame of an image that names none, for so many at once; called only with several images. From any
+    """``done`` frames came before. ``first_of(image)`` returns the place, in acquisition order, of an image's
+    first frame that names none, or raises; called only with several images, once for each. From any
     thread."""
 
-    def __init__(self, spec: AcquisitionSpec, done: int, next_of: Callable[[int, int], int]) -> None:
+    def __init__(self, spec: AcquisitionSpec, done: int, first_of: Callable[[int], int]) -> None:
         self._spec = spec
-        self._next_of = next_of
+        self._first_of = first_of
         self._alone = spec.is_single
         self._first = FrameCheck(spec.arrays[0], spec.grids.grids[0])
         self._checks = {0: self._first}  # by image
-        self._lock = threading.Lock()  # of the places
-        self._places: Iterator[int] | None = None
+        self._lock = threading.Lock()  # of all below
+        self._next: dict[int, int] = {}  # by image: the place of its next frame that names none
+        self._order: Iterator[int] | None = None
         if spec.order is not None:
-            self._places = itertools.islice(in_order(spec.grids), done, None)
+            self._order = itertools.islice(in_order(spec.grids), done, None)
+        self._returned: deque[int] = deque()  # the next places of the order
+        self._names_places: bool | None = None  # with an order: all frames do, or none
 
     def one(
         self,
@@ -46,22 +61,22 @@ class FrameIntake:
         index: Sequence[int] | None,
         frame_id: int | None,
         metadata: Mapping[str, float] | None,
-    ) -> tuple[int | None, tuple[float, ...]]:
-        """Returns the position of a frame, None if it is its own count, and one float for each metadata
-        field. Raises what ``FrameCheck`` does, and ``UnknownImageError``; the frame has then taken no
-        place."""
+    ) -> Placed:
+        """Checks one frame. Raises what ``FrameCheck`` does, and ``UnknownImageError``; the frame has then
+        taken no place."""
         # all images have the same metadata fields
         columns = self._first.no_metadata if metadata is None else self._first.metadata(metadata)
         if self._alone and image is None:
-            return self._first.position(pixels, index, frame_id), columns
-        if self._places is not None and image is None and index is None and frame_id is None:
-            return self._take(1, pixels)[0], columns
+            return Placed(self._first.position(pixels, index, frame_id), columns, named=True)
+        named = image is not None or index is not None or frame_id is not None
+        if self._follows_order(named=named):
+            return Placed(self._take(1, lambda check: check.position(pixels, None, None))[0], columns, named)
         number = self._spec.number_of(image)
         check = self._check_of(number)
         position = check.position(pixels, index, frame_id)
         if position is None and not self._alone:
-            position = check.nth_position(self._next_of(number, 1))
-        return position, columns
+            return Placed(self._take_of(number, 1), columns, named=False)
+        return Placed(position, columns, named=True)
 
     def many(
         self,
@@ -70,28 +85,52 @@ class FrameIntake:
         indices: npt.ArrayLike | None,
         frame_ids: npt.ArrayLike | None,
         metadata: Mapping[str, npt.ArrayLike] | None,
-    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.void], bool]:
-        """Returns frames as one array, ``FrameCheck.records`` of them, and whether their positions are their
-        own counts, and missing there. Raises as ``one`` does."""
-        pixels = frames if type(frames) is np.ndarray else np.asarray(frames)
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.void], bool, bool]:
+        """Returns frames as one array, ``FrameCheck.records`` of them, whether their positions are their own
+        counts, and missing there, and whether the places are ``Placed.named``. Raises as ``one`` does."""
         counted = indices is None and frame_ids is None
-        if self._places is not None and image is None and counted:
+        if self._follows_order(named=image is not None or not counted):
+            pixels = frames if type(frames) is np.ndarray else np.asarray(frames)
+            if pixels.ndim != 3:
+                self._first.stack(pixels)  # raises
             records = self._first.records(len(pixels), None, None, metadata)
-            records["position"] = self._take(len(pixels), pixels)
-            return pixels, records, False
+            records["position"] = self._take(len(records), lambda check: check.stack(pixels))
+            return pixels, records, False, False
         number = self._spec.number_of(image)
         check = self._check_of(number)
-        pixels = check.stack(pixels)
+        pixels = check.stack(frames)
         records = check.records(len(pixels), indices, frame_ids, metadata)
         if counted and not self._alone and len(pixels):
-            place = self._next_of(number, len(pixels))
-            check.nth_position(place + len(pixels) - 1)
-            records["position"] = check.nth_position(place) + np.arange(len(pixels))
-        return pixels, records, counted and self._alone
+            records["position"] = self._take_of(number, len(pixels)) + np.arange(len(pixels))
+            return pixels, records, False, False
+        return pixels, records, counted and self._alone, True
 
     def check_count(self, count: int) -> int:
         """Returns the position of the frame of that number, of a single image. Raises ``FrameIndexError``."""
         return self._first.nth_position(count)
+
+    def give_back(self, positions: Sequence[int]) -> None:
+        """Returns places that the intake gave and that no frame took, in their order: the next frames get
+        them, unless later ones were given meanwhile."""
+        with self._lock:
+            if self._order is not None:
+                self._returned.extendleft(reversed(positions))
+            elif positions and self._next[image_of(positions[0])] == place_in_image(positions[-1]) + 1:
+                self._next[image_of(positions[0])] = place_in_image(positions[0])
+
+    def _follows_order(self, *, named: bool) -> bool:
+        """Returns whether a frame is placed by the acquisition's order. Raises ``FrameIndexError`` where some
+        frames name their place and some do not: nothing says then which places are left."""
+        if self._order is None:
+            return False
+        if self._names_places is None:
+            self._names_places = named
+        if self._names_places != named:
+            raise FrameIndexError(
+                "the frames of an acquisition with an order name their places, or none does",
+                expected="an image and an index" if self._names_places else "neither image, index nor id",
+            )
+        return not named
 
     def _check_of(self, image: int) -> FrameCheck:
         if image not in self._checks:
@@ -99,12 +138,24 @@ class FrameIntake:
             self._checks.setdefault(image, check)
         return self._checks[image]
 
-    def _take(self, count: int, pixels: npt.NDArray[Any]) -> list[int]:
-        """Returns the positions of the next frames in the acquisition's order, once these frames are found to
-        fit there."""
+    def _take_of(self, image: int, count: int) -> int:
+        """Returns the position of the first of the next ``count`` frames of an image."""
+        check = self._check_of(image)
         with self._lock:
-            assert self._places is not None, "the caller looks"
-            positions = list(itertools.islice(self._places, count))
+            if image not in self._next:
+                self._next[image] = self._first_of(image)
+            place = self._next[image]
+            check.nth_position(min(place + count - 1, MAX_POSITION + 1))
+            self._next[image] = place + count
+        return check.nth_position(place)
+
+    def _take(self, count: int, fits: Callable[[FrameCheck], object]) -> list[int]:
+        """Returns the positions of the next frames in the acquisition's order, once ``fits`` has found, of
+        each of their images, that the frames fit there."""
+        assert self._order is not None, "the caller looks"
+        with self._lock:
+            positions = [self._returned.popleft() for _ in range(min(count, len(self._returned)))]
+            positions += itertools.islice(self._order, count - len(positions))
             try:
                 if len(positions) < count:
                     raise FrameIndexError(  # noqa: TRY301
@@ -112,11 +163,10 @@ class FrameIntake:
                         expected=f"at most {len(positions)} more",
                         got=count,
                     )
-                for image in {image_of(position) for position in positions}:
-                    check = self._check_of(image)
-                    check.stack(pixels if pixels.ndim == 3 else pixels[None])
+                for image in dict.fromkeys(map(image_of, positions)):
+                    fits(self._check_of(image))
             except BaseException:
-                self._places = itertools.chain(positions, self._places)
+                self._returned.extendleft(reversed(positions))
                 raise
         return positions
 
@@ -130,8 +180,8 @@ def in_order(grids: Grids) -> Iterator[int]:
     for step in _steps([0 if 0 in counts else max(counts) for counts in axes]):
         for grid in grids.grids:
             if all(i < count or not count for i, count in zip(step, grid.counts, strict=False)):
-                for rest in itertools.product(*map(range, grid.counts[slower:])):
-                    yield grid.position_of((*step, *rest))
+                first = grid.position_of((*step, *[0] * (len(grid.counts) - slower)))
+                yield from range(first, first + math.prod(grid.counts[slower:]))
 
 
 def _steps(counts: list[int]) -> Iterator[tuple[int, ...]]:

@@ -394,32 +394,43 @@ class Grids:
     @cached_property
     def open_slabs(self) -> int:
         """The number of slabs that are incomplete at once while frames arrive in order."""
-        return self._at_once([grid.open_slabs for grid in self.grids], lambda grid: grid.chunk)
+        return self._at_once(self.slabs_of)
 
     @cached_property
     def open_shard_rows(self) -> int:
         """The number of shard rows that are incomplete at once while frames arrive in order."""
-        return self._at_once(
-            [grid.open_shard_rows for grid in self.grids], lambda grid: grid.shard_row_frames
-        )
+        return self._at_once(self.shard_rows_of)
 
     @cached_property
     def held_frames(self) -> int:
         """The most frames that wait in incomplete slabs while frames arrive in order."""
-        return self._at_once(
-            [grid.held_frames for grid in self.grids], lambda grid: grid.chunk, lambda grid: grid.slab_frames
-        )
+        return self._at_once(self.held_of)
 
-    def _at_once(
-        self,
-        alone: list[int],
-        step: Callable[[Grid], tuple[int, ...]],
-        weight: Callable[[Grid], int] = lambda _: 1,
-    ) -> int:
-        """Returns how much is open at once: of the image to which frames come, as much as of it ``alone``,
-        and what is incomplete of the others."""
+    def slabs_of(self, number: int, filled: int) -> int:
+        """Returns how many slabs of the image of a number are incomplete while frames of the image ``filled``
+        arrive in order."""
+        grid, alone = self._of(number, filled)
+        return grid.open_slabs if alone else grid.open_across_images(grid.chunk, self.slower_axes or 0)
+
+    def shard_rows_of(self, number: int, filled: int) -> int:
+        """As ``slabs_of``, for shard rows."""
+        grid, alone = self._of(number, filled)
+        if alone:
+            return grid.open_shard_rows
+        return grid.open_across_images(grid.shard_row_frames, self.slower_axes or 0)
+
+    def held_of(self, number: int, filled: int) -> int:
+        """As ``slabs_of``, for frames in them."""
+        return self.slabs_of(number, filled) * self.of(number).slab_frames
+
+    def _of(self, number: int, filled: int) -> tuple[Grid, bool]:
+        """Returns the grid of an image, and whether it may have as much open as it needs alone: while it is
+        filled, or images change at any frame."""
+        return self.of(number), self.slower_axes is None or image_of(number) == filled
+
+    def _at_once(self, of: Callable[[int, int], int]) -> int:
+        """Returns how much is open at once, whichever image is filled."""
+        others = [of(grid.first, -1) for grid in self.grids]
         if self.slower_axes is None:
-            return sum(alone)
-        slower = self.slower_axes
-        others = [grid.open_across_images(step(grid), slower) * weight(grid) for grid in self.grids]
-        return sum(others) + max(a - o for a, o in zip(alone, others, strict=True))
+            return sum(others)
+        return sum(others) + max(of(g.first, g.image) - o for g, o in zip(self.grids, others, strict=True))

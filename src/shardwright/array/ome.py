@@ -130,7 +130,8 @@ def _display_range(dtype: str) -> tuple[float, float]:
 
 def acquisition_warnings(spec: AcquisitionSpec) -> list[str]:
     """Returns the ``layout_warnings`` of all images, each once."""
-    return list(dict.fromkeys(warning for array in spec.arrays for warning in layout_warnings(array)))
+    found = [layout_warnings(array) for array in spec.distinct_arrays]
+    return list(dict.fromkeys(warning for warnings in found for warning in warnings))
 
 
 def layout_warnings(spec: ArraySpec) -> list[str]:

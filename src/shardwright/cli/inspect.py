@@ -204,14 +204,21 @@ def _print_missing(store: Store, as_json: bool) -> None:
             else None
         )
         raise ShardFormatError(f"{store.root} has no frame table", hint=hint)
-    for array in [image.arrays[0] for image in store.images if image.arrays]:
+    arrays = [image.arrays[0] for image in store.images if image.arrays]
+    if as_json and store.collection is not None:
+        typer.echo("[")
+    for number, array in enumerate(arrays):
         part = table.of(store, array)
+        name = array.path.relative_to(store.root).as_posix() if store.collection is not None else None
         if as_json:
-            _print_missing_json(store, array, MissingFrames(part, array))
+            typer.echo(",\n" if number else "", nl=False)
+            _print_missing_json(store, name, MissingFrames(part, array))
             continue
-        if len(store.images) > 1:
-            typer.echo(f"{array.path.relative_to(store.root).as_posix()}:")
+        if name is not None:
+            typer.echo(f"{name}:")
         _print_missing_text(part.axes, MissingFrames(part, array))
+    if as_json and store.collection is not None:
+        typer.echo("]")
 
 
 class _Tally:
@@ -248,10 +255,11 @@ def _as_dict(found: MissingRange, missing: MissingFrames) -> dict[str, Any]:
     }
 
 
-def _print_missing_json(store: Store, array: StoredArray, missing: MissingFrames) -> None:
-    """Print one object for each image, piece by piece: the ranges first, their sums after them."""
+def _print_missing_json(store: Store, array: str | None, missing: MissingFrames) -> None:
+    """Print one object, piece by piece: the ranges first, their sums after them. ``array``: of a collection,
+    the path of the image's array."""
     tally = _Tally(missing)
-    facts = {"path": str(store.root), "array": array.path.relative_to(store.root).as_posix()}
+    facts = {"path": str(store.root), **({} if array is None else {"array": array})}
     typer.echo(f'{json.dumps(facts)[:-1]}, "places": {missing.places}, "missing": [', nl=False)
     for i, found in enumerate(tally.ranges()):
         typer.echo((",\n" if i else "\n") + json.dumps(_as_dict(found, missing)), nl=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -118,7 +119,9 @@ class Link:
         """Returns the OPEN that resumes this stream."""
         opened = self.opened
         resume = Resume(opened.acquisition, opened.client_epoch, self._next_sequence, opened.ring_slots)
-        return replace(self.request, request=request, spec=None, reopen=False, resume=resume)
+        # the name that the store got: the daemon may have numbered it
+        name = PurePosixPath(opened.path).name
+        return replace(self.request, request=request, name=name, spec=None, reopen=False, resume=resume)
 
     def resumed(self, session: int, opened: Opened, welcome: Welcome) -> None:
         """Attaches the link to a resumed session. Raises ``ResumeError`` when the daemon resumed something

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardwright.array.frame_intake import FrameIntake
+from shardwright.array.frame_intake import FrameIntake, Placed
 from shardwright.model.errors import (
     ClosedError,
     FrameIndexError,
@@ -37,9 +36,7 @@ class Stream:
         self._link = link
         self._outbox = link.outbox
         self._images = link.spec
-        self._counts: dict[int, int] = {}  # by image: frames that named no place
-        self._counts_lock = threading.Lock()
-        self._intake = FrameIntake(link.spec, link.opened.next_sequence, self._next_of)
+        self._intake = FrameIntake(link.spec, link.opened.next_sequence, self._first_of)
         self._forget = forget
         self._closed = False
 
@@ -127,9 +124,9 @@ class Stream:
 
         ``index`` places it (over the axes before the frame's own, in acquisition order); else ``frame_id``
         does, counted from 0; else the number of frames of the acquisition before it. With several images
-        ``image`` names its own; then the frames of that image are counted, of this stream, and after
-        ``reopen`` an index is needed. Without a name, the frame is the next one in the acquisition's
-        ``order``. ``metadata``:
+        ``image`` names its own; then the frames of that image without an index are counted, and after
+        ``reopen`` each needs one. With an ``order`` of the acquisition no frame need name anything.
+        ``metadata``:
         ``delta_t``, ``exposure_time`` in seconds, ``position_x/y/z`` in micrometres, and what the array's
         ``frame_fields`` name. Raises ``FrameShapeError``, ``FrameDtypeError``, ``FrameIndexError``,
         ``UnknownImageError``, ``MetadataError`` for a frame that is not sent (the stream continues),
@@ -137,18 +134,26 @@ class Stream:
         ended.
         """
         pixels = frame if type(frame) is np.ndarray else np.asarray(frame)
-        position, columns = self._intake.one(pixels, image, index, frame_id, metadata)
-        camera_id = -1 if frame_id is None else frame_id
+        placed = self._intake.one(pixels, image, index, frame_id, metadata)
+        try:
+            self._append(pixels, placed, -1 if frame_id is None else frame_id)
+        except BaseException:
+            if not placed.named and placed.position is not None:
+                self._intake.give_back([placed.position])
+            raise
+
+    def _append(self, pixels: npt.NDArray[Any], placed: Placed, frame_id: int) -> None:
+        position, columns, _ = placed
         slot = self._outbox.take_slot()
         if slot is None:
-            self._outbox.drop(position, camera_id, columns)
+            self._outbox.drop(position, frame_id, columns)
             return
         try:
             ring = self._outbox.ring
             while True:
                 if ring is not None:  # else the stream has ended, and add will raise
                     ring.put(slot, pixels)
-                ring = self._outbox.add(ring, slot, position, camera_id, columns)
+                ring = self._outbox.add(ring, slot, position, frame_id, columns)
                 if ring is None:
                     return
         except BaseException:
@@ -173,30 +178,32 @@ class Stream:
         acquisition's ``order``. Raises as ``append`` does. A fault of one frame is raised before any of them
         is sent.
         """
-        pixels, records, counted = self._intake.many(frames, image, indices, frame_ids, metadata)
+        pixels, records, counted, named = self._intake.many(frames, image, indices, frame_ids, metadata)
         if counted and len(pixels):
             self._intake.check_count(self._outbox.next_sequence + len(pixels) - 1)
         done = 0
-        while done < len(pixels):
-            slots = self._outbox.take_slots(len(pixels) - done)
-            part = slice(done, done + (len(slots) or self._outbox.batch_frames))
-            if len(slots):
-                self._add(slots, pixels[part], records[part], counted=counted)
-            else:
-                self._outbox.drop_many(records[part], counted=counted)
-            done = part.stop
+        try:
+            while done < len(pixels):
+                slots = self._outbox.take_slots(len(pixels) - done)
+                part = slice(done, done + (len(slots) or self._outbox.batch_frames))
+                if len(slots):
+                    self._add(slots, pixels[part], records[part], counted=counted)
+                else:
+                    self._outbox.drop_many(records[part], counted=counted)
+                done = part.stop
+        except BaseException:
+            if not named:
+                self._intake.give_back(records["position"][done:].tolist())
+            raise
 
-    def _next_of(self, image: int, frames: int) -> int:
+    def _first_of(self, _image: int) -> int:
         """As ``FrameIntake`` asks. Raises ``FrameIndexError`` where only the daemon knows how many frames the
         image has."""
         if self._link.request.reopen:
             raise FrameIndexError(
                 "a frame without a place after a reopen of several images", expected="an index for each frame"
             )
-        with self._counts_lock:
-            place = self._counts.get(image, 0)
-            self._counts[image] = place + frames
-        return place
+        return 0
 
     def _add(
         self,

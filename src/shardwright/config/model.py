@@ -12,7 +12,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from shardwright.acquire.limits import MAX_RING_FRAMES, SPARE_DESCRIPTORS, default_threads, most_descriptors
 from shardwright.acquire.settings import Durability, NameTaken, OnDuplicate, OnFull, Overload, WriteSettings
@@ -483,7 +491,10 @@ class StreamConfig(_Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> StreamConfig:
-        _ = self.acquisition  # raises
+        try:
+            _ = self.acquisition
+        except ValidationError as error:
+            raise ValueError("; ".join(each["msg"] for each in error.errors(include_url=False))) from None
         return self
 
     @cached_property

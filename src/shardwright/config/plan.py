@@ -255,13 +255,14 @@ def _plan_stream(
         raise loaded.source.error(
             path, problem, expected=error.expected, got=error.got, hint=error.hint
         ) from None
-    grid = Grid.of(stream.array)
+    array = max(stream.acquisition.distinct_arrays, key=lambda array: array.frame_bytes)
+    grid = Grid.of(array)
     return StreamPlan(
         name=stream.name,
-        spec=stream.array,
+        spec=array,
         limits=limits,
         reliability=config.reliability_of(stream),
-        safety=SafetyCost.of(stream.array, grid, limits, config.output.ballast),
+        safety=SafetyCost.of(array, grid, limits, config.output.ballast),
         frame_rate_hz=frame_rate_hz or stream.frame_rate_hz,
         shard_files_per_frame=shard_files_per_frame(grid),
     )

@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardwright.acquire.encoding import SlabEncoder
-from shardwright.acquire.limits import chunks_per_task
 from shardwright.acquire.workers import WorkerState
 from shardwright.array.grid import Grid
 from shardwright.codecs.degrade import DegradeLevel
-from shardwright.codecs.parameters import CodecParameters
 from shardwright.ingest.transport.ipc_throughput import ipc_rate
 from shardwright.kernels.encode import NOT_PACKED
 from shardwright.model.errors import StorageError
@@ -118,8 +116,7 @@ class SlabKernel:
         self._addresses = [frame.ctypes.data for frame in frames]
         self._frames = frames  # whose addresses these are
         self._frames_per_slab = grid.frames_per_slab
-        codec = CodecParameters.of(spec, grid.chunk_bytes)
-        self.ranges = self._encoder.task_ranges(chunks_per_task(grid, codec))
+        self.ranges = self._encoder.task_ranges()
         self.encoded_bytes = np.zeros(self.chunks, np.int64)  # of the last slab
 
     def encode(self, slab: int, first: int, stop: int, state: WorkerState) -> np.ndarray:

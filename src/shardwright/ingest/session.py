@@ -150,12 +150,15 @@ class Session:
         """The totals of the acquisition in this process. From any thread."""
         acquisition = self.acquisition
         failed = acquisition.state is AcquisitionState.FAILED
+        receipt, frame_bytes = acquisition.receipt(), acquisition.limits.frame_bytes
+        if receipt.images and receipt.frames_stored:  # which may differ: on average
+            frame_bytes = receipt.bytes_raw // receipt.frames_stored
         return AcquisitionTotals.of(
-            acquisition.receipt(),
+            receipt,
             self._before,
             failed=failed,
             bytes_received=self.bytes_received,
-            frame_bytes=acquisition.limits.frame_bytes,
+            frame_bytes=frame_bytes,
             measures=acquisition.measures,
         )
 

@@ -97,7 +97,7 @@ class Receipt:
         missing; unknown fields are ignored (a newer daemon may send more)."""
         counts = {name: int(facts.get(name, 0) if name in _LATER else facts[name]) for name in COUNTS}
         images = {
-            str(image): {str(name): int(count) for name, count in account.items()}
+            str(image): {str(name): int(count) for name, count in dict(account).items()}
             for image, account in dict(facts.get("images", {})).items()
         }
         return cls(path=str(facts["path"]), **counts, images=images)

@@ -89,7 +89,7 @@ class FrameTable:
         path = array.path.relative_to(store.root).as_posix()
         if path not in self.images:
             raise ShardFormatError("the frame table names no such image", got=path)
-        names = {str(name) for name in array.dimension_names or ()}
+        names = {str(name) for name in (array.dimension_names or ())[:-2]}
         axes = tuple(axis for axis in self.axes if axis in names)
         return replace(self, image=self.images.index(path), axes_of_image=axes)
 

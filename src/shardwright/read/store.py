@@ -163,8 +163,8 @@ class Store:
     ``shard``: set when the path was one shard's.
 
     ``broken_references`` are the dataset paths of the group's metadata that lead to no readable array, with
-    the reason. ``collection``: the stores of its images, for a plate or ``bioformats2raw.layout``; ``arrays``
-    then has those of all.
+    the reason. ``collection``: the stores of its images, for a plate or ``bioformats2raw.layout``, None for
+    any other; ``arrays`` then has those of all.
     """
 
     root: Path
@@ -172,12 +172,12 @@ class Store:
     arrays: tuple[StoredArray, ...]
     shard: tuple[int, ...] | None = None
     broken_references: dict[str, str] = field(default_factory=dict)
-    collection: tuple[Store, ...] = ()
+    collection: tuple[Store, ...] | None = None
 
     @property
     def images(self) -> tuple[Store, ...]:
         """The stores of its images: itself if it is no collection."""
-        return self.collection or (self,)
+        return (self,) if self.collection is None else self.collection
 
     def check_references(self) -> None:
         """Raises ``ShardFormatError`` for a dataset of the group that leads to no readable array. Call it
@@ -187,7 +187,15 @@ class Store:
 
     @property
     def work_in_progress(self) -> bool:
-        return (self.root / WORKSPACE).exists()
+        return workspace_of(self.root) is not None
+
+
+def workspace_of(path: Path) -> Path | None:
+    """Returns the workspace of the acquisition that writes a store, an image of it or an array; None if it is
+    finished."""
+    above = (folder for folder in path.parents if (folder / "zarr.json").exists())
+    found = (folder / WORKSPACE for folder in (path, *above))
+    return next((workspace for workspace in found if workspace.exists()), None)
 
 
 def open_store(path: Path) -> Store:
@@ -235,12 +243,18 @@ def _open_folder(folder: Path) -> Store:
 
 
 def _open_collection(folder: Path, attributes: dict[str, Any], images: list[Path]) -> Store:
-    stores = [_open_folder(image) for image in images]
-    broken = {
-        (store.root / name).relative_to(folder).as_posix(): reason
-        for store in stores
-        for name, reason in store.broken_references.items()
-    }
+    stores, broken = [], {}
+    for image in images:
+        try:
+            store = _open_folder(image)
+        except (ShardFormatError, StorageError) as error:
+            broken[image.relative_to(folder).as_posix()] = str(error)
+            continue
+        stores.append(store)
+        broken |= {
+            (store.root / name).relative_to(folder).as_posix(): reason
+            for name, reason in store.broken_references.items()
+        }
     return Store(
         folder,
         attributes,

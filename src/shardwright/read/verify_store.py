@@ -45,7 +45,7 @@ from .frame_table import (
 )
 from .missing_frames import MissingFrames
 from .shard_file import ShardFile, check_entries
-from .store import Store, StoredArray, open_store, read_metadata, read_nodes
+from .store import Store, StoredArray, open_store, read_metadata, read_nodes, workspace_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -366,7 +366,7 @@ def _record(store: Store, array: StoredArray, report: VerifyReport) -> Record:
             f"the other lines, if there are any"
         )
         report.add_warning(StoreProblem(_where(store.root, array, SUMS_NAME), what))
-    in_progress = (array.path / WORKSPACE).exists() or (array.path.parent / WORKSPACE).exists()
+    in_progress = workspace_of(array.path) is not None
     for key, known in record.items():
         if in_progress or None in known:
             continue  # not renamed to its final name yet, or rightly removed

@@ -176,9 +176,10 @@ class _Judge:
             for slab in slabs_of_shard_row(layout, shard_row):
                 if slab in earlier.holes or not earlier.begins(slab):
                     standing.holes.remember(slab, earlier.holes.get(slab))
-            standing.earlier[shard_row] = earlier
+            standing.earlier.pop(shard_row, None)
+            standing.earlier[shard_row] = earlier  # in the order in which they were sealed
             if len(standing.earlier) > standing.limits.open_shard_rows:
-                del standing.earlier[min(standing.earlier, key=place_in_image)]
+                del standing.earlier[next(iter(standing.earlier))]
 
     # ------------------------------------------------------------------ shard rows
 

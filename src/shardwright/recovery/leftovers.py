@@ -200,7 +200,8 @@ def _is_bare(path: Path) -> bool:
     """Returns whether the folder holds no shard, table or foreign file."""
     with storage_errors("look into", path):
         files = {file.relative_to(path) for file in path.rglob("*") if not file.is_dir() or file.is_symlink()}
-    begun = {Path(folder, name) for folder in ("", ARRAY_NAME) for name in ("zarr.json", ".zarr.json.new")}
+    names = ("zarr.json", ".zarr.json.new")
+    begun = {Path(folder, name) for folder in ("", ARRAY_NAME, "OME") for name in names}
     return all(file in begun or file.parts[0] == WORKSPACE for file in files)
 
 

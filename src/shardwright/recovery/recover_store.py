@@ -69,7 +69,8 @@ class Recovery:
     receipt: Receipt | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        receipt = None if self.receipt is None else self.receipt.to_dict()
+        return {**asdict(self), "receipt": receipt}
 
 
 def recover_store(

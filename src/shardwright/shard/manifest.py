@@ -109,7 +109,12 @@ def write_manifest(
     facts = json.loads(json.dumps({"format": FORMAT, **asdict(manifest)}))
     if "images" not in manifest.spec:  # one image, as earlier releases know it
         facts["format"] = 3 if manifest.spec.get("channels") else 2 if manifest.files_epoch else 1
-        (facts["seen_extent"],) = facts.pop("seen_extents") or (0,)
+        extent = {"seen_extent": sum(facts["seen_extents"])}  # of the only image, if it is known
+        facts = {
+            name: value
+            for old, old_value in facts.items()
+            for name, value in (extent if old == "seen_extents" else {old: old_value}).items()
+        }
         if facts["format"] == 1:
             del facts["files_epoch"]
     replace_file(manifest_path(workspace, manifest.writer_epoch), _encode(facts), may_replace)

@@ -74,7 +74,8 @@ class Placement:
 
     def working(self, shard_path: str) -> Path:
         """Returns the path of a shard in progress, of a shard's path in the store."""
-        path = shard_path.removeprefix(ALONE) if shard_path.startswith(f"{ALONE}c/") else shard_path
+        alone = shard_path.startswith(f"{ALONE}c/") and "/c/" not in shard_path.removeprefix(f"{ALONE}c")
+        path = shard_path.removeprefix(ALONE) if alone else shard_path
         return self.files / f"{path.replace('/', '.')}{WORKING_SUFFIX}"
 
     def final(self, shard_path: str) -> Path:

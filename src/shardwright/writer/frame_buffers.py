@@ -81,6 +81,7 @@ class FrameBuffers:
 
     def put(self, slot: int, pixels: np.ndarray) -> int:
         """Copies a frame to a slot that the caller took; returns the slot's address."""
+        assert pixels.nbytes <= self._slot_bytes, "the intake has checked it"
         address = self.address + slot * self._slot_bytes
         dtype = pixels.dtype.newbyteorder("<")
         if pixels.nbytes >= STREAM_FROM_BYTES and pixels.flags.c_contiguous and pixels.dtype == dtype:

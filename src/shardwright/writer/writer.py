@@ -43,9 +43,9 @@ _CLOCK_S = 0.05  # interval at which the helper checks the clocks when nothing h
 log = logging.getLogger("shardwright")
 
 
-def _behind_newest(acquisition: Acquisition) -> Callable[[int, int], int]:
-    """Returns ``next_of`` of a ``FrameIntake``: the place behind an image's newest frame."""
-    return lambda image, _: int(acquisition.accounts.newest[image]) + 1
+def _behind_newest(acquisition: Acquisition) -> Callable[[int], int]:
+    """Returns ``first_of`` of a ``FrameIntake``: the place behind an image's newest frame."""
+    return lambda image: int(acquisition.accounts.newest[image]) + 1
 
 
 class Writer:
@@ -129,9 +129,9 @@ class Writer:
         metadata: Mapping[str, float] | None = None,
     ) -> None:
         """Stores one frame. Its place is ``index`` (acquisition order, the axes before the frame's own), else
-        ``frame_id``, else the count of appends. With several images ``image`` names its own; its place
-        without an index is then behind the newest frame of that image. Without a name, the frame is the next
-        one in the acquisition's ``order``.
+        ``frame_id``, else the count of appends. With several images ``image`` names its own; then the frames
+        of that image without an index are counted, after ``resume`` from behind its newest one. With an
+        ``order`` of the acquisition no frame need name anything.
 
         A frame whose place is taken raises ``DuplicateFrameError`` (unless ``on_duplicate`` is ``count``):
         from this call, or where frames had to wait for their place from a later one, at the latest ``flush``
@@ -146,20 +146,22 @@ class Writer:
         if self._receipt is not None:
             raise ClosedError("this writer is closed", hint="Append inside the with block")
         pixels = np.asarray(frame)
-        position, columns = self._intake.one(pixels, image, index, frame_id, metadata)
+        placed = self._intake.one(pixels, image, index, frame_id, metadata)
+        position = placed.position
         if position is None:
             position = self._intake.check_count(self._count)
-        self._describe(position, frame_id, columns)
-        with self._changed:
-            slots = self._free_slots()
-        if slots.size:
-            try:
-                self._address[0] = self._ring.put(slots.item(), pixels)
-            except BaseException:
-                self._give_back(slots)
-                raise
-        else:
-            self._descriptor["flags"], self._address[0] = FRAME_DROPPED, 0
+        self._describe(position, frame_id, placed.columns)
+        try:
+            with self._changed:
+                slots = self._free_slots()
+            if slots.size:
+                self._put(slots, pixels)
+            else:
+                self._descriptor["flags"], self._address[0] = FRAME_DROPPED, 0
+        except BaseException:
+            if not placed.named:
+                self._intake.give_back([position])
+            raise
         with self._changed:
             self._count += 1
             self._acquisition.submit(self._descriptor, self._address)
@@ -185,16 +187,28 @@ class Writer:
         """
         if self._receipt is not None:
             raise ClosedError("this writer is closed", hint="Append inside the with block")
-        pixels, records, counted = self._intake.many(frames, image, indices, frame_ids, metadata)
+        pixels, records, counted, named = self._intake.many(frames, image, indices, frame_ids, metadata)
         if counted and len(pixels):
             self._intake.check_count(self._count + len(pixels) - 1)
             records["position"] = np.arange(self._count, self._count + len(pixels))
         # parts, so that workers begin while the rest is copied
         most = max(self.limits.frames_per_slab, BATCH_BYTES // self.limits.frame_bytes)
         done = 0
-        while done < len(pixels):
-            part = slice(done, done + min(most, len(pixels) - done))
-            done += self._append_part(pixels[part], records[part])
+        try:
+            while done < len(pixels):
+                part = slice(done, done + min(most, len(pixels) - done))
+                done += self._append_part(pixels[part], records[part])
+        except BaseException:
+            if not named:
+                self._intake.give_back(records["position"][done:].tolist())
+            raise
+
+    def _put(self, slots: np.ndarray, pixels: np.ndarray) -> None:
+        try:
+            self._address[0] = self._ring.put(slots.item(), pixels)
+        except BaseException:
+            self._give_back(slots)
+            raise
 
     def _append_part(self, pixels: np.ndarray, records: np.ndarray) -> int:
         """Appends the first of these frames, as many as there is room for, or drops all of them. Returns how

@@ -25,9 +25,8 @@ import numpy as np
 from shardwright.codecs.parameters import CHECKSUM_BYTES
 from shardwright.kernels.file_io import checksum_ranges
 from shardwright.model.errors import ShardFormatError, StorageError
-from shardwright.model.names import WORKSPACE
 from shardwright.read.shard_file import ShardFile
-from shardwright.read.store import parse_array
+from shardwright.read.store import parse_array, workspace_of
 from shardwright.repack.runtime.work_folder import file_of_shard, working_path
 from shardwright.repack.source_shard import PackedBytes, SourceShard, parts_between
 from shardwright.repack.unknown_bytes import unknown_bytes
@@ -231,7 +230,7 @@ def _held(source: SourceShard) -> Iterator[None]:
     the one that was read: its acquisition may have continued and sealed it again.
     """
     array = source.array.path
-    with ShardSums(array).held(create=(array.parent / WORKSPACE).exists()):
+    with ShardSums(array).held(create=workspace_of(array) is not None):
         if not source.is_as_it_was():
             raise _changed(source)
         yield

@@ -18,6 +18,7 @@ from shardwright.acquire.encoding import store_layout
 from shardwright.array.acquisition_spec import AcquisitionSpec, parse_acquisition
 from shardwright.model.errors import ShardFormatError, SpecError, StorageError
 from shardwright.model.names import WORKSPACE
+from shardwright.read.store import workspace_of
 from shardwright.shard.manifest import Manifest, manifest_path, read_manifest
 from shardwright.shard.shard_row_files import (
     JOURNAL_SUFFIX,
@@ -94,8 +95,8 @@ def _shard_files(store: Store, found: ShardList) -> Iterator[Shard]:
 
 def _root_of(store: Store) -> Path:
     """The folder of the acquisition; a store may have been opened by an image, its array or one shard."""
-    folders = [store.root, *store.root.parents]
-    return next((folder for folder in folders if (folder / WORKSPACE).is_dir()), store.root)
+    workspace = workspace_of(store.root)
+    return store.root if workspace is None else workspace.parent
 
 
 def _open_shards(store: Store) -> tuple[bool, set[Path]]:

@@ -41,7 +41,7 @@ from shardwright.model.errors import (
     StorageError,
     StorageFullError,
 )
-from shardwright.model.names import WORKSPACE
+from shardwright.read.store import workspace_of
 from shardwright.repack.runtime.tasks import run_task
 from shardwright.repack.runtime.throttle import Throttle
 from shardwright.repack.runtime.work_folder import LOCK_NAME, WORK_FOLDER, WORKING_SUFFIX, locked
@@ -79,7 +79,7 @@ def move_store(
     """
     path = path.absolute()
     destination = open_destination(options.destination)
-    if (path / WORKSPACE).exists():
+    if workspace_of(path) is not None:
         raise LockedError(
             f"{path} is still being written, or its acquisition ended without sealing all shards",
             hint="Wait until it has ended; `shardwright recover` finishes the store of a daemon that died",
