@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from shardwright.acquire.settings import WriteSettings
+from shardwright.array.acquisition_spec import AcquisitionSpec
 from shardwright.config.model import Config, Ingest, Reliability
 from shardwright.ingest import IngestSettings
 
@@ -83,6 +84,10 @@ def test_every_field_of_ingest_has_the_value_of_the_configuration(tmp_path: Path
     assert (settings.write.io, settings.write.ballast_bytes) == ("pwrite", 1 << 20)
     assert (settings.write.low_water_bytes, settings.write.spill_root) == (2 << 20, tmp_path / "spill")
     (stream,) = settings.streams
-    assert (stream.name, stream.spec, stream.ring_frames) == ("cam0", config.streams[0].array, 64)
+    assert (stream.name, stream.spec, stream.ring_frames) == (
+        "cam0",
+        AcquisitionSpec(array=config.streams[0].array),
+        64,
+    )
     assert (stream.write.overload, stream.write.on_full, stream.write.spill_root) == ("fail", "block", None)
     assert stream.write.durability == "durable"

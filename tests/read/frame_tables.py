@@ -11,6 +11,7 @@ import crc32c
 import numpy as np
 
 from shardwright.acquire.frame_table_writer import write_frame_table
+from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.array.grid import Grid
 from shardwright.array.metadata import array_metadata, group_metadata
 from shardwright.array.spec import ArraySpec, Dimension
@@ -47,7 +48,7 @@ def make_store(root: Path, rows: list[Row], extent: int, spec: ArraySpec = TZCYX
         records[name] = values
     log = FrameLog.create(root / ".shardwright/frames.log", records.dtype, bytes(16))
     log.append(BlockKind.EVENTS, -1, records)
-    write_frame_table(root, spec, log)
+    write_frame_table(root, parse_acquisition(spec), log)
     log.close()
     log.path.unlink()
     (root / ".shardwright").rmdir()
