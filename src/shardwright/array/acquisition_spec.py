@@ -45,9 +45,9 @@ class Image(_Frozen):
 def images_by_name(value: Any) -> Any:
     """Turns names alone into images, and a mapping of names to arrays."""
     if isinstance(value, dict):
-        return [{"name": name, "array": array} for name, array in value.items()]
+        return tuple({"name": name, "array": array} for name, array in value.items())
     if isinstance(value, list | tuple):
-        return [{"name": each} if isinstance(each, str) else each for each in value]
+        return tuple({"name": each} if isinstance(each, str) else each for each in value)
     return value
 
 
@@ -66,8 +66,8 @@ class Plate(_Frozen):
         if isinstance(value, int) and not isinstance(value, bool):
             if not 0 < value <= 64:
                 raise ValueError(f"{info.field_name}: expected 1 to 64, got {value}")
-            return [str(i + 1) if info.field_name == "columns" else row_name(i) for i in range(value)]
-        return list(value) if isinstance(value, str) else value
+            return tuple(str(i + 1) if info.field_name == "columns" else row_name(i) for i in range(value))
+        return tuple(value) if isinstance(value, str | list) else value
 
     @field_validator("rows")
     @classmethod
