@@ -259,7 +259,7 @@ class AcquisitionSpec(_Frozen):
         return facts
 
 
-def parse_acquisition(facts: AcquisitionSpec | ArraySpec | dict[str, Any]) -> AcquisitionSpec:
+def parse_acquisition(facts: AcquisitionSpec | ArraySpec | dict[str, Any] | None) -> AcquisitionSpec:
     """Returns the specification of an acquisition, or that of its only image as one. Raises ``SpecError``
     naming the first few wrong fields."""
     if not isinstance(facts, dict | AcquisitionSpec) or (
