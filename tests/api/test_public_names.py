@@ -42,12 +42,15 @@ def test_every_exported_name_is_there():
         assert getattr(shardwright, name) is not None
     assert sorted(shardwright.__all__) == shardwright.__all__
     assert set(shardwright.__all__) == {
+        "AcquisitionSpec",
         "ArraySpec",
         "Blosc",
         "Channel",
         "Curve",
         "Dimension",
         "Gzip",
+        "Image",
+        "Plate",
         "Receipt",
         "Watermark",
         "Zstd",

@@ -311,8 +311,8 @@ def test_the_open_shards_of_an_acquisition_are_not_touched(config: Path, folder:
 
 @pytest.mark.parametrize("failures", [b"", b"{}", b"\xff", b'{"failures": "x"}'])
 def test_a_damaged_record_of_failures_says_none(tmp_path: Path, failures: bytes) -> None:
+    (tmp_path / "0").mkdir()
     queued = QueueEntry(tmp_path)
-    queued.folder.parent.mkdir()
     queued.add(2)
     assert queued.failures == 2
     queued.queued_file.write_bytes(failures)
