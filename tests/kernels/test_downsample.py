@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.array.levels import METHODS
-from shardwright.array.spec import DTYPES
+from shardwright.array.spec import DTYPES, METHODS
 from shardwright.kernels import reference
 from shardwright.kernels.downsample import downsample, halved
 

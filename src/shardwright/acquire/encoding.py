@@ -26,15 +26,17 @@ from shardwright.storage.failpoints import reach
 from shardwright.storage.files import raise_errno, storage_errors
 
 from .commands import FramesStaged, SlabEncoded, TaskTimes
-from .limits import chunks_per_task
+from .level_frames import LevelFrames
+from .limits import chunks_per_task, levels_bytes, task_scratch_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.array.grid import Grid
     from shardwright.array.spec import ArraySpec
     from shardwright.codecs.degrade import DegradeLevel
+    from shardwright.shard.layout import PlaneLevel
     from shardwright.shard.shard_row_files import ShardRowFiles
     from shardwright.shard.staging import StagingArea
 
@@ -50,12 +52,10 @@ class SlabEncoder:
         codec = CodecParameters.of(spec, grid.chunk_bytes)
         self.layout = ArrayLayout.of(grid, codec.max_encoded_bytes, spec.index_location == "start")
         self._chunks_per_task = chunks_per_task(grid, codec)
-        self._codecs = {level: faster.as_array() for level, faster in degrade_ladder(codec).items()}
-        self._scratch_bytes = codec.scratch_bytes
-        plane = self.layout.plane
-        fill_row = np.frombuffer(spec.fill_bytes() * (plane.row_bytes // spec.itemsize), np.uint8).copy()
-        rows = (plane.frame_row_bytes, plane.chunk_rows, plane.row_bytes)
-        self._cut = (*rows, fill_row, spec.write_empty_chunks)
+        self._scratch_bytes = task_scratch_bytes(grid, codec)
+        self._levels_bytes = levels_bytes(grid)
+        self._levels = [_LevelEncoder(spec, level) for level in self.layout.plane.levels]
+        self._above = LevelFrames(spec, grid) if grid.levels else None
 
     @classmethod
     def of_images(cls, spec: AcquisitionSpec) -> list[SlabEncoder]:
@@ -81,7 +81,7 @@ class SlabEncoder:
     @property
     def levels(self) -> tuple[DegradeLevel, ...]:
         """The levels at which this array's chunks can be encoded, from the configured one to the fastest."""
-        return tuple(self._codecs)
+        return tuple(self._levels[0].codecs)
 
     def encode(
         self,
@@ -94,12 +94,13 @@ class SlabEncoder:
         state: WorkerState,
         level: DegradeLevel,
     ) -> np.ndarray:
-        """Encodes chunks [first, stop) of a slab into their slots, then journals them. Returns the encoded
-        bytes of each, 0 for one that is all fill and absent.
+        """Encodes chunks [first, stop) of a slab, all of one level, into their slots, then journals them.
+        Returns the encoded bytes of each, 0 for one that is all fill and absent.
 
-        ``frames`` int64[P]: address of each frame's pixels in storage order, 0 where none came; ``records``
-        uint8[P, record_bytes] alike. The task with the slab's first chunk journals the frames before its
-        chunks, so that the frames of a slab are journaled when all of its chunks are.
+        ``frames`` int64[P]: address of each frame's pixels of that level in storage order, 0 where none came;
+        ``records`` uint8[P, record_bytes]: of the frames of the image alike. The task with the slab's first
+        chunk journals the frames before its chunks, so that the frames of a slab are journaled when all of
+        its chunks are.
         """
         plane, slot_bytes = self.layout.plane, self.layout.slot_bytes
         index_layer, slot_layer = self.layout.layer_of_slab(slab)
@@ -144,11 +145,12 @@ class SlabEncoder:
         as for ``encode_chunks``."""
         encoded = room_for(slots.size)
         tools = (state.contexts.addresses, state.scratch(self._scratch_bytes))
+        mine = next(each for each in self._levels if part.start < each.plane.stop)
         encode_chunks(
             frames,
             self.layout.plane.geometry[part],
-            self._cut,
-            self._codecs[level],
+            mine.cut,
+            mine.codecs[level],
             slots,
             self.layout.slot_bytes,
             files,
@@ -227,10 +229,46 @@ class SlabEncoder:
             reach("journal.after_chunks")
 
     def task_ranges(self) -> list[tuple[int, int]]:
-        """Returns the chunk ranges that a slab is cut into, of about equal size."""
-        tasks = math.ceil(self.chunks_per_slab / self._chunks_per_task)
-        edges = [self.chunks_per_slab * i // tasks for i in range(tasks + 1)]
-        return list(pairwise(edges))
+        """Returns the chunk ranges that a slab is cut into, of about equal size; all levels are one task,
+        the last."""
+        plane = self.layout.plane
+        ranges = self._ranges(plane.levels[0])
+        return ranges if self._above is None else [*ranges, (plane.levels[1].first, self.chunks_per_slab)]
+
+    def _ranges(self, level: PlaneLevel) -> list[tuple[int, int]]:
+        chunks = level.stop - level.first
+        tasks = math.ceil(chunks / self._chunks_per_task)
+        return list(pairwise(level.first + chunks * i // tasks for i in range(tasks + 1)))
+
+    def parts_of(
+        self, frames: np.ndarray, slab: int, first: int, stop: int, state: WorkerState
+    ) -> Iterator[tuple[np.ndarray, int, int]]:
+        """Yields what a task encodes one after the other: the frames, and the range of chunks. For the task
+        of the levels these frames are made here, each level's from those of the level below; they stay valid
+        until the next level is made."""
+        plane = self.layout.plane
+        if first < plane.levels[0].stop:
+            yield frames, first, stop
+            return
+        assert self._above is not None, "chunks of levels"
+        windows = self._above.windows(self.layout.grid.live_extent(slab))
+        memory = state.scratch(self._scratch_bytes + self._levels_bytes)[self._scratch_bytes :]
+        for number, level in enumerate(plane.levels[1:], 1):
+            frames = self._above.make(number, frames, windows, memory[: self._levels_bytes])
+            for begin, end in self._ranges(level):
+                yield frames, begin, end
+
+
+class _LevelEncoder:
+    """What ``encode_chunks`` needs of one level: ``cut``, and ``codecs`` by degrade level."""
+
+    def __init__(self, spec: ArraySpec, plane: PlaneLevel) -> None:
+        codec = CodecParameters.of(spec, plane.grid.chunk_bytes)
+        self.plane = plane
+        self.codecs = {level: faster.as_array() for level, faster in degrade_ladder(codec).items()}
+        fill_row = np.frombuffer(spec.fill_bytes() * (plane.row_bytes // spec.itemsize), np.uint8).copy()
+        rows = (plane.frame_row_bytes, plane.chunk_rows, plane.row_bytes)
+        self.cut = (*rows, fill_row, spec.write_empty_chunks)
 
 
 def store_layout(spec: AcquisitionSpec) -> StoreLayout:
@@ -306,9 +344,13 @@ class SlabTask:
         job, command = self.job, self.job.command
         begun_ns, level = time.monotonic_ns(), job.overload.level
         try:
-            nbytes = job.encoder.encode(
-                command.frames, job.records, command.slab, command.files, self.first, self.stop, state, level
-            )
+            encoder, slab = job.encoder, command.slab
+            stored = [
+                encoder.encode(frames, job.records, slab, command.files, first, stop, state, level)
+                for frames, first, stop in encoder.parts_of(
+                    command.frames, slab, self.first, self.stop, state
+                )
+            ]
         except Exception as error:  # noqa: BLE001  (any error must be reported to the acquisition)
             job.task_ended(None, 0, _text_of(error))
         except BaseException as error:
@@ -317,11 +359,9 @@ class SlabTask:
             raise
         else:
             took_ns = time.monotonic_ns() - begun_ns
-            job.task_ended(
-                TaskTimes(begun_ns - job.queued_ns, took_ns, level, int(np.count_nonzero(nbytes))),
-                int(nbytes.sum()),
-                None,
-            )
+            chunks = sum(int(np.count_nonzero(nbytes)) for nbytes in stored)
+            times = TaskTimes(begun_ns - job.queued_ns, took_ns, level, chunks)
+            job.task_ended(times, sum(int(nbytes.sum()) for nbytes in stored), None)
 
 
 def _text_of(error: Exception) -> ErrorText:

@@ -21,6 +21,7 @@ from shardwright.array.acquisition_spec import AcquisitionSpec, parse_acquisitio
 from shardwright.codecs.parameters import CodecParameters
 from shardwright.model.errors import BudgetError
 from shardwright.shard.frame_record import record_dtype
+from shardwright.shard.journal import CHUNK_ENTRY
 from shardwright.shard.layout import largest_shard, page_aligned, plane_table_bytes
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ class _ArrayNeeds(NamedTuple):
     def of(cls, array: ArraySpec, grid: Grid) -> _ArrayNeeds:
         codec = CodecParameters.of(array, grid.chunk_bytes)
         shard = largest_shard(grid, codec.max_encoded_bytes, array.index_location == "start")
-        return cls(grid, codec, shard, math.prod(grid.plane_shards))
+        files = sum(math.prod(level.plane_shards) for level in (grid, *grid.levels))
+        return cls(grid, codec, shard, files)
 
 
 def _needs_of(spec: AcquisitionSpec) -> list[_ArrayNeeds]:
@@ -130,7 +132,9 @@ class Limits:
         tasks = [(chunks_per_task(image.grid, image.codec), image.shard.slot_bytes) for image in images]
         buffer_bytes = max(chunks * slot for chunks, slot in tasks)  # of one worker, if shards are not mapped
         slot_bytes = max(slot for _, slot in tasks)
-        scratch_bytes = max(image.codec.scratch_bytes for image in images)
+        scratch_bytes = max(
+            task_scratch_bytes(image.grid, image.codec) + levels_bytes(image.grid) for image in images
+        )
         record_bytes = record_dtype(len(spec.frame_fields)).itemsize
         frames_per_slab = grids.frames_per_slab
         staging_frames = 0 if frames_per_slab == 1 else _staging_frames(grids, ring)
@@ -228,6 +232,31 @@ def chunks_per_task(grid: Grid, codec: CodecParameters) -> int:
     """The number of chunks of a slab that one worker task encodes: at least one, however large."""
     most_bytes = SLOW_TASK_BYTES if codec.is_slow else TASK_BYTES
     return min(max(1, most_bytes // grid.chunk_bytes), math.prod(grid.plane_chunks))
+
+
+def task_scratch_bytes(grid: Grid, codec: CodecParameters) -> int:
+    """The working memory of one task, without the frames of levels; they follow it, so it ends at a page."""
+    if not grid.levels:
+        return codec.scratch_bytes
+    return page_aligned(max(codec.scratch_bytes, CHUNK_ENTRY.itemsize * chunks_per_task(grid, codec)))
+
+
+def levels_bytes(grid: Grid) -> int:
+    """The memory in which a worker makes the levels of one slab: their frames, and a table of
+    ``kernels.downsample`` that has the rows of a level's windows. 0 without levels."""
+    rows = [level.frames_per_slab * level.frame_shape[0] for level in grid.levels]
+    below = [lower.frames_per_slab for lower in (grid, *grid.levels)]
+    windows = [2 * -(-n // level.frames_per_slab) for n, level in zip(below, grid.levels, strict=False)]
+    tables = [
+        8 * (n * window + 2 * level.frame_shape[1])
+        for n, window, level in zip(rows, windows, grid.levels, strict=True)
+    ]
+    return sum(map(level_frames_bytes, grid.levels)) + max(tables, default=0)
+
+
+def level_frames_bytes(level: Grid) -> int:
+    """The size of a slab's frames at a level, up to a multiple of 8, so that the next level begins at one."""
+    return -(-level.frames_per_slab * level.frame_bytes // 8) * 8
 
 
 def _shard_rows_within_descriptors(grids: Grids, files: int, share: int | None) -> int:

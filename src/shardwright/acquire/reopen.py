@@ -137,10 +137,11 @@ class _Reopening:
         at a time for all frames: a whole slab may be larger than the memory limit. Raises
         ``ShardFormatError``, ``StorageError``."""
         staging, plane = self._folder.staging, self._layout.plane
+        image = plane.levels[0]  # the levels above it are made from its frames again
         assert staging is not None, "slabs of several frames have one"
         where = slab_places(self._layout, slab)
         crcs = [0] * places.size
-        tops = plane.geometry[:, 0]
+        tops = plane.geometry[: image.stop, 0]
         for top in np.unique(tops).tolist():
             mine = np.flatnonzero(tops == top)
             rows = int(plane.geometry[mine[0], 2])
@@ -149,16 +150,16 @@ class _Reopening:
                 _, left, _, width = plane.geometry[i].tolist()
                 if chunk is not None:
                     pixels = decode_chunk(chunk, self._codecs, self._layout.grid.chunk_bytes)
-                    tiles = pixels.reshape(-1, plane.chunk_rows, plane.row_bytes)
+                    tiles = pixels.reshape(-1, image.chunk_rows, image.row_bytes)
                     band[:, :, left : left + width] = tiles[places, :rows, :width]
             for k, slot in enumerate(slots.tolist()):
                 data = band[k].tobytes()
-                staging.put_pixels(slot, top * plane.frame_row_bytes, data)
+                staging.put_pixels(slot, top * image.frame_row_bytes, data)
                 crcs[k] = crc32c.crc32c(data, crcs[k])
         for k, slot in enumerate(slots.tolist()):
             staging.put_record(slot, records[k], crcs[k])
 
     def _fill(self, frames: int, rows: int) -> np.ndarray:
-        row_bytes = self._layout.plane.frame_row_bytes
+        row_bytes = self._layout.plane.levels[0].frame_row_bytes
         row = np.frombuffer(self._spec.fill_bytes() * (row_bytes // self._spec.itemsize), np.uint8)
         return np.tile(row, (frames, rows, 1))

@@ -35,7 +35,8 @@ from typing import TYPE_CHECKING, cast
 from shardwright.array.consolidated import consolidated, consolidated_metadata
 from shardwright.array.document import encode_document
 from shardwright.array.frame_table_format import TABLE_PATH
-from shardwright.array.metadata import array_metadata, array_shape, group_metadata
+from shardwright.array.levels import array_documents
+from shardwright.array.metadata import array_shape, group_metadata
 from shardwright.array.ome import collection_documents
 from shardwright.codecs.parameters import codec_metadata
 from shardwright.model.errors import (
@@ -408,8 +409,12 @@ class StoreFolder:
         return self.path / self.spec.paths[image]
 
     def _write_array(self, image: int, extent: int) -> None:
+        """Writes zarr.json of the image's array and of its levels, that of the array last: it says what there
+        is."""
         array = self.spec.arrays[image]
-        self._replace(self._array_folder(image), array_metadata(array, extent, codec_metadata(array)))
+        documents = array_documents(array, extent, codec_metadata(array))
+        for path, document in reversed(list(zip(self.spec.level_paths(image), documents, strict=True))):
+            self._replace(self.path / path, document)
 
     def _replace(self, folder: Path, document: bytes) -> None:
         make_directories(folder)
@@ -456,8 +461,9 @@ def _build(store: Path, spec: AcquisitionSpec, limits: Limits, settings: WriteSe
         ).close()
     Ballast(workspace / "ballast", settings.ballast_bytes).fill()
     if spec.is_single:
-        (array,), (array_path,) = spec.arrays, spec.paths
-        documents = {array_path: array_metadata(array, 0, codec_metadata(array))}
+        (array,) = spec.arrays
+        arrays = array_documents(array, 0, codec_metadata(array))
+        documents = dict(zip(spec.level_paths(0), arrays, strict=True))
         documents[""] = group_metadata(array, store.name.split(".")[0])
     else:
         documents = collection_documents(spec, [])

@@ -28,6 +28,11 @@ _TAKEN_NAMES = ("frames", "ome")  # beside a plate's rows; some filesystems know
 _WELL_NAME = re.compile(r"[A-Za-z0-9]{1,16}")
 
 
+def level_path(array_path: str, level: int) -> str:
+    """Returns the path of a level of the image whose array is at ``array_path``."""
+    return f"{array_path.removesuffix(ARRAY_NAME)}{level}"
+
+
 class Image(_Frozen):
     """One image of an acquisition. ``array``: if it differs from the acquisition's."""
 
@@ -209,6 +214,14 @@ class AcquisitionSpec(_Frozen):
             return (ARRAY_NAME,)
         folders = self.names if self.plate is not None else map(str, range(len(self.images)))
         return tuple(f"{folder}/{ARRAY_NAME}" for folder in folders)
+
+    def level_paths(self, image: int) -> list[str]:
+        """Returns the folders of an image's array and of the levels above it."""
+        return [level_path(self.paths[image], level) for level in range(1 + self.arrays[image].level_count)]
+
+    def all_array_paths(self) -> list[str]:
+        """Returns the folders of all arrays: of each image and of its levels."""
+        return [path for image in range(len(self.paths)) for path in self.level_paths(image)]
 
     @cached_property
     def _numbers(self) -> dict[str, int]:

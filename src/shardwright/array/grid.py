@@ -19,7 +19,7 @@ plain arrays.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -80,12 +80,13 @@ class Grid:
     plane_shard_chunks: tuple[int, int]
     itemsize: int
     image: int = 0
+    levels: tuple[Grid, ...] = ()  # above the image; a slab and a shard row have the same number in each
 
     @classmethod
     def of(cls, spec: ArraySpec, image: int = 0) -> Grid:
         names = [d.name for d in spec.dimensions[:-2]]
         frame_axes, plane = spec.dimensions[:-2], spec.dimensions[-2:]
-        return cls(
+        grid = cls(
             counts=tuple(d.count or 0 for d in frame_axes),
             chunk=tuple(d.chunk_size for d in frame_axes),
             shard_chunks=tuple(d.shard_size_chunks for d in frame_axes),
@@ -96,6 +97,18 @@ class Grid:
             itemsize=spec.itemsize,
             image=image,
         )
+        levels = tuple(
+            replace(
+                grid,
+                counts=level.counts[:-2],
+                chunk=level.chunk[:-2],
+                frame_shape=(level.counts[-2], level.counts[-1]),
+                plane_chunk=(level.chunk[-2], level.chunk[-1]),
+            )
+            for level in spec.level_shapes
+        )
+        assert all(level.slab_counts == grid.slab_counts for level in levels), "no window leaves its slab"
+        return replace(grid, levels=levels)
 
     @property
     def first(self) -> int:
@@ -216,15 +229,20 @@ class Grid:
     def slab_coordinates(self, slab: int) -> tuple[int, ...]:
         return self._index(slab, self.slab_counts)
 
+    def live_extent(self, slab: int) -> tuple[int, ...]:
+        """Returns the number of frames of this slab inside the array along each frame axis; less than
+        ``chunk`` at the array's far edges."""
+        return tuple(
+            c if axis == 0 and self.unlimited else min(c, n - g * c)
+            for axis, (g, c, n) in enumerate(
+                zip(self.slab_coordinates(slab), self.chunk, self.counts, strict=True)
+            )
+        )
+
     def frames_in_slab(self, slab: int) -> int:
         """Returns the number of frames of this slab inside the array; fewer than ``frames_per_slab`` at the
         array's far edges."""
-        live = 1
-        for axis, (g, c, n) in enumerate(
-            zip(self.slab_coordinates(slab), self.chunk, self.counts, strict=True)
-        ):
-            live *= c if axis == 0 and self.unlimited else min(c, n - g * c)
-        return live
+        return math.prod(self.live_extent(slab))
 
     def last_position_in_slab(self, slab: int) -> int:
         """Returns the largest position of this slab inside the array."""

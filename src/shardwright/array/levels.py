@@ -13,17 +13,18 @@ element of the level below; "nearest" is the window's first element and keeps it
 from __future__ import annotations
 
 import copy
+import json
 import math
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import ShardFormatError
 
 from .consolidated import FIELD as CONSOLIDATED
 from .document import encode_document, understood
-from .metadata import CREATOR_ATTRIBUTE
+from .metadata import CREATOR_ATTRIBUTE, array_metadata
 
-Method = Literal["mean", "min", "max", "nearest"]
-METHODS: tuple[Method, ...] = get_args(Method)
+if TYPE_CHECKING:
+    from .spec import ArraySpec
 
 
 def multiscale_of(attributes: dict[str, Any] | None) -> dict[str, Any]:
@@ -44,42 +45,6 @@ def multiscale_of(attributes: dict[str, Any] | None) -> dict[str, Any]:
         )
     found: dict[str, Any] = multiscale
     return found
-
-
-def scale_and_translation(dataset: dict[str, Any], rank: int) -> tuple[list[float], list[float]]:
-    """Returns the scale and the translation of a dataset. Raises ``ShardFormatError`` for transformations of
-    other kinds or lengths."""
-    scale, translation = [1.0] * rank, [0.0] * rank
-    for transformation in dataset.get("coordinateTransformations", ()):
-        kind = transformation.get("type")
-        values = transformation.get(kind)
-        if kind not in ("scale", "translation") or not isinstance(values, list) or len(values) != rank:
-            raise ShardFormatError(
-                "coordinateTransformations not supported",
-                expected=f"scale and translation of {rank} numbers",
-                got=transformation,
-            )
-        if kind == "scale":
-            scale = values
-        else:
-            translation = values
-    return scale, translation
-
-
-def level_dataset(
-    below: dict[str, Any], path: str, factors: tuple[int, ...], *, centred: bool
-) -> dict[str, Any]:
-    """Returns the dataset of the level at ``path``, made from ``below``. ``centred``: its elements represent
-    windows, not their first elements."""
-    scale, translation = scale_and_translation(below, len(factors))
-    if centred:
-        translation = [t + (f - 1) / 2 * s for t, s, f in zip(translation, scale, factors, strict=True)]
-    transformations: list[dict[str, Any]] = [
-        {"type": "scale", "scale": [s * f for s, f in zip(scale, factors, strict=True)]}
-    ]
-    if any(translation):
-        transformations.append({"type": "translation", "translation": translation})
-    return {"path": path, "coordinateTransformations": transformations}
 
 
 def group_document(document: dict[str, Any], datasets: list[dict[str, Any]], method: str | None) -> bytes:
@@ -121,6 +86,34 @@ def derived_array(
         CREATOR_ATTRIBUTE: {**(before if isinstance(before, dict) else {}), **made},
     }
     return encode_document(changed)
+
+
+def array_documents(
+    spec: ArraySpec, first_axis_extent: int, chunk_codecs: list[dict[str, Any]]
+) -> list[bytes]:
+    """Returns zarr.json of the image's array and of each level that is written with it; the arguments are
+    those of ``array_metadata``."""
+    documents = [array_metadata(spec, first_axis_extent, chunk_codecs)]
+    stored = [[d.name for d in spec.dimensions].index(d.name) for d in spec.stored_dimensions]
+    for number, level in enumerate(spec.level_shapes, 1):
+        assert spec.levels is not None, "it has shapes"
+        shards = [c * d.shard_size_chunks for c, d in zip(level.chunk, spec.dimensions, strict=True)]
+        shape = [*level.counts]
+        if len(shape) > 2:
+            shape[0] = first_axis_extent
+        made = {"level": number, "of": str(number - 1)}
+        made |= {"method": spec.levels.method, "axes": list(spec.levels.axes)}
+        documents.append(
+            derived_array(
+                json.loads(documents[0]),
+                shape=tuple(shape[i] for i in stored),
+                shard_shape=tuple(shards[i] for i in stored),
+                chunk_shape=tuple(level.chunk[i] for i in stored),
+                chunk_codecs=chunk_codecs,
+                made=made,
+            )
+        )
+    return documents
 
 
 def fitting_shards(

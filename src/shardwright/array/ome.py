@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardwright.model.errors import ShardFormatError
+
 from .acquisition_spec import ARRAY_NAME
 from .default_layout import OME_ORDER, size_warnings
 from .document import encode_document
@@ -22,18 +24,13 @@ _CHANNEL_COLORS = ("FFFFFF", "00FF00", "FF00FF", "00FFFF", "FFFF00", "FF0000", "
 
 
 def ome_attributes(spec: ArraySpec, name: str) -> dict[str, Any]:
-    """Returns the ``ome`` attributes of the group: one multiscale of one level, and one ``omero`` entry for
+    """Returns the ``ome`` attributes of the group: one multiscale, and one ``omero`` entry for
     each channel, up to ``MAX_CHANNELS``; with what is known of its optics, which OME-Zarr leaves open."""
-    stored = spec.stored_dimensions
     multiscale = {
         "name": name,
-        "axes": [_axis(d) for d in stored],
-        "datasets": [
-            {
-                "path": ARRAY_NAME,
-                "coordinateTransformations": [{"type": "scale", "scale": [d.scale for d in stored]}],
-            }
-        ],
+        "axes": [_axis(d) for d in spec.stored_dimensions],
+        "datasets": _datasets(spec),
+        **({} if spec.levels is None else {"type": spec.levels.method}),
     }
     channels = _channels(spec)
     return {
@@ -41,6 +38,18 @@ def ome_attributes(spec: ArraySpec, name: str) -> dict[str, Any]:
         "multiscales": [multiscale],
         **({"omero": {"channels": channels}} if channels else {}),
     }
+
+
+def _datasets(spec: ArraySpec) -> list[dict[str, Any]]:
+    scale = {"type": "scale", "scale": [d.scale for d in spec.stored_dimensions]}
+    datasets: list[dict[str, Any]] = [{"path": ARRAY_NAME, "coordinateTransformations": [scale]}]
+    names = [d.name for d in spec.dimensions]
+    for number, level in enumerate(spec.level_shapes, 1):
+        assert spec.levels is not None, "it has shapes"
+        factors = tuple(level.factors[names.index(d.name)] for d in spec.stored_dimensions)
+        centred = spec.levels.method != "nearest"
+        datasets.append(level_dataset(datasets[-1], str(number), factors, centred=centred))
+    return datasets
 
 
 def collection_documents(spec: AcquisitionSpec, images: Sequence[int]) -> dict[str, bytes]:
@@ -78,6 +87,42 @@ def collection_documents(spec: AcquisitionSpec, images: Sequence[int]) -> dict[s
         "acquisitions": [{"id": 0, "maximumfieldcount": plate.fields}],
     }
     return {**documents, "": _group({"plate": facts}, spec.attributes)}
+
+
+def scale_and_translation(dataset: dict[str, Any], rank: int) -> tuple[list[float], list[float]]:
+    """Returns the scale and the translation of a dataset. Raises ``ShardFormatError`` for transformations of
+    other kinds or lengths."""
+    scale, translation = [1.0] * rank, [0.0] * rank
+    for transformation in dataset.get("coordinateTransformations", ()):
+        kind = transformation.get("type")
+        values = transformation.get(kind)
+        if kind not in ("scale", "translation") or not isinstance(values, list) or len(values) != rank:
+            raise ShardFormatError(
+                "coordinateTransformations not supported",
+                expected=f"scale and translation of {rank} numbers",
+                got=transformation,
+            )
+        if kind == "scale":
+            scale = values
+        else:
+            translation = values
+    return scale, translation
+
+
+def level_dataset(
+    below: dict[str, Any], path: str, factors: tuple[int, ...], *, centred: bool
+) -> dict[str, Any]:
+    """Returns the dataset of the level at ``path``, made from ``below``. ``centred``: its elements represent
+    windows, not their first elements."""
+    scale, translation = scale_and_translation(below, len(factors))
+    if centred:
+        translation = [t + (f - 1) / 2 * s for t, s, f in zip(translation, scale, factors, strict=True)]
+    transformations: list[dict[str, Any]] = [
+        {"type": "scale", "scale": [s * f for s, f in zip(scale, factors, strict=True)]}
+    ]
+    if any(translation):
+        transformations.append({"type": "translation", "translation": translation})
+    return {"path": path, "coordinateTransformations": transformations}
 
 
 def _group(ome: dict[str, Any] | None = None, attributes: dict[str, Any] | None = None) -> bytes:

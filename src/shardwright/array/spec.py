@@ -10,7 +10,7 @@ import json
 import math
 import re
 from contextlib import suppress
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 from pydantic import (
@@ -30,6 +30,8 @@ from pydantic import (
 from shardwright.model.errors import SpecError
 from shardwright.wire.descriptor import METADATA_FIELDS
 
+from .level_shapes import LevelShape, level_shapes
+
 DTYPES = (
     "bool",
     *("int8", "int16", "int32", "int64"),
@@ -48,6 +50,7 @@ MAX_ATTRIBUTES_BYTES = 2**20  # as written in zarr.json, which every reader load
 MAX_ATTRIBUTES_DEPTH = 64  # of nested lists and objects; many JSON readers allow only 100 to 200
 MAX_UNIT_CHARACTERS = 128
 MAX_FRAME_FIELDS = 32
+MAX_LEVELS = 32
 MAX_CHANNELS = 1024  # the most that are described one by one
 MAX_CHANNEL_NAME_CHARACTERS = 64  # so that a thousand of them fit into a message, whatever the script
 RESERVED_COLUMNS = frozenset(
@@ -67,6 +70,8 @@ _DTYPE_NAME = re.compile(r"[<>=|]?[A-Za-z?]+[0-9]*")  # NumPy takes more: "\n" i
 _FIELD_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 AxisType = Literal["time", "channel", "space", "other"]
+Method = Literal["mean", "min", "max", "nearest"]
+METHODS: tuple[Method, ...] = get_args(Method)
 _TYPE_BY_NAME: dict[str, AxisType] = {"t": "time", "c": "channel", "z": "space", "y": "space", "x": "space"}
 
 
@@ -135,6 +140,15 @@ class Channel(_Frozen):
         return value
 
 
+class Levels(_Frozen):
+    """The levels of lower resolution that are written with an image: ``count`` beside the image itself, each
+    with half the elements of the one below along ``axes``, which ``method`` reduces."""
+
+    count: int = Field(gt=0, le=MAX_LEVELS)
+    method: Method = "mean"
+    axes: tuple[str, ...] = Field(default=("y", "x"), min_length=1, max_length=12)
+
+
 class Blosc(_Frozen):
     """Zarr v3 ``blosc`` (the Blosc 1 format). ``clevel`` 1 is the fast setting for cameras."""
 
@@ -193,6 +207,7 @@ class ArraySpec(_Frozen):
     ``"none"`` stores chunks as they are. ``frame_fields`` names further numbers that every frame may bring as
     metadata, beside those of ``wire.METADATA_FIELDS``; each becomes a column of the frame table.
     ``channels`` describes each element of the channel axis, or the only channel of an array without one.
+    ``levels``: levels of lower resolution, written as frames come; a number is that many of means.
     """
 
     dtype: str
@@ -206,6 +221,15 @@ class ArraySpec(_Frozen):
     attributes: dict[str, Any] = Field(default_factory=dict)
     frame_fields: tuple[str, ...] = Field(default=(), max_length=MAX_FRAME_FIELDS)
     channels: tuple[Channel, ...] = Field(default=(), max_length=MAX_CHANNELS)
+    levels: Levels | None = None
+
+    @field_validator("levels", mode="before")
+    @classmethod
+    def _by_count(cls, value: Any) -> Any:
+        """Turns a number alone into that many levels of means; 0 is none."""
+        if isinstance(value, int) and not isinstance(value, bool):
+            return {"count": value} if value else None
+        return value
 
     @field_validator("dtype", mode="before")
     @classmethod
@@ -264,11 +288,13 @@ class ArraySpec(_Frozen):
         return (*METADATA_FIELDS, *self.frame_fields)
 
     @model_serializer(mode="wrap")
-    def _without_empty_channels(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leaves out an empty ``channels``: earlier releases refuse a field that they do not know."""
+    def _without_what_is_new(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leaves out empty ``channels`` and ``levels``: earlier releases refuse a field that they do not
+        know."""
         facts: dict[str, Any] = dump(self)
-        if not self.channels:
-            facts.pop("channels", None)
+        for name in ("channels", "levels"):
+            if not getattr(self, name):
+                facts.pop(name, None)
         return facts
 
     @field_serializer("dimensions")
@@ -304,6 +330,7 @@ class ArraySpec(_Frozen):
                 f"got {len(self.channels)}"
             )
         self._check_sizes()
+        self._check_levels()
         self.fill_bytes()  # raises when the fill value does not fit the dtype
         return self
 
@@ -334,6 +361,28 @@ class ArraySpec(_Frozen):
         ):
             if size > most:
                 raise ValueError(f"dimensions: too many {what}, expected at most {most}, got {size}")
+
+    def _check_levels(self) -> None:
+        if self.levels is not None and self.dtype == "float16":
+            raise ValueError(
+                "levels: not of float16 while frames come; `shardwright pyramid` makes them later"
+            )
+        assert len(self.level_shapes) == self.level_count, "or it has raised"
+
+    @property
+    def level_count(self) -> int:
+        """The number of levels above the image that are written with it."""
+        return self.levels.count if self.levels else 0
+
+    @property
+    def level_shapes(self) -> tuple[LevelShape, ...]:
+        """The shapes of the levels above the image, by the axes in the order of acquisition."""
+        if self.levels is None:
+            return ()
+        names, counts, chunk = zip(
+            *((d.name, d.count or 0, d.chunk_size) for d in self.dimensions), strict=True
+        )
+        return level_shapes(names, counts, chunk, self.levels.axes, self.levels.count)
 
     @property
     def itemsize(self) -> int:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from shardwright.array.levels import Method
-    from shardwright.array.spec import Blosc, Gzip, Zstd
+    from shardwright.array.spec import Blosc, Gzip, Method, Zstd
 
 _SIZE = re.compile(r"([A-Za-z][A-Za-z0-9_]*)=([1-9][0-9]{0,9})")
 CODEC_HELP = "Codec of the new chunks: zstd:5, gzip:6, blosc:zstd:5, blosc:lz4:5:bitshuffle or none."
@@ -38,7 +37,7 @@ def parse_axes(text: str) -> tuple[str, ...]:
 
 
 def parse_method(text: str) -> Method:
-    from shardwright.array.levels import METHODS
+    from shardwright.array.spec import METHODS
 
     for method in METHODS:
         if text == method:

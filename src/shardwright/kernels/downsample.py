@@ -9,8 +9,9 @@ the twin in ``reference.py``:
     min max  NaN where one element is NaN, as numpy.minimum and numpy.maximum.
     nearest  the window's first element, bit for bit.
 
-Fill values are treated like all others. An array is processed as rows along its last axis; the rows of one
-window are computed from the shape, so that no table grows with the array.
+Fill values are treated like all others. Pixels are processed as rows along their last axis. A table says
+which source rows make each target row: int64[target rows, 2^k] addresses, 0 behind the last. It is filled
+from the shape of an array (``downsample``), or from the frames of a slab (``downsample_frames``).
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+from numba import carray, njit
 
-from .native_calls import CACHE
+from .native_calls import CACHE, as_pointer
 
 if TYPE_CHECKING:
-    from shardwright.array.levels import Method
+    from shardwright.array.spec import Method
 
 _SIGN_BIT = -(2**63)
+_ROWS_AT_ONCE = 1024  # of an array: so that its table does not grow with it
 
 Array = npt.NDArray[Any]
 
@@ -40,12 +42,10 @@ def halved(shape: tuple[int, ...], factors: tuple[int, ...]) -> tuple[int, ...]:
 def work_bytes(shape: tuple[int, ...], factors: tuple[int, ...], dtype: np.dtype[Any], method: Method) -> int:
     """Returns the memory that ``downsample`` needs for a source of this shape, beside source and target."""
     out = halved(shape, factors)
-    rows = 2 ** len(shape) * 8
     if method == "nearest":
         return 0
-    if dtype == np.float16:
-        return 4 * math.prod(shape) + 8 * math.prod(out) + 8 * out[-1] + rows
-    return 16 * out[-1] + rows
+    table = 8 * 2 ** len(shape) * _ROWS_AT_ONCE + 16 * out[-1]
+    return 8 * math.prod(shape) + 8 * math.prod(out) + table if dtype == np.float16 else table
 
 
 def downsample(source: Array, target: Array, factors: tuple[int, ...], method: Method) -> None:
@@ -56,116 +56,238 @@ def downsample(source: Array, target: Array, factors: tuple[int, ...], method: M
     if method == "nearest":
         target[...] = source[tuple(slice(None, None, f) for f in factors)]
         return
-    if source.dtype == np.bool_:
-        source, target = source.view(np.uint8), target.view(np.uint8)
     # numba has no half floats on a CPU; all these steps are exact except the last, the only rounding
     if source.dtype == np.float16:
         wide = np.empty(target.shape, np.float64 if method == "mean" else np.float32)
-        _reduce(source.astype(np.float32), wide, factors, method)
+        _downsample(source.astype(wide.dtype), wide, factors, method)
         target[...] = wide
         return
-    _reduce(source, target, factors, method)
+    _downsample(source, target, factors, method)
 
 
-def _reduce(source: Array, target: Array, factors: tuple[int, ...], method: Method) -> None:
-    rows = np.empty(2 ** len(factors), np.int64)
-    lines, out = source.reshape(-1, source.shape[-1]), target.reshape(-1, target.shape[-1])
+def _downsample(source: Array, target: Array, factors: tuple[int, ...], method: Method) -> None:
+    width, out = source.shape[-1], target.reshape(-1, target.shape[-1])
+    table = np.empty((min(len(out), _ROWS_AT_ONCE), 2 ** (len(factors) - 1)), np.int64)
+    sums = np.empty((2, out.shape[1]), np.int64)
     axes = (
         np.array(source.shape[:-1], np.int64),
         np.array(target.shape[:-1], np.int64),
         np.array(factors[:-1], np.int64),
     )
-    if method in ("min", "max"):
-        extreme_rows(lines, out, *axes, factors[-1], method == "max", rows)
-    elif source.dtype.kind == "f":
-        mean_float_rows(lines, out, *axes, factors[-1], np.empty(out.shape[1], np.float64), rows)
+    for first in range(0, len(out), _ROWS_AT_ONCE):
+        part = out[first : first + _ROWS_AT_ONCE]
+        rows = table[: len(part)]
+        rows_of_array(source.ctypes.data, width * source.itemsize, first, *axes, rows)
+        reduce_rows(rows, width, factors[-1], method, sums, part)
+
+
+def downsample_frames(
+    frames: npt.NDArray[np.int64],
+    windows: npt.NDArray[np.int64],
+    frame_shape: tuple[int, int],
+    factors: tuple[int, int],
+    method: Method,
+    fill_row: Array,
+    out: Array,
+    table: npt.NDArray[np.int64],
+) -> npt.NDArray[np.int64]:
+    """Fills ``out`` (Q, rows, columns) from the frames of a slab, or of the level below it. Returns int64[Q]:
+    the address of each frame in ``out``, 0 for one that is left out since none of its window came.
+
+    ``frames`` int64[P]: their addresses, 0 where none came, which counts as ``fill_row``. ``windows``
+    int64[Q, n]: numbers of the frames of each window, -1 behind the last. ``factors``: along rows and
+    columns. ``table`` int64: working memory, a row for each row of ``out`` of as many as its windows have,
+    and two rows of ``out``. Not for float16.
+    """
+    count, rows, columns = out.shape
+    lines = table[: count * rows * 2 * windows.shape[1]].reshape(count * rows, -1)
+    sums = table[lines.size : lines.size + 2 * columns].reshape(2, columns)
+    came = ((frames[windows] != 0) & (windows >= 0)).any(axis=1)
+    row_bytes, fill = frame_shape[1] * out.itemsize, int(fill_row.ctypes.data)
+    rows_of_frames(frames, windows, came, frame_shape[0], row_bytes, factors[0], fill, lines)
+    reduce_rows(lines, frame_shape[1], factors[1], method, sums, out.reshape(-1, columns))
+    places: npt.NDArray[np.int64] = int(out.ctypes.data) + np.arange(count) * (rows * columns * out.itemsize)
+    return np.where(came, places, 0)
+
+
+def reduce_rows(
+    rows: npt.NDArray[np.int64],
+    width: int,
+    factor: int,
+    method: Method,
+    sums: npt.NDArray[np.int64],
+    out: Array,
+) -> None:
+    """Reduces the source rows of ``width`` elements in each line of ``rows`` to a row of ``out``, along the
+    row by ``factor``. ``sums`` int64[2, columns]: working memory."""
+    if out.dtype == np.bool_:
+        out = out.view(np.uint8)
+    if method == "nearest":
+        nearest_rows(rows, width, factor, out)
+    elif method in ("min", "max"):
+        extreme_rows(rows, width, factor, method == "max", out)
+    elif out.dtype.kind == "f":
+        mean_float_rows(rows, width, factor, sums[0].view(np.float64), out)
+    elif out.dtype.itemsize <= 2:
+        mean_short_rows(rows, width, factor, sums[0].view(np.int32), out)
     else:
         bias = 0
         # as signed numbers with the middle at 0: an even shift, which changes no rounding
-        if source.dtype == np.uint64:
-            lines, out, bias = lines.view(np.int64), out.view(np.int64), _SIGN_BIT
-        mean_integer_rows(lines, out, *axes, factors[-1], bias, np.empty((2, out.shape[1]), np.int64), rows)
+        if out.dtype == np.uint64:
+            out, bias = out.view(np.int64), _SIGN_BIT
+        mean_integer_rows(rows, width, factor, bias, sums, out)
 
 
 @njit(nogil=True, cache=CACHE)
-def window_rows(row: int, shape: Any, out_shape: Any, factors: Any, rows: Any) -> int:
-    """Writes the source rows in the window of target row ``row``, row-major, into ``rows``; returns their
-    number."""
-    count, stride = 1, 1
-    rows[0] = 0
-    for axis in range(shape.size - 1, -1, -1):
-        index = row % out_shape[axis]
-        row //= out_shape[axis]
-        first = index * factors[axis] * stride
-        for i in range(count):
-            rows[i] += first
-        if factors[axis] == 2 and 2 * index + 1 < shape[axis]:
+def rows_of_array(
+    source: int, row_bytes: int, first: int, shape: Any, out_shape: Any, factors: Any, rows: Any
+) -> None:
+    """Fills the table for the target rows from ``first`` on. The leading axes of the array at ``source`` have
+    ``shape``, those of the target ``out_shape``; ``factors`` between them."""
+    rows[:] = 0
+    for line in range(rows.shape[0]):
+        row, count, stride = first + line, 1, row_bytes
+        window = rows[line]
+        window[0] = source
+        for axis in range(shape.size - 1, -1, -1):
+            index = row % out_shape[axis]
+            row //= out_shape[axis]
+            begin = index * factors[axis]
             for i in range(count):
-                rows[count + i] = rows[i] + stride
-            count *= 2
-        stride *= shape[axis]
+                window[i] += begin * stride
+            if factors[axis] == 2 and begin + 1 < shape[axis]:
+                for i in range(count):
+                    window[count + i] = window[i] + stride
+                count *= 2
+            stride *= shape[axis]
+
+
+@njit(nogil=True, cache=CACHE)
+def rows_of_frames(
+    frames: Any, windows: Any, came: Any, height: int, row_bytes: int, factor: int, fill_row: int, rows: Any
+) -> None:
+    """Fills the table for frames of ``height`` rows. The lines of a target frame of which nothing ``came``
+    stay empty."""
+    rows[:] = 0
+    line = 0
+    for target in range(windows.shape[0]):
+        for y in range(0, height, factor):
+            count = 0
+            for number in windows[target]:
+                if number < 0 or not came[target]:
+                    break
+                for row in range(y, min(y + factor, height)):
+                    rows[line, count] = frames[number] + row * row_bytes if frames[number] != 0 else fill_row
+                    count += 1
+            line += 1
+
+
+@njit(nogil=True, cache=CACHE)
+def _used(line: Any) -> int:
+    """Returns the number of addresses in a line of the table."""
+    count = 0
+    while count < line.size and line[count] != 0:
+        count += 1
     return count
 
 
 @njit(nogil=True, cache=CACHE)
-def extreme_rows(
-    lines: Any, out: Any, shape: Any, out_shape: Any, factors: Any, last: int, largest: bool, rows: Any
-) -> None:
-    """Reduces ``lines`` (rows, width) to ``out``; the leading axes have ``shape``, ``out_shape`` and
-    ``factors``, the last one factor ``last``."""
-    width = lines.shape[1]
-    for row in range(out.shape[0]):
-        count = window_rows(row, shape, out_shape, factors, rows)
-        target = out[row]
-        for x in range(out.shape[1]):
-            target[x] = lines[rows[0], x * last]
-        for i in range(count):
-            line = lines[rows[i]]
-            for step in range(last):
-                for x in range((width - step + last - 1) // last):
-                    value, best = line[x * last + step], target[x]
+def nearest_rows(rows: Any, width: int, factor: int, out: Any) -> None:
+    """Fills ``out`` from the table ``rows``; a line without an address is left as it is, here as below."""
+    for number in range(rows.shape[0]):
+        if rows[number, 0] != 0:
+            line = carray(as_pointer(rows[number, 0]), (width,), out.dtype)
+            for x in range(out.shape[1]):
+                out[number, x] = line[x * factor]
+
+
+@njit(nogil=True, cache=CACHE)
+def extreme_rows(rows: Any, width: int, factor: int, largest: bool, out: Any) -> None:
+    for number in range(rows.shape[0]):
+        target = out[number]
+        for i in range(_used(rows[number])):
+            line = carray(as_pointer(rows[number, i]), (width,), out.dtype)
+            if i == 0:
+                for x in range(out.shape[1]):
+                    target[x] = line[x * factor]
+            for step in range(factor):
+                for x in range((width - step + factor - 1) // factor):
+                    value, best = line[x * factor + step], target[x]
                     better = value > best if largest else value < best
                     if better or value != value:  # NaN: it stays, since no comparison with it is true
                         target[x] = value
 
 
 @njit(nogil=True, cache=CACHE)
-def mean_float_rows(
-    lines: Any, out: Any, shape: Any, out_shape: Any, factors: Any, last: int, sums: Any, rows: Any
-) -> None:
-    """As ``extreme_rows``; ``sums`` float64[width of out]."""
-    width = lines.shape[1]
-    for row in range(out.shape[0]):
-        count = window_rows(row, shape, out_shape, factors, rows)
+def mean_float_rows(rows: Any, width: int, factor: int, sums: Any, out: Any) -> None:
+    for number in range(rows.shape[0]):
+        count = _used(rows[number])
         sums[:] = -0.0  # adding it changes no number
         for i in range(count):
-            line = lines[rows[i]]
+            line = carray(as_pointer(rows[number, i]), (width,), out.dtype)
             for x in range(out.shape[1]):
-                sums[x] += line[x * last]
-                if last == 2 and 2 * x + 1 < width:
+                sums[x] += line[x * factor]
+                if factor == 2 and 2 * x + 1 < width:
                     sums[x] += line[2 * x + 1]
-        for x in range(out.shape[1]):
-            here = min(last, width - x * last)
-            out[row, x] = sums[x] / (count * here)
+        for x in range(out.shape[1] if count else 0):
+            out[number, x] = sums[x] / (count * min(factor, width - x * factor))
 
 
 @njit(nogil=True, cache=CACHE)
-def mean_integer_rows(
-    lines: Any, out: Any, shape: Any, out_shape: Any, factors: Any, last: int, bias: int, sums: Any, rows: Any
-) -> None:
-    """As ``extreme_rows``; ``sums`` int64[2, width of out]: sums of the elements' quotients by the window's
-    size, and of their remainders. Never overflows."""
-    width = lines.shape[1]
+def _half_even(total: Any, bits: Any) -> Any:
+    """Returns the mean of 2^bits elements from their sum, rounded half to even."""
+    if bits == 0:
+        return total
+    half = np.int32(1) << (bits - np.int32(1))
+    return (total + half - np.int32(1) + ((total >> bits) & np.int32(1))) >> bits
+
+
+@njit(nogil=True, cache=CACHE)
+def mean_short_rows(rows: Any, width: int, factor: int, sums: Any, out: Any) -> None:
+    """Of integers of 8 or 16 bits, whose sums fit into 32. All in 32 bits, and the usual window of 2 x 2 in
+    one pass, which the compiler turns into vector instructions: 11 GB/s of one core, as fast as memory."""
+    two, pairs = np.int32(2), width // 2 if factor == 2 else 0
+    for number in range(rows.shape[0]):
+        count, target = _used(rows[number]), out[number]
+        if count == 2 and factor == 2:
+            upper = carray(as_pointer(rows[number, 0]), (width,), out.dtype)
+            lower = carray(as_pointer(rows[number, 1]), (width,), out.dtype)
+            for x in range(pairs):
+                total = np.int32(upper[2 * x]) + np.int32(upper[2 * x + 1])
+                total += np.int32(lower[2 * x]) + np.int32(lower[2 * x + 1])
+                target[x] = _half_even(total, two)
+            for x in range(pairs, out.shape[1]):
+                target[x] = _half_even(np.int32(upper[2 * x]) + np.int32(lower[2 * x]), np.int32(1))
+            continue
+        bits = np.int32(0)
+        while 1 << bits < count:
+            bits += np.int32(1)
+        sums[: out.shape[1]] = 0
+        for i in range(count):
+            line = carray(as_pointer(rows[number, i]), (width,), out.dtype)
+            for x in range(pairs):
+                sums[x] += np.int32(line[2 * x]) + np.int32(line[2 * x + 1])
+            # windows of one element: all of an axis with factor 1, or the last of an odd one
+            for x in range(pairs, out.shape[1]):
+                sums[x] += np.int32(line[x * factor])
+        for x in range(out.shape[1] if count else 0):
+            target[x] = _half_even(sums[x], bits + np.int32(1) if x < pairs else bits)
+
+
+@njit(nogil=True, cache=CACHE)
+def mean_integer_rows(rows: Any, width: int, factor: int, bias: int, sums: Any, out: Any) -> None:
+    """Of integers of any size: ``sums`` holds the sums of the elements' quotients by the window's size, and
+    of their remainders. Never overflows."""
     quotients, remainders = sums[0], sums[1]
-    for row in range(out.shape[0]):
-        count = window_rows(row, shape, out_shape, factors, rows)
+    for number in range(rows.shape[0]):
+        count = _used(rows[number])
         bits = 0
         while 1 << bits < count:
             bits += 1
-        pairs = width // 2 if last == 2 else 0
+        pairs = width // 2 if factor == 2 else 0
         sums[:] = 0
         for i in range(count):
-            line = lines[rows[i]]
+            line = carray(as_pointer(rows[number, i]), (width,), out.dtype)
             shift = np.int64(bits + 1)
             mask = (np.int64(1) << shift) - np.int64(1)
             for x in range(pairs):
@@ -174,15 +296,14 @@ def mean_integer_rows(
                 remainders[x] += (a & mask) + (b & mask)
             shift = np.int64(bits)
             mask = (np.int64(1) << shift) - np.int64(1)
-            # windows of one element: all of an axis with factor 1, or the last of an odd one
             for x in range(pairs, out.shape[1]):
-                a = np.int64(line[x * last]) ^ bias
+                a = np.int64(line[x * factor]) ^ bias
                 quotients[x] += a >> shift
                 remainders[x] += a & mask
-        for x in range(out.shape[1]):
+        for x in range(out.shape[1] if count else 0):
             shift = np.int64(bits + 1 if x < pairs else bits)
             mask = (np.int64(1) << shift) - np.int64(1)
             mean, rest = quotients[x] + (remainders[x] >> shift), 2 * (remainders[x] & mask)
             if rest > mask + 1 or (rest == mask + 1 and mean & 1):
                 mean += 1
-            out[row, x] = mean ^ bias
+            out[number, x] = mean ^ bias

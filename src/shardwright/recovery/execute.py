@@ -140,7 +140,7 @@ class _RecoveryExecutor:
                 shards.append(self._open(placement, shard_row, file, action))
             if Action.LOST in shard_row.actions:  # made anew: a power cut must not take it away again
                 sync_directory(placement.files)
-            files = ShardRowFiles(shard_row.number, placement, shards, journal, layout.path)
+            files = ShardRowFiles(shard_row.number, placement, shards, journal, layout.paths_of_files)
             _note_entries(files, found)
             if shard_row.torn:
                 journal.clear_slabs(slab.slot_layer for slab in shard_row.torn)
@@ -170,7 +170,7 @@ class _RecoveryExecutor:
             self._folder.io,
             link=placement.link(path),
             existing=action is Action.CONTINUE,
-            replaces=placement.record(layout.path) if shard_row.reopened else None,
+            replaces=placement.record(layout.array_path(file)) if shard_row.reopened else None,
         )
 
 

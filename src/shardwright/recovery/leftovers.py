@@ -224,7 +224,7 @@ def _is_unbegun(store: Unfinished) -> bool:
         or log.rows
         or log.torn_bytes
     )
-    shards = (file for path in store.spec.paths for file in (store.path / path / "c").rglob("*"))
+    shards = (file for path in store.spec.all_array_paths() for file in (store.path / path / "c").rglob("*"))
     kept = any(file.is_file() for file in shards) or store.was_set_aside
     later = any(number for number, _ in found)  # prepared when the first frame comes
     return not (used or kept or later) and not any(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.settings import WriteSettings
+from shardwright.array.acquisition_spec import ARRAY_NAME
 from shardwright.model.frame_status import FrameStatus
 from shardwright.storage.files import storage_errors
 
@@ -186,8 +187,11 @@ def _reported(found: Found, action: str) -> Recovery:
 
 def _shard_row_report(found: Found, shard_row: ShardRowDecision) -> ShardRowReport:
     layout = found.store.layout.of(shard_row.number)
-    name = layout.shard_key if found.store.spec.is_single else layout.shard_path
-    actions = {name(shard_row.number, file): action.value for file, action in enumerate(shard_row.actions)}
+    alone = f"{ARRAY_NAME}/" if found.store.spec.is_single else ""  # left out, as by earlier releases
+    actions = {
+        layout.shard_path(shard_row.number, file).removeprefix(alone): action.value
+        for file, action in enumerate(shard_row.actions)
+    }
     read_back = found.scanned.read_back.get(shard_row.number)
     kept, dropped = (0, 0) if read_back is None else (read_back.chunks_kept, read_back.chunks_dropped)
     frames, unfinished = (

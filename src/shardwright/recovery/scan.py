@@ -220,7 +220,7 @@ class _Scan:
         """Returns the size on disk of each sealed shard. None is opened: rot in one must not hinder the
         recovery of the others."""
         sealed = self._unlinked_bytes.copy()
-        for array_path in self._store.spec.paths:
+        for array_path in self._store.spec.all_array_paths():
             folder = self._store.path / array_path / "c"
             with storage_errors("look into", folder):
                 shards = folder.rglob("*") if folder.is_dir() else []

@@ -91,7 +91,7 @@ class Unfinished:
     def nodes(self) -> list[Path]:
         """Returns the folders of the store, of its images and of the groups above them that there are: those
         in which a writer writes a zarr.json."""
-        arrays = [PurePosixPath(path) for path in self.spec.paths]
+        arrays = [PurePosixPath(path) for path in self.spec.all_array_paths()]
         paths = {parent for array in arrays for parent in (array, *array.parents)}
         folders = [self.path / path for path in sorted({*paths, PurePosixPath("OME")})]
         return [folder for folder in folders if folder.is_dir()]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardwright.array.acquisition_spec import ARRAY_NAME, level_path
 from shardwright.array.grid import image_of
 
 from .index import index_bytes
@@ -59,13 +60,11 @@ class ShardLayout:
 
 def largest_shard(grid: Grid, max_encoded_bytes: int, index_at_start: bool) -> ShardLayout:
     """Returns the layout of the largest shard file of an array, without building any table."""
-    slots_of_layer = math.prod(
-        min(s, n) for s, n in zip(grid.plane_shard_chunks, grid.plane_chunks, strict=True)
-    )
     layers = math.prod(grid.shard_chunks)
     return ShardLayout(
         layers * math.prod(grid.plane_shard_chunks),
-        layers * slots_of_layer,
+        layers
+        * math.prod(min(s, n) for s, n in zip(grid.plane_shard_chunks, grid.plane_chunks, strict=True)),
         page_aligned(max_encoded_bytes),
         index_at_start,
     )
@@ -73,15 +72,35 @@ def largest_shard(grid: Grid, max_encoded_bytes: int, index_at_start: bool) -> S
 
 def plane_table_bytes(grid: Grid) -> int:
     """Returns the memory of an array's ``PlaneChunks``, and as much again while they are built and used."""
-    return 2 * (4 + 3) * 8 * math.prod(grid.plane_chunks)
+    chunks = sum(math.prod(level.plane_chunks) for level in (grid, *grid.levels))
+    return 2 * (4 + 3) * 8 * chunks
+
+
+@dataclass(frozen=True)
+class PlaneLevel:
+    """The part of a level in the tables of ``PlaneChunks``: chunks [first, stop), files from ``first_file``
+    on.
+
+    chunk_rows, row_bytes, frame_row_bytes: the rows in which the kernels copy. A chunk as wide as the frame
+                is copied a frame at a time.
+    """
+
+    grid: Grid
+    first: int
+    stop: int
+    first_file: int
+    chunk_rows: int
+    row_bytes: int
+    frame_row_bytes: int
 
 
 @dataclass(frozen=True)
 class PlaneChunks:
-    """The inner chunks that cover one frame as tables, file by file, row-major within a file. Equal for every
-    slab of an array.
+    """The inner chunks that cover one frame, of the image and then of each level above it, as tables, file by
+    file, row-major within a file. Equal for every slab of an array.
 
-    Chunks of one file are neighbours, so that what a task encodes for it can be written as one run.
+    Chunks of one file are neighbours, so that what a task encodes for it can be written as one run. Files of
+    all levels are numbered through.
 
     geometry    int64[n,4]  place of each chunk in the frame, as ``kernels.gather`` takes it: top row, left
                 byte, rows, width in bytes
@@ -89,8 +108,8 @@ class PlaneChunks:
     entry       int64[n]    its index entry within a layer of that file
     slot        int64[n]    its slot within a layer of that file
     layer_slots int64[files]  slots of one layer in each file
-    chunk_rows, row_bytes, frame_row_bytes: the rows in which the kernels copy. A chunk as wide as the frame
-                is copied a frame at a time.
+    layer_entries           index entries of one layer in every file
+    levels                  the image itself first
     """
 
     geometry: np.ndarray
@@ -99,58 +118,67 @@ class PlaneChunks:
     slot: np.ndarray
     layer_slots: np.ndarray
     layer_entries: int
-    chunk_rows: int
-    row_bytes: int
-    frame_row_bytes: int
+    levels: tuple[PlaneLevel, ...]
 
     @classmethod
     def of(cls, grid: Grid) -> PlaneChunks:
-        (rows, columns), (cy, cx), (sy, sx) = grid.frame_shape, grid.plane_chunk, grid.plane_shard_chunks
-        ny, nx = grid.plane_chunks
-        shards_y, shards_x = grid.plane_shards
-        gy, gx = (axis.ravel() for axis in np.mgrid[0:ny, 0:nx])
-        file = (gy // sy) * shards_x + gx // sx
-        live_y = np.minimum(sy, ny - np.arange(shards_y) * sy)
-        live_x = np.minimum(sx, nx - np.arange(shards_x) * sx)
-        itemsize = grid.itemsize
-        geometry = np.stack(
-            [
-                gy * cy,
-                gx * cx * itemsize,
-                np.minimum(cy, rows - gy * cy),
-                np.minimum(cx, columns - gx * cx) * itemsize,
-            ],
-            axis=1,
-        ).astype(np.int64)
-        chunk_rows, row_bytes, frame_row_bytes = cy, cx * itemsize, columns * itemsize
-        if cx == columns and rows % cy == 0:
-            chunk_rows, row_bytes = 1, cy * row_bytes
-            frame_row_bytes = row_bytes
-            geometry = np.stack([gy, 0 * gy, 0 * gy + 1, 0 * gy + row_bytes], axis=1).astype(np.int64)
-        order = np.argsort(file, kind="stable")
-        return cls(
-            geometry=geometry[order],
-            file=file[order].astype(np.int64),
-            entry=((gy % sy) * sx + gx % sx)[order].astype(np.int64),
-            slot=((gy % sy) * live_x[gx // sx] + gx % sx)[order].astype(np.int64),
-            layer_slots=np.multiply.outer(live_y, live_x).ravel().astype(np.int64),
-            layer_entries=sy * sx,
-            chunk_rows=chunk_rows,
-            row_bytes=row_bytes,
-            frame_row_bytes=frame_row_bytes,
-        )
+        levels: list[PlaneLevel] = []
+        tables, layer_slots, first, files = [], [], 0, 0
+        for level in (grid, *grid.levels):
+            geometry, rows = _geometry(level)
+            file, entry, slot, slots = _places(level)
+            order = np.argsort(file, kind="stable")
+            levels.append(PlaneLevel(level, first, first + order.size, files, *rows))
+            tables.append([geometry[order], file[order] + files, entry[order], slot[order]])
+            layer_slots.append(slots)
+            first, files = first + order.size, files + slots.size
+        geometry, file, entry, slot = (np.concatenate(t).astype(np.int64) for t in zip(*tables, strict=True))
+        layer_entries = math.prod(grid.plane_shard_chunks)
+        return cls(geometry, file, entry, slot, np.concatenate(layer_slots), layer_entries, tuple(levels))
+
+    def level_of(self, file: int) -> int:
+        """Returns the level to which a shard file belongs, 0 for the image itself."""
+        return sum(level.first_file <= file for level in self.levels) - 1
+
+
+def _geometry(grid: Grid) -> tuple[np.ndarray, tuple[int, int, int]]:
+    """Returns the places of the chunks in a frame, row-major, and (chunk_rows, row_bytes,
+    frame_row_bytes)."""
+    (rows, columns), (cy, cx), itemsize = grid.frame_shape, grid.plane_chunk, grid.itemsize
+    ny, nx = grid.plane_chunks
+    gy, gx = (axis.ravel() for axis in np.mgrid[0:ny, 0:nx])
+    if cx == columns and rows % cy == 0:
+        band = cy * cx * itemsize
+        return np.stack([gy, 0 * gy, 0 * gy + 1, 0 * gy + band], axis=1), (1, band, band)
+    height, width = np.minimum(cy, rows - gy * cy), np.minimum(cx, columns - gx * cx)
+    geometry = np.stack([gy * cy, gx * cx * itemsize, height, width * itemsize], axis=1)
+    return geometry, (cy, cx * itemsize, columns * itemsize)
+
+
+def _places(grid: Grid) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Returns file, entry and slot of each chunk, row-major, and the slots of a layer of each file."""
+    (sy, sx), (ny, nx), (shards_y, shards_x) = grid.plane_shard_chunks, grid.plane_chunks, grid.plane_shards
+    gy, gx = (axis.ravel() for axis in np.mgrid[0:ny, 0:nx])
+    live_y = np.minimum(sy, ny - np.arange(shards_y) * sy)
+    live_x = np.minimum(sx, nx - np.arange(shards_x) * sx)
+    return (
+        (gy // sy) * shards_x + gx // sx,
+        (gy % sy) * sx + gx % sx,
+        (gy % sy) * live_x[gx // sx] + gx % sx,
+        np.multiply.outer(live_y, live_x).ravel().astype(np.int64),
+    )
 
 
 @dataclass(frozen=True)
 class ArrayLayout:
-    """Layout of every shard of one array: combines the grid, the plane tables and the slot size. ``path``: of
-    the array in its store."""
+    """Layout of every shard of one array and of its levels: combines the grid, the plane tables and the slot
+    size. ``path``: of the array in its store."""
 
     grid: Grid
     plane: PlaneChunks
     slot_bytes: int
     index_at_start: bool
-    path: str = "0"
+    path: str = ARRAY_NAME
 
     @classmethod
     def of(cls, grid: Grid, max_encoded_bytes: int, index_at_start: bool) -> ArrayLayout:
@@ -198,19 +226,27 @@ class ArrayLayout:
             slot_layer = slot_layer * live_of_axis + i
         return index_layer, slot_layer
 
+    def array_path(self, file: int) -> str:
+        """The path in the store of the array to which a file of a shard row belongs, e.g. ``0``, or ``2`` for
+        level 2."""
+        return level_path(self.path, self.plane.level_of(file))
+
+    @property
+    def paths_of_files(self) -> list[str]:
+        """``array_path`` of each file of a shard row."""
+        return [self.array_path(file) for file in range(self.files_per_shard_row)]
+
     def shard_key(self, shard_row: int, file: int) -> str:
         """The Zarr chunk key of one file in its array, e.g. ``c/0/0/1``."""
-        shards_x = self.grid.plane_shards[1]
-        coordinates = (
-            *self.grid.stored(self.grid.shard_row_coordinates(shard_row)),
-            file // shards_x,
-            file % shards_x,
-        )
+        level = self.plane.levels[self.plane.level_of(file)]
+        shards_x = level.grid.plane_shards[1]
+        y, x = divmod(file - level.first_file, shards_x)
+        coordinates = (*self.grid.stored(self.grid.shard_row_coordinates(shard_row)), y, x)
         return "/".join(["c", *map(str, coordinates)])
 
     def shard_path(self, shard_row: int, file: int) -> str:
         """The path of one file in its store, e.g. ``0/c/0/0/1``."""
-        return f"{self.path}/{self.shard_key(shard_row, file)}"
+        return f"{self.array_path(file)}/{self.shard_key(shard_row, file)}"
 
 
 @dataclass(frozen=True)

@@ -137,14 +137,14 @@ class SealedShardRow:
         self._layout = layout
         self._files = ExitStack()
         self.placement = placement_of(layout, shard_row, placements)
-        self._keys = [layout.shard_key(shard_row, file) for file in range(layout.files_per_shard_row)]
-        sums = self.placement.record(layout.path)
-        with _old(sums.path):
-            self._known = sums.of_each(self._keys)
+        self._paths = [
+            self.placement.final(layout.shard_path(shard_row, file))
+            for file in range(layout.files_per_shard_row)
+        ]
+        self._known = _sums_on_record(layout, shard_row, self.placement)
         self._shards: list[_FinalShard | None] = []
         with ExitStack() as opened:
-            for file, key in enumerate(self._keys):
-                path = self._final(key)
+            for file, path in enumerate(self._paths):
                 there = os.path.lexists(path)
                 shard = (
                     _FinalShard(layout.shard(shard_row, file), path, inner_checksum=inner_checksum)
@@ -153,20 +153,17 @@ class SealedShardRow:
                 )
                 if shard is not None:
                     opened.callback(shard.close)
-                elif self._known[key] and None not in self._known[key]:
+                elif self._known[file] and None not in self._known[file]:
                     raise ShardFormatError(f"{path} is not there, though it was sealed")
                 self._shards.append(shard)
             self._files = opened.pop_all()
 
-    def _final(self, key: str) -> Path:
-        return self.placement.final(f"{self._layout.path}/{key}")
-
     def check(self) -> None:
         """Checks that these are the shards that were sealed: a foreign file in their place must not get a
         valid sum. Reads all chunks that were not read yet. Raises ``ShardFormatError``."""
-        for key, shard in zip(self._keys, self._shards, strict=True):
-            if shard is not None and self._known[key] and self._known[key].isdisjoint(shard.sums()):
-                raise ShardFormatError(f"{self._final(key)} is not what was sealed (record: {SUMS_NAME})")
+        for path, known, shard in zip(self._paths, self._known, self._shards, strict=True):
+            if shard is not None and known and known.isdisjoint(shard.sums()):
+                raise ShardFormatError(f"{path} is not what was sealed (record: {SUMS_NAME})")
 
     def __enter__(self) -> Self:
         return self
@@ -222,6 +219,20 @@ class SealedShardRow:
             tables.append(entries[mine[np.argsort(places.slot[mine])]])
         new.journal.copy_slab(places.slot_layer, _sealed(records, new.journal.seed), tables)
         return int(entries["nbytes"][entries["offset"] != ABSENT].sum())
+
+
+def _sums_on_record(layout: ArrayLayout, shard_row: int, placement: Placement) -> list[set[Sum]]:
+    """Returns the sums of each file of a shard row, as the record of its array has them."""
+    keys: dict[str, dict[str, int]] = {}
+    for file, path in enumerate(layout.paths_of_files):
+        keys.setdefault(path, {})[layout.shard_key(shard_row, file)] = file
+    known: list[set[Sum]] = [set() for _ in range(layout.files_per_shard_row)]
+    for path, files in keys.items():
+        sums = placement.record(path)
+        with _old(sums.path):
+            for key, found in sums.of_each(files).items():
+                known[files[key]] = found
+    return known
 
 
 def placement_of(layout: ArrayLayout, shard_row: int, placements: Iterable[Placement]) -> Placement:

@@ -122,18 +122,19 @@ class ShardRowFiles:
         placement: Placement,
         shards: list[OpenShard | None],
         journal: ShardRowJournal,
-        array_path: str,
+        array_paths: list[str],
     ) -> None:
+        """``array_paths``: of each file, the path in the store of its array."""
         self.shard_row = shard_row
         self.placement = placement
-        self._array_path = array_path
+        self._array_paths = array_paths
         self.slots = [shard for shard in shards if shard is not None]
         self.shards = shards
         self.journal = journal
         # packed: the start of each file's next run; workers add to it
         self.cursors = np.array([shard.layout.data_start for shard in self.slots], np.int64)
         self._sealed: list[SealedShard] = []
-        self._recorded: dict[str, Sum] = {}  # by key: sums of these files that are on record already
+        self._recorded: dict[int, Sum] = {}  # by file: sums that are on record already
 
     @classmethod
     def create(
@@ -165,7 +166,6 @@ class ShardRowFiles:
             # only here: without its own workspace the store was finished by another writer
             make_directories(placement.files)
         packed = io != "mmap" if packed is None else packed
-        replaces = placement.record(layout.path) if reopened else None
         journal_path = _suffixed(placement.journal(shard_row), suffix)
         if _remove(journal_path, may_rename):  # before the shards that it may speak of
             sync_directory(placement.files)
@@ -179,7 +179,7 @@ class ShardRowFiles:
                     final_path=placement.final(path),
                     io=io,
                     link=placement.link(path),
-                    replaces=replaces,
+                    replaces=placement.record(layout.array_path(file)) if reopened else None,
                 )
                 opened.append(_made_by_us(_suffixed(placement.working(path), suffix), make_shard, may_rename))
                 step()
@@ -199,7 +199,7 @@ class ShardRowFiles:
                 with suppress(StorageError):
                     shard.discard() if gone else shard.abandon()
             raise
-        return cls(shard_row, placement, list(opened), journal, layout.path)
+        return cls(shard_row, placement, list(opened), journal, layout.paths_of_files)
 
     def replace(self, old: ShardRowFiles, may_rename: Callable[[], None] = lambda: None) -> None:
         """Gives these files (made with a suffix) the names of ``old``, shards first: the old journal fits
@@ -275,23 +275,23 @@ class ShardRowFiles:
         return self._sealed
 
     def _record_sums(self, may_rename: Callable[[], None]) -> None:
-        """Appends the sums of all files to the array's record, before the first one gets its final name: no
-        shard may have one without a sum on record."""
-        sums = {}
+        """Appends the sums of all files to the records of their arrays, before the first one gets its final
+        name: no shard may have one without a sum on record."""
+        by_array: dict[str, dict[str, Sum]] = {}
+        recorded = {}
         for file, shard in enumerate(self.shards):
-            if shard is not None and not shard.keeps_older:
-                key = shard.final_path.relative_to(self.placement.final(self._array_path)).as_posix()
-                with suppress(ShardFormatError):  # then it has no sum on record; the shard itself is whole
-                    sums[key] = sum_of_journaled(shard.entries, self.journal, file)
-        fresh = {
-            key: value
-            for key, value in sums.items()
-            if key not in self._recorded or self._recorded[key] != value
-        }
-        if fresh:
+            if shard is None or shard.keeps_older:
+                continue
+            with suppress(ShardFormatError):  # then it has no sum on record; the shard itself is whole
+                found = sum_of_journaled(shard.entries, self.journal, file)
+                if file not in self._recorded or self._recorded[file] != found:
+                    path = self._array_paths[file]
+                    key = shard.final_path.relative_to(self.placement.final(path)).as_posix()
+                    by_array.setdefault(path, {})[key] = recorded[file] = found
+        for path, sums in by_array.items():
             may_rename()
-            self.placement.record(self._array_path).append(fresh)
-            self._recorded |= fresh
+            self.placement.record(path).append(sums)
+        self._recorded |= recorded
 
     def frame_records(self) -> np.ndarray:
         """Returns the records of all frames in the journal, in order of their sequence."""

@@ -38,8 +38,9 @@ class SlabKernel:
             self.chunks, dtype=np.int64
         )
         plane = self.layout.plane
-        fill_row = np.zeros(plane.row_bytes, np.uint8)
-        self._cut = (plane.frame_row_bytes, plane.chunk_rows, plane.row_bytes, fill_row, False)
+        image = plane.levels[0]
+        fill_row = np.zeros(image.row_bytes, np.uint8)
+        self._cut = (image.frame_row_bytes, image.chunk_rows, image.row_bytes, fill_row, False)
         self._encoded = room_for(self.chunks)
         self.nbytes = self._encoded[0]
 

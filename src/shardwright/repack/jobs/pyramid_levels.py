@@ -24,14 +24,13 @@ import numpy.typing as npt
 
 from shardwright.array.consolidated import consolidated_metadata
 from shardwright.array.levels import (
-    Method,
     derived_array,
     fitting_shards,
     group_document,
-    level_dataset,
     multiscale_of,
 )
 from shardwright.array.metadata import CREATOR_ATTRIBUTE
+from shardwright.array.ome import level_dataset
 from shardwright.codecs.parameters import codec_of
 from shardwright.kernels.downsample import downsample, halved, work_bytes
 from shardwright.model.errors import OutputExistsError, ShardFormatError, SpecError
@@ -59,6 +58,7 @@ from .region_reader import RegionReader
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from shardwright.array.spec import Method
     from shardwright.read.store import Store, StoredArray
     from shardwright.repack.runtime.job_report import OnProgress
 
