@@ -4,14 +4,19 @@ of what must be readable after them."""
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from hypothesis import strategies as st
 
 import shardwright as sw
-from shardwright.array.spec import DTYPES
+from shardwright.array.spec import DTYPES, METHODS, parse_spec
+from shardwright.kernels.downsample import downsample, halved
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # so that every frame of an array fits the reorder window: any arrival order must then come out right
 MAX_FRAMES = 48
@@ -124,11 +129,25 @@ def plane_axis(name: str, sides: Sides) -> st.SearchStrategy[sw.Dimension]:
 
 
 @st.composite
+def levels(draw: st.DrawFn, spec: sw.ArraySpec) -> sw.ArraySpec:
+    """``spec`` with levels, if it can have those that are drawn."""
+    names = [d.name for d in spec.dimensions]
+    drawn = {
+        "count": draw(st.integers(1, 3)),
+        "method": draw(st.sampled_from(METHODS)),
+        "axes": draw(st.sampled_from([("y", "x"), ("x",), names[-3:], names])),
+    }
+    with suppress(sw.errors.SpecError):
+        return parse_spec({**spec.model_dump(), "levels": drawn})
+    return spec
+
+
+@st.composite
 def specs(draw: st.DrawFn, sides: Sides) -> sw.ArraySpec:
     before = draw(frame_axes())
     dtype = draw(st.sampled_from(DTYPES))
     order = [axis.name for axis in before]
-    return sw.ArraySpec(
+    spec = sw.ArraySpec(
         dtype=dtype,
         dimensions=(*before, draw(plane_axis("y", sides)), draw(plane_axis("x", sides))),
         codec=draw(st.sampled_from(CODECS)),
@@ -141,6 +160,7 @@ def specs(draw: st.DrawFn, sides: Sides) -> sw.ArraySpec:
         ),
         attributes=draw(st.sampled_from([{}, {"sample": "embryo", "nested": {"a": [1, 2.5, None]}}])),
     )
+    return draw(levels(spec)) if draw(st.booleans()) else spec
 
 
 def places(spec: sw.ArraySpec) -> tuple[int, ...]:
@@ -235,9 +255,10 @@ def fill(spec: sw.ArraySpec) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Expected:
-    """What must be readable, in storage order, and what the receipt must say."""
+    """What must be readable, in storage order, and what the receipt must say. ``arrays``: the image, then its
+    levels."""
 
-    array: np.ndarray
+    arrays: list[np.ndarray]
     received: int
     stored: int
     missing: int
@@ -267,15 +288,36 @@ def expected(acquired: Acquired, appended: list[np.ndarray]) -> Expected:
         acquired_order.transpose([names.index(d.name) for d in spec.stored_dimensions])
     )
     return Expected(
-        stored, len(appended), len(first), math.prod(extent) - len(first), len(appended) - len(first)
+        with_levels(stored, spec),
+        len(appended),
+        len(first),
+        math.prod(extent) - len(first),
+        len(appended) - len(first),
     )
 
 
-def live_chunks(spec: sw.ArraySpec, array: np.ndarray) -> int:
-    """Inner chunks with an element that differs, bit for bit, from the fill value."""
+def with_levels(image: np.ndarray, spec: sw.ArraySpec) -> list[np.ndarray]:
+    """The image and the levels that are written with it; in storage order."""
+    arrays = [image]
+    for level in spec.level_shapes:
+        factors = in_stored_order(spec, level.factors)
+        arrays.append(np.empty(halved(arrays[-1].shape, factors), image.dtype))
+        with np.errstate(over="ignore"):
+            downsample(arrays[-2], arrays[-1], factors, spec.levels.method)
+    return arrays
+
+
+def in_stored_order(spec: sw.ArraySpec, values: Sequence[int]) -> tuple[int, ...]:
+    names = [d.name for d in spec.dimensions]
+    return tuple(values[names.index(d.name)] for d in spec.stored_dimensions)
+
+
+def live_chunks(spec: sw.ArraySpec, array: np.ndarray, chunk: Sequence[int]) -> int:
+    """Inner chunks (of the shape ``chunk``) with an element that differs, bit for bit, from the fill
+    value."""
     differs = bits(array) != bits(fill(spec))
-    for axis, dimension in enumerate(spec.stored_dimensions):
-        edges = np.arange(0, array.shape[axis], dimension.chunk_size)
+    for axis, size in enumerate(chunk):
+        edges = np.arange(0, array.shape[axis], size)
         differs = np.logical_or.reduceat(differs, edges, axis=axis) if len(edges) else differs
     return int(differs.sum())
 

@@ -367,6 +367,10 @@ class ArraySpec(_Frozen):
             raise ValueError(
                 "levels: not of float16 while frames come; `shardwright pyramid` makes them later"
             )
+        if self.levels is not None and self.dtype == "float64" and isinstance(self.fill_value, int | float):
+            windows = 2.0 ** len(self.levels.axes)
+            if self.levels.method == "mean" and not math.isfinite(self.fill_value * windows):
+                raise ValueError("levels: a sum of fill values overflows, choose another fill_value")
         assert len(self.level_shapes) == self.level_count, "or it has raised"
 
     @property
