@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shardwright.array.spec import DTYPES, METHODS
 from shardwright.kernels import reference
-from shardwright.kernels.downsample import downsample, halved
+from shardwright.kernels.downsample import downsample, downsample_frames, halved
 
 
 def level(source: np.ndarray, factors: tuple[int, ...], method: str) -> np.ndarray:
@@ -64,6 +64,34 @@ def test_any_shape_and_axes(shape: list[int], data) -> None:
     np.testing.assert_array_equal(
         level(source, factors, method), reference.downsample(source, factors, method)
     )
+
+
+@pytest.mark.parametrize("method", METHODS)
+@given(data=st.data())
+def test_levels_of_a_slab_equal_their_twin(method: str, data) -> None:
+    """Windows over several frames, some of which never came."""
+    dtype = data.draw(st.sampled_from([each for each in DTYPES if each != "float16"]))
+    frames, rows, columns = data.draw(st.tuples(st.integers(1, 5), st.integers(1, 7), st.integers(1, 9)))
+    factors = data.draw(st.tuples(*[st.sampled_from([1, 2])] * 3))
+    came = data.draw(st.lists(st.booleans(), min_size=frames, max_size=frames))
+    source = random_values(dtype, (frames, rows, columns), data.draw(st.integers(0, 99)))
+    source[~np.array(came)] = fill = 3 if dtype != "bool" else True
+    out = np.zeros(halved(source.shape, factors), dtype)
+    windows = np.full((out.shape[0], factors[0]), -1, np.int64)
+    for frame in range(frames):
+        windows[frame // factors[0], frame % factors[0]] = frame
+    addresses = np.array([image.ctypes.data * there for image, there in zip(source, came, strict=True)])
+    table = np.zeros(out.size * 2 * factors[0] + 2 * columns, np.int64)
+    fill_row = np.full(columns, fill, dtype)
+    found = downsample_frames(addresses, windows, (rows, columns), factors[1:], method, fill_row, out, table)
+    with np.errstate(all="ignore"):
+        expected = reference.downsample(source, factors, method)
+    for number, address in enumerate(found.tolist()):
+        if any(came[number * factors[0] : (number + 1) * factors[0]]):
+            assert address == out[number].ctypes.data
+            np.testing.assert_array_equal(out[number], expected[number])
+        else:
+            assert address == 0, "a frame of which nothing came is left out"
 
 
 def test_the_mean_is_numpys() -> None:

@@ -130,15 +130,14 @@ def plane_axis(name: str, sides: Sides) -> st.SearchStrategy[sw.Dimension]:
 
 @st.composite
 def levels(draw: st.DrawFn, spec: sw.ArraySpec) -> sw.ArraySpec:
-    """``spec`` with levels, if it can have those that are drawn."""
+    """``spec`` with as many levels as it can have of those that are drawn."""
     names = [d.name for d in spec.dimensions]
-    drawn = {
-        "count": draw(st.integers(1, 3)),
-        "method": draw(st.sampled_from(METHODS)),
-        "axes": draw(st.sampled_from([("y", "x"), ("x",), names[-3:], names])),
-    }
-    with suppress(sw.errors.SpecError):
-        return parse_spec({**spec.model_dump(), "levels": drawn})
+    method = draw(st.sampled_from(METHODS))
+    axes = draw(st.sampled_from([("y", "x"), ("x",), names[-3:], names[1:]]))
+    for count in range(draw(st.integers(1, 3)), 0, -1):
+        drawn = {"count": count, "method": method, "axes": axes}
+        with suppress(sw.errors.SpecError):
+            return parse_spec({**spec.model_dump(), "levels": drawn})
     return spec
 
 

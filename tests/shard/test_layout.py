@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import given
@@ -107,17 +108,22 @@ def test_keys_and_entries_are_those_of_the_zarr_grid(grid):
 
 @given(grid=grids())
 def test_plane_geometry_covers_each_pixel_once(grid):
-    plane = PlaneChunks.of(grid)
-    rows, columns = grid.frame_shape
-    seen = np.zeros(rows * columns * grid.itemsize, int)
-    for top, left, height, width in plane.geometry.tolist():
-        assert 1 <= height <= plane.chunk_rows
-        assert 1 <= width <= plane.row_bytes
-        for row in range(top, top + height):
-            seen[row * plane.frame_row_bytes + left : row * plane.frame_row_bytes + left + width] += 1
-    assert (seen == 1).all()
-    assert plane.chunk_rows * plane.row_bytes == math.prod(grid.plane_chunk) * grid.itemsize
-    assert plane.layer_slots.sum() == len(plane.file)
+    above = replace(grid, frame_shape=(3, 2), plane_chunk=(2, 2))  # as a level: files and chunks go on
+    plane = PlaneChunks.of(replace(grid, levels=(above,)))
+    for number, level in enumerate(plane.levels):
+        rows, columns = level.grid.frame_shape
+        seen = np.zeros(rows * columns * grid.itemsize, int)
+        for top, left, height, width in plane.geometry[level.first : level.stop].tolist():
+            assert 1 <= height <= level.chunk_rows
+            assert 1 <= width <= level.row_bytes
+            for row in range(top, top + height):
+                seen[row * level.frame_row_bytes + left : row * level.frame_row_bytes + left + width] += 1
+        assert (seen == 1).all()
+        assert level.chunk_rows * level.row_bytes == math.prod(level.grid.plane_chunk) * grid.itemsize
+        files = np.unique(plane.file[level.first : level.stop])
+        assert files.tolist() == list(range(level.first_file, level.first_file + files.size))
+        assert [plane.level_of(file) for file in files] == [number] * files.size
+    assert plane.layer_slots.sum() == len(plane.file) == plane.levels[-1].stop
 
 
 def test_edge_shards_are_smaller():

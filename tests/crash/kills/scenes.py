@@ -196,8 +196,29 @@ def _flushing() -> Scene:
     return Scene("flushing", spec, tuple(steps))
 
 
+def _levels() -> Scene:
+    """Levels are further files of the shard rows of their image: all of them or none."""
+    spec = spec_of(
+        ("t", None, 2, 2),
+        ("z", 2, 2, 1),
+        ("y", 20, 8, 2),
+        ("x", 24, 12, 2),
+        levels={"count": 2, "axes": ("z", "y", "x")},
+        chunk_checksum=True,
+    )
+    return Scene("levels", spec, _in_order(14), threads=2, sync_interval_ms=5, store_within_ms=2)
+
+
 SCENES = {
     scene.name: scene
-    for scene in (_plain(), _several_files(), _any_order(), _slow_camera(), _twice(), _flushing())
+    for scene in (
+        _plain(),
+        _several_files(),
+        _any_order(),
+        _slow_camera(),
+        _twice(),
+        _flushing(),
+        _levels(),
+    )
 }
 IO_MODES = ("mmap", "pwrite", "direct")

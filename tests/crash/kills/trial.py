@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zarr
+from tests.harness.levels import level_problems
 from tests.properties.readers import READERS
 
 from shardwright.array.frame_table_format import TABLE_PATH
@@ -189,6 +190,8 @@ class TrialRun:
             for problem in self._oracle.judge_end(self._store, self._read):
                 self._complain(problem)
         for problem in self._oracle.judge_store(self._store, self._read):
+            self._complain(problem)
+        for problem in level_problems(self._store):
             self._complain(problem)
         report = verify_store(self._store, threads=1)
         for problem in report.problems:

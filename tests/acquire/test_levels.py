@@ -1,0 +1,208 @@
+"""Levels that are written with an image: what they hold whatever happens, what the metadata say, and what
+cannot be asked for. ``tests/properties`` reads back random ones."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import yaozarrs
+import zarr
+from tests.harness.levels import level_problems
+
+import shardwright as sw
+from shardwright.acquire.limits import Limits
+from shardwright.acquire.workers import WorkerPool
+from shardwright.read.verify_store import verify_store
+from shardwright.recovery.recover_store import recover_store
+from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels
+from shardwright.repack.runtime.tasks import run_task
+from shardwright.repack.runtime.throttle import Throttle
+from shardwright.storage import failpoints
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
+
+LEVELS = {"count": 2, "method": "mean", "axes": ("z", "y", "x")}
+
+
+def run_here(tasks):
+    return map(run_task, tasks)
+
+
+class _Died(BaseException):
+    pass
+
+
+def _die() -> None:
+    raise _Died
+
+
+def spec_of(levels: object = LEVELS, **fields: object) -> sw.ArraySpec:
+    return sw.ArraySpec(
+        dtype="uint16",
+        dimensions=(
+            sw.Dimension(name="t", count=None, chunk_size=1, shard_size_chunks=2),
+            sw.Dimension(name="z", count=10, chunk_size=4, unit="micrometer", scale=2),
+            sw.Dimension(name="y", count=50, chunk_size=16, shard_size_chunks=2, scale=0.5),
+            sw.Dimension(name="x", count=70, chunk_size=70, scale=0.5),
+        ),
+        levels=levels,
+        **fields,
+    )
+
+
+def frame(number: int) -> np.ndarray:
+    return np.random.default_rng(number).integers(1, 4096, (50, 70)).astype(np.uint16)
+
+
+def fill(writer, numbers: range) -> None:
+    for number in numbers:
+        writer.append(frame(number), index=divmod(number, 10))
+
+
+def test_they_equal_what_pyramid_makes_later(tmp_path):
+    """Pixels bit for bit, and the same metadata, but for the depth of chunks along a halved frame axis."""
+    live, later = tmp_path / "live.ome.zarr", tmp_path / "later.ome.zarr"
+    for path, spec in ((live, spec_of()), (later, spec_of(None))):
+        with sw.create(path, spec) as writer:
+            fill(writer, range(47))
+    add_levels(later, PyramidOptions(2, "mean", ("z", "y", "x")), run_here, throttle=Throttle(idle=False))
+    assert level_problems(live) == level_problems(later) == []
+    groups = [json.loads((path / "zarr.json").read_text())["attributes"]["ome"] for path in (live, later)]
+    for group in groups:
+        group["multiscales"][0].pop("name")
+    assert groups[0] == groups[1]
+    for level in "12":
+        one, other = (zarr.open_array(path / level, mode="r") for path in (live, later))
+        assert np.array_equal(one[...], other[...])
+        assert (one.shape, one.attrs.asdict()) == (other.shape, other.attrs.asdict())
+    yaozarrs.validate_zarr_store(live)
+    report = verify_store(live, threads=1)
+    assert (report.problems, report.arrays) == ([], 3)
+
+
+def test_pyramid_adds_further_ones(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec_of()) as writer:
+        fill(writer, range(20))
+    add_levels(path, PyramidOptions(4, "mean", ("z", "y", "x")), run_here, throttle=Throttle(idle=False))
+    assert level_problems(path) == []
+    assert zarr.open_array(path / "4", mode="r").shape == (2, 1, 4, 5)
+
+
+@contextmanager
+def dying_at(point: str) -> Iterator[None]:
+    """What a sealer that dies leaves is what a kill leaves."""
+    failpoints.set_hook(point, _die)
+    try:
+        with pytest.raises(sw.errors.ShardwrightError):
+            yield
+    finally:
+        failpoints.set_hook(point, None)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("point", ["shard.before_index", "shard.before_rename", "workspace.before_manifest"])
+@pytest.mark.parametrize("go_on", ["recover", "resume"])
+def test_a_store_that_was_left_behind_agrees_with_its_levels(tmp_path, point, go_on):
+    path = tmp_path / "a.ome.zarr"
+    writer = sw.create(path, spec_of(), store_within_ms=1, sync_interval_ms=1)
+    with dying_at(point):
+        fill(writer, range(33))
+        writer.flush()
+        writer.close()
+    stored = writer.watermark.stored
+    with suppress(sw.errors.ShardwrightError):
+        writer.close()  # what died first may have been a seal
+    if go_on == "recover":
+        pool = WorkerPool(1)
+        pool.start()
+        recover_store(path, pool, threads=1)
+        pool.stop()
+    else:
+        with sw.resume(path) as writer:
+            fill(writer, range(writer.frames, 40))
+    assert level_problems(path) == []
+    image = zarr.open_array(path / "0", mode="r")[...].reshape(-1, 50, 70)
+    assert stored >= 3
+    assert all(np.array_equal(image[number], frame(number)) for number in range(stored))
+    assert verify_store(path).ok
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_shard_that_takes_frames_again_makes_its_levels_again(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    writer = sw.create(path, spec_of())
+    fill(writer, range(3))  # of the first slab, which has four
+    with dying_at("workspace.before_manifest"):
+        writer.close()
+    assert (path / "1/c/0/0/0/0").exists()
+    with sw.resume(path) as writer:
+        fill(writer, range(3, 7))
+    assert writer.receipt.frames_late == 0
+    assert zarr.open_array(path / "0", mode="r")[0, 3].any()
+    assert level_problems(path) == []
+    assert verify_store(path).ok
+
+
+def test_each_image_has_its_own(tmp_path):
+    path, plain = tmp_path / "a.ome.zarr", spec_of(None)
+    with sw.create(path, images={"deep": spec_of(), "plain": plain}) as writer:
+        for image in ("deep", "plain"):
+            writer.append_many([frame(i) for i in range(20)], image=image)
+    assert sorted(p.name for p in (path / "0").iterdir()) == ["0", "1", "2", "zarr.json"]
+    assert sorted(p.name for p in (path / "1").iterdir()) == ["0", "zarr.json"]
+    assert level_problems(path) == []
+    assert verify_store(path).ok
+    yaozarrs.validate_zarr_store(path)
+
+
+def test_a_deleted_shard_of_a_level_is_found(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec_of()) as writer:
+        fill(writer, range(20))
+    (path / "1/c/0/0/0/0").unlink()
+    assert any("1/c/0/0/0/0" in str(problem) for problem in verify_store(path).problems)
+
+
+def test_their_memory_and_files_are_planned():
+    plain, with_levels = (Limits.derive(spec_of(levels), threads=2) for levels in (None, LEVELS))
+    frames = 2 * (25 * 35 * 2) + 1 * (13 * 18 * 2)  # of a slab: two at level 1, one at level 2
+    assert with_levels.scratch_bytes >= plain.scratch_bytes + frames
+    # level 1 has 2 chunks of 25 rows, in one file; the image has 4 in 2 files
+    assert with_levels.shard_files_per_shard_row == plain.shard_files_per_shard_row + 2
+    assert with_levels.disk_reserved_bytes > plain.disk_reserved_bytes
+    assert with_levels.descriptors > plain.descriptors
+
+
+@pytest.mark.parametrize(
+    ("levels", "message"),
+    [
+        (8, "no axis is left to halve; expected at most 7"),
+        ({"count": 1, "axes": ("t",)}, "'t' ends where the frames end"),
+        ({"count": 1, "axes": ("w",)}, "there is no axis 'w'"),
+        ({"count": 3, "axes": ("z",)}, "must be a multiple of 8, or all 10; got 4"),
+        ({"count": 1, "method": "median"}, "levels.method"),
+        (-1, "greater than 0"),
+    ],
+)
+def test_what_cannot_be_made_is_refused(levels, message):
+    with pytest.raises(sw.errors.SpecError, match=message):
+        spec_of_json(levels)
+
+
+def spec_of_json(levels: object) -> sw.ArraySpec:
+    facts = spec_of(None).model_dump()
+    return sw.array.spec.parse_spec({**facts, "levels": levels})
+
+
+def test_earlier_releases_are_told_only_of_levels_that_there_are():
+    assert "levels" not in spec_of(None).model_dump()
+    assert spec_of(3).model_dump()["levels"] == {"count": 3, "method": "mean", "axes": ("y", "x")}
+    assert spec_of(0).levels is None
