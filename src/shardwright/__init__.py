@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .array.acquisition_spec import AcquisitionSpec, Image, Plate
 from .array.default_layout import default_layout
-from .array.spec import ArraySpec, Blosc, Channel, Dimension, Gzip, Zstd
+from .array.spec import ArraySpec, Blosc, Channel, Dimension, Gzip, Levels, Zstd
 from .model import errors
 from .model.receipt import Receipt, Watermark
 
@@ -31,6 +31,7 @@ __all__ = [
     "Dimension",
     "Gzip",
     "Image",
+    "Levels",
     "Plate",
     "Receipt",
     "Watermark",

@@ -50,6 +50,7 @@ def test_every_exported_name_is_there():
         "Dimension",
         "Gzip",
         "Image",
+        "Levels",
         "Plate",
         "Receipt",
         "Watermark",

@@ -180,9 +180,11 @@ class Judge:
 
     def _check_independently(self, store: Path, reading: Reading, promised: Promised) -> list[str]:
         """zarr-python sees the same as our reader, also in the frame table; ``verify`` finds nothing."""
+        from tests.harness.levels import level_problems
         from tests.harness.stored import frame_table, stored
 
         faults = [f"verify: {problem}" for problem in verify_store(store, threads=1).problems]
+        faults += level_problems(store)
         try:
             image, table = stored(store)[:FRAMES], frame_table(store)
             places, statuses = table["index_t"], table["fate"]

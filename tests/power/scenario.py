@@ -49,6 +49,7 @@ class Scenario:
     killed_after: int
     then: Literal["resume", "recover"]
     pressure: bool  # dirty pages are written back at any moment
+    levels: int  # none where a store is packed or moved: those jobs have cuts of their own
     compaction: str | None = None
 
     @classmethod
@@ -78,6 +79,7 @@ class Scenario:
             killed_after=int(rng.integers(1, FRAMES)),
             then=choose("resume", "recover"),
             pressure=bool(rng.integers(2)),
+            levels=choose(0, 0, 2),
         )
 
     @property
@@ -97,6 +99,7 @@ class Scenario:
             codec=codecs[self.codec],
             index_location=self.index_location,
             chunk_checksum=True,
+            levels=self.levels if self.compaction is None else None,
         )
 
     @cached_property

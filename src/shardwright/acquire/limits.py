@@ -61,8 +61,7 @@ class _ArrayNeeds(NamedTuple):
     def of(cls, array: ArraySpec, grid: Grid) -> _ArrayNeeds:
         codec = CodecParameters.of(array, grid.chunk_bytes)
         shard = largest_shard(grid, codec.max_encoded_bytes, array.index_location == "start")
-        files = sum(math.prod(level.plane_shards) for level in (grid, *grid.levels))
-        return cls(grid, codec, shard, files)
+        return cls(grid, codec, shard, grid.files_per_shard_row)
 
 
 def _needs_of(spec: AcquisitionSpec) -> list[_ArrayNeeds]:

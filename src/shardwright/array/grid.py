@@ -159,12 +159,16 @@ class Grid:
 
     @cached_property
     def plane_shards(self) -> tuple[int, int]:
-        """The number of shard files that cover one frame, along rows and columns; their product is the number
-        of files of one shard row."""
+        """The number of shard files that cover one frame, along rows and columns."""
         return (
             _ceil_div(self.plane_chunks[0], self.plane_shard_chunks[0]),
             _ceil_div(self.plane_chunks[1], self.plane_shard_chunks[1]),
         )
+
+    @property
+    def files_per_shard_row(self) -> int:
+        """The number of shard files that cover one frame, and those of its levels."""
+        return sum(math.prod(grid.plane_shards) for grid in (self, *self.levels))
 
     @property
     def frame_bytes(self) -> int:

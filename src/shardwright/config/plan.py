@@ -339,12 +339,11 @@ def _refuse_an_unsafe_mapping(loaded: LoadedConfig, folders: list[Path]) -> None
 def shard_files_per_frame(grid: Grid) -> float:
     """Returns the array's shard files for each of its frames, once it is long; exact for an array of
     limited length."""
-    files_per_shard_row = math.prod(grid.plane_shards)
     if not grid.unlimited:
-        return files_per_shard_row * math.prod(grid.shard_row_counts) / math.prod(grid.counts)
+        return grid.files_per_shard_row * math.prod(grid.shard_row_counts) / math.prod(grid.counts)
     frames_along_first = grid.chunk[0] * grid.shard_chunks[0]
     return (
-        files_per_shard_row
+        grid.files_per_shard_row
         * math.prod(grid.shard_row_counts[1:])
         / (frames_along_first * math.prod(grid.counts[1:]))
     )

@@ -120,15 +120,18 @@ class SlabKernel:
         self.encoded_bytes = np.zeros(self.chunks, np.int64)  # of the last slab
 
     def encode(self, slab: int, first: int, stop: int, state: WorkerState) -> np.ndarray:
-        """int64[stop - first]: addresses of the encoded chunks in the worker's buffer; their lengths in
-        ``encoded_bytes``."""
-        part, slots = slice(first, stop), state.slots(stop - first, self.layout.slot_bytes)
+        """int64[n]: addresses of the encoded chunks in the worker's buffer, of the last part if levels make
+        the range one of several parts; their lengths in ``encoded_bytes``."""
         begin, distinct = slab * self._frames_per_slab, len(self._addresses)
         frames = np.array(
             [self._addresses[(begin + i) % distinct] for i in range(self._frames_per_slab)], np.int64
         )
-        nbytes, _, _ = self._encoder.to_slots(frames, part, slots, NOT_PACKED, state, DegradeLevel.CONFIGURED)
-        self.encoded_bytes[part] = nbytes
+        slots = np.zeros(0, np.int64)
+        for sources, *ends in self._encoder.parts_of(frames, 0, first, stop, state):
+            part, slots = slice(*ends), state.slots(ends[1] - ends[0], self.layout.slot_bytes)
+            self.encoded_bytes[part], _, _ = self._encoder.to_slots(
+                sources, part, slots, NOT_PACKED, state, DegradeLevel.CONFIGURED
+            )
         return slots
 
 

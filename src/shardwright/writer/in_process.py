@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from shardwright.acquire.settings import Durability, NameTaken, OnDuplicate, OnFull, Overload
     from shardwright.array.acquisition_spec import Image, Plate
-    from shardwright.array.spec import ArraySpec, Codec
+    from shardwright.array.spec import ArraySpec, Codec, Levels
     from shardwright.storage.slot_file import IoMode
 
     from .writer import Writer
@@ -59,6 +59,7 @@ def create(
     scales: Mapping[str, float] | None = None,
     units: Mapping[str, str] | None = None,
     codec: Codec | str = "blosc",
+    levels: Levels | dict[str, Any] | int | None = None,
 ) -> Writer:
     """Makes a writer in this process. ``path`` must not exist yet (``OutputExistsError``; with ``name_taken``
     ``increment`` it becomes ``NAME_2``, see ``Writer.path``), except for the remains of a creation that was
@@ -67,7 +68,8 @@ def create(
 
     ``spec`` may be the JSON of one (``SpecError`` when it is wrong). Without it give ``shape``, ``dtype``,
     ``axes`` and whatever else the experiment fixes: ``default_layout`` then chooses chunks and shards
-    (``codec="none"``: uncompressed).
+    (``codec="none"``: uncompressed). ``levels``: as many of lower resolution are written beside the image
+    (``Levels`` says how they are made).
 
     Several images: ``images`` are their names, all with that array, or a mapping of names to arrays;
     ``plate`` makes one for each field of its wells. ``order`` names the axes as frames come, with ``"p"``
@@ -110,6 +112,7 @@ def create(
         "scales": scales,
         "units": units,
         "codec": None if codec == "blosc" else codec,
+        "levels": levels,
     }
     several = {"images": images, "plate": plate, "order": order}
     acquisition = _acquisition(spec, _given(layout), _given(several))

@@ -173,6 +173,13 @@ def test_the_kernel_is_the_one_that_writes(codec):
     assert found.rate.bytes_per_s > 0
 
 
+def test_the_kernel_makes_the_levels_too():
+    spec = spec_of().model_copy(update={"levels": sw.Levels(count=1)})
+    found = stages.kernel(spec, frames_of(4), 1e-9)
+    assert len(found.encoded_bytes) == len(stages.SlabKernel(spec, frames_of(4)).layout.plane.file) > 6
+    assert all(found.encoded_bytes)
+
+
 def test_a_sample_of_fewer_frames_than_a_slab_is_used_in_turns():
     assert stages.kernel(spec_of(depth=16), frames_of(3), 1e-9).ratio > 1
 
