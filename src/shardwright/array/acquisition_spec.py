@@ -259,11 +259,12 @@ class AcquisitionSpec(_Frozen):
         slower = None if self.order is None else self.order.index(POSITIONS_AXIS)
         return Grids(tuple(Grid.of(array, i) for i, array in enumerate(self.arrays)), slower)
 
-    def to_json(self, *, channels: bool = True) -> dict[str, Any]:
-        """Returns JSON values: those of the array alone if there is one image without a name. ``channels``:
-        also those of its channels."""
+    def to_json(self, *, for_client: bool = False) -> dict[str, Any]:
+        """Returns JSON values: those of the array alone if there is one image without a name. ``for_client``:
+        then without what clients of earlier releases refuse, and none needs."""
         if self.is_single:
-            return self.arrays[0].model_dump(mode="json", exclude=None if channels else {"channels"})
+            later = {"channels", "levels"} if for_client else None
+            return self.arrays[0].model_dump(mode="json", exclude=later)
         facts = self.model_dump(mode="json")
         facts["images"] = [  # one that has the acquisition's array is a name alone
             image["name"] if self.images[number].array in (None, self.array) else image

@@ -201,7 +201,7 @@ class Session:
             request=request.request,
             path=str(acquisition.path),
             # a client of an earlier release refuses them, and none needs them
-            spec=acquisition.spec.to_json(channels=False),
+            spec=acquisition.spec.to_json(for_client=True),
             transport=request.transport,
             credit_bytes=self.credit.ring_slots * limits.frame_bytes,
             ring_slots=self.credit.ring_slots,

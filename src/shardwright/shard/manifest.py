@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NAME = re.compile(r"acquisition\.([1-9][0-9]{0,9})\.json")
-FORMAT = 4  # 3: of one image; 2: without channels; 1: of a store that was never taken over, either
+FORMAT = (
+    4  # 3: of one image without levels; 2: without channels; 1: of a store that was never taken over, either
+)
 _MAX_BYTES = 16 << 20
 
 
@@ -107,7 +109,7 @@ def write_manifest(
     raises; the old manifest is then still there."""
     # as JSON values: the checksum covers the facts as they will be read
     facts = json.loads(json.dumps({"format": FORMAT, **asdict(manifest)}))
-    if "images" not in manifest.spec:  # one image, as earlier releases know it
+    if not manifest.spec.keys() & {"images", "levels"}:  # one image, as earlier releases know it
         facts["format"] = 3 if manifest.spec.get("channels") else 2 if manifest.files_epoch else 1
         extent = {"seen_extent": sum(facts["seen_extents"])}  # of the only image, if it is known
         facts = {

@@ -98,6 +98,7 @@ def _comparisons() -> tuple[Comparison, ...]:
     # mapped is the dearest way to write the most bytes
     unpacked = ("shardwright", "shardwright-pwrite", "acquire-zarr", *DISK_FLOORS[:2])
     small = ("shardwright", *(name + SMALL for name in ("shardwright", KERNEL_FLOOR, "floor-direct")))
+    leveled = ("shardwright", "shardwright-levels", "acquire-zarr", "acquire-zarr-levels")
     here, there = SCENES
     return (
         Comparison("lz4", here, "disk", (*BACKENDS, *DAEMONS, *PEERS, *_FLOORS, TOGETHER_FLOOR), 512, 4),
@@ -111,6 +112,8 @@ def _comparisons() -> tuple[Comparison, ...]:
         Comparison("uncompressed", here, "no-disk", unpacked, 128, 3, plain),
         Comparison("small-chunks", here, "disk", small, 128, 4),
         Comparison("small-chunks", here, "no-disk", small, 128, 3),
+        Comparison("levels", here, "disk", leveled, 128, 4),
+        Comparison("levels", here, "no-disk", leveled, 128, 3),
     )
 
 
@@ -161,11 +164,14 @@ def _ratios() -> tuple[Ratio, ...]:
             0.6,
         ),
     )
+    leveled = ("levels", ("shardwright-levels",), ("shardwright",))
     cpu = (("in process", "shardwright"), ("daemon and camera", "daemon-shm"))
     memory = (*cpu[:1], ("daemon", "daemon-shm"), ("daemon, pixels in messages", "daemon-message"))
     below, planned = "below every peer", "at most the plan, below acquire-zarr"
     return (
         *speeds,
+        Ratio("levels while writing", "at least 75 % of the speed without", *leveled, 0.75),
+        Ratio("levels, CPU seconds per GB", "at most 25 % more than without", *leveled, 1.25, "cpu_s_per_gb"),
         *(
             Ratio(f"CPU seconds per GB, {way}", below, "lz4", (name,), PEERS, 1.0, "cpu_s_per_gb", each=True)
             for way, name in cpu

@@ -13,6 +13,11 @@ SHUFFLE = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 
 
 class AcquireZarr(Contender):
+    array_path = "0"
+
+    def add_levels(self, array: aqz.ArraySettings) -> None:
+        """None."""
+
     def write(self, path: Path) -> int:
         case = self.case
         kinds = (aqz.DimensionType.TIME, aqz.DimensionType.SPACE, aqz.DimensionType.SPACE)
@@ -30,6 +35,7 @@ class AcquireZarr(Contender):
                 level=case.clevel,
                 shuffle=SHUFFLE[case.shuffle],
             )
+        self.add_levels(array)
         settings = aqz.StreamSettings(store_path=str(path), max_threads=case.threads, overwrite=False)
         settings.arrays = [array]
         stream = aqz.ZarrStream(settings)
@@ -39,4 +45,13 @@ class AcquireZarr(Contender):
         return tree_bytes(path)
 
     def verify(self, path: Path) -> None:
-        check_last_shard(path / "0", self)
+        check_last_shard(path / self.array_path, self)
+
+
+class AcquireZarrLevels(AcquireZarr):
+    """With its own ``multiscale``: levels of means, until one is a chunk."""
+
+    array_path = "0/0"
+
+    def add_levels(self, array: aqz.ArraySettings) -> None:
+        array.downsampling_method = aqz.DownsamplingMethod.MEAN

@@ -17,9 +17,15 @@ from shardwright.storage.slot_file import IoMode
 class InProcess(Contender):
     kind = "ours"
     io: IoMode = "auto"
+    levels = 0  # of 2 x 2 means
+
+    def spec(self) -> sw.ArraySpec:
+        return self.case.spec().model_copy(
+            update={"levels": sw.Levels(count=self.levels) if self.levels else None}
+        )
 
     def write(self, path: Path) -> int:
-        with sw.create(path, self.case.spec(), io=self.io) as writer:
+        with sw.create(path, self.spec(), io=self.io) as writer:
             for i in range(self.case.frames):
                 writer.append(self.frame(i))
         assert writer.receipt.frames_durable == self.case.frames
@@ -29,7 +35,13 @@ class InProcess(Contender):
         check_last_shard(path / "0", self)
 
     def planned_memory_bytes(self) -> int:
-        return Limits.derive(self.case.spec(), threads=default_threads()).memory_bytes
+        return Limits.derive(self.spec(), threads=default_threads()).memory_bytes
+
+
+class InProcessLevels(InProcess):
+    """As many as acquire-zarr makes of this image: until a level is one chunk."""
+
+    levels = 3
 
 
 class InProcessMapped(InProcess):
