@@ -177,7 +177,7 @@ def test_their_memory_and_files_are_planned():
     assert with_levels.scratch_bytes >= plain.scratch_bytes + frames
     # level 1 has 2 chunks of 25 rows, in one file; the image has 4 in 2 files
     assert with_levels.shard_files_per_shard_row == plain.shard_files_per_shard_row + 2
-    assert with_levels.disk_reserved_bytes > plain.disk_reserved_bytes
+    assert plain.shard_row_bytes < with_levels.shard_row_bytes < 2 * plain.shard_row_bytes
     assert with_levels.descriptors > plain.descriptors
 
 

@@ -934,9 +934,7 @@ class Core:
         """Notes the free space of the disk; 0: not known."""
         low = 0 < free_bytes < self.settings.low_water_bytes
         if low and not self._low_water:
-            shards = free_bytes // max(
-                1, self.limits.shard_file_bytes * self.limits.shard_files_per_shard_row
-            )
+            shards = free_bytes // max(1, self.limits.shard_row_bytes)
             facts = {
                 "free_bytes": free_bytes,
                 "low_water_bytes": self.settings.low_water_bytes,

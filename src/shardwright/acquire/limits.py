@@ -56,12 +56,20 @@ class _ArrayNeeds(NamedTuple):
     codec: CodecParameters
     shard: ShardLayout
     files: int
+    shard_row_bytes: int
 
     @classmethod
     def of(cls, array: ArraySpec, grid: Grid) -> _ArrayNeeds:
         codec = CodecParameters.of(array, grid.chunk_bytes)
-        shard = largest_shard(grid, codec.max_encoded_bytes, array.index_location == "start")
-        return cls(grid, codec, shard, grid.files_per_shard_row)
+        at_start = array.index_location == "start"
+        shard, *above = (
+            largest_shard(level, codec.max_encoded_bytes, at_start) for level in (grid, *grid.levels)
+        )
+        row_bytes = sum(
+            math.prod(level.plane_shards) * each.file_bytes
+            for level, each in zip((grid, *grid.levels), (shard, *above), strict=True)
+        )
+        return cls(grid, codec, shard, grid.files_per_shard_row, row_bytes)
 
 
 def _needs_of(spec: AcquisitionSpec) -> list[_ArrayNeeds]:
@@ -84,6 +92,7 @@ class Limits:
     index_bytes: int
     shard_file_bytes: int
     shard_files_per_shard_row: int
+    shard_row_bytes: int
     held_frames: int
     ring_frames: int
     ring_bytes: int
@@ -120,7 +129,7 @@ class Limits:
         ring = _ring_frames(grids, ring_frames, batch_frames)
         shallowest = min(image.grid.frames_per_slab for image in images)
         rows = max(MIN_ROWS, 2 * grids.open_slabs + -(-ring // shallowest) + 2)
-        shard_row_bytes = max(image.files * image.shard.file_bytes for image in images)
+        shard_row_bytes = max(image.shard_row_bytes for image in images)
         files = max(image.files for image in images)
         most_shard_rows = _shard_rows_within_descriptors(grids, files, descriptors)
         open_shard_rows = min(
@@ -156,6 +165,7 @@ class Limits:
             index_bytes=max(image.shard.index_bytes for image in images),
             shard_file_bytes=max(image.shard.file_bytes for image in images),
             shard_files_per_shard_row=files,
+            shard_row_bytes=shard_row_bytes,
             held_frames=grids.held_frames,
             ring_frames=ring,
             ring_bytes=ring * grids.slot_bytes,

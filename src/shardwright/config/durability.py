@@ -41,11 +41,10 @@ class SafetyCost:
 
     @classmethod
     def of(cls, spec: ArraySpec, grid: Grid, limits: Limits, ballast_bytes: int) -> SafetyCost:
-        row_bytes = limits.shard_files_per_shard_row * limits.shard_file_bytes
         return cls(
             staging_bytes=limits.staging_frames * page_aligned(limits.frame_bytes),
             journal_bytes=journal_bytes(spec, grid),
-            journals=limits.disk_reserved_bytes // row_bytes,
+            journals=limits.disk_reserved_bytes // limits.shard_row_bytes,
             ballast_bytes=ballast_bytes,
         )
 

@@ -91,7 +91,8 @@ class StreamPlan:
     @property
     def open_shard_files(self) -> int:
         """The number of shard files that are filled or sealed at once while frames come in order."""
-        return self.limits.mapped_bytes // self.limits.shard_file_bytes
+        limits = self.limits
+        return limits.mapped_bytes // limits.shard_row_bytes * limits.shard_files_per_shard_row
 
     def to_dict(self) -> dict[str, Any]:
         return {
