@@ -1,33 +1,107 @@
-"""Micro-Manager's acquisition engine as a camera of shardwright: each frame it emits is appended at its own
-index."""
+"""Micro-Manager's acquisition engine as a camera of shardwright: an image for each stage position and grid
+tile of a useq sequence, and each frame that the engine emits appended at its own place."""
+
+from collections import Counter, defaultdict
 
 from pymmcore_plus.mda import mda_listeners_connected
+from useq import WellPlatePlan
+
+import shardwright as sw
 
 
-class FramesToStream:
-    """Listens in the engine's own thread, so that back-pressure reaches it. ``errors`` holds what append
-    raised, ``frames`` what was emitted."""
+class Images:
+    """The images of a sequence. ``spec``: for ``sw.create`` or ``daemon.acquire``. Planes and channels that
+    are skipped stay empty; a position may have plans of its own; a plate becomes one of OME-Zarr."""
 
-    def __init__(self, stream):
-        self.stream = stream
-        self.axes = [dimension.name for dimension in stream.spec.dimensions[:-2]]
+    def __init__(self, sequence, core):
+        plate = plate_of(sequence)
+        self.names, counts, channels, fields = {}, defaultdict(Counter), defaultdict(dict), Counter()
+        for event in sequence:
+            key = key_of(event)
+            for axis, number in event.index.items():
+                counts[key][axis] = max(counts[key][axis], number + 1)
+            if event.channel is not None:
+                channels[key][event.index.get("c", 0)] = sw.Channel(name=event.channel.config)
+            if plate is not None and key not in self.names:
+                at = sequence.stage_positions[event.index["p"]]
+                well = f"{plate.rows[at.plate_row]}/{plate.columns[at.plate_col]}"
+                self.names[key] = f"{well}/{fields[well]}"
+                fields[well] += 1
+            self.names.setdefault(key, "_".join(filter(None, (*key, event.pos_name))) if key else None)
+        used = set().union(*counts.values())
+        order = [axis for axis in dict.fromkeys((*sequence.axis_order, *"tpgcz")) if axis in used]
+        change = max((i for i, axis in enumerate(order) if axis in "pg"), default=-1)  # to another image
+        self.axes = {key: [axis for axis in order if axis in "tcz" and axis in counts[key]] for key in counts}
+        arrays = {
+            self.names[key]: sw.default_layout(
+                shape=(*(counts[key][axis] for axis in axes), core.getImageHeight(), core.getImageWidth()),
+                axes=(*axes, "y", "x"),
+                dtype=f"uint{8 * core.getBytesPerPixel()}",
+                chunks={axis: 1 for axis in axes if axis in order[:change]},  # else all images wait
+                scales=dict.fromkeys("yx", core.getPixelSizeUm()),
+                units=dict.fromkeys("yx", "micrometer"),
+                channels=[channels[key][number] for number in sorted(channels[key])],
+            )
+            for key, axes in self.axes.items()
+        }
+        usual = next(iter(arrays.values()))
+        several = {}
+        if change >= 0:
+            own = {name: array for name, array in arrays.items() if array != usual}
+            names = own if plate is not None else arrays
+            several = {"images": [sw.Image(name=name, array=own.get(name)) for name in names], "plate": plate}
+        if change >= 0 and len({tuple(axes) for axes in self.axes.values()}) == 1:
+            visits = ("p" if i == change else axis for i, axis in enumerate(order))
+            several["order"] = [axis for i, axis in enumerate(visits) if i == change or axis in "tcz"]
+        self.spec = sw.AcquisitionSpec(array=usual, **several)
+
+    def place(self, event):
+        """The image and the index of an event's frame."""
+        key = key_of(event)
+        return self.names[key], tuple(event.index[axis] for axis in self.axes[key])
+
+
+def key_of(event):
+    """What the events of an image have in common: stage position and tile of a grid, if the sequence has
+    them."""
+    return tuple(f"{axis}{event.index[axis]}" for axis in "pg" if axis in event.index)
+
+
+def plate_of(sequence):
+    plan = sequence.stage_positions
+    if not isinstance(plan, WellPlatePlan):
+        return None
+    fields = plan.num_points_per_well * max(1, sequence.sizes.get("g", 0))
+    return sw.Plate(rows=plan.plate.rows, columns=plan.plate.columns, fields=fields)
+
+
+class FramesToWriter:
+    """Listens in the engine's own thread, so that back-pressure reaches it. ``writer``: that of ``create``,
+    or a stream of the daemon. ``errors`` holds what append raised, ``frames`` what was emitted, by place."""
+
+    def __init__(self, images, writer):
+        self.images, self.writer = images, writer
         self.frames = {}
         self.errors = []
 
-    def frameReady(self, image, event, meta):  # the engine's name for it
-        index = tuple(event.index[axis] for axis in self.axes)
+    def frameReady(self, pixels, event, meta):  # the engine's name for it
+        image, index = place = self.images.place(event)
         try:
             metadata = {"exposure_time": meta["exposure_ms"] / 1e3, "delta_t": meta["runner_time_ms"] / 1e3}
-            self.stream.append(image, index=index, frame_id=len(self.frames), metadata=metadata)
+            # not measured for frames that the hardware triggers: where the stage was sent, then
+            stage = meta.get("position", {"x": event.x_pos, "y": event.y_pos, "z": event.z_pos})
+            metadata |= {f"position_{axis}": um for axis, um in stage.items() if um is not None}
+            self.writer.append(pixels, image=image, index=index, metadata=metadata)
         except Exception as error:
             self.errors.append(error)
-        self.frames[index] = image.copy()
+        self.frames[place] = pixels.copy()
 
 
-def acquire(core, sequence, stream):
-    """Run the sequence into the stream, to its end. Returns the frames by index, as the engine gave them."""
-    listener = FramesToStream(stream)
+def acquire(core, sequence, images, writer):
+    """Run the sequence into the writer, to its end. Returns the frames by place, as the engine gave them."""
+    listener = FramesToWriter(images, writer)
     with mda_listeners_connected(listener, mda_events=core.mda.events, asynchronous=False):
         core.mda.run(sequence)
-    assert not listener.errors
+    if listener.errors:
+        raise listener.errors[0]
     return listener.frames

@@ -42,3 +42,14 @@ def core():
     with contextlib.suppress(RuntimeError):
         core.waitForSystem()
     core.unloadAllDevices()
+
+
+@pytest.fixture
+def demo_camera(core):
+    """Frames of noise: no two are equal."""
+    core.loadSystemConfiguration()
+    core.setProperty("Camera", "Mode", "Noise")
+    core.setProperty("Camera", "OnCameraCCDXSize", "256")
+    core.setProperty("Camera", "OnCameraCCDYSize", "192")
+    core.snapImage()
+    return core

@@ -41,6 +41,16 @@ def spec_of(core, channels, acquired="tcz"):
     )
 
 
+class OneImage:
+    """The places of frames in an array with ``axes``."""
+
+    def __init__(self, axes):
+        self.axes = axes
+
+    def place(self, event):
+        return None, tuple(event.index[axis] for axis in self.axes)
+
+
 def sequence_of(channels, axis_order="tcz"):
     return MDASequence(
         axis_order=axis_order,
@@ -63,15 +73,6 @@ def assert_complete(receipt, frames):
         frames,
     )
     assert (receipt.frames_missing, receipt.frames_duplicate, receipt.frames_late) == (0, 0, 0)
-
-
-@pytest.fixture
-def demo_camera(core):
-    core.loadSystemConfiguration()
-    core.setProperty("Camera", "OnCameraCCDXSize", "256")
-    core.setProperty("Camera", "OnCameraCCDYSize", "192")
-    core.snapImage()
-    return core
 
 
 @pytest.fixture
@@ -103,11 +104,11 @@ def test_demo_camera_frames_are_stored_as_emitted(demo_camera, connection, acqui
     together."""
     channels = ("DAPI", "FITC")
     with connection.acquire(f"demo-{acquired}", spec_of(demo_camera, len(channels), acquired)) as stream:
-        frames = acquire(demo_camera, sequence_of(channels, acquired), stream)
+        frames = acquire(demo_camera, sequence_of(channels, acquired), OneImage(acquired), stream)
     assert_complete(stream.receipt, TIMES * len(channels) * len(Z_POSITIONS))
     pixels = read(stream.path)
     assert pixels.shape[:3] == (TIMES, len(channels), len(Z_POSITIONS))
-    for index, frame in frames.items():
+    for (_, index), frame in frames.items():
         place = dict(zip(acquired, index, strict=True))
         np.testing.assert_array_equal(pixels[place["t"], place["c"], place["z"]], frame)
 
@@ -130,7 +131,7 @@ def test_sequence_tester_proves_every_frame_at_its_own_index(sequence_tester, co
     channels = ("red", "green", "blue")
     first = state_in(sequence_tester.getImage())[0] + 1
     with connection.acquire(f"tester-{axis_order}", spec_of(sequence_tester, len(channels))) as stream:
-        acquire(sequence_tester, sequence_of(channels, axis_order), stream)
+        acquire(sequence_tester, sequence_of(channels, axis_order), OneImage("tcz"), stream)
     assert_complete(stream.receipt, TIMES * len(channels) * len(Z_POSITIONS))
     pixels = read(stream.path)
     assert pixels.shape[:3] == (TIMES, len(channels), len(Z_POSITIONS))
