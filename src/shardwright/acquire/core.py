@@ -546,7 +546,10 @@ class Core:
                 number not in self.shard_rows.by_number
                 and (oldest_shard_row := self.shard_rows.oldest_when_all_open(image_of(slab))) is not None
             ):
-                self._close_shard_row(oldest_shard_row, passed_over=True)
+                # where fewer may be open than frames in order need, its frames are not late: it opens again
+                too_few = self.limits.open_shard_rows <= self.grids.open_shard_rows
+                oldest_shard_row.opens_again |= too_few
+                self._close_shard_row(oldest_shard_row, passed_over=not too_few)
             return Wait.FILES
         shard_row = self.shard_rows.by_number[number]
         # closed by an early end: its empty places can be filled only after the shard row is sealed and

@@ -42,6 +42,7 @@ SMALL_STAGING_BYTES = 16 << 20
 MIN_ROWS = 64
 REORDER_DISK_BYTES = 1 << 30  # shards held open for frames that come far out of order
 MAX_RING_FRAMES = 1 << 20
+IMAGE_BYTES = 3 << 10  # its name, grid, encoder and account; measured: 2.4 KiB
 DESCRIPTORS_PER_FILE = 2  # a mapping keeps one of its own
 MAX_DESCRIPTORS = 1 << 20  # where the system sets no limit
 SPARE_DESCRIPTORS = 256  # of the process: logs, libraries, threads, the control socket
@@ -136,7 +137,8 @@ class Limits:
             grids.open_shard_rows + max(2, min(64, REORDER_DISK_BYTES // max(shard_row_bytes, 1))),
             most_shard_rows,
         )
-        filling = grids.open_shard_rows + 1  # what is filled in order, and one that is being sealed
+        # what is filled in order, and one that is being sealed
+        filling = min(grids.open_shard_rows + 1, open_shard_rows)
         tasks = [(chunks_per_task(image.grid, image.codec), image.shard.slot_bytes) for image in images]
         buffer_bytes = max(chunks * slot for chunks, slot in tasks)  # of one worker, if shards are not mapped
         slot_bytes = max(slot for _, slot in tasks)
@@ -148,7 +150,8 @@ class Limits:
         staging_frames = 0 if frames_per_slab == 1 else _staging_frames(grids, ring)
         chunks_per_shard = max(image.shard.chunks for image in images)
         table_bytes = (
-            sum(plane_table_bytes(image.grid) for image in images)
+            len(spec.names) * IMAGE_BYTES
+            + sum(plane_table_bytes(image.grid) for image in images)
             + rows * frames_per_slab * (24 + record_bytes)
             + open_shard_rows * files * chunks_per_shard * 16
         )
@@ -199,7 +202,7 @@ class Limits:
             "else frames in order could fill the ring with slabs that wait for one more frame"
         )
         assert self.rows > grids.open_slabs, "a slab must be able to open while others are being compressed"
-        assert self.open_shard_rows > grids.open_shard_rows, (
+        assert self.open_shard_rows > max(1, min(grids.open_shard_rows, grids.open_shard_rows_of_one)), (
             "the next shard must be able to open before the last is sealed"
         )
         assert self.slot_bytes >= self.chunk_bytes, "the stored form of a chunk always fits its slot"
@@ -270,15 +273,21 @@ def level_frames_bytes(level: Grid) -> int:
 
 def _shard_rows_within_descriptors(grids: Grids, files: int, share: int | None) -> int:
     """The number of shard rows (their files and a journal each) that may be open, without the prepared one.
-    Raises ``BudgetError`` when that is too few."""
-    least, most = grids.open_shard_rows + 2, most_descriptors() - SPARE_DESCRIPTORS
+    Where images may change at any frame, and the process may not open a shard row of each, the others are
+    sealed and reopened. Raises ``BudgetError`` when that is too few even for one image."""
+    most = most_descriptors() - SPARE_DESCRIPTORS
     a_shard_row = DESCRIPTORS_PER_FILE * files + 1
-    if (most - OWN_DESCRIPTORS) // a_shard_row - 1 < least:
+    fit = (most - OWN_DESCRIPTORS) // a_shard_row - 1
+    least = grids.open_shard_rows + 2
+    if grids.slower_axes is None:
+        least = min(least, max(fit, grids.open_shard_rows_of_one + 2))
+    if fit < least:
         raise BudgetError(
-            f"{files} shard files cover one frame, more than this process may open at once",
+            f"{least - 1} shard rows of {files} files are open at once, more than this process may open",
             expected=f"at most {most} descriptors",
             got=f"{OWN_DESCRIPTORS + a_shard_row * (least + 1)}",
-            hint="Make shard_size_chunks of the frame's axes larger, so that fewer shards cover a frame",
+            hint="Make shard_size_chunks of the frame's axes larger, so that fewer shards cover a frame, or "
+            "raise the limit of open files",
         )
     return max(least, (min(most, most if share is None else share) - OWN_DESCRIPTORS) // a_shard_row - 1)
 

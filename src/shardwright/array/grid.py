@@ -424,6 +424,11 @@ class Grids:
         return self._at_once(self.shard_rows_of)
 
     @cached_property
+    def open_shard_rows_of_one(self) -> int:
+        """As ``open_shard_rows``, while the frames of one image come alone."""
+        return max(grid.open_shard_rows for grid in self.grids)
+
+    @cached_property
     def held_frames(self) -> int:
         """The most frames that wait in incomplete slabs while frames arrive in order."""
         return self._at_once(self.held_of)
@@ -431,28 +436,24 @@ class Grids:
     def slabs_of(self, number: int, filled: int) -> int:
         """Returns how many slabs of the image of a number are incomplete while frames of the image ``filled``
         arrive in order."""
-        grid, alone = self._of(number, filled)
-        return grid.open_slabs if alone else grid.open_across_images(grid.chunk, self.slower_axes or 0)
+        grid = self.of(number)
+        return grid.open_slabs if grid.image == filled else self._across(grid, grid.chunk)
 
     def shard_rows_of(self, number: int, filled: int) -> int:
         """As ``slabs_of``, for shard rows."""
-        grid, alone = self._of(number, filled)
-        if alone:
-            return grid.open_shard_rows
-        return grid.open_across_images(grid.shard_row_frames, self.slower_axes or 0)
+        grid = self.of(number)
+        return grid.open_shard_rows if grid.image == filled else self._across(grid, grid.shard_row_frames)
 
     def held_of(self, number: int, filled: int) -> int:
         """As ``slabs_of``, for frames in them."""
         return self.slabs_of(number, filled) * self.of(number).slab_frames
 
-    def _of(self, number: int, filled: int) -> tuple[Grid, bool]:
-        """Returns the grid of an image, and whether it may have as much open as it needs alone: while it is
-        filled, or images change at any frame."""
-        return self.of(number), self.slower_axes is None or image_of(number) == filled
+    def _across(self, grid: Grid, step: tuple[int, ...]) -> int:
+        """Returns ``Grid.open_across_images``. Where images change at any frame, that is after any axis."""
+        slower_axes = len(grid.counts) if self.slower_axes is None else self.slower_axes
+        return grid.open_across_images(step, slower_axes)
 
     def _at_once(self, of: Callable[[int, int], int]) -> int:
         """Returns how much is open at once, whichever image is filled."""
         others = [of(grid.first, -1) for grid in self.grids]
-        if self.slower_axes is None:
-            return sum(others)
         return sum(others) + max(of(g.first, g.image) - o for g, o in zip(self.grids, others, strict=True))
