@@ -1,10 +1,9 @@
-"""Memory and open files of acquisitions of many images: as planned, whatever their number, and nothing is open
-that is not written."""
+"""Memory and open files of acquisitions of many images: as planned, whatever their number."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -15,6 +14,9 @@ import shardwright as sw
 from shardwright.acquire import limits as limits_module
 from shardwright.acquire.limits import OWN_DESCRIPTORS, SPARE_DESCRIPTORS, Limits, default_threads
 from shardwright.read.verify_store import verify_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
 MORE_BYTES = 8 << 20  # of the allocator and of Python, as they come and go
@@ -49,8 +51,7 @@ def check(path: Path, spec: sw.AcquisitionSpec, images: list[int], times: int) -
 
 
 def written(path: Path, spec: sw.AcquisitionSpec, images: list[int], times: int) -> sw.Receipt:
-    """Frames that go through all images at each time. Held to the plan while they are written, and to nothing
-    once they are durable and their shards full."""
+    """Frames that go through all images at each time, held to the plan."""
     before = process_status(os.getpid())
     planned = Limits.derive(spec, threads=default_threads())
     with ProcessPeak(os.getpid()) as peak, sw.create(path, spec) as writer:

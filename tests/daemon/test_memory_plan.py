@@ -4,25 +4,25 @@ while one abuses it."""
 from __future__ import annotations
 
 import contextlib
-import re
 import shutil
 import socket
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from tests.harness.daemon import DaemonProcess
+from tests.harness.process_status import ProcessPeak, process_status
 from tests.ingest.test_access import Speaker
 
 import shardwright as sw
-from shardwright.acquire.limits import RUNTIME_BYTES
+from shardwright.acquire.limits import OWN_DESCRIPTORS, RUNTIME_BYTES, Limits
 from shardwright.ingest.transport.inbound_byte_limit import BEYOND_PLAN_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 FRAME = np.ones((8, 8), np.uint8)
 SPEC = sw.ArraySpec(
@@ -34,15 +34,7 @@ SPEC = sw.ArraySpec(
     ),
 )
 AT_ONCE = 4
-
-
-def has(pid: int) -> dict[str, int]:
-    status = Path(f"/proc/{pid}/status").read_text()
-    own = int(re.findall(r"RssAnon:\s+(\d+) kB", status)[0]) << 10
-    most = int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) << 10
-    process = Path(f"/proc/{pid}")
-    threads, descriptors = (sum(1 for _ in (process / each).iterdir()) for each in ("task", "fd"))
-    return {"own_bytes": own, "most_bytes": most, "threads": threads, "descriptors": descriptors}
+ALLOCATOR_BYTES = 8 << 20  # what Python and the C library have and do not use
 
 
 def come_and_go(endpoint: str, transport: str, root: Path, sessions: int) -> None:
@@ -86,15 +78,21 @@ def test_clients_that_come_and_go_leave_the_daemon_as_it_was(
     with DaemonProcess(config, fresh=True) as daemon:
         endpoint, pid = daemon.wait_for("ready")["endpoints"][0], daemon.process.pid
         come_and_go(endpoint, transport, folder / "data", 6)  # threads of the first, buffers that are kept
-        until(lambda: has(pid)["descriptors"] <= 40, lambda: has(pid))
-        before = has(pid)
+        until(lambda: process_status(pid).descriptors <= 40, lambda: process_status(pid))
+        before = process_status(pid)
         come_and_go(endpoint, transport, folder / "data", sessions)
         # each session has 13 MiB, four are at once; twenty that wait for a collector would be 260
         more_bytes = 48 << 20
-        until(lambda: has(pid)["own_bytes"] <= before["own_bytes"] + more_bytes, lambda: (before, has(pid)))
-        until(lambda: has(pid)["descriptors"] <= before["descriptors"], lambda: (before, has(pid)))
-        assert has(pid)["threads"] <= before["threads"]
-        assert has(pid)["own_bytes"] < RUNTIME_BYTES
+        until(
+            lambda: process_status(pid).own_bytes <= before.own_bytes + more_bytes,
+            lambda: (before, process_status(pid)),
+        )
+        until(
+            lambda: process_status(pid).descriptors <= before.descriptors,
+            lambda: (before, process_status(pid)),
+        )
+        assert process_status(pid).threads <= before.threads
+        assert process_status(pid).own_bytes < RUNTIME_BYTES
         assert daemon.stop() == 0
 
 
@@ -117,8 +115,39 @@ def test_a_message_of_parts_without_end_or_content_costs_its_sender_the_connecti
             stream.append(FRAME)
         assert stream.receipt.frames_durable == 2
         assert stream.reconnects == 0
-        assert has(pid)["most_bytes"] < 2 * (RUNTIME_BYTES + BEYOND_PLAN_BYTES), (
+        assert process_status(pid).most_bytes < 2 * (RUNTIME_BYTES + BEYOND_PLAN_BYTES), (
             "65 MiB of them would take 2.2 GB"
         )
-        until(lambda: has(pid)["own_bytes"] < RUNTIME_BYTES, lambda: has(pid))
+        until(lambda: process_status(pid).own_bytes < RUNTIME_BYTES, lambda: process_status(pid))
+        assert daemon.stop() == 0
+
+
+@pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
+@pytest.mark.parametrize(("images", "visited", "frames"), [(400, 400, 2), (10_000, 20, 6)])
+def test_an_acquisition_of_many_images_takes_what_is_planned(
+    config: Path, images: int, visited: int, frames: int
+) -> None:
+    """Frames go from image to image; nothing stays open once all have theirs."""
+    t = sw.Dimension(name="t", count=frames, chunk_size=1, shard_size_chunks=2)
+    array = SPEC.model_copy(update={"dimensions": (t, *SPEC.dimensions[1:])})
+    spec = sw.AcquisitionSpec(array=array, images=[f"p{i}" for i in range(images)])
+    planned = Limits.derive(spec, threads=2)
+    with DaemonProcess(config, fresh=True) as daemon:
+        endpoint, pid = daemon.wait_for("ready")["endpoints"][0], daemon.process.pid
+        with sw.connect(endpoint) as connection:
+            with connection.acquire("first", spec) as stream:  # what it loads is the daemon's own
+                stream.append_many([FRAME] * frames, image="p1")
+            before = process_status(pid)
+            with ProcessPeak(pid) as peak, connection.acquire("second", spec) as stream:
+                for number in range(frames * visited):
+                    stream.append(FRAME, image=f"p{number % visited}", index=(number // visited,))
+                stream.flush()
+                until(
+                    lambda: process_status(pid).descriptors <= before.descriptors + OWN_DESCRIPTORS,
+                    lambda: (before, process_status(pid)),
+                )
+            assert stream.receipt.frames_durable == frames * visited
+        assert peak.descriptors <= before.descriptors + planned.descriptors
+        assert peak.own_bytes <= before.own_bytes + planned.acquisition_bytes + ALLOCATOR_BYTES
+        assert process_status(pid).most_bytes < RUNTIME_BYTES + planned.acquisition_bytes
         assert daemon.stop() == 0

@@ -27,6 +27,7 @@ MOST_PLACES = 40  # of an acquisition with an order
 BATCH = 3  # frames at most in one call of ``submit``
 # seeds below are of one image, so that those found before images still tell the same story
 MANY_IMAGES_FROM = 100_000_000
+FEW_FILES_FROM = 200_000_000  # from here on, not every image that is filled may have a shard row open
 
 Client = Literal["writer", "resends", "nobody"]
 Ending = Literal["finish", "kill", "power", "take over"]
@@ -150,12 +151,15 @@ def draw(seed: int) -> Story:
             shape = replace(shape, order=rng.randint(least, len(shape.axes)))
     grid = plan_of(shape).spec.grids
     ring = least_ring_frames(grid, 1) + rng.choice((0, 0, 1, 3, 8))
+    filled = grid.open_shard_rows
+    if seed >= FEW_FILES_FROM and grid.slower_axes is None and rng.random() < 0.5:
+        filled = grid.open_shard_rows_of_one
     return Story(
         shape=shape,
         settings=_settings(rng),
         ring=ring,
         rows=grid.open_slabs + rng.choice((1, 1, 2, 3, 8)),
-        shard_rows=grid.open_shard_rows + rng.choice((2, 2, 3, 5)),
+        shard_rows=filled + rng.choice((2, 2, 3, 5)),
         staging=0
         if grid.frames_per_slab == 1
         else min(ring, rng.choice((grid.held_frames, 2 * grid.held_frames, 4 * grid.held_frames))),

@@ -7,7 +7,7 @@ import pytest
 from . import creation
 from .mends import MENDS, find
 from .shrink import kind_of, shrink
-from .story import draw
+from .story import FEW_FILES_FROM, draw
 from .world import play
 
 SEEDS = 400  # about 15 s on a core of its own
@@ -19,6 +19,11 @@ def test_every_promise_is_kept() -> None:
     played = {seed: play(draw(seed))[1] or creation.play(seed)[1] for seed in range(SEEDS)}
     violations = {seed: violation for seed, violation in played.items() if violation is not None}
     assert not violations, "./tools/prove simulation --seed N tells what happened"
+
+
+def test_every_promise_is_kept_with_fewer_open_files_than_images() -> None:
+    violations = {seed: play(draw(FEW_FILES_FROM + seed))[1] for seed in range(SEEDS // 4)}
+    assert not any(violations.values()), violations
 
 
 @pytest.mark.parametrize(

@@ -273,14 +273,15 @@ def level_frames_bytes(level: Grid) -> int:
 
 def _shard_rows_within_descriptors(grids: Grids, files: int, share: int | None) -> int:
     """The number of shard rows (their files and a journal each) that may be open, without the prepared one.
-    Where images may change at any frame, and the process may not open a shard row of each, the others are
-    sealed and reopened. Raises ``BudgetError`` when that is too few even for one image."""
+    Where images may change at any frame, and a shard row of each takes more than half of what the process may
+    open, the others are sealed and reopened. Raises ``BudgetError`` when that is too few even for one
+    image."""
     most = most_descriptors() - SPARE_DESCRIPTORS
     a_shard_row = DESCRIPTORS_PER_FILE * files + 1
     fit = (most - OWN_DESCRIPTORS) // a_shard_row - 1
     least = grids.open_shard_rows + 2
     if grids.slower_axes is None:
-        least = min(least, max(fit, grids.open_shard_rows_of_one + 2))
+        least = min(least, max(fit // 2, grids.open_shard_rows_of_one + 2))
     if fit < least:
         raise BudgetError(
             f"{least - 1} shard rows of {files} files are open at once, more than this process may open",
