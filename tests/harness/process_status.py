@@ -9,8 +9,7 @@ from typing import NamedTuple, Self
 
 
 class ProcessStatus(NamedTuple):
-    """``own_bytes``: without files and shared memory that it maps; ``most_bytes``: the most of all that it had
-    at once."""
+    """``own_bytes``: without mapped files and shared memory; ``most_bytes``: the most of all at once."""
 
     own_bytes: int
     most_bytes: int

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -15,6 +17,9 @@ import shardwright as sw
 from shardwright.model import errors
 from shardwright.read.verify_store import verify_store
 from shardwright.wire.messages import IMAGE_SHIFT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 WAYS = ["shm", "message"]
 pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
@@ -57,38 +62,67 @@ def test_cameras_of_other_shapes_in_one_acquisition(start, transport):
     yaozarrs.validate_zarr_store(str(store))
 
 
-def test_a_plate_from_two_cameras_at_once(start):
-    """96 wells of 4 fields, 3 channels and 2 planes: each camera has half of the fields, all wells one after
-    the other."""
-    daemon, spec = start(), array({"c": 3, "z": 2}, (8, 8))
-    plate = sw.Plate(rows=8, columns=12, fields=4)
-    acquisition = sw.AcquisitionSpec(array=spec, plate=plate, order=("p", "c", "z"))
-    numbers = {name: number for number, name in enumerate(acquisition.names)}
+PLATE = sw.Plate(rows=8, columns=12, fields=4)
 
-    def camera(stream: sw.Stream, fields: tuple[int, ...]) -> None:
-        for name in acquisition.names:
-            if int(name[-1]) in fields:
-                for place in range(6):
-                    stream.append(pixels(spec, 6 * numbers[name] + place), image=name, index=divmod(place, 2))
 
-    with sw.connect(daemon.ipc) as connection, connection.acquire("plate", acquisition) as stream:
-        cameras = [threading.Thread(target=camera, args=(stream, fields)) for fields in ((0, 1), (2, 3))]
-        for thread in cameras:
-            thread.start()
-        for thread in cameras:
-            thread.join()
-    receipt = stream.receipt
+def send_fields(stream: sw.Stream, fields: tuple[int, ...]) -> None:
+    """Three channels of two planes of these fields of all wells, one well after the other."""
+    for number, name in enumerate(stream.images.names):
+        if int(name[-1]) in fields:
+            frames = [pixels(stream.images.arrays[number], 6 * number + place) for place in range(6)]
+            for place, frame in enumerate(frames[:4]):
+                stream.append(frame, image=name, index=divmod(place, 2))
+            stream.append_many(frames[4:], image=name, indices=[(2, 0), (2, 1)])
+
+
+def check_plate(stream: sw.Stream) -> None:
+    """Every pixel of every field, and what other programs and the frame table say of them."""
+    receipt, store = stream.receipt, Path(stream.path)
     assert (receipt.frames_stored, receipt.frames_missing, receipt.trouble) == (2304, 0, {})
-    store = Path(stream.path)
     yaozarrs.validate_zarr_store(str(store))
     assert verify_store(store).ok
-    for name in ("A/1/0", "D/7/3", "H/12/1"):
-        found = zarr.open_array(store / name / "0", mode="r")
-        assert found.shape == (3, 2, 8, 8)
-        for place in range(6):
-            assert np.array_equal(found[divmod(place, 2)], pixels(spec, 6 * numbers[name] + place))
+    for number, (name, array) in enumerate(zip(stream.images.names, stream.images.arrays, strict=True)):
+        found = zarr.open_array(store / name / "0", mode="r")[...]
+        expected = np.stack([pixels(array, 6 * number + place) for place in range(6)])
+        assert np.array_equal(found, expected.reshape(found.shape)), name
     table = sw.frame_table(store)
     assert table.groupby("image", observed=True).size().eq(6).all()
+    assert table.image.nunique() == 384
+
+
+def all_at_once(*works: Callable[[], None]) -> None:
+    with ThreadPoolExecutor(len(works)) as threads:
+        for done in [threads.submit(work) for work in works]:
+            done.result()
+
+
+def test_a_plate_whose_fields_come_from_two_cameras_at_once(start, in_memory):
+    """96 wells of 4 fields, in one acquisition: each camera has half of the fields."""
+    spec = sw.AcquisitionSpec(array=array({"c": 3, "z": 2}, (8, 8)), plate=PLATE, order=("p", "c", "z"))
+    with sw.connect(start(root=in_memory / "data").ipc) as connection:
+        with connection.acquire("plate", spec) as stream:
+            all_at_once(*(partial(send_fields, stream, fields) for fields in ((0, 1), (2, 3))))
+        check_plate(stream)
+
+
+@pytest.mark.parametrize("transport", WAYS)
+def test_a_plate_of_each_of_two_cameras_at_once(start, in_memory, transport):
+    """The same plate through two cameras of other shapes, each with its own acquisition and connection."""
+    endpoint = start(root=in_memory / "data").ipc
+    cameras = {"left": array({"c": 3, "z": 2}, (8, 8)), "right": array({"c": 3, "z": 2}, (6, 10), "uint8")}
+    streams = {}
+
+    def camera(name: str) -> None:
+        spec = sw.AcquisitionSpec(array=cameras[name], plate=PLATE, order=("p", "c", "z"))
+        with (
+            sw.connect(endpoint, transport=transport) as connection,
+            connection.acquire(name, spec) as streams[name],
+        ):
+            send_fields(streams[name], (0, 1, 2, 3))
+
+    all_at_once(*(partial(camera, name) for name in cameras))
+    for stream in streams.values():
+        check_plate(stream)
 
 
 def test_a_frame_of_an_image_that_was_not_declared_is_refused_and_the_rest_goes_on(start):
