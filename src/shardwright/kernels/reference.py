@@ -368,3 +368,16 @@ def _reduce_window(window: np.ndarray, method: str) -> object:
             total = total + np.float64(value)
         return (total / window.size).astype(window.dtype)
     return round(Fraction(sum(map(int, window)), window.size))
+
+
+# ------------------------------------------------------------------ samples
+
+
+def sample_pixels(frames: Sequence[np.ndarray], count: int, first: int) -> np.ndarray:
+    """Takes ``count`` pixels of frames of one size: pixel k from frame k mod n, at a place that goes on by
+    the golden ratio of the frame, in steps of 2^-27 of it."""
+    fractions = [((first + k) * 0x4F1BBCDCBFA53E0B % 2**63) // 2**36 for k in range(count)]
+    return np.array(
+        [frames[k % len(frames)].flat[f * frames[0].size // 2**27] for k, f in enumerate(fractions)],
+        frames[0].dtype,
+    )

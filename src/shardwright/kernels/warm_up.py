@@ -17,6 +17,7 @@ from .encode import NOT_PACKED, encode_chunks, room_for
 from .file_io import start_writeback, write_runs, write_slots
 from .journal_kernels import journal_chunks, journal_frames, stage_frames
 from .place import place_frames, slabs_and_places
+from .sample_pixels import sample_pixels
 
 COMPILING = (
     "compiling the kernels, once after an installation or an upgrade: this takes 20 seconds to a minute"
@@ -66,6 +67,7 @@ def _run_each() -> None:
     journal_chunks(no_file, 0 * one, 0 * one, one, np.zeros(1, np.uint32), 1, 0, np.zeros(32, np.uint8))
     journal_frames(no_file, 0, records, np.ones(1, np.bool_), 0, np.zeros(128, np.uint8))
     stage_frames(no_file, one * frame.ctypes.data, frame.size, 0 * one, 0 * one, records, 0)
+    sample_pixels(one * frame.ctypes.data, frame.size, 1, 0, np.zeros(1, np.uint8))
     table = np.zeros((1, 1), np.int64)
     words, axes = np.zeros((1, 16), np.int64), (np.ones((1, 1), np.int64),) * 4
     row = (0 * one, table, table.copy(), words.reshape(1, 1, -1).copy(), 0 * one, one)
