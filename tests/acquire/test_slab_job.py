@@ -20,7 +20,7 @@ def reports_after_each(errors: list[ErrorText | None]) -> list[list[SlabEncoded]
     """What the owner has heard after each task of a slab whose tasks end so, in order."""
     heard: list[SlabEncoded] = []
     command = Encode(ROW, 0, None, np.zeros(2, np.int64), np.zeros(2, np.int64))
-    job = SlabJob(command, None, None, tasks=len(errors), queued_ns=0, report=heard.append)
+    job = SlabJob(command, None, None, tasks=len(errors), queued_ns=0, report=heard.append, samples=None)
     after = []
     for error in errors:
         job.task_ended(None if error else TIMES, 0 if error else 10, error)

@@ -10,7 +10,7 @@ import zarr
 from yaozarrs import validate_ome_object
 from yaozarrs.v05 import Image
 
-from shardwright.array.metadata import array_metadata, array_shape, fill_value_json, group_metadata
+from shardwright.array.metadata import array_metadata, array_shape, fill_value_json, group_document
 from shardwright.array.ome import layout_warnings
 from shardwright.array.spec import DTYPES, ArraySpec, Blosc, Channel, Dimension, Gzip, Zstd, parse_spec
 from shardwright.codecs.parameters import codec_metadata
@@ -21,7 +21,7 @@ YX = (("y", 10, 4, 2), ("x", 9, 3, 2))
 
 def write(tmp_path, spec: ArraySpec, extent: int) -> zarr.Array:
     (tmp_path / "0").mkdir()
-    (tmp_path / "zarr.json").write_bytes(group_metadata(spec, "img"))
+    (tmp_path / "zarr.json").write_text(json.dumps(group_document(spec, "img")))
     (tmp_path / "0" / "zarr.json").write_bytes(array_metadata(spec, extent, codec_metadata(spec)))
     array = zarr.open_group(tmp_path, mode="r")["0"]
     assert isinstance(array, zarr.Array)
@@ -98,7 +98,7 @@ AXES = {
 @pytest.mark.parametrize("axes", AXES)
 def test_yaozarrs_accepts_the_usual_axes(spec_of, axes):
     spec = spec_of(*AXES[axes])
-    document = json.loads(group_metadata(spec, "img"))
+    document = group_document(spec, "img")
     validate_ome_object(document["attributes"]["ome"], Image)
     assert layout_warnings(spec) == []
     channels = document["attributes"]["ome"]["omero"]["channels"]
@@ -117,7 +117,7 @@ def test_channels_have_the_names_colours_and_windows_that_were_given(spec_of):
             {"name": "beyond the dtype", "window": (-5, 70_000)},
         ],
     )
-    ome = json.loads(group_metadata(spec, "img"))["attributes"]["ome"]
+    ome = group_document(spec, "img")["attributes"]["ome"]
     validate_ome_object(ome, Image)
     assert ome["omero"]["channels"] == [
         {
@@ -150,7 +150,7 @@ def test_a_spec_without_channels_is_one_of_earlier_releases(spec_of):
 
 def test_the_channel_of_an_image_without_a_channel_axis(spec_of):
     spec = spec_of(*YX, channels=[{"name": "bright field"}])
-    (channel,) = json.loads(group_metadata(spec, "img"))["attributes"]["ome"]["omero"]["channels"]
+    (channel,) = group_document(spec, "img")["attributes"]["ome"]["omero"]["channels"]
     assert (channel["label"], channel["color"]) == ("bright field", "FFFFFF")
 
 
@@ -185,7 +185,7 @@ def test_scales_and_units_stand_in_storage_order():
         Dimension(name="x", count=4, chunk_size=4, unit="micrometer", scale=0.1),
     ]
     spec = ArraySpec(dtype="uint16", dimensions=dimensions, storage_order=("t", "c", "z", "y", "x"))
-    (image,) = json.loads(group_metadata(spec, "img"))["attributes"]["ome"]["multiscales"]
+    (image,) = group_document(spec, "img")["attributes"]["ome"]["multiscales"]
     assert image["axes"] == [
         {"name": "t", "type": "time", "unit": "second"},
         {"name": "c", "type": "channel"},
@@ -207,7 +207,7 @@ def test_a_scale_of_0_is_unknown_and_claims_no_size(unknown):
         for name, scale in (("y", unknown), ("x", 0.1))
     )
     spec = ArraySpec(dtype="uint16", dimensions=[{"name": "t", "chunk_size": 1}, y, x])
-    (image,) = json.loads(group_metadata(spec, "img"))["attributes"]["ome"]["multiscales"]
+    (image,) = group_document(spec, "img")["attributes"]["ome"]["multiscales"]
     assert image["axes"][1:] == [
         {"name": "y", "type": "space"},
         {"name": "x", "type": "space", "unit": "micrometer"},
@@ -236,9 +236,7 @@ def test_layouts_that_some_readers_refuse_are_named(spec_of, name):
 
 
 def test_an_axis_of_very_many_channels_does_not_describe_each(spec_of):
-    few, many = (
-        json.loads(group_metadata(spec_of(T, ("c", count, 1, 1), *YX), "a")) for count in (1024, 2**40)
-    )
+    few, many = (group_document(spec_of(T, ("c", count, 1, 1), *YX), "a") for count in (1024, 2**40))
     assert len(few["attributes"]["ome"]["omero"]["channels"]) == 1024
     assert "omero" not in many["attributes"]["ome"]
     assert validate_ome_object(many["attributes"]["ome"], Image)

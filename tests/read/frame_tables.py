@@ -13,7 +13,7 @@ import numpy as np
 from shardwright.acquire.frame_table_writer import write_frame_table
 from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.array.grid import Grid
-from shardwright.array.metadata import array_metadata, group_metadata
+from shardwright.array.metadata import array_metadata, group_document
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.codecs.parameters import codec_metadata
 from shardwright.shard.frame_log import BlockKind, FrameLog
@@ -40,7 +40,7 @@ def make_store(root: Path, rows: list[Row], extent: int, spec: ArraySpec = TZCYX
     """A store whose first axis has ``extent`` elements and whose table has these rows."""
     (root / ".shardwright").mkdir(parents=True)
     (root / "0").mkdir()
-    (root / "zarr.json").write_bytes(group_metadata(spec, "a"))
+    (root / "zarr.json").write_text(json.dumps(group_document(spec, "a")))
     (root / "0/zarr.json").write_bytes(array_metadata(spec, extent, codec_metadata(spec)))
     records = np.zeros(len(rows), record_dtype(0))
     records["sequence"] = np.arange(len(rows))

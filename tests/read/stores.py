@@ -46,7 +46,7 @@ def write_with_zarr_python(path: Path, layout: Layout) -> None:
     }[layout.compressor]
     codecs += [Crc32cCodec()] if layout.checksum else []
     sharding = ShardingCodec(chunk_shape=layout.chunks, codecs=codecs, index_location=layout.index_location)
-    names = ["t", "y", "x"][-len(layout.shape) :]
+    names = ["t", "c", "y", "x"] if len(layout.shape) == 4 else ["t", "y", "x"][-len(layout.shape) :]
     array = zarr.create_array(
         path,
         shape=layout.shape,

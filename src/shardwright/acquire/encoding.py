@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from shardwright.shard.staging import StagingArea
 
     from .commands import Encode, Stage
+    from .contrast_samples import ContrastSamples
     from .overload_level import OverloadLevel
     from .workers import WorkerState
 
@@ -292,6 +293,7 @@ class SlabJob:
         "overload",
         "queued_ns",
         "records",
+        "samples",
     )
 
     def __init__(
@@ -302,6 +304,7 @@ class SlabJob:
         tasks: int,
         queued_ns: int,
         report: Callable[[SlabEncoded], None],
+        samples: ContrastSamples,
     ) -> None:
         """``overload`` is read when a worker begins a task: one queued earlier, at ``queued_ns``, is encoded
         at the level of now."""
@@ -310,6 +313,7 @@ class SlabJob:
         self.overload = overload
         self.records = command.records.view(np.uint8).reshape(command.frames.size, -1)
         self.queued_ns = queued_ns
+        self.samples = samples
         self._report = report
         self._lock = threading.Lock()  # among the tasks of this one slab
         self._done: list[TaskTimes] = []
@@ -351,6 +355,8 @@ class SlabTask:
                     command.frames, slab, self.first, self.stop, state
                 )
             ]
+            if self.first == 0:
+                job.samples.add(slab, command.frames)
         except Exception as error:  # noqa: BLE001  (any error must be reported to the acquisition)
             job.task_ended(None, 0, _text_of(error))
         except BaseException as error:

@@ -274,9 +274,10 @@ class Sealer:
         return ShardRowSealed(shard_row, shards, files.renamed, None, time.monotonic_ns() - begun_ns, records)
 
     def _give_names(self, files: ShardRowFiles) -> list[SealedShard]:
-        self.folder.make_image(
-            image_of(files.shard_row)
-        )  # no shard before the array in which readers find it
+        image = image_of(files.shard_row)
+        self.folder.make_image(image)  # no shard before the array in which readers find it
+        with suppress(StorageError):  # written again at the end
+            self.folder.show(image)
         return files.seal(self.folder.may_rename, self.busy.step)
 
     def _discard(self, shard_row: int) -> None:

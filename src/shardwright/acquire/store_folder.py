@@ -1,7 +1,8 @@
 """The store's folder while an acquisition writes into it. Owned by the sealer's thread; created or reopened
 by the thread that opens the acquisition.
 
-    NAME.ome.zarr/zarr.json          OME-Zarr group, written once
+    NAME.ome.zarr/zarr.json          OME-Zarr group; its contrast windows come with the first sealed shard
+                                     and at the end
     NAME.ome.zarr/0/zarr.json        array; its shape only ever covers sealed shards (one single image: always
                                      its shape)
     NAME.ome.zarr/0/c/...            sealed shards
@@ -33,10 +34,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from shardwright.array.consolidated import consolidated, consolidated_metadata
+from shardwright.array.contrast_window import with_windows
 from shardwright.array.document import encode_document
 from shardwright.array.frame_table_format import TABLE_PATH
 from shardwright.array.levels import array_documents
-from shardwright.array.metadata import array_shape, group_metadata
+from shardwright.array.metadata import array_shape, group_document
 from shardwright.array.ome import collection_documents
 from shardwright.codecs.parameters import codec_metadata
 from shardwright.model.errors import (
@@ -78,6 +80,7 @@ from shardwright.storage.files import (
 )
 from shardwright.storage.lock import StoreLock
 
+from .contrast_samples import ContrastSamples
 from .frame_table_writer import write_frame_table
 from .new_store import abandoned, making_folder, publish, remove_abandoned, withdraw
 
@@ -88,6 +91,7 @@ if TYPE_CHECKING:
     from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.storage.slot_file import IoMode
 
+    from .contrast_samples import Windows
     from .limits import Limits
     from .settings import WriteSettings
 
@@ -125,6 +129,9 @@ class StoreFolder:
         # by image: what zarr.json of its array covers, without those that have none yet
         self._extents = {0: 0} if spec.is_single else {}
         self._extents.update(extents or {})
+        self.samples = ContrastSamples(spec)
+        self._is_resumed = extents is not None  # there are no samples of what was stored before
+        self._windows: dict[int, Windows] = {}  # by image: the contrast windows that were written
         self._collected: dict[str, bytes] = {}  # the metadata of the collection, as written
         self._collected_s = -math.inf  # when they were
 
@@ -300,12 +307,32 @@ class StoreFolder:
         ``may_rename`` raises."""
         if image in self._extents:
             return
-        folder = self._array_folder(image).parent
-        self._replace(folder, group_metadata(self.spec.arrays[image], self.spec.names[image]))
+        folder, windows = self._array_folder(image).parent, self.samples.windows(image)
+        group = group_document(self.spec.arrays[image], self.spec.names[image])
+        self._replace(folder, encode_document(with_windows(group, windows)))
+        self._windows[image] = windows
         self._write_array(image, 0)  # last: an image that has it has all
         self._extents[image] = 0
         if time.monotonic() - self._collected_s > _COLLECT_S:
             self._write_collection()
+
+    def show(self, image: int) -> None:
+        """Writes the contrast windows of an image that was made without any, as soon as there are samples:
+        for those who open it while it is written. Raises ``StorageError`` or what ``may_rename`` raises."""
+        if image not in self._windows and not self._is_resumed:
+            self._write_windows(image, self.samples.windows(image))
+
+    def _write_windows(self, image: int, windows: Windows) -> None:
+        folder = self._array_folder(image).parent
+        if not windows or windows == self._windows.get(image):
+            return
+        try:
+            group = read_metadata(folder, foreign=True)
+        except (ShardFormatError, StorageError):
+            return  # damage from outside does not hinder the end; `verify` reports it
+        if (shown := with_windows(group, windows)) != group:
+            self._replace(folder, encode_document(shown))
+        self._windows[image] = windows
 
     def _write_collection(self) -> None:
         """Writes the metadata that name the images of a collection, those of which there is an array."""
@@ -332,6 +359,10 @@ class StoreFolder:
             if extent:
                 self.make_image(image)
                 self.grow(image, extent)
+        images = [image for image, extent in enumerate(extents) if extent]
+        sealed = self.samples.sealed_windows(self.path, images) if self._is_resumed else {}
+        for image in images:
+            self._write_windows(image, self.samples.windows(image) | sealed.get(image, {}))
         if not self.spec.is_single:
             self._write_collection()
         write_frame_table(
@@ -464,7 +495,7 @@ def _build(store: Path, spec: AcquisitionSpec, limits: Limits, settings: WriteSe
         (array,) = spec.arrays
         arrays = array_documents(array, 0, codec_metadata(array))
         documents = dict(zip(spec.level_paths(0), arrays, strict=True))
-        documents[""] = group_metadata(array, store.name.split(".")[0])
+        documents[""] = encode_document(group_document(array, store.name.split(".")[0]))
     else:
         documents = collection_documents(spec, [])
     for path, document in documents.items():

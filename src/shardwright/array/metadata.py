@@ -64,8 +64,6 @@ def array_metadata(spec: ArraySpec, first_axis_extent: int, chunk_codecs: list[d
     return encode_document(document)
 
 
-def group_metadata(spec: ArraySpec, name: str) -> bytes:
+def group_document(spec: ArraySpec, name: str) -> dict[str, Any]:
     """Returns zarr.json of the OME-Zarr group that holds the image."""
-    return encode_document(
-        {"zarr_format": 3, "node_type": "group", "attributes": {"ome": ome_attributes(spec, name)}}
-    )
+    return {"zarr_format": 3, "node_type": "group", "attributes": {"ome": ome_attributes(spec, name)}}

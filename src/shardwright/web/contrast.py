@@ -1,5 +1,5 @@
 """The grey levels between which to show an image: ``python -m shardwright.web.contrast STORE`` prints [LOW,
-HIGH], from the middle of its first frame.
+HIGH], from a few chunks of its first channel; nothing if none can be read.
 
 A program of its own, run when the viewer is opened: the web process then does not keep the decoder's memory
 for days, and a store that cannot be decoded costs only this program.
@@ -10,63 +10,31 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from shardwright.codecs.decode import decode_chunk
+from shardwright.array.contrast_window import contrast_window
 from shardwright.model.errors import ShardwrightError
-from shardwright.read.shard_file import ShardFile, check_entries
+from shardwright.read.chunk_samples import channel_samples
 from shardwright.read.store import StoredArray, open_store
 
-PERCENTILES = (0.5, 99.8)
+CHUNKS = 4
 
 
-def grey_levels(pixels: np.ndarray[Any, Any]) -> tuple[float, float]:
-    """Returns (low, high) for any numbers or booleans; the second is always above the first."""
-    values = pixels.astype(np.float64).ravel()
-    values = values[np.isfinite(values)]
-    if not values.size:
-        return 0.0, 1.0
-    low, high = (float(value) for value in np.percentile(values, PERCENTILES))
-    return low, max(high, low + (1.0 if pixels.dtype.kind in "biu" else np.spacing(abs(low)) * 4))
-
-
-def first_pixels(array: StoredArray) -> np.ndarray[Any, Any]:
-    """Returns the pixels of the middle chunk of the first frame, or its fill value. Raises
-    ``ShardFormatError`` or ``StorageError``."""
-    middle = (0,) * (len(array.shape) - 2) + tuple(count // 2 for count in array.shape[-2:])
-    wanted = tuple(place // size for place, size in zip(middle, array.chunk_shape, strict=True))
-    shard = tuple(chunk // per for chunk, per in zip(wanted, array.shard_chunks, strict=True))
-    number = int(
-        np.ravel_multi_index(
-            tuple(chunk % per for chunk, per in zip(wanted, array.shard_chunks, strict=True)),
-            array.shard_chunks,
-        )
-    )
-    with ShardFile(array, array.path / array.shard_key(shard)) as file:
-        entries = file.read_index()
-        sound = check_entries(array, shard, entries, file.data_range).sound
-        if not sound[number]:
-            return array.fill_element.reshape(1)
-        data = bytearray(int(entries["nbytes"][number]))
-        file.read_into(int(entries["offset"][number]), memoryview(data))
-    chunk = decode_chunk(data, array.codecs, array.chunk_bytes).view(array.dtype).reshape(array.chunk_shape)
-    rows, columns = (
-        n - w * c for n, w, c in zip(array.shape[-2:], wanted[-2:], array.chunk_shape[-2:], strict=True)
-    )
-    # a chunk at the edge reaches beyond the image
-    plane: np.ndarray[Any, Any] = chunk[(0,) * (chunk.ndim - 2)][:rows, :columns]
-    return plane
+def grey_levels(array: StoredArray) -> tuple[float, float] | None:
+    """Returns (low, high), None if no chunk can be read."""
+    names = array.dimension_names or ()
+    samples = channel_samples(array, names.index("c") if "c" in names else None, [0], CHUNKS)
+    window = contrast_window(samples[0]) if samples else None
+    return None if window is None else (window.start, window.end)
 
 
 def main() -> int:
     try:
-        levels = grey_levels(first_pixels(open_store(Path(sys.argv[1])).arrays[0]))
+        levels = grey_levels(open_store(Path(sys.argv[1])).arrays[0])
     except (ShardwrightError, IndexError) as error:
         print(error, file=sys.stderr)
         return 1
-    print(json.dumps(levels))
+    if levels is not None:
+        print(json.dumps(levels))
     return 0
 
 

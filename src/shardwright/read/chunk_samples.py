@@ -1,0 +1,95 @@
+"""Samples of the pixels of a sealed array, from a few of its inner chunks: for contrast windows, where none
+were kept while it was written."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.codecs.decode import decode_chunk
+from shardwright.model.errors import ShardFormatError, StorageError
+
+from .shard_file import ShardFile, check_entries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .store import StoredArray
+
+MOST_PIXELS = 4096  # of a chunk
+_MOST_SHARDS = 1 << 16  # that are listed
+_MOST_INDEX_BYTES = 16 << 20
+_MOST_CHUNK_BYTES = 256 << 20
+_GOLDEN, _OTHER = 0.6180339887498949, 0.7548776662466927  # steps that lie evenly and meet no other period
+
+
+def channel_samples(
+    array: StoredArray, axis: int | None, channels: Iterable[int], chunks: int
+) -> dict[int, npt.NDArray[Any]]:
+    """Returns pixels of ``channels`` (places along the ``axis``; None: of all together) by channel, from up
+    to ``chunks`` inner chunks of each, which lie anywhere in the array. A channel of which nothing can be
+    read is left out, and so is every part of a frame that is all fill value; never raises for a damaged
+    store."""
+    if array.index_bytes > _MOST_INDEX_BYTES or array.chunk_bytes > _MOST_CHUNK_BYTES:
+        return {}
+    shards: list[tuple[int, ...]] = []
+    with suppress(OSError):
+        for _, shard in islice(array.shard_files(), _MOST_SHARDS):
+            if shard is not None and array.contains_shard(shard):
+                shards.append(shard)
+    found = {}
+    for channel in channels:
+        here = [s for s in shards if axis is None or s[axis] == channel // array.shard_shape[axis]]
+        parts = []
+        for number in range(1, chunks + 1 if here else 1):
+            with suppress(ShardFormatError, StorageError):
+                shard = here[_place(number * _GOLDEN, len(here))]
+                parts.append(_pixels(array, shard, axis, channel, number * _OTHER))
+        pixels = np.concatenate(parts) if parts else np.empty(0, array.dtype)
+        if pixels.size:
+            found[channel] = pixels
+    return found
+
+
+def _place(number: float, count: int) -> int:
+    return int(number % 1 * count)
+
+
+def _pixels(
+    array: StoredArray, shard: tuple[int, ...], axis: int | None, channel: int, number: float
+) -> npt.NDArray[Any]:
+    """Returns pixels of one chunk of a shard that holds the channel, one without any if there is none. Raises
+    ``ShardFormatError`` or ``StorageError``."""
+    with ShardFile(array, array.path / array.shard_key(shard)) as file:
+        entries = file.read_index()
+        check = check_entries(array, shard, entries, file.data_range)
+        usable = check.sound & ~check.cropped
+        if axis is not None:
+            within = np.arange(array.chunks_per_shard)
+            along = (
+                np.unravel_index(within, array.shard_chunks)[axis] + shard[axis] * array.shard_chunks[axis]
+            )
+            usable &= along == channel // array.chunk_shape[axis]
+        chunks = np.flatnonzero(usable)
+        if not chunks.size:
+            return np.empty(0, array.dtype)
+        chunk = int(chunks[_place(number, chunks.size)])
+        data = bytearray(int(entries["nbytes"][chunk]))
+        file.read_into(int(entries["offset"][chunk]), memoryview(data))
+    decoded = decode_chunk(data, array.codecs, array.chunk_bytes).view(array.dtype).reshape(array.chunk_shape)
+    firsts = np.multiply(array.chunk_coordinates(shard, chunk), array.chunk_shape)
+    inside = [slice(max(0, int(n - first))) for n, first in zip(array.shape, firsts, strict=True)]
+    if axis is not None:
+        inside[axis] = slice(channel % array.chunk_shape[axis], channel % array.chunk_shape[axis] + 1)
+    frames = decoded[tuple(inside)]
+    frames = frames.reshape(-1, *frames.shape[-2:])
+    fill = array.fill_element
+    empty = (frames == fill) | ((frames != frames) & (fill != fill))
+    pixels: npt.NDArray[Any] = frames[~empty.all(axis=(1, 2))].ravel()
+    count = min(MOST_PIXELS, pixels.size)
+    sample: npt.NDArray[Any] = pixels[(np.arange(1, count + 1) * _GOLDEN % 1 * pixels.size).astype(np.int64)]
+    return sample
