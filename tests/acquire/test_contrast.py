@@ -335,7 +335,7 @@ def test_samples_of_ten_thousand_images_are_bounded():
             samples.add((image << IMAGE_SHIFT) + t, np.full(8, frame.ctypes.data))
     kept = samples._kept.values()
     assert len(kept) == 100
-    assert 100 * sum(reservoir.values.nbytes for reservoir in kept) <= 48 << 20
+    assert 100 * sum(reservoir.values.nbytes for reservoir in kept) <= 42 << 20
     window = samples.windows(9900)[7]
     assert (window.start < 300, window.end > 2800) == (True, True)
     assert contrast_window(frame).start == pytest.approx(103, abs=2)

@@ -74,6 +74,22 @@ def test_only_the_windows_of_a_group_change(spec_of):
 
 
 @pytest.mark.parametrize(
+    ("window", "written"),
+    [
+        ((0, 4095, 100, 1100), False),
+        ((0, 4095, 82, 1118), False),
+        ((0, 4095, 100, 1130), True),
+        ((0, 4095, 70, 1100), True),
+        ((0, 8191, 100, 1100), True),
+    ],
+)
+def test_a_window_that_looks_the_same_stays(window, written):
+    old = {"min": 0, "max": 4095, "start": 100, "end": 1100}
+    group = {"attributes": {"ome": {"omero": {"channels": [{"window": old}]}}}}
+    assert (with_windows(group, {0: ContrastWindow(*window)}) != group) is written
+
+
+@pytest.mark.parametrize(
     "ome", [None, {}, {"omero": {"channels": []}}, {"omero": {"channels": 3}}, {"omero": []}]
 )
 def test_a_group_that_does_not_describe_the_channel_stays_as_it_is(ome):

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _SLABS = 16  # of which each channel keeps pixels
 _MOST_PIXELS, _LEAST_PIXELS = 1024, 16  # of a channel in one slab
-_MOST_BYTES = 16 << 20  # of all pixels, unless there are more than 30,000 channels
+_MOST_BYTES = 4 << 20  # of all pixels, unless there are more than 8,192 channels of 16 bits
 _CHUNKS = 8  # of each channel, read back after a crash
 _MOST_CHUNKS, _MOST_READ_BYTES = 2048, 1 << 30  # read back of all channels
 
@@ -80,29 +80,32 @@ def _channel_axes(spec: ArraySpec) -> tuple[int | None, int | None]:
 
 class _Reservoir:
     """The samples of the channels that share slabs: ``values`` [slabs, channels, pixels]; ``filled``
-    bool[slabs, channels]: where a frame came. ``keys``: (random number, slab) of each."""
+    bool[slabs, channels]: where a frame came. ``keys``: (random number, slab) of each; ``highest``: of them,
+    once there are enough: a slab with a higher one is not kept."""
 
-    __slots__ = ("filled", "keys", "values")
+    __slots__ = ("filled", "highest", "keys", "values")
 
     def __init__(self, channels: int, pixels: int, dtype: np.dtype[Any]) -> None:
         self.keys: list[tuple[int, int]] = []
+        self.highest: tuple[int, int] | None = None
         self.values = np.zeros((_SLABS, channels, pixels), dtype)
         self.filled = np.zeros((_SLABS, channels), np.bool_)
 
-    def place_for(self, key: tuple[int, int]) -> int | None:
-        """Returns where the sample of a slab belongs, None if it is not to be kept."""
-        if key in self.keys:  # encoded again
-            return self.keys.index(key)
-        if len(self.keys) < _SLABS:
-            return len(self.keys)
-        highest = max(self.keys)
-        return self.keys.index(highest) if key < highest else None
+    def is_closed_to(self, key: tuple[int, int]) -> bool:
+        """From any thread."""
+        return self.highest is not None and key > self.highest
 
     def put(self, key: tuple[int, int], values: npt.NDArray[Any], filled: npt.NDArray[np.bool_]) -> None:
-        place = self.place_for(key)
-        if place is not None:
-            self.keys[place : place + 1] = [key]
-            self.values[place], self.filled[place] = values, filled
+        if self.is_closed_to(key):
+            return
+        if key in self.keys:  # encoded again
+            place = self.keys.index(key)
+        else:
+            place = len(self.keys) if self.highest is None else self.keys.index(self.highest)
+        self.keys[place : place + 1] = [key]
+        self.values[place], self.filled[place] = values, filled
+        if len(self.keys) == _SLABS:
+            self.highest = max(self.keys)
 
     def of(self, channel: int) -> npt.NDArray[Any]:
         kept: npt.NDArray[Any] = self.values[:, channel][self.filled[:, channel]]
@@ -127,7 +130,9 @@ class ContrastSamples:
         channels = sum(len(self._channels[image].found) for image in set(self._shared))
         self._most_bytes = _MOST_BYTES // max(1, channels) // _SLABS  # of a channel in one slab
         self._lock = threading.Lock()
-        self._kept: dict[tuple[int, int], _Reservoir] = {}  # by image and block of channels; under _lock
+        self._kept: dict[
+            tuple[int, int], _Reservoir
+        ] = {}  # by image and block of channels; changed under _lock
 
     def add(self, slab: int, frames: npt.NDArray[np.int64]) -> None:
         """Takes a sample of a slab's ``frames``, int64[places] addresses of their pixels, 0 where none came;
@@ -136,10 +141,8 @@ class ContrastSamples:
         if not channels.found:
             return
         number, key = (self._shared[image_of(slab)], channels.block_of(slab)), (_mixed(slab), slab)
-        with self._lock:
-            kept = self._kept.get(number)
-            if kept is not None and kept.place_for(key) is None:
-                return
+        if (kept := self._kept.get(number)) is not None and kept.is_closed_to(key):
+            return
         pixels = max(_LEAST_PIXELS, min(_MOST_PIXELS, self._most_bytes // channels.dtype.itemsize))
         values = np.zeros((channels.per_slab, pixels), channels.dtype)
         filled = np.zeros(channels.per_slab, np.bool_)

@@ -131,7 +131,7 @@ class StoreFolder:
         self._extents.update(extents or {})
         self.samples = ContrastSamples(spec)
         self._is_resumed = extents is not None  # there are no samples of what was stored before
-        self._windows: dict[int, Windows] = {}  # by image: the contrast windows that were written
+        self._shown: set[int] = set()  # images whose contrast windows were written
         self._collected: dict[str, bytes] = {}  # the metadata of the collection, as written
         self._collected_s = -math.inf  # when they were
 
@@ -310,7 +310,8 @@ class StoreFolder:
         folder, windows = self._array_folder(image).parent, self.samples.windows(image)
         group = group_document(self.spec.arrays[image], self.spec.names[image])
         self._replace(folder, encode_document(with_windows(group, windows)))
-        self._windows[image] = windows
+        if windows:
+            self._shown.add(image)
         self._write_array(image, 0)  # last: an image that has it has all
         self._extents[image] = 0
         if time.monotonic() - self._collected_s > _COLLECT_S:
@@ -319,20 +320,20 @@ class StoreFolder:
     def show(self, image: int) -> None:
         """Writes the contrast windows of an image that was made without any, as soon as there are samples:
         for those who open it while it is written. Raises ``StorageError`` or what ``may_rename`` raises."""
-        if image not in self._windows and not self._is_resumed:
+        if image not in self._shown and not self._is_resumed:
             self._write_windows(image, self.samples.windows(image))
 
     def _write_windows(self, image: int, windows: Windows) -> None:
-        folder = self._array_folder(image).parent
-        if not windows or windows == self._windows.get(image):
+        if not windows:
             return
+        folder = self._array_folder(image).parent
         try:
             group = read_metadata(folder, foreign=True)
         except (ShardFormatError, StorageError):
             return  # damage from outside does not hinder the end; `verify` reports it
         if (shown := with_windows(group, windows)) != group:
             self._replace(folder, encode_document(shown))
-        self._windows[image] = windows
+        self._shown.add(image)
 
     def _write_collection(self) -> None:
         """Writes the metadata that name the images of a collection, those of which there is an array."""

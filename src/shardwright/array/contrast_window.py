@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # are fewer, a bright cell in a dark field has more.
 _ONE_OF = 1000
 _LEAST_BITS = 8
+_ALIKE = 0.02  # of its width: two windows that differ by less look the same
 
 
 class ContrastWindow(NamedTuple):
@@ -66,12 +67,23 @@ def _slider(lowest: float, highest: float, dtype: np.dtype[Any]) -> tuple[float,
 
 def with_windows(group: dict[str, Any], windows: Mapping[int, ContrastWindow]) -> dict[str, Any]:
     """Returns the zarr.json of an image's group with ``windows`` by number of the channel, as far as it
-    describes these channels; all else stays as it is, whoever wrote it."""
+    describes these channels; all else stays as it is, whoever wrote it. So does a window that nobody could
+    tell from the new one: with very many images most need not be written again then."""
     changed = copy.deepcopy(group)
     try:
         channels = changed["attributes"]["ome"]["omero"]["channels"]
         for number, window in windows.items():
-            channels[number]["window"] = window._asdict()
-    except (LookupError, TypeError):
+            if not _looks_alike(channels[number].get("window"), window):
+                channels[number]["window"] = window._asdict()
+    except (LookupError, TypeError, AttributeError):
         return group
     return changed
+
+
+def _looks_alike(old: Any, new: ContrastWindow) -> bool:
+    try:
+        same_slider = (old["min"], old["max"]) == (new.min, new.max)
+        moved = max(abs(old["start"] - new.start), abs(old["end"] - new.end))
+    except (LookupError, TypeError):
+        return False
+    return same_slider and moved <= _ALIKE * (new.end - new.start)

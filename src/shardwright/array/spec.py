@@ -116,7 +116,7 @@ class Dimension(_Frozen):
 class Channel(_Frozen):
     """One channel of an image, as viewers show it. ``color``: six hexadecimal digits, red, green, blue; in
     YAML with quotes, "00FF00". ``window``: the pixel values that are shown as black and as the full colour;
-    None: the dtype's range."""
+    None: percentiles 0.1 and 99.9 of the pixels, the same for all wells of a plate."""
 
     name: str = Field(min_length=1, max_length=MAX_CHANNEL_NAME_CHARACTERS)
     color: str | None = Field(default=None, pattern=r"^[0-9A-Fa-f]{6}$")
