@@ -10,11 +10,12 @@ from __future__ import annotations
 from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
+import numpy as np
 from tests.harness.fork_server import GIVE_UP_S
 
 import shardwright as sw
 
-from .kills.processes import Created, Sealed, kill_at
+from .kills.processes import Created, Flushed, Sealed, kill_at
 from .kills.scenes import pixels_of, spec_of
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 NAME = "killed"
 SPEC = spec_of(("t", None, 2, 2), ("y", 16, 16, 1), ("x", 24, 24, 1))
 FRAMES = 3
+OLD, OLD_FRAMES = 100, 5  # of a store that is overwritten
 FIRST_CALLS = frozenset({"store.before_create"})
 CONFIG = """\
 output: {root: ./data, ballast: 1MiB, low_water: 1MiB, in_memory: true}
@@ -44,6 +46,21 @@ def create(channel: Channel, path: Path, call: int) -> None:
     for n in range(FRAMES):
         writer.append(pixels_of(SPEC, n + 1))
     channel.send(Sealed(writer.close().to_dict(), ()))
+
+
+def overwrite(channel: Channel, path: Path, call: int) -> None:
+    """Makes a store in place of a finished one, of ``OLD_FRAMES`` frames, dying at storage call ``call``
+    after that; says the calls and the frames that were stored."""
+    with sw.create(path, SPEC, threads=1) as old:
+        old.append_many(np.stack([pixels_of(SPEC, OLD + n) for n in range(OLD_FRAMES)]))
+    points = kill_at(call)
+    writer = sw.create(path, SPEC, threads=1, overwrite=True)
+    channel.send(Created())
+    for n in range(FRAMES):
+        writer.append(pixels_of(SPEC, n + 1))
+        writer.flush()
+        channel.send(Flushed(n + 1))
+    channel.send(Sealed(writer.close().to_dict(), tuple(points)))
 
 
 def camera(channel: Channel, endpoint: str) -> None:

@@ -17,9 +17,20 @@ from shardwright.acquire.workers import WorkerPool
 from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.recovery.recover_store import recover_store
 
-from .creation_kills import CONFIG, FIRST_CALLS, FRAMES, NAME, SPEC, camera, create
+from .creation_kills import (
+    CONFIG,
+    FIRST_CALLS,
+    FRAMES,
+    NAME,
+    OLD,
+    OLD_FRAMES,
+    SPEC,
+    camera,
+    create,
+    overwrite,
+)
 from .daemon_kills import dies_at
-from .kills.processes import Sealed
+from .kills.processes import Flushed, Sealed
 from .kills.scenes import pixels_of
 from .kills.trial import KILLED
 
@@ -113,6 +124,89 @@ def test_a_store_that_can_be_recovered_can_be_gone_on_with(
                 writer.append(pixels_of(SPEC, n + 1))
         assert not (store / ".shardwright").exists()
         assert writer.receipt.frames_stored == FRAMES
+
+
+@pytest.fixture(scope="module")
+def overwriting(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """The storage calls of a store that is made in place of another, and filled, without a kill."""
+    *_, sealed = server.start(overwrite, tmp_path_factory.mktemp("whole") / f"{NAME}.ome.zarr", 0).drain()
+    assert isinstance(sealed, Sealed)
+    return sealed.points
+
+
+def is_old(store: Path) -> bool:
+    """Whether this is the store that was to be overwritten, every pixel of it."""
+    if not (store / "zarr.json").exists() or (store / ".shardwright").exists():
+        return False
+    found = zarr.open_array(store / "0", mode="r")[...]
+    return np.array_equal(found, np.stack([pixels_of(SPEC, OLD + n) for n in range(OLD_FRAMES)]))
+
+
+def overwritten_after_a_kill_at(
+    server: ForkServer, folder: Path, calls: Iterable[int], pool: WorkerPool
+) -> None:
+    """One of the two is whole when recovery is done: the old one, or the new one with what was stored."""
+    for call in calls:
+        store = folder / str(call) / f"{NAME}.ome.zarr"
+        store.parent.mkdir()
+        child = server.start(overwrite, store, call)
+        said = child.drain()
+        if child.wait() != KILLED:
+            assert isinstance(said[-1], Sealed)  # the threads reach a few calls in another order
+        stored = sum(isinstance(each, Flushed) for each in said)
+        for found in unfinished_stores(store.parent):
+            recover_store(found, pool, threads=1)
+        assert [path.name for path in store.parent.iterdir()] == [store.name], call
+        if not is_old(store):
+            kept = zarr.open_array(store / "0", mode="r")[...]
+            assert len(kept) >= max(1, stored), "no old store goes for one without a frame"
+            assert np.array_equal(kept, np.stack([pixels_of(SPEC, n + 1) for n in range(len(kept))]))
+        else:
+            assert not stored
+        with sw.create(store, SPEC, threads=1, overwrite=True) as writer:
+            for n in range(FRAMES):
+                writer.append(pixels_of(SPEC, n + 1))
+        assert_whole(store)
+
+
+def test_one_of_two_stores_is_whole_wherever_an_overwriting_creation_is_killed(
+    server: ForkServer, tmp_path: Path, overwriting: tuple[str, ...], pool: WorkerPool
+) -> None:
+    aside, gone = (
+        overwriting.index("store.before_set_aside") + 1,
+        overwriting.index("replaced.before_give_up"),
+    )
+    chosen = {
+        *range(aside, aside + 5),
+        *range(gone, gone + 8),
+        *range(2, len(overwriting), 9),
+        len(overwriting),
+    }
+    overwritten_after_a_kill_at(server, tmp_path, sorted(chosen), pool)
+
+
+@pytest.mark.slow
+def test_one_of_two_stores_is_whole_after_a_kill_at_every_call(
+    server: ForkServer, tmp_path: Path, overwriting: tuple[str, ...], pool: WorkerPool
+) -> None:
+    overwritten_after_a_kill_at(server, tmp_path, range(1, len(overwriting) + 1), pool)
+
+
+def test_the_next_creation_overwrites_what_a_killed_one_has_left(
+    server: ForkServer, tmp_path: Path, overwriting: tuple[str, ...]
+) -> None:
+    """Without recovery between, as long as no frame has come."""
+    first = overwriting.index("store.before_set_aside")
+    for call in range(first, overwriting.index("sealer.before_command"), 2):
+        store = tmp_path / str(call) / f"{NAME}.ome.zarr"
+        store.parent.mkdir()
+        child = server.start(overwrite, store, call)
+        child.drain()
+        assert child.wait() == KILLED
+        with sw.create(store, SPEC, threads=1, overwrite=True) as writer:
+            for n in range(FRAMES):
+                writer.append(pixels_of(SPEC, n + 1))
+        assert_whole(store)
 
 
 def lived_through(server: ForkServer, folder: Path, calls: Iterable[int]) -> Path:

@@ -399,3 +399,23 @@ def test_a_name_that_is_taken_may_get_a_number(start, spec_of, frames_of):
     names = [Path(stream.path).name for stream in (finished, second, third)]
     assert names == ["a.ome.zarr", "a_2.ome.zarr", "a_3.ome.zarr"]
     assert all(len(stored(stream.path)) == 1 for stream in (finished, second, third))
+
+
+def test_a_finished_store_may_be_overwritten_and_one_that_is_open_never(start, spec_of, frames_of):
+    daemon = start(write=WriteSettings(name_taken="overwrite"))
+    frames = frames_of(3, (20, 30))
+    with sw.connect(daemon.ipc) as connection:
+        for taken in (frames[:1], frames[1:]):
+            with connection.acquire("a", spec_of(shape=(20, 30))) as stream:
+                with pytest.raises(errors.OutputExistsError, match="unfinished"):
+                    connection.acquire("a", spec_of(shape=(20, 30)))
+                for frame in taken:
+                    stream.append(frame)
+            np.testing.assert_array_equal(stored(stream.path), taken)
+        connection.acquire("a", spec_of(shape=(20, 30))).close()  # without a frame
+        np.testing.assert_array_equal(stored(stream.path), frames[1:])
+        folder = Path(stream.path).parent
+        (folder / "b.ome.zarr").mkdir()
+        with pytest.raises(errors.OutputExistsError, match="no store that was written here"):
+            connection.acquire("b", spec_of(shape=(20, 30)))
+    assert {path.name for path in folder.iterdir() if path.is_dir()} == {"a.ome.zarr", "b.ome.zarr"}

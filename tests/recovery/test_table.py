@@ -59,7 +59,7 @@ def test_every_stray_has_one_decision():
     assert set(STRAYS) == set(Stray)
 
 
-ALL_FOLDERS = [FolderFacts(*facts) for facts in product((False, True), repeat=4)]
+ALL_FOLDERS = [FolderFacts(*facts) for facts in product((False, True), repeat=5)]
 
 
 @pytest.mark.parametrize("facts", ALL_FOLDERS, ids=str)

@@ -14,9 +14,10 @@ import zarr
 
 from shardwright.cli.compact import send, send_summary
 from shardwright.model.errors import ConfigError, LockedError, ShardFormatError
+from shardwright.model.names import WORK_FOLDER
 from shardwright.read.verify_store import verify_store
 from shardwright.repack.runtime.tasks import run_task
-from shardwright.repack.runtime.work_folder import LOCK_NAME, WORK_FOLDER
+from shardwright.repack.runtime.work_folder import LOCK_NAME
 from shardwright.repack.transfer.destination import CLAIM_KEY, open_destination
 from shardwright.repack.transfer.move_plan import MoveOptions, plan_move
 from shardwright.repack.transfer.move_record import MoveRecord

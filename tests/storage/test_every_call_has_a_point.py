@@ -38,12 +38,14 @@ CHANGES |= {
     "rename",
     "replace",
     "rename_without_replacing",
+    "exchange",
 }
 EXCEPTIONS = {
     "storage/files.py:preallocate": "its callers have the point",
     "storage/files.py:punch_hole": "its callers have the point",
     "storage/files.py:rename_without_replacing": "its callers have the point",
     "storage/files.py:replace_by_rename": "its caller has the point",
+    "storage/files.py:exchange": "its caller has the point",
     "storage/ring.py:Ring.__init__": "memory, no filesystem",
     "storage/ring.py:_allocate": "memory, no filesystem",
     "storage/files.py:write_all": "its callers have the point",

@@ -5,7 +5,8 @@ for a store that can be recovered, or for none.
     ROOT/.shardwright-HEX.making/NAME/      the store
 
 A store that never got a frame is renamed to such a folder and then removed. What a kill leaves has no use:
-the next creation beside it, the next start of a daemon and ``recover`` remove it.
+the next creation beside it, the next start of a daemon and ``recover`` remove it. A store whose name a new
+one has taken over is in a folder of another name until that has a frame (``replaced_store``).
 """
 
 from __future__ import annotations
@@ -35,31 +36,52 @@ from shardwright.storage.files import (
 )
 from shardwright.storage.lock import StoreLock, is_locked
 
+from .replaced_store import (
+    LOCK,
+    aside_of,
+    change_places,
+    give_up,
+    holds_old_store,
+    is_undecided,
+    put_back,
+    store_in,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_NAME = re.compile(r"\.shardwright-[0-9a-f]{16}\.making")
-_LOCK = "lock"
+_NAME = re.compile(r"\.shardwright-[0-9a-f]{16}\.(making|replaced)")
+_SUFFIX = ".making"
 _TRIES = 5  # another process that removes abandoned folders may spoil each
 
 
 def is_making_folder(folder: Path) -> bool:
+    """Returns whether a store is made in this folder, or was set aside there."""
     return _NAME.fullmatch(folder.name) is not None
 
 
 def abandoned(root: Path) -> list[Path]:
-    """Returns the making folders below ``root`` that no process holds. Raises ``StorageError``."""
+    """Returns the making folders below ``root`` that no process holds and no store needs. Raises
+    ``StorageError``."""
     with storage_errors("look into", root):
         return sorted(
-            folder for folder in root.iterdir() if is_making_folder(folder) and not is_locked(folder / _LOCK)
+            folder
+            for folder in root.iterdir()
+            if is_making_folder(folder) and not is_locked(folder / LOCK) and not is_undecided(folder)
         )
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Removes a making folder. Raises ``LockedError`` when another process holds it, ``StorageError``."""
-    lock = StoreLock.take(folder / _LOCK)
+    """Removes a making folder. A finished store in it gets a name again. Raises ``LockedError`` when another
+    process holds it, ``StorageError``."""
+    lock = StoreLock.take(folder / LOCK)
     try:
-        _remove(folder)
+        if is_undecided(folder):
+            raise LockedError(f"another writer has just taken the name of the store in {folder}")
+        if holds_old_store(folder):
+            put_back(folder)
+        else:
+            _remove(folder if folder.suffix == _SUFFIX else give_up(folder))
     finally:
         lock.release()
 
@@ -87,34 +109,41 @@ def publish(store: Path, path: Path) -> None:
 
 
 def withdraw(path: Path, lock: StoreLock, *, epoch: int) -> None:
-    """Removes a store. Its name goes in one step, so that no kill leaves a part of it there. Works also on a
-    full disk, where no folder can be made and (copy on write) a rename may need the ballast's room. ``lock``
-    and writer ``epoch`` are the caller's, whose manifest goes first: without one no writer takes the store
-    over. Raises ``FencedError`` when another writer has, ``StorageError``."""
-    workspace, folder = path / WORKSPACE, path.with_name(_new_name())
+    """Removes a store. Its name goes in one step, so that no kill leaves a part of it there; a store from
+    which it had taken the name has it again. Works also on a full disk, where no folder can be made and (copy
+    on write) a rename may need the ballast's room. ``lock`` and writer ``epoch`` are the caller's, whose
+    manifest goes first: without one no writer takes the store over. Raises ``FencedError`` when another
+    writer has, ``StorageError``."""
+    workspace, aside = path / WORKSPACE, aside_of(path)
+    folder = aside or path.with_name(_new_name())
     spilled = _spilled(path, path)
     with storage_errors("remove", path):
         reach("store.before_withdraw")
     delete_manifests(workspace, up_to_epoch=epoch)
     if not lock.is_held() or has_manifest(workspace):
         raise FencedError(f"another writer has taken {path} over", got="a new lock file, or a manifest")
-    Ballast(workspace / "ballast", 0).spent_on(lambda: _take_name(path, folder))
+    Ballast(workspace / "ballast", 0).spent_on(lambda: _take_name(path, folder, back=aside is not None))
     with suppress(StorageError):  # leftovers have no use
         sync_directory(path.parent)
+        if aside is not None:
+            folder = give_up(aside)
         with storage_errors("remove", folder):
             _remove_spilled(spilled, path)
             reach("store.before_remove")
             shutil.rmtree(folder)
 
 
-def _take_name(path: Path, folder: Path) -> None:
+def _take_name(path: Path, folder: Path, *, back: bool) -> None:
     with storage_errors("remove", path):
         reach("store.before_take_name")
-        replace_by_rename(path, folder)
+        if back:
+            change_places(path, folder)
+        else:
+            replace_by_rename(path, folder)
 
 
 def _new_name() -> str:
-    return f".shardwright-{secrets.token_hex(8)}.making"
+    return f".shardwright-{secrets.token_hex(8)}{_SUFFIX}"
 
 
 def _begin(root: Path) -> tuple[Path, StoreLock]:
@@ -126,7 +155,7 @@ def _begin(root: Path) -> tuple[Path, StoreLock]:
             reach("store.before_create")
             folder.mkdir()
         try:
-            return folder, StoreLock.take(folder / _LOCK)
+            return folder, StoreLock.take(folder / LOCK)
         except (LockedError, StorageError) as error:
             spoiled = isinstance(error, LockedError) or isinstance(error.__cause__, FileNotFoundError)
             if not left or not spoiled:
@@ -137,10 +166,9 @@ def _begin(root: Path) -> tuple[Path, StoreLock]:
 
 def _remove(folder: Path) -> None:
     with storage_errors("remove", folder):
-        for store in folder.iterdir():
-            if store.name != _LOCK:
-                path = folder.parent / store.name
-                _remove_spilled(_spilled(store, path), path)
+        if (store := store_in(folder)) is not None:
+            path = folder.parent / store.name
+            _remove_spilled(_spilled(store, path), path)
         reach("store.before_remove")
         shutil.rmtree(folder)
 
@@ -156,9 +184,9 @@ def _spilled(store: Path, path: Path) -> Path | None:
 
 
 def _remove_spilled(spilled: Path | None, path: Path) -> None:
-    """Removes the spilled files of a store that never got a frame, unless another store has its name ``path``
-    by now."""
-    if spilled is None or path.exists():
+    """Removes the spilled files of a store that never got a frame, unless another one that is unfinished has
+    its name ``path`` by now."""
+    if spilled is None or (path / WORKSPACE).exists():
         return
     with suppress(FileNotFoundError):
         reach("store.before_remove_spilled")

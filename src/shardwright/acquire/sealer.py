@@ -71,6 +71,8 @@ if TYPE_CHECKING:
     from .commands import SealerCommand, SealerReport
     from .store_folder import StoreFolder
 
+_FILES_AT_ONCE = 8  # of a store that goes, so that no other command waits long
+
 
 class Sealer:
     """The only user of ``folder`` until ``join``. The caller of ``join`` closes the folder, since workers may
@@ -243,6 +245,8 @@ class Sealer:
             except Exception as error:  # noqa: BLE001  (travels in the report)
                 failed[key] = self._explained(error, in_sync=True)
             self.busy.step()
+        if any(key != LOGGED and key not in failed for key in command.keys):
+            self.folder.remove_replaced(_FILES_AT_ONCE)
         return Committed(failed, time.monotonic_ns() - begun_ns)
 
     def _sync(self, key: int) -> None:
@@ -270,6 +274,8 @@ class Sealer:
                 shard_row, 0, files is not None and files.renamed, self._explained(error), 0, None
             )
         del self._files[shard_row]
+        if records.size:
+            self.folder.remove_replaced(_FILES_AT_ONCE)
         shards = sum(s.path is not None for s in sealed)
         return ShardRowSealed(shard_row, shards, files.renamed, None, time.monotonic_ns() - begun_ns, records)
 

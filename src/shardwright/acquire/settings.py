@@ -18,7 +18,7 @@ Durability = Literal["stored", "durable"]
 Overload = Literal["block", "degrade", "drop", "fail"]
 OnFull = Literal["block", "spill", "fail"]
 OnDuplicate = Literal["count", "fail"]
-NameTaken = Literal["fail", "increment"]
+NameTaken = Literal["fail", "increment", "overwrite"]
 MAX_INTERVAL_MS = 3_600_000
 _CHOICES = {
     "io": IO_MODES,
@@ -38,7 +38,8 @@ class WriteSettings:
     chunks are encoded faster while the ring fills (``overload_level``), and without credit the camera waits.
     ``on_full``: what happens when the next shard cannot be preallocated. ``on_duplicate``: whether a frame
     whose place is taken is counted or an error; the first frame of a place is kept either way.
-    ``name_taken``: whether a name that a store has already is an error, or gets a number behind it.
+    ``name_taken``: whether a name that a store has already is an error, gets a number behind it, or is taken
+    from that store if it is a finished one, which goes once a frame of the new one is durable.
     ``ballast_bytes`` are reserved on disk for sealing and recovery. Less than ``low_water_bytes`` of free
     disk raise a warning (0: never)."""
 

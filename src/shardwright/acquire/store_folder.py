@@ -13,9 +13,9 @@ by the thread that opens the acquisition.
     NAME.ome.zarr/.shardwright/      the workspace, removed when the acquisition has ended: lock, manifest,
                                      journals and shards in progress, staging area, frame log, ballast
 
-It is made beside its name and renamed to it (``new_store``), so that before its end it is never seen without
-a manifest. The end deletes the manifest first: a workspace without one is of no more use, or was left by an
-older release that died while it made the store.
+It is made beside its name and renamed to it (``new_store``, ``replaced_store``), so that before its end it is
+never seen without a manifest. The end deletes the manifest first: a workspace without one is of no more use,
+or was left by an older release that died while it made the store.
 
 The workspace's file ``boot`` is the intact mark: the kernel's boot id, as long as nothing worse than kills
 has happened to the store. After a power cut or on another machine the id differs; an I/O error, a rewrite and
@@ -31,6 +31,7 @@ import shutil
 import time
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, cast
 
 from shardwright.array.consolidated import consolidated, consolidated_metadata
@@ -52,7 +53,7 @@ from shardwright.model.errors import (
     StoreMovedError,
 )
 from shardwright.model.machine import boot_id
-from shardwright.model.names import STORE_SUFFIX, WORKSPACE
+from shardwright.model.names import WORKSPACE, numbered
 from shardwright.read.store import read_metadata, read_nodes
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_dtype
@@ -83,9 +84,10 @@ from shardwright.storage.lock import StoreLock
 from .contrast_samples import ContrastSamples
 from .frame_table_writer import write_frame_table
 from .new_store import abandoned, making_folder, publish, remove_abandoned, withdraw
+from .replaced_store import aside_of, check_replaceable, files_removed, give_up, put_back, replace_store
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
@@ -134,6 +136,8 @@ class StoreFolder:
         self._shown: set[int] = set()  # images whose contrast windows were written
         self._collected: dict[str, bytes] = {}  # the metadata of the collection, as written
         self._collected_s = -math.inf  # when they were
+        # removes the store whose name this one has taken; None before a frame is durable
+        self._removal: Iterator[Path] | None = None
 
     @property
     def workspace(self) -> Path:
@@ -157,7 +161,8 @@ class StoreFolder:
         cls, path: Path, spec: AcquisitionSpec, limits: Limits, settings: WriteSettings
     ) -> StoreFolder:
         """Makes a new store. Raises ``OutputExistsError`` when ``path`` exists (unless ``name_taken`` says to
-        number it), ``StorageFullError`` or ``StorageError``; nothing is left behind then."""
+        number or to overwrite it), ``LockedError`` when a job is at work on what is to be overwritten,
+        ``StorageFullError`` or ``StorageError``; nothing is left behind then."""
         make_directories(path.parent)
         for folder in abandoned(path.parent):
             with suppress(ShardwrightError):
@@ -171,7 +176,8 @@ class StoreFolder:
 
     @classmethod
     def _make(cls, path: Path, spec: AcquisitionSpec, limits: Limits, settings: WriteSettings) -> StoreFolder:
-        _refuse_taken(path)
+        replaces = settings.name_taken == "overwrite" and os.path.lexists(path)
+        (check_replaceable if replaces else _refuse_taken)(path)
         with making_folder(path.parent) as making:
             made = making / path.name
             make_directories(made / WORKSPACE)
@@ -181,7 +187,7 @@ class StoreFolder:
             lock.renamed(path / WORKSPACE / "lock")
             try:
                 manifest = _build(made, spec, limits, settings)
-                publish(made, path)
+                (replace_store if replaces else publish)(made, path)
                 return cls._open_new(path, spec, limits, settings, manifest, lock)
             except BaseException as error:
                 # a store that stays under its name is recovered as one that never got a frame
@@ -189,7 +195,7 @@ class StoreFolder:
                     if lock.is_held():
                         withdraw(path, lock, epoch=1)
                 lock.release()
-                if isinstance(error, OutputExistsError):
+                if isinstance(error, OutputExistsError) and not replaces:
                     _refuse_taken(path)
                 raise
 
@@ -353,9 +359,14 @@ class StoreFolder:
 
     def finish(self, extents: Sequence[int], *, keep_workspace: bool) -> None:
         """Writes the final shapes (``extents`` by image; 0: no frame came) and the frame table, then
-        removes the workspace (unless it has files for recovery). Raises ``StorageError`` or
-        ``FencedError``."""
+        removes the workspace (unless it has files for recovery). A store that has taken the name of another
+        one, and of which no frame is known, goes, and the other one has its name again. Raises
+        ``StorageError`` or ``FencedError``."""
         self.may_rename()
+        known = keep_workspace or any(extents) or self.log.rows
+        if not known and aside_of(self.path) is not None:
+            self.remove_store()
+            return
         for image, extent in enumerate(extents):
             if extent:
                 self.make_image(image)
@@ -370,8 +381,27 @@ class StoreFolder:
             self.path, self.spec, self.log, writer=self.manifest.writer_epoch, may_publish=self.may_rename
         )
         self._consolidate_again()
+        if any(extents):
+            self.remove_replaced()
         if not keep_workspace:
+            self._put_back_replaced()
             self.remove_workspace()
+
+    def remove_replaced(self, most_files: int | None = None) -> None:
+        """Removes the store whose name this one has taken, at most so many files of it: to be called, again
+        and again, once a frame is durable. What cannot be removed is a leftover."""
+        with suppress(StorageError):
+            if self._removal is None:
+                aside = aside_of(self.path)
+                self._removal = iter(()) if aside is None else files_removed(give_up(aside))
+            for _ in islice(self._removal, most_files):
+                pass
+
+    def _put_back_replaced(self) -> None:
+        """Gives the store whose name this one has taken another, if it is there still: no frame was stored,
+        and this one records those that were lost. Raises ``StorageError``."""
+        if self._removal is None and (aside := aside_of(self.path)) is not None:
+            put_back(aside)
 
     def _consolidate_again(self) -> None:
         """Renews consolidated metadata that a user made while the store grew: shape and frame table have
@@ -453,19 +483,13 @@ class StoreFolder:
         replace_file(folder / "zarr.json", document, self.may_rename, writer=self.manifest.writer_epoch)
 
 
-def numbered(path: Path, number: int) -> Path:
-    """Returns the path with a number behind its name: ``embryo_2.ome.zarr``."""
-    suffix = STORE_SUFFIX if path.name.endswith(STORE_SUFFIX) else path.suffix
-    return path.with_name(f"{path.name.removesuffix(suffix)}_{number}{suffix}")
-
-
 def _refuse_taken(path: Path) -> None:
     if os.path.lexists(path):
         raise OutputExistsError(
             "the output exists already",
             got=path,
-            hint="Choose another name, move the old store away, or set name_taken to increment: nothing is "
-            "ever overwritten",
+            hint="Choose another name, move the old store away, or set name_taken to increment, or to "
+            "overwrite if a finished store may go",
         )
 
 

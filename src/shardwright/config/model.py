@@ -93,8 +93,9 @@ class Output(_Section):
     )
     name_taken: NameTaken = Field(
         default="fail",
-        description="What happens to an acquisition whose name a store has already: it is refused, or gets a "
-        "number behind its name.",
+        description="What happens to an acquisition whose name a store has already: it is refused (fail), "
+        "gets a number behind its name (increment), or takes the name from that store (overwrite). A store "
+        "that goes must be finished, and stays until the first frame of the new one is durable.",
     )
     ballast: Size = Field(
         default=64 * 2**20,

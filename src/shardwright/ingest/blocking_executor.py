@@ -119,7 +119,7 @@ class BlockingExecutor:
         except BaseException as error:
             if ring is not None:
                 ring.close()
-            if isinstance(error, OutputExistsError):
+            if isinstance(error, OutputExistsError) and admitted.settings.name_taken != "overwrite":
                 raise taken(admitted.path, unfinished=(admitted.path / WORKSPACE).exists()) from None
             raise
 

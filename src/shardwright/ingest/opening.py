@@ -207,7 +207,7 @@ class Openings:
         )
         known = self._sessions.of_path(admitted.path) is not None or admitted.path in self._recoveries
         known = known or any(other.path == admitted.path for other in being_made)
-        if known and admitted.settings.name_taken == "fail":
+        if known and admitted.settings.name_taken != "increment":
             raise taken(admitted.path, unfinished=True)
         pending.admitted, pending.more_bytes = admitted, admitted.limits.bytes_with(pending.request.transport)
         self._expect(pending, admitted.limits.ring_bytes)

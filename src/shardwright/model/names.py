@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from .errors import InvalidNameError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MAX_NAME_CHARACTERS = 1024  # of any text that is sent as a name, valid or not
 STORE_SUFFIX = ".ome.zarr"
 WORKSPACE = ".shardwright"  # folder of a store, and beside spilled shards: files in progress
+WORK_FOLDER = ".compact"  # folder of an array, and of a store: the jobs that repack it
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 _NAME = re.compile(NAME_PATTERN)
 
@@ -30,3 +35,9 @@ def store_name(name: str) -> str:
     ``InvalidNameError``."""
     name = checked_name(name)
     return name if name.endswith(".zarr") else name + STORE_SUFFIX
+
+
+def numbered(path: Path, number: int) -> Path:
+    """Returns the path with a number behind its name: ``embryo_2.ome.zarr``."""
+    suffix = STORE_SUFFIX if path.name.endswith(STORE_SUFFIX) else path.suffix
+    return path.with_name(f"{path.name.removesuffix(suffix)}_{number}{suffix}")

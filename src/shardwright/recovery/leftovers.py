@@ -14,6 +14,7 @@ from enum import Enum
 from pathlib import Path
 
 from shardwright.acquire.new_store import abandoned, is_making_folder, remove_abandoned, withdraw
+from shardwright.acquire.replaced_store import holds_old_store
 from shardwright.acquire.store_folder import is_intact
 from shardwright.array.acquisition_spec import ARRAY_NAME
 from shardwright.model.errors import LockedError, ShardFormatError
@@ -31,16 +32,18 @@ from .unfinished import Unfinished, journals
 class FolderFacts:
     """The facts of a folder. ``making``: a store was being made in it. ``manifest``: its workspace has one.
     Without a manifest, ``bare``: it holds only what a creation wrote. With one, ``unbegun``: no frame ever
-    came."""
+    came. ``replaced``: of a making folder, a finished store is in it whose name the new one has taken."""
 
     making: bool
     manifest: bool
     bare: bool
     unbegun: bool
+    replaced: bool = False
 
 
 class FolderAction(Enum):
     REMOVE_MAKING = "remove it"
+    PUT_BACK = "give the store in it a name again"
     WITHDRAW = "free its name, and remove it"
     REMOVE_WORKSPACE = "remove the workspace"
     TAKE_UP = "recover it"
@@ -54,19 +57,26 @@ class FolderRow:
     manifest: bool | None
     bare: bool | None
     unbegun: bool | None
+    replaced: bool | None
     action: FolderAction
     done: str
     would_be_done: str
     why: str
 
     def matches(self, facts: FolderFacts) -> bool:
-        pairs = ((self.manifest, facts.manifest), (self.bare, facts.bare), (self.unbegun, facts.unbegun))
+        pairs = (
+            (self.manifest, facts.manifest),
+            (self.bare, facts.bare),
+            (self.unbegun, facts.unbegun),
+            (self.replaced, facts.replaced),
+        )
         return self.making == facts.making and all(
             wanted is None or wanted == found for wanted, found in pairs
         )
 
 
 _GONE = ("leftovers removed", "leftovers would be removed")
+_BACK = ("the replaced store has a name again", "the replaced store would get a name again")
 _EMPTY = ("removed, no frame ever came", "would be removed, no frame ever came")
 FOLDER_TABLE = (
     FolderRow(
@@ -74,14 +84,26 @@ FOLDER_TABLE = (
         None,
         None,
         None,
+        False,
         FolderAction.REMOVE_MAKING,
         *_GONE,
         "its creation was killed before the store got its name",
     ),
     FolderRow(
+        True,
+        None,
+        None,
+        None,
+        True,
+        FolderAction.PUT_BACK,
+        *_BACK,
+        "the store that had taken its name is gone, or has got no frame",
+    ),
+    FolderRow(
         False,
         False,
         True,
+        None,
         None,
         FolderAction.WITHDRAW,
         *_GONE,
@@ -92,6 +114,7 @@ FOLDER_TABLE = (
         False,
         False,
         None,
+        None,
         FolderAction.REMOVE_WORKSPACE,
         *_GONE,
         "all shards are sealed: the end of an acquisition deletes the manifest first",
@@ -101,6 +124,7 @@ FOLDER_TABLE = (
         True,
         None,
         True,
+        None,
         FolderAction.WITHDRAW,
         *_EMPTY,
         "its writer was killed before the first frame came",
@@ -110,6 +134,7 @@ FOLDER_TABLE = (
         True,
         None,
         False,
+        None,
         FolderAction.TAKE_UP,
         "sealed",
         "would be sealed",
@@ -129,18 +154,22 @@ def look_at(path: Path) -> FolderFacts:
     making, manifest = is_making_folder(path), has_manifest(path / WORKSPACE)
     bare = not making and not manifest and _is_bare(path)
     return FolderFacts(
-        making, manifest, bare, unbegun=not making and manifest and _is_unbegun(Unfinished.read(path))
+        making,
+        manifest,
+        bare,
+        unbegun=not making and manifest and _is_unbegun(Unfinished.read(path)),
+        replaced=holds_old_store(path),
     )
 
 
 def is_leftover(path: Path) -> bool:
     """Returns whether a folder is a making folder, or a store whose workspace has no manifest: neither holds
-    useful data."""
+    data that must be recovered."""
     return is_making_folder(path) or not has_manifest(path / WORKSPACE)
 
 
 def unfinished_stores(root: Path) -> list[Path]:
-    """Returns unfinished stores below ``root`` (or ``root`` itself), and what killed creations have left.
+    """Returns unfinished stores below ``root`` (or ``root`` itself), then what killed creations have left.
     Folders that this user may not read, such as a disk's lost+found, are skipped. Raises ``StorageError``."""
     with storage_errors("look into", root):
         if (root / WORKSPACE).is_dir():
@@ -167,7 +196,7 @@ def remove(path: Path, row: FolderRow) -> None:
     changed since or is to be recovered, ``StorageError``."""
     if row.action is FolderAction.TAKE_UP:
         raise LockedError(f"another writer has just opened {path}")
-    if row.action is FolderAction.REMOVE_MAKING:
+    if row.action in (FolderAction.REMOVE_MAKING, FolderAction.PUT_BACK):
         remove_abandoned(path)
         return
     lock = StoreLock.take(path / WORKSPACE / "lock")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 _FALLOC_KEEP_SIZE, _FALLOC_PUNCH_HOLE = 0x01, 0x02
-_RENAME_NOREPLACE = 1
+_RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2
 _AT_FDCWD = -100
 FLOCK = "@hhqqi4x"  # struct flock
 WHOLE_FILE = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # a lock on all of it; its pid must be 0
@@ -239,6 +239,21 @@ def rename_without_replacing(source: Path, target: Path) -> None:
         raise OutputExistsError("a file of this name is already there", got=target) from error
     except OSError:
         with storage_errors("rename to", target):
+            raise
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Exchanges what two names stand for, in one step. Raises ``StorageError``, also on a filesystem that has
+    no such call, as those of networks."""
+    try:
+        _call(_libc.renameat2, _AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.ENOSYS):
+            raise StorageError(
+                f"this filesystem cannot exchange two names: {other}",
+                hint="Delete or move the old store first, or choose another name",
+            ) from error
+        with storage_errors("exchange the names of", other):
             raise
 
 

@@ -50,6 +50,7 @@ def create(
     on_full: OnFull = "fail",
     on_duplicate: OnDuplicate = "fail",
     name_taken: NameTaken = "fail",
+    overwrite: bool = False,
     spill_root: str | os.PathLike[str] | None = None,
     shape: Sequence[int | None] | None = None,
     dtype: npt.DTypeLike | None = None,
@@ -61,10 +62,14 @@ def create(
     codec: Codec | str = "blosc",
     levels: Levels | dict[str, Any] | int | None = None,
 ) -> Writer:
-    """Makes a writer in this process. ``path`` must not exist yet (``OutputExistsError``; with ``name_taken``
-    ``increment`` it becomes ``NAME_2``, see ``Writer.path``), except for the remains of a creation that was
-    killed. Its buffers stay in the process for the next one, see
-    ``release_memory``. A store that is closed without a frame is removed.
+    """Makes a writer in this process. ``path`` must not exist yet (``OutputExistsError``), except for the
+    remains of a creation that was killed. With ``name_taken`` ``increment`` it becomes ``NAME_2``, see
+    ``Writer.path``. With ``overwrite``, short for ``name_taken="overwrite"``, the new store takes the name of
+    an old one, which is removed as a whole once the first frame of the new one is durable; until then it is
+    kept aside, and gets its name back if no frame comes. Only a finished store of ours is overwritten
+    (``OutputExistsError``; ``LockedError`` while a job repacks it), on a filesystem that can exchange two
+    names. The writer's buffers stay in the process for the next one, see ``release_memory``. A store that is
+    closed without a frame is removed.
 
     ``spec`` may be the JSON of one (``SpecError`` when it is wrong). Without it give ``shape``, ``dtype``,
     ``axes`` and whatever else the experiment fixes: ``default_layout`` then chooses chunks and shards
@@ -92,6 +97,8 @@ def create(
         from shardwright.recovery.leftovers import free_name
 
         from .writer import Writer
+    if overwrite and name_taken == "increment":
+        raise TypeError("create() got overwrite, and also name_taken='increment', which keeps the old store")
     settings = WriteSettings.checked(
         io=io,
         durability=durability,
@@ -100,7 +107,7 @@ def create(
         overload=overload,
         on_full=on_full,
         on_duplicate=on_duplicate,
-        name_taken=name_taken,
+        name_taken="overwrite" if overwrite else name_taken,
         spill_root=None if spill_root is None else Path(spill_root).absolute(),
     )
     layout = {

@@ -25,11 +25,12 @@ from shardwright.model.errors import (
     StorageError,
     StorageFullError,
 )
+from shardwright.model.names import WORK_FOLDER
 from shardwright.repack.runtime.done_list import DONE_NAME, DoneList
 from shardwright.repack.runtime.executors import LocalProcesses
 from shardwright.repack.runtime.job_report import Progress, no_progress
 from shardwright.repack.runtime.throttle import Throttle, pause_files, rig_pause_files
-from shardwright.repack.runtime.work_folder import WORK_FOLDER, WorkFolder, file_of_shard, working_path
+from shardwright.repack.runtime.work_folder import WorkFolder, file_of_shard, working_path
 from shardwright.repack.source_shard import SourceShard
 from shardwright.storage.files import free_bytes, storage_errors
 from shardwright.storage.working_file import WorkingFile

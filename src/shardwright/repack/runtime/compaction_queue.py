@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardwright.array.acquisition_spec import ARRAY_NAME
+from shardwright.model.names import WORK_FOLDER
 from shardwright.model.versions import check_version
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import read_regular, replace_file, storage_errors
 
-from .work_folder import WORK_FOLDER, make_folder
+from .work_folder import make_folder
 
 if TYPE_CHECKING:
     from pathlib import Path

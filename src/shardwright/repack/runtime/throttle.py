@@ -28,9 +28,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shardwright.model.names import WORK_FOLDER
 from shardwright.storage.lock import StoreLock, is_locked
 
-from .work_folder import PAUSE_NAME, WORK_FOLDER
+from .work_folder import PAUSE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.model.names import WORK_FOLDER
 from shardwright.read.store import StoredArray, parse_array
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import make_directories, storage_errors, sync_directory
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
-WORK_FOLDER = ".compact"
 LOCK_NAME, PAUSE_NAME = "lock", "pause"
 WORKING_SUFFIX = ".packed"
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import ConfigError, ShardFormatError, StorageError, StorageFullError
+from shardwright.model.names import WORK_FOLDER
 from shardwright.read.store import Store, open_store
 from shardwright.repack.runtime.throttle import Throttle
-from shardwright.repack.runtime.work_folder import WORK_FOLDER
 from shardwright.repack.source_shard import SourceShard
 from shardwright.storage.files import storage_errors
 

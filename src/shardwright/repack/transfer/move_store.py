@@ -41,10 +41,11 @@ from shardwright.model.errors import (
     StorageError,
     StorageFullError,
 )
+from shardwright.model.names import WORK_FOLDER
 from shardwright.read.store import workspace_of
 from shardwright.repack.runtime.tasks import run_task
 from shardwright.repack.runtime.throttle import Throttle
-from shardwright.repack.runtime.work_folder import LOCK_NAME, WORK_FOLDER, WORKING_SUFFIX, locked
+from shardwright.repack.runtime.work_folder import LOCK_NAME, WORKING_SUFFIX, locked
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import storage_errors, sync_directory
 

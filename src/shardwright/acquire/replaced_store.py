@@ -1,0 +1,216 @@
+"""A finished store that gives its name to a new one (``name_taken`` is ``overwrite``).
+
+    ROOT/.shardwright-HEX.replaced/NAME/    the old store, until the new one has a durable frame
+
+The new store is made in a folder beside its name (``new_store``). That folder is renamed to the one above,
+and then the two stores exchange their places in one step. So the name always stands for a whole store, and a
+kill leaves one of these:
+
+    in the folder    under the name           what happens
+    the new store    the old store            the folder is removed
+    the old store    the new, unfinished      its writer or its recovery decides: once a frame is durable the
+                                              old store is removed; without any they change places again
+    the old store    nothing                  the old store gets its name back
+    the old store    any other                the old store gets a number behind its name
+
+A new store has a workspace, a finished one has none: that tells them apart.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardwright.array.frame_table_format import TABLE_PATH
+from shardwright.model.errors import LockedError, OutputExistsError, ShardFormatError, StorageError
+from shardwright.model.names import WORK_FOLDER, WORKSPACE, numbered
+from shardwright.read.store import read_metadata
+from shardwright.storage.failpoints import reach
+from shardwright.storage.files import (
+    exchange,
+    rename_without_replacing,
+    replace_by_rename,
+    storage_errors,
+    sync_directory,
+)
+from shardwright.storage.lock import is_locked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LOCK = "lock"  # of a making folder
+_MAKING, _REPLACED = ".making", ".replaced"
+_NAME = re.compile(r"\.shardwright-[0-9a-f]{16}\.replaced")
+
+
+def check_replaceable(path: Path) -> None:
+    """Checks that a new store may take this name from what is there: a finished store of ours that nobody
+    works on and that is whole in this folder. Raises ``OutputExistsError``, ``LockedError``,
+    ``StorageError``."""
+    if not _is_ours(path):
+        raise OutputExistsError(
+            "the output exists and is no store that was written here",
+            expected="a finished store, to overwrite it",
+            got=path,
+            hint="Choose another name, or move it away",
+        )
+    if os.path.lexists(path / WORKSPACE):
+        raise OutputExistsError(
+            "the output exists and is unfinished",
+            expected="a finished store, to overwrite it",
+            got=path,
+            hint="End its writer, or finish it with `shardwright recover`; resume() or acquire(..., "
+            "reopen=True) goes on with it",
+        )
+    with storage_errors("look into", path):
+        for folder, folders, files in os.walk(path, onerror=_raise):
+            for name in (*folders, *files):
+                _check_entry(Path(folder, name))
+
+
+def replace_store(store: Path, path: Path) -> None:
+    """Gives a complete store the name of a finished one, durably. ``store`` is in a locked making folder,
+    where the finished one is afterwards. Raises ``OutputExistsError``, ``LockedError``, ``StorageError``: the
+    finished store then has its name."""
+    making = store.parent
+    aside = making.with_suffix(_REPLACED)
+    with storage_errors("rename", making):
+        reach("store.before_set_aside")
+        replace_by_rename(making, aside)
+    # first: after a power cut the old store must not be in a folder that is removed
+    sync_directory(path.parent)
+    try:
+        change_places(path, aside)
+        sync_directory(path.parent)
+        sync_directory(aside)
+        check_replaceable(aside / path.name)  # somebody may have begun to work on it
+    except BaseException:
+        with suppress(StorageError):  # else the store is withdrawn, or the next creation removes it
+            if holds_old_store(aside):
+                change_places(path, aside)
+            give_up(aside)
+        raise
+
+
+def aside_of(path: Path) -> Path | None:
+    """Returns the folder with the store whose name ``path`` has taken over, if there is one. Raises
+    ``StorageError``."""
+    with storage_errors("look into", path.parent):
+        folders = [folder for folder in path.parent.iterdir() if _NAME.fullmatch(folder.name)]
+    return next((folder for folder in folders if _is_old(folder / path.name)), None)
+
+
+def change_places(path: Path, aside: Path) -> None:
+    """Exchanges the store with this name and the one in the folder, in one step. Raises ``StorageError``."""
+    with storage_errors("exchange the names of", path):
+        reach("store.before_exchange")
+        exchange(aside / path.name, path)
+
+
+def give_up(aside: Path) -> Path:
+    """Renames the folder, durably, to one whose content has no use; returns it. Raises ``StorageError``."""
+    making = aside.with_suffix(_MAKING)
+    with storage_errors("rename", aside):
+        reach("replaced.before_give_up")
+        replace_by_rename(aside, making)
+    sync_directory(aside.parent)
+    return making
+
+
+def holds_old_store(folder: Path) -> bool:
+    """Returns whether a finished store is in this folder that must get a name again."""
+    store = store_in(folder) if _NAME.fullmatch(folder.name) else None
+    return store is not None and _is_old(store)
+
+
+def is_undecided(folder: Path) -> bool:
+    """Returns whether the store with the name of the old one in this folder is unfinished: it decides."""
+    store = store_in(folder) if holds_old_store(folder) else None
+    return store is not None and (folder.parent / store.name / WORKSPACE).exists()
+
+
+def put_back(folder: Path) -> Path:
+    """Gives the old store in a folder its name again, with a number if that is taken, and removes the folder.
+    Returns the path of the store. Raises ``StorageError``."""
+    store = store_in(folder)
+    assert store is not None, "the caller has looked"
+    path = folder.parent / store.name
+    for number in count(1):
+        candidate = path if number == 1 else numbered(path, number)
+        with suppress(OutputExistsError):
+            with storage_errors("rename to", candidate):
+                reach("replaced.before_put_back")
+                rename_without_replacing(store, candidate)
+            break
+    sync_directory(folder.parent)
+    with suppress(OSError):  # else the next creation removes it
+        reach("replaced.before_remove_folder")
+        (folder / LOCK).unlink(missing_ok=True)
+        folder.rmdir()
+    return candidate
+
+
+def files_removed(folder: Path) -> Iterator[Path]:
+    """Removes a folder, one file at each step. Raises ``StorageError``."""
+    with storage_errors("remove", folder):
+        for parent, folders, files in os.walk(folder, topdown=False):
+            for name in files:
+                reach("replaced.before_remove")
+                Path(parent, name).unlink(missing_ok=True)
+                yield Path(parent, name)
+            for name in folders:
+                reach("replaced.before_remove")
+                Path(parent, name).rmdir()
+        reach("replaced.before_remove")
+        folder.rmdir()
+
+
+def store_in(folder: Path) -> Path | None:
+    """Returns the store in a making folder, None if there is none. Raises ``StorageError``."""
+    with storage_errors("look into", folder), suppress(FileNotFoundError, NotADirectoryError):
+        return next((entry for entry in folder.iterdir() if entry.name != LOCK), None)
+    return None
+
+
+def _is_old(store: Path) -> bool:
+    return store.is_dir() and not (store / WORKSPACE).exists()
+
+
+def _is_ours(path: Path) -> bool:
+    """Returns whether this is a folder with a group and the frame table that our acquisitions end with, or
+    with a workspace."""
+    if path.is_symlink() or not path.is_dir():
+        return False
+    if os.path.lexists(path / WORKSPACE):
+        return True
+    try:
+        group, table = read_metadata(path), read_metadata(path / TABLE_PATH)
+    except (ShardFormatError, StorageError):
+        return False
+    ours = table.get("attributes", {}).get("shardwright")
+    return group["node_type"] == "group" and isinstance(ours, dict) and ours.get("table") == TABLE_PATH
+
+
+def _check_entry(entry: Path) -> None:
+    """Raises ``OutputExistsError`` for a link to what lies elsewhere, ``LockedError`` for a lock that a job
+    holds."""
+    if entry.is_symlink():
+        raise OutputExistsError(
+            "a part of the existing output lies elsewhere, so it cannot be overwritten",
+            expected="a store that is whole in its folder",
+            got=f"the link {entry}",
+            hint="Delete it or move it away, or choose another name",
+        )
+    if entry.parent.name == WORK_FOLDER and is_locked(entry):
+        raise LockedError(
+            f"a job is at work on {entry.parent.parent}",
+            hint="Wait until `shardwright compact` has ended, or choose another name",
+        )
+
+
+def _raise(error: OSError) -> None:
+    raise error

@@ -1,0 +1,299 @@
+"""A new store takes the name of a finished one, which goes once the new one has a durable frame, and never
+before: what a kill leaves, what is refused, and what comes back."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import zarr
+
+import shardwright as sw
+from shardwright.acquire import replaced_store
+from shardwright.model.errors import LockedError, OutputExistsError, StorageError
+from shardwright.model.frame_status import FrameStatus, Reason
+from shardwright.model.names import WORK_FOLDER
+from shardwright.recovery.leftovers import unfinished_stores
+from shardwright.recovery.recover_store import recover_store
+from shardwright.shard.frame_log import BlockKind, FrameLog
+from shardwright.shard.frame_record import record_dtype
+from shardwright.shard.manifest import read_manifest
+from shardwright.shard.shard_row_files import LOG_NAME
+from shardwright.storage import failpoints
+from shardwright.storage.lock import StoreLock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OLD, NEW = (np.full((4, 6), value, np.uint16) for value in (1, 2))
+
+
+@pytest.fixture
+def spec(spec_of):
+    return spec_of()
+
+
+@pytest.fixture
+def old(tmp_path, spec) -> Path:
+    """A finished store of three frames."""
+    path = tmp_path / "root" / "a.ome.zarr"
+    with sw.create(path, spec) as writer:
+        writer.append_many(np.stack([OLD] * 3))
+    return path
+
+
+@pytest.fixture
+def at_point():
+    """``at_point(name, action)``: once, when the next one gets there."""
+    names = []
+
+    def set_action(name, action) -> None:
+        names.append(name)
+        failpoints.set_hook(name, failpoints.at_time(1, action))
+
+    yield set_action
+    for name in names:
+        failpoints.set_hook(name, None)
+
+
+def names(folder) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def pixels(path: Path) -> list[int]:
+    """One pixel of each frame."""
+    return zarr.open_array(path / "0", mode="r")[:, 0, 0].tolist()
+
+
+def fail() -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.mark.parametrize("how", [{"overwrite": True}, {"name_taken": "overwrite"}])
+def test_the_old_store_goes_with_the_first_durable_frame(old, spec, how):
+    with sw.create(old, spec, **how) as writer:
+        (aside,) = [path for path in old.parent.iterdir() if path != old]
+        assert pixels(aside / old.name) == [1, 1, 1], "no frame has come"
+        writer.append(NEW)
+        writer.flush()
+        assert not aside.exists()
+        writer.append(NEW)
+    assert names(old.parent) == [old.name]
+    assert pixels(old) == [2, 2]
+
+
+def test_a_name_that_is_free_is_taken_as_ever(tmp_path, spec):
+    with sw.create(tmp_path / "a.ome.zarr", spec, overwrite=True) as writer:
+        writer.append(NEW)
+    assert names(tmp_path) == ["a.ome.zarr"]
+
+
+def test_a_frame_of_a_shard_row_that_ends_at_once_is_enough(old, spec):
+    with sw.create(old, spec, overwrite=True, sync_interval_ms=3_600_000) as writer:
+        writer.append(NEW)
+    assert names(old.parent) == [old.name]
+    assert pixels(old) == [2]
+
+
+def test_without_a_frame_the_old_store_is_back(old, spec):
+    sw.create(old, spec, overwrite=True).close()
+    assert names(old.parent) == [old.name]
+    assert pixels(old) == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "point",
+    ["staging.before_create", "store.before_set_aside", "store.before_exchange", "journal.before_create"],
+)
+def test_a_creation_that_fails_leaves_the_old_store(old, spec, at_point, point):
+    at_point(point, fail)
+    with pytest.raises(StorageError):
+        sw.create(old, spec, overwrite=True)
+    assert names(old.parent) == [old.name]
+    assert pixels(old) == [1, 1, 1]
+
+
+def test_a_disk_that_fails_once_the_names_are_exchanged_leaves_the_old_store(old, spec, at_point):
+    at_point("store.before_exchange", lambda: at_point("directory.before_sync", fail))
+    with pytest.raises(StorageError):
+        sw.create(old, spec, overwrite=True)
+    assert names(old.parent) == [old.name]
+    assert pixels(old) == [1, 1, 1]
+
+
+def test_a_filesystem_without_exchange_refuses_and_changes_nothing(old, spec, monkeypatch):
+    def unknown(*_: object) -> None:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(replaced_store.exchange.__globals__["_libc"], "renameat2", unknown)
+    with pytest.raises(StorageError, match=r"cannot exchange two names.*Delete or move the old store first"):
+        sw.create(old, spec, overwrite=True)
+    assert names(old.parent) == [old.name]
+    assert pixels(old) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "foreign group", "link", "no frame table"])
+def test_what_is_no_store_of_ours_is_never_overwritten(old, spec, kind, tmp_path):
+    path = tmp_path / "b.ome.zarr"
+    if kind == "file":
+        path.write_text("mine")
+    elif kind == "link":
+        path.symlink_to(old)
+    elif kind == "no frame table":
+        old.rename(path)
+        (path / "frames").rename(tmp_path / "frames")
+    else:
+        path.mkdir()
+        if kind == "foreign group":
+            zarr.create_group(path, overwrite=True)
+    before = names(tmp_path)
+    with pytest.raises(OutputExistsError, match=r"no store that was written here.*Choose another name"):
+        sw.create(path, spec, overwrite=True)
+    assert names(tmp_path) == before
+
+
+def test_a_store_that_is_being_written_is_never_overwritten(tmp_path, spec):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec) as writer:
+        writer.append(OLD)
+        with pytest.raises(OutputExistsError, match=r"unfinished.*shardwright recover"):
+            sw.create(path, spec, overwrite=True)
+    assert pixels(path) == [1]
+
+
+def test_a_store_that_is_being_compacted_is_not_overwritten(old, spec):
+    (old / "0" / WORK_FOLDER).mkdir()
+    lock = StoreLock.take(old / "0" / WORK_FOLDER / "lock")
+    with pytest.raises(LockedError, match=r"a job is at work.*Wait until"):
+        sw.create(old, spec, overwrite=True)
+    lock.release()
+    with sw.create(old, spec, overwrite=True) as writer:
+        writer.append(NEW)
+    assert pixels(old) == [2]
+
+
+def test_a_job_that_begins_at_the_last_moment_keeps_the_store(old, spec, at_point):
+    locks = []
+
+    def begin() -> None:
+        (old / "0" / WORK_FOLDER).mkdir()
+        locks.append(StoreLock.take(old / "0" / WORK_FOLDER / "lock"))
+
+    at_point("store.before_exchange", begin)
+    with pytest.raises(LockedError):
+        sw.create(old, spec, overwrite=True)
+    locks[0].release()
+    assert names(old.parent) == [old.name]
+    assert pixels(old) == [1, 1, 1]
+
+
+def test_shards_that_lie_on_another_disk_are_not_left_behind(old, spec, tmp_path):
+    shard = old / "0" / "c" / "0" / "0" / "0"
+    elsewhere = shard.rename(tmp_path / "elsewhere")
+    shard.symlink_to(elsewhere)
+    with pytest.raises(OutputExistsError, match="lies elsewhere"):
+        sw.create(old, spec, overwrite=True)
+    assert pixels(old) == [1, 1, 1]
+
+
+def test_overwrite_and_increment_contradict_each_other(old, spec):
+    with pytest.raises(TypeError, match="keeps the old store"):
+        sw.create(old, spec, overwrite=True, name_taken="increment")
+
+
+def test_a_second_creation_finds_the_first_one_s_store(old, spec):
+    with sw.create(old, spec, overwrite=True) as writer:
+        with pytest.raises(OutputExistsError, match="unfinished"):
+            sw.create(old, spec, overwrite=True)
+        with sw.create(old.with_name("b.ome.zarr"), spec) as other:  # tidies up what is nobody's
+            other.append(NEW)
+        assert len(names(old.parent)) == 3, "what is set aside is somebody's"
+        writer.append(NEW)
+    assert names(old.parent) == [old.name, "b.ome.zarr"]
+
+
+@pytest.fixture
+def left(old, spec, shared_pool) -> Path:
+    """As a kill leaves it before the first frame: the new store under its name, the old one set aside."""
+    writer = sw.create(old, spec, overwrite=True)
+    held = writer._acquisition.folder
+    (aside,) = [path for path in old.parent.iterdir() if path != old]
+    held.remove_store = lambda: None
+    writer.close()
+    held.log.close()
+    held.staging.close()
+    held.lock.release()
+    assert pixels(aside / old.name) == [1, 1, 1]
+    return old
+
+
+def test_recovery_of_a_store_without_a_frame_gives_the_old_one_its_name(left, shared_pool):
+    (found,) = unfinished_stores(left.parent)
+    assert recover_store(found, shared_pool, threads=1).action == "removed, no frame ever came"
+    assert names(left.parent) == [left.name]
+    assert pixels(left) == [1, 1, 1]
+
+
+def test_who_resumes_it_overwrites_it(left):
+    with sw.resume(left) as writer:
+        writer.append(NEW)
+    assert names(left.parent) == [left.name]
+    assert pixels(left) == [2]
+
+
+def test_after_a_power_cut_the_old_store_is_back(left, shared_pool):
+    """Frames may have come, but none that was durable: there is nothing to seal."""
+    (left / ".shardwright" / "boot").write_text("00000000-0000-0000-0000-000000000000")
+    recover_store(left, shared_pool, threads=1)
+    assert names(left.parent) == [left.name]
+    assert pixels(left) == [1, 1, 1]
+
+
+def test_a_record_of_frames_that_were_lost_is_kept_and_so_is_the_old_store(left, shared_pool):
+    (left / ".shardwright" / "boot").write_text("00000000-0000-0000-0000-000000000000")
+    lost = np.zeros(1, record_dtype(0))
+    lost["fate"], lost["reason"], lost["position"] = FrameStatus.LOST, Reason.IO_ERROR, -1
+    log = FrameLog.open(
+        left / ".shardwright" / LOG_NAME, lost.dtype, read_manifest(left / ".shardwright").identity_bytes
+    )
+    log.append(BlockKind.EVENTS, -1, lost)
+    log.close()
+    recover_store(left, shared_pool, threads=1)
+    assert names(left.parent) == ["a.ome.zarr", "a_2.ome.zarr"]
+    assert pixels(left) == []
+    assert pixels(left.with_name("a_2.ome.zarr")) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("how", ["moved", "another"])
+def test_the_old_store_gets_a_name_when_the_new_one_is_gone(left, spec, shared_pool, how):
+    left.rename(left.parent.parent / "moved.ome.zarr")  # by hand
+    if how == "another":
+        (left / "notes").mkdir(parents=True)
+    (found,) = unfinished_stores(left.parent)
+    would = recover_store(found, shared_pool, threads=1, dry_run=True).action
+    assert would == "the replaced store would get a name again"
+    assert recover_store(found, shared_pool, threads=1).action == "the replaced store has a name again"
+    again = left if how == "moved" else left.with_name("a_2.ome.zarr")
+    assert pixels(again) == [1, 1, 1]
+    assert len(names(left.parent)) == (1 if how == "moved" else 2)
+
+
+def test_a_creation_beside_it_gives_it_its_name_too(left, spec):
+    left.rename(left.parent.parent / "moved.ome.zarr")  # by hand
+    with sw.create(left, spec, overwrite=True) as writer:
+        writer.append(NEW)
+    assert names(left.parent) == [left.name]
+    assert pixels(left) == [2]
+
+
+def test_the_attributes_of_the_old_store_do_not_reach_the_new_one(old, spec):
+    document = json.loads((old / "zarr.json").read_text())
+    document["attributes"]["mine"] = 1
+    (old / "zarr.json").write_text(json.dumps(document))
+    with sw.create(old, spec, overwrite=True) as writer:
+        writer.append(NEW)
+    assert "mine" not in json.loads((old / "zarr.json").read_text())["attributes"]
