@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -118,8 +119,11 @@ def test_a_plate_in_any_order_of_visit(tmp_path):
     [
         ({"images": ["a", "a"]}, "names must differ, got 'a' twice"),
         ({"images": ["Z/9/0"], "plate": sw.Plate(rows=1, columns=1)}, "'Z/9/0' is no field of the plate"),
-        ({"images": ["a", "b"], "order": ("p",)}, "expected the axes of every image in their order"),
+        ({"images": ["a", "b"], "order": ("p",)}, "expected every frame axis of every image once"),
         ({"images": ["a", "b"], "order": ("t", "z")}, "'p' for the images, once"),
+        ({"order": ("t", "p", "z")}, "there is one image without a name"),
+        ({"order": ("z",)}, "every frame axis of every image once"),
+        ({"order": 5}, "order"),
         ({"plate": {"rows": ["A", "a"], "columns": 2}}, "names must differ"),
         ({"plate": {"rows": ["../x"], "columns": 2}}, "not of letters and digits alone"),
     ],
@@ -167,6 +171,57 @@ def test_frames_that_name_nothing_are_placed_by_the_order(tmp_path):
     for number, frame in enumerate(sent):
         (t, image), z = divmod(number // 4, 3), number % 4
         assert np.array_equal(zarr.open_array(path / f"{image}/0", mode="r")[t, z], frame)
+
+
+@pytest.mark.parametrize("order", ["tzc", "ztc", "czt", ("c", "t", "z")])
+def test_axes_as_they_are_stored_and_frames_in_another_order(tmp_path, order):
+    path, counts = tmp_path / "a.ome.zarr", {"t": 3, "c": 2, "z": 4}
+    with sw.create(path, shape=(3, 2, 4, 6, 8), dtype="uint16", axes="tczyx", order=order) as writer:
+        assert [d.name for d in writer.spec.dimensions] == [*order, "y", "x"]
+        for number in range(24):
+            writer.append(pixels(writer.spec, number))
+        steps = [dict(zip(order, step, strict=True)) for step in np.ndindex(*(counts[a] for a in order))]
+    found = read(path, "0")
+    assert found.shape == (3, 2, 4, 6, 8)
+    for number, at in enumerate(steps):
+        assert np.array_equal(found[at["t"], at["c"], at["z"]], pixels(writer.spec, number))
+    attributes = json.loads((path / "zarr.json").read_text())["attributes"]["ome"]
+    assert [axis["name"] for axis in attributes["multiscales"][0]["axes"]] == list("tczyx")
+
+
+def test_the_axis_without_a_count_need_only_change_slowest(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, shape=(2, None, 6, 8), dtype="uint8", axes="ctyx", order="tc") as writer:
+        for number in range(6):
+            writer.append(pixels(writer.spec, number))
+    assert read(path, "0").shape == (2, 3, 6, 8)
+    with pytest.raises(sw.errors.SpecError, match=r"only the first axis may be unlimited.*'t'"):
+        sw.create(tmp_path / "b", shape=(2, None, 6, 8), dtype="uint8", axes="ctyx", order="ct")
+
+
+RAGGED = {"t": (3, 2, 3), "c": (2, 2, 1), "z": (2, 3, 1)}  # by image
+
+
+@pytest.mark.parametrize("order", [o for o in itertools.permutations("ptcz") if o.index("p") < 3][::3])
+def test_positions_of_their_own_counts_anywhere_in_the_order(tmp_path, order):
+    """The arrays name their axes as they are stored. A position that has no such frame is left out."""
+    path, names = tmp_path / "a.ome.zarr", ("a", "b", "c")
+    images = {
+        name: array({axis: (counts[i], 1) for axis, counts in RAGGED.items()}, (6, 8))
+        for i, name in enumerate(names)
+    }
+    most = [3 if axis == "p" else max(RAGGED[axis]) for axis in order]
+    places = [dict(zip(order, step, strict=True)) for step in np.ndindex(*most)]
+    places = [at for at in places if all(at[axis] < RAGGED[axis][at["p"]] for axis in RAGGED)]
+    with sw.create(path, images=images, order=order) as writer:
+        for number in range(len(places)):
+            writer.append(pixels(writer.spec, number))
+        with pytest.raises(sw.errors.FrameIndexError, match="more frames than the acquisition has places"):
+            writer.append(pixels(writer.spec, 0))
+    found = [read(path, f"{i}/0") for i in range(3)]
+    assert [each.shape[:3] for each in found] == [tuple(RAGGED[a][i] for a in "tcz") for i in range(3)]
+    for number, at in enumerate(places):
+        assert np.array_equal(found[at["p"]][at["t"], at["c"], at["z"]], pixels(writer.spec, number)), at
 
 
 FIRST, SECOND = st.integers(1, 3), st.integers(1, 3)

@@ -184,6 +184,9 @@ WRONG = {
     "no axes at all": (((4, 4), "uint8", None), {}, "the same length"),
     "dimensions": (((4, 4), "uint8", "yx"), {"dimensions": []}, "follow from shape"),
     "no dtype": (((4, 4), "pixels", "yx"), {}, "dtype 'pixels' is not one of"),
+    "an order without an axis": (((4, 4, 4, 4), "uint8", "tcyx"), {"order": "c"}, "every frame axis once"),
+    "an order of no names": (((4, 4, 4), "uint8", "tyx"), {"order": 1}, "every frame axis once"),
+    "two orders": (((4, 4, 4), "uint8", "tyx"), {"order": "t", "storage_order": "tyx"}, "say the same"),
     "no such field": (((4, 4), "uint8", "yx"), {"colour": 1}, "colour"),
 }
 

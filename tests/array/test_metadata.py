@@ -221,7 +221,10 @@ def test_a_scale_of_0_is_unknown_and_claims_no_size(unknown):
 T, Z, C = ("t", None, 1, 1), ("z", 3, 1, 1), ("c", 2, 1, 1)
 WARNED = {
     "index at the start": (lambda spec_of: spec_of(*YX, index_location="start"), "index_location"),
-    "channel behind depth": (lambda spec_of: spec_of(T, Z, C, *YX), "storage_order"),
+    "channel behind depth": (
+        lambda spec_of: spec_of(T, Z, C, *YX),
+        "give them in that order, and with order that of the frames",
+    ),
     "two times": (lambda spec_of: spec_of(T, ("T", 2, 1, 1), *YX), "1 time axis, this array has 2"),
     "six axes": (lambda spec_of: spec_of(T, ("a", 2, 1, 1), C, Z, *YX), "2 to 5 axes, this array has 6"),
     "axes of no kind": (lambda spec_of: spec_of(("a", 4, 2, 1), ("b", 4, 2, 1)), "2 or 3 space axes"),

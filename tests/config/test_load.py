@@ -49,6 +49,27 @@ def test_a_good_file(tmp_path: Path) -> None:
     assert stream.array.fill_value == 7
 
 
+def test_a_stream_names_its_axes_as_they_are_stored_and_the_order_of_the_frames() -> None:
+    axes = "        - {name: t, chunk_size: 16}\n"
+    more = (
+        axes + "        - {name: c, count: 2, chunk_size: 1}\n        - {name: z, count: 9, chunk_size: 1}\n"
+    )
+    text = GOOD.replace(axes, more).replace(
+        "    array:", "    images: [a, b]\n    order: [t, p, z, c]\n    array:"
+    )
+    (stream,) = parse_config(text).config.streams
+    (array,) = stream.acquisition.distinct_arrays
+    assert [d.name for d in array.dimensions] == ["t", "z", "c", "y", "x"]
+    assert array.storage_order == ("t", "c", "z", "y", "x")
+    old = text.replace("order: [t, p, z, c]", "order: [t, p, c, z]").replace(
+        "dtype: uint16", "dtype: uint16\n      storage_order: [t, z, c, y, x]"
+    )
+    (array,) = parse_config(old).config.streams[0].acquisition.distinct_arrays
+    assert array.storage_order == ("t", "z", "c", "y", "x")
+    with pytest.raises(ConfigError, match="every frame axis of every image once"):
+        parse_config(text.replace("[t, p, z, c]", "[t, p, z]"))
+
+
 def test_only_the_output_root_is_required() -> None:
     config = parse_config("output: {root: /data}").config
     assert config.output.root == Path("/data")

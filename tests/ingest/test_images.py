@@ -160,3 +160,30 @@ def test_a_client_that_comes_back_names_the_places_of_its_frames(start):
         stream.append(pixels(spec.arrays[0], 2), image="b", index=(1,))
     assert stream.receipt.frames_stored == 2
     assert zarr.open_array(Path(stream.path) / "1/0", mode="r").shape == (2, 12, 16)
+
+
+def test_arrays_as_they_are_stored_and_frames_in_the_order_of_the_acquisition(start):
+    """As JSON, which is how configurations and clients of other languages give it."""
+    daemon, spec = start(), array({"t": None, "c": 2, "z": 3})
+    facts = {"array": spec.model_dump(mode="json"), "images": ["a", "b"], "order": ["t", "p", "z", "c"]}
+    with sw.connect(daemon.ipc) as connection, connection.acquire("a", facts) as stream:
+        for number in range(24):
+            stream.append(pixels(spec, number))
+    found = [zarr.open_array(Path(stream.path) / f"{i}/0", mode="r") for i in range(2)]
+    assert [each.shape for each in found] == [(2, 2, 3, 12, 16)] * 2
+    for number, (t, p, z, c) in enumerate(np.ndindex(2, 2, 3, 2)):
+        assert np.array_equal(found[p][t, c, z], pixels(spec, number))
+
+
+def test_one_image_may_have_an_order_too(start):
+    daemon, spec = start(), array({"t": None, "c": 2})
+    facts = {"array": array({"c": 2, "t": 3}).model_dump(mode="json"), "order": ["t", "c"]}
+    with sw.connect(daemon.ipc) as connection:
+        with connection.acquire("a", facts) as stream:
+            for number in range(6):
+                stream.append(pixels(spec, number))
+        with pytest.raises(errors.SpecError, match="every frame axis of every image once"):
+            connection.acquire("b", facts | {"order": ["t"]})
+    found = zarr.open_array(Path(stream.path) / "0", mode="r")
+    assert found.shape == (2, 3, 12, 16)
+    assert all(np.array_equal(found[n % 2, n // 2], pixels(spec, n)) for n in range(6))

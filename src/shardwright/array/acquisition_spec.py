@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -19,6 +19,9 @@ from shardwright.wire.messages import MAX_IMAGES
 
 from .grid import Grid, Grids
 from .spec import ArraySpec, _Frozen, json_attributes, parse_spec, problems_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ARRAY_NAME = "0"  # of an image's array, in the folder of the image
 POSITIONS_AXIS = "p"  # the images of an acquisition, in its ``order``
@@ -54,6 +57,21 @@ def images_by_name(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return tuple({"name": each} if isinstance(each, str) else each for each in value)
     return value
+
+
+def acquired_in_order(array: Any, axes: Sequence[str]) -> Any:
+    """Returns an array, or its JSON, with its frame axes in this order of acquisition. If it names them in
+    another one, that is the order in which they are stored. What does not fit is returned as it is."""
+    facts = array.model_dump() if isinstance(array, ArraySpec) else array
+    try:
+        by_name = {d["name"] if isinstance(d, dict) else d.name: d for d in facts["dimensions"]}
+    except (AttributeError, KeyError, TypeError):
+        return array  # its own check says what is wrong
+    names, axes = list(by_name), list(axes)
+    if len(names) != len(facts["dimensions"]) or names[:-2] == axes or sorted(names[:-2]) != sorted(axes):
+        return array
+    dimensions = [by_name[name] for name in (*axes, *names[-2:])]
+    return {**facts, "dimensions": dimensions, "storage_order": facts.get("storage_order") or names}
 
 
 class Plate(_Frozen):
@@ -108,8 +126,11 @@ class AcquisitionSpec(_Frozen):
 
     ``plate``: the images are its fields, all of them unless ``images`` names those that differ.
     ``order``: the names of all frame axes in the order in which frames are acquired, slowest first, with
-    ``p`` where the images change, such as ``("t", "p", "c", "z")``. Without it images may change at any
-    frame, and memory is planned for that. ``attributes``: JSON for the store's own zarr.json.
+    ``p`` where the images change, such as ``("t", "p", "z", "c")``. Arrays that name their axes in another
+    order are stored in theirs, unless they have a ``storage_order``; here ``array`` then has them in the
+    order of acquisition. Without ``order`` the arrays say it, images may change at any frame, and memory is
+    planned for that. One image without a name has an ``order`` without ``p``. ``attributes``: JSON for the
+    store's own zarr.json.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ignored_types=(cached_property,))
@@ -121,6 +142,21 @@ class AcquisitionSpec(_Frozen):
     attributes: dict[str, Any] = Field(default_factory=dict)
 
     _json_ready = field_validator("attributes")(json_attributes)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_order(cls, value: Any) -> Any:
+        """Brings the arrays to the acquisition's order."""
+        order = value.get("order") if isinstance(value, dict) else None
+        if not isinstance(order, list | tuple) or not all(isinstance(name, str) for name in order):
+            return value
+        axes = [name for name in order if name != POSITIONS_AXIS]
+        facts = {**value, "images": images_by_name(value.get("images", ()))}
+        if isinstance(facts["images"], tuple):
+            facts["images"] = tuple(_image_in_order(image, axes) for image in facts["images"])
+        if "array" in facts:
+            facts["array"] = acquired_in_order(facts["array"], axes)
+        return facts
 
     @field_validator("images", mode="before")
     @classmethod
@@ -146,8 +182,8 @@ class AcquisitionSpec(_Frozen):
             raise ValueError("array: missing, and some images have none of their own")
         if self.array is None and not self.images:
             raise ValueError("array: missing")
-        if self.is_single and (self.order or self.attributes):
-            raise ValueError("images: missing; order and attributes are for several images")
+        if self.is_single and self.attributes:
+            raise ValueError("images: missing; attributes are for several images")
         if "image" in self.frame_fields and not self.is_single:
             raise ValueError("frame_fields: 'image' is a column of the frame table already")
         if len({array.frame_fields for array in self.distinct_arrays}) > 1:
@@ -158,10 +194,10 @@ class AcquisitionSpec(_Frozen):
     def _check_order(self) -> None:
         if self.order is None:
             return
-        if self.is_single or self.order.count(POSITIONS_AXIS) != 1:
+        if self.order.count(POSITIONS_AXIS) != (0 if self.is_single else 1):
             raise ValueError(
                 f"order: names the axes of several images and {POSITIONS_AXIS!r} for the images, once; got "
-                f"{list(self.order)}"
+                f"{list(self.order)}" + (", and there is one image without a name" if self.is_single else "")
             )
         axes = [name for name in self.order if name != POSITIONS_AXIS]
         for array in self.distinct_arrays:
@@ -172,9 +208,11 @@ class AcquisitionSpec(_Frozen):
                 )
             if axes != [d.name for d in array.dimensions[:-2]]:
                 raise ValueError(
-                    f"order: expected the axes of every image in their order, and {POSITIONS_AXIS!r}; got "
-                    f"{list(self.order)} for {[d.name for d in array.dimensions[:-2]]}"
+                    f"order: expected every frame axis of every image once; got {list(self.order)} for "
+                    f"{[d.name for d in array.dimensions[:-2]]}"
                 )
+        if self.is_single:
+            self.__dict__["order"] = None  # the array has it
 
     @property
     def is_single(self) -> bool:
@@ -271,6 +309,14 @@ class AcquisitionSpec(_Frozen):
             for number, image in enumerate(facts["images"])
         ]
         return facts
+
+
+def _image_in_order(image: Any, axes: Sequence[str]) -> Any:
+    if isinstance(image, Image):
+        image = {"name": image.name, "array": image.array}
+    if isinstance(image, dict) and image.get("array") is not None:
+        return {**image, "array": acquired_in_order(image["array"], axes)}
+    return image
 
 
 def parse_acquisition(facts: AcquisitionSpec | ArraySpec | dict[str, Any] | None) -> AcquisitionSpec:

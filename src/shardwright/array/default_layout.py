@@ -36,12 +36,16 @@ def default_layout(
     shards: Mapping[str, int] | None = None,
     scales: Mapping[str, float] | None = None,
     units: Mapping[str, str] | None = None,
+    order: Sequence[str] | None = None,
     **fields: Any,
 ) -> ArraySpec:
-    """Returns the specification of an array of ``shape`` (None: any number, first axis only).
+    """Returns the specification of an array of ``shape`` (None: any number, only of the axis that changes
+    slowest).
 
     ``axes``: a name for each axis in the order in which frames come, the frame's rows and columns last, such
-    as ``"tczyx"``. It is stored in the order that OME-Zarr wants: time, channel, space. The choice:
+    as ``"tczyx"``. It is stored in the order that OME-Zarr wants: time, channel, space. With ``order``, the
+    frame axes in the order in which frames come, such as ``("t", "z", "c")``, ``axes`` is the order in which
+    they are stored. The choice:
 
     - depth, the frames in an inner chunk: 16 along the fastest axis if that is time or space, and more where
       frames are small. The frames of a chunk are held in memory until it is full, so they have at most 128
@@ -58,6 +62,13 @@ def default_layout(
     are further ones of ``ArraySpec``, such as ``codec``. Raises ``SpecError``.
     """
     names = _checked_axes(shape, axes)
+    if order is not None:
+        if "storage_order" in fields:
+            raise SpecError(
+                "order and storage_order say the same", hint="Give axes as they are stored, and order"
+            )
+        fields["storage_order"] = tuple(names)
+        names, shape = _as_acquired(names, shape, order)
     if "dimensions" in fields:
         raise SpecError("dimensions follow from shape and axes", hint="Give an ArraySpec instead of a shape")
     plain = parse_spec(  # which checks what the choice is made from
@@ -85,9 +96,9 @@ def default_layout(
         }
         for d in plain.dimensions
     ]
-    order = [d.name for d in sorted(plain.dimensions[:-2], key=lambda d: OME_ORDER[d.axis_type])]
-    if order != names[:-2]:
-        fields.setdefault("storage_order", (*order, *names[-2:]))
+    stored = [d.name for d in sorted(plain.dimensions[:-2], key=lambda d: OME_ORDER[d.axis_type])]
+    if stored != names[:-2]:
+        fields.setdefault("storage_order", (*stored, *names[-2:]))
     return parse_spec({**fields, "dtype": plain.dtype, "dimensions": dimensions})
 
 
@@ -208,6 +219,20 @@ def _checked_axes(shape: Any, axes: Any) -> list[str]:
             got=f"shape={shape!r}, axes={axes!r}"[:160],
         )
     return [str(name) for name in axes]
+
+
+def _as_acquired(
+    names: list[str], shape: Sequence[int | None], order: Any
+) -> tuple[list[str], list[int | None]]:
+    """Returns names and counts of the axes in the order of acquisition. Raises ``SpecError``."""
+    if not isinstance(order, str | list | tuple) or sorted(map(str, order)) != sorted(names[:-2]):
+        raise SpecError(
+            "order names every frame axis once",
+            expected=f"the axes {', '.join(names[:-2])}, the one that changes slowest first",
+            got=repr(order)[:160],
+        )
+    counts, acquired = dict(zip(names, shape, strict=True)), [*map(str, order), *names[-2:]]
+    return acquired, [counts[name] for name in acquired]
 
 
 def _by_axis(option: str, values: Mapping[str, Any] | None, names: list[str]) -> dict[str, Any]:

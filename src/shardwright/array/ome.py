@@ -192,8 +192,8 @@ def layout_warnings(spec: ArraySpec) -> list[str]:
     order = [OME_ORDER[d.axis_type] for d in stored]
     if order != sorted(order):
         warnings.append(
-            "axes: OME-Zarr 0.5 wants time, then channel, then space; set storage_order, or "
-            "validators and napari will refuse the image"
+            "axes: OME-Zarr 0.5 wants time, then channel, then space; give them in that "
+            "order, and with order that of the frames, or validators and napari will refuse the image"
         )
     for kind, most in (("time", 1), ("channel", 1), ("space", 3)):
         count = sum(d.axis_type == kind for d in stored)

@@ -201,7 +201,8 @@ class ArraySpec(_Frozen):
     """One image array: dtype, axes in acquisition order (the last two are the frame's rows and columns),
     codec and layout. An axis whose ``scale`` is not known is given ``scale=0`` (``Dimension``).
 
-    ``storage_order`` names all axes in the order they are stored; the last two stay the frame's own.
+    ``storage_order`` names all axes in the order they are stored; the last two stay the frame's own. The
+    ``order`` of an acquisition makes it of dimensions that are given as they are stored.
     ``fill_value`` stands where no frame came; for floats also ``"NaN"``, ``"Infinity"``, ``"-Infinity"``.
     ``codec`` may be a name, ``"blosc"``, ``"zstd"`` or ``"gzip"``, for its default settings; None or
     ``"none"`` stores chunks as they are. ``frame_fields`` names further numbers that every frame may bring as

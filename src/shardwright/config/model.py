@@ -468,7 +468,8 @@ class StreamConfig(_Section):
         default=None, description="This stream's own, in place of reliability.on_duplicate."
     )
     array: ArraySpec = Field(
-        description="Dimensions in the order frames are acquired, dtype, codec and layout."
+        description="Dimensions in the order frames are acquired, or with order in that in which they are "
+        "stored, dtype, codec and layout."
     )
     images: tuple[Image, ...] = Field(
         default=(),
@@ -481,8 +482,9 @@ class StreamConfig(_Section):
     )
     order: tuple[str, ...] | None = Field(
         default=None,
-        description="All frame axes in the order frames are acquired, slowest first, with p where the images "
-        "change; without it memory is planned for images that change at any frame.",
+        description="All frame axes in the order frames are acquired, slowest first, with p where several "
+        "images change. The dimensions of an array are then in the order in which they are stored. Without "
+        "it memory is planned for images that change at any frame.",
     )
 
     @field_validator("images", mode="before")

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwright.array.acquisition_spec import AcquisitionSpec, parse_acquisition
+from shardwright.array.acquisition_spec import POSITIONS_AXIS, AcquisitionSpec, parse_acquisition
 from shardwright.array.default_layout import default_layout
 from shardwright.array.ome import acquisition_warnings
 from shardwright.model.errors import LayoutWarning
@@ -77,8 +77,12 @@ def create(
     (``Levels`` says how they are made).
 
     Several images: ``images`` are their names, all with that array, or a mapping of names to arrays;
-    ``plate`` makes one for each field of its wells. ``order`` names the axes as frames come, with ``"p"``
-    where the images change: ``("t", "p", "c", "z")`` (``AcquisitionSpec``).
+    ``plate`` makes one for each field of its wells.
+
+    ``order`` names the frame axes as frames come, of several images with ``"p"`` where these change: ``("t",
+    "p", "z", "c")``. The axes themselves are then given in the order in which they are stored:
+    ``axes="tczyx", order=("t", "z", "c")`` (``AcquisitionSpec``). An ``index`` is in the order of
+    acquisition.
 
     ``threads`` compress (default: ``default_threads``); ``memory_bytes`` bounds the memory in use
     (``BudgetError`` when the layout needs more; default: the memory of this machine). ``io`` is how shards
@@ -121,7 +125,7 @@ def create(
         "codec": None if codec == "blosc" else codec,
         "levels": levels,
     }
-    several = {"images": images, "plate": plate, "order": order}
+    several = {"images": images, "plate": plate, "order": list(order) if isinstance(order, str) else order}
     acquisition = _acquisition(spec, _given(layout), _given(several))
     for warning in acquisition_warnings(acquisition):
         warnings.warn(warning, LayoutWarning, stacklevel=2)
@@ -148,6 +152,8 @@ def _acquisition(
     if spec is None and layout:
         if missing := [name for name in ("shape", "dtype", "axes") if name not in layout]:
             raise TypeError(f"create() needs a spec, or shape, dtype and axes; missing: {', '.join(missing)}")
+        if order := several.get("order"):
+            layout["order"] = [name for name in order if name != POSITIONS_AXIS]
         spec = default_layout(**layout)
     if several and isinstance(spec, AcquisitionSpec):
         raise TypeError(f"create() got {', '.join(several)}, which the specification has already")
