@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 import numpy as np
@@ -165,6 +166,47 @@ def test_the_hint_names_what_to_change(spec_of):
         BudgetError, match="50 slabs are open at once, because frames change their chunk on faster axes"
     ):
         Limits.derive(ArraySpec(dtype="uint8", dimensions=axes), threads=1, ring_frames=1)
+
+
+BUDGET = RUNTIME_BYTES + (64 << 20)
+TOO_LARGE = {  # axes as (count, chunk, shard in chunks), threads; what takes the memory
+    "a deep chunk": ((None, 256, 1), (1024, 128, 8), 1, "the ring of"),
+    "a wide frame": ((None, 1, 1), (8192, 8192, 1), 1, "the ring of"),
+    "a wide chunk": ((None, 1, 1), (2048, 2048, 1), 8, "what 8 threads compress at once"),
+    "a long shard": ((None, 1, 1 << 14), (512, 16, 32), 1, "the table of 16,777,216 chunks in each shard"),
+}
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_what_does_not_fit_the_budget_is_refused_with_sizes_or_a_budget_that_do(name):
+    (count, chunk, shard), (edge, tile, tiles), threads, what = TOO_LARGE[name]
+
+    def derive(chunks, shards, memory_bytes: int) -> Limits:
+        axes = zip("tyx", (count, edge, edge), chunks, shards, strict=True)
+        dimensions = [Dimension(name=n, count=c, chunk_size=k, shard_size_chunks=s) for n, c, k, s in axes]
+        spec = ArraySpec(dtype="uint16", dimensions=dimensions)
+        return Limits.derive(spec, threads=threads, memory_bytes=memory_bytes)
+
+    given = (chunk, tile, tile), (shard, tiles, tiles)
+    with pytest.raises(BudgetError, match=rf"{what}.*\) does not fit the memory budget") as refused:
+        derive(*given, BUDGET)
+    hint = refused.value.hint
+    budget_mib = int(re.search(r"A budget of ([\d,]+) MiB is enough", hint)[1].replace(",", ""))
+    assert derive(*given, budget_mib << 20).memory_bytes > BUDGET
+    if name.startswith("a wide"):  # two frames, or the tasks of eight threads, are larger
+        assert "chunk_size" not in hint.split(". ")[-1]
+        return
+    sizes = re.search(r"chunk_size ([\d, ]+) with shard_size_chunks ([\d, ]+) along t, y, x need", hint)
+    better = [map(int, each.split(", ")) for each in sizes.groups()]
+    assert derive(*better, BUDGET).memory_bytes <= BUDGET
+
+
+def test_a_ring_that_does_not_fit_is_refused_with_one_that_does(spec_of):
+    with pytest.raises(BudgetError, match=r"ring_frames \d+ fits") as refused:
+        Limits.derive(spec_of(), threads=1, ring_frames=1 << 20, memory_bytes=BUDGET)
+    fits = int(refused.value.hint.split()[-2])
+    assert fits > 1 << 16
+    Limits.derive(spec_of(), threads=1, ring_frames=fits, memory_bytes=BUDGET)
 
 
 def place(table, *positions):

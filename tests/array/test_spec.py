@@ -156,7 +156,11 @@ BAD = {
     ),
     "too many chunks in a shard": (
         {"dimensions": [{**T, "shard_size_chunks": 2**20}, {**Y, "shard_size_chunks": 2**5}, X]},
-        "dimensions: too many inner chunks in a shard, expected at most 16777216, got 33554432",
+        "inner chunks in a shard.*got 33554432; better is shard_size_chunks of at most 524288 along t",
+    ),
+    "a chunk too large for the codecs": (
+        {"dimensions": [{**T, "chunk_size": 2**12}, {**Y, "chunk_size": 2**12}, {**X, "chunk_size": 2**10}]},
+        r"one inner chunk would have \d+ bytes.*; better is chunk_size of at most \d+ along t",
     ),
     "too many frames in a shard": (
         {
@@ -167,7 +171,7 @@ BAD = {
                 {**X, "chunk_size": 1},
             ],
         },
-        "dimensions: too many frames in a shard, expected at most 2147483648, got 4294967296",
+        "too many frames in a shard.*got 4294967296; better is shard_size_chunks of at most 2048 along t",
     ),
     "a chunk size past every file": (
         {"dimensions": [{**T, "chunk_size": 2**62}, Y, X]},

@@ -14,6 +14,7 @@ import math
 import os
 import resource
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,7 +25,11 @@ from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.journal import CHUNK_ENTRY
 from shardwright.shard.layout import largest_shard, page_aligned, plane_table_bytes
 
+from .smaller_layout import ring_that_fits, sizes_that_fit
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from shardwright.array.grid import Grid, Grids
     from shardwright.array.spec import ArraySpec
     from shardwright.shard.layout import ShardLayout
@@ -40,6 +45,7 @@ SMALL_RING_BYTES = 32 << 20  # small arrays get room to arrive in any order
 MESSAGE_BYTES = 2 << 10
 SMALL_STAGING_BYTES = 16 << 20
 MIN_ROWS = 64
+CHUNK_ENTRY_BYTES = 16  # of an open shard's table
 REORDER_DISK_BYTES = 1 << 30  # shards held open for frames that come far out of order
 MAX_RING_FRAMES = 1 << 20
 IMAGE_BYTES = 3 << 10  # its name, grid, encoder and account; measured: 2.4 KiB
@@ -153,7 +159,7 @@ class Limits:
             len(spec.names) * IMAGE_BYTES
             + sum(plane_table_bytes(image.grid) for image in images)
             + rows * frames_per_slab * (24 + record_bytes)
-            + open_shard_rows * files * chunks_per_shard * 16
+            + open_shard_rows * files * chunks_per_shard * CHUNK_ENTRY_BYTES
         )
         memory = (
             RUNTIME_BYTES + ring * grids.slot_bytes + threads * (scratch_bytes + buffer_bytes) + table_bytes
@@ -185,8 +191,24 @@ class Limits:
             disk_reserved_bytes=(filling + 1) * shard_row_bytes,
             descriptors=OWN_DESCRIPTORS + (open_shard_rows + 1) * (DESCRIPTORS_PER_FILE * files + 1),
         )
-        limits._check(memory_bytes, grids)
+        limits._check(grids)
+        if memory_bytes is not None and limits.memory_bytes > memory_bytes:
+            again = partial(cls.derive, threads=threads, batch_frames=batch_frames, descriptors=descriptors)
+            least = None if ring_frames is None else least_ring_frames(grids, batch_frames)
+            raise limits._too_large(spec, memory_bytes, least, again)
         return limits
+
+    @property
+    def shard_table_bytes(self) -> int:
+        """The tables of the chunks of all open shards."""
+        return (
+            self.open_shard_rows * self.shard_files_per_shard_row * self.chunks_per_shard * CHUNK_ENTRY_BYTES
+        )
+
+    @property
+    def worker_bytes(self) -> int:
+        """The buffers of all workers."""
+        return self.threads * (self.scratch_bytes + self.buffer_bytes)
 
     @property
     def acquisition_bytes(self) -> int:
@@ -197,7 +219,7 @@ class Limits:
         """``acquisition_bytes`` plus the overhead of messages, if pixels come in messages."""
         return self.acquisition_bytes + message_overhead_bytes(self.ring_frames, transport)
 
-    def _check(self, budget_bytes: int | None, grids: Grids) -> None:
+    def _check(self, grids: Grids) -> None:
         assert self.ring_frames > self.held_frames, (
             "else frames in order could fill the ring with slabs that wait for one more frame"
         )
@@ -206,14 +228,42 @@ class Limits:
             "the next shard must be able to open before the last is sealed"
         )
         assert self.slot_bytes >= self.chunk_bytes, "the stored form of a chunk always fits its slot"
-        if budget_bytes is not None and self.memory_bytes > budget_bytes:
-            raise BudgetError(
-                f"the ring of {self.ring_frames} frames ({self.ring_bytes:,} bytes) does not fit the memory "
-                f"budget",
-                expected=f"at most {budget_bytes:,} bytes in all",
-                got=f"{self.memory_bytes:,} bytes",
-                hint=_smaller_chunks(grids),
-            )
+
+    def _too_large(
+        self, spec: AcquisitionSpec, budget_bytes: int, least_ring: int | None, derive: Callable[..., Limits]
+    ) -> BudgetError:
+        """Returns the error for a budget that is too small: what takes most of it, and sizes that fit.
+        ``least_ring``: the smallest ring, if the user has chosen a larger one."""
+        parts = [
+            (
+                self.ring_bytes + self.table_bytes - self.shard_table_bytes,
+                f"the ring of {self.ring_frames} frames ({self.ring_bytes:,} bytes)",
+                _smaller_chunks(spec.grids),
+            ),
+            (
+                self.worker_bytes,
+                f"what {self.threads} threads compress at once ({self.worker_bytes:,} bytes)",
+                "Give chunks fewer rows and columns",
+            ),
+            (
+                self.shard_table_bytes,
+                (
+                    f"the table of {self.chunks_per_shard:,} chunks in each shard "
+                    f"({self.shard_table_bytes:,} bytes)"
+                ),
+                "Make shard_size_chunks smaller, or chunks larger",
+            ),
+        ]
+        _, what, hint = max(parts)
+        better = None
+        if least_ring is not None:
+            better = ring_that_fits(spec, self, budget_bytes, least_ring, derive)
+        return BudgetError(
+            f"{what} does not fit the memory budget",
+            expected=f"at most {budget_bytes:,} bytes in all",
+            got=f"{self.memory_bytes:,} bytes",
+            hint=f"{hint}. {better or sizes_that_fit(spec, self, budget_bytes, derive)}",
+        )
 
     def to_dict(self) -> dict[str, int]:
         return asdict(self)

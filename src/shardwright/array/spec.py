@@ -10,7 +10,7 @@ import json
 import math
 import re
 from contextlib import suppress
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import numpy as np
 from pydantic import (
@@ -31,6 +31,9 @@ from shardwright.model.errors import SpecError
 from shardwright.wire.descriptor import METADATA_FIELDS
 
 from .level_shapes import LevelShape, level_shapes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 DTYPES = (
     "bool",
@@ -343,25 +346,33 @@ class ArraySpec(_Frozen):
         if chunk_bytes > MAX_CHUNK_BYTES:
             raise ValueError(
                 f"dimensions: one inner chunk would have {chunk_bytes} bytes, the codecs end at "
-                f"{MAX_CHUNK_BYTES}; make chunk_size smaller"
+                f"{MAX_CHUNK_BYTES}{_smaller(self.dimensions, 'chunk_size', chunk_bytes, MAX_CHUNK_BYTES)}"
             )
-        for what, most, size in (
-            ("frames in the array", MAX_FRAMES, math.prod(d.count or 1 for d in frame_axes)),
-            ("bytes in a frame", MAX_FRAME_BYTES, self.frame_bytes),
+        for what, most, size, axes in (
+            ("frames in the array", MAX_FRAMES, math.prod(d.count or 1 for d in frame_axes), None),
+            ("bytes in a frame", MAX_FRAME_BYTES, self.frame_bytes, None),
             (
                 "inner chunks in a frame",
                 MAX_CHUNKS_OF_FRAME,
                 math.prod(-(-(d.count or 1) // d.chunk_size) for d in plane),
+                None,
             ),
             (
                 "inner chunks in a shard",
                 MAX_CHUNKS_PER_SHARD,
                 math.prod(d.shard_size_chunks for d in self.dimensions),
+                self.dimensions,
             ),
-            ("frames in a shard", MAX_FRAMES_PER_SHARD, math.prod(d.shard_size for d in frame_axes)),
+            (
+                "frames in a shard",
+                MAX_FRAMES_PER_SHARD,
+                math.prod(d.shard_size for d in frame_axes),
+                frame_axes,
+            ),
         ):
             if size > most:
-                raise ValueError(f"dimensions: too many {what}, expected at most {most}, got {size}")
+                better = "" if axes is None else _smaller(axes, "shard_size_chunks", size, most)
+                raise ValueError(f"dimensions: too many {what}, expected at most {most}, got {size}{better}")
 
     def _check_levels(self) -> None:
         if self.levels is not None and self.dtype == "float16":
@@ -479,6 +490,20 @@ def _check_depth(attributes: Any) -> None:
         f"attributes: nested too deep, expected at most {MAX_ATTRIBUTES_DEPTH} lists and "
         f"objects in each other"
     )
+
+
+def _smaller(axes: Sequence[Dimension], field: str, size: int, most: int) -> str:
+    """Returns the values of a field of as few axes as need be, with which ``size``, a multiple of all of
+    them, is at most ``most``."""
+    better = []
+    for d in sorted(axes, key=lambda d: -getattr(d, field)):
+        value = getattr(d, field)
+        fits = max(1, value // -(-size // most))
+        better.append(f"{fits} along {d.name}")
+        size = size // value * fits
+        if size <= most:
+            break
+    return f"; better is {field} of at most {', '.join(better)}"
 
 
 def _short(value: str) -> str:
