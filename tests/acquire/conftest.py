@@ -38,7 +38,7 @@ def _first_chunk(store: Path, spec: ArraySpec, slab: int) -> tuple[int, int]:
     layout = SlabEncoder(spec, Grid.of(spec)).layout
     (manifest,) = store.glob(".shardwright/acquisition.*.json")
     identity = bytes.fromhex(json.loads(manifest.read_text())["identity"])
-    tables = JournalLayout.of(layout, 0, record_dtype(len(spec.frame_fields)).itemsize)
+    tables = JournalLayout.of(layout, 0, record_dtype(len(spec.frame_fields)))
     journal = ShardRowJournal.open(store / ".shardwright" / "0.journal", tables, identity, 0)
     slot = layout.layer_of_slab(slab)[1] * int(layout.plane.layer_slots[0])
     offset = int(journal.read_chunks(0)[0]["offset"][slot])
@@ -73,7 +73,7 @@ def rot() -> Callable[[Path, ArraySpec, int], None]:
 
 def _forget(store: Path, spec: ArraySpec, slab: int) -> None:
     """Clears the frame records of a slab of shard row 0, as a power cut may have left the journal's page."""
-    tables = JournalLayout.of(SlabEncoder(spec, Grid.of(spec)).layout, 0, record_dtype(0).itemsize)
+    tables = JournalLayout.of(SlabEncoder(spec, Grid.of(spec)).layout, 0, record_dtype(0))
     with (store / ".shardwright" / "0.journal").open("r+b") as file:
         file.seek(tables.frames_place(slab))
         file.write(bytes(tables.slab_record_bytes))

@@ -14,16 +14,15 @@ import pyarrow as pa
 import pytest
 import zarr
 
-from shardwright.acquire import frame_table_writer
 from shardwright.acquire.frame_table_writer import write_frame_table
-from shardwright.array.acquisition_spec import AcquisitionSpec
+from shardwright.array.acquisition_spec import AcquisitionSpec, parse_acquisition
 from shardwright.array.frame_table_format import ROWS_PER_CHUNK
 from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.shard.frame_log import HEADER_PAGE_BYTES, BlockKind, FrameLog
-from shardwright.shard.frame_record import record_dtype
+from shardwright.shard.frame_record import record_of
 
 SPEC = ArraySpec(
     dtype="uint16",
@@ -72,9 +71,7 @@ def log_of(store):
     logs = []
 
     def make(spec: ArraySpec = SPEC) -> FrameLog:
-        log = FrameLog.create(
-            store / ".shardwright" / "frames.log", record_dtype(len(spec.frame_fields)), bytes(16)
-        )
+        log = FrameLog.create(store / ".shardwright" / "frames.log", record_of(spec), bytes(16))
         logs.append(log)
         return log
 
@@ -85,7 +82,7 @@ def log_of(store):
 
 def some_records(start: int, count: int, spec: ArraySpec = SPEC) -> np.ndarray:
     """Every value tells its row."""
-    records = np.zeros(count, record_dtype(len(spec.frame_fields)))
+    records = np.zeros(count, record_of(spec))
     rows = np.arange(start, start + count)
     records["sequence"], records["position"], records["frame_id"] = rows, rows, rows + 1000
     for i, name in enumerate(["camera_ns", "monotonic_ns", "arrival_ns", "arrival_monotonic_ns"]):
@@ -100,6 +97,21 @@ def some_records(start: int, count: int, spec: ArraySpec = SPEC) -> np.ndarray:
 
 def read(store) -> dict[str, np.ndarray]:
     return {name: column[:] for name, column in zarr.open_group(store / "frames", mode="r").arrays()}
+
+
+def test_long_strings_come_in_smaller_chunks(store, log_of, monkeypatch):
+    monkeypatch.setattr("shardwright.array.frame_table_format.JSON_CHUNK_BYTES", 1600)
+    spec = SPEC.model_copy(update={"frame_json_bytes": 160})
+    log = log_of(spec)
+    records = some_records(0, 34, spec)
+    texts = [f'{{"row":{i},"text":"{"µ" * (i % 20)}"}}' for i in range(34)]
+    records["json"] = [text.encode() for text in texts]
+    log.append(BlockKind.SHARD_ROW, 0, records)
+    write_frame_table(store, parse_acquisition(spec), log)
+    assert read(store)["json"].tolist() == texts
+    assert read(store)["sequence"].tolist() == list(range(34))
+    described = json.loads((store / "frames/json/zarr.json").read_text())
+    assert described["chunk_grid"]["configuration"]["chunk_shape"] == [10]
 
 
 def test_every_column_of_every_row(store, log_of):
@@ -182,7 +194,6 @@ def test_a_single_image_has_no_index(store, log_of):
 
 
 def test_blocks_and_chunks_need_not_meet(store, log_of, monkeypatch):
-    monkeypatch.setattr(frame_table_writer, "ROWS_PER_CHUNK", 10)
     monkeypatch.setattr("shardwright.array.frame_table_format.ROWS_PER_CHUNK", 10)
     log, start = log_of(), 0
     for count in (3, 7, 25, 0, 1, 4):

@@ -76,7 +76,7 @@ def test_cameras_of_other_shapes_in_one_store(tmp_path):
     assert all(np.array_equal(found[name][tuple(index)], frame) for (name, *index), frame in frames.items())
     assert verify_store(path).ok
     table = sw.frame_table(path)
-    assert list(table.columns[:5]) == ["sequence", "frame_id", "image", "index_t", "index_z"]
+    assert list(table.columns[:5]) == ["image", "index_t", "index_z", "frame_id", "sequence"]
     assert table.image.tolist() == (["left"] * 4 + ["right"]) * 5
     assert table.index_z.tolist() == [0, 1, 2, 3, -1] * 5
 

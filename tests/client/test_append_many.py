@@ -68,7 +68,7 @@ def make_stream(
         batch_frames=batch_frames,
         check_position=lambda position: Grid.of(stream.spec).check_position(position),
         wake=lambda: None,
-        further_fields=len(fields),
+        descriptor=descriptor_dtype(len(fields)),
         overload=overload,
     )
     link = Link(Open(0, "a", None, None, "message"), 7, opened, parse_acquisition(spec), WELCOME, outbox)

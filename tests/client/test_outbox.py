@@ -71,7 +71,7 @@ def test_frames_come_out_in_batches_with_every_field_in_its_place():
 
 
 def test_further_fields_stand_behind_the_known_ones():
-    outbox, _ = make_outbox(further_fields=2, first_sequence=50)
+    outbox, _ = make_outbox(descriptor=descriptor_dtype(2), first_sequence=50)
     outbox.add(None, outbox.take_slot(), 42, 7, (0.5, 1.5, 2.5, 3.5, 4.5, 8.0, 9.0))
     outbox.finish()
     batch = outbox.next_batch()

@@ -312,7 +312,7 @@ class ClientSide:
             batch_frames=4,
             check_position=Grid.of(SPEC).check_position,
             wake=lambda: None,
-            further_fields=2,
+            descriptor=RECORD,
             overload="drop",
         )
         outbox.swap_ring(FrameRing.local(parse_acquisition(SPEC), RING_SLOTS))

@@ -18,7 +18,7 @@ import shardwright as sw
 from shardwright.client import frame_ring
 from shardwright.ingest.transport import endpoints
 from shardwright.wire import handover, messages
-from shardwright.wire.descriptor import DESCRIPTOR
+from shardwright.wire.descriptor import DESCRIPTOR, descriptor_dtype
 from shardwright.wire.messages import BATCH_PRELUDE, Counter, Kind, Level
 
 
@@ -34,7 +34,9 @@ def frames_message(
     """A FRAMES message of message transport; ``fields`` replace descriptor fields, ``cut`` bytes are missing
     from the pixels."""
     count, height, width = pixels.shape
-    descriptors = np.zeros(count, DESCRIPTOR)
+    descriptors = np.zeros(
+        count, descriptor_dtype(0, len(fields["json"][0])) if "json" in fields else DESCRIPTOR
+    )
     descriptors["sequence"] = descriptors["position"] = first + np.arange(count)
     descriptors["slot"] = np.arange(count)
     descriptors["frame_id"] = -1
@@ -100,6 +102,22 @@ def test_a_bad_batch_ends_its_session_and_nothing_of_it_is_written(
     assert (header.kind, receipt["frames_received"], receipt["frames_stored"]) == (Kind.RECEIPT, 2, 2)
     again, _ = client.open("good", spec_of())
     assert again.session != counter.session
+
+
+@pytest.mark.parametrize(
+    "json",
+    [b'{"a":"\xff"}', b"[1,2,3,4]", b'{"a":1}  ', b'{"a":"\xc3', b"\0" * 7 + b"}", b'{"a": "a'],
+)
+def test_metadata_that_are_no_object_end_a_session(bystander, raw, spec_of, frames_of, json):
+    """A client of ours sends none of these."""
+    client = raw(bystander.ipc)
+    spec = spec_of().model_copy(update={"frame_json_bytes": 16})
+    counter, _ = client.open("bad", spec)
+    good, bad = (text.ljust(16, b"\0") for text in ('{"a":"\u00b5"}'.encode(), json))
+    client.send(frames_message(counter, frames_of(2), json=[good, bytes(16)]))
+    client.send(frames_message(counter, frames_of(2), first=2, json=[good, bad]))
+    _, facts = client.receive_error(until=True)
+    assert (facts["code"], facts["message"]) == ("protocol", "a frame with metadata that are no JSON")
 
 
 def test_a_wrong_shape_is_told_with_both_shapes(bystander, raw, spec_of, frames_of):

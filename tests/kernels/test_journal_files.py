@@ -48,7 +48,7 @@ def as_bytes(records: np.ndarray) -> np.ndarray:
 
 def test_journal(tmp_path, grid):
     layout = ArrayLayout.of(grid, 300, index_at_start=True)
-    tables = JournalLayout.of(layout, 1, RECORD.itemsize)
+    tables = JournalLayout.of(layout, 1, RECORD)
     path = tmp_path / "1.journal"
     journal = ShardRowJournal.create(path, tables, IDENTITY, 1, writer_epoch=9, packed=False)
     records, filled = records_of(FRAMES, first=12), np.array([True, False, True])

@@ -149,12 +149,11 @@ def run(given: argparse.Namespace) -> int:
 def spare_work() -> None:
     """Take out of recovery, in the judging process only, what costs most of its time there and decides
     nothing."""
-    from shardwright.acquire import frame_table_writer as written
     from shardwright.array import frame_table_format as described
 
     # what recovery writes to an image is read from memory and thrown away
     os.fsync = os.fdatasync = lambda _: None
-    described.ROWS_PER_CHUNK = written.ROWS_PER_CHUNK = 256  # the table is always made anew, and has 24 rows
+    described.ROWS_PER_CHUNK = 256  # the table is always made anew, and has 24 rows
 
 
 def next_round(

@@ -109,8 +109,8 @@ def test_a_stored_frame_behind_the_end_of_an_axis_is_what_a_crop_leaves(store, n
         (".", lambda d: d["attributes"]["shardwright"].update(rows="15"), "describe a frame table"),
         (
             ".",
-            lambda d: d["attributes"]["shardwright"].update(version=3),
-            "expected version 1 to 2; got version 3",
+            lambda d: d["attributes"]["shardwright"].update(version=4),
+            "expected version 1 to 3; got version 4",
         ),
         (".", lambda d: d["attributes"]["shardwright"].update(columns=[]), "describe a frame table"),
         (

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.acquire import frame_table_writer as table_writer
 from shardwright.array import frame_table_format as table_format
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.cli.app import main
@@ -82,7 +81,6 @@ def test_every_place_against_a_plain_list(rows, extent, rows_per_chunk, rows_per
     rows = [(position, *why) for position, why in rows]
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(table_format, "ROWS_PER_CHUNK", rows_per_chunk)
-        patch.setattr(table_writer, "ROWS_PER_CHUNK", rows_per_chunk)
         patch.setattr(missing_frames, "ROWS_PER_WINDOW", rows_per_window)
         found = missing_of(make_store(Path(folder) / "a.ome.zarr", rows, extent))
         ranges = [(r.first, r.last, r.status, r.reason) for r in found.ranges()]

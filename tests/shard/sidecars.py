@@ -27,7 +27,7 @@ GRID = Grid(
     itemsize=2,
 )
 ARRAY = ArrayLayout.of(GRID, 100, index_at_start=True)
-LAYOUT = JournalLayout.of(ARRAY, 0, RECORD.itemsize)
+LAYOUT = JournalLayout.of(ARRAY, 0, RECORD)
 LAST_GROUP = 2  # half as many slabs
 
 

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.model.errors import ShardFormatError, StorageError, StorageFullError
+from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.journal import EMPTY, TORN, VALID, JournalLayout, ShardRowJournal
 from shardwright.shard.layout import PAGE_BYTES, ArrayLayout
 
@@ -55,8 +56,9 @@ def test_places_never_overlap_and_fill_the_file(grid, shard_row, further):
     slabs = slabs_of_shard_row(grid, shard_row)
     if not slabs:
         return
-    record_bytes = RECORD.itemsize + 8 * further
-    tables = JournalLayout.of(layout, shard_row, record_bytes)
+    record = record_dtype(1 + further)
+    record_bytes = record.itemsize
+    tables = JournalLayout.of(layout, shard_row, record)
     assert tables.slabs == len(slabs)
     taken = np.zeros(tables.file_bytes, np.uint8)
     taken[:PAGE_BYTES] += 1
@@ -269,7 +271,7 @@ def test_a_slab_copied_into_another_journal_of_the_shard_row_is_believed_there(j
 
 
 def test_a_smaller_shard_row_at_the_edge(tmp_path):
-    layout = JournalLayout.of(ARRAY, LAST_GROUP, RECORD.itemsize)
+    layout = JournalLayout.of(ARRAY, LAST_GROUP, RECORD)
     assert layout.slabs == LAYOUT.slabs // 2
     journal = ShardRowJournal.create(tmp_path / "j", layout, IDENTITY, LAST_GROUP, 1, packed=False)
     fill_all(journal)
@@ -292,11 +294,11 @@ def refused(path, layout=LAYOUT, identity=IDENTITY, shard_row=0, match="") -> No
 def test_the_journal_of_another_acquisition_shard_row_or_layout_is_refused(journal, path):
     refused(path, identity=bytes(16), match="identity")
     refused(path, shard_row=1, match="shard_row")
-    refused(path, layout=JournalLayout.of(ARRAY, LAST_GROUP, RECORD.itemsize), match="wrong size|slabs")
+    refused(path, layout=JournalLayout.of(ARRAY, LAST_GROUP, RECORD), match="wrong size|slabs")
     wider = ArrayLayout.of(GRID, 5000, index_at_start=True)
-    refused(path, layout=JournalLayout.of(wider, 0, RECORD.itemsize), match="slot_bytes")
+    refused(path, layout=JournalLayout.of(wider, 0, RECORD), match="slot_bytes")
     at_end = ArrayLayout.of(GRID, 100, index_at_start=False)
-    refused(path, layout=JournalLayout.of(at_end, 0, RECORD.itemsize), match="data_start")
+    refused(path, layout=JournalLayout.of(at_end, 0, RECORD), match="data_start")
 
 
 def test_any_flipped_bit_of_the_header_page_is_found(journal, path):

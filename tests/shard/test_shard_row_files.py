@@ -43,7 +43,7 @@ def create(
         "pwrite",
         bytes(16),
         1,
-        record_dtype(0).itemsize,
+        record_dtype(0),
         packed=packed,
         suffix=suffix,
     )

@@ -211,10 +211,10 @@ def test_a_frame_table(compaction):
     store, _ = compaction
     path = store / "frames/zarr.json"
     facts = json.loads(path.read_text())
-    facts["attributes"]["shardwright"]["version"] = 3
+    facts["attributes"]["shardwright"]["version"] = 4
     path.write_text(json.dumps(facts))
     assert any(
-        "another version of its format; expected version 1 to 2; got version 3" in str(problem)
+        "another version of its format; expected version 1 to 3; got version 4" in str(problem)
         for problem in verify_store(store).problems
     )
 

@@ -13,10 +13,15 @@ from hypothesis import strategies as st
 from shardwright.array.spec import DTYPES
 from shardwright.model.errors import ProtocolError, VersionError
 from shardwright.wire import handover, messages
-from shardwright.wire.descriptor import DESCRIPTOR, MAX_FURTHER_FIELDS, descriptor_dtype
+from shardwright.wire.descriptor import (
+    DESCRIPTOR,
+    MAX_FRAME_JSON_BYTES,
+    MAX_FURTHER_FIELDS,
+    descriptor_dtype,
+)
 from shardwright.wire.messages import BATCH_PRELUDE, Counter, Header, Kind, Level
 
-LONGEST = descriptor_dtype(MAX_FURTHER_FIELDS).itemsize
+LONGEST = descriptor_dtype(MAX_FURTHER_FIELDS, MAX_FRAME_JSON_BYTES).itemsize
 U64 = st.integers(0, 2**64 - 1)
 
 
@@ -74,7 +79,7 @@ def test_a_flush_has_no_body(changes: dict[str, int]):
     "changes",
     [
         *({"count": 0}, {"count": 2**32 - 1}, {"body_bytes": 111}, {"body_bytes": 116}, {"body_bytes": 16}),
-        *({"body_bytes": 112 + 8 * 33}, {"count": 2, "body_bytes": 16 + 96 + 104}),
+        *({"body_bytes": 16 + LONGEST + 8}, {"count": 2, "body_bytes": 16 + 96 + 104}),
         *({"parts": 0}, {"parts": 3, "payload_bytes": 1}, {"payload_bytes": 1}),
     ],
 )
@@ -164,6 +169,18 @@ def test_further_fields_lengthen_every_record():
     for other in (0, 2, 4):
         with pytest.raises(ProtocolError, match="do not fit the array"):
             messages.decode_batch(header, body, other)
+
+
+def test_json_lengthens_every_record():
+    descriptors = np.zeros(2, descriptor_dtype(1, 13))
+    assert descriptors.itemsize == 96 + 8 + 16, "whole words"
+    descriptors["json"] = [b'{"note":"a"}', b""]
+    body = BATCH_PRELUDE.pack(messages.DTYPE_CODE["uint16"], 4, 6, 0) + descriptors.tobytes()
+    header = messages.decode_header(frames_header(2, body_bytes=len(body)).pack())
+    assert messages.decode_batch(header, body, 1, 13).descriptors["json"].tolist() == [b'{"note":"a"}', b""]
+    for other in (0, 8, 17):
+        with pytest.raises(ProtocolError, match="do not fit the array"):
+            messages.decode_batch(header, body, 1, other)
 
 
 @pytest.mark.parametrize("prelude", [(0, 4, 6, 0), (13, 4, 6, 0), (7, 4, 6, 1)])

@@ -43,9 +43,9 @@ from shardwright.model.errors import (
     WorkerError,
 )
 from shardwright.model.frame_status import FrameStatus, Reason
-from shardwright.shard.frame_record import PASSED_OVER, record_dtype
+from shardwright.shard.frame_record import PASSED_OVER, record_of
 from shardwright.shard.layout import frames_of_shard_row, slabs_of_shard_row
-from shardwright.wire.descriptor import FRAME_DROPPED, descriptor_dtype, not_held
+from shardwright.wire.descriptor import FRAME_DROPPED, not_held
 
 from .accounts import Accounts
 from .assembly import SlabTable
@@ -195,7 +195,7 @@ class Core:
         self.why: ErrorText | None = None  # the reason why it failed or is about to, with a defect's place
         self.client_epoch = 1  # of the client that sends now
         self.measures = Measures()
-        self.table = SlabTable(self.grids, limits.rows, record_dtype(len(spec.frame_fields)))
+        self.table = SlabTable(self.grids, limits.rows, record_of(spec))
         self.accounts = Accounts(self.grids)
         self.notices = Notices(spec, raises_duplicates=settings.on_duplicate == "fail")
         self._layout = layout
@@ -398,7 +398,7 @@ class Core:
                     not_held(
                         start,
                         min(_SETTLE_ROWS, last + 1 - start),
-                        descriptor_dtype(len(self.spec.frame_fields)),
+                        self.spec.frame_descriptor,
                     )
                 )
                 sequences = records["sequence"].astype(np.int64)

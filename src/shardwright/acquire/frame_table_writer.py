@@ -11,20 +11,20 @@ import gzip
 import shutil
 from typing import TYPE_CHECKING
 
-import crc32c
 import numpy as np
 
 from shardwright.array.frame_table_format import (
-    ROWS_PER_CHUNK,
     TABLE_PATH,
     column_document,
+    rows_per_chunk,
     table_columns,
     table_document,
 )
+from shardwright.codecs.strings import encode_strings, with_checksum
 from shardwright.model.frame_status import FrameStatus
 from shardwright.model.names import WORKSPACE
 from shardwright.shard.frame_log import BlockKind
-from shardwright.shard.frame_record import record_dtype
+from shardwright.shard.frame_record import record_of
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import publish_folder, storage_errors, sync_directory, write_file
 
@@ -70,7 +70,7 @@ def write_frame_table(
 
 
 def _build(folder: Path, spec: AcquisitionSpec, log: FrameLog) -> None:
-    empty = np.zeros(0, record_dtype(len(spec.frame_fields)))
+    empty, chunk_rows = np.zeros(0, record_of(spec)), rows_per_chunk(spec)
     columns = {name: values.dtype for name, values in table_columns(empty, spec)}
     with storage_errors("create folder", folder):
         folder.mkdir()
@@ -79,14 +79,14 @@ def _build(folder: Path, spec: AcquisitionSpec, log: FrameLog) -> None:
             (folder / name).mkdir()
             (folder / name / "c").mkdir()
     rows = 0
-    for chunk, records in enumerate(_chunks(log, np.empty(ROWS_PER_CHUNK, empty.dtype))):
+    for chunk, records in enumerate(_chunks(log, np.empty(chunk_rows, empty.dtype))):
         for name, values in table_columns(records, spec):
-            padded = np.zeros(ROWS_PER_CHUNK, values.dtype.newbyteorder("<"))
+            padded = np.zeros(chunk_rows, values.dtype.newbyteorder("<"))
             padded[: records.size] = values
             write_file(folder / name / "c" / str(chunk), _encode_chunk(padded))
         rows += records.size
     for name, dtype in columns.items():
-        write_file(folder / name / "zarr.json", column_document(rows, dtype))
+        write_file(folder / name / "zarr.json", column_document(rows, chunk_rows, dtype))
         sync_directory(folder / name / "c")
         sync_directory(folder / name)
     write_file(folder / "zarr.json", table_document(rows, list(columns), spec))
@@ -94,8 +94,8 @@ def _build(folder: Path, spec: AcquisitionSpec, log: FrameLog) -> None:
 
 
 def _chunks(log: FrameLog, buffer: np.ndarray) -> Iterator[np.ndarray]:
-    """Yields the log's records, ``ROWS_PER_CHUNK`` at a time and the rest at the end. Each array is valid
-    until the next one is requested."""
+    """Yields the log's records, as many at a time as ``buffer`` holds and the rest at the end. Each array is
+    valid until the next one is requested."""
     filled = 0
     found_again = _found_again(log)
     for _, _, piece in log.blocks():
@@ -133,8 +133,9 @@ def _found_again(log: FrameLog) -> np.ndarray:
 
 def _encode_chunk(values: np.ndarray) -> bytes:
     """Encodes a chunk as ``column_document`` describes: gzip, then its crc32c."""
-    data = gzip.compress(values.tobytes(), 1, mtime=0)
-    return data + crc32c.crc32c(data).to_bytes(4, "little")
+    if values.dtype.kind == "S":
+        return encode_strings(values)
+    return with_checksum(gzip.compress(values.tobytes(), 1, mtime=0))
 
 
 def _remove(folder: Path) -> None:

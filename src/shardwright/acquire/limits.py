@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from shardwright.array.acquisition_spec import AcquisitionSpec, parse_acquisition
 from shardwright.codecs.parameters import CodecParameters
 from shardwright.model.errors import BudgetError
-from shardwright.shard.frame_record import record_dtype
+from shardwright.shard.frame_record import record_of
 from shardwright.shard.journal import CHUNK_ENTRY
 from shardwright.shard.layout import largest_shard, page_aligned, plane_table_bytes
+from shardwright.wire.messages import MAX_PIXELLESS_FRAMES
 
 from .smaller_layout import ring_that_fits, sizes_that_fit
 
@@ -151,7 +152,7 @@ class Limits:
         scratch_bytes = max(
             task_scratch_bytes(image.grid, image.codec) + levels_bytes(image.grid) for image in images
         )
-        record_bytes = record_dtype(len(spec.frame_fields)).itemsize
+        record_bytes = record_of(spec).itemsize
         frames_per_slab = grids.frames_per_slab
         staging_frames = 0 if frames_per_slab == 1 else _staging_frames(grids, ring)
         chunks_per_shard = max(image.shard.chunks for image in images)
@@ -160,6 +161,7 @@ class Limits:
             + sum(plane_table_bytes(image.grid) for image in images)
             + rows * frames_per_slab * (24 + record_bytes)
             + open_shard_rows * files * chunks_per_shard * CHUNK_ENTRY_BYTES
+            + _json_bytes(spec)
         )
         memory = (
             RUNTIME_BYTES + ring * grids.slot_bytes + threads * (scratch_bytes + buffer_bytes) + table_bytes
@@ -267,6 +269,13 @@ class Limits:
 
     def to_dict(self) -> dict[str, int]:
         return asdict(self)
+
+
+def _json_bytes(spec: AcquisitionSpec) -> int:
+    """The memory for the JSON of frames that wait to be recorded: of those without pixels, and of the shard
+    row that is being sealed, whose records are read, sorted and written."""
+    row_frames = max(math.prod(grid.shard_row_frames) for grid in spec.grids.grids)
+    return spec.frame_json_bytes * (MAX_PIXELLESS_FRAMES + 3 * row_frames)
 
 
 def _ring_frames(grids: Grids, wish: int | None, batch_frames: int) -> int:

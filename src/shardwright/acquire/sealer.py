@@ -29,7 +29,7 @@ from shardwright.model.errors import (
 )
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.shard.frame_log import BlockKind
-from shardwright.shard.frame_record import record_dtype
+from shardwright.shard.frame_record import record_of
 from shardwright.shard.rewrite import rewrite_shard_row
 from shardwright.shard.shard_row_files import REWRITE_SUFFIX, ShardRowFiles
 from shardwright.storage.failpoints import reach
@@ -205,7 +205,7 @@ class Sealer:
         return ShardRowReopened(command.shard_row, made, None)
 
     def _rewrite(self, command: Rewrite) -> ShardRowRewritten:
-        lost: np.ndarray = np.zeros(0, record_dtype(len(self.folder.spec.frame_fields)))
+        lost: np.ndarray = np.zeros(0, record_of(self.folder.spec))
         saved: set[int] = set()
         shard_row = command.shard_row
         try:
@@ -360,7 +360,7 @@ class Sealer:
             folder.io,
             folder.manifest.identity_bytes,
             folder.manifest.writer_epoch,
-            record_dtype(len(folder.spec.frame_fields)).itemsize,
+            record_of(folder.spec),
             packed=packed,
             reopened=reopened,
             suffix=suffix,

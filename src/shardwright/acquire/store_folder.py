@@ -56,7 +56,7 @@ from shardwright.model.machine import boot_id
 from shardwright.model.names import WORKSPACE, numbered
 from shardwright.read.store import read_metadata, read_nodes
 from shardwright.shard.frame_log import FrameLog
-from shardwright.shard.frame_record import record_dtype
+from shardwright.shard.frame_record import record_of
 from shardwright.shard.manifest import (
     Manifest,
     check_writer_epoch,
@@ -211,7 +211,7 @@ class StoreFolder:
     ) -> StoreFolder:
         """Opens a store that has just been made. Raises ``StorageError``; ``lock`` is then still the
         caller's."""
-        workspace, dtype = path / WORKSPACE, record_dtype(len(spec.frame_fields))
+        workspace, dtype = path / WORKSPACE, record_of(spec)
         log = FrameLog.open(workspace / LOG_NAME, dtype, manifest.identity_bytes)
         try:
             staging = None
@@ -500,7 +500,7 @@ def _build(store: Path, spec: AcquisitionSpec, limits: Limits, settings: WriteSe
     if settings.spill_root is not None:
         make_directories(settings.spill_root)
         roots.append(settings.spill_root)
-    identity, dtype = secrets.token_bytes(IDENTITY_BYTES), record_dtype(len(spec.frame_fields))
+    identity, dtype = secrets.token_bytes(IDENTITY_BYTES), record_of(spec)
     manifest = Manifest(
         identity=identity.hex(),
         writer_epoch=1,

@@ -23,6 +23,8 @@ from .spec import ArraySpec, _Frozen, json_attributes, parse_spec, problems_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
+
 ARRAY_NAME = "0"  # of an image's array, in the folder of the image
 POSITIONS_AXIS = "p"  # the images of an acquisition, in its ``order``
 MAX_IMAGE_NAME_CHARACTERS = 128
@@ -188,6 +190,10 @@ class AcquisitionSpec(_Frozen):
             raise ValueError("frame_fields: 'image' is a column of the frame table already")
         if len({array.frame_fields for array in self.distinct_arrays}) > 1:
             raise ValueError("images: frame_fields must be the same for all, since there is one frame table")
+        if len({array.frame_json_bytes for array in self.distinct_arrays}) > 1:
+            raise ValueError(
+                "images: frame_json_bytes must be the same for all, since there is one frame table"
+            )
         self._check_order()
         return self
 
@@ -282,6 +288,15 @@ class AcquisitionSpec(_Frozen):
     @property
     def frame_fields(self) -> tuple[str, ...]:
         return self.arrays[0].frame_fields
+
+    @property
+    def frame_json_bytes(self) -> int:
+        return self.arrays[0].frame_json_bytes
+
+    @property
+    def frame_descriptor(self) -> np.dtype[np.void]:
+        """The descriptor of the frames of all images."""
+        return self.arrays[0].frame_descriptor
 
     @property
     def slot_form(self) -> tuple[str, tuple[int, int]]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from shardwright.model.errors import SpecError
 
-from .spec import ArraySpec, parse_spec
+from .spec import MAX_SHARD_JSON_BYTES, ArraySpec, parse_spec
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -74,6 +74,7 @@ def default_layout(
     plain = parse_spec(  # which checks what the choice is made from
         {
             "dtype": dtype,
+            "frame_json_bytes": fields.get("frame_json_bytes", 0),
             "dimensions": [
                 {"name": name, "count": count, "chunk_size": size}
                 for name, count, size in zip(
@@ -179,7 +180,10 @@ def _default_shard(spec: ArraySpec, chunk: dict[str, int], given: Mapping[str, i
             plane_bytes = shard[y.name] * shard[x.name] * spec.itemsize
     slab_frames = math.prod(chunk[d.name] for d in frame_axes)
     chosen = math.prod(given[d.name] // chunk[d.name] for d in frame_axes if d.name in given)
-    room = max(1, min(SHARD_BYTES // plane_bytes, MOST_SHARD_FRAMES) // slab_frames // chosen)
+    frames = min(SHARD_BYTES // plane_bytes, MOST_SHARD_FRAMES)
+    if spec.frame_json_bytes:
+        frames = min(frames, MAX_SHARD_JSON_BYTES // spec.frame_json_bytes)
+    room = max(1, frames // slab_frames // chosen)
     for d in reversed(frame_axes):
         pieces = room if d.count is None else _covering(d, chunk) // chunk[d.name]
         if d.name not in given:

@@ -29,6 +29,7 @@ _CODECS = {
     "zstd": {"level", "checksum"},
     "gzip": {"level"},
     "crc32c": set[str](),
+    "vlen-utf8": set[str](),  # of strings, in the frame table
     "sharding_indexed": {"chunk_shape", "codecs", "index_codecs", "index_location"},
 }
 _EXTENSION = {"name", "configuration", "must_understand"}

@@ -3,6 +3,7 @@ once, before any is taken. The same for the client and for the writer in this pr
 
 from __future__ import annotations
 
+import json
 import math
 import operator
 from typing import TYPE_CHECKING, Any
@@ -10,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardwright.model.errors import FrameDtypeError, FrameIndexError, FrameShapeError, MetadataError
-from shardwright.wire.descriptor import METADATA_FIELDS, descriptor_dtype
+from shardwright.wire.descriptor import JSON_FIELD, METADATA_FIELDS
 from shardwright.wire.messages import MAX_POSITION
 
 from .grid import place_in_image
+from .spec import check_depth
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 
     from .grid import Grid
     from .spec import ArraySpec
+
+# of one frame: a float for each of ``ArraySpec.metadata_fields``, NaN where none is given; behind them its
+# JSON as UTF-8, if the array has ``frame_json_bytes``
+Columns = tuple[float | bytes, ...]
 
 
 class FrameCheck:
@@ -35,8 +41,10 @@ class FrameCheck:
         self._dtype = np.dtype(spec.dtype).newbyteorder("<")
         self._frame_fields = spec.frame_fields
         self._fields = spec.metadata_fields
+        self._json_bytes = spec.frame_json_bytes
+        self._descriptor = spec.frame_descriptor
         self._grid = grid
-        self.no_metadata = (math.nan,) * len(self._fields)
+        self.no_metadata: Columns = (math.nan,) * len(self._fields) + ((b"",) if self._json_bytes else ())
 
     def position(
         self, pixels: npt.NDArray[Any], index: Sequence[int] | None, frame_id: int | None
@@ -59,19 +67,23 @@ class FrameCheck:
         ``FrameIndexError``."""
         return self._grid.check_position(self._grid.first + place)
 
-    def metadata(self, metadata: Mapping[str, float]) -> tuple[float, ...]:
-        """Returns one float for each of the array's ``metadata_fields``, NaN where none is given. Raises
-        ``MetadataError`` for another name or a value that is no number."""
-        values = {}
+    def metadata(self, metadata: Mapping[str, Any]) -> Columns:
+        """Returns the columns of a frame; names that are no field of the array go into its JSON. Raises
+        ``MetadataError`` for a field that is no number, for others that are no JSON or too long, and for any
+        other name where the array has no ``frame_json_bytes``."""
+        values, others = {}, {}
         for name, value in metadata.items():
-            self._check_name(name)
+            if not self._is_field(name):
+                others[name] = value
+                continue
             try:
                 values[name] = float(value)
             except (TypeError, ValueError):
                 raise MetadataError(
                     f"metadata field {name!r} is not a number", expected="a number", got=repr(value)[:80]
                 ) from None
-        return tuple(values.get(name, math.nan) for name in self._fields)
+        numbers = tuple(values.get(name, math.nan) for name in self._fields)
+        return (*numbers, self._json(others)) if self._json_bytes else numbers
 
     def stack(self, frames: npt.ArrayLike) -> npt.NDArray[Any]:
         """Returns ``frames`` as one array (count, rows, columns), uncopied where it is one. Raises
@@ -92,14 +104,14 @@ class FrameCheck:
         count: int,
         indices: npt.ArrayLike | None,
         frame_ids: npt.ArrayLike | None,
-        metadata: Mapping[str, npt.ArrayLike] | None,
+        metadata: Mapping[str, Any] | None,
     ) -> npt.NDArray[np.void]:
         """Returns descriptor_dtype[count], complete but for sequence, flags and times; without ``indices``
         and ``frame_ids`` also but for the position.
 
         Raises ``FrameIndexError``, ``MetadataError``.
         """
-        records = np.zeros(count, descriptor_dtype(len(self._frame_fields)))
+        records = np.zeros(count, self._descriptor)
         records["frame_id"] = -1
         if frame_ids is not None:
             last = MAX_POSITION if indices is not None else place_in_image(self._grid.last_position)
@@ -112,17 +124,25 @@ class FrameCheck:
             records[name] = np.nan
         if self._frame_fields:
             records["further"] = np.nan
+        others = {}
         for name, values in (metadata or {}).items():
+            if not self._is_field(name):
+                others[name] = _each(name, values, count)
+                continue
             column = self._column(name, values, count)
             if name in METADATA_FIELDS:
                 records[name] = column
             else:
                 records["further"][:, self._frame_fields.index(name)] = column
+        if others:
+            records[JSON_FIELD] = [
+                self._json(dict(zip(others, values, strict=True)))
+                for values in zip(*others.values(), strict=True)
+            ]
         return records
 
     def _column(self, name: str, values: npt.ArrayLike, count: int) -> npt.NDArray[np.float64]:
         """Returns one number for all frames, or one for each."""
-        self._check_name(name)
         try:
             column = np.asarray(values, np.float64)
         except (TypeError, ValueError):
@@ -137,15 +157,44 @@ class FrameCheck:
             )
         return column
 
-    def _check_name(self, name: str) -> None:
-        if name not in self._fields:
-            hint = "Name it in the array's frame_fields to give it a column"
+    def _is_field(self, name: str) -> bool:
+        """Returns whether a value has a column of its own; else it goes into the JSON. Raises
+        ``MetadataError`` if there is none."""
+        if name in self._fields:
+            return True
+        if not self._json_bytes:
             raise MetadataError(
                 "unknown metadata field",
                 expected=f"one of {', '.join(self._fields)}",
-                got=repr(name),
-                hint=hint,
+                got=repr(name)[:80],
+                hint="Name it in the array's frame_fields to give it a column of numbers, or set "
+                "frame_json_bytes, such as 1024, to keep any others as JSON",
             )
+        return False
+
+    def _json(self, values: dict[str, Any]) -> bytes:
+        """Returns the JSON of one frame, none for no values."""
+        if not values:
+            return b""
+        try:
+            check_depth(values)
+            text = json.dumps(
+                values, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain
+            ).encode()
+        except (TypeError, ValueError) as error:
+            raise MetadataError(
+                "metadata that are no JSON",
+                expected="text, finite numbers, booleans, None, and lists and dicts of them",
+                got=str(error)[:160],
+            ) from None
+        if len(text) > self._json_bytes:
+            raise MetadataError(
+                "the metadata of a frame are too long",
+                expected=f"at most {self._json_bytes} bytes of JSON",
+                got=f"{len(text)} bytes",
+                hint="Set frame_json_bytes of the array higher; it is fixed once the acquisition has begun",
+            )
+        return text
 
 
 def wrong_shape(expected: tuple[int, int], got: tuple[int, ...]) -> FrameShapeError:
@@ -181,3 +230,25 @@ def _integers(values: npt.ArrayLike, name: str, shape: tuple[int, ...]) -> npt.N
             got=f"{array.dtype} of shape {array.shape}",
         )
     return array.astype(np.int64)
+
+
+def _plain(value: Any) -> Any:
+    """Turns NumPy's scalars and arrays into values that JSON has."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def _each(name: str, values: Any, count: int) -> Sequence[Any]:
+    """Returns one value for each frame: those of a list or array, else the same for all."""
+    if isinstance(values, np.ndarray) and values.ndim:
+        values = values.tolist()
+    if not isinstance(values, list | tuple):
+        return [values] * count
+    if len(values) != count:
+        raise MetadataError(
+            f"metadata field {name!r} does not fit the frames",
+            expected=f"a list of {count} values, or one that is no list",
+            got=f"{len(values)} values",
+        )
+    return values

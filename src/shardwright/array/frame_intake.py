@@ -14,7 +14,7 @@ import numpy as np
 from shardwright.model.errors import FrameIndexError
 from shardwright.wire.messages import MAX_POSITION
 
-from .frame_check import FrameCheck
+from .frame_check import Columns, FrameCheck
 from .grid import image_of, place_in_image
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 class Placed(NamedTuple):
-    """A checked frame. ``position`` None: its own count. ``columns``: one float for each metadata field.
+    """A checked frame. ``position`` None: its own count. ``columns``: ``frame_check.Columns``.
     ``named``: whether the caller gave the place; else it must be given back if the frame is not taken."""
 
     position: int | None
-    columns: tuple[float, ...]
+    columns: Columns
     named: bool
 
 
@@ -60,7 +60,7 @@ class FrameIntake:
         image: str | None,
         index: Sequence[int] | None,
         frame_id: int | None,
-        metadata: Mapping[str, float] | None,
+        metadata: Mapping[str, Any] | None,
     ) -> Placed:
         """Checks one frame. Raises what ``FrameCheck`` does, and ``UnknownImageError``; the frame has then
         taken no place."""
@@ -84,7 +84,7 @@ class FrameIntake:
         image: str | None,
         indices: npt.ArrayLike | None,
         frame_ids: npt.ArrayLike | None,
-        metadata: Mapping[str, npt.ArrayLike] | None,
+        metadata: Mapping[str, Any] | None,
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.void], bool, bool]:
         """Returns frames as one array, ``FrameCheck.records`` of them, whether their positions are their own
         counts, and missing there, and whether the places are ``Placed.named``. Raises as ``one`` does."""

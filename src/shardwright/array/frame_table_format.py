@@ -13,6 +13,8 @@ zarr-python and pandas (or pyarrow) make a table of it in one line:
     camera_ns, monotonic_ns  when the frame was given to the client: UTC, and that machine's monotonic clock
     arrival_ns, arrival_monotonic_ns  when the writer took it in, likewise
     delta_t ... position_z, further fields    f64, NaN where not given
+    json                    strings, where the array has ``frame_json_bytes``: a JSON object of all other
+                            metadata, empty where not given
     client_epoch            u32, which client of the acquisition sent it, counted from 1
     fate, reason            u8, ``model.frame_status``; the group's attributes spell the numbers out
 
@@ -27,7 +29,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardwright.model.frame_status import FrameStatus, Reason
-from shardwright.wire.descriptor import METADATA_FIELDS
+from shardwright.wire.descriptor import JSON_FIELD, METADATA_FIELDS
 from shardwright.wire.messages import IMAGE_SHIFT
 
 from .document import encode_document
@@ -38,8 +40,9 @@ if TYPE_CHECKING:
     from .acquisition_spec import AcquisitionSpec
 
 TABLE_PATH = "frames"
-VERSION = 2  # 1: of one image
+VERSION = 3  # 2: without the column json; 1: of one image
 ROWS_PER_CHUNK = 1 << 16
+JSON_CHUNK_BYTES = 8 << 20  # of a chunk of strings; where these are long a chunk has fewer rows
 RECORD_COLUMNS = ("frame_id", "sequence", "camera_ns", "monotonic_ns", "arrival_ns", "arrival_monotonic_ns")
 ACCOUNT_COLUMNS = ("client_epoch", "fate", "reason")
 
@@ -73,27 +76,33 @@ def table_columns(records: np.ndarray, spec: AcquisitionSpec) -> Iterator[tuple[
         yield name, records[name]
     for i, name in enumerate(spec.frame_fields):
         yield name, records["further"][:, i]
+    if spec.frame_json_bytes:
+        yield JSON_FIELD, records[JSON_FIELD]
     for name in ACCOUNT_COLUMNS:
         yield name, records[name]
 
 
-def column_document(rows: int, dtype: np.dtype) -> bytes:
+def rows_per_chunk(spec: AcquisitionSpec) -> int:
+    """Returns the number of rows in the chunks of all columns."""
+    return min(ROWS_PER_CHUNK, JSON_CHUNK_BYTES // max(1, spec.frame_json_bytes))
+
+
+def column_document(rows: int, chunk_rows: int, dtype: np.dtype) -> bytes:
     """Returns zarr.json of one column. Every chunk has a crc32c."""
-    codecs = [
-        {"name": "bytes", "configuration": {"endian": "little"}},
-        {"name": "gzip", "configuration": {"level": 1}},
-        {"name": "crc32c"},
-    ]
+    packed = [{"name": "gzip", "configuration": {"level": 1}}, {"name": "crc32c"}]
+    is_text = dtype.kind == "S"
+    numbers = {"name": "bytes", "configuration": {"endian": "little"}}
+    fill_value: str | int = "" if is_text else "NaN" if dtype.kind == "f" else 0
     return encode_document(
         {
             "zarr_format": 3,
             "node_type": "array",
             "shape": [rows],
-            "data_type": dtype.name,
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [ROWS_PER_CHUNK]}},
+            "data_type": "string" if is_text else dtype.name,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [chunk_rows]}},
             "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-            "fill_value": "NaN" if dtype.kind == "f" else 0,
-            "codecs": codecs,
+            "fill_value": fill_value,
+            "codecs": [{"name": "vlen-utf8"} if is_text else numbers, *packed],
             "attributes": {},
             "dimension_names": ["frame"],
         }
@@ -106,7 +115,7 @@ def table_document(rows: int, names: list[str], spec: AcquisitionSpec) -> bytes:
     images = [{"path": path, "name": name} for path, name in zip(spec.paths, spec.names, strict=True)]
     table = {
         "table": "frames",
-        "version": 1 if spec.is_single else VERSION,
+        "version": VERSION if spec.frame_json_bytes else 1 if spec.is_single else 2,
         "rows": rows,
         "columns": names,
         "fate": statuses,

@@ -28,7 +28,12 @@ from pydantic import (
 )
 
 from shardwright.model.errors import SpecError
-from shardwright.wire.descriptor import METADATA_FIELDS
+from shardwright.wire.descriptor import (
+    JSON_FIELD,
+    MAX_FRAME_JSON_BYTES,
+    METADATA_FIELDS,
+    descriptor_dtype,
+)
 
 from .level_shapes import LevelShape, level_shapes
 
@@ -54,6 +59,7 @@ MAX_ATTRIBUTES_DEPTH = 64  # of nested lists and objects; many JSON readers allo
 MAX_UNIT_CHARACTERS = 128
 MAX_FRAME_FIELDS = 32
 MAX_LEVELS = 32
+MAX_SHARD_JSON_BYTES = 2**26  # of the frames of the shards that are filled together, in memory when sealed
 MAX_CHANNELS = 1024  # the most that are described one by one
 MAX_CHANNEL_NAME_CHARACTERS = 64  # so that a thousand of them fit into a message, whatever the script
 RESERVED_COLUMNS = frozenset(
@@ -188,7 +194,10 @@ Codec = Annotated[
 
 def json_attributes(value: dict[str, Any]) -> dict[str, Any]:
     """Returns attributes that may be written to a zarr.json. Raises ``ValueError``."""
-    _check_depth(value)
+    try:
+        check_depth(value)
+    except ValueError as error:
+        raise ValueError(f"attributes: {error}") from None
     try:
         length = len(json.dumps(value, indent=2, allow_nan=False))
     except (TypeError, ValueError) as error:
@@ -210,6 +219,8 @@ class ArraySpec(_Frozen):
     ``codec`` may be a name, ``"blosc"``, ``"zstd"`` or ``"gzip"``, for its default settings; None or
     ``"none"`` stores chunks as they are. ``frame_fields`` names further numbers that every frame may bring as
     metadata, beside those of ``wire.METADATA_FIELDS``; each becomes a column of the frame table.
+    ``frame_json_bytes``: the most bytes of JSON, as UTF-8, of all other metadata of a frame, text included;
+    they become the column ``json``. 0: a frame brings no others. Every frame takes that room in the journal.
     ``channels`` describes each element of the channel axis, or the only channel of an array without one.
     ``levels``: levels of lower resolution, written as frames come; a number is that many of means.
     """
@@ -224,6 +235,7 @@ class ArraySpec(_Frozen):
     storage_order: tuple[str, ...] | None = None
     attributes: dict[str, Any] = Field(default_factory=dict)
     frame_fields: tuple[str, ...] = Field(default=(), max_length=MAX_FRAME_FIELDS)
+    frame_json_bytes: int = Field(default=0, ge=0, le=MAX_FRAME_JSON_BYTES)
     channels: tuple[Channel, ...] = Field(default=(), max_length=MAX_CHANNELS)
     levels: Levels | None = None
 
@@ -291,12 +303,17 @@ class ArraySpec(_Frozen):
         """The names of all numbers that a frame may bring: the known ones, then this array's own."""
         return (*METADATA_FIELDS, *self.frame_fields)
 
+    @property
+    def frame_descriptor(self) -> np.dtype[np.void]:
+        """The descriptor of this array's frames."""
+        return descriptor_dtype(len(self.frame_fields), self.frame_json_bytes)
+
     @model_serializer(mode="wrap")
     def _without_what_is_new(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leaves out empty ``channels`` and ``levels``: earlier releases refuse a field that they do not
-        know."""
+        """Leaves out empty ``channels``, ``levels`` and ``frame_json_bytes``: earlier releases refuse a field
+        that they do not know."""
         facts: dict[str, Any] = dump(self)
-        for name in ("channels", "levels"):
+        for name in ("channels", "levels", "frame_json_bytes"):
             if not getattr(self, name):
                 facts.pop(name, None)
         return facts
@@ -333,6 +350,10 @@ class ArraySpec(_Frozen):
                 f"channels: expected one for each of the {self.channel_count} elements of the channel axis, "
                 f"got {len(self.channels)}"
             )
+        if self.frame_json_bytes and JSON_FIELD in self.frame_fields:
+            raise ValueError(
+                f"frame_fields: {JSON_FIELD!r} is a column of the frame table already, of frame_json_bytes"
+            )
         self._check_sizes()
         self._check_levels()
         self.fill_bytes()  # raises when the fill value does not fit the dtype
@@ -367,6 +388,12 @@ class ArraySpec(_Frozen):
                 "frames in a shard",
                 MAX_FRAMES_PER_SHARD,
                 math.prod(d.shard_size for d in frame_axes),
+                frame_axes,
+            ),
+            (
+                "bytes of frame_json_bytes in a shard",
+                MAX_SHARD_JSON_BYTES,
+                math.prod(d.shard_size for d in frame_axes) * self.frame_json_bytes,
                 frame_axes,
             ),
         ):
@@ -469,10 +496,10 @@ def problems_of(error: ValidationError) -> str:
     return "; ".join(problems)[:800]
 
 
-def _check_depth(attributes: Any) -> None:
-    """Raises ``ValueError`` for attributes that are nested too deep or too long. Not by recursion: too deep
-    nesting would exhaust this process's stack."""
-    level = [attributes]
+def check_depth(values: Any) -> None:
+    """Raises ``ValueError`` for JSON values that are nested too deep, or that are too many. Not by recursion:
+    too deep nesting would exhaust this process's stack."""
+    level = [values]
     for _ in range(MAX_ATTRIBUTES_DEPTH + 1):
         inner = (
             value.values() if isinstance(value, dict) else value
@@ -483,12 +510,9 @@ def _check_depth(attributes: Any) -> None:
         if not level:
             return
         if len(level) > MAX_ATTRIBUTES_BYTES:
-            raise ValueError(
-                f"attributes: too long, expected at most {MAX_ATTRIBUTES_BYTES} bytes in zarr.json"
-            )
+            raise ValueError(f"too long, expected at most {MAX_ATTRIBUTES_BYTES} bytes in zarr.json")
     raise ValueError(
-        f"attributes: nested too deep, expected at most {MAX_ATTRIBUTES_DEPTH} lists and "
-        f"objects in each other"
+        f"nested too deep, expected at most {MAX_ATTRIBUTES_DEPTH} lists and objects in each other"
     )
 
 

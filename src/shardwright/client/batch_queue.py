@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardwright.wire.descriptor import FRAME_DROPPED, METADATA_FIELDS, descriptor_dtype
+from shardwright.wire.descriptor import FRAME_DROPPED, JSON_FIELD, METADATA_FIELDS
 from shardwright.wire.in_flight import NO_SLOT
 from shardwright.wire.messages import MAX_PIXELLESS_FRAMES
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import numpy.typing as npt
+
+    from shardwright.array.frame_check import Columns
 
 _KNOWN = len(METADATA_FIELDS)
 
@@ -42,9 +44,11 @@ class SealedBatch:
 class FillingBatch:
     """A batch of up to ``batch_frames`` frames. Not synchronized: the outbox's lock guards it."""
 
-    def __init__(self, batch_frames: int, further_fields: int) -> None:
-        self._record = struct.Struct(f"<QqqIIqq{_KNOWN}dQ{further_fields}d")
-        dtype = descriptor_dtype(further_fields)
+    def __init__(self, batch_frames: int, dtype: np.dtype[np.void]) -> None:
+        names = dtype.names or ()
+        further = f"{dtype['further'].shape[0]}d" if "further" in names else ""
+        json = f"{dtype[JSON_FIELD].itemsize}s" if JSON_FIELD in names else ""
+        self._record = struct.Struct(f"<QqqIIqq{_KNOWN}dQ{further}{json}")
         assert self._record.size == dtype.itemsize, (
             "the same record as wire/descriptor.py, packed without a NumPy scalar"
         )
@@ -64,11 +68,9 @@ class FillingBatch:
         """True if the last frame holds a slot, which is released only after the batch is sent."""
         return self.count > 0 and int(self._slots[self.count - 1]) != NO_SLOT
 
-    def add(
-        self, slot: int, sequence: int, position: int, frame_id: int, metadata: tuple[float, ...]
-    ) -> None:
+    def add(self, slot: int, sequence: int, position: int, frame_id: int, metadata: Columns) -> None:
         """Adds one frame. ``slot`` ``NO_SLOT``: it was dropped. ``metadata``: the known fields, then the
-        array's own."""
+        array's own, then JSON if it has that."""
         self._begin()
         known, further = (metadata[:_KNOWN], metadata[_KNOWN:]) if len(metadata) > _KNOWN else (metadata, ())
         dropped = slot == NO_SLOT
@@ -130,7 +132,7 @@ class BatchQueue:
     def __init__(
         self,
         batch_frames: int,
-        further_fields: int,
+        descriptor: np.dtype[np.void],
         first_sequence: int,
         *,
         check_position: Callable[[int], int],
@@ -139,7 +141,7 @@ class BatchQueue:
         self._batch_frames = batch_frames
         self._check_position = check_position
         self._wake = wake
-        self._filling = FillingBatch(batch_frames, further_fields)
+        self._filling = FillingBatch(batch_frames, descriptor)
         self._sealed: deque[SealedBatch] = deque()
         self._pixelless_held = 0  # frames without pixels whose descriptors are kept, here or in flight
         self.next_sequence = first_sequence  # of the frame that is added next
@@ -154,7 +156,7 @@ class BatchQueue:
         """True if no sealed batch waits to be sent."""
         return not self._sealed
 
-    def add(self, slot: int, position: int | None, frame_id: int, metadata: tuple[float, ...]) -> None:
+    def add(self, slot: int, position: int | None, frame_id: int, metadata: Columns) -> None:
         """Adds the frame in ``slot``, or a dropped one (``NO_SLOT``), as ``FillingBatch.add``. ``position``
         None: its own count."""
         sequence = self.next_sequence
@@ -182,7 +184,7 @@ class BatchQueue:
             done = part.stop
             self._seal_if_full(begins=begins)
 
-    def add_dropped(self, position: int | None, frame_id: int, metadata: tuple[float, ...]) -> None:
+    def add_dropped(self, position: int | None, frame_id: int, metadata: Columns) -> None:
         """A frame for which there was no slot: with a descriptor, or counted only."""
         if self._pixelless_held < MAX_PIXELLESS_FRAMES:
             self.add(NO_SLOT, position, frame_id, metadata)

@@ -18,7 +18,7 @@ from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ProtocolError, ResumeError
 from shardwright.wire.controls import Finish, Open, Opened, Problem, Resume, mapping, receipt_from_body
-from shardwright.wire.descriptor import FRAME_NOT_HELD, descriptor_dtype, not_held
+from shardwright.wire.descriptor import FRAME_NOT_HELD, not_held
 from shardwright.wire.in_flight import NO_SLOT, InFlight
 from shardwright.wire.messages import (
     BATCH_PRELUDE,
@@ -87,7 +87,7 @@ class Link:
         self.losses: deque[Loss] = deque(maxlen=MAX_LOSSES)
         self.reconnects = 0
         self.finish_sent = False
-        self._record = descriptor_dtype(len(spec.frame_fields))
+        self._record = spec.frame_descriptor
         self._counter = Counter(session)
         self._in_flight = InFlight()
         self._pixelless_in_flight = 0
@@ -376,7 +376,7 @@ def new_link(
         batch_frames=batch_frames(opened, welcome),
         check_position=spec.grids.grids[0].check_position,
         wake=wake,
-        further_fields=len(spec.frame_fields),
+        descriptor=spec.frame_descriptor,
         first_sequence=opened.next_sequence,
         overload=opened.overload,
         keep_ring=keep_ring,

@@ -20,6 +20,7 @@ import numpy as np
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ClosedError, OverloadError, TimedOutError
 from shardwright.model.receipt import Watermark
+from shardwright.wire.descriptor import DESCRIPTOR
 from shardwright.wire.free_slots import FreeSlots
 from shardwright.wire.in_flight import NO_SLOT
 from shardwright.wire.messages import MAX_PIXELLESS_FRAMES
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from shardwright.array.frame_check import Columns
     from shardwright.model.receipt import Receipt
     from shardwright.wire.controls import Overload
 
@@ -53,7 +55,7 @@ class Outbox:
         batch_frames: int,
         check_position: Callable[[int], int],
         wake: Callable[[], None],
-        further_fields: int = 0,
+        descriptor: np.dtype[np.void] = DESCRIPTOR,
         first_sequence: int = 0,
         overload: Overload = "block",
         keep_ring: Callable[[FrameRing], None] = lambda _: None,
@@ -69,7 +71,7 @@ class Outbox:
         self._overload = overload
         self._keep_ring = keep_ring
         self._queue = BatchQueue(
-            batch_frames, further_fields, first_sequence, check_position=check_position, wake=wake
+            batch_frames, descriptor, first_sequence, check_position=check_position, wake=wake
         )
         self._first_sequence = first_sequence
         self._dropped = 0
@@ -171,7 +173,7 @@ class Outbox:
         slot: int,
         position: int | None,
         frame_id: int,
-        metadata: tuple[float, ...],
+        metadata: Columns,
     ) -> FrameRing | None:
         """Adds the complete frame in ``slot`` of ``ring``. ``position`` None: its own count. ``metadata``:
         the known fields, then the array's own.
@@ -207,7 +209,7 @@ class Outbox:
             self._copying -= len(slots)
         return None
 
-    def drop(self, position: int | None, frame_id: int, metadata: tuple[float, ...]) -> None:
+    def drop(self, position: int | None, frame_id: int, metadata: Columns) -> None:
         """A frame for which there was no slot: it is counted, and the daemon gets its descriptor."""
         with self._lock:
             self._check_open()

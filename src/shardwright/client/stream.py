@@ -116,7 +116,7 @@ class Stream:
         image: str | None = None,
         index: Sequence[int] | None = None,
         frame_id: int | None = None,
-        metadata: Mapping[str, float] | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> None:
         """Sends one frame (rows, columns); it is copied before this returns. When the daemon is slow or not
         connected, the stream's overload policy decides: ``block`` waits (back-pressure), ``drop`` drops this
@@ -126,12 +126,14 @@ class Stream:
         does, counted from 0; else the number of frames of the acquisition before it. With several images
         ``image`` names its own; then the frames of that image without an index are counted, and after
         ``reopen`` each needs one. With an ``order`` of the acquisition no frame need name anything.
-        ``metadata``:
-        ``delta_t``, ``exposure_time`` in seconds, ``position_x/y/z`` in micrometres, and what the array's
-        ``frame_fields`` name. Raises ``FrameShapeError``, ``FrameDtypeError``, ``FrameIndexError``,
-        ``UnknownImageError``, ``MetadataError`` for a frame that is not sent (the stream continues),
-        ``ClosedError`` after ``close``, ``SessionLostError`` or the daemon's own error when the session has
-        ended.
+
+        ``metadata``: ``delta_t``, ``exposure_time`` in seconds, ``position_x/y/z`` in micrometres, and what
+        the array's ``frame_fields`` name; anything else that is JSON, text included, where the array has
+        ``frame_json_bytes``.
+
+        Raises ``FrameShapeError``, ``FrameDtypeError``, ``FrameIndexError``, ``UnknownImageError``,
+        ``MetadataError`` for a frame that is not sent (the stream continues), ``ClosedError`` after
+        ``close``, ``SessionLostError`` or the daemon's own error when the session has ended.
         """
         pixels = frame if type(frame) is np.ndarray else np.asarray(frame)
         placed = self._intake.one(pixels, image, index, frame_id, metadata)
@@ -167,16 +169,16 @@ class Stream:
         image: str | None = None,
         indices: npt.ArrayLike | None = None,
         frame_ids: npt.ArrayLike | None = None,
-        metadata: Mapping[str, npt.ArrayLike] | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> None:
         """Appends each of ``frames`` (count, rows, columns) in turn, with one copy and no Python for each:
         for small frames at a high rate. It may return while the last of them wait to be sent, and waits,
         drops or fails as ``append`` does.
 
         ``indices``: integers (count, axes); ``frame_ids``: integers (count,); each value of ``metadata``: one
-        number for all, or one for each. All are of one ``image``, or without its name the next ones in the
-        acquisition's ``order``. Raises as ``append`` does. A fault of one frame is raised before any of them
-        is sent.
+        for all, or a list or array of one for each. All are of one ``image``, or without its name the next
+        ones in the acquisition's ``order``. Raises as ``append`` does. A fault of one frame is raised before
+        any of them is sent.
         """
         pixels, records, counted, named = self._intake.many(frames, image, indices, frame_ids, metadata)
         if counted and len(pixels):

@@ -224,20 +224,34 @@ def _decode_zstd(data: memoryview, out: npt.NDArray[np.uint8]) -> None:
 
 
 def _decode_gzip(data: memoryview, out: npt.NDArray[np.uint8]) -> None:
+    decoded = gunzip(data, out.nbytes)
+    if len(decoded) != out.nbytes:
+        raise ShardFormatError(
+            "gzip member decodes to another size", expected=f"{out.nbytes} bytes", got=len(decoded)
+        )
+    out[:] = np.frombuffer(decoded, np.uint8)
+
+
+def gunzip(data: memoryview, most_bytes: int) -> bytes:
+    """Returns the content of one gzip member. Raises ``ShardFormatError`` when it does not decode, or to more
+    than ``most_bytes``."""
     stream = zlib.decompressobj(wbits=31)
     try:
         # at most one byte too many: that detects a longer chunk and bounds the memory
-        decoded = stream.decompress(data, out.nbytes + 1)
+        decoded = stream.decompress(data, most_bytes + 1)
     except zlib.error as error:
         raise ShardFormatError(f"gzip member does not decode: {error}") from error
-    if len(decoded) != out.nbytes:
-        got = f"more than {out.nbytes}" if len(decoded) > out.nbytes else len(decoded)
-        raise ShardFormatError("gzip member decodes to another size", expected=f"{out.nbytes} bytes", got=got)
+    if len(decoded) > most_bytes:
+        raise ShardFormatError(
+            "gzip member decodes to another size",
+            expected=f"{most_bytes} bytes",
+            got=f"more than {most_bytes}",
+        )
     if not stream.eof:
         raise ShardFormatError("gzip member is cut short")
     if stream.unused_data:
         raise ShardFormatError("bytes after the gzip member", expected="none", got=len(stream.unused_data))
-    out[:] = np.frombuffer(decoded, np.uint8)
+    return decoded
 
 
 _DECODERS = {None: _decode_plain, "blosc": _decode_blosc, "zstd": _decode_zstd, "gzip": _decode_gzip}
@@ -247,18 +261,22 @@ def decode_chunk_into(data: Bytes, codecs: ChunkCodecs, out: npt.NDArray[np.uint
     """Decodes one encoded chunk into ``out``: uint8[chunk_bytes], contiguous. Raises ``ShardFormatError``;
     the content of ``out`` is then undefined."""
     view = memoryview(data)
-    if codecs.checksum:
-        if len(view) < CHECKSUM_BYTES:
-            raise ShardFormatError(
-                "chunk is shorter than its crc32c", expected=f"{CHECKSUM_BYTES} bytes or more", got=len(view)
-            )
-        view, stored = view[:-CHECKSUM_BYTES], int.from_bytes(view[-CHECKSUM_BYTES:], "little")
-        found = crc32c.crc32c(view)
-        if found != stored:
-            raise ShardFormatError(
-                "crc32c of the chunk does not match", expected=f"{stored:08x}", got=f"{found:08x}"
-            )
-    _DECODERS[codecs.compressor](view, out)
+    _DECODERS[codecs.compressor](checked_content(view) if codecs.checksum else view, out)
+
+
+def checked_content(data: memoryview) -> memoryview:
+    """Returns what lies before the crc32c of a chunk. Raises ``ShardFormatError`` when it does not fit."""
+    if len(data) < CHECKSUM_BYTES:
+        raise ShardFormatError(
+            "chunk is shorter than its crc32c", expected=f"{CHECKSUM_BYTES} bytes or more", got=len(data)
+        )
+    content, stored = data[:-CHECKSUM_BYTES], int.from_bytes(data[-CHECKSUM_BYTES:], "little")
+    found = crc32c.crc32c(content)
+    if found != stored:
+        raise ShardFormatError(
+            "crc32c of the chunk does not match", expected=f"{stored:08x}", got=f"{found:08x}"
+        )
+    return content
 
 
 def decode_chunk(data: Bytes, codecs: ChunkCodecs, chunk_bytes: int) -> npt.NDArray[np.uint8]:

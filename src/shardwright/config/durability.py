@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from shardwright.codecs.degrade import degrade_ladder
 from shardwright.codecs.parameters import CodecParameters
-from shardwright.shard.frame_record import record_dtype
+from shardwright.shard.frame_record import record_of
 from shardwright.shard.journal import JournalLayout
 from shardwright.shard.layout import ArrayLayout, page_aligned
 from shardwright.storage.filesystems import memory_filesystem, remote_filesystem, same_filesystem
@@ -60,7 +60,7 @@ def journal_bytes(spec: ArraySpec, grid: Grid) -> int:
     """Returns the size of the largest row's journal: the first row's, since only far edges cut rows."""
     codec = CodecParameters.of(spec, grid.chunk_bytes)
     layout = ArrayLayout.of(grid, codec.max_encoded_bytes, spec.index_location == "start")
-    return JournalLayout.of(layout, 0, record_dtype(len(spec.frame_fields)).itemsize).file_bytes
+    return JournalLayout.of(layout, 0, record_of(spec)).file_bytes
 
 
 def ring_warnings(reliability: Reliability, ring_seconds: float | None) -> list[str]:

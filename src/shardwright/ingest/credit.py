@@ -15,7 +15,7 @@ from shardwright.array.frame_check import wrong_dtype, wrong_shape
 from shardwright.array.grid import image_of
 from shardwright.model.errors import FrameIndexError, ProtocolError
 from shardwright.wire.controls import MAX_MISSING_RANGES
-from shardwright.wire.descriptor import FRAME_DROPPED, FRAME_NOT_HELD, NO_POSITION
+from shardwright.wire.descriptor import FRAME_DROPPED, FRAME_NOT_HELD, JSON_FIELD, NO_POSITION
 from shardwright.wire.in_flight import NO_SLOT, InFlight, at_most, ranges_of, runs_of, without
 from shardwright.wire.messages import IMAGE_SHIFT, MAX_PIXELLESS_FRAMES, MAX_POSITION
 
@@ -270,6 +270,8 @@ def check_content(batch: Batch, spec: AcquisitionSpec) -> None:
             f"without pixels"
         )
         raise ProtocolError("a descriptor with reserved bits", expected=expected)
+    if spec.frame_json_bytes:
+        _check_json(frames[JSON_FIELD])
     positions = frames["position"]
     images, lasts = positions >> IMAGE_SHIFT, spec.grids.last_places
     known = (images >= 0) & (images < lasts.size)
@@ -281,6 +283,21 @@ def check_content(batch: Batch, spec: AcquisitionSpec) -> None:
         raise FrameIndexError(
             "frame index outside the array", expected=f"position 0 to {int(lasts[image])}", got=wrong
         )
+
+
+def _check_json(fields: npt.NDArray[np.bytes_]) -> None:
+    """Checks that each is an object as UTF-8, or nothing; its inside is the sender's matter. Raises
+    ``ProtocolError``."""
+    table = np.ascontiguousarray(fields).view(np.uint8).reshape(fields.size, -1)
+    lengths = np.char.str_len(fields)
+    ends = table[np.arange(fields.size), np.maximum(lengths, 1) - 1]
+    sound = (lengths == 0) | ((table[:, 0] == ord("{")) & (ends == ord("}")))
+    try:
+        table.tobytes().decode()  # all at once: each begins and ends with ASCII
+    except UnicodeDecodeError:
+        sound[:] = False
+    if not sound.all():
+        raise ProtocolError("a frame with metadata that are no JSON", expected="an object as UTF-8")
 
 
 def check_sequences(sequences: npt.NDArray[np.int64], expected: int, holes_below: int) -> None:

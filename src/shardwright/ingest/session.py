@@ -128,7 +128,8 @@ class Session:
     def message_bytes(self) -> int:
         """The most bytes that its client can have on the way in messages, pixels or not."""
         pixels = self.acquisition.limits.frame_bytes if self.pixels_in_messages else 0
-        return self.credit.ring_slots * (pixels + FRAME_OVERHEAD_BYTES)
+        json = self.acquisition.spec.frame_json_bytes
+        return self.credit.ring_slots * (pixels + FRAME_OVERHEAD_BYTES + json)
 
     @property
     def ring_fill(self) -> float:
@@ -293,7 +294,9 @@ class Session:
         """Takes all of the batch, or nothing of it and raises."""
         assert self.lease is not None
         acquisition = self.acquisition
-        batch = decode_batch(header, body, len(acquisition.spec.frame_fields))
+        batch = decode_batch(
+            header, body, len(acquisition.spec.frame_fields), acquisition.spec.frame_json_bytes
+        )
         check_content(batch, acquisition.spec)
         descriptors, addresses, again = self.credit.take(batch.descriptors, pixels, self.lease.ring)
         self.frames_received += len(descriptors)

@@ -97,7 +97,7 @@ class DuplicateFrameError(ShardwrightError, ValueError):
 
 
 class MetadataError(ShardwrightError, ValueError):
-    """Per-frame metadata for which the frame table has no column."""
+    """Metadata that are no JSON, are too long, or for which there is no place."""
 
     code = "metadata"
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-_FIRST = ("sequence", "frame_id")
 _NAMED = {"fate": FrameStatus, "reason": Reason}
 
 
@@ -24,11 +23,12 @@ def frame_table(path: str | os.PathLike[str]) -> pd.DataFrame:
     """Returns the frame table of a finished store: a row for each frame that was reported to the writer, in
     the order of sending.
 
-    Columns: ``sequence`` and ``frame_id``, with several images the name of the frame's ``image`` (a
-    category), the index along each frame axis, ``fate`` and ``reason`` by name (categories), then the others
-    as ``array.frame_table_format`` describes them. Raises ``ShardFormatError``
-    for a store without a table, or a damaged one, and ``StorageError``. Needs ``shardwright[table]``
-    (``ConfigError`` where that is not installed).
+    The columns, in this order: with several images the name of the frame's ``image`` (a category), the index
+    along each frame axis, ``frame_id``, ``sequence``, the times, exposure and stage position, the array's own
+    ``frame_fields``, ``json`` (text, empty for none: ``table["json"].map(json.loads)``), ``client_epoch``,
+    and ``fate`` and ``reason`` by name (categories). ``array.frame_table_format`` has their units. Raises
+    ``ShardFormatError`` for a store without a table, or a damaged one, and ``StorageError``. Needs
+    ``shardwright[table]`` (``ConfigError`` where that is not installed).
     """
     with naming_missing_extra("shardwright.frame_table"):
         import pandas as pd
@@ -47,23 +47,21 @@ def frame_table(path: str | os.PathLike[str]) -> pd.DataFrame:
         )
         for name, column in table.columns.items()
     }
-    for name, numbers in _NAMED.items():
-        if name in values:  # tables of old releases do not tell
-            names = {int(number): number.name.lower() for number in numbers}
-            if not np.isin(values[name], list(names)).all():
-                raise ShardFormatError(
-                    f"column {name} of the frame table has an unknown number", got=table.columns[name].path
-                )
-            codes = np.searchsorted(list(names), values[name])
-            values[name] = pd.Categorical.from_codes(codes, list(names.values()))
-    if table.images:
-        values["image"] = pd.Categorical.from_codes(values["image"], list(table.image_names))
-    index = [name for name in values if name.startswith("index_")]
-    image = ["image"] if table.images else []
-    order = [name for name in (*_FIRST, *image, *index, *_NAMED) if name in values]
     if "sequence" not in values:
         raise ShardFormatError("the frame table has no column 'sequence'", got=table.path)
-    order += [name for name in values if name not in order]
-    return pd.DataFrame({name: values[name] for name in order}).sort_values(
-        "sequence", kind="stable", ignore_index=True
-    )
+    named = {
+        name: {int(number): number.name.lower() for number in numbers}
+        for name, numbers in _NAMED.items()
+        if name in values  # tables of old releases do not tell
+    }
+    if table.images:
+        named["image"] = dict(enumerate(table.image_names))
+    for name, names in named.items():
+        known = [*names, -1] if name == "image" else list(names)
+        if not np.isin(values[name], known).all():
+            raise ShardFormatError(
+                f"column {name} of the frame table has an unknown number", got=table.columns[name].path
+            )
+        codes = np.where(values[name] == -1, -1, np.searchsorted(list(names), values[name]))
+        values[name] = pd.Categorical.from_codes(codes, list(names.values()))
+    return pd.DataFrame(values).sort_values("sequence", kind="stable", ignore_index=True)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.array.frame_table_format import TABLE_PATH, VERSION
+from shardwright.array.frame_table_format import JSON_CHUNK_BYTES, TABLE_PATH, VERSION
 from shardwright.array.spec import DTYPES
 from shardwright.codecs.decode import ChunkCodecs, decode_chunk
+from shardwright.codecs.strings import decode_strings
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.model.versions import check_version
@@ -30,17 +31,18 @@ MAX_COLUMNS = 128
 MAX_ROWS_PER_CHUNK = 1 << 20
 _COLUMN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _INDEX = "index_"
+_STRING_CODECS = ["vlen-utf8", "gzip", "crc32c"]
 
 
 @dataclass(frozen=True)
 class Column:
-    """One 1-D array of the table."""
+    """One 1-D array of the table. ``codecs`` None: it is of strings, and its dtype object."""
 
     path: Path
     dtype: np.dtype[Any]
     rows: int
     rows_per_chunk: int
-    codecs: ChunkCodecs
+    codecs: ChunkCodecs | None
 
     @property
     def chunks(self) -> int:
@@ -50,8 +52,9 @@ class Column:
         """Returns the rows of one chunk. Raises ``ShardFormatError`` when the chunk is missing or does not
         decode, and ``StorageError``."""
         path = self.path / "c" / str(chunk)
-        chunk_bytes = self.rows_per_chunk * self.dtype.itemsize
-        limit = self.codecs.max_encoded_bytes(chunk_bytes)
+        strings_bytes = JSON_CHUNK_BYTES + 4 * (self.rows_per_chunk + 1)
+        chunk_bytes = self.rows_per_chunk * self.dtype.itemsize if self.codecs else strings_bytes
+        limit = (self.codecs or ChunkCodecs("gzip", checksum=True)).max_encoded_bytes(chunk_bytes)
         try:
             with open_regular(path) as file:
                 data = file.read(limit + 1)
@@ -63,7 +66,10 @@ class Column:
             raise ShardFormatError(
                 "chunk is longer than its codec can make it", expected=f"at most {limit} bytes"
             )
-        values = decode_chunk(data, self.codecs, chunk_bytes).view(self.dtype)
+        if self.codecs is None:
+            values: npt.NDArray[Any] = decode_strings(data, self.rows_per_chunk, strings_bytes)
+        else:
+            values = decode_chunk(data, self.codecs, chunk_bytes).view(self.dtype)
         return values[: self.rows - chunk * self.rows_per_chunk]
 
 
@@ -146,7 +152,8 @@ def open_frame_table(store: Store) -> FrameTable | None:
         images = tuple(str(image["path"]) for image in facts.get("images", ()))
         image_names = tuple(str(image["name"]) for image in facts.get("images", ()))
         sound = facts["table"] == "frames" and type(rows) is int and rows >= 0
-        sound = sound and bool(images) == ("image" in names and facts["version"] > 1)
+        several = "images" in facts or facts["version"] == 2
+        sound = sound and bool(images) == several and ("image" in names or not several)
         sound = (
             sound
             and 0 < len(names) <= MAX_COLUMNS
@@ -179,6 +186,7 @@ def _parse_column(folder: Path) -> Column:
     try:
         (rows,) = document["shape"]
         (rows_per_chunk,) = document["chunk_grid"]["configuration"]["chunk_shape"]
+        is_text = document["data_type"] == "string" and _names(document["codecs"]) == _STRING_CODECS
         dtype = np.dtype(document["data_type"] if document["data_type"] in DTYPES else "O").newbyteorder("<")
         sound = (
             type(rows) is int
@@ -188,10 +196,10 @@ def _parse_column(folder: Path) -> Column:
         )
         sound = (
             sound
-            and dtype.kind in "iuf"
+            and (dtype.kind in "iuf" or is_text)
             and document["chunk_key_encoding"]["configuration"]["separator"] == "/"
         )
-        codecs = ChunkCodecs.of(document["codecs"], dtype.itemsize)
+        codecs = None if is_text else ChunkCodecs.of(document["codecs"], dtype.itemsize)
     except ShardFormatError:
         raise
     except (KeyError, TypeError, ValueError):
@@ -199,6 +207,10 @@ def _parse_column(folder: Path) -> Column:
     if not sound:
         raise ShardFormatError(f"{folder / 'zarr.json'} does not describe a column of a frame table")
     return Column(folder, dtype, rows, rows_per_chunk, codecs)
+
+
+def _names(codecs: Any) -> list[Any]:
+    return [codec["name"] if isinstance(codec, dict) else codec for codec in codecs]
 
 
 def check_frame_table(table: FrameTable) -> Iterator[tuple[str, str]]:

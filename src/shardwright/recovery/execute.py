@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardwright.acquire.recovered_state import RecoveredShardRow, RecoveredState
-from shardwright.shard.frame_record import record_dtype
+from shardwright.shard.frame_record import record_of
 from shardwright.shard.journal import JournalLayout, ShardRowJournal
 from shardwright.shard.open_shard import OpenShard, make_link
 from shardwright.shard.shard_row_files import ShardRowFiles
@@ -45,7 +45,7 @@ class _RecoveryExecutor:
         self._folder = folder
         self._layout = layout
         self._scanned = scanned
-        self._record_bytes = record_dtype(len(folder.spec.frame_fields)).itemsize
+        self._record = record_of(folder.spec)
 
     def run(self, decisions: Decisions) -> RecoveredState:
         folder = self._folder
@@ -127,7 +127,7 @@ class _RecoveryExecutor:
         )
         self._settle_files(placement, shard_row)
         layout = self._layout.of(shard_row.number)
-        tables = JournalLayout.of(layout, shard_row.number, self._record_bytes)
+        tables = JournalLayout.of(layout, shard_row.number, self._record)
         journal = ShardRowJournal.open(
             placement.journal(shard_row.number),
             tables,

@@ -132,7 +132,7 @@ class _Scan:
     def _shard_row(self, placement: Placement, number: int, logged: set[int]) -> ShardRowFacts:
         self._found_in[number] = placement
         try:
-            tables = JournalLayout.of(self._layout.of(number), number, self._store.record_dtype.itemsize)
+            tables = JournalLayout.of(self._layout.of(number), number, self._store.record_dtype)
             journal = ShardRowJournal.open(
                 placement.journal(number), tables, self._store.manifest.identity_bytes, number
             )

@@ -18,7 +18,7 @@ from shardwright.read.store import read_metadata
 from shardwright.shard import frame_log, journal, staging
 from shardwright.shard.file_header import version_of
 from shardwright.shard.frame_log import FrameLog
-from shardwright.shard.frame_record import record_dtype
+from shardwright.shard.frame_record import record_of
 from shardwright.shard.layout import PAGE_BYTES, page_aligned
 from shardwright.shard.manifest import read_manifest, write_manifest
 from shardwright.shard.shard_row_files import (
@@ -51,7 +51,7 @@ class Unfinished:
         self.path = path
         self.manifest = manifest
         self.spec = parse_acquisition(manifest.spec)
-        self.record_dtype = record_dtype(len(self.spec.frame_fields))
+        self.record_dtype = record_of(self.spec)
         self.placements = placements_of(path, manifest)
 
     @classmethod

@@ -26,7 +26,6 @@ from shardwright.storage.files import read_range
 from shardwright.storage.table_file import TableFile
 
 from .file_header import decode_header, encode_header, expect_header, file_seed
-from .frame_record import record_dtype
 from .index import EMPTY as ABSENT
 from .layout import PAGE_BYTES, page_aligned
 from .row_checksum import checked_rows, written_rows
@@ -77,24 +76,22 @@ class JournalHeader(NamedTuple):
 
 @dataclass(frozen=True)
 class JournalLayout:
-    """The layout of one shard row's journal. ``slots`` counts the slots of each of its shard files, ``slabs``
-    the slot layers."""
+    """The layout of one shard row's journal. ``record``: ``frame_record.record_dtype`` of its array.
+    ``slots`` counts the slots of each of its shard files, ``slabs`` the slot layers."""
 
     slabs: int
     frames_per_slab: int
-    record_bytes: int
+    record: np.dtype[np.void]
     slots: tuple[int, ...]
     data_start: int
     slot_bytes: int
 
     @classmethod
-    def of(cls, layout: ArrayLayout, shard_row: int, record_bytes: int) -> JournalLayout:
+    def of(cls, layout: ArrayLayout, shard_row: int, record: np.dtype[np.void]) -> JournalLayout:
         shards = [layout.shard(shard_row, file) for file in range(layout.files_per_shard_row)]
         slabs = shards[0].slots // int(layout.plane.layer_slots[0])
         slots = tuple(shard.slots for shard in shards)
-        return cls(
-            slabs, layout.grid.frames_per_slab, record_bytes, slots, shards[0].data_start, layout.slot_bytes
-        )
+        return cls(slabs, layout.grid.frames_per_slab, record, slots, shards[0].data_start, layout.slot_bytes)
 
     @property
     def files(self) -> int:
@@ -102,7 +99,7 @@ class JournalLayout:
 
     @property
     def slab_record_bytes(self) -> int:
-        return self.frames_per_slab * self.record_bytes
+        return self.frames_per_slab * self.record.itemsize
 
     @property
     def _table_edges(self) -> list[int]:
@@ -160,10 +157,6 @@ class ShardRowJournal:
         self.writer_epoch = writer_epoch
         self.seed = file_seed(identity, shard_row)
         self._file = file
-        self._record = record_dtype((layout.record_bytes - record_dtype(0).itemsize) // 8)
-        assert self._record.itemsize == layout.record_bytes, (
-            "the manifest's frame fields and the layout agree"
-        )
 
     @classmethod
     def create(
@@ -222,7 +215,7 @@ class ShardRowJournal:
         """Returns (frame records [slabs, frames_per_slab], bool of the same shape: written and undamaged).
         Raises ``StorageError``."""
         shape = self.layout.slabs, self.layout.frames_per_slab
-        records = self._file.read_table(PAGE_BYTES, shape[0] * shape[1], self._record)
+        records = self._file.read_table(PAGE_BYTES, shape[0] * shape[1], self.layout.record)
         return records.reshape(shape), checked_rows(records, self.seed).reshape(shape)
 
     def read_chunks(self, file: int) -> tuple[np.ndarray, np.ndarray]:
@@ -293,7 +286,7 @@ def _header(
     return JournalHeader(
         magic=MAGIC,
         version=version,
-        record_bytes=layout.record_bytes,
+        record_bytes=layout.record.itemsize,
         identity=identity,
         shard_row=shard_row,
         writer_epoch=writer_epoch,

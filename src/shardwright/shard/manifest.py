@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NAME = re.compile(r"acquisition\.([1-9][0-9]{0,9})\.json")
-FORMAT = (
-    4  # 3: of one image without levels; 2: without channels; 1: of a store that was never taken over, either
-)
+FORMAT = 4  # 3: one image, of what 0.2 knows, and channels; 2: no channels; 1: of a store never taken over
 _MAX_BYTES = 16 << 20
 
 
@@ -109,8 +107,9 @@ def write_manifest(
     raises; the old manifest is then still there."""
     # as JSON values: the checksum covers the facts as they will be read
     facts = json.loads(json.dumps({"format": FORMAT, **asdict(manifest)}))
-    if not manifest.spec.keys() & {"images", "levels"}:  # one image, as earlier releases know it
-        facts["format"] = 3 if manifest.spec.get("channels") else 2 if manifest.files_epoch else 1
+    spec = manifest.spec
+    if not spec.keys() & {"images", "levels", "frame_json_bytes"}:  # one image, as earlier releases know it
+        facts["format"] = 3 if spec.get("channels") else 2 if manifest.files_epoch else 1
         extent = {"seen_extent": sum(facts["seen_extents"])}  # of the only image, if it is known
         facts = {
             name: value

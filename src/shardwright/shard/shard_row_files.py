@@ -145,7 +145,7 @@ class ShardRowFiles:
         io: IoMode,
         identity: bytes,
         writer_epoch: int,
-        record_bytes: int,
+        record: np.dtype[np.void],
         *,
         packed: bool | None = None,
         reopened: bool = False,
@@ -185,7 +185,7 @@ class ShardRowFiles:
                 step()
             journal = ShardRowJournal.create(
                 journal_path,
-                JournalLayout.of(layout, shard_row, record_bytes),
+                JournalLayout.of(layout, shard_row, record),
                 identity,
                 shard_row,
                 writer_epoch,

@@ -19,6 +19,8 @@ costs a Python object in the daemon.
         88     8  reserved       u64, 0
     96     8k further fields f64 each, NaN when not given: those that the array's ``frame_fields`` names, in
            that order
+         J  json           a JSON object as UTF-8, zeros behind it, all zeros for none; J is the array's
+               ``frame_json_bytes``, made a multiple of 8
 
 All little-endian. Defined here; the client fills it, ingest checks it, the acquisition reads it, the frame
 table keeps it.
@@ -35,8 +37,10 @@ if TYPE_CHECKING:
 
 METADATA_FIELDS = ("delta_t", "exposure_time", "position_x", "position_y", "position_z")
 MAX_FURTHER_FIELDS = 32
+MAX_FRAME_JSON_BYTES = 4096
 # ``flags``: dropped by the client for want of credit; no longer held when the session was resumed
 FRAME_DROPPED, FRAME_NOT_HELD = 1, 2
+JSON_FIELD = "json"
 NO_POSITION = -1  # of a frame that is no longer held, if its place is not known either
 
 _BASE: list[tuple[str, str]] = [
@@ -52,10 +56,12 @@ _BASE: list[tuple[str, str]] = [
 ]
 
 
-def descriptor_dtype(further_fields: int) -> np.dtype[np.void]:
-    """Returns the record of an array with that many ``frame_fields``, which form the sub-array ``further``
-    (absent when there are none)."""
-    return np.dtype([*_BASE, ("further", "<f8", (further_fields,))] if further_fields else _BASE)
+def descriptor_dtype(further_fields: int, json_bytes: int = 0) -> np.dtype[np.void]:
+    """Returns the record of an array with that many ``frame_fields``, which form the sub-array ``further``,
+    and with ``frame_json_bytes`` for ``json``; each is absent when it is 0."""
+    further = [("further", "<f8", (further_fields,))] if further_fields else []
+    json = [(JSON_FIELD, f"S{-(-json_bytes // 8) * 8}")] if json_bytes else []
+    return np.dtype([*_BASE, *further, *json])
 
 
 DESCRIPTOR = descriptor_dtype(0)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from shardwright.model.errors import ProtocolError, VersionError
 
-from .descriptor import DESCRIPTOR, MAX_FURTHER_FIELDS, descriptor_dtype
+from .descriptor import DESCRIPTOR, MAX_FRAME_JSON_BYTES, MAX_FURTHER_FIELDS, descriptor_dtype
 
 MAGIC = b"SWR1"
 VERSION = 2
@@ -34,6 +34,7 @@ MAX_POSITION = (1 << IMAGE_SHIFT) - 1  # within an image
 MAX_IMAGES = 2**14  # so that a position is an int64
 MAX_CONTROL_BYTES = 1 << 20  # of any JSON body that this side parses, whatever the peer announces
 MAX_BATCH_FRAMES = 1 << 16
+_LONGEST_RECORD_BYTES = descriptor_dtype(MAX_FURTHER_FIELDS, MAX_FRAME_JSON_BYTES).itemsize
 # frames without pixels that may be on their way at once: they need no credit, so they need a bound of their
 # own
 MAX_PIXELLESS_FRAMES = 1 << 16
@@ -150,11 +151,11 @@ def _check_shape_of_message(header: Header) -> None:
 
 
 def _descriptor_bytes(header: Header) -> int | None:
-    """Returns the size of each record in a FRAMES body: 96 bytes, and 8 for each of the array's further
-    fields (their number is checked later); None if it is no record's size."""
+    """Returns the size of each record in a FRAMES body: 96 bytes, 8 for each of the array's further fields
+    and those for JSON (the numbers of both are checked later); None if it is no record's size."""
     each, rest = divmod(header.body_bytes - BATCH_PRELUDE.size, header.count)
-    further, odd = divmod(each - DESCRIPTOR.itemsize, 8)
-    return each if rest == 0 and odd == 0 and 0 <= further <= MAX_FURTHER_FIELDS else None
+    possible = DESCRIPTOR.itemsize <= each <= _LONGEST_RECORD_BYTES and each % 8 == 0
+    return each if rest == 0 and possible else None
 
 
 def check_parts(header: Header, sizes: list[int]) -> None:
@@ -248,13 +249,14 @@ class Batch:
     descriptors: npt.NDArray[np.void]
 
 
-def decode_batch(header: Header, body: Buffer, further_fields: int = 0) -> Batch:
+def decode_batch(header: Header, body: Buffer, further_fields: int = 0, json_bytes: int = 0) -> Batch:
     """Decodes a FRAMES body of ``header.body_bytes`` bytes (see ``check_parts``). Checks the prelude's coding
-    and that each record has as many further fields as the array; the caller compares the rest with its
-    spec."""
-    record = descriptor_dtype(further_fields)
+    and that each record has as many further fields and bytes of JSON as the array; the caller compares the
+    rest with its spec."""
+    record = descriptor_dtype(further_fields, json_bytes)
     if _descriptor_bytes(header) != record.itemsize:
-        expected = f"{record.itemsize} bytes a frame, for {further_fields} frame_fields"
+        fields = f"{further_fields} frame_fields and {json_bytes} frame_json_bytes"
+        expected = f"{record.itemsize} bytes a frame, for {fields}"
         raise ProtocolError(
             "descriptors that do not fit the array",
             expected=expected,

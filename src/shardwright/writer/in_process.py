@@ -61,6 +61,7 @@ def create(
     units: Mapping[str, str] | None = None,
     codec: Codec | str = "blosc",
     levels: Levels | dict[str, Any] | int | None = None,
+    frame_json_bytes: int = 0,
 ) -> Writer:
     """Makes a writer in this process. ``path`` must not exist yet (``OutputExistsError``), except for the
     remains of a creation that was killed. With ``name_taken`` ``increment`` it becomes ``NAME_2``, see
@@ -74,7 +75,8 @@ def create(
     ``spec`` may be the JSON of one (``SpecError`` when it is wrong). Without it give ``shape``, ``dtype``,
     ``axes`` and whatever else the experiment fixes: ``default_layout`` then chooses chunks and shards
     (``codec="none"``: uncompressed). ``levels``: as many of lower resolution are written beside the image
-    (``Levels`` says how they are made).
+    (``Levels`` says how they are made). ``frame_json_bytes`` makes room for metadata of each frame that are
+    no numbers (``ArraySpec``).
 
     Several images: ``images`` are their names, all with that array, or a mapping of names to arrays;
     ``plate`` makes one for each field of its wells.
@@ -124,6 +126,7 @@ def create(
         "units": units,
         "codec": None if codec == "blosc" else codec,
         "levels": levels,
+        "frame_json_bytes": frame_json_bytes or None,
     }
     several = {"images": images, "plate": plate, "order": list(order) if isinstance(order, str) else order}
     acquisition = _acquisition(spec, _given(layout), _given(several))

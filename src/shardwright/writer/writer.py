@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from shardwright.model.errors import (
     TimedOutError,
 )
 from shardwright.model.receipt import Watermark
-from shardwright.wire.descriptor import FRAME_DROPPED, METADATA_FIELDS, descriptor_dtype
+from shardwright.wire.descriptor import FRAME_DROPPED, JSON_FIELD, METADATA_FIELDS
 
 from .frame_buffers import FrameBuffers
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from shardwright.array.frame_check import Columns
     from shardwright.array.spec import ArraySpec
     from shardwright.model.receipt import Receipt
 
@@ -78,7 +79,7 @@ class Writer:
             self.limits = self._acquisition.limits
             self._count = self._acquisition.next_sequence
             self._intake = FrameIntake(self.images, self._count, _behind_newest(self._acquisition))
-            self._descriptor = np.zeros(1, descriptor_dtype(len(self.images.frame_fields)))
+            self._descriptor = np.zeros(1, self.images.frame_descriptor)
             self._address = np.zeros(1, np.int64)
             self._ring = FrameBuffers(self.limits.frame_bytes, self.limits.ring_frames)
             undo.callback(self._ring.close)
@@ -126,7 +127,7 @@ class Writer:
         image: str | None = None,
         index: tuple[int, ...] | None = None,
         frame_id: int | None = None,
-        metadata: Mapping[str, float] | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> None:
         """Stores one frame. Its place is ``index`` (acquisition order, the axes before the frame's own), else
         ``frame_id``, else the count of appends. With several images ``image`` names its own; then the frames
@@ -136,6 +137,10 @@ class Writer:
         A frame whose place is taken raises ``DuplicateFrameError`` (unless ``on_duplicate`` is ``count``):
         from this call, or where frames had to wait for their place from a later one, at the latest ``flush``
         or ``close``. It is not stored, the first one is, and the writer continues.
+
+        ``metadata``: ``delta_t``, ``exposure_time`` in seconds, ``position_x/y/z`` in micrometres, and what
+        the array's ``frame_fields`` name; anything else that is JSON, text included, where the array has
+        ``frame_json_bytes``.
 
         The frame is copied before this returns. While the ring is full the call waits (``block``,
         ``degrade``), drops the frame (counted and recorded) or fails, as ``overload`` says. Raises
@@ -175,15 +180,15 @@ class Writer:
         image: str | None = None,
         indices: npt.ArrayLike | None = None,
         frame_ids: npt.ArrayLike | None = None,
-        metadata: Mapping[str, npt.ArrayLike] | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> None:
         """Appends each of ``frames`` (count, rows, columns) in turn, with one copy and almost no Python for
         each: for small frames at a high rate.
 
         ``indices``: integers (count, axes); ``frame_ids``: integers (count,); each value of ``metadata``: one
-        number for all, or one for each. All are of one ``image``, or without its name the next ones in the
-        acquisition's ``order``. Raises as ``append`` does. A fault of one frame is raised before any of them
-        is stored.
+        for all, or a list or array of one for each. All are of one ``image``, or without its name the next
+        ones in the acquisition's ``order``. Raises as ``append`` does. A fault of one frame is raised before
+        any of them is stored.
         """
         if self._receipt is not None:
             raise ClosedError("this writer is closed", hint="Append inside the with block")
@@ -309,12 +314,14 @@ class Writer:
                     self._collect(raising=False)
                 self._changed.notify_all()
 
-    def _describe(self, position: int, frame_id: int | None, values: tuple[float, ...]) -> None:
+    def _describe(self, position: int, frame_id: int | None, values: Columns) -> None:
         record = self._descriptor[0]
         for name, value in zip(METADATA_FIELDS, values, strict=False):  # the array's own come behind them
             record[name] = value
         if self.images.frame_fields:
-            record["further"] = values[len(METADATA_FIELDS) :]
+            record["further"] = values[len(METADATA_FIELDS) :][: len(self.images.frame_fields)]
+        if self.images.frame_json_bytes:
+            record[JSON_FIELD] = values[-1]
         record["flags"] = 0
         record["sequence"] = self._count
         record["position"] = position
