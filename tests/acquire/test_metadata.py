@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import yaozarrs
 import zarr
 from tests.harness.fork_server import ForkServer
 
@@ -15,9 +17,19 @@ import shardwright as sw
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.workers import WorkerPool
 from shardwright.array.acquisition_spec import parse_acquisition
-from shardwright.model.errors import BudgetError, MetadataError, SpecError
+from shardwright.model.errors import (
+    BudgetError,
+    ClosedError,
+    FormatVersionError,
+    MetadataError,
+    SpecError,
+    StorageFullError,
+    UnknownImageError,
+)
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.recover_store import recover_store
+from shardwright.shard.checked_json import encode_checked
+from shardwright.storage import failpoints
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -183,3 +195,185 @@ def test_the_memory_of_json_is_planned(tmp_path):
     with pytest.raises(SpecError, match="too many bytes of frame_json_bytes in a shard"):
         sw.default_layout((None, 4, 4), "uint8", "tyx", shards={"t": 1 << 16}, frame_json_bytes=4096)
     assert sw.default_layout((None, 4, 4), "uint8", "tyx", frame_json_bytes=4096)
+
+
+def attributes(path: Path) -> dict:
+    """Those of a group that are not ours."""
+    return {name: value for name, value in zarr.open_group(path, mode="r").attrs.items() if name != "ome"}
+
+
+def test_metadata_at_the_beginning_and_at_the_end(tmp_path):
+    path, images = tmp_path / "a.ome.zarr", (sw.Image(name="l", attributes={"side": "left"}), "r", "never")
+    spec = sw.AcquisitionSpec(array=SPEC, images=images, attributes={"who": "me", "run": 1})
+    with sw.create(path, spec) as writer:
+        writer.update_metadata({"early": True}, image="r")  # before its group is there
+        writer.update_metadata({"lost": "with its image"}, image="never")
+        for image in ("l", "r"):
+            writer.append(FRAME, image=image, index=(0, 0))
+        writer.update_metadata({"run": 2, "temperature": np.float32(36.5), "text": "µ"})
+        writer.update_metadata({"side": ["was", "left"]}, image="l")
+    assert attributes(path) == {"who": "me", "run": 2, "temperature": 36.5, "text": "µ"}
+    assert attributes(path / "0") == {"side": ["was", "left"]}
+    assert attributes(path / "1") == {"early": True}
+    assert not (path / "2").exists()
+    assert "multiscales" in zarr.open_group(path / "0", mode="r").attrs["ome"]
+    assert verify_store(path).ok
+    yaozarrs.validate_zarr_store(str(path))
+
+
+def test_metadata_of_a_single_image_are_seen_at_once(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, SPEC, attributes={"who": "me"}) as writer:
+        assert attributes(path) == {"who": "me"}
+        writer.append(FRAME)
+        writer.update_metadata({"note": 1})
+        assert attributes(path) == {"who": "me", "note": 1}
+    assert attributes(path) == {"who": "me", "note": 1}
+    assert "multiscales" in zarr.open_group(path, mode="r").attrs["ome"]
+
+
+def test_metadata_of_a_plate(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, SPEC, plate=sw.Plate(rows=2, columns=2), attributes={"who": "me"}) as writer:
+        writer.append(FRAME, image="B/2/0")
+        writer.update_metadata({"dose": 0.5}, image="B/2/0")
+    assert (attributes(path), attributes(path / "B/2/0")) == ({"who": "me"}, {"dose": 0.5})
+    yaozarrs.validate_zarr_store(str(path))
+
+
+BAD_UPDATES = [
+    ({"ome": {}}, "'ome' is written by shardwright"),
+    ({"shardwright": 1}, "'shardwright' is written"),
+    ({"x": float("nan")}, "cannot be attributes"),
+    ({"x": {1, 2}}, "cannot be attributes"),
+    ({"x": "\ud800"}, "cannot be attributes"),
+    ({1: "x"}, "metadata by name"),
+    (["x"], "metadata by name"),
+    ({"x": "y" * (1 << 20)}, "too long, expected at most 1048576"),
+]
+
+
+@pytest.mark.parametrize(("update", "words"), BAD_UPDATES, ids=[words for _, words in BAD_UPDATES])
+def test_bad_updates_change_nothing(tmp_path, update, words):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, SPEC) as writer:
+        writer.update_metadata({"x": "before"})
+        with pytest.raises(MetadataError, match=words):
+            writer.update_metadata(update)
+        with pytest.raises(UnknownImageError):
+            writer.update_metadata({"x": 1}, image="left")
+        writer.append(FRAME)
+    assert attributes(path) == {"x": "before"}
+    with pytest.raises(ClosedError):
+        writer.update_metadata({"x": 1})
+
+
+def test_updates_that_are_too_long_together(tmp_path):
+    with sw.create(tmp_path / "a.ome.zarr", SPEC) as writer:
+        writer.append(FRAME)
+        writer.update_metadata({"x": "y" * 600_000})
+        with pytest.raises(MetadataError, match="with those before"):
+            writer.update_metadata({"z": "y" * 600_000})
+        writer.update_metadata({"x": "short"})
+        writer.update_metadata({"z": "y" * 600_000})
+    assert attributes(tmp_path / "a.ome.zarr")["x"] == "short"
+
+
+@pytest.mark.parametrize("given", [{"ome": 1}, {"shardwright": {}}, {"x": float("inf")}])
+def test_bad_attributes_of_a_specification(tmp_path, given):
+    with pytest.raises(SpecError, match="attributes"):
+        sw.create(tmp_path / "a.ome.zarr", SPEC, attributes=given)
+    with pytest.raises(SpecError, match="attributes"):
+        sw.create(tmp_path / "a.ome.zarr", SPEC, images=[{"name": "a", "attributes": given}])
+
+
+def update_and_die(_, path: str, point: str, several: bool) -> None:
+    """Killed at the ``point``, or behind all."""
+    images = {"images": ["l", "r"]} if several else {}
+    writer = sw.create(path, SPEC, attributes={"who": "me"}, **images)
+    for index in np.ndindex(9, 2):
+        writer.append(FRAME, image="l" if several else None, index=index)
+    writer.flush()
+    writer.update_metadata({"note": "kept"})
+    if several:
+        writer.update_metadata({"side": "left"}, image="l")
+    if point:
+        name, _, time = point.partition(" ")  # the second file is zarr.json
+        failpoints.set_hook(name, failpoints.at_time(int(time or 1), lambda: os._exit(0)))
+        writer.update_metadata({"note": "newer"})
+    os._exit(0)
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["one image", "several"])
+@pytest.mark.parametrize("ending", ["resumed", "recovered"])
+@pytest.mark.parametrize(
+    "point",
+    ["", "replace.before_create", "replace.before_sync", "replace.before_rename", "replace.before_rename 2"],
+)
+def test_a_kill_loses_no_update_that_returned(tmp_path, server, point, ending, several):
+    path = tmp_path / "a.ome.zarr"
+    assert server.start(update_and_die, str(path), point, several).wait() == 0
+    if ending == "recovered":
+        recover(path)
+    else:
+        with sw.resume(path) as writer:
+            writer.update_metadata({"later": 1})
+            writer.append(FRAME, image="l" if several else None, index=(30, 0))
+    found = attributes(path)
+    assert found.pop("note") == ("newer" if point.endswith("2") else "kept")
+    assert found == {"who": "me", **({"later": 1} if ending == "resumed" else {})}
+    if several:
+        assert attributes(path / "0") == {"side": "left"}
+    assert not (path / ".shardwright").exists()
+    assert verify_store(path).ok
+
+
+def test_a_damaged_update_is_set_aside_and_costs_no_frame(tmp_path, server):
+    path = tmp_path / "a.ome.zarr"
+    assert server.start(update_and_die, str(path), "", True).wait() == 0
+    update = path / ".shardwright/metadata.json"
+    update.write_bytes(update.read_bytes().replace(b"kept", b"lost"))
+    recover(path)
+    assert (path / ".shardwright.damaged/metadata.json").exists()
+    assert zarr.open_array(path / "0/0", mode="r")[:].sum() == 18 * FRAME.size
+    assert attributes(path / "0") == {"side": "left"}
+
+
+def test_an_update_of_a_later_release_is_refused(tmp_path, server):
+    path = tmp_path / "a.ome.zarr"
+    assert server.start(update_and_die, str(path), "", False).wait() == 0
+    workspace = path / ".shardwright"
+    (workspace / "metadata.json").write_bytes(encode_checked({"format": 2, "attributes": {}}))
+    before = sorted(workspace.iterdir())
+    with pytest.raises(FormatVersionError):
+        sw.resume(path)
+    assert sorted(workspace.iterdir()) == before
+
+
+def test_an_update_that_cannot_be_written_is_the_callers_error(tmp_path):
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, SPEC) as writer:
+        writer.append(FRAME)
+        failpoints.set_hook("replace.before_sync", full)
+        try:
+            with pytest.raises(StorageFullError):
+                writer.update_metadata({"x": 1})
+        finally:
+            failpoints.set_hook("replace.before_sync", None)
+        writer.update_metadata({"y": 2})
+    assert attributes(path) == {"y": 2}
+    assert writer.receipt.frames_stored == 1
+
+
+@pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")
+def test_consolidated_metadata_stay_true(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, SPEC) as writer:
+        writer.append(FRAME)
+        zarr.consolidate_metadata(path)
+        writer.update_metadata({"x": 1})
+    assert zarr.open_group(path, mode="r", use_consolidated=True)["0"].shape[0] == 1
+    assert verify_store(path).ok

@@ -98,6 +98,9 @@ class AcquisitionDouble:
         self.submitted: list[int] = []
         self.ring_seen: list[tuple[int, int]] = []  # at each poll
         self.flushes = 0
+        self.metadata: list[tuple[int | None, dict[str, Any]]] = []
+        self.metadata_answered = 0
+        self.update_error: ErrorText | None = None
         self.closed = False
         self.losses: list[tuple[int, int, ErrorText]] = []
         self.events: list[tuple[str, dict[str, Any]]] = []
@@ -203,6 +206,15 @@ class AcquisitionDouble:
         if self.state is AcquisitionState.OPEN:
             self.state = AcquisitionState.FINISHING
             self.wake()
+
+    def update_metadata(self, image: int | None, attributes: dict[str, Any]) -> int:
+        self.metadata.append((image, attributes))
+        self.wake()
+        return len(self.metadata)
+
+    def take_updates(self) -> list[tuple[int, ErrorText | None]]:
+        done, self.metadata_answered = self.metadata_answered, len(self.metadata)
+        return [(number, self.update_error) for number in range(done + 1, len(self.metadata) + 1)]
 
     def take_losses(self) -> list[tuple[int, int, ErrorText]]:
         losses, self.losses = self.losses, []

@@ -110,6 +110,7 @@ class Acquisition:
     ) -> None:
         folder = self.folder
         self._pool = pool
+        self._updates_asked = 0
         self._encoding_line, self._staging_line = pool.line(), pool.line(staging=True)
         self._encoders = SlabEncoder.of_images(folder.spec)
         self._task_ranges = [encoder.task_ranges() for encoder in self._encoders]
@@ -234,6 +235,18 @@ class Acquisition:
         """As ``Core.finish``. Keep calling ``poll`` until the state is SEALED (or FAILED)."""
         self.core.finish(_now(), keep_empty=keep_empty)
         self._carry_out()
+
+    def update_metadata(self, image: int | None, attributes: dict[str, Any]) -> int:
+        """Adds JSON values to the attributes of an image, or of the store (None). Returns the number by which
+        ``take_updates`` answers. Raises ``ClosedError``."""
+        self._updates_asked += 1
+        self.core.update_metadata(self._updates_asked, image, attributes)
+        self._carry_out()
+        return self._updates_asked
+
+    def take_updates(self) -> list[tuple[int, ErrorText | None]]:
+        """As ``Notices.take_updates``."""
+        return self.core.notices.take_updates()
 
     def wait_for_room_no_longer(self) -> None:
         """As ``Core.wait_for_room_no_longer``."""

@@ -8,7 +8,7 @@ sealer owns its files. ``Discard``, ``Abandon`` and ``Grow`` are answered only w
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -238,6 +238,24 @@ class Grow:
 
 
 @dataclass(frozen=True)
+class UpdateMetadata:
+    """Add ``attributes`` (JSON values) to those of an image's group, or of the store's (None), durably. ->
+    ``MetadataUpdated``"""
+
+    request: int
+    image: int | None
+    attributes: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class MetadataUpdated:
+    """The metadata of this request are durable, or ``error`` says why not."""
+
+    request: int
+    error: ErrorText | None
+
+
+@dataclass(frozen=True)
 class FinishStore:
     """End the store. ``extents``: of each image along its first frame axis, 0 for one to which no frame came.
     After a full disk it may be repeated; otherwise it is the last command. -> ``StoreFinished``"""
@@ -268,7 +286,18 @@ class SealerFailed:
 
 WorkerCommand = Encode | Stage
 SealerCommand = (
-    Prepare | Reopen | Rewrite | Commit | Seal | Discard | Abandon | Record | Grow | FinishStore | RemoveStore
+    Prepare
+    | Reopen
+    | Rewrite
+    | Commit
+    | Seal
+    | Discard
+    | Abandon
+    | Record
+    | Grow
+    | UpdateMetadata
+    | FinishStore
+    | RemoveStore
 )
 Command = WorkerCommand | SealerCommand
 WorkerReport = SlabEncoded | FramesStaged
@@ -280,6 +309,7 @@ SealerReport = (
     | Committed
     | Recorded
     | NotRecorded
+    | MetadataUpdated
     | SealerFailed
     | StoreFinished
 )

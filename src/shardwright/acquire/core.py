@@ -26,7 +26,7 @@ import enum
 import math
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from shardwright.array.grid import image_of
 from shardwright.kernels.place import DUPLICATE, LATE, PLACED, slabs_and_places
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import (
+    ClosedError,
     ResumeError,
     ShardFormatError,
     StorageError,
@@ -58,6 +59,7 @@ from .commands import (
     FinishStore,
     FramesStaged,
     Grow,
+    MetadataUpdated,
     NotRecorded,
     Record,
     Recorded,
@@ -69,6 +71,7 @@ from .commands import (
     ShardRowSealed,
     SlabEncoded,
     StoreFinished,
+    UpdateMetadata,
 )
 from .commit_ledger import LOGGED, STAGED, CommitLedger, Uncommitted, joined
 from .encoding_scheduler import EncodingScheduler
@@ -308,6 +311,13 @@ class Core:
         )
 
     # ------------------------------------------------------------------ inputs
+
+    def update_metadata(self, request: int, image: int | None, attributes: dict[str, Any]) -> None:
+        """Updates the metadata of the store, or of an image; ``Notices.take_updates`` has the answer. Raises
+        ``ClosedError`` once the end has begun."""
+        if self.state is not AcquisitionState.OPEN or self.is_finishing:
+            raise ClosedError("the acquisition is being ended", hint="Update metadata before its end")
+        self._ask(UpdateMetadata(request, image, attributes))
 
     def submit(self, descriptors: np.ndarray, addresses: np.ndarray, now: Now) -> None:
         """Takes frames: ``descriptor_dtype``[n] with positions inside the array, and int64[n] addresses of
@@ -779,7 +789,7 @@ class Core:
 
     # ------------------------------------------------------------------ reports
 
-    def handle(self, report: Report, now: Now) -> None:
+    def handle(self, report: Report, now: Now) -> None:  # noqa: C901  (one case for each report)
         """Takes the report of a command. After all available reports, ``tick`` must be called."""
         self._now, self._next_tick_ns = now, 0
         match report:
@@ -801,6 +811,8 @@ class Core:
                 self._recorded(report)
             case NotRecorded():
                 self._not_recorded(report)
+            case MetadataUpdated():
+                self.notices.note_update(report.request, report.error)
             case SealerFailed():
                 self._sealer_failed(report)
             case StoreFinished():

@@ -46,6 +46,7 @@ class Notices:
         self._losses: list[tuple[int, int, ErrorText]] = []
         self._reported: set[FrameStatus] = set()  # statuses whose first frame was reported
         self._duplicates_reported = 0
+        self._updates: list[tuple[int, ErrorText | None]] = []
 
     def begin_with(self, accounts: Accounts) -> None:
         """Marks all frames of an earlier process as reported."""
@@ -140,6 +141,14 @@ class Notices:
         )
         self._reported.add(FrameStatus.LOST)
         self.note("frames_lost", {"frames": int(sequences.size), "reason": error.message})
+
+    def note_update(self, request: int, error: ErrorText | None) -> None:
+        self._updates.append((request, error))
+
+    def take_updates(self) -> list[tuple[int, ErrorText | None]]:
+        """Returns (request, why not) of metadata that are updated, or could not be."""
+        updates, self._updates = self._updates, []
+        return updates
 
     def take_losses(self) -> list[tuple[int, int, ErrorText]]:
         """Returns (first, last, why) of frames that were taken in, perhaps acknowledged, and could not be

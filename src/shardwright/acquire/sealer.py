@@ -42,6 +42,7 @@ from .commands import (
     Discard,
     FinishStore,
     Grow,
+    MetadataUpdated,
     NotRecorded,
     Prepare,
     Record,
@@ -56,6 +57,7 @@ from .commands import (
     ShardRowRewritten,
     ShardRowSealed,
     StoreFinished,
+    UpdateMetadata,
 )
 from .commit_ledger import LOGGED, STAGED
 from .measures import BusyClock
@@ -140,7 +142,7 @@ class Sealer:
         except Exception as error:  # noqa: BLE001  (travels in the report)
             return SealerFailed(self._explained(error))
 
-    def _do(self, command: SealerCommand) -> SealerReport | None:
+    def _do(self, command: SealerCommand) -> SealerReport | None:  # noqa: C901  (one case for each command)
         report: SealerReport | None = None
         match command:
             case Prepare():
@@ -161,6 +163,8 @@ class Sealer:
                 report = self._remove_store()
             case Grow():
                 self._grow(command)
+            case UpdateMetadata():
+                report = self._update_metadata(command)
             case Discard():
                 self._discard(command.shard_row)
             case Abandon():
@@ -305,6 +309,15 @@ class Sealer:
     def _grow(self, command: Grow) -> None:
         with suppress(StorageError):
             self.folder.ballast.spent_on(lambda: self.folder.grow(command.image, command.extent))
+
+    def _update_metadata(self, command: UpdateMetadata) -> MetadataUpdated:
+        try:
+            self.folder.ballast.spent_on(
+                lambda: self.folder.update_metadata(command.image, command.attributes)
+            )
+        except Exception as error:  # noqa: BLE001  (travels in the report)
+            return MetadataUpdated(command.request, self._explained(error))
+        return MetadataUpdated(command.request, None)
 
     def _finish(self, command: FinishStore) -> StoreFinished:
         return self._ended_by(

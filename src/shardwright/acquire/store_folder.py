@@ -1,8 +1,8 @@
 """The store's folder while an acquisition writes into it. Owned by the sealer's thread; created or reopened
 by the thread that opens the acquisition.
 
-    NAME.ome.zarr/zarr.json          OME-Zarr group; its contrast windows come with the first sealed shard
-                                     and at the end
+    NAME.ome.zarr/zarr.json          OME-Zarr group; written again when its metadata are updated, and for its
+                                     contrast windows with the first sealed shard and at the end
     NAME.ome.zarr/0/zarr.json        array; its shape only ever covers sealed shards (one single image: always
                                      its shape)
     NAME.ome.zarr/0/c/...            sealed shards
@@ -11,7 +11,8 @@ by the thread that opens the acquisition.
                                      first sealed shard
     NAME.ome.zarr/A/1/0/             a plate: field 0 of the well in row A and column 1
     NAME.ome.zarr/.shardwright/      the workspace, removed when the acquisition has ended: lock, manifest,
-                                     journals and shards in progress, staging area, frame log, ballast
+                                     journals and shards in progress, staging area, frame log, ballast,
+                                     updates of metadata
 
 It is made beside its name and renamed to it (``new_store``, ``replaced_store``), so that before its end it is
 never seen without a manifest. The end deletes the manifest first: a workspace without one is of no more use,
@@ -32,7 +33,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from shardwright.array.consolidated import consolidated, consolidated_metadata
 from shardwright.array.contrast_window import with_windows
@@ -41,9 +42,11 @@ from shardwright.array.frame_table_format import TABLE_PATH
 from shardwright.array.levels import array_documents
 from shardwright.array.metadata import array_shape, group_document
 from shardwright.array.ome import collection_documents
+from shardwright.array.spec import group_attributes
 from shardwright.codecs.parameters import codec_metadata
 from shardwright.model.errors import (
     FencedError,
+    MetadataError,
     OutputExistsError,
     ShardFormatError,
     ShardwrightError,
@@ -66,6 +69,7 @@ from shardwright.shard.manifest import (
     read_manifest,
     write_manifest,
 )
+from shardwright.shard.metadata_updates import read_updates, write_updates
 from shardwright.shard.shard_row_files import LOG_NAME, STAGING_NAME, Placement, placements_of
 from shardwright.shard.staging import StagingArea
 from shardwright.storage.ballast import Ballast
@@ -87,7 +91,7 @@ from .new_store import abandoned, making_folder, publish, remove_abandoned, with
 from .replaced_store import aside_of, check_replaceable, files_removed, give_up, put_back, replace_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
@@ -119,6 +123,7 @@ class StoreFolder:
         ballast: Ballast,
         *,
         extents: Mapping[int, int] | None = None,
+        updated: Iterable[int | None] = (),
     ) -> None:
         self.path = path
         self.spec = spec
@@ -134,6 +139,7 @@ class StoreFolder:
         self.samples = ContrastSamples(spec)
         self._is_resumed = extents is not None  # there are no samples of what was stored before
         self._shown: set[int] = set()  # images whose contrast windows were written
+        self._updated = set(updated)  # the groups whose metadata were updated: images, None for the store's
         self._collected: dict[str, bytes] = {}  # the metadata of the collection, as written
         self._collected_s = -math.inf  # when they were
         # removes the store whose name this one has taken; None before a frame is durable
@@ -313,9 +319,9 @@ class StoreFolder:
         ``may_rename`` raises."""
         if image in self._extents:
             return
-        folder, windows = self._array_folder(image).parent, self.samples.windows(image)
-        group = group_document(self.spec.arrays[image], self.spec.names[image])
-        self._replace(folder, encode_document(with_windows(group, windows)))
+        windows = self.samples.windows(image)
+        group = with_windows(self._group_document(image), windows)
+        self._replace(self._group_folder(image), encode_document(group))
         if windows:
             self._shown.add(image)
         self._write_array(image, 0)  # last: an image that has it has all
@@ -332,7 +338,7 @@ class StoreFolder:
     def _write_windows(self, image: int, windows: Windows) -> None:
         if not windows:
             return
-        folder = self._array_folder(image).parent
+        folder = self._group_folder(image)
         try:
             group = read_metadata(folder, foreign=True)
         except (ShardFormatError, StorageError):
@@ -343,11 +349,52 @@ class StoreFolder:
 
     def _write_collection(self) -> None:
         """Writes the metadata that name the images of a collection, those of which there is an array."""
-        documents = collection_documents(self.spec, sorted(self._extents))
+        documents = collection_documents(self.spec, sorted(self._extents), self._attributes(None))
         for path, document in documents.items():
             if self._collected.get(path) != document:
                 self._replace(self.path / path, document)
         self._collected, self._collected_s = documents, time.monotonic()
+
+    def update_metadata(self, image: int | None, attributes: dict[str, Any]) -> None:
+        """Adds to the attributes of an image's group, or of the store's (None), durable when it returns. They
+        are in its zarr.json at once, if it is there, and at the latest at the end. Raises ``MetadataError``
+        when all of them are too long, ``StorageError`` or what ``may_rename`` raises."""
+        before = read_updates(self.workspace, image) if image in self._updated else {}
+        updates = {**before, **attributes}
+        try:
+            group_attributes({**self.spec.attributes_of(image), **updates})
+        except ValueError as error:
+            raise MetadataError("metadata that are too long with those before", got=str(error)) from None
+        writer = self.manifest.writer_epoch
+        write_updates(self.workspace, image, updates, self.may_rename, writer=writer)
+        self._updated.add(image)
+        with suppress(StorageError):  # they are safe, and the end writes them again
+            self._write_updated(image)
+
+    def _write_updated(self, image: int | None) -> None:
+        """Writes zarr.json of a group whose metadata were updated, if the group is there."""
+        if image is None and not self.spec.is_single:
+            self._write_collection()
+        elif image is None or image in self._extents:
+            document = self._group_document(image)
+            with suppress(ShardFormatError):  # damage from outside is replaced
+                group = read_metadata(self._group_folder(image), foreign=True)
+                there = {**group.get("attributes", {}), **self._attributes(image)}
+                document = {**group, "attributes": there}
+            self._replace(self._group_folder(image), encode_document(document))
+
+    def _attributes(self, image: int | None) -> dict[str, Any]:
+        """The attributes of a group beside ours, with all updates. Raises ``StorageError``."""
+        updates = read_updates(self.workspace, image) if image in self._updated else {}
+        return {**self.spec.attributes_of(image), **updates}
+
+    def _group_document(self, image: int | None) -> dict[str, Any]:
+        number = image or 0
+        name = self.spec.names[number] or _name_of(self.path)
+        return group_document(self.spec.arrays[number], name, self._attributes(image))
+
+    def _group_folder(self, image: int | None) -> Path:
+        return self._array_folder(image or 0).parent
 
     def grow(self, image: int, extent: int) -> None:
         """Lets zarr.json of an image cover ``extent`` elements of the first frame axis; never shrinks it.
@@ -377,6 +424,8 @@ class StoreFolder:
             self._write_windows(image, self.samples.windows(image) | sealed.get(image, {}))
         if not self.spec.is_single:
             self._write_collection()
+        for updated in self._updated:
+            self._write_updated(updated)
         write_frame_table(
             self.path, self.spec, self.log, writer=self.manifest.writer_epoch, may_publish=self.may_rename
         )
@@ -483,6 +532,11 @@ class StoreFolder:
         replace_file(folder / "zarr.json", document, self.may_rename, writer=self.manifest.writer_epoch)
 
 
+def _name_of(store: Path) -> str:
+    """Returns the name of the image in a store of one."""
+    return store.name.split(".")[0]
+
+
 def _refuse_taken(path: Path) -> None:
     if os.path.lexists(path):
         raise OutputExistsError(
@@ -520,9 +574,9 @@ def _build(store: Path, spec: AcquisitionSpec, limits: Limits, settings: WriteSe
         (array,) = spec.arrays
         arrays = array_documents(array, 0, codec_metadata(array))
         documents = dict(zip(spec.level_paths(0), arrays, strict=True))
-        documents[""] = encode_document(group_document(array, store.name.split(".")[0]))
+        documents[""] = encode_document(group_document(array, _name_of(store), spec.attributes))
     else:
-        documents = collection_documents(spec, [])
+        documents = collection_documents(spec, [], spec.attributes)
     for path, document in documents.items():
         make_directories(store / path)
         replace_file(store / path / "zarr.json", document)

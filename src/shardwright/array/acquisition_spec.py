@@ -18,7 +18,7 @@ from shardwright.model.errors import SpecError, UnknownImageError
 from shardwright.wire.messages import MAX_IMAGES
 
 from .grid import Grid, Grids
-from .spec import ArraySpec, _Frozen, json_attributes, parse_spec, problems_of
+from .spec import ArraySpec, _Frozen, group_attributes, parse_spec, problems_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,10 +39,14 @@ def level_path(array_path: str, level: int) -> str:
 
 
 class Image(_Frozen):
-    """One image of an acquisition. ``array``: if it differs from the acquisition's."""
+    """One image of an acquisition. ``array``: if it differs from the acquisition's. ``attributes``: JSON for
+    the zarr.json of the image's group."""
 
     name: str = Field(min_length=1, max_length=MAX_IMAGE_NAME_CHARACTERS)
     array: ArraySpec | None = None
+    attributes: dict[str, Any] = Field(default_factory=dict)
+
+    _json_ready = field_validator("attributes")(group_attributes)
 
     @field_validator("name")
     @classmethod
@@ -50,6 +54,10 @@ class Image(_Frozen):
         if not value.isprintable() or not value.strip():
             raise ValueError("name: expected one line of printable characters")
         return value
+
+    def is_plain(self, array: ArraySpec | None) -> bool:
+        """Returns whether its name says all, in an acquisition with this array."""
+        return self.array in (None, array) and not self.attributes
 
 
 def images_by_name(value: Any) -> Any:
@@ -132,7 +140,7 @@ class AcquisitionSpec(_Frozen):
     order are stored in theirs, unless they have a ``storage_order``; here ``array`` then has them in the
     order of acquisition. Without ``order`` the arrays say it, images may change at any frame, and memory is
     planned for that. One image without a name has an ``order`` without ``p``. ``attributes``: JSON for the
-    store's own zarr.json.
+    zarr.json of the store's group.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ignored_types=(cached_property,))
@@ -143,7 +151,7 @@ class AcquisitionSpec(_Frozen):
     order: tuple[str, ...] | None = None
     attributes: dict[str, Any] = Field(default_factory=dict)
 
-    _json_ready = field_validator("attributes")(json_attributes)
+    _json_ready = field_validator("attributes")(group_attributes)
 
     @model_validator(mode="before")
     @classmethod
@@ -184,8 +192,6 @@ class AcquisitionSpec(_Frozen):
             raise ValueError("array: missing, and some images have none of their own")
         if self.array is None and not self.images:
             raise ValueError("array: missing")
-        if self.is_single and self.attributes:
-            raise ValueError("images: missing; attributes are for several images")
         if "image" in self.frame_fields and not self.is_single:
             raise ValueError("frame_fields: 'image' is a column of the frame table already")
         if len({array.frame_fields for array in self.distinct_arrays}) > 1:
@@ -268,6 +274,14 @@ class AcquisitionSpec(_Frozen):
         return [path for image in range(len(self.paths)) for path in self.level_paths(image)]
 
     @cached_property
+    def _attributes(self) -> dict[str, dict[str, Any]]:
+        return {image.name: image.attributes for image in self.images}
+
+    def attributes_of(self, image: int | None) -> dict[str, Any]:
+        """The attributes of an image's group, or of the store's (None): of a single image both are one."""
+        return self.attributes if image is None else self._attributes.get(self.names[image], {})
+
+    @cached_property
     def _numbers(self) -> dict[str, int]:
         return {name: number for number, name in enumerate(self.names)}
 
@@ -313,14 +327,14 @@ class AcquisitionSpec(_Frozen):
         return Grids(tuple(Grid.of(array, i) for i, array in enumerate(self.arrays)), slower)
 
     def to_json(self, *, for_client: bool = False) -> dict[str, Any]:
-        """Returns JSON values: those of the array alone if there is one image without a name. ``for_client``:
-        then without what clients of earlier releases refuse, and none needs."""
-        if self.is_single:
+        """Returns JSON values: those of the array alone if there is one image without a name, and no more to
+        say. ``for_client``: then without what clients of earlier releases refuse, and none needs."""
+        if self.is_single and (for_client or not self.attributes):
             later = {"channels", "levels"} if for_client else None
             return self.arrays[0].model_dump(mode="json", exclude=later)
         facts = self.model_dump(mode="json")
         facts["images"] = [  # one that has the acquisition's array is a name alone
-            image["name"] if self.images[number].array in (None, self.array) else image
+            image["name"] if self.images[number].is_plain(self.array) else image
             for number, image in enumerate(facts["images"])
         ]
         return facts
@@ -345,7 +359,9 @@ def parse_acquisition(facts: AcquisitionSpec | ArraySpec | dict[str, Any] | None
         spec = AcquisitionSpec.model_validate(facts)
     except ValidationError as error:
         raise SpecError("the acquisition's specification is wrong", got=problems_of(error)) from None
-    if not spec.is_single and (length := len(json.dumps(spec.to_json()))) > MAX_SPEC_BYTES:
+    if (not spec.is_single or spec.attributes) and (
+        length := len(json.dumps(spec.to_json()))
+    ) > MAX_SPEC_BYTES:
         raise SpecError(
             "the acquisition's specification is too long",
             expected=f"at most {MAX_SPEC_BYTES} bytes as JSON",

@@ -179,7 +179,7 @@ class FrameCheck:
         try:
             check_depth(values)
             text = json.dumps(
-                values, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain
+                values, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=plain_value
             ).encode()
         except (TypeError, ValueError) as error:
             raise MetadataError(
@@ -232,7 +232,7 @@ def _integers(values: npt.ArrayLike, name: str, shape: tuple[int, ...]) -> npt.N
     return array.astype(np.int64)
 
 
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """Turns NumPy's scalars and arrays into values that JSON has."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()

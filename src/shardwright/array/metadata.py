@@ -64,6 +64,7 @@ def array_metadata(spec: ArraySpec, first_axis_extent: int, chunk_codecs: list[d
     return encode_document(document)
 
 
-def group_document(spec: ArraySpec, name: str) -> dict[str, Any]:
-    """Returns zarr.json of the OME-Zarr group that holds the image."""
-    return {"zarr_format": 3, "node_type": "group", "attributes": {"ome": ome_attributes(spec, name)}}
+def group_document(spec: ArraySpec, name: str, attributes: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Returns zarr.json of the OME-Zarr group that holds the image. ``attributes`` stand beside ours."""
+    both = {**(attributes or {}), "ome": ome_attributes(spec, name)}
+    return {"zarr_format": 3, "node_type": "group", "attributes": both}

@@ -52,14 +52,16 @@ def _datasets(spec: ArraySpec) -> list[dict[str, Any]]:
     return datasets
 
 
-def collection_documents(spec: AcquisitionSpec, images: Sequence[int]) -> dict[str, bytes]:
+def collection_documents(
+    spec: AcquisitionSpec, images: Sequence[int], attributes: dict[str, Any]
+) -> dict[str, bytes]:
     """Returns zarr.json of each group above the images of a collection, by its path in the store: those that
-    name the ``images`` (numbers) that have an array."""
+    name the ``images`` (numbers) that have an array. ``attributes``: of the store's group, beside ours."""
     if spec.plate is None:
         paths = [spec.paths[image].split("/")[0] for image in images]
         return {
             "OME": _group({"series": paths}),
-            "": _group({"bioformats2raw.layout": 3}, spec.attributes),
+            "": _group({"bioformats2raw.layout": 3}, attributes),
         }
     plate = spec.plate
     wells: dict[tuple[str, str], list[str]] = {}
@@ -86,7 +88,7 @@ def collection_documents(spec: AcquisitionSpec, images: Sequence[int]) -> dict[s
         "field_count": plate.fields,
         "acquisitions": [{"id": 0, "maximumfieldcount": plate.fields}],
     }
-    return {**documents, "": _group({"plate": facts}, spec.attributes)}
+    return {**documents, "": _group({"plate": facts}, attributes)}
 
 
 def scale_and_translation(dataset: dict[str, Any], rank: int) -> tuple[list[float], list[float]]:

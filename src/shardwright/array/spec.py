@@ -56,6 +56,7 @@ MAX_CHUNKS_PER_SHARD = 2**24  # an index entry each; readers refuse more
 MAX_FRAMES_PER_SHARD = 2**31  # a record each, in the journal of the shards that are filled together
 MAX_ATTRIBUTES_BYTES = 2**20  # as written in zarr.json, which every reader loads into memory
 MAX_ATTRIBUTES_DEPTH = 64  # of nested lists and objects; many JSON readers allow only 100 to 200
+OWN_ATTRIBUTES = ("ome", "shardwright")  # of groups
 MAX_UNIT_CHARACTERS = 128
 MAX_FRAME_FIELDS = 32
 MAX_LEVELS = 32
@@ -207,6 +208,15 @@ def json_attributes(value: dict[str, Any]) -> dict[str, Any]:
             f"attributes: too long, expected at most {MAX_ATTRIBUTES_BYTES} bytes in zarr.json, got {length}"
         )
     return value
+
+
+def group_attributes(value: dict[str, Any]) -> dict[str, Any]:
+    """Returns attributes that may be written to the zarr.json of a group, beside ours. Raises
+    ``ValueError``."""
+    for name in OWN_ATTRIBUTES:
+        if name in value:
+            raise ValueError(f"attributes: {name!r} is written by shardwright, choose another name")
+    return json_attributes(value)
 
 
 class ArraySpec(_Frozen):

@@ -17,7 +17,16 @@ import numpy as np
 from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ProtocolError, ResumeError
-from shardwright.wire.controls import Finish, Open, Opened, Problem, Resume, mapping, receipt_from_body
+from shardwright.wire.controls import (
+    Finish,
+    Open,
+    Opened,
+    Problem,
+    Resume,
+    Updated,
+    mapping,
+    receipt_from_body,
+)
 from shardwright.wire.descriptor import FRAME_NOT_HELD, not_held
 from shardwright.wire.in_flight import NO_SLOT, InFlight
 from shardwright.wire.messages import (
@@ -47,7 +56,11 @@ if TYPE_CHECKING:
     from .batch_queue import SealedBatch
     from .frame_ring import FrameRing
 
-_EVENT_OF_KIND = {Kind.ACK: ClientEvent.ACK, Kind.RECEIPT: ClientEvent.RECEIPT}
+_EVENT_OF_KIND = {
+    Kind.ACK: ClientEvent.ACK,
+    Kind.UPDATED: ClientEvent.UPDATED,
+    Kind.RECEIPT: ClientEvent.RECEIPT,
+}
 MAX_LOSSES = 4096  # ranges that are kept for the user; the frame table has them all
 BATCH_BYTES = 32 << 20  # of pixels: enough that the cost of a message is small
 
@@ -102,6 +115,9 @@ class Link:
         self._prelude = BATCH_PRELUDE.pack(DTYPE_CODE[dtype], height, width, 0)
 
     def _use(self, welcome: Welcome) -> None:
+        self._updates_sent = -1  # the last one over this connection
+        self.takes_updates = welcome.updates
+        self.max_control_bytes = welcome.max_control_bytes
         self._run_frames = max(1, welcome.max_message_bytes // self.opened.slot_bytes)
 
     @property
@@ -194,6 +210,8 @@ class Link:
             self._acknowledge(decode_acks(body))
         elif event is ClientEvent.RECEIPT:
             self.outbox.settle(receipt_from_body(mapping(decode_control(body), "receipt")))
+        elif event is ClientEvent.UPDATED:
+            self.outbox.updated(Updated.from_body(decode_control(body)))
         elif event is ClientEvent.LOSS:
             assert problem is not None
             if problem.first is not None and problem.last is not None:
@@ -266,6 +284,9 @@ class Link:
         if self._flushed < wanted <= self._next_sequence:
             self._flushed = wanted
             yield self._counter.message(Kind.FLUSH, [])
+        for update in self.outbox.updates_behind(self._updates_sent):
+            self._updates_sent = update.request
+            yield self._counter.control(Kind.UPDATE, update.to_body())
         total = self.outbox.total_when_finished()
         if total is not None:
             self._step(ClientEvent.FINISH)

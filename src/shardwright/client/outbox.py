@@ -2,9 +2,9 @@
 batch being filled, sealed batches, the watermark, and how the stream ended.
 
 Rules: ``_lock`` guards everything. The user's threads call ``take_slot`` and ``take_slots``, ``give_back``,
-``add`` and ``add_many``, ``drop`` and ``drop_many``, ``flush``, ``finish`` and ``wait_for_end``; the ring's
-thread calls ``swap_ring``; the I/O thread calls the rest. The only I/O under the lock is the wake-up byte,
-which never blocks.
+``add`` and ``add_many``, ``drop`` and ``drop_many``, ``flush``, ``update``, ``finish`` and
+``wait_for_end``; the ring's thread calls ``swap_ring``; the I/O thread calls the rest. The only I/O under the
+lock is the wake-up byte, which never blocks.
 
 Memory is bounded by the ring, and as batch_queue.py says.
 """
@@ -13,17 +13,18 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from shardwright.model.error_text import ErrorText
-from shardwright.model.errors import ClosedError, OverloadError, TimedOutError
+from shardwright.model.errors import ClosedError, MetadataError, OverloadError, TimedOutError
 from shardwright.model.receipt import Watermark
+from shardwright.wire.controls import Update
 from shardwright.wire.descriptor import DESCRIPTOR
 from shardwright.wire.free_slots import FreeSlots
 from shardwright.wire.in_flight import NO_SLOT
-from shardwright.wire.messages import MAX_PIXELLESS_FRAMES
+from shardwright.wire.messages import MAX_PIXELLESS_FRAMES, encode_control
 
 from .batch_queue import BatchQueue
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from shardwright.array.frame_check import Columns
     from shardwright.model.receipt import Receipt
-    from shardwright.wire.controls import Overload
+    from shardwright.wire.controls import Overload, Updated
 
     from .batch_queue import SealedBatch
     from .frame_ring import FrameRing
@@ -77,6 +78,9 @@ class Outbox:
         self._dropped = 0
         self._stored = self._durable = 0
         self._flush_to = 0
+        self._updates: dict[int, Update] = {}  # of metadata, by request: those without an answer
+        self._answers: dict[int, ErrorText] = {}  # to those that the daemon refused
+        self._updates_asked = 0
         self._finishing = False
         self._error: ErrorText | None = None  # why it ended without a receipt, or beside one
         self._receipt: Receipt | None = None
@@ -249,6 +253,40 @@ class Outbox:
                     )
                 self._changed.wait(min(left_s, WAIT_S))
 
+    def update(
+        self, image: str | None, attributes: dict[str, Any], most_bytes: int, timeout_s: float | None
+    ) -> None:
+        """Waits until these metadata are durable. Raises ``MetadataError``, ``TimedOutError``, what the
+        daemon answers, or what ended the session."""
+        give_up_s = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._changed:
+            self._check_open()
+            update = Update(self._updates_asked, image, attributes)
+            if (length := len(encode_control(update.to_body()))) > most_bytes:
+                raise MetadataError(
+                    "the metadata are too long for one message",
+                    expected=f"at most {most_bytes} bytes of JSON",
+                    got=f"{length} bytes",
+                    hint="Send them name by name",
+                )
+            self._updates_asked += 1
+            self._updates[update.request] = update
+            self._wake()
+            try:
+                while update.request in self._updates:
+                    if self._error is not None or self._receipt is not None:
+                        self._raise_over()
+                    left_s = WAIT_S if give_up_s is None else give_up_s - time.monotonic()
+                    if left_s <= 0:
+                        raise TimedOutError(
+                            "the metadata are not durable yet", expected=f"within {timeout_s} s"
+                        )
+                    self._changed.wait(min(left_s, WAIT_S))
+            finally:
+                self._updates.pop(update.request, None)
+            if (why := self._answers.pop(update.request, None)) is not None:
+                raise why.to_error()
+
     def finish(self) -> None:
         """Ends the stream: takes no more frames; those added are sent."""
         with self._lock:
@@ -314,6 +352,19 @@ class Outbox:
     def flush_wanted(self) -> int:
         """Returns the sequence before which frames are to be made durable; 0 when no flush waits."""
         return self._flush_to if self._flush_to > self._durable else 0
+
+    def updates_behind(self, request: int) -> list[Update]:
+        """Returns the updates of metadata without an answer that were asked for after this one."""
+        with self._lock:
+            return [update for update in self._updates.values() if update.request > request]
+
+    def updated(self, answer: Updated) -> None:
+        with self._changed:
+            if self._updates.pop(answer.request, None) is None:
+                return  # the caller has given up, or it was sent twice
+            if answer.error is not None:
+                self._answers[answer.request] = answer.error
+            self._changed.notify_all()
 
     def hold_pixelless(self, count: int) -> None:
         """As ``BatchQueue``."""

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardwright.array.frame_intake import FrameIntake, Placed
+from shardwright.array.update import checked_update
 from shardwright.model.errors import (
     ClosedError,
     FrameIndexError,
     SessionLostError,
     ShardwrightError,
+    VersionError,
 )
 
 if TYPE_CHECKING:
@@ -231,6 +233,28 @@ class Stream:
         """Waits until every frame appended before is durable: it survives a power cut. Raises
         ``TimedOutError`` after ``timeout_s``, or what ended the session."""
         self._outbox.flush(timeout_s)
+
+    def update_metadata(
+        self, attributes: Mapping[str, Any], *, image: str | None = None, timeout_s: float | None = None
+    ) -> None:
+        """Adds JSON to the attributes in the zarr.json of the store's group, or of an ``image``'s; a name
+        that is there gets the new value. Once it returned, a kill of the daemon or a power cut loses nothing
+        of it; while the daemon is away it waits.
+
+        Raises ``UnknownImageError``, ``MetadataError`` (no JSON, names of ours, too long for a message, or
+        with all before more than 1 MiB), ``StorageError`` when the daemon cannot write them (the stream
+        continues), ``TimedOutError``, ``VersionError`` for a daemon of an earlier release, ``ClosedError``,
+        or what ended the session.
+        """
+        if image is not None:
+            self._images.number_of(image)
+        plain = checked_update(attributes)
+        if not self._link.takes_updates:
+            raise VersionError(
+                "the daemon is of an earlier release, which cannot update metadata",
+                hint="Upgrade it, or give attributes when the acquisition begins",
+            )
+        self._outbox.update(image, plain, self._link.max_control_bytes, timeout_s)
 
     def close(self) -> None:
         """Ends the acquisition and waits until everything is sealed; ``receipt`` is set afterwards. Later

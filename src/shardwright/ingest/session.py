@@ -18,9 +18,17 @@ import numpy as np
 
 from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.limits import message_overhead_bytes
+from shardwright.array.update import checked_update
 from shardwright.model.error_text import ErrorText
-from shardwright.model.errors import ProtocolError, SessionLostError, ShardwrightError
-from shardwright.wire.controls import Finish, Opened, Problem
+from shardwright.model.errors import (
+    ClosedError,
+    MetadataError,
+    ProtocolError,
+    SessionLostError,
+    ShardwrightError,
+    UnknownImageError,
+)
+from shardwright.wire.controls import Finish, Opened, Problem, Update, Updated
 from shardwright.wire.messages import Counter, Header, Kind, Level, ack_ranges, decode_batch, decode_control
 from shardwright.wire.session_tables import DAEMON_TABLE, DaemonEvent, DaemonState, Verdict, step
 
@@ -47,10 +55,12 @@ if TYPE_CHECKING:
 
 MAX_KEPT_LOSSES = 1024  # ranges kept for a client that is away; the frame table has them all
 MAX_RANGES = 1024  # of one ACK
+MAX_UPDATES = 64  # of metadata that wait for the disk
 
 _EVENT_OF_KIND = {
     Kind.FRAMES: DaemonEvent.FRAMES,
     Kind.FLUSH: DaemonEvent.FLUSH,
+    Kind.UPDATE: DaemonEvent.UPDATE,
     Kind.FINISH: DaemonEvent.FINISH,
 }
 _ATTACHED = (DaemonState.AWAIT_RING, DaemonState.RUNNING, DaemonState.FINISHING)
@@ -89,6 +99,7 @@ class Session:
         self._old_rings: list[Ring] = []
         self._losses: deque[tuple[int, int, ErrorText]] = deque(maxlen=MAX_KEPT_LOSSES)
         self._ended_by: DaemonEvent | None = None
+        self._updates: dict[int, int] = {}  # the acquisition's number of an update: the lease's
 
     @property
     def ended(self) -> bool:
@@ -185,6 +196,7 @@ class Session:
         if verdict is Verdict.IGNORE:
             return False
         self._retire_ring()
+        self._updates.clear()  # a client that comes back asks again
         self.lease, self.state, self._never_attached = lease, then, False
         self.client = lease.client
         resume, limits, acquisition = request.resume, self.acquisition.limits, self.acquisition
@@ -284,6 +296,8 @@ class Session:
                 self._take_frames(header, body, pixels)
             elif event is DaemonEvent.FLUSH:
                 self.acquisition.flush()
+            elif event is DaemonEvent.UPDATE:
+                self._take_update(Update.from_body(decode_control(body)))
             else:
                 self._take_finish(Finish.from_body(decode_control(body)))
             self.state = then
@@ -305,6 +319,22 @@ class Session:
             if self.preview.wanted:
                 self.preview.take(descriptors, addresses)
         self.lease.acknowledge(again, 0, 0)
+
+    def _take_update(self, update: Update) -> None:
+        """Asks for the update, or answers what is wrong with it. Raises ``ProtocolError`` for too many at
+        once."""
+        if len(self._updates) >= MAX_UPDATES:
+            raise ProtocolError(
+                "too many updates of metadata at once", expected=f"at most {MAX_UPDATES} without an answer"
+            )
+        spec = self.acquisition.spec
+        try:
+            image = None if update.image is None else spec.number_of(update.image)
+            request = self.acquisition.update_metadata(image, checked_update(update.attributes))
+        except (UnknownImageError, MetadataError, ClosedError) as error:
+            self._send(Kind.UPDATED, Updated(update.request, ErrorText.of(error)).to_body())
+        else:
+            self._updates[request] = update.request
 
     def _take_finish(self, finish: Finish) -> None:
         if finish.frames != self.credit.next_sequence or not self.credit.all_came():
@@ -366,6 +396,9 @@ class Session:
         if self.lease is not None and self.state in _ATTACHED:
             self.lease.acknowledge(released, acquisition.stored_watermark, acquisition.durable_watermark)
         self._report_losses()
+        for request, why in acquisition.take_updates():
+            if (asked := self._updates.pop(request, None)) is not None:
+                self._send(Kind.UPDATED, Updated(asked, why).to_body())
         for name, facts in acquisition.take_events():
             self._on_event(name, {"path": str(acquisition.path), **facts})
         # without a client it waits for one that can receive the error

@@ -15,10 +15,10 @@ from shardwright.shard.journal import JournalLayout, ShardRowJournal
 from shardwright.shard.open_shard import OpenShard, make_link
 from shardwright.shard.shard_row_files import ShardRowFiles
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import make_directories, replace_by_rename, storage_errors, sync_directory
+from shardwright.storage.files import storage_errors, sync_directory
 
 from .table import Action
-from .unfinished import DAMAGED
+from .unfinished import set_aside
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,11 +89,7 @@ class _RecoveryExecutor:
     def _set_aside(self, placement: Placement, path: Path) -> None:
         """Moves a file out of the workspace, which is deleted when the store is finished."""
         self._folder.may_rename()
-        folder = placement.root / DAMAGED
-        make_directories(folder)
-        with storage_errors("set aside", path):
-            reach("recover.before_set_aside")
-            replace_by_rename(path, folder / path.name)
+        set_aside(placement.root, path)
 
     # ------------------------------------------------------------------ shard rows
 

@@ -17,6 +17,7 @@ from shardwright.model.errors import FencedError, ResumeError, ShardFormatError,
 from shardwright.model.names import WORKSPACE
 from shardwright.read.store import read_metadata
 from shardwright.shard.manifest import delete_manifests, has_manifest
+from shardwright.shard.metadata_updates import read_updates, updated_groups, updates_path
 from shardwright.storage.ballast import Ballast
 from shardwright.storage.files import renew, storage_errors
 from shardwright.storage.lock import StoreLock
@@ -25,7 +26,7 @@ from .decide import Decisions, decide
 from .execute import execute
 from .scan import Scanned, scan
 from .take_over import begin_take_over, clear_older, is_begun, take_files
-from .unfinished import Unfinished
+from .unfinished import Unfinished, set_aside
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -184,15 +185,35 @@ def _renew_page_cache(store: Unfinished) -> None:
 
 
 def _open_folder(store: Unfinished, lock: StoreLock, settings: WriteSettings) -> StoreFolder:
-    extents, log = _visible_extents(store), store.open_log()
+    extents, updated, log = _visible_extents(store), _updated_groups(store), store.open_log()
     try:
-        ballast = Ballast(store.workspace / "ballast", settings.ballast_bytes)
         return StoreFolder(
-            store.path, store.spec, store.manifest, lock, log, store.open_staging(), ballast, extents=extents
+            store.path,
+            store.spec,
+            store.manifest,
+            lock,
+            log,
+            store.open_staging(),
+            Ballast(store.workspace / "ballast", settings.ballast_bytes),
+            extents=extents,
+            updated=updated,
         )
     except BaseException:
         log.close()
         raise
+
+
+def _updated_groups(store: Unfinished) -> set[int | None]:
+    """Returns the groups whose metadata were updated. A damaged update is set aside: the frames count
+    more."""
+    found = updated_groups(store.workspace)
+    for image in sorted(found, key=str):
+        try:
+            read_updates(store.workspace, image)
+        except ShardFormatError:
+            set_aside(store.path, updates_path(store.workspace, image))
+            found.remove(image)
+    return found
 
 
 def _visible_extents(store: Unfinished) -> dict[int, int]:

@@ -14,6 +14,7 @@ import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from shardwright.shard.metadata_updates import delete_new_updates
 from shardwright.shard.shard_row_files import (
     JOURNAL_SUFFIX,
     LOG_NAME,
@@ -97,6 +98,8 @@ def clear_older(store: Unfinished, still_ours: Callable[[], None]) -> None:
                 still_ours()
                 _remove(entry)
         sync_directory(placement.workspace)
+    still_ours()
+    delete_new_updates(store.workspace, below=epoch)
     for folder in store.nodes():
         still_ours()
         delete_new_files(folder / "zarr.json", below=epoch)

@@ -11,7 +11,7 @@ import crc32c
 
 from shardwright.acquire.encoding import store_layout
 from shardwright.array.acquisition_spec import parse_acquisition
-from shardwright.model.errors import ResumeError, ShardFormatError
+from shardwright.model.errors import FormatVersionError, ResumeError, ShardFormatError
 from shardwright.model.names import WORKSPACE
 from shardwright.model.versions import check_version
 from shardwright.read.store import read_metadata
@@ -21,6 +21,7 @@ from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_of
 from shardwright.shard.layout import PAGE_BYTES, page_aligned
 from shardwright.shard.manifest import read_manifest, write_manifest
+from shardwright.shard.metadata_updates import read_updates, updated_groups
 from shardwright.shard.shard_row_files import (
     JOURNAL_SUFFIX,
     LOG_NAME,
@@ -30,7 +31,8 @@ from shardwright.shard.shard_row_files import (
 )
 from shardwright.shard.staging import StagingArea
 from shardwright.storage.ballast import Ballast
-from shardwright.storage.files import storage_errors
+from shardwright.storage.failpoints import reach
+from shardwright.storage.files import make_directories, replace_by_rename, storage_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -146,6 +148,14 @@ class Unfinished:
         return StagingArea.open(path, slots, frame_bytes, self.record_dtype, self.manifest.identity_bytes)
 
 
+def set_aside(root: Path, path: Path) -> None:
+    """Moves a damaged file to where it stays when the store is finished. Raises ``StorageError``."""
+    make_directories(root / DAMAGED)
+    with storage_errors("set aside", path):
+        reach("recover.before_set_aside")
+        replace_by_rename(path, root / DAMAGED / path.name)
+
+
 def journals(placement: Placement) -> list[tuple[int, Path]]:
     """Returns (shard row, journal path) for each journal in one workspace, by shard row."""
     return sorted(
@@ -155,9 +165,9 @@ def journals(placement: Placement) -> list[tuple[int, Path]]:
 
 
 def _refuse_other_versions(workspace: Path, identity: bytes) -> None:
-    """Raises ``FormatVersionError`` for the first journal, staging area or frame log of another version:
-    files of a newer release would look damaged, and would be set aside, cleared or sealed without their
-    frames. Damaged files pass. Raises ``StorageError``."""
+    """Raises ``FormatVersionError`` for the first journal, staging area, frame log or update of metadata of
+    another version: files of a newer release would look damaged, and would be set aside, cleared or sealed
+    without their frames. Damaged files pass. Raises ``StorageError``."""
     with storage_errors("look into", workspace):
         names = sorted(entry.name for entry in workspace.iterdir())
     for name in names:
@@ -168,6 +178,13 @@ def _refuse_other_versions(workspace: Path, identity: bytes) -> None:
         elif name == LOG_NAME:
             seed = crc32c.crc32c(identity)
             _check_file_version(workspace / name, frame_log.FILE_MAGIC, frame_log.FORMAT, seed)
+    for image in updated_groups(workspace):
+        try:
+            read_updates(workspace, image)
+        except FormatVersionError:
+            raise
+        except ShardFormatError:
+            pass
 
 
 def _check_file_version(path: Path, magic: bytes, known: int, seed: int = 0) -> None:

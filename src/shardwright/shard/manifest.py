@@ -3,8 +3,8 @@
 
 Each writer has its own file, named by its epoch, and the highest epoch counts: a writer that was taken over
 can still change its own manifest at any time, but never its successor's. It is replaced as a whole,
-atomically and synced. A JSON object with the fields of ``Manifest``, ``format`` and ``crc32c``, which covers
-all the others: sorted keys, no spaces, ASCII.
+atomically and synced. A JSON object with the fields of ``Manifest``, ``format`` and ``crc32c``
+(``checked_json``).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-import crc32c
-
 from shardwright.model.errors import FencedError, ShardFormatError, StorageError
 from shardwright.model.versions import check_version
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import read_range, replace_file, storage_errors, sync_directory
+from shardwright.storage.files import replace_file, storage_errors, sync_directory
+
+from .checked_json import encode_checked, read_checked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,28 +118,14 @@ def write_manifest(
         }
         if facts["format"] == 1:
             del facts["files_epoch"]
-    replace_file(manifest_path(workspace, manifest.writer_epoch), _encode(facts), may_replace)
+    replace_file(manifest_path(workspace, manifest.writer_epoch), encode_checked(facts), may_replace)
 
 
 def read_manifest(workspace: Path) -> Manifest:
     """Returns the newest manifest. Raises ``ShardFormatError`` when it is damaged, ``FormatVersionError``
     when it is of another version, ``StorageError`` when it cannot be read or there is none."""
     path = manifest_path(workspace, max(_epochs(workspace), default=1))
-    text = read_range(path, 0, _MAX_BYTES + 1)
-    if len(text) > _MAX_BYTES:
-        raise ShardFormatError(f"{path} is too long", expected=f"at most {_MAX_BYTES} bytes")
-    try:
-        facts = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ShardFormatError(f"{path} is damaged: not JSON ({error})") from None
-    if not isinstance(facts, dict):
-        raise ShardFormatError(f"{path} is damaged", expected="a JSON object", got=type(facts).__name__)
-    recorded = facts.pop("crc32c", None)
-    if _encode(facts) != text:
-        raise ShardFormatError(
-            f"{path} is damaged: its crc32c does not hold", expected=_checksum(facts), got=repr(recorded)[:40]
-        )
-    manifest = _parse(path, facts)
+    manifest = _parse(path, read_checked(path, _MAX_BYTES))
     if path != manifest_path(workspace, manifest.writer_epoch):
         raise ShardFormatError(
             f"{path} is not what its name says",
@@ -165,14 +151,6 @@ def check_writer_epoch(workspace: Path, epoch: int) -> None:
         raise FencedError(
             f"another writer has taken {workspace.parent} over", expected=f"writer epoch {epoch}", got=current
         )
-
-
-def _encode(facts: dict[str, Any]) -> bytes:
-    return json.dumps({**facts, "crc32c": _checksum(facts)}, indent=2).encode()
-
-
-def _checksum(facts: dict[str, Any]) -> int:
-    return int(crc32c.crc32c(json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()))
 
 
 def _parse(path: Path, facts: dict[str, Any]) -> Manifest:

@@ -58,6 +58,7 @@ class Welcome(_ControlBody):
     max_batch_frames: int
     software: str
     resume_timeout_ms: int  # the time in which a lost client may resume its acquisitions
+    updates: bool = False  # whether it takes UPDATE; earlier releases do not
 
     @classmethod
     def from_body(cls, body: dict[str, Any]) -> Welcome:
@@ -71,6 +72,7 @@ class Welcome(_ControlBody):
             max_batch_frames=number(body, "max_batch_frames", 1),
             software=text(body, "software", 128),
             resume_timeout_ms=number(body, "resume_timeout_ms", 0),
+            updates=False if body.get("updates") is None else boolean(body, "updates"),
         )
 
 
@@ -190,6 +192,36 @@ class Finish(_ControlBody):
 
 
 @dataclass(frozen=True)
+class Update(_ControlBody):
+    """Metadata of the store (``image`` None) or of an image. ``request``: the client's number, counted from 0
+    in a stream."""
+
+    request: int
+    image: str | None
+    attributes: dict[str, Any]
+
+    @classmethod
+    def from_body(cls, body: dict[str, Any]) -> Update:
+        return cls(number(body, "request"), optional_text(body, "image"), mapping(body, "attributes"))
+
+
+@dataclass(frozen=True)
+class Updated:
+    """The answer to an UPDATE: the metadata are durable, or ``error`` says why they changed nothing."""
+
+    request: int
+    error: ErrorText | None
+
+    def to_body(self) -> dict[str, Any]:
+        return {"request": self.request, "error": None if self.error is None else _error_body(self.error)}
+
+    @classmethod
+    def from_body(cls, body: dict[str, Any]) -> Updated:
+        error = optional_mapping(body, "error")
+        return cls(number(body, "request"), None if error is None else _error_from_body(error))
+
+
+@dataclass(frozen=True)
 class Problem:
     """An ERROR body. ``fatal``: the session (session 0: the connection) has ended. ``first``, ``last``: the
     frame sequences concerned."""
@@ -202,8 +234,7 @@ class Problem:
     receipt: Receipt | None = None
 
     def to_body(self) -> dict[str, Any]:
-        # cut to what the peer's from_body accepts, so that an error can always be reported
-        facts = {key: value[:1000] for key, value in self.error.to_dict().items()}
+        facts = _error_body(self.error)
         more = {"request": self.request, "first": self.first, "last": self.last}
         more_facts = {key: value for key, value in more.items() if value is not None}
         receipt = {} if self.receipt is None else {"receipt": self.receipt.to_dict()}
@@ -211,17 +242,25 @@ class Problem:
 
     @classmethod
     def from_body(cls, body: dict[str, Any]) -> Problem:
-        facts = {key: optional_text(body, key) for key in ("expected", "got", "hint")}
-        error = ErrorText.from_dict({"code": text(body, "code"), "message": text(body, "message"), **facts})
         receipt = optional_mapping(body, "receipt")
         return cls(
-            error=error,
+            error=_error_from_body(body),
             fatal=boolean(body, "fatal"),
             request=optional_number(body, "request"),
             first=optional_number(body, "first"),
             last=optional_number(body, "last"),
             receipt=None if receipt is None else receipt_from_body(receipt),
         )
+
+
+def _error_body(error: ErrorText) -> dict[str, str]:
+    """Returns its texts, cut to what the peer accepts, so that an error can always be reported."""
+    return {key: value[:1000] for key, value in error.to_dict().items()}
+
+
+def _error_from_body(body: dict[str, Any]) -> ErrorText:
+    facts = {key: optional_text(body, key) for key in ("expected", "got", "hint")}
+    return ErrorText.from_dict({"code": text(body, "code"), "message": text(body, "message"), **facts})
 
 
 def receipt_from_body(facts: dict[str, Any]) -> Receipt:

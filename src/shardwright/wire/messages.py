@@ -60,6 +60,8 @@ class Kind(IntEnum):
     RECEIPT = 9
     ERROR = 10
     FLUSH = 11
+    UPDATE = 12
+    UPDATED = 13
 
 
 class Level(IntEnum):
@@ -118,7 +120,7 @@ def decode_header(data: Buffer) -> Header:
     if flags != 0 or kind not in Kind._value2member_map_:
         raise ProtocolError(
             "unknown message kind or flags",
-            expected="kind 1 to 11, flags 0",
+            expected=f"kind 1 to {max(Kind)}, flags 0",
             got=f"kind {kind}, flags {flags}",
         )
     header = Header(Kind(kind), session, sequence, count, parts, body_bytes, payload_bytes)

@@ -56,6 +56,7 @@ class DaemonEvent(Enum):
     RING_TAKEN = "ring_taken"  # or none is needed
     FRAMES = "frames"
     FLUSH = "flush"
+    UPDATE = "update"
     FINISH = "finish"
     UNEXPECTED = "unexpected"  # a message of a kind that only the daemon sends
     VIOLATION = "violation"  # a message that is wrong in itself: sequence, lengths, descriptors
@@ -90,6 +91,9 @@ DAEMON_TABLE = (
     _d(_OPEN, _DE.FLUSH, Verdict.ACCEPT, None),
     # everything will be durable anyway
     _d(frozenset({_D.FINISHING}) | _AWAY | _OVER, _DE.FLUSH, Verdict.IGNORE, None),
+    _d(_OPEN, _DE.UPDATE, Verdict.ACCEPT, None),
+    _d(frozenset({_D.FINISHING}), _DE.UPDATE, Verdict.REFUSE, _D.DRAINING),
+    _d(_AWAY | _OVER, _DE.UPDATE, Verdict.IGNORE, None),
     _d(_OPEN, _DE.FINISH, Verdict.ACCEPT, _D.FINISHING),
     _d(frozenset({_D.FINISHING}), _DE.FINISH, Verdict.REFUSE, _D.DRAINING),
     _d(_AWAY | _OVER, _DE.FINISH, Verdict.IGNORE, None),
@@ -130,6 +134,7 @@ class ClientEvent(Enum):
     READY = "ready"  # the ring is mapped, or no ring is needed
     FINISH = "finish"  # the user closed the stream, and everything before was sent
     ACK = "ack"
+    UPDATED = "updated"
     LOSS = "loss"  # an error that is not fatal: frames could not be kept
     RECEIPT = "receipt"
     ERROR = "error"  # fatal, for this session or its connection
@@ -158,6 +163,8 @@ CLIENT_TABLE = (
     _c(frozenset({_C.TAKING_RING, _C.FINISHING}) | _DOWN | _AT_END, _CE.FINISH, Verdict.IGNORE, None),
     _c(_ATTACHED, _CE.ACK, Verdict.ACCEPT, None),
     _c(_DOWN | _AT_END, _CE.ACK, Verdict.IGNORE, None),
+    _c(_ATTACHED, _CE.UPDATED, Verdict.ACCEPT, None),
+    _c(_DOWN | _AT_END, _CE.UPDATED, Verdict.IGNORE, None),
     _c(_ATTACHED, _CE.LOSS, Verdict.ACCEPT, None),
     _c(_DOWN | _AT_END, _CE.LOSS, Verdict.IGNORE, None),
     # detached: it had been sealed before the client reconnected

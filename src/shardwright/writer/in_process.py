@@ -62,6 +62,7 @@ def create(
     codec: Codec | str = "blosc",
     levels: Levels | dict[str, Any] | int | None = None,
     frame_json_bytes: int = 0,
+    attributes: Mapping[str, Any] | None = None,
 ) -> Writer:
     """Makes a writer in this process. ``path`` must not exist yet (``OutputExistsError``), except for the
     remains of a creation that was killed. With ``name_taken`` ``increment`` it becomes ``NAME_2``, see
@@ -79,7 +80,8 @@ def create(
     no numbers (``ArraySpec``).
 
     Several images: ``images`` are their names, all with that array, or a mapping of names to arrays;
-    ``plate`` makes one for each field of its wells.
+    ``plate`` makes one for each field of its wells. ``attributes``: JSON for the zarr.json of the store's
+    group; ``Writer.update_metadata`` adds to it later.
 
     ``order`` names the frame axes as frames come, of several images with ``"p"`` where these change: ``("t",
     "p", "z", "c")``. The axes themselves are then given in the order in which they are stored:
@@ -128,7 +130,12 @@ def create(
         "levels": levels,
         "frame_json_bytes": frame_json_bytes or None,
     }
-    several = {"images": images, "plate": plate, "order": list(order) if isinstance(order, str) else order}
+    several = {
+        "images": images,
+        "plate": plate,
+        "order": list(order) if isinstance(order, str) else order,
+        "attributes": attributes,
+    }
     acquisition = _acquisition(spec, _given(layout), _given(several))
     for warning in acquisition_warnings(acquisition):
         warnings.warn(warning, LayoutWarning, stacklevel=2)

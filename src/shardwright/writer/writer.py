@@ -15,6 +15,7 @@ import numpy.typing as npt
 from shardwright.acquire.acquisition import Acquisition, AcquisitionState
 from shardwright.acquire.workers import WorkerPool
 from shardwright.array.frame_intake import FrameIntake
+from shardwright.array.update import checked_update
 from shardwright.model.errors import (
     ClosedError,
     OverloadError,
@@ -262,6 +263,26 @@ class Writer:
                     )
                 self._changed.wait(left_s)
             self._check_places()
+
+    def update_metadata(self, attributes: Mapping[str, Any], *, image: str | None = None) -> None:
+        """Adds JSON to the attributes in the zarr.json of the store's group, or of an ``image``'s; a name
+        that is there gets the new value. Once it returned, a kill or a power cut loses nothing of it.
+
+        Raises ``UnknownImageError``, ``MetadataError`` (no JSON, names of ours, or with all before more than
+        1 MiB), ``ClosedError``, ``StorageError``, or what broke the pipeline. An image that never gets a
+        frame has no folder, and keeps none.
+        """
+        if self._receipt is not None:
+            raise ClosedError("this writer is closed", hint="Update metadata inside the with block")
+        number = None if image is None else self.images.number_of(image)
+        plain = checked_update(attributes)
+        with self._changed:
+            request = self._acquisition.update_metadata(number, plain)
+            while not (answers := dict(self._acquisition.take_updates())):
+                self._collect()
+                self._changed.wait(_POLL_S)
+            if (why := answers[request]) is not None:
+                raise why.to_error()
 
     def close(self) -> Receipt:
         """Seals every shard and writes the final metadata; idempotent. A store that never got a frame is

@@ -156,6 +156,7 @@ class Connections:
             max_batch_frames=settings.max_batch_frames,
             software=SOFTWARE,
             resume_timeout_ms=settings.resume_timeout_ms,
+            updates=True,
         )
         self.send(client, client.counter.control(Kind.WELCOME, welcome.to_body()))
         self._on_event("client_connected", {**client.facts, "software": client.hello.software})

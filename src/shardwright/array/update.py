@@ -1,0 +1,31 @@
+"""The check of metadata with which a user updates those of a store or of an image. The same for the client,
+the daemon and the writer in this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from shardwright.model.errors import MetadataError
+
+from .frame_check import plain_value
+from .spec import check_depth, group_attributes
+
+
+def checked_update(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the attributes as JSON values. Raises ``MetadataError`` when they are none, are too long, or
+    have a name that is ours."""
+    if not isinstance(attributes, Mapping) or not all(isinstance(name, str) for name in attributes):
+        raise MetadataError("metadata by name are needed", expected="a dict", got=repr(attributes)[:80])
+    try:
+        check_depth(dict(attributes))
+        text = json.dumps(dict(attributes), ensure_ascii=False, allow_nan=False, default=plain_value)
+        plain: dict[str, Any] = group_attributes(json.loads(text.encode()))
+    except (TypeError, ValueError) as error:
+        raise MetadataError(
+            "metadata that cannot be attributes",
+            expected="text, finite numbers, booleans, None, and lists and dicts of them",
+            got=str(error)[:240],
+        ) from None
+    return plain

@@ -1,0 +1,45 @@
+"""JSON files of a workspace that carry the crc32c of what they say: the manifest, and metadata that were
+updated. The checksum is that of the other fields as JSON with sorted keys, without spaces, in ASCII; the file
+has exactly the bytes that ``json.dumps(..., indent=2)`` makes of it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import crc32c
+
+from shardwright.model.errors import ShardFormatError
+from shardwright.storage.files import read_range
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def encode_checked(facts: dict[str, Any]) -> bytes:
+    """Returns the bytes of a file with these facts, which are JSON values."""
+    return json.dumps({**facts, "crc32c": _checksum(facts)}, indent=2).encode()
+
+
+def read_checked(path: Path, most_bytes: int) -> dict[str, Any]:
+    """Returns the facts of a file. Raises ``ShardFormatError`` when it is damaged or longer than
+    ``most_bytes``, ``StorageError``."""
+    text = read_range(path, 0, most_bytes + 1)
+    if len(text) > most_bytes:
+        raise ShardFormatError(f"{path} is too long", expected=f"at most {most_bytes} bytes")
+    try:
+        facts = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ShardFormatError(f"{path} is damaged: not JSON ({error})") from None
+    if not isinstance(facts, dict):
+        raise ShardFormatError(f"{path} is damaged", expected="a JSON object", got=type(facts).__name__)
+    recorded = facts.pop("crc32c", None)
+    if encode_checked(facts) != text:
+        raise ShardFormatError(
+            f"{path} is damaged: its crc32c does not hold", expected=_checksum(facts), got=repr(recorded)[:40]
+        )
+    return facts
+
+
+def _checksum(facts: dict[str, Any]) -> int:
+    return int(crc32c.crc32c(json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()))

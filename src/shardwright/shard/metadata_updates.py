@@ -1,0 +1,72 @@
+"""Metadata that were updated while an acquisition runs: a file of the workspace for the store's group and for
+each image's, which holds all updates of it until they are in the final zarr.json.
+
+    .shardwright/metadata.json      of the store's group
+    .shardwright/metadata.K.json    of the group of image K
+
+A JSON object with ``format``, ``attributes`` and ``crc32c`` (``checked_json``), replaced as a whole,
+atomically and synced.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from shardwright.model.errors import ShardFormatError
+from shardwright.model.versions import check_version
+from shardwright.storage.files import delete_new_files, replace_file, storage_errors
+
+from .checked_json import encode_checked, read_checked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+FORMAT = 1
+_NAME = re.compile(r"metadata(?:\.(0|[1-9][0-9]{0,5}))?\.json")
+_MOST_BYTES = 8 << 20  # of attributes that take at most 1 MiB in zarr.json
+
+
+def updates_path(workspace: Path, image: int | None) -> Path:
+    return workspace / ("metadata.json" if image is None else f"metadata.{image}.json")
+
+
+def updated_groups(workspace: Path) -> set[int | None]:
+    """Returns the images whose groups have updates, and None if the store's has. Raises ``StorageError``."""
+    with storage_errors("look into", workspace):
+        found = [_NAME.fullmatch(entry.name) for entry in workspace.iterdir()]
+    return {None if name[1] is None else int(name[1]) for name in found if name}
+
+
+def read_updates(workspace: Path, image: int | None) -> dict[str, Any]:
+    """Returns the updates of a group that has some. Raises ``ShardFormatError`` when they are damaged,
+    ``FormatVersionError`` when they are of another version, ``StorageError``."""
+    path = updates_path(workspace, image)
+    facts = read_checked(path, _MOST_BYTES)
+    check_version(facts.get("format"), FORMAT, path)
+    attributes = facts.get("attributes")
+    if not isinstance(attributes, dict):
+        raise ShardFormatError(f"{path} has no attributes", got=repr(attributes)[:80])
+    return attributes
+
+
+def write_updates(
+    workspace: Path,
+    image: int | None,
+    attributes: dict[str, Any],
+    may_replace: Callable[[], None],
+    *,
+    writer: int,
+) -> None:
+    """Replaces the updates of a group, as ``storage.files.replace_file`` does and raises."""
+    data = encode_checked({"format": FORMAT, "attributes": attributes})
+    replace_file(updates_path(workspace, image), data, may_replace, writer=writer)
+
+
+def delete_new_updates(workspace: Path, *, below: int) -> None:
+    """Deletes updates that earlier writers were about to put in place. Raises ``StorageError``."""
+    with storage_errors("look into", workspace):
+        found = {entry.name[1:].rsplit(".", 2)[0] for entry in workspace.glob(".metadata*.new")}
+    for name in sorted(found):
+        delete_new_files(workspace / name, below=below)

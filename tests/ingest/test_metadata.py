@@ -1,0 +1,167 @@
+"""Metadata through the daemon: of frames, of the acquisition and of its images."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+from tests.harness.daemon import DaemonProcess
+from tests.harness.daemon_config import write_config
+
+import shardwright as sw
+from shardwright.ingest.session import MAX_UPDATES
+from shardwright.model import errors
+from shardwright.model.error_text import ErrorText
+from shardwright.read.verify_store import verify_store
+from shardwright.wire.controls import Update, Updated, Welcome
+from shardwright.wire.messages import Kind, decode_control
+
+WAYS = ["shm", "message"]
+pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
+
+
+def attributes(path: Path) -> dict:
+    return {name: value for name, value in zarr.open_group(path, mode="r").attrs.items() if name != "ome"}
+
+
+@pytest.mark.parametrize("transport", WAYS)
+def test_metadata_of_frames_and_of_images(start, transport, spec_of, frames_of):
+    daemon = start()
+    array = spec_of().model_copy(update={"frame_json_bytes": 64, "frame_fields": ("laser",)})
+    spec = sw.AcquisitionSpec(array=array, images=("left", "right"), attributes={"who": "me", "run": 1})
+    with (
+        sw.connect(daemon.ipc, transport=transport) as connection,
+        connection.acquire("a", spec) as stream,
+    ):
+        stream.update_metadata({"side": "l"}, image="left")  # before its first frame
+        for number, frame in enumerate(frames_of(6)):
+            metadata = {"laser": number, "note": f"{number} µ"}
+            stream.append(frame, image=("left", "right")[number % 2], metadata=metadata)
+        stream.append_many(frames_of(2), image="left", metadata={"note": ["a", "b"], "laser": 7})
+        stream.update_metadata({"run": 2, "text": "µ"})
+    path = Path(stream.path)
+    table = sw.frame_table(path)
+    notes = [json.loads(text)["note"] for text in table["json"]]
+    assert notes == [*(f"{number} µ" for number in range(6)), "a", "b"]
+    assert table["laser"].tolist() == [0, 1, 2, 3, 4, 5, 7, 7]
+    assert attributes(path) == {"who": "me", "run": 2, "text": "µ"}
+    assert (attributes(path / "0"), attributes(path / "1")) == ({"side": "l"}, {})
+    assert verify_store(path).ok
+
+
+def test_attributes_of_a_single_image(start, spec_of, frames_of):
+    daemon = start()
+    with sw.connect(daemon.ipc) as connection:
+        spec = sw.AcquisitionSpec(array=spec_of(), attributes={"who": "me"})
+        with connection.acquire("a", spec) as stream:
+            stream.append(frames_of(1)[0])
+    assert attributes(Path(stream.path)) == {"who": "me"}
+
+
+def test_bad_updates_are_the_callers_errors(start, spec_of, frames_of):
+    daemon = start()
+    with sw.connect(daemon.ipc) as connection, connection.acquire("a", spec_of()) as stream:
+        for bad in ({"ome": 1}, {"x": float("nan")}, {"x": "y" * (300 << 10)}):
+            with pytest.raises(errors.MetadataError):
+                stream.update_metadata(bad)
+        with pytest.raises(errors.UnknownImageError):
+            stream.update_metadata({"x": 1}, image="left")
+        for name in "abcdef":
+            if name < "e":
+                stream.update_metadata({name: "y" * (200 << 10)})
+        with pytest.raises(errors.MetadataError, match="with those before"):
+            stream.update_metadata({"f": "y" * (240 << 10)})
+        stream.append(frames_of(1)[0])
+    assert sorted(attributes(Path(stream.path))) == ["a", "b", "c", "d"]
+    with pytest.raises(errors.ClosedError):
+        stream.update_metadata({"x": 1})
+
+
+def test_an_error_of_the_disk_is_the_callers(start, double, spec_of):
+    daemon = start(doubled=double)
+    with sw.connect(daemon.ipc) as connection, connection.acquire("a", spec_of()) as stream:
+        daemon.acquisitions[0].update_error = ErrorText(errors.StorageFullError, "no room")
+        with pytest.raises(errors.StorageFullError, match="no room"):
+            stream.update_metadata({"x": 1})
+        daemon.acquisitions[0].update_error = None
+        stream.update_metadata({"x": 2})
+    assert daemon.acquisitions[0].metadata == [(None, {"x": 1}), (None, {"x": 2})]
+
+
+@pytest.mark.parametrize(
+    ("update", "code"),
+    [
+        ({"image": "left", "attributes": {"x": 1}}, "unknown_image"),
+        ({"image": None, "attributes": {"ome": {}}}, "metadata"),
+        ({"image": None, "attributes": {"x": {"y": [[]] * 3}}}, None),
+    ],
+)
+def test_the_daemon_checks_what_a_client_asks(start, raw, double, spec_of, update, code):
+    daemon = start(doubled=double)
+    client = raw(daemon.ipc)
+    counter, _ = client.open("a", spec_of())
+    client.send(counter.control(Kind.UPDATE, {"request": 3, **update}))
+    header, parts = client.receive()
+    answer = Updated.from_body(decode_control(parts[0]))
+    assert (header.kind, answer.request) == (Kind.UPDATED, 3)
+    assert (answer.error and answer.error.code) == code
+
+
+@pytest.mark.parametrize("body", [{}, {"request": 0, "attributes": []}, {"request": -1, "attributes": {}}])
+def test_an_update_that_is_none_ends_the_session(start, raw, double, spec_of, body):
+    daemon = start(doubled=double)
+    client = raw(daemon.ipc)
+    counter, _ = client.open("a", spec_of())
+    client.send(counter.control(Kind.UPDATE, body))
+    _, facts = client.receive_error()
+    assert (facts["code"], facts["fatal"]) == ("protocol", True)
+
+
+def test_a_flood_of_updates_ends_the_session(start, raw, double, spec_of, monkeypatch):
+    monkeypatch.setattr(double, "take_updates", lambda _: [])
+    daemon = start(doubled=double)
+    client = raw(daemon.ipc)
+    counter, _ = client.open("a", spec_of())
+    for request in range(MAX_UPDATES + 1):
+        client.send(counter.control(Kind.UPDATE, Update(request, None, {}).to_body()))
+    _, facts = client.receive_error()
+    assert "too many updates" in facts["message"]
+
+
+def test_an_earlier_daemon_is_not_asked(start, double, spec_of, monkeypatch):
+    told = Welcome.to_body
+    monkeypatch.setattr(
+        Welcome, "to_body", lambda self: {k: v for k, v in told(self).items() if k != "updates"}
+    )
+    daemon = start(doubled=double)
+    with sw.connect(daemon.ipc) as connection, connection.acquire("a", spec_of()) as stream:
+        with pytest.raises(errors.VersionError, match="earlier release"):
+            stream.update_metadata({"x": 1})
+        stream.append(np.zeros((8, 12), np.uint16))
+
+
+def test_an_update_waits_for_a_daemon_that_was_killed(tmp_path, spec_of, frames_of):
+    """Asked for while it hangs, answered by the next one."""
+    (tmp_path / "data").mkdir()
+    config = write_config(tmp_path, tmp_path / "data")
+    daemon = DaemonProcess(config)
+    assert daemon.ready
+    with sw.connect(f"ipc://{tmp_path}/in.sock") as connection, connection.acquire("a", spec_of()) as stream:
+        stream.append(frames_of(1)[0])
+        stream.update_metadata({"first": 1})
+        daemon.send_signal(signal.SIGSTOP)
+        asked = threading.Thread(target=stream.update_metadata, args=({"second": 2},))
+        asked.start()
+        daemon.send_signal(signal.SIGKILL)
+        daemon.exit_code()
+        with DaemonProcess(config) as again:
+            assert again.ready
+            asked.join()
+            stream.append(frames_of(1)[0])
+            stream.close()
+    assert attributes(Path(stream.path)) == {"first": 1, "second": 2}
