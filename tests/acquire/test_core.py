@@ -17,6 +17,7 @@ from shardwright.acquire.commands import (
     Encode,
     FinishStore,
     FramesStaged,
+    MetadataUpdated,
     Prepare,
     Seal,
     ShardRowPrepared,
@@ -24,6 +25,7 @@ from shardwright.acquire.commands import (
     SlabEncoded,
     Stage,
     StoreFinished,
+    UpdateMetadata,
 )
 from shardwright.acquire.core import AcquisitionState, Core, Now
 from shardwright.acquire.encoding import SlabEncoder, store_layout
@@ -31,7 +33,7 @@ from shardwright.acquire.limits import Limits
 from shardwright.acquire.settings import WriteSettings
 from shardwright.array.acquisition_spec import AcquisitionSpec
 from shardwright.model.error_text import ErrorText
-from shardwright.model.errors import StorageError, StorageFullError
+from shardwright.model.errors import ClosedError, StorageError, StorageFullError
 from shardwright.shard.frame_record import record_dtype
 from shardwright.wire.descriptor import DESCRIPTOR
 
@@ -260,3 +262,15 @@ def test_a_failure_while_the_end_waits_for_room_is_an_end(spec_of):
     )
     drive.tell(StoreFinished(None))
     assert drive.core.state is AcquisitionState.FAILED
+
+
+def test_metadata_are_updated_until_the_end_begins(spec_of):
+    drive = Drive(spec_of())
+    drive.core.update_metadata(7, None, {"x": 1})
+    assert drive.core.take_commands() == [UpdateMetadata(7, None, {"x": 1})]
+    drive.tell(MetadataUpdated(7, None))
+    assert drive.core.notices.take_updates() == [(7, None)]
+    assert drive.core.notices.take_updates() == []
+    drive.core.finish(drive.now())
+    with pytest.raises(ClosedError):
+        drive.core.update_metadata(8, None, {})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -20,11 +22,12 @@ from shardwright.model.errors import (
     LostFramesError,
     ProtocolError,
     ResumeError,
+    SessionLostError,
     StorageError,
     TimedOutError,
 )
 from shardwright.model.receipt import Receipt
-from shardwright.wire.controls import Open, Opened, Problem, Resume, Welcome
+from shardwright.wire.controls import Open, Opened, Problem, Resume, Updated, Welcome
 from shardwright.wire.descriptor import FRAME_DROPPED, FRAME_NOT_HELD
 from shardwright.wire.messages import (
     MAX_PIXELLESS_FRAMES,
@@ -427,3 +430,36 @@ def test_a_resumption_says_what_was_sent_and_not_what_waits():
     link.detach()
     request = link.resumption(4)
     assert (request.request, request.spec, request.resume) == (4, None, Resume("ab" * 16, 1, 2, 8))
+
+
+def test_an_update_without_an_answer_is_asked_again_and_answered_once():
+    link, daemon = make_link()
+    with ThreadPoolExecutor(1) as caller:
+        asked = caller.submit(link.outbox.update, "left", {"x": 1}, 1 << 18, None)
+        while not (first := list(link.outgoing())):
+            time.sleep(0.001)
+        assert (kinds(first), list(link.outgoing())) == ([Kind.UPDATE], [])
+        daemon = resume(link)
+        link.ready()
+        again = list(link.outgoing())
+        assert decode_control(again[0][1]) == decode_control(first[0][1])
+        assert decode_control(again[0][1]) == {"request": 0, "image": "left", "attributes": {"x": 1}}
+        for _ in range(2):  # the answer to the first may come as well
+            assert tell(link, daemon.control(Kind.UPDATED, Updated(0, None).to_body())) is None
+        assert asked.result() is None
+    with pytest.raises(TimedOutError):
+        link.outbox.update(None, {}, 1 << 18, 0.0)
+    assert list(link.outgoing()) == []
+
+
+def test_updates_go_out_before_the_end_and_end_with_it():
+    link, _ = make_link()
+    with ThreadPoolExecutor(1) as caller:
+        asked = caller.submit(link.outbox.update, None, {"x": 1}, 1 << 18, None)
+        while not link.outbox.updates_behind(-1):
+            time.sleep(0.001)
+        link.outbox.finish()
+        assert kinds(list(link.outgoing())) == [Kind.UPDATE, Kind.FINISH]
+        link.outbox.fail(ErrorText(SessionLostError, "gone"))
+        with pytest.raises(SessionLostError):
+            asked.result()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import threading
@@ -149,19 +150,20 @@ def test_an_update_waits_for_a_daemon_that_was_killed(tmp_path, spec_of, frames_
     """Asked for while it hangs, answered by the next one."""
     (tmp_path / "data").mkdir()
     config = write_config(tmp_path, tmp_path / "data")
-    daemon = DaemonProcess(config)
-    assert daemon.ready
-    with sw.connect(f"ipc://{tmp_path}/in.sock") as connection, connection.acquire("a", spec_of()) as stream:
-        stream.append(frames_of(1)[0])
-        stream.update_metadata({"first": 1})
-        daemon.send_signal(signal.SIGSTOP)
-        asked = threading.Thread(target=stream.update_metadata, args=({"second": 2},))
-        asked.start()
-        daemon.send_signal(signal.SIGKILL)
-        daemon.exit_code()
-        with DaemonProcess(config) as again:
+    with contextlib.ExitStack() as daemons:
+        daemon = daemons.enter_context(DaemonProcess(config))
+        assert daemon.ready
+        connection = daemons.enter_context(sw.connect(f"ipc://{tmp_path}/in.sock"))
+        with connection.acquire("a", spec_of()) as stream:
+            stream.append(frames_of(1)[0])
+            stream.update_metadata({"first": 1})
+            daemon.signal(signal.SIGSTOP)
+            asked = threading.Thread(target=stream.update_metadata, args=({"second": 2},))
+            asked.start()
+            daemon.kill()
+            again = daemons.enter_context(DaemonProcess(config))
             assert again.ready
             asked.join()
             stream.append(frames_of(1)[0])
-            stream.close()
     assert attributes(Path(stream.path)) == {"first": 1, "second": 2}
+    assert stream.reconnects == 1

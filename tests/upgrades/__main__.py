@@ -145,6 +145,7 @@ def make_conversations(place: Path, made: Path) -> None:
                 for number in range(CONVERSATION_FRAMES):
                     send(stream, "tiny", number)
                 stream.flush()
+                stream.update_metadata({"note": "updated"})
             recorder.wait_for_end()
         assert daemon.stop() == 0
     facts = {"session": 7, "token": "00112233445566778899aabbccddeeff", "ring_bytes": 1 << 20}
