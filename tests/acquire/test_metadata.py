@@ -22,6 +22,7 @@ from shardwright.model.errors import (
     ClosedError,
     FormatVersionError,
     MetadataError,
+    ShardFormatError,
     SpecError,
     StorageFullError,
     UnknownImageError,
@@ -377,3 +378,30 @@ def test_consolidated_metadata_stay_true(tmp_path):
         writer.update_metadata({"x": 1})
     assert zarr.open_group(path, mode="r", use_consolidated=True)["0"].shape[0] == 1
     assert verify_store(path).ok
+
+
+def test_an_update_that_an_older_writer_was_about_to_put_in_place_is_deleted(tmp_path, server):
+    path = tmp_path / "a.ome.zarr"
+    assert server.start(update_and_die, str(path), "replace.before_rename", True).wait() == 0
+    (about,) = (path / ".shardwright").glob(".metadata*.new")
+    assert about.name == ".metadata.json.1.new"
+    with sw.resume(path, take_over=True) as writer:
+        assert not about.exists()
+        writer.update_metadata({"by": "the new one"}, image="r")
+        writer.append(FRAME, image="r", index=(0, 0))
+    assert attributes(path) == {"who": "me", "note": "kept"}
+    assert attributes(path / "1") == {"by": "the new one"}
+
+
+def test_a_damaged_chunk_of_the_strings_is_found(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, SPEC) as writer:
+        writer.append(FRAME, metadata=told(0))
+    chunk = path / "frames/json/c/0"
+    data = bytearray(chunk.read_bytes())
+    data[-1] ^= 1
+    chunk.write_bytes(data)
+    (problem,) = verify_store(path).problems
+    assert problem.where == "frames/json/c/0"
+    with pytest.raises(ShardFormatError, match="crc32c"):
+        sw.frame_table(path)

@@ -19,6 +19,7 @@ import shardwright as sw
 from shardwright.cli.app import main
 from shardwright.cli.job_command import throttle_of
 from shardwright.model.names import WORK_FOLDER
+from shardwright.read.verify_store import verify_store
 from shardwright.repack.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
 from shardwright.repack.runtime.throttle import pause_files
 from shardwright.repack.runtime.work_folder import PAUSE_NAME
@@ -209,3 +210,27 @@ def test_rechunk_heeds_the_pause_file_of_the_image_and_only_workers_with_a_task_
     assert [task["throttle"] for task in tasks] == [
         {"bytes_per_s": share, "pause_files": heeded, "idle": False}
     ] * len(tasks)
+
+
+def test_metadata_stay(tmp_path: Path, shardwright):
+    """The JSON of each frame and that of the store."""
+    store, new = tmp_path / "a.ome.zarr", tmp_path / "b.ome.zarr"
+    layout = {"shape": (None, 32, 48), "dtype": "uint16", "axes": "tyx", "frame_json_bytes": 40}
+    with sw.create(store, attributes={"who": "me"}, **layout) as writer:
+        for number, frame in enumerate(PIXELS):
+            writer.append(frame, metadata={"note": f"{number} µ"})
+        writer.update_metadata({"text": "ä"})
+    for command in (
+        ("compact", store),
+        ("pyramid", store, "--levels", "1"),
+        ("rechunk", store, new, "--chunks", "t=1"),
+    ):
+        code, _, errors = shardwright(*command, *HERE)
+        assert code == 0, errors
+    for each in (store, new):
+        assert [json.loads(text)["note"] for text in sw.frame_table(each)["json"]] == [
+            f"{number} µ" for number in range(len(PIXELS))
+        ]
+        attributes = json.loads((each / "zarr.json").read_text())["attributes"]
+        assert (attributes["who"], attributes["text"]) == ("me", "ä")
+        assert verify_store(each).ok

@@ -3,6 +3,7 @@ them goes the way of a message."""
 
 from __future__ import annotations
 
+import json
 import math
 import tempfile
 from dataclasses import replace
@@ -32,7 +33,7 @@ from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import LostFramesError, ShardwrightError
 from shardwright.model.receipt import Receipt
 from shardwright.wire import handover
-from shardwright.wire.controls import Hello, Open, Opened, Problem, Resume, Welcome
+from shardwright.wire.controls import Hello, Open, Opened, Problem, Resume, Update, Updated, Welcome
 from shardwright.wire.descriptor import FRAME_DROPPED, FRAME_NOT_HELD, descriptor_dtype
 from shardwright.wire.messages import (
     BATCH_PRELUDE,
@@ -61,8 +62,9 @@ SPEC = ArraySpec(
         Dimension(name="x", count=SHAPE[1], chunk_size=SHAPE[1]),
     ],
     frame_fields=("pressure", "laser_power"),
+    frame_json_bytes=16,
 )
-RECORD = descriptor_dtype(2)
+RECORD = descriptor_dtype(2, 16)
 LIMITS = Limits.derive(SPEC, threads=2, ring_frames=RING_SLOTS)
 RECEIPT = Receipt("/data/a", *(range(1, 12)))
 MISSING = [(2, 3), (5, 5)]
@@ -74,6 +76,7 @@ def frames_body(random: Random, first: int, count: int, *, shared: bool) -> tupl
     records = np.zeros(count, RECORD)
     records["sequence"] = first + np.arange(count)
     records["position"] = records["frame_id"] = records["sequence"]
+    records["json"] = [random.choice((b"", b'{"a":1}', '{"a":"µµ"}'.encode())) for _ in range(count)]
     if random.random() < 0.3:
         records["flags"] = [random.choice((0, 0, FRAME_DROPPED, FRAME_NOT_HELD)) for _ in range(count)]
     with_pixels = records["flags"] == 0
@@ -105,6 +108,7 @@ class StrictAcquisition:
         )
         self.seen: set[int] = set(range(NEXT)) - {2, 3, 5}
         self.memory: list[tuple[int, int]] = []  # (address, bytes) that may be read
+        self.updates = self.answered = 0
 
     next_sequence = 7
 
@@ -116,6 +120,8 @@ class StrictAcquisition:
 
     def submit(self, descriptors: np.ndarray, addresses: np.ndarray) -> None:
         assert descriptors.dtype == RECORD
+        for text in descriptors["json"].tolist():
+            assert text.decode() == "" or text[:1] + text[-1:] == b"{}"
         sequences = descriptors["sequence"].tolist()
         assert not self.seen & set(sequences)
         self.seen.update(sequences)
@@ -141,6 +147,17 @@ class StrictAcquisition:
         return []
 
     take_events = take_losses
+
+    def update_metadata(self, image: int | None, attributes: dict[str, Any]) -> int:
+        assert image is None
+        assert "ome" not in attributes
+        json.dumps(attributes, ensure_ascii=False, allow_nan=False).encode()
+        self.updates += 1
+        return self.updates
+
+    def take_updates(self) -> list[tuple[int, ErrorText | None]]:
+        done, self.answered = self.answered, self.updates
+        return [(number, None) for number in range(done + 1, self.updates + 1)]
 
     def flush(self) -> None:
         pass
@@ -221,7 +238,14 @@ class DaemonSide:
                     Problem(ErrorText(LostFramesError, "x"), fatal=True, receipt=RECEIPT).to_body(),
                 )
             case 4:
-                return random.choice((connection.control(Kind.HEARTBEAT), session.control(Kind.FLUSH)))
+                update = Update(0, None, {"x": [1, "µ", None]}).to_body()
+                return random.choice(
+                    (
+                        connection.control(Kind.HEARTBEAT),
+                        session.control(Kind.FLUSH),
+                        session.control(Kind.UPDATE, update),
+                    )
+                )
             case 5:
                 return session.control(Kind.FINISH, {"frames": NEXT})
             case 6:
@@ -328,7 +352,7 @@ class ClientSide:
         for _ in range(10):
             slot = outbox.take_slot()
             assert slot is not None
-            outbox.add(outbox.ring, slot, None, -1, (math.nan,) * 7)
+            outbox.add(outbox.ring, slot, None, -1, (*(math.nan,) * 7, b""))
         self._sent = list(self._link.outgoing())
         assert len(self._sent) == 2
         self._opened = Opened(**{**self._opened.__dict__, "next_sequence": 8, "missing": ((2, 3), (5, 5))})
@@ -343,7 +367,9 @@ class ClientSide:
             case 1:
                 return session.control(Kind.OPENED, self._opened.to_body())
             case 2:
-                return session.control(Kind.RECEIPT, {"receipt": RECEIPT.to_dict()})
+                answer = Updated(0, ErrorText(LostFramesError, "x")).to_body()
+                receipt = session.control(Kind.RECEIPT, {"receipt": RECEIPT.to_dict()})
+                return random.choice((receipt, session.control(Kind.UPDATED, answer)))
             case 3:
                 return session.control(
                     Kind.ERROR,
