@@ -28,7 +28,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.Layout
 def array(
     axes: dict[str, int | None], shape: tuple[int, int] = (12, 16), dtype: str = "uint16"
 ) -> sw.ArraySpec:
-    dimensions = [sw.Dimension(name=name, count=count, chunk_size=1) for name, count in axes.items()]
+    """Chunks of one frame, shards of all but a first axis without end."""
+    dimensions = [
+        sw.Dimension(name=name, count=count, chunk_size=1, shard_size_chunks=count or 1)
+        for name, count in axes.items()
+    ]
     dimensions += [sw.Dimension(name=n, count=c, chunk_size=c) for n, c in zip("yx", shape, strict=True)]
     return sw.ArraySpec(dtype=dtype, dimensions=tuple(dimensions))
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
+import shardwright as sw
 from shardwright.array.frame_table_format import ROWS_PER_CHUNK
 from shardwright.model.errors import ShardFormatError
 from shardwright.model.frame_status import FrameStatus, Reason
+from shardwright.read import frame_table
 from shardwright.read.frame_table import open_frame_table
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
@@ -157,6 +160,25 @@ def test_a_column_that_is_gone(store):
     shutil.rmtree(store / "frames/camera_ns")
     (problem,) = found(store)
     assert "no zarr.json" in problem
+
+
+@pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
+def test_the_table_is_decoded_once_whatever_the_number_of_images(tmp_path, monkeypatch):
+    """``verify`` looks at the rows of one image after the other."""
+    decoded = []
+    decode = frame_table.decode_chunk
+    monkeypatch.setattr(frame_table, "decode_chunk", lambda *a: decoded.append(a) or decode(*a))
+    counts = []
+    for images in (2, 12):
+        path = tmp_path / f"{images}.ome.zarr"
+        names = [f"p{i}" for i in range(images)]
+        with sw.create(path, shape=(2, 8, 8), dtype="uint8", axes="tyx", images=names) as writer:
+            for name in names:
+                writer.append(np.ones((8, 8), np.uint8), image=name)
+        decoded.clear()
+        assert verify_store(path).ok
+        counts.append(len(decoded))
+    assert counts[0] == counts[1] > 0
 
 
 def test_something_else_of_that_name(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 MAX_COLUMNS = 128
 MAX_ROWS_PER_CHUNK = 1 << 20
+MOST_KEPT_BYTES = 64 << 20  # of decoded columns: images are looked at one by one, and share the table
 _COLUMN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _INDEX = "index_"
 _STRING_CODECS = ["vlen-utf8", "gzip", "crc32c"]
@@ -73,6 +74,25 @@ class Column:
         return values[: self.rows - chunk * self.rows_per_chunk]
 
 
+class _DecodedChunks:
+    """The chunks of columns that were decoded first, up to ``MOST_KEPT_BYTES``. The others are decoded each
+    time: the next pass over the table would find none of the newest."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[Path, int], npt.NDArray[Any]] = {}
+        self._bytes = 0
+
+    def read(self, column: Column, chunk: int) -> npt.NDArray[Any]:
+        """As ``Column.read``."""
+        values = self._kept.get((column.path, chunk))
+        if values is None:
+            values = column.read(chunk)
+            if self._bytes + values.nbytes <= MOST_KEPT_BYTES:
+                self._kept[column.path, chunk] = values
+                self._bytes += values.nbytes
+        return values
+
+
 @dataclass(frozen=True)
 class FrameTable:
     """The frame table of a store. All columns have the same rows and chunks. ``axes``: the frame axes in the
@@ -86,6 +106,7 @@ class FrameTable:
     image_names: tuple[str, ...] = ()
     image: int | None = None
     axes_of_image: tuple[str, ...] = ()
+    decoded: _DecodedChunks = field(default_factory=_DecodedChunks, repr=False, compare=False)
 
     def of(self, store: Store, array: StoredArray) -> FrameTable:
         """Returns the part of the table that is of the image with this array. Raises ``ShardFormatError`` if
@@ -124,8 +145,11 @@ class FrameTable:
         return tuple(array.shape[names.index(axis)] for axis in self.axes)
 
     def read(self, name: str, chunk: int) -> npt.NDArray[Any]:
-        values = self.columns[name].read(chunk)
-        return values if self.image is None else values[self.columns["image"].read(chunk) == self.image]
+        values = self.decoded.read(self.columns[name], chunk)
+        if self.image is None:
+            return values
+        mine: npt.NDArray[Any] = values[self.decoded.read(self.columns["image"], chunk) == self.image]
+        return mine
 
     def read_indices(self, chunk: int) -> npt.NDArray[np.int64]:
         """Returns the rows' indices, int64[rows, axes]."""
