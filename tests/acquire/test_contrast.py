@@ -339,3 +339,16 @@ def test_samples_of_ten_thousand_images_are_bounded():
     window = samples.windows(9900)[7]
     assert (window.start < 300, window.end > 2800) == (True, True)
     assert contrast_window(frame).start == pytest.approx(103, abs=2)
+
+
+@pytest.mark.parametrize(("count", "chunk", "given"), [(2, 4096, 0), (1024, 1024, 1023), (1024, 1, 0)])
+def test_samples_of_many_channels_are_bounded(count, chunk, given):
+    channels = [sw.Channel(name="a", window=(0, 1) if i < given else None) for i in range(count)]
+    spec = parse_acquisition(array({"t": (None, 1), "c": (count, chunk)}, channels=channels))
+    samples, frame = ContrastSamples(spec), ramp(100, 3000)
+    for slab in range(20 * -(-count // chunk)):
+        addresses = np.zeros(chunk, np.int64)
+        addresses[:count] = frame.ctypes.data
+        samples.add(slab, addresses)
+    assert sum(reservoir.values.nbytes for reservoir in samples._kept.values()) <= 4 << 20
+    assert set(samples.windows(0)) == set(range(given, count))

@@ -61,6 +61,7 @@ class _Channels:
             self.per_slab, stride = grid.chunk[axis], grid.slab_strides[axis]
             self._blocks = grid.slab_counts[axis]
             self._slabs_per_block = math.prod(grid.slab_counts[axis + 1 :])
+        self.rows = min(self.per_slab, spec.channel_count)  # a chunk may reach beyond the array
         # the channel, within its slab, of the frame at each place
         self.of_place = np.arange(grid.frames_per_slab) // stride % self.per_slab
 
@@ -127,12 +128,12 @@ class ContrastSamples:
         self._shared = [
             image if spec.plate is None else tables[id(array)][0] for image, array in enumerate(spec.arrays)
         ]
-        channels = sum(len(self._channels[image].found) for image in set(self._shared))
+        sampled = [self._channels[image] for image in set(self._shared)]
+        channels = sum(max(len(each.found), each.rows) for each in sampled if each.found)
         self._most_bytes = _MOST_BYTES // max(1, channels) // _SLABS  # of a channel in one slab
         self._lock = threading.Lock()
-        self._kept: dict[
-            tuple[int, int], _Reservoir
-        ] = {}  # by image and block of channels; changed under _lock
+        # by image and block of channels; changed under _lock
+        self._kept: dict[tuple[int, int], _Reservoir] = {}
 
     def add(self, slab: int, frames: npt.NDArray[np.int64]) -> None:
         """Takes a sample of a slab's ``frames``, int64[places] addresses of their pixels, 0 where none came;
@@ -144,9 +145,9 @@ class ContrastSamples:
         if (kept := self._kept.get(number)) is not None and kept.is_closed_to(key):
             return
         pixels = max(_LEAST_PIXELS, min(_MOST_PIXELS, self._most_bytes // channels.dtype.itemsize))
-        values = np.zeros((channels.per_slab, pixels), channels.dtype)
-        filled = np.zeros(channels.per_slab, np.bool_)
-        for channel in range(channels.per_slab):
+        values = np.zeros((channels.rows, pixels), channels.dtype)
+        filled = np.zeros(channels.rows, np.bool_)
+        for channel in range(channels.rows):
             came = frames[(frames != 0) & (channels.of_place == channel)]
             if came.size:
                 sample = values[channel].view(np.uint8)
@@ -154,7 +155,7 @@ class ContrastSamples:
                 filled[channel] = True
         with self._lock:
             if number not in self._kept:
-                self._kept[number] = _Reservoir(channels.per_slab, pixels, channels.dtype)
+                self._kept[number] = _Reservoir(channels.rows, pixels, channels.dtype)
             self._kept[number].put(key, values, filled)
 
     def windows(self, image: int) -> Windows:
