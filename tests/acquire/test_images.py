@@ -6,7 +6,9 @@ import itertools
 import json
 import math
 import os
+import shutil
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +116,38 @@ def test_a_plate_in_any_order_of_visit(tmp_path):
     assert verify_store(path).ok
 
 
+def plate_of(path: Path) -> dict:
+    yaozarrs.validate_zarr_store(str(path))
+    return json.loads((path / "zarr.json").read_text())["attributes"]["ome"]["plate"]
+
+
+@pytest.mark.parametrize("ends", ["closed", "resumed"])
+def test_a_plate_says_which_acquisition_its_fields_are_of_and_when_it_was(tmp_path, ends):
+    """Its end is not known where another process has ended it."""
+    path, plate = tmp_path / "screen.ome.zarr", sw.Plate(name="screen", rows=2, columns=["1", "12"], fields=3)
+    before_s = int(time.time())
+    with sw.create(path, array({"c": (2, 1)}, (8, 8)), plate=plate) as writer:
+        for field in ("B/12/2", "B/12/0", "A/1/1"):
+            writer.append(pixels(writer.spec, 0), image=field, index=(0,))
+        if ends == "resumed":
+            writer.flush()
+            shutil.copytree(path, tmp_path / "left" / path.name)
+    if ends == "resumed":
+        path = tmp_path / "left" / path.name
+        sw.resume(path).close()
+    facts = plate_of(path)
+    (acquisition,) = facts["acquisitions"]
+    assert (acquisition["id"], acquisition["name"], acquisition["maximumfieldcount"]) == (0, "screen", 3)
+    assert before_s <= acquisition["starttime"] <= int(time.time())
+    assert ("endtime" in acquisition) == (ends == "closed")
+    if ends == "closed":
+        assert acquisition["starttime"] <= acquisition["endtime"] <= int(time.time())
+    wells = {well["path"]: (well["rowIndex"], well["columnIndex"]) for well in facts["wells"]}
+    assert wells == {"A/1": (0, 0), "B/12": (1, 1)}
+    well = json.loads((path / "B/12/zarr.json").read_text())["attributes"]["ome"]["well"]
+    assert well["images"] == [{"path": "0", "acquisition": 0}, {"path": "2", "acquisition": 0}]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -143,6 +177,48 @@ def test_a_frame_that_names_no_image_or_a_wrong_one_is_refused_and_the_rest_goes
             writer.append(pixels(POSITIONS, 0), image="a", index=(0, 4))
         writer.append(pixels(POSITIONS, 0), image="b", index=(0, 3))
     assert writer.receipt.frames_stored == 1
+
+
+BAD_FRAMES = {
+    "an image that was not declared": ({"image": "C"}, "UnknownImageError", "there is no such image"),
+    "no image": ({"index": (0, 0)}, "UnknownImageError", "names no image"),
+    "a field that the well has not": ({"image": "A/1/2"}, "UnknownImageError", "there is no such image"),
+    "a well outside the plate": ({"image": "C/1/0"}, "UnknownImageError", "expected one of 'A/1/0'"),
+    "a well by number": ({"image": 0}, "UnknownImageError", "there is no such image"),
+    "an image that no dict finds": ({"image": ["A/1/0"]}, "UnknownImageError", "there is no such image"),
+    "an index past its axis": ({"image": "A/1/0", "index": (0, 4)}, "FrameIndexError", "expected 0 to 3"),
+    "an index below": ({"image": "A/1/0", "index": (-1, 0)}, "FrameIndexError", "0 or more"),
+    "an index of too few": (
+        {"image": "A/1/0", "index": (1,)},
+        "FrameIndexError",
+        r"2 numbers|shape \(1, 2\)",
+    ),
+    "an id below": ({"image": "A/1/0", "frame_id": -1}, "FrameIndexError", "frame id"),
+    "a frame of another shape": ({"image": "A/1/0", "pixels": (9, 9)}, "FrameShapeError", "shape"),
+}
+
+
+def append(writer, bad: np.ndarray, given: dict, *, many: bool) -> None:
+    if many:
+        plural = {"index": "indices", "frame_id": "frame_ids"}
+        writer.append_many([bad], **{plural.get(k, k): [v] if k in plural else v for k, v in given.items()})
+    else:
+        writer.append(bad, **given)
+
+
+@pytest.mark.parametrize("name", BAD_FRAMES)
+@pytest.mark.parametrize("many", [False, True])
+def test_a_bad_frame_is_a_typed_error_and_the_rest_goes_on(tmp_path, name, many):
+    given, error, message = BAD_FRAMES[name]
+    given = dict(given)
+    bad = np.zeros(given.pop("pixels", POSITIONS.frame_shape), np.uint16)
+    path = tmp_path / "plate.ome.zarr"
+    with sw.create(path, POSITIONS, plate=sw.Plate(rows=2, columns=2, fields=2)) as writer:
+        with pytest.raises(getattr(sw.errors, error), match=message):
+            append(writer, bad, given, many=many)
+        writer.append(pixels(POSITIONS, 7), image="B/2/1", index=(0, 3))
+    assert (writer.receipt.frames_received, writer.receipt.frames_stored) == (1, 1)
+    assert np.array_equal(read(path, "B/2/1/0")[0, 3], pixels(POSITIONS, 7))
 
 
 def test_the_order_bounds_the_memory(tmp_path):

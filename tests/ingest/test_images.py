@@ -16,7 +16,7 @@ import zarr
 import shardwright as sw
 from shardwright.model import errors
 from shardwright.read.verify_store import verify_store
-from shardwright.wire.messages import IMAGE_SHIFT
+from shardwright.wire.messages import IMAGE_SHIFT, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -191,3 +191,53 @@ def test_one_image_may_have_an_order_too(start):
     found = zarr.open_array(Path(stream.path) / "0", mode="r")
     assert found.shape == (2, 3, 12, 16)
     assert all(np.array_equal(found[n % 2, n // 2], pixels(spec, n)) for n in range(6))
+
+
+PLATE = sw.Plate(rows=2, columns=2, fields=2)
+BAD_SPECS = {
+    "two images of one name": ({"images": ["a", "a"]}, "names must differ, got 'a' twice"),
+    "an image outside the plate": (
+        {"plate": {"rows": 2, "columns": 2, "fields": 2}, "images": ["C/1/0"]},
+        "'C/1/0' is no field of the plate",
+    ),
+    "two rows of one name": ({"plate": {"rows": ["A", "a"], "columns": 2}}, "names must differ"),
+    "a well that leaves the store": ({"plate": {"rows": [".."], "columns": 2}}, "not of letters and digits"),
+    "an order without the images": ({"images": ["a", "b"], "order": ["t"]}, "'p' for the images, once"),
+    "an image of no name": ({"images": [""]}, "name"),
+    "images that are a number": ({"images": 7}, "images"),
+}
+BAD_FRAMES = {
+    "an image that was not declared": ({"image": "C"}, errors.UnknownImageError),
+    "a well outside the plate": ({"image": "C/1/0"}, errors.UnknownImageError),
+    "a field that the well has not": ({"image": "A/1/2"}, errors.UnknownImageError),
+    "a well by number": ({"image": 0}, errors.UnknownImageError),
+    "an index past its axis": ({"image": "A/1/0", "index": (3,)}, errors.FrameIndexError),
+    "an index of too many": ({"image": "A/1/0", "index": (0, 0)}, errors.FrameIndexError),
+    "an id past the last": ({"image": "A/1/0", "frame_id": 3}, errors.FrameIndexError),
+}
+
+
+def test_bad_specifications_and_frames_are_typed_errors_and_the_rest_goes_on(start, raw):
+    """The specifications as they reach the daemon from any client."""
+    daemon, spec = start(), array({"t": 3})
+    with (
+        sw.connect(daemon.ipc) as connection,
+        connection.acquire("good", sw.AcquisitionSpec(array=spec, plate=PLATE)) as stream,
+    ):
+        client = raw(daemon.ipc)
+        for number, (name, (more, message)) in enumerate(BAD_SPECS.items()):
+            facts = {"array": spec.model_dump(mode="json"), **more}
+            with pytest.raises(errors.SpecError, match=message):
+                connection.acquire(f"bad-{number}", facts)
+            request = {"request": number, "name": f"bad-{number}", "spec": facts, "stream": None}
+            client.send(client.connection.control(Kind.OPEN, {**request, "transport": "message"}))
+            _, problem = client.receive_error()
+            assert (problem["code"], problem["fatal"]) == ("spec", False), name
+            assert message in str(problem["got"]), name
+        for given, error in BAD_FRAMES.values():
+            with pytest.raises(error):
+                stream.append(pixels(spec, 0), **given)
+        stream.append(pixels(spec, 1), image="B/2/1", index=(2,))
+    assert (stream.receipt.frames_received, stream.receipt.frames_stored) == (1, 1)
+    assert [path.name for path in Path(stream.path).parent.iterdir() if path.is_dir()] == ["good.ome.zarr"]
+    assert np.array_equal(zarr.open_array(Path(stream.path) / "B/2/1/0", mode="r")[2], pixels(spec, 1))

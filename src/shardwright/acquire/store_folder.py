@@ -347,9 +347,16 @@ class StoreFolder:
             self._replace(folder, encode_document(shown))
         self._shown.add(image)
 
-    def _write_collection(self) -> None:
+    def _write_collection(self, end_s: int | None = None) -> None:
         """Writes the metadata that name the images of a collection, those of which there is an array."""
-        documents = collection_documents(self.spec, sorted(self._extents), self._attributes(None))
+        documents = collection_documents(
+            self.spec,
+            sorted(self._extents),
+            self._attributes(None),
+            name=_name_of(self.path),
+            start_s=self.manifest.created_ns // 10**9,
+            end_s=end_s,
+        )
         for path, document in documents.items():
             if self._collected.get(path) != document:
                 self._replace(self.path / path, document)
@@ -423,9 +430,11 @@ class StoreFolder:
         for image in images:
             self._write_windows(image, self.samples.windows(image) | sealed.get(image, {}))
         if not self.spec.is_single:
-            self._write_collection()
+            # one that was taken up later, perhaps days after its last frame, has no known end
+            self._write_collection(int(time.time()) if self.manifest.writer_epoch == 1 else None)
         for updated in self._updated:
-            self._write_updated(updated)
+            if updated is not None or self.spec.is_single:  # else the collection has them
+                self._write_updated(updated)
         write_frame_table(
             self.path, self.spec, self.log, writer=self.manifest.writer_epoch, may_publish=self.may_rename
         )
@@ -576,7 +585,8 @@ def _build(store: Path, spec: AcquisitionSpec, limits: Limits, settings: WriteSe
         documents = dict(zip(spec.level_paths(0), arrays, strict=True))
         documents[""] = encode_document(group_document(array, _name_of(store), spec.attributes))
     else:
-        documents = collection_documents(spec, [], spec.attributes)
+        start_s = manifest.created_ns // 10**9
+        documents = collection_documents(spec, [], spec.attributes, name=_name_of(store), start_s=start_s)
     for path, document in documents.items():
         make_directories(store / path)
         replace_file(store / path / "zarr.json", document)
@@ -585,6 +595,10 @@ def _build(store: Path, spec: AcquisitionSpec, limits: Limits, settings: WriteSe
     if settings.spill_root is not None:  # so that a spill root that is missing later is noticed
         make_directories(settings.spill_root / store.name / WORKSPACE)
     return manifest
+
+
+def _name_of(store: Path) -> str:
+    return store.name.split(".")[0]
 
 
 def _begin_intact(workspace: Path) -> None:

@@ -289,7 +289,7 @@ class AcquisitionSpec(_Frozen):
         """Returns the number of an image. None: the only one. Raises ``UnknownImageError``."""
         if image is None and len(self.names) == 1:
             return 0
-        number = None if image is None else self._numbers.get(image)
+        number = self._numbers.get(image) if isinstance(image, str) else None
         if number is None:
             known = ", ".join(map(repr, self.names[:8])) + (", ..." if len(self.names) > 8 else "")
             raise UnknownImageError(

@@ -53,10 +53,18 @@ def _datasets(spec: ArraySpec) -> list[dict[str, Any]]:
 
 
 def collection_documents(
-    spec: AcquisitionSpec, images: Sequence[int], attributes: dict[str, Any]
+    spec: AcquisitionSpec,
+    images: Sequence[int],
+    attributes: dict[str, Any],
+    *,
+    name: str,
+    start_s: int,
+    end_s: int | None = None,
 ) -> dict[str, bytes]:
     """Returns zarr.json of each group above the images of a collection, by its path in the store: those that
-    name the ``images`` (numbers) that have an array. ``attributes``: of the store's group, beside ours."""
+    name the ``images`` (numbers) that have an array. ``attributes``: of the store's group, beside ours.
+    ``name`` of the acquisition, and when it began and ended (UTC, seconds since 1970; None: not known), for a
+    plate."""
     if spec.plate is None:
         paths = [spec.paths[image].split("/")[0] for image in images]
         return {
@@ -80,13 +88,16 @@ def collection_documents(
         }
         for row, column in wells
     ]
+    acquisition = {"id": 0, "name": name, "maximumfieldcount": plate.fields, "starttime": start_s}
+    if end_s is not None:
+        acquisition["endtime"] = end_s
     facts = {
         "name": plate.name,
         "rows": [{"name": name} for name in plate.rows],
         "columns": [{"name": name} for name in plate.columns],
         "wells": places,
         "field_count": plate.fields,
-        "acquisitions": [{"id": 0, "maximumfieldcount": plate.fields}],
+        "acquisitions": [acquisition],
     }
     return {**documents, "": _group({"plate": facts}, attributes)}
 
