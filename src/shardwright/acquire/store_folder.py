@@ -7,8 +7,8 @@ by the thread that opens the acquisition.
                                      its shape)
     NAME.ome.zarr/0/c/...            sealed shards
     NAME.ome.zarr/frames/            frame table, written at the end
-    NAME.ome.zarr/OME/zarr.json      several images: their list; image k is in NAME.ome.zarr/k, made with its
-                                     first sealed shard
+    NAME.ome.zarr/OME/               several images: their list, as JSON and as OME-XML; image k is in
+                                     NAME.ome.zarr/k, made with its first sealed shard
     NAME.ome.zarr/A/1/0/             a plate: field 0 of the well in row A and column 1
     NAME.ome.zarr/.shardwright/      the workspace, removed when the acquisition has ended: lock, manifest,
                                      journals and shards in progress, staging area, frame log, ballast,
@@ -321,7 +321,7 @@ class StoreFolder:
             return
         windows = self.samples.windows(image)
         group = with_windows(self._group_document(image), windows)
-        self._replace(self._group_folder(image), encode_document(group))
+        self._replace(self._group_folder(image) / "zarr.json", encode_document(group))
         if windows:
             self._shown.add(image)
         self._write_array(image, 0)  # last: an image that has it has all
@@ -344,14 +344,16 @@ class StoreFolder:
         except (ShardFormatError, StorageError):
             return  # damage from outside does not hinder the end; `verify` reports it
         if (shown := with_windows(group, windows)) != group:
-            self._replace(folder, encode_document(shown))
+            self._replace(folder / "zarr.json", encode_document(shown))
         self._shown.add(image)
 
     def _write_collection(self, end_s: int | None = None) -> None:
         """Writes the metadata that name the images of a collection, those of which there is an array."""
+        images = sorted(self._extents)
+        shapes = {i: array_shape(self.spec.arrays[i], self._extents[i]) for i in images}
         documents = collection_documents(
             self.spec,
-            sorted(self._extents),
+            shapes,
             self._attributes(None),
             name=_name_of(self.path),
             start_s=self.manifest.created_ns // 10**9,
@@ -388,7 +390,7 @@ class StoreFolder:
                 group = read_metadata(self._group_folder(image), foreign=True)
                 there = {**group.get("attributes", {}), **self._attributes(image)}
                 document = {**group, "attributes": there}
-            self._replace(self._group_folder(image), encode_document(document))
+            self._replace(self._group_folder(image) / "zarr.json", encode_document(document))
 
     def _attributes(self, image: int | None) -> dict[str, Any]:
         """The attributes of a group beside ours, with all updates. Raises ``StorageError``."""
@@ -534,11 +536,11 @@ class StoreFolder:
         array = self.spec.arrays[image]
         documents = array_documents(array, extent, codec_metadata(array))
         for path, document in reversed(list(zip(self.spec.level_paths(image), documents, strict=True))):
-            self._replace(self.path / path, document)
+            self._replace(self.path / path / "zarr.json", document)
 
-    def _replace(self, folder: Path, document: bytes) -> None:
-        make_directories(folder)
-        replace_file(folder / "zarr.json", document, self.may_rename, writer=self.manifest.writer_epoch)
+    def _replace(self, path: Path, document: bytes) -> None:
+        make_directories(path.parent)
+        replace_file(path, document, self.may_rename, writer=self.manifest.writer_epoch)
 
 
 def _name_of(store: Path) -> str:
@@ -582,14 +584,15 @@ def _build(store: Path, spec: AcquisitionSpec, limits: Limits, settings: WriteSe
     if spec.is_single:
         (array,) = spec.arrays
         arrays = array_documents(array, 0, codec_metadata(array))
-        documents = dict(zip(spec.level_paths(0), arrays, strict=True))
-        documents[""] = encode_document(group_document(array, _name_of(store), spec.attributes))
+        paths = [f"{path}/zarr.json" for path in spec.level_paths(0)]
+        documents = dict(zip(paths, arrays, strict=True))
+        documents["zarr.json"] = encode_document(group_document(array, _name_of(store), spec.attributes))
     else:
         start_s = manifest.created_ns // 10**9
-        documents = collection_documents(spec, [], spec.attributes, name=_name_of(store), start_s=start_s)
+        documents = collection_documents(spec, {}, spec.attributes, name=_name_of(store), start_s=start_s)
     for path, document in documents.items():
-        make_directories(store / path)
-        replace_file(store / path / "zarr.json", document)
+        make_directories((store / path).parent)
+        replace_file(store / path, document)
     _begin_intact(workspace)
     write_manifest(workspace, manifest)
     if settings.spill_root is not None:  # so that a spill root that is missing later is noticed

@@ -4,6 +4,7 @@ slow."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from xml.etree.ElementTree import Element, SubElement, tostring
 
 import numpy as np
 
@@ -15,11 +16,13 @@ from .document import encode_document
 from .spec import MAX_CHANNELS, Channel
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from .acquisition_spec import AcquisitionSpec
     from .spec import ArraySpec, Dimension
 
+_XML_AXIS = {"time": "T", "channel": "C", "space": "Z", "other": "C"}
+_XML_TYPE = {"bool": "bit", "float32": "float", "float64": "double"}
 _CHANNEL_COLORS = ("FFFFFF", "00FF00", "FF00FF", "00FFFF", "FFFF00", "FF0000", "0000FF")
 
 
@@ -54,32 +57,33 @@ def _datasets(spec: ArraySpec) -> list[dict[str, Any]]:
 
 def collection_documents(
     spec: AcquisitionSpec,
-    images: Sequence[int],
+    shapes: Mapping[int, Sequence[int]],
     attributes: dict[str, Any],
     *,
     name: str,
     start_s: int,
     end_s: int | None = None,
 ) -> dict[str, bytes]:
-    """Returns zarr.json of each group above the images of a collection, by its path in the store: those that
-    name the ``images`` (numbers) that have an array. ``attributes``: of the store's group, beside ours.
-    ``name`` of the acquisition, and when it began and ended (UTC, seconds since 1970; None: not known), for a
-    plate."""
+    """Returns the documents above the images of a collection, by their paths in the store: zarr.json of
+    groups, which name the images that have an array, and OME-XML. ``shapes``: of those arrays, by the numbers
+    of the images. ``attributes``: of the store's group, beside ours. ``name`` of the acquisition, and when it
+    began and ended (UTC, seconds since 1970; None: not known), for a plate."""
     if spec.plate is None:
-        paths = [spec.paths[image].split("/")[0] for image in images]
+        paths = [spec.paths[image].split("/")[0] for image in shapes]
         return {
-            "OME": _group({"series": paths}),
-            "": _group({"bioformats2raw.layout": 3}, attributes),
+            "OME/zarr.json": _group({"series": paths}),
+            "OME/METADATA.ome.xml": _ome_xml(spec, shapes),
+            "zarr.json": _group({"bioformats2raw.layout": 3}, attributes),
         }
     plate = spec.plate
     wells: dict[tuple[str, str], list[str]] = {}
-    for image in images:
+    for image in shapes:
         row, column, field = spec.names[image].split("/")
         wells.setdefault((row, column), []).append(field)
-    documents = {row: _group() for row, _ in wells}
+    documents = {f"{row}/zarr.json": _group() for row, _ in wells}
     for (row, column), fields in wells.items():
         shown = [{"path": field, "acquisition": 0} for field in fields]
-        documents[f"{row}/{column}"] = _group({"well": {"images": shown}})
+        documents[f"{row}/{column}/zarr.json"] = _group({"well": {"images": shown}})
     places = [
         {
             "path": f"{row}/{column}",
@@ -99,7 +103,30 @@ def collection_documents(
         "field_count": plate.fields,
         "acquisitions": [acquisition],
     }
-    return {**documents, "": _group({"plate": facts}, attributes)}
+    return {**documents, "zarr.json": _group({"plate": facts}, attributes)}
+
+
+def _ome_xml(spec: AcquisitionSpec, shapes: Mapping[int, Sequence[int]]) -> bytes:
+    """Returns the images of a collection as OME-XML, in which napari's reader looks for them. An axis that
+    OME-XML does not know counts as channels."""
+    root = Element("OME", xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06")
+    for number, shape in shapes.items():
+        array = spec.arrays[number]
+        sizes = dict.fromkeys("XYZCT", 1)
+        for d, size in zip(array.stored_dimensions[:-2], shape[:-2], strict=True):
+            sizes[_XML_AXIS[d.axis_type]] *= size
+        sizes["Y"], sizes["X"] = array.frame_shape
+        path = spec.paths[number].split("/")[0]
+        image = SubElement(root, "Image", ID=f"Image:{path}", Name=spec.names[number])
+        facts = {
+            "ID": f"Pixels:{path}",
+            "DimensionOrder": "XYZCT",
+            "Type": _XML_TYPE.get(array.dtype, array.dtype),
+            **{f"Size{axis}": str(max(size, 1)) for axis, size in sizes.items()},
+        }
+        pixels = SubElement(image, "Pixels", facts)
+        SubElement(pixels, "MetadataOnly")
+    return bytes(tostring(root, encoding="UTF-8", xml_declaration=True))
 
 
 def scale_and_translation(dataset: dict[str, Any], rank: int) -> tuple[list[float], list[float]]:

@@ -1,0 +1,128 @@
+"""Stores of several images, as viewers and their libraries open them: positions, a plate, two cameras."""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import yaozarrs
+from ome_zarr.io import parse_url
+from ome_zarr.reader import Reader
+from tests.properties.readers import READERS
+
+import shardwright as sw
+
+pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
+HERE = Path(__file__).parent
+MODULES = HERE.parents[1] / ".cache" / "zarrita" / "node_modules"  # zarrita comes from npm, once
+NAPARI = os.environ.get("SHARDWRIGHT_NAPARI_PYTHON", sys.executable)  # of an environment that has it
+CHANNELS = [
+    {"name": "DAPI", "color": "0000FF", "window": (0, 300)},
+    {"name": "FITC", "color": "00FF00", "window": (10, 200)},
+]
+FIVE_D = sw.default_layout((2, 2, 3, 24, 32), "uint16", "tczyx", channels=CHANNELS)
+SMALL = sw.default_layout((4, 10, 30), "uint8", "tyx")
+STORES = {
+    "positions": sw.AcquisitionSpec(array=FIVE_D, images=["left", "right", "never visited"]),
+    "plate": sw.AcquisitionSpec(array=FIVE_D, plate=sw.Plate(rows=2, columns=2)),
+    "cameras": sw.AcquisitionSpec(images={"large": FIVE_D, "small": SMALL}),
+}
+VISITED = {"positions": ("right", "left"), "plate": ("B/2/0", "A/1/0"), "cameras": ("large", "small")}
+
+
+class Written(NamedTuple):
+    path: Path
+    name: str
+    pixels: dict[str, np.ndarray]  # by the path of the array
+
+
+@pytest.fixture(params=STORES)
+def store(request, tmp_path):
+    spec, pixels = STORES[request.param], {}
+    with sw.create(tmp_path / f"{request.param}.ome.zarr", spec) as writer:
+        for name in VISITED[request.param]:
+            number = spec.number_of(name)
+            array = spec.arrays[number]
+            shape = [d.count for d in array.dimensions]
+            values = np.random.default_rng(number).integers(1, 250, shape).astype(array.dtype)
+            writer.append_many(values.reshape(-1, *shape[-2:]), image=name)
+            pixels[spec.paths[number]] = values
+    yaozarrs.validate_zarr_store(str(writer.path))
+    return Written(writer.path, request.param, dict(sorted(pixels.items())))
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_array_libraries(store, reader):
+    for path, values in store.pixels.items():
+        np.testing.assert_array_equal(READERS[reader](store.path / path), values)
+
+
+def test_ome_zarr_py(store):
+    """Which lists no series of a collection: each image is opened by its own path, a plate as one."""
+    for path, values in store.pixels.items():
+        (node,) = Reader(parse_url(store.path / path.removesuffix("/0")))()
+        np.testing.assert_array_equal(np.asarray(node.data[0]), values)
+        if values.ndim == 5:
+            assert node.metadata["channel_names"] == ["DAPI", "FITC"]
+            assert node.metadata["contrast_limits"] == [[0, 300], [10, 200]]
+    if store.name == "plate":
+        plate, *_ = Reader(parse_url(store.path))()
+        np.testing.assert_array_equal(np.asarray(plate.data[0]), stitched(store))
+
+
+def stitched(store):
+    """The wells side by side, those that were not visited empty."""
+    first, last = store.pixels["A/1/0/0"], store.pixels["B/2/0/0"]
+    empty = np.zeros_like(first)
+    rows = [np.concatenate(row, axis=-1) for row in ((first, empty), (empty, last))]
+    return np.concatenate(rows, axis=-2)
+
+
+@pytest.fixture(scope="module")
+def zarrita():
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("NOT TESTED: zarrita; apt-get install npm")
+    if not (MODULES / "zarrita").exists():
+        MODULES.parent.mkdir(parents=True, exist_ok=True)
+        (MODULES.parent / "package.json").write_text('{"private": true}')
+        command = [npm, "install", "--no-audit", "--no-fund", "zarrita@0.7"]
+        if subprocess.run(command, cwd=MODULES.parent, capture_output=True, timeout=120).returncode:
+            pytest.skip("NOT TESTED: zarrita; npm cannot install it here")
+    return MODULES
+
+
+def test_zarrita(store, zarrita):
+    command = ["node", HERE / "zarrita.mjs", zarrita, store.path, *(f"/{path}" for path in store.pixels)]
+    said = subprocess.run(command, capture_output=True, check=True, timeout=120).stdout
+    for line, values in zip(said.splitlines(), store.pixels.values(), strict=True):
+        found = json.loads(line)
+        pixels = np.frombuffer(base64.b64decode(found["data"]), found["dtype"]).reshape(found["shape"])
+        np.testing.assert_array_equal(pixels, values)
+
+
+@pytest.mark.skipif(
+    sys.executable == NAPARI and importlib.util.find_spec("napari_ome_zarr") is None,
+    reason="NOT TESTED: napari; pip install napari-ome-zarr, in an environment of its own (see the README)",
+)
+def test_napari(store, tmp_path):
+    """Every image is a layer of each channel, with its name and contrast; the plate is one."""
+    command = [NAPARI, HERE / "napari_layers.py", store.path, tmp_path]
+    said = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=120).stdout)
+    expected = [stitched(store)] if store.name == "plate" else list(store.pixels.values())
+    names = {"positions": ["left", "right"], "plate": ["0"], "cameras": ["large", "small"]}[store.name]
+    assert len(said) == len(expected)
+    for number, ((labels, limits), name, values) in enumerate(zip(said, names, expected, strict=True)):
+        np.testing.assert_array_equal(np.load(tmp_path / f"{number}.npy"), values)
+        if values.ndim == 5:
+            assert labels == [f"{name}: DAPI", f"{name}: FITC"]
+            assert limits == [[0, 300], [10, 200]]
