@@ -21,10 +21,13 @@ from hypothesis import strategies as st
 from tests.harness.fork_server import ForkServer
 
 import shardwright as sw
+from shardwright.acquire.accounts import Accounts
 from shardwright.acquire.limits import Limits
+from shardwright.acquire.notices import Notices
 from shardwright.acquire.workers import WorkerPool
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.recover_store import recover_store
+from shardwright.wire.messages import IMAGE_SHIFT
 
 pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
 
@@ -298,6 +301,20 @@ def test_positions_of_their_own_counts_anywhere_in_the_order(tmp_path, order):
     assert [each.shape[:3] for each in found] == [tuple(RAGGED[a][i] for a in "tcz") for i in range(3)]
     for number, at in enumerate(places):
         assert np.array_equal(found[at["p"]][at["t"], at["c"], at["z"]], pixels(writer.spec, number)), at
+
+
+def test_events_name_the_image_and_its_own_shard_row():
+    notices = Notices(sw.AcquisitionSpec(array=POSITIONS, images=["a", "b"]), raises_duplicates=True)
+    notices.note("row_reopened", {"shard_row": (1 << IMAGE_SHIFT) + 3, "frames_taken_back": 2})
+    alone = Notices(sw.AcquisitionSpec(array=POSITIONS), raises_duplicates=True)
+    alone.note("row_reopened", {"shard_row": 3})
+    facts = {"image": "b", "shard_row": 3, "frames_taken_back": 2}
+    assert notices.take_events(Accounts(sw.AcquisitionSpec(array=POSITIONS).grids)) == [
+        ("row_reopened", facts)
+    ]
+    assert alone.take_events(Accounts(sw.AcquisitionSpec(array=POSITIONS).grids)) == [
+        ("row_reopened", {"shard_row": 3})
+    ]
 
 
 FIRST, SECOND = st.integers(1, 3), st.integers(1, 3)

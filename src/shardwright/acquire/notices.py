@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardwright.array.grid import image_of
+from shardwright.array.grid import image_of, place_in_image
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import DuplicateFrameError, LostFramesError
 from shardwright.model.frame_status import FrameStatus, Reason
@@ -55,6 +55,12 @@ class Notices:
         accounts.first_by_status.clear()
 
     def note(self, event: str, facts: dict[str, Any]) -> None:
+        """Adds an event. A shard row of one of several images gets its number within the image, and the
+        image's name."""
+        if "shard_row" in facts and not self._spec.is_single:
+            number = facts["shard_row"]
+            image = self._spec.names[image_of(number)]
+            facts = {"image": image, **facts, "shard_row": place_in_image(number)}
         self._events.append((event, facts))
 
     def take_events(self, accounts: Accounts) -> list[Event]:

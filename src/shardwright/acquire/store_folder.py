@@ -600,10 +600,6 @@ def _build(store: Path, spec: AcquisitionSpec, limits: Limits, settings: WriteSe
     return manifest
 
 
-def _name_of(store: Path) -> str:
-    return store.name.split(".")[0]
-
-
 def _begin_intact(workspace: Path) -> None:
     """Writes the intact mark of a new store. Raises ``StorageError``."""
     if (boot := boot_id()) is not None:
