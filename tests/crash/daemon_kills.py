@@ -57,12 +57,7 @@ def camera(channel: Channel, endpoint: str, scene: Scene) -> None:
         for step in scene.steps:
             match step:
                 case Append():
-                    stream.append(
-                        scene.pixels(n),
-                        index=scene.index(step.position),
-                        frame_id=scene.frame_id(n),
-                        metadata=scene.metadata(n),
-                    )
+                    stream.append(scene.pixels(n), **scene.facts(n))
                     n += 1
                 case Flush():
                     stream.flush()

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from tests.harness.fork_server import GIVE_UP_S
 
-from shardwright.array.grid import Grid
 from shardwright.model.errors import ShardwrightError
 from shardwright.shard.manifest import has_manifest
 from shardwright.storage import failpoints
@@ -24,7 +23,6 @@ from .kills.processes import Created, Refused, Sealed, follow
 from .kills.trial import WORKSPACE, digest
 
 RENAME_DELAY_S = 2.0
-RECORD = "0/shards.crc32c"
 
 if TYPE_CHECKING:
     from tests.harness.fork_server import Channel, Child, ForkServer
@@ -118,13 +116,19 @@ def wait_until_stopped(child: Child) -> bool:
 @dataclass
 class Race:
     """What became of a stopped writer and of the one that took over. ``sealed``: the store when the new one
-    had finished, and ``record`` its record of shards."""
+    had finished, and ``records`` those of its shards."""
 
     oracle: Oracle
     refusal: Any = None  # of one that asked without force
     old_ending: Any = None
     sealed: dict[str, str] = field(default_factory=dict)
-    record: bytes = b""
+    records: dict[str, bytes] = field(default_factory=dict)
+
+
+def shard_records(store: Path) -> dict[str, bytes]:
+    """The records of the shards of all arrays, by their paths."""
+    files = store.rglob("shards.crc32c")
+    return {path.relative_to(store).as_posix(): path.read_bytes() for path in files}
 
 
 class Racers:
@@ -167,9 +171,9 @@ class Racers:
     def _closed_too_early(self) -> bool:
         """Whether the old one is sealing shard rows that the rest of the scene has frames for: they would
         rightly be late, and tell nothing."""
-        grid = Grid.of(self._scene.spec)
+        grids = self._scene.images.grids
         shard_rows = [
-            grid.shard_row_of_slab(grid.slab_of_position(frame.position)) for frame in self._scene.frames
+            grids.shard_row_of_slab(grids.slab_of_position(frame.position)) for frame in self._scene.frames
         ]
         begun = len(self._old_scene.frames)
         return self.race.oracle.closing and not set(shard_rows[:begun]).isdisjoint(shard_rows[begun:])
@@ -189,7 +193,7 @@ class Racers:
     def finish(self, new: Child) -> None:
         new.channel.send("go")
         self.race.oracle.listen([self._told, *new.drain()], self._first)
-        self.race.sealed, self.race.record = digest(self._path), (self._path / RECORD).read_bytes()
+        self.race.sealed, self.race.records = digest(self._path), shard_records(self._path)
 
     def continue_old(self, old: Child) -> None:
         old.send_signal(signal.SIGCONT)

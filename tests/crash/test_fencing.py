@@ -13,7 +13,7 @@ from tests.properties.readers import with_zarr_python
 
 from shardwright.read.verify_store import verify_store
 
-from .fencing import RECORD, Race, Racers, contender, race, race_for_a_rename
+from .fencing import Race, Racers, contender, race, race_for_a_rename, shard_records
 from .kills.plans import strace_works
 from .kills.processes import Created, Refused, Sealed, acquire
 from .kills.scenes import IO_MODES, SCENES, Scene
@@ -42,23 +42,26 @@ def check(result: Race, path: Path, what: str) -> None:
     assert result.refusal.code == "locked", f"{what}: a writer that is alive is asked for by force only"
     assert result.oracle.complaints == [], what
     assert result.oracle.sealed is not None, what
-    assert differing(result.sealed, digest(path)) <= {RECORD}, (
+    assert differing(result.sealed, digest(path)) <= result.records.keys(), (
         f"{what}: the old writer changed what the new one had sealed"
     )
-    check_record(result, path, what)
+    check_records(result, path, what)
     assert result.oracle.judge_store(path, with_zarr_python) == [], what
     assert verify_store(path, threads=1).problems == [], what
     assert isinstance(result.old_ending, Refused), f"{what}: the old writer ended with {result.old_ending}"
     assert result.old_ending.code == "fenced", f"{what}: {result.old_ending}"
 
 
-def check_record(result: Race, path: Path, what: str) -> None:
+def check_records(result: Race, path: Path, what: str) -> None:
     """No check comes after the last one before an append: the old writer may leave a line too many for each
     shard that it was about to seal."""
-    record = (path / RECORD).read_bytes()
-    assert record.startswith(result.record), what
-    keys = [json.loads(line)["key"] for line in record.removeprefix(result.record).splitlines() if line]
-    assert len(keys) == len(set(keys)), what
+    records = shard_records(path)
+    assert records.keys() == result.records.keys(), what
+    for name, record in records.items():
+        assert record.startswith(result.records[name]), what
+        lines = record.removeprefix(result.records[name]).splitlines()
+        keys = [json.loads(line)["key"] for line in lines if line]
+        assert len(keys) == len(set(keys)), what
 
 
 def check_races(

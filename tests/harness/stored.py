@@ -30,6 +30,19 @@ def frame_table(path: str | Path) -> dict[str, np.ndarray[Any, Any]]:
     return {name: column[:] for name, column in zarr.open_group(f"{path}/frames", mode="r").arrays()}
 
 
+def listed_images(path: Path) -> list[str]:
+    """The folders of the images that the metadata of a store of several images name."""
+    ome = zarr.open_group(path, mode="r").attrs["ome"]
+    if "plate" not in ome:
+        return list(zarr.open_group(path / "OME", mode="r").attrs["ome"]["series"])
+    wells = [well["path"] for well in ome["plate"]["wells"]]
+    return [
+        f"{well}/{image['path']}"
+        for well in wells
+        for image in zarr.open_group(path / well, mode="r").attrs["ome"]["well"]["images"]
+    ]
+
+
 def assert_holds(path: Path, source: Source, frames: int) -> None:
     """Each frame at its place, bit for bit, and no more of them."""
     pixels = stored(path)

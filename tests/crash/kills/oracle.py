@@ -1,5 +1,5 @@
 """The oracle: what the killed processes had promised, kept outside of them, and the judgement of the store
-that is left.
+that is left, image by image.
 
 Pixels and metadata are never remembered: they follow from the scene. What is read is read by zarr-python or
 tensorstore, from files that no process of ours holds open. A judgement is a list of violations in plain
@@ -11,15 +11,17 @@ from __future__ import annotations
 import json
 import math
 import tempfile
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import yaozarrs
 import zarr
-from tests.harness.stored import frame_table
+from tests.harness.stored import frame_table, listed_images
 
-from shardwright.array.grid import Grid
+from shardwright.array.grid import image_of
 from shardwright.model.frame_status import FrameStatus
 from shardwright.model.names import WORKSPACE
 from shardwright.shard.shard_row_files import WORKING_SUFFIX
@@ -126,50 +128,56 @@ class Oracle:
         A row that was sealed and takes frames again keeps its old shards till it is sealed anew: what was
         promised since then is in the working files that are there beside them.
         """
-        array = store / "0"
-        if not (array / "zarr.json").exists():
-            return []
-        files = (
-            [path for path in (array / "c").rglob("*") if path.is_file()] if (array / "c").is_dir() else []
-        )
-        problems: list[str] = []
+        return [
+            f"{array}/{problem}"
+            for image, array in self._arrays(store).items()
+            for problem in self._judge_shards_of(store, image, array)
+        ]
+
+    def _judge_shards_of(self, store: Path, image: int, path: str) -> list[str]:
+        array, images, problems = store / path, self.scene.images, []
+        working = "" if images.is_single else f"{path.replace('/', '.')}."
         with tempfile.TemporaryDirectory() as folder:
-            view = _with_shape(array, Path(folder), self._stored_order(self.scene.counts))
+            view = _with_shape(array, Path(folder), self._stored_order(image, self.scene.counts(image)))
             pixels = zarr.open_array(view, mode="r")
             shards = pixels.shards or pixels.chunks
-            for path in files:
-                key = path.relative_to(array / "c").as_posix()
+            for file in (file for file in (array / "c").rglob("*") if file.is_file()):
+                key = file.relative_to(array / "c").as_posix()
                 where = tuple(
                     slice(int(i) * n, (int(i) + 1) * n) for i, n in zip(key.split("/"), shards, strict=True)
                 )
                 try:
                     values = np.asarray(pixels[where])
                 except Exception as error:
-                    problems.append(f"final shard c/{key} is torn: {error!r}")
+                    problems.append(f"c/{key}: final shard is torn: {error!r}")
                     continue
-                goes_on = any((store / WORKSPACE).rglob(f"c.{key.replace('/', '.')}{WORKING_SUFFIX}"))
+                name = f"{working}c.{key.replace('/', '.')}{WORKING_SUFFIX}"
+                goes_on = any((store / WORKSPACE).rglob(name))
                 problems += [
-                    f"final shard c/{key}: {what}" for what in self._compare(values, where, may_lack=goes_on)
+                    f"c/{key}: final shard: {what}"
+                    for what in self._compare(image, values, where, may_lack=goes_on)
                 ]
         return problems
 
     def judge_end(self, store: Path, read: Callable[[Path], np.ndarray]) -> list[str]:
-        """A store that nobody went on with ends with a frame that is stored: the array is not lengthened by
-        places of frames that never were."""
-        stored = [
-            self.scene.frames[self.sent[sequence]].position for sequence in self._stored_sequences(store)
-        ]
-        first = [
-            self.scene.spec.dimensions[0].name == d.name for d in self.scene.spec.stored_dimensions
-        ].index(True)
-        extent = read(store / "0").shape[first]
-        needed = max((self.scene.index(position)[0] + 1 for position in stored), default=0)
-        return [] if extent == needed else [f"the array has {extent} steps, but its frames need {needed}"]
+        """A store that nobody went on with ends with a frame that is stored: no array is lengthened by places
+        of frames that never were."""
+        table, problems = frame_table(store), []
+        stored = {self.scene.frames[n].position for n in self._stored_frames(table)}
+        for image, path in self._arrays(store).items():
+            array = self.scene.images.arrays[image]
+            first = [array.dimensions[0].name == d.name for d in array.stored_dimensions].index(True)
+            extent = read(store / path).shape[first]
+            indices = [self.scene.index(position) for position in stored if image_of(position) == image]
+            needed = max((index[0] + 1 for index in indices), default=0)
+            if extent != needed:
+                problems.append(f"{path} has {extent} steps, but its frames need {needed}")
+        return problems
 
-    def _stored_sequences(self, store: Path) -> list[int]:
-        table = frame_table(store)
-        sequences: list[int] = table["sequence"][table["fate"] == FrameStatus.STORED].tolist()
-        return sequences
+    def _stored_frames(self, table: dict[str, np.ndarray]) -> list[int]:
+        """Frames of the script that the frame table says are stored."""
+        sequences = table["sequence"][table["fate"] == FrameStatus.STORED].tolist()
+        return [self.sent[sequence] for sequence in sequences if sequence in self.sent]
 
     def judge_store(self, store: Path, read: Callable[[Path], np.ndarray]) -> list[str]:
         """The whole store once it was brought back: every promised frame at its place, no other's pixels
@@ -177,58 +185,99 @@ class Oracle:
         if not self.promised and not store.exists():
             return []
         try:
-            values = read(store / "0")
+            arrays = {image: read(store / path) for image, path in self._arrays(store).items()}
         except Exception as error:
-            return [f"the image cannot be read: {error!r}"]
-        whole = tuple(slice(0, n) for n in values.shape)
-        problems = self._compare(values, whole)
+            return [f"an image cannot be read: {error!r}"]
+        problems = []
+        for image, values in arrays.items():
+            problems += self._compare(image, values, tuple(slice(0, n) for n in values.shape))
         places = {self.scene.frames[self.sent[sequence]].position for sequence in self.promised}
         problems += [
-            f"place {self.scene.index(place)} is outside the shape {values.shape}"
+            f"{self._say(place)} is outside of what can be read"
             for place in places
-            if not self._inside(place, values.shape)
+            if not self._inside(place, arrays)
         ]
         try:
             table = frame_table(store)
         except Exception as error:
             return [*problems, f"the frame table cannot be read: {error!r}"]
-        return problems + self._judge_table(table, values) + self._judge_receipt(table)
+        problems += self._judge_table(table, arrays) + self._judge_receipt(table)
+        return problems if self.scene.images.is_single else problems + self._judge_collection(store, table)
 
-    def _stored_order(self, acquired: tuple[int, ...]) -> tuple[int, ...]:
-        return (*Grid.of(self.scene.spec).stored(acquired), *self.scene.spec.frame_shape)
+    def _judge_collection(self, store: Path, table: dict[str, np.ndarray]) -> list[str]:
+        """Images that have a frame, and no others, have a folder and are named by the store's metadata."""
+        paths = self.scene.images.paths
+        stored = {paths[image_of(self.scene.frames[n].position)] for n in self._stored_frames(table)}
+        expected = sorted(path.rpartition("/")[0] for path in stored)
+        folders = [path.rpartition("/")[0] for path in paths]
+        try:
+            named = sorted(listed_images(store))
+            yaozarrs.validate_zarr_store(str(store))
+        except Exception as error:
+            return [f"no OME-Zarr: {error!r}"]
+        there = sorted(folder for folder in folders if (store / folder).exists())
+        return [
+            f"{what} are {found}, but frames are in {expected}"
+            for what, found in (("folders of images", there), ("images in the metadata", named))
+            if found != expected
+        ]
 
-    def _inside(self, position: int, shape: tuple[int, ...]) -> bool:
-        return all(
-            i < n for i, n in zip(self._stored_order(self.scene.index(position))[:-2], shape, strict=False)
+    def _arrays(self, store: Path) -> dict[int, str]:
+        """The images that have an array, and where."""
+        paths = enumerate(self.scene.images.paths)
+        return {image: path for image, path in paths if (store / path / "zarr.json").exists()}
+
+    def _say(self, position: int) -> str:
+        name = self.scene.images.names[image_of(position)]
+        return f"{name} {self.scene.index(position)}".strip()
+
+    def _stored_order(self, image: int, acquired: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of an image, or with an index the beginning of a frame, in storage order."""
+        return (*self.scene.grid(image).stored(acquired), *self.scene.images.arrays[image].frame_shape)
+
+    def _place(self, position: int) -> tuple[int, ...]:
+        return self._stored_order(image_of(position), self.scene.index(position))[:-2]
+
+    def _inside(self, position: int, arrays: dict[int, np.ndarray]) -> bool:
+        values = arrays.get(image_of(position))
+        return values is not None and all(
+            i < n for i, n in zip(self._place(position), values.shape, strict=False)
         )
 
-    def _places(self, where: tuple[slice, ...]) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """(position, index of its plane within ``where``) of every frame that touches a region in storage
-        order."""
-        for position in range(math.prod(self.scene.counts)):
-            index = self._stored_order(self.scene.index(position))[:-2]
+    def _places(self, image: int, where: tuple[slice, ...]) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """(position, index of its plane within ``where``) of every frame that touches a region of an image,
+        in storage order."""
+        first = self.scene.grid(image).first
+        for position in range(first, first + math.prod(self.scene.counts(image))):
+            index = self._place(position)
             if all(w.start <= i < w.stop for i, w in zip(index, where, strict=False)):
                 yield position, tuple(i - w.start for i, w in zip(index, where, strict=False))
 
-    def _compare(self, values: np.ndarray, where: tuple[slice, ...], *, may_lack: bool = False) -> list[str]:
+    def _compare(
+        self, image: int, values: np.ndarray, where: tuple[slice, ...], *, may_lack: bool = False
+    ) -> list[str]:
         """``may_lack``: a promised frame may be fill value here."""
         problems = []
         promised = {
             self.scene.frames[self.sent[sequence]].position: sequence for sequence in sorted(self.promised)
         }
-        fill = np.array(self.scene.spec.fill_value, self.scene.spec.dtype)
-        for position, place in self._places(where):
+        fill = self._fill(image)
+        for position, place in self._places(image, where):
             if any(i >= n for i, n in zip(place, values.shape, strict=False)):
                 continue
             plane = values[place]
             if self._is_frame_of(position, plane, where):
                 continue
-            what = f"{self.scene.index(position)} has {_describe(plane)}"
+            what = f"{self._say(position)} has {_describe(plane)}"
             if position in promised and not (may_lack and (plane == fill).all()):
                 problems.append(f"{what}, but sequence {promised[position]} was stored")
             elif (plane != fill).any():
                 problems.append(f"{what}, which is neither its frame nor fill value")
         return problems
+
+    def _fill(self, image: int) -> np.ndarray:
+        array = self.scene.images.arrays[image]
+        return np.array(array.fill_value, array.dtype)
 
     def _is_frame_of(self, position: int, plane: np.ndarray, where: tuple[slice, ...]) -> bool:
         return any(
@@ -242,7 +291,7 @@ class Oracle:
         every = [n for n, frame in enumerate(self.scene.frames) if frame.position == position]
         return every if self.scene.late else every[:1]
 
-    def _judge_table(self, table: dict[str, np.ndarray], values: np.ndarray) -> list[str]:
+    def _judge_table(self, table: dict[str, np.ndarray], arrays: dict[int, np.ndarray]) -> list[str]:
         problems = []
         sequences = table["sequence"].tolist()
         if len(set(sequences)) != len(sequences):
@@ -266,20 +315,23 @@ class Oracle:
         for sequence, row in sent.items():
             problems += [
                 f"frame table, sequence {sequence}: {what}"
-                for what in self._judge_row(table, row, sequence, values, set(stored_places))
+                for what in self._judge_row(table, row, sequence, arrays, set(stored_places))
             ]
         if len(set(stored_places)) != len(stored_places):
             problems.append(f"places stored twice: {sorted(stored_places)}")
-        whole = tuple(slice(0, n) for n in values.shape)
-        fill = np.array(self.scene.spec.fill_value, self.scene.spec.dtype)
-        seen = {position for position, place in self._places(whole) if (values[place] != fill).any()}
+        seen = {
+            position
+            for image, values in arrays.items()
+            for position, place in self._places(image, tuple(slice(0, n) for n in values.shape))
+            if (values[place] != self._fill(image)).any()
+        }
         problems += [
-            f"{self.scene.index(p)} has pixels but no row that says stored"
+            f"{self._say(p)} has pixels but no row that says stored"
             for p in sorted(seen - set(stored_places))
         ]
         absent = {p for p in set(stored_places) - seen if not self._is_fill_frame(p)}
         return problems + [
-            f"{self.scene.index(p)} is stored by the frame table, but has fill value" for p in sorted(absent)
+            f"{self._say(p)} is stored by the frame table, but has fill value" for p in sorted(absent)
         ]
 
     def _is_fill_frame(self, position: int) -> bool:
@@ -290,25 +342,24 @@ class Oracle:
         table: dict[str, np.ndarray],
         row: int,
         sequence: int,
-        values: np.ndarray,
+        arrays: dict[int, np.ndarray],
         stored_places: set[int],
     ) -> Iterator[str]:
         n = self.sent[sequence]
         frame, status = self.scene.frames[n], FrameStatus(int(table["fate"][row]))
-        axes = [d.name for d in self.scene.spec.dimensions[:-2]]
-        index = tuple(int(table[f"index_{name}"][row]) for name in axes)
-        if index != self.scene.index(frame.position) and not (
-            status in (FrameStatus.DROPPED, FrameStatus.LOST) and set(index) == {-1}
+        place = self._place_in_table(table, row, image_of(frame.position))
+        expected_place = (image_of(frame.position), *self.scene.index(frame.position))
+        if place != expected_place and not (
+            status in (FrameStatus.DROPPED, FrameStatus.LOST) and set(place[1:]) == {-1}
         ):
-            yield f"index {index} instead of {self.scene.index(frame.position)}"
+            yield f"(image, index) {place} instead of {expected_place}"
         if status == FrameStatus.STORED:
-            if self._inside(frame.position, values.shape) and not np.array_equal(
-                values[self._stored_order(index)[:-2]], self.scene.pixels(n)
-            ):
-                yield (
-                    f"stored at {index} by the frame table, but the pixels are others: "
-                    f"{_describe(values[self._stored_order(index)[:-2]])}"
-                )
+            if self._inside(frame.position, arrays):
+                plane = arrays[image_of(frame.position)][self._place(frame.position)]
+                if not np.array_equal(plane, self.scene.pixels(n)):
+                    yield (
+                        f"stored at {place} by the frame table, but the pixels are others: {_describe(plane)}"
+                    )
         elif sequence in self.promised:
             taken = status == FrameStatus.DUPLICATE and frame.position in stored_places
             if not taken and not (status == FrameStatus.LATE and self.scene.late):
@@ -318,9 +369,15 @@ class Oracle:
         if int(table["frame_id"][row]) != self.scene.frame_id(n):
             yield f"frame id {table['frame_id'][row]} instead of {self.scene.frame_id(n)}"
         expected = self.scene.metadata(n)
-        for name in (*METADATA, *self.scene.spec.frame_fields):
+        for name in (*METADATA, *self.scene.images.frame_fields):
             if not np.array_equal(table[name][row], expected.get(name, math.nan), equal_nan=True):
                 yield f"{name} is {table[name][row]} instead of {expected.get(name)}"
+
+    def _place_in_table(self, table: dict[str, np.ndarray], row: int, image: int) -> tuple[int, ...]:
+        """(image, index along the axes of ``image``), as a row of the frame table has it."""
+        axes = [d.name for d in self.scene.images.arrays[image].dimensions[:-2]]
+        number = 0 if self.scene.images.is_single else int(table["image"][row])
+        return number, *(int(table[f"index_{name}"][row]) for name in axes)
 
     def _judge_receipt(self, table: dict[str, np.ndarray]) -> list[str]:
         """A receipt is the last promise: every frame that was sent has its row, and the counts are those of
@@ -339,6 +396,11 @@ class Oracle:
             for name, status in names.items()
             if self.sealed[name] != count[status]
         ]
+        names = self.scene.images.names
+        stored = Counter(names[image_of(self.scene.frames[n].position)] for n in self._stored_frames(table))
+        told = {name: account["frames_stored"] for name, account in self.sealed.get("images", {}).items()}
+        if told != stored and not self.scene.images.is_single:
+            problems.append(f"the receipt counts frames of images {told}, the frame table {dict(stored)}")
         missing = self.sent.keys() - set(table["sequence"].tolist())
         if missing:
             problems.append(f"sealed, but sequences {sorted(missing)} have no row in the frame table")

@@ -146,12 +146,7 @@ def follow(channel: Channel, scene: Scene, writer: Writer, first: int) -> None:
             continue
         match step:
             case Append():
-                writer.append(
-                    scene.pixels(n),
-                    index=scene.index(step.position),
-                    frame_id=scene.frame_id(n),
-                    metadata=scene.metadata(n),
-                )
+                writer.append(scene.pixels(n), **scene.facts(n))
                 n += 1
             case Flush():
                 writer.flush()

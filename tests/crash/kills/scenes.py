@@ -1,23 +1,32 @@
-"""What is acquired in a kill trial: small acquisitions of three shards, each hard in a way of its own.
-Everything follows from the scene."""
+"""What is acquired in a kill trial: small acquisitions of three shards, or of several images, each hard in a
+way of its own. Everything follows from the scene."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 import shardwright as sw
-from shardwright.array.grid import Grid
+from shardwright.array.acquisition_spec import AcquisitionSpec, parse_acquisition
+from shardwright.array.grid import image_of
+from shardwright.wire.messages import IMAGE_SHIFT
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from shardwright.array.grid import Grid
 
 METADATA = ("delta_t", "position_z")
 
 
 @dataclass(frozen=True)
 class Append:
-    """One frame: its place in acquisition order, and the seed of its pixels and metadata. ``seed`` 0 is a
-    frame of fill value."""
+    """One frame: its place in acquisition order (of image k from ``k << IMAGE_SHIFT`` on), and the seed of
+    its pixels and metadata. ``seed`` 0 is a frame of fill value."""
 
     position: int
     seed: int
@@ -48,7 +57,7 @@ class Scene:
     """
 
     name: str
-    spec: sw.ArraySpec
+    spec: sw.ArraySpec | AcquisitionSpec
     steps: tuple[Step, ...]
     store_within_ms: int = 1000
     sync_interval_ms: int = 1000
@@ -59,11 +68,21 @@ class Scene:
     def __post_init__(self) -> None:
         object.__setattr__(self, "frames", tuple(step for step in self.steps if isinstance(step, Append)))
 
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """The extent of the frame axes when every frame of the script is there."""
-        grid = Grid.of(self.spec)
-        last = max(grid.index_of(frame.position)[0] for frame in self.frames)
+    @cached_property
+    def images(self) -> AcquisitionSpec:
+        return parse_acquisition(self.spec)
+
+    def grid(self, image: int) -> Grid:
+        return self.images.grids.grids[image]
+
+    def array(self, position: int) -> sw.ArraySpec:
+        return self.images.arrays[image_of(position)]
+
+    def counts(self, image: int) -> tuple[int, ...]:
+        """The extent of an image's frame axes when every frame of the script is there."""
+        grid = self.grid(image)
+        mine = [frame.position for frame in self.frames if image_of(frame.position) == image]
+        last = max((grid.index_of(position)[0] for position in mine), default=-1)
         return (last + 1 if grid.unlimited else grid.counts[0], *grid.counts[1:])
 
     @property
@@ -71,8 +90,9 @@ class Scene:
         """About half of the frames, and not all of a shard: where somebody ends the acquisition although more
         frames come."""
         frames = len(self.frames) // 2 + 1
-        grid = Grid.of(self.spec)
-        return frames - (frames % (grid.frames_per_slab * math.prod(grid.shard_chunks)) == 0)
+        image = image_of(self.frames[frames - 1].position)
+        mine = sum(image_of(frame.position) == image for frame in self.frames[:frames])
+        return frames - (mine % math.prod(self.grid(image).shard_row_frames) == 0)
 
     def until(self, frames: int) -> Scene:
         """The scene's beginning: its first frames and what stands between them."""
@@ -80,13 +100,24 @@ class Scene:
         return replace(self, steps=self.steps[: appends[frames - 1] + 1])
 
     def index(self, position: int) -> tuple[int, ...]:
-        return Grid.of(self.spec).index_of(position)
+        return self.images.grids.of(position).index_of(position)
 
     def pixels(self, n: int) -> np.ndarray:
-        return pixels_of(self.spec, self.frames[n].seed)
+        return pixels_of(self.array(self.frames[n].position), self.frames[n].seed)
 
     def metadata(self, n: int) -> dict[str, float]:
-        return metadata_of(self.spec, self.frames[n].seed)
+        return metadata_of(self.images, self.frames[n].seed)
+
+    def facts(self, n: int) -> dict[str, Any]:
+        """What a frame is given with beside its pixels."""
+        position = self.frames[n].position
+        name = self.images.names[image_of(position)]
+        return {
+            **({"image": name} if name else {}),
+            "index": self.index(position),
+            "frame_id": self.frame_id(n),
+            "metadata": self.metadata(n),
+        }
 
     def frame_id(self, n: int) -> int:
         return 5000 + 3 * n
@@ -101,7 +132,7 @@ def pixels_of(spec: sw.ArraySpec, seed: int) -> np.ndarray:
     return (256 + 64 * seed + (np.arange(size) % 7) + 8 * noise).astype(spec.dtype).reshape(spec.frame_shape)
 
 
-def metadata_of(spec: sw.ArraySpec, seed: int) -> dict[str, float]:
+def metadata_of(spec: sw.ArraySpec | AcquisitionSpec, seed: int) -> dict[str, float]:
     """Numbers of the frame's own for some of the fields."""
     return {name: seed + i / 8 for i, name in enumerate((*METADATA, *spec.frame_fields)) if (seed + i) % 3}
 
@@ -111,7 +142,7 @@ def spec_of(*axes: tuple[str, int | None, int, int], **fields: object) -> sw.Arr
         sw.Dimension(name=n, count=count, chunk_size=chunk, shard_size_chunks=shard)
         for n, count, chunk, shard in axes
     )
-    return sw.ArraySpec(dtype="uint16", dimensions=dimensions, **fields)  # type: ignore[arg-type]
+    return sw.ArraySpec(**{"dtype": "uint16", **fields}, dimensions=dimensions)  # type: ignore[arg-type]
 
 
 def _in_order(frames: int) -> tuple[Append, ...]:
@@ -209,6 +240,79 @@ def _levels() -> Scene:
     return Scene("levels", spec, _in_order(14), threads=2, sync_interval_ms=5, store_within_ms=2)
 
 
+def _visits(*frames: tuple[int, int]) -> tuple[Append, ...]:
+    """Frames given as (image, place in it)."""
+    return tuple(Append((image << IMAGE_SHIFT) + place, n + 1) for n, (image, place) in enumerate(frames))
+
+
+def _in_turn(*counts: int, run: int = 1) -> list[tuple[int, int]]:
+    """So many frames of each image, ``run`` of one before some of the next."""
+    rounds = -(-max(counts) // run)
+    return [
+        (image, place)
+        for number in range(rounds)
+        for image, count in enumerate(counts)
+        for place in range(number * run, min(count, (number + 1) * run))
+    ]
+
+
+def _positions() -> Scene:
+    """Stage positions in turn, ragged; one is never visited. Slabs of all of them wait at once."""
+    spec = sw.AcquisitionSpec(
+        array=spec_of(("t", None, 2, 2), ("y", 16, 8, 2), ("x", 24, 24, 1), chunk_checksum=True),
+        images=("first", "never", "second", "third"),
+        attributes={"sample": "embryo"},
+    )
+    steps: list[Step] = list(_visits(*_in_turn(7, 0, 3, 5)))
+    steps[9:9] = [Pause(4)]
+    steps[5:5] = [Flush()]
+    return Scene("positions", spec, tuple(steps), store_within_ms=1, sync_interval_ms=2)
+
+
+def _ordered_positions() -> Scene:
+    """Time, then positions, then a stack of planes: only the stack at hand is incomplete. The second position
+    has other planes and ends early."""
+    array, short = (
+        spec_of(("t", count, 1, 2), ("z", planes, 4, 1), ("y", 16, 16, 1), ("x", 24, 12, 2))
+        for count, planes in ((None, 4), (2, 3))
+    )
+    spec = sw.AcquisitionSpec(
+        array=array, images=("a", {"name": "b", "array": short}, "c"), order=("t", "p", "z")
+    )
+    frames = [
+        (image, planes * t + z)
+        for t in range(3)
+        for image, planes in enumerate((4, 3, 4))
+        for z in range(planes)
+        if t < 2 or image != 1
+    ]
+    return Scene("ordered positions", spec, _visits(*frames), threads=2, sync_interval_ms=5)
+
+
+def _plate() -> Scene:
+    """Fields one after another, each from beginning to end; not in the order of the plate, and one well and
+    one field not at all."""
+    spec = sw.AcquisitionSpec(
+        array=spec_of(("c", 2, 1, 1), ("z", 2, 2, 1), ("y", 12, 12, 1), ("x", 18, 9, 2)),
+        plate={"rows": 1, "columns": 3, "fields": 2},
+        order=("p", "c", "z"),
+    )
+    frames = [(image, place) for image in (1, 0, 5) for place in range(4)]
+    return Scene("plate", spec, _visits(*frames), sync_interval_ms=5)
+
+
+def _cameras() -> Scene:
+    """Two cameras of other shape, dtype, axes and codec; one has levels, the other sends places twice."""
+    left = spec_of(
+        ("t", None, 2, 1), ("z", 2, 1, 2), ("y", 20, 8, 2), ("x", 24, 12, 2), levels=2, chunk_checksum=True
+    )
+    right = spec_of(("t", None, 3, 1), ("y", 10, 10, 1), ("x", 30, 15, 1), dtype="float32", codec=None)
+    spec = sw.AcquisitionSpec(images={"left": left, "right": right})
+    frames = _in_turn(10, 7, run=2)
+    frames[6:6] = [(1, 1), (0, 3)]
+    return Scene("cameras", spec, _visits(*frames), threads=2, store_within_ms=2, sync_interval_ms=3)
+
+
 SCENES = {
     scene.name: scene
     for scene in (
@@ -219,6 +323,10 @@ SCENES = {
         _twice(),
         _flushing(),
         _levels(),
+        _positions(),
+        _ordered_positions(),
+        _plate(),
+        _cameras(),
     )
 }
 IO_MODES = ("mmap", "pwrite", "direct")
