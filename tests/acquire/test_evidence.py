@@ -21,6 +21,7 @@ from shardwright.acquire.settings import WriteSettings
 from shardwright.acquire.store_folder import end_intact, is_intact
 from shardwright.model.errors import ShardwrightError, StorageError
 from shardwright.model.frame_status import FrameStatus, Reason
+from shardwright.model.names import WORKSPACE
 from shardwright.recovery import execute
 from shardwright.recovery.recover_store import recover_store
 from shardwright.recovery.resume import restore
@@ -92,6 +93,22 @@ def test_a_hole_in_front_of_frames_that_are_kept_is_told_with_its_reason(left, s
     assert bring_back(store, shared_pool) == (4, 0, 2)
     assert extent(store) == 6
     assert statuses(store) == [*[STORED] * 2, *[UNTOLD] * 2, *[STORED] * 2]
+
+
+@pytest.mark.parametrize("intact", [True, False])
+def test_a_store_in_which_no_frame_was_stored_is_removed_unless_a_loss_is_possible(
+    left, shared_pool, unfinish, intact
+):
+    store, spec = left(frames=2)
+    unfinish(store, spec, 0)
+    if not intact:
+        end_intact(store / WORKSPACE)
+    actions = [recover_store(store, shared_pool, threads=1, dry_run=dry).action for dry in (True, False)]
+    if intact:
+        assert actions == ["would be removed, no frame was stored", "removed, no frame was stored"]
+    else:
+        assert actions == ["would be sealed", "sealed"]
+    assert store.exists() == (not intact)
 
 
 @pytest.mark.parametrize("slab", [1, 2])

@@ -246,10 +246,13 @@ def test_files_that_are_gone_are_said_to_be_gone(crash, shared_pool, gone):
     for path in victims:
         path.unlink()
     recovery = recover_store(left, shared_pool, threads=2)
-    assert (left / "0" / "zarr.json").exists()
     assert recovery.frames_kept == 0
     if gone == "partial":
         assert recovery.shard_rows[0].actions["c/0/0/0"] == "lost"
+        assert (left / "0" / "zarr.json").exists()
+    else:  # without its journal there is no trace of a frame
+        assert recovery.action == "removed, no frame was stored"
+        assert not left.exists()
 
 
 def test_a_damaged_journal_is_set_aside_with_its_shards(crash, shared_pool):

@@ -88,7 +88,7 @@ class Camera:
         n = self.next
         if life.client == "nobody" or n >= life.frames:
             self._say("finish")
-            process.finish(keep_empty=life.client == "nobody")
+            process.finish(keep_empty=life.client == "nobody" and not self._disk.intact)
             self.finished = True
         elif n in self._pauses:
             self._pause_until_ns = now_ns + 1_000_000 * self._pauses.pop(n)

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.shard.frame_log import BLOCK_HEADER_BYTES
-
 if TYPE_CHECKING:
     from shardwright.acquire.accounts import Accounts
 
@@ -36,9 +34,7 @@ class Evidence:
         self._reopened: list[np.ndarray] = []  # records of shard rows that were sealed once: acknowledged
         accounts.expect_up_to(facts.seen_stop, facts.seen_extents)
         accounts.lost_stop = facts.seen_stop  # an earlier recovery has found losses there
-        # a kill in the middle of an append leaves at most a header without its records
-        torn = facts.log_torn_bytes > BLOCK_HEADER_BYTES
-        self.in_doubt = not facts.intact or facts.set_aside or torn
+        self.in_doubt = facts.in_doubt
 
     def take_reopened(self, records: np.ndarray) -> None:
         """Takes the frame log's records of a reopened shard row: these frames were stored once, and are now

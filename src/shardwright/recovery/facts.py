@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shardwright.shard.frame_log import BLOCK_HEADER_BYTES
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -78,3 +80,10 @@ class StoreFacts:
     staged: StagedFacts | None
     sealed_shards: int
     sealed_bytes: int
+
+    @property
+    def in_doubt(self) -> bool:
+        """True if acknowledged frames may be missing without a trace."""
+        # a kill in the middle of an append leaves at most a header without its records
+        torn = self.log_torn_bytes > BLOCK_HEADER_BYTES
+        return not self.intact or self.set_aside or torn

@@ -116,16 +116,19 @@ def _seal(
     restored, found = restore(
         path, limits_of, settings, threads=threads, take_over=take_over, progress=progress
     )
+    in_doubt = found.scanned.facts.in_doubt
     recovery = _reported(found, "sealed")
     acquisition = begin_restored(restored, pool, lambda: None, settings)
     acquisition.settle_missing()
-    acquisition.finish()
+    acquisition.finish(keep_empty=in_doubt)
     while acquisition.state not in (AcquisitionState.SEALED, AcquisitionState.FAILED):
         acquisition.poll(_POLL_S)
     acquisition.close()
     if acquisition.error is not None:
         raise acquisition.error
     recovery.receipt = acquisition.receipt()
+    if not recovery.receipt.frames_received and not in_doubt:
+        recovery.action = "removed, no frame was stored"
     settled = acquisition.accounts.frames_unacknowledged
     recovery.frames_kept, recovery.frames_lost = (
         recovery.receipt.frames_stored,
@@ -164,6 +167,8 @@ def _examine(path: Path, pool: WorkerPool, threads: int, progress: Callable[[int
     recovery.frames_unacknowledged = (
         accounts.frames_unacknowledged + missing - acknowledged + found.decisions.frames_forgotten
     )
+    if not accounts.frames_received + missing and not found.scanned.facts.in_doubt:
+        recovery.action = "would be removed, no frame was stored"
     return recovery
 
 
