@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
-import os
 import shutil
-import tempfile
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import tensorstore
 import yaozarrs
 import zarr
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from tests.harness.fork_server import ForkServer
 
 import shardwright as sw
 from shardwright.acquire.accounts import Accounts
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.notices import Notices
-from shardwright.acquire.workers import WorkerPool
 from shardwright.read.verify_store import verify_store
-from shardwright.recovery.recover_store import recover_store
 from shardwright.wire.messages import IMAGE_SHIFT
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
 
@@ -315,109 +310,3 @@ def test_events_name_the_image_and_its_own_shard_row():
     assert alone.take_events(Accounts(sw.AcquisitionSpec(array=POSITIONS).grids)) == [
         ("row_reopened", {"shard_row": 3})
     ]
-
-
-FIRST, SECOND = st.integers(1, 3), st.integers(1, 3)
-
-
-@st.composite
-def acquisitions(draw):
-    """(specification, frames as (image, index) in the order of sending): each image with its own axes, in its
-    own order, some frames missing, images visited as it comes."""
-    arrays = {}
-    for number in range(draw(st.integers(1, 4))):
-        axes = {"t": (draw(st.none() | st.integers(1, 5)), draw(FIRST))}
-        if draw(st.booleans()):
-            axes["c"] = (draw(st.integers(1, 3)), draw(SECOND))
-        shape = draw(st.tuples(st.integers(1, 9), st.integers(1, 9)))
-        arrays[f"image {number}"] = array(axes, shape, draw(st.sampled_from(["uint8", "uint16", "float32"])))
-    left = {}
-    for name, spec in arrays.items():
-        counts = [d.count or 4 for d in spec.dimensions[:-2]]
-        indices = [tuple(map(int, np.unravel_index(i, counts))) for i in range(math.prod(counts))]
-        left[name] = [index for index in indices if draw(st.integers(0, 9)) > 0]
-    frames = []
-    while names := [name for name, indices in left.items() if indices]:
-        name = draw(st.sampled_from(names))
-        frames += [(name, left[name].pop(0)) for _ in range(min(len(left[name]), draw(st.integers(1, 4))))]
-    return sw.AcquisitionSpec(images=arrays), frames
-
-
-def send(writer, spec: sw.AcquisitionSpec, frames, first: int) -> None:
-    for number, (image, index) in enumerate(frames, first):
-        writer.append(pixels(spec.arrays[spec.number_of(image)], number), image=image, index=index)
-
-
-def check(path: Path, spec: sw.AcquisitionSpec, frames) -> None:
-    assert verify_store(path).ok
-    for number, (image, index) in enumerate(frames):
-        which = spec.number_of(image)
-        found = zarr.open_array(path / spec.paths[which], mode="r")
-        assert np.array_equal(found[index], pixels(spec.arrays[which], number)), (image, index)
-    visited = {spec.paths[spec.number_of(image)] for image, _ in frames}
-    assert {p for p in spec.paths if (path / p).exists()} == visited
-    for image_path in visited:
-        stored = sum(spec.paths[spec.number_of(image)] == image_path for image, _ in frames)
-        values = read(path, image_path)
-        assert int(values.reshape(-1, *values.shape[-2:]).any(axis=(1, 2)).sum()) == stored
-    if frames:
-        yaozarrs.validate_zarr_store(str(path))
-
-
-@settings(max_examples=25)
-@given(acquisition=acquisitions())
-def test_readers_see_every_frame_in_its_image(acquisition):
-    spec, frames = acquisition
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "a.ome.zarr"
-        with sw.create(path, spec) as writer:
-            send(writer, spec, frames, 0)
-        if frames:
-            assert writer.receipt.frames_stored == len(frames)
-            check(path, spec, frames)
-
-
-@pytest.fixture(scope="module")
-def server():
-    with ForkServer() as server:
-        yield server
-
-
-def write_and_die(_, path: str, spec: sw.AcquisitionSpec, frames) -> None:
-    writer = sw.create(path, spec)
-    send(writer, spec, frames, 0)
-    writer.flush()
-    os._exit(0)
-
-
-def recover(path: Path) -> None:
-    pool = WorkerPool(2)
-    pool.start()
-    try:
-        recover_store(path, pool, threads=2)
-    finally:
-        pool.stop()
-
-
-@settings(max_examples=25)
-@given(acquisition=acquisitions(), data=st.data())
-def test_a_killed_writer_loses_no_image(server, acquisition, data):
-    """Killed once its frames are durable, whatever slabs and shards they leave open; then sealed by
-    ``recover``, or resumed and sent on."""
-    spec, frames = acquisition
-    sent = data.draw(st.integers(0, len(frames)))
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "a.ome.zarr"
-        child = server.start(write_and_die, str(path), spec, frames[:sent])
-        assert child.wait() == 0
-        if data.draw(st.booleans()):
-            recover(path)
-            if sent:
-                check(path, spec, frames[:sent])
-            return
-        with sw.resume(path) as writer:
-            assert writer.frames == sent
-            send(writer, spec, frames[sent:], sent)
-        if frames:
-            assert writer.receipt.frames_stored == len(frames)
-            check(path, spec, frames)

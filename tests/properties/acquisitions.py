@@ -142,8 +142,11 @@ def levels(draw: st.DrawFn, spec: sw.ArraySpec) -> sw.ArraySpec:
 
 
 @st.composite
-def specs(draw: st.DrawFn, sides: Sides) -> sw.ArraySpec:
-    before = draw(frame_axes())
+def specs(
+    draw: st.DrawFn, sides: Sides, axes: st.SearchStrategy[tuple[sw.Dimension, ...]] | None = None
+) -> sw.ArraySpec:
+    """``axes``: those before the frame's own."""
+    before = draw(frame_axes() if axes is None else axes)
     dtype = draw(st.sampled_from(DTYPES))
     order = [axis.name for axis in before]
     spec = sw.ArraySpec(
