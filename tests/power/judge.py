@@ -6,6 +6,8 @@ P3  before and after recovery, every file with a final shard name is a whole sha
     sent or fill
 P2  after recovery, every frame that was durable before the cut reads bit-exact; if ``close`` or a recovery
         had returned, even without another recovery
+
+Of several images each is judged; after recovery, the store's metadata name those that have an array.
 """
 
 from __future__ import annotations
@@ -39,8 +41,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reading:
-    """``exact``: bool[FRAMES] by index along t, whether a reader sees the frame as it was sent. ``faults``:
-    what is wrong with final shards."""
+    """``exact``: bool[FRAMES] by number in ``Scenario.frames``, whether a reader sees the frame as it was
+    sent. ``faults``: what is wrong with final shards."""
 
     exact: np.ndarray
     faults: list[str]
@@ -98,6 +100,8 @@ class Judge:
         after = self._read(store, whole_shape=False)
         faults += [f"after recovery: {fault}" for fault in after.faults]
         faults += [f"durable, but lost: {lost}" for lost in self._lost(after, promised.durable)]
+        if promised.durable and len(self._scenario.parts) > 1:
+            faults += self._check_named(store)
         if independently and not faults and promised.durable:
             faults += self._check_independently(store, after, promised)
             if self._scenario.compaction is not None:
@@ -109,39 +113,68 @@ class Judge:
         return faults
 
     def _lost(self, reading: Reading, promised: int) -> list[str]:
-        order = self._scenario.order[:promised]
         return [
-            f"frame {sequence} at t={place}"
-            for sequence, place in enumerate(order)
-            if not reading.exact[place]
+            f"frame {sequence} of (image, t) {self._scenario.place(frame)}"
+            for sequence, frame in enumerate(self._scenario.sent[:promised])
+            if not reading.exact[frame]
         ]
+
+    def _check_named(self, store: Path) -> list[str]:
+        from tests.harness.stored import listed_images
+
+        folders = [path.rpartition("/")[0] for path in self._scenario.acquisition.paths]
+        there = [folder for folder in folders if (store / folder).exists()]
+        try:
+            named = listed_images(store)
+        except Exception as error:
+            return [f"the metadata of the images: {error!r}"]
+        return [] if named == there else [f"the metadata name the images {named}, but {there} are there"]
 
     # ------------------------------------------------------------------ reading
 
     def _read(self, store: Path, *, whole_shape: bool) -> Reading:
         """``whole_shape``: look at all final shards, also at those that zarr.json does not yet cover."""
-        exact = np.zeros(FRAMES, np.bool_)
-        if not (store / "0" / "c").is_dir() and not (store / "0" / "zarr.json").is_file():
-            return Reading(exact, [])
+        exact, faults = np.zeros(FRAMES, np.bool_), []
+        for path, part in self._images(store):
+            faults += self._read_image(path, part, exact[part], whole_shape=whole_shape)
+        return Reading(exact, faults)
+
+    def _images(self, store: Path) -> list[tuple[Path, slice]]:
+        """The folder of each image's array, and which frames are its own."""
+        scenario = self._scenario
+        return [
+            (store / path, part)
+            for path, part in zip(scenario.acquisition.paths, scenario.parts, strict=False)  # some wells
+        ]
+
+    def _read_image(self, path: Path, part: slice, exact: np.ndarray, *, whole_shape: bool) -> list[str]:
+        """Fills ``exact``; returns faults."""
+        if not (path / "c").is_dir() and not (path / "zarr.json").is_file():
+            return []
         try:
-            array = open_store(store).arrays[0]
+            array = open_store(path.parent).arrays[0]
         except (ShardwrightError, IndexError) as error:
-            shards = [str(path) for path in (store / "0" / "c").rglob("*") if path.is_file()]
-            return Reading(exact, [f"shards without readable metadata: {shards}: {error}"] if shards else [])
-        visible = FRAMES if whole_shape else min(FRAMES, array.shape[0])
+            shards = [str(path) for path in (path / "c").rglob("*") if path.is_file()]
+            return [f"shards without readable metadata: {shards}: {error}"] if shards else []
+        sent = self._scenario.frames[part]
+        visible = len(sent) if whole_shape else min(len(sent), array.shape[0])
         array = replace(array, shape=(visible, *FRAME_SHAPE))
-        image, faults = np.zeros((FRAMES, *FRAME_SHAPE), np.uint16), []
+        image, faults = np.zeros(sent.shape, np.uint16), []
         for key, coordinates in array.shard_files():
             if coordinates is None or not array.contains_shard(coordinates):
                 faults.append(f"no shard of this array: {key}")
             else:
-                faults += self._read_shard(array, key, coordinates, image)
-        matches = image == self._scenario.frames
-        exact[:visible] = matches[:visible].all(axis=(1, 2))
-        return Reading(exact, faults)
+                faults += self._read_shard(array, key, coordinates, image, sent)
+        exact[:visible] = (image == sent)[:visible].all(axis=(1, 2))
+        return faults
 
     def _read_shard(
-        self, array: StoredArray, key: str, coordinates: tuple[int, ...], image: np.ndarray
+        self,
+        array: StoredArray,
+        key: str,
+        coordinates: tuple[int, ...],
+        image: np.ndarray,
+        sent: np.ndarray,
     ) -> list[str]:
         """Decode every chunk of a shard into its place of ``image``, each checked on its own."""
         faults = []
@@ -154,14 +187,20 @@ class Judge:
                     encoded = bytearray(int(entries["nbytes"][chunk]))
                     file.read_into(int(entries["offset"][chunk]), memoryview(encoded))
                     faults += self._decode(
-                        array, key, array.chunk_coordinates(coordinates, chunk), encoded, image
+                        array, key, array.chunk_coordinates(coordinates, chunk), encoded, image, sent
                     )
         except ShardwrightError as error:
             faults.append(f"{key}: {error}")
         return faults
 
     def _decode(
-        self, array: StoredArray, key: str, chunk: tuple[int, ...], encoded: bytearray, image: np.ndarray
+        self,
+        array: StoredArray,
+        key: str,
+        chunk: tuple[int, ...],
+        encoded: bytearray,
+        image: np.ndarray,
+        sent: np.ndarray,
     ) -> list[str]:
         if self._chunk.size != array.chunk_bytes:
             self._chunk = np.empty(array.chunk_bytes, np.uint8)
@@ -169,7 +208,7 @@ class Judge:
         block = tuple(
             slice(i * size, (i + 1) * size) for i, size in zip(chunk, array.chunk_shape, strict=True)
         )
-        seen, sent = self._chunk.view(np.uint16).reshape(array.chunk_shape), self._scenario.frames[block]
+        seen, sent = self._chunk.view(np.uint16).reshape(array.chunk_shape), sent[block]
         image[block] = seen
         strange = [
             frame
@@ -180,20 +219,31 @@ class Judge:
 
     def _check_independently(self, store: Path, reading: Reading, promised: Promised) -> list[str]:
         """zarr-python sees the same as our reader, also in the frame table; ``verify`` finds nothing."""
+        import yaozarrs
         from tests.harness.levels import level_problems
-        from tests.harness.stored import frame_table, stored
+        from tests.harness.stored import frame_table
+        from tests.properties.readers import with_zarr_python
 
         faults = [f"verify: {problem}" for problem in verify_store(store, threads=1).problems]
         faults += level_problems(store)
         try:
-            image, table = stored(store)[:FRAMES], frame_table(store)
-            places, statuses = table["index_t"], table["fate"]
+            for path, part in self._images(store):
+                if (path / "zarr.json").is_file():
+                    image, sent = (
+                        with_zarr_python(path)[: part.stop - part.start],
+                        self._scenario.frames[part],
+                    )
+                    seen = (image == sent[: len(image)]).all(axis=(1, 2))
+                    if not np.array_equal(seen, reading.exact[part][: len(image)]):
+                        faults.append(f"zarr-python reads other frames of {path} than our reader")
+            if len(self._scenario.parts) > 1:
+                yaozarrs.validate_zarr_store(str(store))
+            table = frame_table(store)
         except Exception as error:
             return [*faults, f"zarr-python: {error}"]
-        seen = (image == self._scenario.frames[: len(image)]).all(axis=(1, 2))
-        if not np.array_equal(seen, reading.exact[: len(image)]):
-            faults.append("zarr-python reads other frames than our reader")
-        untold = set(self._scenario.order[: promised.durable]) - set(
-            places[statuses == FrameStatus.STORED].tolist()
-        )
-        return [*faults, *[f"durable, but not in the frame table: t={place}" for place in sorted(untold)]]
+        rows = table["fate"] == FrameStatus.STORED
+        images = table.get("image", np.zeros(rows.size, np.int32))
+        told = set(zip(images[rows].tolist(), table["index_t"][rows].tolist(), strict=True))
+        durable = {self._scenario.place(frame) for frame in self._scenario.sent[: promised.durable]}
+        untold = sorted(durable - told)
+        return [*faults, *[f"durable, but not in the frame table: (image, t) {place}" for place in untold]]

@@ -5,20 +5,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 import shardwright as sw
+from shardwright.array.acquisition_spec import parse_acquisition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from shardwright.array.acquisition_spec import AcquisitionSpec
 
 STORE = "run.ome.zarr"
 FRAMES = 24
 FRAMES_PER_CHUNK, CHUNKS_PER_SHARD = 4, 2  # along t: three shard rows of two files each
 FRAME_SHAPE, CHUNK_SHAPE = (48, 64), (24, 32)
 BLANK_FRAMES = range(12, 16)  # of the fill value: their chunks are not stored at all
+IMAGES = {1: (FRAMES,), 2: (16, 8), 3: (8, 12, 4)}  # number of images -> frames of each
 
 Interruption = Literal["none", "kill", "power", "hang"]
 
@@ -42,14 +47,17 @@ class Scenario:
     sync_interval_ms: int
     store_within_ms: int
     pause_ms: tuple[int, ...]  # after each frame
-    order: tuple[int, ...]  # sequence -> index along t
+    order: tuple[int, ...]  # the places of all images one after another, as their frames come if alone
     flush_after: frozenset[int]
     durability: Literal["stored", "durable"]
     interruption: Interruption
     killed_after: int
     then: Literal["resume", "recover"]
     pressure: bool  # dirty pages are written back at any moment
-    levels: int  # none where a store is packed or moved: those jobs have cuts of their own
+    # no levels and one image where a store is packed or moved: those jobs have cuts of their own
+    levels: int
+    images: int
+    plate: bool  # of several images: fields of wells, or else series
     compaction: str | None = None
 
     @classmethod
@@ -80,11 +88,42 @@ class Scenario:
             then=choose("resume", "recover"),
             pressure=bool(rng.integers(2)),
             levels=choose(0, 0, 2),
+            images=choose(1, 1, 1, 1, 2, 3),
+            plate=choose(False, True),
         )
 
     @property
+    def parts(self) -> tuple[slice, ...]:
+        """Of ``frames``, those of each image."""
+        stops = np.cumsum(IMAGES[self.images if self.compaction is None else 1]).tolist()
+        return tuple(slice(*each) for each in pairwise([0, *stops]))
+
+    def place(self, frame: int) -> tuple[int, int]:
+        """(image, index along t) of one of ``frames``."""
+        image = next(number for number, part in enumerate(self.parts) if frame < part.stop)
+        return image, frame - self.parts[image].start
+
+    @cached_property
+    def sent(self) -> tuple[int, ...]:
+        """Sequence -> number in ``frames``: images are visited at random, each in its part of ``order``."""
+        left = [[n for n in self.order if part.start <= n < part.stop] for part in self.parts]
+        visits = [image for image, mine in enumerate(left) for _ in mine]
+        if len(left) > 1:
+            np.random.default_rng((self.seed, 5)).shuffle(visits)
+        return tuple(left[image].pop(0) for image in visits)
+
+    @cached_property
+    def acquisition(self) -> AcquisitionSpec:
+        if len(self.parts) == 1:
+            return parse_acquisition(self.spec)
+        numbers = range(len(self.parts))
+        plate = {"rows": 2, "columns": 1, "fields": 2}
+        several = {"plate": plate} if self.plate else {"images": [f"position {n}" for n in numbers]}
+        return parse_acquisition({"array": self.spec, **several})
+
+    @property
     def spec(self) -> sw.ArraySpec:
-        """Chunks carry a crc32c, so that a reader can tell a torn one."""
+        """Of every image. Chunks carry a crc32c, so that a reader can tell a torn one."""
         (rows, columns), (chunk_rows, chunk_columns) = FRAME_SHAPE, CHUNK_SHAPE
         codecs = {"none": None, "lz4": sw.Blosc(), "zstd": sw.Zstd()}
         return sw.ArraySpec(
@@ -104,8 +143,8 @@ class Scenario:
 
     @cached_property
     def frames(self) -> np.ndarray:
-        """uint16[FRAMES, rows, columns] by index along t: noise, so that no two chunks are alike, and a few
-        that are blank."""
+        """uint16[FRAMES, rows, columns] of all images, by index along t: noise, so that no two
+        chunks are alike, and a few that are blank."""
         frames = (
             np.random.default_rng((self.seed, 1)).integers(1, 2**12, (FRAMES, *FRAME_SHAPE)).astype(np.uint16)
         )

@@ -69,9 +69,11 @@ class Promises:
 
 
 def write_frames(writer: sw.Writer, scenario: Scenario, promises: Promises, *, first: int, stop: int) -> None:
+    names = scenario.acquisition.names
     for sequence in range(first, stop):
-        place = scenario.order[sequence]
-        writer.append(scenario.frames[place], index=(place,))
+        frame = scenario.sent[sequence]
+        image, t = scenario.place(frame)
+        writer.append(scenario.frames[frame], image=names[image] or None, index=(t,))
         promises.watch(writer)
         if sequence in scenario.flush_after:
             writer.flush()
@@ -129,14 +131,16 @@ def act(channel: Channel, what: Act, root: Path, log: Path, mutant: str | None, 
         promises.watch(writer)
         run_to_the_end(writer, scenario, promises, writer.frames)
     elif what in ("write-and-die", "write-and-hang"):
-        writer = sw.create(store, scenario.spec, io=scenario.io, **settings)
+        writer = sw.create(store, scenario.acquisition, io=scenario.io, **settings)
         write_frames(writer, scenario, promises, first=0, stop=scenario.killed_after)
         if what == "write-and-die":
             os.kill(os.getpid(), signal.SIGKILL)
         stop()
         run_to_the_end(writer, scenario, promises, scenario.killed_after)
     else:
-        run_to_the_end(sw.create(store, scenario.spec, io=scenario.io, **settings), scenario, promises, 0)
+        run_to_the_end(
+            sw.create(store, scenario.acquisition, io=scenario.io, **settings), scenario, promises, 0
+        )
 
 
 def stop() -> None:
