@@ -87,6 +87,23 @@ def test_they_equal_what_pyramid_makes_later(tmp_path):
     assert (report.problems, report.arrays) == ([], 3)
 
 
+@pytest.mark.parametrize("chunk", [2, 3, 5, 7])
+def test_windows_along_several_axes_at_the_edge_of_an_odd_chunk(tmp_path, chunk):
+    """They take the most memory where the frames are small."""
+    path = tmp_path / "a.ome.zarr"
+    axes = (("t", None, 1), ("c", 2, 2), ("z", chunk, chunk), ("y", 1, 1), ("x", 1, 1))
+    spec = sw.ArraySpec(
+        dtype="uint8",
+        dimensions=[sw.Dimension(name=n, count=count, chunk_size=size) for n, count, size in axes],
+        levels={"count": 1, "axes": ("c", "z", "y", "x")},
+    )
+    with sw.create(path, spec) as writer:
+        for number in range(4 * chunk):
+            writer.append(np.full((1, 1), number + 1, np.uint8))
+    assert writer.receipt.frames_stored == 4 * chunk
+    assert level_problems(path) == []
+
+
 def test_pyramid_adds_further_ones(tmp_path):
     path = tmp_path / "a.ome.zarr"
     with sw.create(path, spec_of()) as writer:

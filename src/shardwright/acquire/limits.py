@@ -15,6 +15,7 @@ import os
 import resource
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -316,8 +317,10 @@ def levels_bytes(grid: Grid) -> int:
     """The memory in which a worker makes the levels of one slab: their frames, and a table of
     ``kernels.downsample`` that has the rows of a level's windows. 0 without levels."""
     rows = [level.frames_per_slab * level.frame_shape[0] for level in grid.levels]
-    below = [lower.frames_per_slab for lower in (grid, *grid.levels)]
-    windows = [2 * -(-n // level.frames_per_slab) for n, level in zip(below, grid.levels, strict=False)]
+    windows = [  # two rows of each frame; an odd chunk size makes windows that are not full
+        2 * math.prod(-(-n // m) for n, m in zip(below.chunk, level.chunk, strict=True))
+        for below, level in pairwise((grid, *grid.levels))
+    ]
     tables = [
         8 * (n * window + 2 * level.frame_shape[1])
         for n, window, level in zip(rows, windows, grid.levels, strict=True)
