@@ -198,6 +198,40 @@ def test_wrong_arguments_are_named(name):
         sw.default_layout(*arguments, **options)
 
 
+def test_images_that_take_turns_wait_for_nothing():
+    """Chunks are deep only along axes that change faster than the image, and shards share their room."""
+    arguments = (None, 10, 2048, 2048), "uint16", "tzyx"
+
+    def sizes(**options) -> list[tuple[int, int]]:
+        return [(d.chunk_size, d.shard_size) for d in sw.default_layout(*arguments, **options).dimensions[:2]]
+
+    alone = sizes()
+    assert alone == [(1, 6), (10, 10)]
+    assert sizes(images=12, order=("p", "t", "z")) == sizes(order=("t", "z")) == alone
+    assert sizes(images=12, order=("t", "p", "z")) == [(1, 1), (10, 10)]
+    assert sizes(images=12, order=("t", "z", "p")) == sizes(images=12) == [(1, 1), (1, 5)]
+    assert sizes(images=12, chunks={"z": 10})[1] == (10, 10)
+    plate = sw.Plate(rows=8, columns=12)
+    array = sw.default_layout(*arguments, images=96)
+    limits = Limits.derive(sw.AcquisitionSpec(array=array, plate=plate), threads=4)
+    assert limits.acquisition_bytes < 1 << 30
+    assert limits.disk_reserved_bytes < 8 << 30
+
+
+def test_create_knows_how_many_images_there_are(tmp_path):
+    arguments = {"shape": (4, 64, 64), "dtype": "uint8", "axes": "tyx"}
+    with sw.create(tmp_path / "a", **arguments, plate={"rows": 1, "columns": 2}) as writer:
+        assert writer.images.array.dimensions[0].chunk_size == 1
+    with sw.create(tmp_path / "b", **arguments) as writer:
+        assert writer.spec.dimensions[0].chunk_size == 4
+
+
+def test_channels_are_given_by_name(tmp_path):
+    channels = ["GFP", sw.Channel(name="RFP", color="FF0000")]
+    with sw.create(tmp_path / "a", shape=(2, 64, 64), dtype="uint8", axes="cyx", channels=channels) as writer:
+        assert [channel.name for channel in writer.spec.channels] == ["GFP", "RFP"]
+
+
 def test_a_spec_and_its_parts_are_not_mixed(tmp_path):
     spec = sw.default_layout((4, 4), "uint8", "yx")
     with pytest.raises(TypeError, match="and also chunks, codec, which the spec says"):

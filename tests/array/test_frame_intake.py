@@ -46,6 +46,15 @@ def test_frames_go_through_the_images_in_the_order_that_is_given(order, first):
     assert places(spec, 4, done=1) == first[1:], "as a writer that resumes goes on"
 
 
+def test_images_keep_what_they_have_where_an_order_turns_their_axes():
+    """Given as models or as JSON."""
+    own = sw.Image(name="a", array=array({"t": 2, "z": 3}), attributes={"k": 1})
+    for image in (own, own.model_dump()):
+        spec = parse_acquisition({"images": [image, "b"], "array": array({"t": 2, "z": 3}), "order": "ztp"})
+        assert spec.images[0].attributes == {"k": 1}
+        assert [d.name for d in spec.arrays[0].dimensions] == ["z", "t", "y", "x"]
+
+
 def test_an_image_may_have_fewer_planes_or_end_earlier():
     images = {"a": array({"t": 2, "z": 1}), "b": array({"t": 3, "z": 2})}
     spec = sw.AcquisitionSpec(images=images, order=("t", "p", "z"))
@@ -101,6 +110,10 @@ def test_a_frame_that_is_refused_takes_no_place():
         intake.one(PIXELS.astype(np.uint16), None, None, None, None)
     with pytest.raises(errors.MetadataError):
         intake.one(PIXELS, None, None, None, {"laser": 1.0})
+    with pytest.raises(errors.UnknownImageError):
+        intake.one(PIXELS, "typo", (0,), None, None)
+    with pytest.raises(errors.FrameIndexError):
+        intake.many(np.zeros((1, 2, 3), np.uint8), "a", [[7]], None, None)
     with pytest.raises(errors.FrameIndexError, match="at most 4 more; got 5"):
         intake.many(np.zeros((5, 2, 3), np.uint8), None, None, None, None)
     _, records, counted, named = intake.many(np.zeros((4, 2, 3), np.uint8), None, None, None, None)
@@ -109,6 +122,30 @@ def test_a_frame_that_is_refused_takes_no_place():
     assert images_of(records) == [0, 1, 0, 1]
     with pytest.raises(errors.FrameIndexError, match="at most 0 more"):
         intake.one(PIXELS, None, None, None, None)
+    with pytest.raises(errors.FrameIndexError, match="name their places, or none does"):
+        intake.one(PIXELS, "a", (0,), None, None)
+
+
+@pytest.mark.parametrize(
+    ("index", "frame_id", "metadata", "error"),
+    [
+        (0, None, None, errors.FrameIndexError),
+        ((0.5,), None, None, errors.FrameIndexError),
+        (None, "first", None, errors.FrameIndexError),
+        ((0,), "first", None, errors.FrameIndexError),
+        (None, None, "text", errors.MetadataError),
+        (None, None, ["text"], errors.MetadataError),
+        (None, None, {1: 2.0}, errors.MetadataError),
+    ],
+)
+def test_what_is_no_index_and_no_metadata_is_a_typed_error(index, frame_id, metadata, error):
+    intake = FrameIntake(parse_acquisition(array({"t": 3})), 0, lambda _: 0)
+    with pytest.raises(error):
+        intake.one(PIXELS, None, index, frame_id, metadata)
+    if metadata is not None:
+        with pytest.raises(error):
+            intake.many(PIXELS[None], None, None, None, metadata)
+    assert intake.one(PIXELS, None, (0,), None, None).position == 0
 
 
 def test_places_that_no_frame_took_are_given_again():

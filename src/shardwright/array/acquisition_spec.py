@@ -18,7 +18,7 @@ from shardwright.model.errors import SpecError, UnknownImageError
 from shardwright.wire.messages import MAX_IMAGES
 
 from .grid import Grid, Grids
-from .spec import ArraySpec, _Frozen, group_attributes, parse_spec, problems_of
+from .spec import POSITIONS_AXIS, ArraySpec, _Frozen, group_attributes, parse_spec, problems_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 ARRAY_NAME = "0"  # of an image's array, in the folder of the image
-POSITIONS_AXIS = "p"  # the images of an acquisition, in its ``order``
 MAX_IMAGE_NAME_CHARACTERS = 128
 MAX_SPEC_BYTES = 192 << 10  # it travels in one control message
 _TAKEN_NAMES = ("frames", "ome")  # beside a plate's rows; some filesystems know no upper and lower case
@@ -342,7 +341,7 @@ class AcquisitionSpec(_Frozen):
 
 def _image_in_order(image: Any, axes: Sequence[str]) -> Any:
     if isinstance(image, Image):
-        image = {"name": image.name, "array": image.array}
+        image = dict(image)  # with models inside, as they are
     if isinstance(image, dict) and image.get("array") is not None:
         return {**image, "array": acquired_in_order(image["array"], axes)}
     return image

@@ -11,7 +11,7 @@ import numpy as np
 
 from shardwright.model.errors import SpecError
 
-from .spec import MAX_SHARD_JSON_BYTES, ArraySpec, parse_spec
+from .spec import MAX_SHARD_JSON_BYTES, POSITIONS_AXIS, ArraySpec, parse_spec
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -23,6 +23,7 @@ SLAB_BYTES = 128 << 20
 SHARD_BYTES = 512 << 20
 DEPTH, MOST_DEPTH = 16, 1024
 MOST_SHARD_FRAMES = 1 << 16  # of small frames: each has a record in the journal, made before the first comes
+MOST_SHARE = 16  # of a shard's size, where many images have an open one: of fewer frames, files would be many
 LEAST_CHUNK_BYTES = 16 << 10  # below, the fixed cost of a chunk is larger than that of its pixels
 OME_ORDER = {"time": 0, "channel": 1, "other": 1, "space": 2}  # of the axes, as OME-Zarr 0.5 wants it
 
@@ -37,6 +38,7 @@ def default_layout(
     scales: Mapping[str, float] | None = None,
     units: Mapping[str, str] | None = None,
     order: Sequence[str] | None = None,
+    images: int = 1,
     **fields: Any,
 ) -> ArraySpec:
     """Returns the specification of an array of ``shape`` (None: any number, only of the axis that changes
@@ -45,15 +47,18 @@ def default_layout(
     ``axes``: a name for each axis in the order in which frames come, the frame's rows and columns last, such
     as ``"tczyx"``. It is stored in the order that OME-Zarr wants: time, channel, space. With ``order``, the
     frame axes in the order in which frames come, such as ``("t", "z", "c")``, ``axes`` is the order in which
-    they are stored. The choice:
+    they are stored. ``images``: how many are written with this array; they change where ``order`` has
+    ``"p"``, without it at any frame. The choice:
 
     - depth, the frames in an inner chunk: 16 along the fastest axis if that is time or space, and more where
       frames are small. The frames of a chunk are held in memory until it is full, so they have at most 128
       MiB. Along other axes it is one frame: otherwise every combination of the faster axes would be held.
+      So it is along axes that change slower than the image.
     - rows and columns of an inner chunk: about square, 2 MiB with the depth, and the last chunk of a row is
       about as long as the others.
     - shard: whole frames, 512 MiB of them, along the fastest axis, and where that ends along the next one, so
-      that frames in order fill one shard after the other. A larger frame is cut.
+      that frames in order fill one shard after the other. A larger frame is cut. Where each image has an
+      open shard, its shards are smaller, by up to 16 times.
     - codec: ``Blosc()``, which is LZ4 with shuffle at its fastest.
 
     For 2048 x 2048 frames of uint16 that is 16 x 256 x 256 in 64 x 2048 x 2048, as in the benchmarks.
@@ -62,6 +67,10 @@ def default_layout(
     are further ones of ``ArraySpec``, such as ``codec``. Raises ``SpecError``.
     """
     names = _checked_axes(shape, axes)
+    waiting = names[:-2] if images > 1 else []  # axes that change slower than the image
+    if order is not None and POSITIONS_AXIS in order:
+        slower = list(order)[: list(order).index(POSITIONS_AXIS)]
+        waiting, order = slower if images > 1 else [], [name for name in order if name != POSITIONS_AXIS]
     if order is not None:
         if "storage_order" in fields:
             raise SpecError(
@@ -83,8 +92,9 @@ def default_layout(
             ],
         }
     )
-    chunk = _default_chunk(plain, _sizes("chunks", chunks, names))
-    shard = _default_shard(plain, chunk, _sizes("shards", shards, names))
+    chunk = _default_chunk(plain, dict.fromkeys(waiting, 1) | _sizes("chunks", chunks, names))
+    shard_bytes = SHARD_BYTES // min(images if waiting else 1, MOST_SHARE)
+    shard = _default_shard(plain, chunk, _sizes("shards", shards, names), shard_bytes)
     scales, units = _by_axis("scales", scales, names), _by_axis("units", units, names)
     dimensions = [
         {
@@ -159,9 +169,11 @@ def _default_chunk(spec: ArraySpec, given: Mapping[str, int]) -> dict[str, int]:
     return chunk
 
 
-def _default_shard(spec: ArraySpec, chunk: dict[str, int], given: Mapping[str, int]) -> dict[str, int]:
-    """Returns the elements of a shard by axis, whole chunks. Slower frame axes share a shard only if it holds
-    all of the faster ones. Raises ``SpecError``."""
+def _default_shard(
+    spec: ArraySpec, chunk: dict[str, int], given: Mapping[str, int], most_bytes: int = SHARD_BYTES
+) -> dict[str, int]:
+    """Returns the elements of a shard of about ``most_bytes`` by axis, whole chunks. Slower frame axes share
+    a shard only if it holds all of the faster ones. Raises ``SpecError``."""
     *frame_axes, y, x = spec.dimensions
     for name, size in given.items():
         if size % chunk[name]:
@@ -180,7 +192,7 @@ def _default_shard(spec: ArraySpec, chunk: dict[str, int], given: Mapping[str, i
             plane_bytes = shard[y.name] * shard[x.name] * spec.itemsize
     slab_frames = math.prod(chunk[d.name] for d in frame_axes)
     chosen = math.prod(given[d.name] // chunk[d.name] for d in frame_axes if d.name in given)
-    frames = min(SHARD_BYTES // plane_bytes, MOST_SHARD_FRAMES)
+    frames = min(most_bytes // plane_bytes, MOST_SHARD_FRAMES)
     if spec.frame_json_bytes:
         frames = min(frames, MAX_SHARD_JSON_BYTES // spec.frame_json_bytes)
     room = max(1, frames // slab_frames // chosen)

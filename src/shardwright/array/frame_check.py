@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import operator
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,8 +19,6 @@ from .grid import place_in_image
 from .spec import check_depth
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     import numpy.typing as npt
 
     from .grid import Grid
@@ -56,11 +55,19 @@ class FrameCheck:
             raise wrong_shape(self._shape, pixels.shape)
         if pixels.dtype != self._dtype:
             raise wrong_dtype(self._dtype, pixels.dtype)
-        if index is None:
-            return None if frame_id is None else self.nth_position(operator.index(frame_id))
-        if frame_id is not None and not 0 <= operator.index(frame_id) <= MAX_POSITION:
-            raise _wrong_id(MAX_POSITION, frame_id)
-        return self._grid.position_of(tuple(operator.index(i) for i in index))
+        try:
+            if index is None:
+                return None if frame_id is None else self.nth_position(operator.index(frame_id))
+            if frame_id is not None and not 0 <= operator.index(frame_id) <= MAX_POSITION:
+                raise _wrong_id(MAX_POSITION, frame_id)
+            place = tuple(operator.index(i) for i in index)
+        except TypeError:
+            raise FrameIndexError(
+                "an index or frame id that is no whole number",
+                expected=f"an index of {len(self._grid.counts)} whole numbers, an id of one",
+                got=repr(frame_id if index is None else index)[:80],
+            ) from None
+        return self._grid.position_of(place)
 
     def nth_position(self, place: int) -> int:
         """Returns the position of the frame at a place in acquisition order, counted from 0. Raises
@@ -72,7 +79,7 @@ class FrameCheck:
         ``MetadataError`` for a field that is no number, for others that are no JSON or too long, and for any
         other name where the array has no ``frame_json_bytes``."""
         values, others = {}, {}
-        for name, value in metadata.items():
+        for name, value in _checked_mapping(metadata).items():
             if not self._is_field(name):
                 others[name] = value
                 continue
@@ -125,7 +132,7 @@ class FrameCheck:
         if self._frame_fields:
             records["further"] = np.nan
         others = {}
-        for name, values in (metadata or {}).items():
+        for name, values in _checked_mapping({} if metadata is None else metadata).items():
             if not self._is_field(name):
                 others[name] = _each(name, values, count)
                 continue
@@ -230,6 +237,16 @@ def _integers(values: npt.ArrayLike, name: str, shape: tuple[int, ...]) -> npt.N
             got=f"{array.dtype} of shape {array.shape}",
         )
     return array.astype(np.int64)
+
+
+def _checked_mapping(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not isinstance(metadata, Mapping) or not all(isinstance(name, str) for name in metadata):
+        raise MetadataError(
+            "metadata that are no values by name",
+            expected='such as {"exposure_time": 0.01}',
+            got=repr(metadata)[:80],
+        )
+    return metadata
 
 
 def plain_value(value: Any) -> Any:

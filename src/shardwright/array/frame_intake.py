@@ -74,6 +74,7 @@ class FrameIntake:
         number = self._spec.number_of(image)
         check = self._check_of(number)
         position = check.position(pixels, index, frame_id)
+        self._note_named()
         if position is None and not self._alone:
             return Placed(self._take_of(number, 1), columns, named=False)
         return Placed(position, columns, named=True)
@@ -100,6 +101,7 @@ class FrameIntake:
         check = self._check_of(number)
         pixels = check.stack(frames)
         records = check.records(len(pixels), indices, frame_ids, metadata)
+        self._note_named()
         if counted and not self._alone and len(pixels):
             records["position"] = self._take_of(number, len(pixels)) + np.arange(len(pixels))
             return pixels, records, False, False
@@ -123,14 +125,18 @@ class FrameIntake:
         frames name their place and some do not: nothing says then which places are left."""
         if self._order is None:
             return False
-        if self._names_places is None:
-            self._names_places = named
-        if self._names_places != named:
+        if self._names_places not in (None, named):
             raise FrameIndexError(
                 "the frames of an acquisition with an order name their places, or none does",
                 expected="an image and an index" if self._names_places else "neither image, index nor id",
             )
         return not named
+
+    def _note_named(self) -> None:
+        """Notes that a frame that is taken names its place."""
+        if self._order is not None and self._names_places is None:
+            with self._lock:
+                self._names_places = True
 
     def _check_of(self, image: int) -> FrameCheck:
         if image not in self._checks:
@@ -168,6 +174,7 @@ class FrameIntake:
             except BaseException:
                 self._returned.extendleft(reversed(positions))
                 raise
+            self._names_places = False
         return positions
 
 

@@ -40,6 +40,7 @@ from .level_shapes import LevelShape, level_shapes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+POSITIONS_AXIS = "p"  # the images of an acquisition, in its ``order``
 DTYPES = (
     "bool",
     *("int8", "int16", "int32", "int64"),

@@ -8,11 +8,14 @@ and raise an error that names the missing package.
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwright.array.acquisition_spec import POSITIONS_AXIS, AcquisitionSpec, parse_acquisition
+from pydantic import ValidationError
+
+from shardwright.array.acquisition_spec import AcquisitionSpec, Plate, parse_acquisition
 from shardwright.array.default_layout import default_layout
 from shardwright.array.ome import acquisition_warnings
 from shardwright.model.errors import LayoutWarning
@@ -26,8 +29,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from shardwright.acquire.settings import Durability, NameTaken, OnDuplicate, OnFull, Overload
-    from shardwright.array.acquisition_spec import Image, Plate
-    from shardwright.array.spec import ArraySpec, Codec, Levels
+    from shardwright.array.acquisition_spec import Image
+    from shardwright.array.spec import ArraySpec, Channel, Codec, Levels
     from shardwright.storage.slot_file import IoMode
 
     from .writer import Writer
@@ -61,6 +64,7 @@ def create(
     units: Mapping[str, str] | None = None,
     codec: Codec | str = "blosc",
     levels: Levels | dict[str, Any] | int | None = None,
+    channels: Sequence[str | Channel | dict[str, Any]] | None = None,
     frame_json_bytes: int = 0,
     attributes: Mapping[str, Any] | None = None,
 ) -> Writer:
@@ -76,7 +80,8 @@ def create(
     ``spec`` may be the JSON of one (``SpecError`` when it is wrong). Without it give ``shape``, ``dtype``,
     ``axes`` and whatever else the experiment fixes: ``default_layout`` then chooses chunks and shards
     (``codec="none"``: uncompressed). ``levels``: as many of lower resolution are written beside the image
-    (``Levels`` says how they are made). ``frame_json_bytes`` makes room for metadata of each frame that are
+    (``Levels`` says how they are made). ``channels``: their names, or what else is known of each
+    (``Channel``). ``frame_json_bytes`` makes room for metadata of each frame that are
     no numbers (``ArraySpec``).
 
     Several images: ``images`` are their names, all with that array, or a mapping of names to arrays;
@@ -128,6 +133,9 @@ def create(
         "units": units,
         "codec": None if codec == "blosc" else codec,
         "levels": levels,
+        "channels": None
+        if channels is None
+        else [{"name": channel} if isinstance(channel, str) else channel for channel in channels],
         "frame_json_bytes": frame_json_bytes or None,
     }
     several = {
@@ -152,6 +160,14 @@ def _given(arguments: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if value is not None}
 
 
+def _image_count(several: dict[str, Any]) -> int:
+    """Returns how many images there will be; 1 where what is asked for is wrong, which is found later."""
+    with suppress(ValidationError):
+        if "plate" in several:
+            return len(Plate.model_validate(several["plate"]).images())
+    return len(several.get("images", ())) or 1
+
+
 def _acquisition(
     spec: ArraySpec | AcquisitionSpec | dict[str, Any] | None, layout: dict[str, Any], several: dict[str, Any]
 ) -> AcquisitionSpec:
@@ -163,8 +179,10 @@ def _acquisition(
         if missing := [name for name in ("shape", "dtype", "axes") if name not in layout]:
             raise TypeError(f"create() needs a spec, or shape, dtype and axes; missing: {', '.join(missing)}")
         if order := several.get("order"):
-            layout["order"] = [name for name in order if name != POSITIONS_AXIS]
-        spec = default_layout(**layout)
+            layout["order"] = order
+        spec = default_layout(**layout, images=_image_count(several))
+    if several and isinstance(spec, dict) and spec.keys() & {"array", "images", "plate"}:
+        spec = parse_acquisition(spec)
     if several and isinstance(spec, AcquisitionSpec):
         raise TypeError(f"create() got {', '.join(several)}, which the specification has already")
     if several:
