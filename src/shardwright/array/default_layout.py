@@ -68,7 +68,7 @@ def default_layout(
     """
     names = _checked_axes(shape, axes)
     waiting = names[:-2] if images > 1 else []  # axes that change slower than the image
-    if order is not None and POSITIONS_AXIS in order:
+    if isinstance(order, str | list | tuple) and POSITIONS_AXIS in order:
         slower = list(order)[: list(order).index(POSITIONS_AXIS)]
         waiting, order = slower if images > 1 else [], [name for name in order if name != POSITIONS_AXIS]
     if order is not None:
