@@ -18,6 +18,7 @@ from shardwright.shard.manifest import (
     read_manifest,
     write_manifest,
 )
+from shardwright.storage import failpoints
 
 SPEC = {
     "dtype": "uint16",
@@ -151,6 +152,22 @@ def test_what_an_older_writer_does_late_is_not_done_to_its_successor(tmp_path):
     write_manifest(tmp_path, MANIFEST)
     delete_manifests(tmp_path, up_to_epoch=2)
     assert not has_manifest(tmp_path), "the older one counts no more when the newer has gone"
+
+
+def test_two_that_write_the_same_epoch_do_not_delete_each_others_new_file(tmp_path):
+    """One hung at its beginning, was fenced meanwhile, and gives up while the other is about to rename."""
+
+    def fenced() -> None:
+        raise FencedError("another writer has the store")
+
+    def other() -> None:
+        failpoints.set_hook("replace.before_rename", None)
+        with pytest.raises(FencedError):
+            write_manifest(tmp_path, MANIFEST, fenced)
+
+    failpoints.set_hook("replace.before_rename", other)
+    write_manifest(tmp_path, MANIFEST)
+    assert read_manifest(tmp_path) == MANIFEST
 
 
 def test_a_manifest_under_another_s_name_is_refused(tmp_path):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +119,9 @@ def write_manifest(
         }
         if facts["format"] == 1:
             del facts["files_epoch"]
-    replace_file(manifest_path(workspace, manifest.writer_epoch), encode_checked(facts), may_replace)
+    # two take-overs at once write the same epoch: neither deletes what the other is about to rename
+    path, writer = manifest_path(workspace, manifest.writer_epoch), secrets.token_hex(8)
+    replace_file(path, encode_checked(facts), may_replace, writer=writer)
 
 
 def read_manifest(workspace: Path) -> Manifest:

@@ -416,15 +416,19 @@ class AtomicFile:
 
 
 def replace_file(
-    path: Path, data: bytes, may_replace: Callable[[], None] = lambda: None, *, writer: int | None = None
+    path: Path,
+    data: bytes,
+    may_replace: Callable[[], None] = lambda: None,
+    *,
+    writer: int | str | None = None,
 ) -> None:
     """Writes a whole file atomically and durably: readers see the old bytes or the new ones. A failure leaves
     only the old ones.
 
     ``may_replace`` is called last, right before the new bytes get the name; an error that it raises is a
     failure. Nothing is checked after it: a writer that takes over from ``writer`` deletes its new bytes
-    (``delete_new_files``), and has its own under another name. Raises ``StorageError``, or what
-    ``may_replace`` raises.
+    (``delete_new_files``), and has its own under another name. ``writer`` is its epoch, or any name that no
+    other has. Raises ``StorageError``, or what ``may_replace`` raises.
     """
     temporary = path.with_name(f".{path.name}.new" if writer is None else f".{path.name}.{writer}.new")
 
