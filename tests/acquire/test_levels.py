@@ -77,6 +77,7 @@ def test_they_equal_what_pyramid_makes_later(tmp_path):
     groups = [json.loads((path / "zarr.json").read_text())["attributes"]["ome"] for path in (live, later)]
     for group in groups:
         group["multiscales"][0].pop("name")
+        group.pop("omero")  # each has the contrast windows of its own samples
     assert groups[0] == groups[1]
     for level in "12":
         one, other = (zarr.open_array(path / level, mode="r") for path in (live, later))

@@ -50,7 +50,9 @@ def test_images_keep_what_they_have_where_an_order_turns_their_axes():
     """Given as models or as JSON."""
     own = sw.Image(name="a", array=array({"t": 2, "z": 3}), attributes={"k": 1})
     for image in (own, own.model_dump()):
-        spec = parse_acquisition({"images": [image, "b"], "array": array({"t": 2, "z": 3}), "order": ("z", "t", "p")})
+        spec = parse_acquisition(
+            {"images": [image, "b"], "array": array({"t": 2, "z": 3}), "order": ("z", "t", "p")}
+        )
         assert spec.images[0].attributes == {"k": 1}
         assert [d.name for d in spec.arrays[0].dimensions] == ["z", "t", "y", "x"]
 

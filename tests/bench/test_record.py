@@ -112,6 +112,8 @@ def test_the_table_asks_what_was_promised():
         ("uncompressed", "gb_per_s"): 2.0,
         ("uncompressed, of its floor", "gb_per_s"): 0.85,
         ("inner chunks of 64 KiB", "gb_per_s"): 0.6,
+        ("levels while writing", "gb_per_s"): 0.75,
+        ("levels, CPU seconds per GB", "cpu_s_per_gb"): 1.25,
         ("CPU seconds per GB, in process", "cpu_s_per_gb"): 1.0,
         ("CPU seconds per GB, daemon and camera", "cpu_s_per_gb"): 1.0,
         ("peak memory, in process", "memory_bytes"): 1.0,

@@ -109,17 +109,17 @@ def test_a_plate_whose_fields_come_from_two_cameras_at_once(start, in_memory):
         check_plate(stream)
 
 
-@pytest.mark.parametrize("transport", WAYS)
-def test_a_plate_of_each_of_two_cameras_at_once(start, in_memory, transport):
-    """The same plate through two cameras of other shapes, each with its own acquisition and connection."""
+def test_a_plate_of_each_of_two_cameras_at_once(start, in_memory):
+    """The same plate through two cameras of other shapes, each with its own acquisition and connection, one
+    through shared memory, one in messages."""
     endpoint = start(root=in_memory / "data").ipc
     cameras = {"left": array({"c": 3, "z": 2}, (8, 8)), "right": array({"c": 3, "z": 2}, (6, 10), "uint8")}
-    streams = {}
+    streams, transports = {}, dict(zip(cameras, WAYS, strict=True))
 
     def camera(name: str) -> None:
         spec = sw.AcquisitionSpec(array=cameras[name], plate=PLATE, order=("p", "c", "z"))
         with (
-            sw.connect(endpoint, transport=transport) as connection,
+            sw.connect(endpoint, transport=transports[name]) as connection,
             connection.acquire(name, spec) as streams[name],
         ):
             send_fields(streams[name], (0, 1, 2, 3))
@@ -193,7 +193,7 @@ def test_one_image_may_have_an_order_too(start):
     assert all(np.array_equal(found[n % 2, n // 2], pixels(spec, n)) for n in range(6))
 
 
-PLATE = sw.Plate(rows=2, columns=2, fields=2)
+SMALL_PLATE = sw.Plate(rows=2, columns=2, fields=2)
 BAD_SPECS = {
     "two images of one name": ({"images": ["a", "a"]}, "names must differ, got 'a' twice"),
     "an image outside the plate": (
@@ -222,7 +222,7 @@ def test_bad_specifications_and_frames_are_typed_errors_and_the_rest_goes_on(sta
     daemon, spec = start(), array({"t": 3})
     with (
         sw.connect(daemon.ipc) as connection,
-        connection.acquire("good", sw.AcquisitionSpec(array=spec, plate=PLATE)) as stream,
+        connection.acquire("good", sw.AcquisitionSpec(array=spec, plate=SMALL_PLATE)) as stream,
     ):
         client = raw(daemon.ipc)
         for number, (name, (more, message)) in enumerate(BAD_SPECS.items()):

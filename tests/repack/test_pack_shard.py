@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.harness.levels import level_problems
 from tests.properties.acquisitions import SMALL, acquisitions, bits, expected, pixels, places
 from tests.properties.readers import READERS
 
@@ -41,7 +42,7 @@ def write(acquired, path):
                 sent[-1],
                 index=tuple(int(n) for n in np.unravel_index(arrival.position, counts)) if counts else (),
             )
-    return expected(acquired, sent).array
+    return expected(acquired, sent).arrays[0]
 
 
 # The quick suite has a fixed share of two busy cores; any other profile decides by itself how long to search.
@@ -61,15 +62,16 @@ def test_any_layout_reads_the_same_and_has_no_gap(acquired, order, piece_bytes):
         patch.delattr(working_file._of_this_thread, "buffers", raising=False)
         model = write(acquired, Path(folder) / "a.zarr")
         store = open_store(Path(folder) / "a.zarr")
-        (array,) = store.arrays
-        for _, shard in array.shard_files():
-            assert pack_shard(task(array, *shard, order=order), Throttle())["ok"]
-            assert pack_shard(task(array, *shard, order=order), Throttle())["skipped"]
+        for array in store.arrays:  # the image, and its levels
+            for _, shard in array.shard_files():
+                assert pack_shard(task(array, *shard, order=order), Throttle())["ok"]
+                assert pack_shard(task(array, *shard, order=order), Throttle())["skipped"]
+            for report in inspect_shards(store, array):
+                assert (report.gap_bytes, report.problems) == (0, [])
+                assert report.file_bytes == report.encoded_bytes + report.index_bytes
         for name, read in READERS.items():
-            assert np.array_equal(bits(read(array.path)), bits(model)), name
-        for report in inspect_shards(store, array):
-            assert (report.gap_bytes, report.problems) == (0, [])
-            assert report.file_bytes == report.encoded_bytes + report.index_bytes
+            assert np.array_equal(bits(read(store.arrays[0].path)), bits(model)), name
+        assert level_problems(store.root) == []
         assert verify_store(store.root).ok
         assert not leftovers(store.root)
     working_file._of_this_thread.__dict__.pop("buffers", None)
