@@ -14,6 +14,8 @@ import zarr
 
 import shardwright as sw
 from shardwright.acquire import replaced_store
+from shardwright.acquire.settings import WriteSettings
+from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.model.errors import LockedError, OutputExistsError, StorageError
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.model.names import WORK_FOLDER
@@ -25,6 +27,7 @@ from shardwright.shard.manifest import read_manifest
 from shardwright.shard.shard_row_files import LOG_NAME
 from shardwright.storage import failpoints
 from shardwright.storage.lock import StoreLock
+from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -216,17 +219,18 @@ def test_a_second_creation_finds_the_first_one_s_store(old, spec):
     assert names(old.parent) == [old.name, "b.ome.zarr"]
 
 
+def leave(writer) -> None:
+    """As a kill leaves a store before the first frame."""
+    held = writer._acquisition.folder
+    held.remove_store = held.close
+    writer.close()
+
+
 @pytest.fixture
 def left(old, spec, shared_pool) -> Path:
     """As a kill leaves it before the first frame: the new store under its name, the old one set aside."""
-    writer = sw.create(old, spec, overwrite=True)
-    held = writer._acquisition.folder
+    leave(sw.create(old, spec, overwrite=True))
     (aside,) = [path for path in old.parent.iterdir() if path != old]
-    held.remove_store = lambda: None
-    writer.close()
-    held.log.close()
-    held.staging.close()
-    held.lock.release()
     assert pixels(aside / old.name) == [1, 1, 1]
     return old
 
@@ -248,9 +252,52 @@ def test_who_resumes_it_overwrites_it(left):
 def test_after_a_power_cut_the_old_store_is_back(left, shared_pool):
     """Frames may have come, but none that was durable: there is nothing to seal."""
     (left / ".shardwright" / "boot").write_text("00000000-0000-0000-0000-000000000000")
-    recover_store(left, shared_pool, threads=1)
+    would = recover_store(left, shared_pool, threads=1, dry_run=True)
+    assert would.action == "would be removed, no frame was stored"
+    assert recover_store(left, shared_pool, threads=1).action == "removed, no frame was stored"
     assert names(left.parent) == [left.name]
     assert pixels(left) == [1, 1, 1]
+
+
+def test_after_a_power_cut_an_old_store_of_one_frame_is_back(tmp_path, shared_pool):
+    """Its array has its whole shape from the beginning, whether a frame came or not."""
+    path = tmp_path / "a.ome.zarr"
+    frame = [Dimension(name="y", count=4, chunk_size=2), Dimension(name="x", count=6, chunk_size=2)]
+    spec = ArraySpec(dtype="uint16", dimensions=frame)
+    with sw.create(path, spec) as writer:
+        writer.append(OLD)
+    leave(sw.create(path, spec, overwrite=True))
+    (path / ".shardwright" / "boot").unlink()
+    recover_store(path, shared_pool, threads=1)
+    assert names(tmp_path) == [path.name]
+    assert zarr.open_array(path / "0", mode="r")[0, 0] == 1
+
+
+def test_frames_that_came_and_were_not_stored_leave_the_old_store(old, spec):
+    """It has no frame, but says what became of those that came."""
+    dropped = np.zeros(1, DESCRIPTOR)
+    dropped["flags"], dropped["frame_id"] = FRAME_DROPPED, -1
+    writer = sw.create(old, spec, overwrite=True)
+    writer._acquisition.submit(dropped, np.zeros(1, np.int64))
+    writer.close()
+    assert (writer.receipt.frames_stored, writer.receipt.frames_dropped) == (0, 1)
+    assert names(old.parent) == ["a.ome.zarr", "a_2.ome.zarr"]
+    assert pixels(old.with_name("a_2.ome.zarr")) == [1, 1, 1]
+
+
+def test_a_power_cut_that_takes_the_only_frame_leaves_the_old_store(old, spec_of, drive_of, shared_pool):
+    """The journal has it, its chunks have not reached the disk."""
+    settings = WriteSettings(name_taken="overwrite", sync_interval_ms=3_600_000)
+    left, drive = old, drive_of(old, spec_of(chunk=1, shard=2), shared_pool, settings)
+    drive.submit(0)
+    drive.until(lambda: drive.acquisition.stored_watermark == 1)
+    drive.acquisition.close()
+    (left / ".shardwright" / "boot").unlink()
+    for shard in (left / ".shardwright").glob("*.partial"):
+        shard.write_bytes(bytes(shard.stat().st_size))
+    assert recover_store(left, shared_pool, threads=1).frames_lost == 1
+    assert names(left.parent) == ["a.ome.zarr", "a_2.ome.zarr"]
+    assert pixels(left.with_name("a_2.ome.zarr")) == [1, 1, 1]
 
 
 def test_a_record_of_frames_that_were_lost_is_kept_and_so_is_the_old_store(left, shared_pool):

@@ -258,9 +258,11 @@ class MetadataUpdated:
 @dataclass(frozen=True)
 class FinishStore:
     """End the store. ``extents``: of each image along its first frame axis, 0 for one to which no frame came.
-    After a full disk it may be repeated; otherwise it is the last command. -> ``StoreFinished``"""
+    ``frames_durable``: in the store, of all images. After a full disk it may be repeated; otherwise it is the
+    last command. -> ``StoreFinished``"""
 
     extents: tuple[int, ...]
+    frames_durable: int
     keep_workspace: bool
 
 

@@ -1134,16 +1134,21 @@ class Core:
         if self._life is Life.FINISHING and done:
             self._go(LifeEvent.DONE)
             if self.accounts.frames_received or self._keep_empty:
-                self._ask(FinishStore(tuple(self._extents().tolist()), keep_workspace=False))
+                self._finish_store(self._extents(), keep_workspace=False)
             else:
                 self._ask(RemoveStore())
 
+    def _finish_store(self, extents: np.ndarray, *, keep_workspace: bool) -> None:
+        durable = self.accounts.frames_durable
+        self._ask(FinishStore(tuple(extents.tolist()), durable, keep_workspace=keep_workspace))
+
     def _extents(self) -> np.ndarray:
-        """Returns int64[images]: the extent of each image along its first frame axis; 0 for one of several to
-        which no frame came."""
-        if self.spec.is_single:
-            return self.accounts.extents.copy()
-        return np.where(self.accounts.newest >= 0, self.accounts.extents, 0)
+        """Returns int64[images]: the extent of each image along its first frame axis; 0 for one to which no
+        frame came."""
+        accounts = self.accounts
+        # before a crash frames may have come to a single image whose places nobody knows now
+        came = accounts.seen.stop > 0 if self.spec.is_single else accounts.newest >= 0
+        return np.where(came, accounts.extents, 0)
 
     # ------------------------------------------------------------------ failing
 
@@ -1188,8 +1193,8 @@ class Core:
             self.shard_rows.discard_prepared()
         if self._life is Life.LEAVING and not self.shard_rows.by_number:
             self._go(LifeEvent.DONE)
-            extents = np.minimum(self._sealed_extents, self._extents()).tolist()
-            self._ask(FinishStore(tuple(extents), keep_workspace=self._leaves_something))
+            extents = np.minimum(self._sealed_extents, self._extents())
+            self._finish_store(extents, keep_workspace=self._leaves_something)
 
     @property
     def _rewriting(self) -> bool:

@@ -322,7 +322,9 @@ class Sealer:
     def _finish(self, command: FinishStore) -> StoreFinished:
         return self._ended_by(
             lambda: self.folder.ballast.spent_on(
-                lambda: self.folder.finish(command.extents, keep_workspace=command.keep_workspace)
+                lambda: self.folder.finish(
+                    command.extents, command.frames_durable, keep_workspace=command.keep_workspace
+                )
             )
         )
 

@@ -413,11 +413,11 @@ class StoreFolder:
             self._write_array(image, extent)
             self._extents[image] = extent
 
-    def finish(self, extents: Sequence[int], *, keep_workspace: bool) -> None:
+    def finish(self, extents: Sequence[int], frames_durable: int, *, keep_workspace: bool) -> None:
         """Writes the final shapes (``extents`` by image; 0: no frame came) and the frame table, then
         removes the workspace (unless it has files for recovery). A store that has taken the name of another
-        one, and of which no frame is known, goes, and the other one has its name again. Raises
-        ``StorageError`` or ``FencedError``."""
+        one removes that one only if frames are durable here. Else the other one gets a name again: its own if
+        no frame of this store is known, which then goes. Raises ``StorageError`` or ``FencedError``."""
         self.may_rename()
         known = keep_workspace or any(extents) or self.log.rows
         if not known and aside_of(self.path) is not None:
@@ -441,7 +441,7 @@ class StoreFolder:
             self.path, self.spec, self.log, writer=self.manifest.writer_epoch, may_publish=self.may_rename
         )
         self._consolidate_again()
-        if any(extents):
+        if frames_durable:
             self.remove_replaced()
         if not keep_workspace:
             self._put_back_replaced()

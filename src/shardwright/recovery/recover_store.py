@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.limits import Limits
+from shardwright.acquire.replaced_store import aside_of
 from shardwright.acquire.settings import WriteSettings
 from shardwright.array.acquisition_spec import ARRAY_NAME
 from shardwright.model.frame_status import FrameStatus
@@ -116,7 +117,7 @@ def _seal(
     restored, found = restore(
         path, limits_of, settings, threads=threads, take_over=take_over, progress=progress
     )
-    in_doubt = found.scanned.facts.in_doubt
+    in_doubt, stays = found.scanned.facts.in_doubt, _stays_empty(found)
     recovery = _reported(found, "sealed")
     acquisition = begin_restored(restored, pool, lambda: None, settings)
     acquisition.settle_missing()
@@ -127,7 +128,7 @@ def _seal(
     if acquisition.error is not None:
         raise acquisition.error
     recovery.receipt = acquisition.receipt()
-    if not recovery.receipt.frames_received and not in_doubt:
+    if not recovery.receipt.frames_received and not stays:
         recovery.action = "removed, no frame was stored"
     settled = acquisition.accounts.frames_unacknowledged
     recovery.frames_kept, recovery.frames_lost = (
@@ -167,9 +168,15 @@ def _examine(path: Path, pool: WorkerPool, threads: int, progress: Callable[[int
     recovery.frames_unacknowledged = (
         accounts.frames_unacknowledged + missing - acknowledged + found.decisions.frames_forgotten
     )
-    if not accounts.frames_received + missing and not found.scanned.facts.in_doubt:
+    if not accounts.frames_received + missing and not _stays_empty(found):
         recovery.action = "would be removed, no frame was stored"
     return recovery
+
+
+def _stays_empty(found: Found) -> bool:
+    """Returns whether the store stays though no frame of it is known: in doubt, unless the store whose name
+    it has taken gets that back. Raises ``StorageError``."""
+    return found.scanned.facts.in_doubt and aside_of(found.store.path) is None
 
 
 def _reported(found: Found, action: str) -> Recovery:
