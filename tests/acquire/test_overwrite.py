@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +24,7 @@ from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.recovery.recover_store import recover_store
 from shardwright.shard.frame_log import BlockKind, FrameLog
 from shardwright.shard.frame_record import record_dtype
-from shardwright.shard.manifest import read_manifest
+from shardwright.shard.manifest import manifest_path, read_manifest
 from shardwright.shard.shard_row_files import LOG_NAME
 from shardwright.storage import failpoints
 from shardwright.storage.lock import StoreLock
@@ -313,6 +314,81 @@ def test_a_record_of_frames_that_were_lost_is_kept_and_so_is_the_old_store(left,
     assert names(left.parent) == ["a.ome.zarr", "a_2.ome.zarr"]
     assert pixels(left) == []
     assert pixels(left.with_name("a_2.ome.zarr")) == [1, 1, 1]
+
+
+def test_of_two_creations_at_once_the_quicker_one_keeps_its_name_and_its_frames(old, spec, at_point):
+    quicker = []
+
+    def be_quicker() -> None:
+        writer = sw.create(old, spec, overwrite=True)
+        quicker.append(writer)
+        writer.append_many(np.stack([NEW] * 5))
+        writer.flush()
+
+    at_point("store.before_exchange", be_quicker)
+    with pytest.raises(OutputExistsError, match="unfinished"):
+        sw.create(old, spec, overwrite=True)
+    (writer,) = quicker
+    writer.append(NEW)
+    assert writer.close().frames_stored == 6
+    assert names(old.parent) == [old.name]
+    assert pixels(old) == [2] * 6
+
+
+@pytest.mark.parametrize("finder", ["creation", "recovery"])
+def test_a_kill_of_the_slower_creation_costs_the_quicker_one_its_name_and_no_frame(
+    left, spec, drive_of, shared_pool, finder
+):
+    """It died once it had exchanged the names, before it found that it had set aside what is written."""
+    (aside,) = [path for path in left.parent.iterdir() if path != left]
+    drive = drive_of(left.parent.parent / "b.ome.zarr", spec, shared_pool)
+    drive.submit(*range(4))
+    drive.until(lambda: drive.acquisition.durable_watermark == 4)
+    drive.acquisition.close()
+    shutil.rmtree(aside / left.name)
+    drive.path.rename(aside / left.name)
+    if finder == "creation":
+        sw.create(left.with_name("c.ome.zarr"), spec).close()
+    for _ in range(2):
+        for found in unfinished_stores(left.parent):
+            recover_store(found, shared_pool, threads=1)
+    (kept,) = left.parent.iterdir()
+    assert zarr.open_array(kept / "0", mode="r").shape[0] == 4
+
+
+@pytest.mark.parametrize("when", ["before the exchange", "withdrawn"])
+def test_a_new_store_that_was_killed_aside_goes(left, spec, when):
+    (aside,) = [path for path in left.parent.iterdir() if path != left]
+    replaced_store.change_places(left, aside)
+    if when == "withdrawn":
+        manifest_path(aside / left.name / ".shardwright", 1).unlink()
+    sw.create(left.with_name("b.ome.zarr"), spec).close()
+    assert names(left.parent) == [left.name]
+    assert pixels(left) == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "several", [{}, {"levels": 1}, {"images": ["a", "b"]}, {"plate": {"rows": 1, "columns": 1}}]
+)
+@pytest.mark.parametrize("overwrites", [False, True])
+def test_a_removal_that_is_killed_before_the_name_goes_is_finished(
+    tmp_path, shared_pool, overwrites, several, at_point
+):
+    path = tmp_path / "root" / "a.ome.zarr"
+    one = {"shape": (None, 64, 64), "dtype": "uint16", "axes": "tyx"}
+    if overwrites:
+        with sw.create(path, **one) as writer:
+            writer.append(np.ones((64, 64), np.uint16))
+    writer = sw.create(path, **one, overwrite=overwrites, **several)
+    if several.keys() & {"images", "plate"}:
+        writer._acquisition.folder.make_image(0)  # as before the first shard
+    at_point("store.before_take_name", fail)
+    writer.close()
+    (left,) = [found for found in unfinished_stores(path.parent) if found == path]
+    assert recover_store(left, shared_pool, threads=1).action == "leftovers removed"
+    assert names(path.parent) == ([path.name] if overwrites else [])
+    if overwrites:
+        assert pixels(path) == [1]
 
 
 @pytest.mark.parametrize("how", ["moved", "another"])

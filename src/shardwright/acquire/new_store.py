@@ -41,7 +41,7 @@ from .replaced_store import (
     aside_of,
     change_places,
     give_up,
-    holds_old_store,
+    holds_another_store,
     is_undecided,
     put_back,
     store_in,
@@ -72,13 +72,13 @@ def abandoned(root: Path) -> list[Path]:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Removes a making folder. A finished store in it gets a name again. Raises ``LockedError`` when another
-    process holds it, ``StorageError``."""
+    """Removes a making folder. A store in it that was not made there gets a name again. Raises
+    ``LockedError`` when another process holds it, ``StorageError``."""
     lock = StoreLock.take(folder / LOCK)
     try:
         if is_undecided(folder):
             raise LockedError(f"another writer has just taken the name of the store in {folder}")
-        if holds_old_store(folder):
+        if holds_another_store(folder):
             put_back(folder)
         else:
             _remove(folder if folder.suffix == _SUFFIX else give_up(folder))

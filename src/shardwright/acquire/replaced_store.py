@@ -9,26 +9,35 @@ kill leaves one of these:
     in the folder    under the name           what happens
     the new store    the old store            the folder is removed
     the old store    the new, unfinished      its writer or its recovery decides: once a frame is durable the
-                                              old store is removed; without any they change places again
+                                              old store is removed; without any they change places again, or
+                                              the old store gets a number behind its name if the new one
+                                              records frames that were lost
     the old store    nothing                  the old store gets its name back
     the old store    any other                the old store gets a number behind its name
+    any other        any                      it gets its name back, or a number behind it
 
-A new store has a workspace, a finished one has none: that tells them apart.
+A new store is told by its identity, which begins with HEX, or by its workspace without a manifest when it is
+withdrawn. A finished one has no workspace. Any other was given the name just before the exchange, perhaps by
+another creation: it may hold frames.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import secrets
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardwright.array.frame_table_format import TABLE_PATH
+from shardwright.array.ome import OME_XML
 from shardwright.model.errors import LockedError, OutputExistsError, ShardFormatError, StorageError
 from shardwright.model.names import WORK_FOLDER, WORKSPACE, numbered
 from shardwright.read.store import read_metadata
+from shardwright.shard.file_header import IDENTITY_BYTES
+from shardwright.shard.manifest import has_manifest, read_manifest
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
     exchange,
@@ -45,6 +54,15 @@ if TYPE_CHECKING:
 LOCK = "lock"  # of a making folder
 _MAKING, _REPLACED = ".making", ".replaced"
 _NAME = re.compile(r"\.shardwright-[0-9a-f]{16}\.replaced")
+_DOCUMENTS = "|".join(map(re.escape, ("zarr.json", Path(OME_XML).name)))
+_DOCUMENT = re.compile(rf"({_DOCUMENTS})|\.({_DOCUMENTS})\.([0-9]+\.)?new")  # whole, or about to be renamed
+
+
+def new_identity(making: Path) -> bytes:
+    """Returns an identity for the store that is made in this folder, which begins as the folder's name
+    says."""
+    begins = bytes.fromhex(_hex_of(making))
+    return begins + secrets.token_bytes(IDENTITY_BYTES - len(begins))
 
 
 def check_replaceable(path: Path) -> None:
@@ -85,14 +103,16 @@ def replace_store(store: Path, path: Path) -> None:
     sync_directory(path.parent)
     try:
         change_places(path, aside)
+        # somebody may have begun to work on it, or it is the store of another creation, which writes already
+        check_replaceable(aside / path.name)
         sync_directory(path.parent)
         sync_directory(aside)
-        check_replaceable(aside / path.name)  # somebody may have begun to work on it
     except BaseException:
         with suppress(StorageError):  # else the store is withdrawn, or the next creation removes it
-            if holds_old_store(aside):
+            if holds_another_store(aside):
                 change_places(path, aside)
-            give_up(aside)
+            if not holds_another_store(aside):
+                give_up(aside)
         raise
 
 
@@ -121,20 +141,40 @@ def give_up(aside: Path) -> Path:
     return making
 
 
-def holds_old_store(folder: Path) -> bool:
-    """Returns whether a finished store is in this folder that must get a name again."""
+def holds_another_store(folder: Path) -> bool:
+    """Returns whether a store is in this folder that was not made in it, so that it must get a name again.
+    Raises ``StorageError``."""
     store = store_in(folder) if _NAME.fullmatch(folder.name) else None
-    return store is not None and _is_old(store)
+    if store is None:
+        return False
+    if not has_manifest(store / WORKSPACE):
+        return _is_old(store) or not is_bare(store)
+    try:
+        return not read_manifest(store / WORKSPACE).identity.startswith(_hex_of(folder))
+    except ShardFormatError:
+        return True
+
+
+def is_bare(store: Path) -> bool:
+    """Returns whether a store holds no more than a creation wrote: documents of groups and arrays, and its
+    workspace, but no shard, no table, and no file of others. Raises ``StorageError``."""
+    with storage_errors("look into", store):
+        files = [entry for entry in store.rglob("*") if entry.is_symlink() or not entry.is_dir()]
+    for file in files:
+        above = file.relative_to(store).parts[0]
+        if above != WORKSPACE and (above == TABLE_PATH or not _DOCUMENT.fullmatch(file.name)):
+            return False
+    return True
 
 
 def is_undecided(folder: Path) -> bool:
     """Returns whether the store with the name of the old one in this folder is unfinished: it decides."""
-    store = store_in(folder) if holds_old_store(folder) else None
-    return store is not None and (folder.parent / store.name / WORKSPACE).exists()
+    store = store_in(folder) if _NAME.fullmatch(folder.name) else None
+    return store is not None and _is_old(store) and (folder.parent / store.name / WORKSPACE).exists()
 
 
 def put_back(folder: Path) -> Path:
-    """Gives the old store in a folder its name again, with a number if that is taken, and removes the folder.
+    """Gives the store in a folder its name again, with a number if that is taken, and removes the folder.
     Returns the path of the store. Raises ``StorageError``."""
     store = store_in(folder)
     assert store is not None, "the caller has looked"
@@ -174,6 +214,10 @@ def store_in(folder: Path) -> Path | None:
     with storage_errors("look into", folder), suppress(FileNotFoundError, NotADirectoryError):
         return next((entry for entry in folder.iterdir() if entry.name != LOCK), None)
     return None
+
+
+def _hex_of(folder: Path) -> str:
+    return folder.stem.rpartition("-")[2]
 
 
 def _is_old(store: Path) -> bool:

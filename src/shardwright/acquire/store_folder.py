@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import math
 import os
-import secrets
 import shutil
 import time
 from contextlib import suppress
@@ -88,7 +87,15 @@ from shardwright.storage.lock import StoreLock
 from .contrast_samples import ContrastSamples
 from .frame_table_writer import write_frame_table
 from .new_store import abandoned, making_folder, publish, remove_abandoned, withdraw
-from .replaced_store import aside_of, check_replaceable, files_removed, give_up, put_back, replace_store
+from .replaced_store import (
+    aside_of,
+    check_replaceable,
+    files_removed,
+    give_up,
+    new_identity,
+    put_back,
+    replace_store,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -101,7 +108,6 @@ if TYPE_CHECKING:
     from .limits import Limits
     from .settings import WriteSettings
 
-IDENTITY_BYTES = 16
 _BOOT = "boot"
 _MAX_BOOT_BYTES = 64
 _COLLECT_S = 1.0
@@ -559,13 +565,13 @@ def _refuse_taken(path: Path) -> None:
 
 
 def _build(store: Path, spec: AcquisitionSpec, limits: Limits, settings: WriteSettings) -> Manifest:
-    """Makes everything that a new store begins with, durable, with no file open; also the folder of its
-    spilled shards. Raises ``StorageError``."""
+    """Makes everything that a new store begins with in a making folder, durable, with no file open; also the
+    folder of its spilled shards. Raises ``StorageError``."""
     workspace, roots = store / WORKSPACE, [store]
     if settings.spill_root is not None:
         make_directories(settings.spill_root)
         roots.append(settings.spill_root)
-    identity, dtype = secrets.token_bytes(IDENTITY_BYTES), record_of(spec)
+    identity, dtype = new_identity(store.parent), record_of(spec)
     manifest = Manifest(
         identity=identity.hex(),
         writer_epoch=1,

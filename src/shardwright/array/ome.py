@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .acquisition_spec import AcquisitionSpec
     from .spec import ArraySpec, Dimension
 
+OME_XML = "OME/METADATA.ome.xml"  # in a collection
 _XML_AXIS = {"time": "T", "channel": "C", "space": "Z", "other": "C"}
 _XML_TYPE = {"bool": "bit", "float32": "float", "float64": "double"}
 _CHANNEL_COLORS = ("FFFFFF", "00FF00", "FF00FF", "00FFFF", "FFFF00", "FF0000", "0000FF")
@@ -72,7 +73,7 @@ def collection_documents(
         paths = [spec.paths[image].split("/")[0] for image in shapes]
         return {
             "OME/zarr.json": _group({"series": paths}),
-            "OME/METADATA.ome.xml": _ome_xml(spec, shapes),
+            OME_XML: _ome_xml(spec, shapes),
             "zarr.json": _group({"bioformats2raw.layout": 3}, attributes),
         }
     plate = spec.plate

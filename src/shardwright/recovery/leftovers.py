@@ -11,12 +11,11 @@ import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shardwright.acquire.new_store import abandoned, is_making_folder, remove_abandoned, withdraw
-from shardwright.acquire.replaced_store import holds_old_store
+from shardwright.acquire.replaced_store import holds_another_store, is_bare
 from shardwright.acquire.store_folder import is_intact
-from shardwright.array.acquisition_spec import ARRAY_NAME
 from shardwright.model.errors import LockedError, ShardFormatError
 from shardwright.model.names import WORKSPACE
 from shardwright.shard.layout import PAGE_BYTES
@@ -27,12 +26,16 @@ from shardwright.storage.lock import StoreLock
 
 from .unfinished import Unfinished, journals
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 
 @dataclass(frozen=True)
 class FolderFacts:
     """The facts of a folder. ``making``: a store was being made in it. ``manifest``: its workspace has one.
     Without a manifest, ``bare``: it holds only what a creation wrote. With one, ``unbegun``: no frame ever
-    came. ``replaced``: of a making folder, a finished store is in it whose name the new one has taken."""
+    came. ``replaced``: of a making folder, a store is in it that was not made there, and whose name the new
+    one has taken."""
 
     making: bool
     manifest: bool
@@ -97,7 +100,7 @@ FOLDER_TABLE = (
         True,
         FolderAction.PUT_BACK,
         *_BACK,
-        "the store that had taken its name is gone, or has got no frame",
+        "the store that had taken its name is gone or has got no frame, or has taken an unfinished one's",
     ),
     FolderRow(
         False,
@@ -107,7 +110,7 @@ FOLDER_TABLE = (
         None,
         FolderAction.WITHDRAW,
         *_GONE,
-        "an older release, which made stores under their final names, was killed while it made this one",
+        "its removal was killed, or its creation by an older release, which made stores under their names",
     ),
     FolderRow(
         False,
@@ -152,13 +155,13 @@ def look_at(path: Path) -> FolderFacts:
     """Returns the facts of a making folder, or of a store with a workspace. Reads tables, never pixels.
     Raises ``ShardFormatError`` for damaged files, ``StorageError``."""
     making, manifest = is_making_folder(path), has_manifest(path / WORKSPACE)
-    bare = not making and not manifest and _is_bare(path)
+    bare = not making and not manifest and is_bare(path)
     return FolderFacts(
         making,
         manifest,
         bare,
         unbegun=not making and manifest and _is_unbegun(Unfinished.read(path)),
-        replaced=holds_old_store(path),
+        replaced=holds_another_store(path),
     )
 
 
@@ -223,15 +226,6 @@ def free_name(path: Path) -> None:
         row = row_for(look_at(path))
         if row.action is FolderAction.WITHDRAW:
             remove(path, row)
-
-
-def _is_bare(path: Path) -> bool:
-    """Returns whether the folder holds no shard, table or foreign file."""
-    with storage_errors("look into", path):
-        files = {file.relative_to(path) for file in path.rglob("*") if not file.is_dir() or file.is_symlink()}
-    names = ("zarr.json", ".zarr.json.new")
-    begun = {Path(folder, name) for folder in ("", ARRAY_NAME, "OME") for name in names}
-    return all(file in begun or file.parts[0] == WORKSPACE for file in files)
 
 
 def _is_unbegun(store: Unfinished) -> bool:
