@@ -27,7 +27,7 @@ from shardwright.model.errors import (
     TimedOutError,
 )
 from shardwright.model.receipt import Receipt
-from shardwright.wire.controls import Open, Opened, Problem, Resume, Updated, Welcome
+from shardwright.wire.controls import MAX_UPDATES, Open, Opened, Problem, Resume, Updated, Welcome
 from shardwright.wire.descriptor import FRAME_DROPPED, FRAME_NOT_HELD
 from shardwright.wire.messages import (
     MAX_PIXELLESS_FRAMES,
@@ -450,6 +450,27 @@ def test_an_update_without_an_answer_is_asked_again_and_answered_once():
     with pytest.raises(TimedOutError):
         link.outbox.update(None, {}, 1 << 18, 0.0)
     assert list(link.outgoing()) == []
+
+
+def test_updates_beyond_the_bound_wait_for_answers_also_to_those_that_were_given_up():
+    link, daemon = make_link()
+    sent: list[int] = []
+    with ThreadPoolExecutor(1) as caller:
+        while len(sent) < MAX_UPDATES:
+            given_up = caller.submit(link.outbox.update, None, {}, 1 << 18, 0.001)
+            while not given_up.done():
+                sent += [decode_control(message[1])["request"] for message in link.outgoing()]
+        asked = caller.submit(link.outbox.update, None, {"x": 1}, 1 << 18, None)
+        while not link.outbox.updates_behind(sent[-1]):
+            time.sleep(0.001)
+        link.outbox.finish()
+        assert list(link.outgoing()) == [], "the end waits too, or the daemon would refuse the update"
+        assert tell(link, daemon.control(Kind.UPDATED, Updated(sent[0], None).to_body())) is None
+        update, finish = link.outgoing()
+        assert kinds([update, finish]) == [Kind.UPDATE, Kind.FINISH]
+        answer = Updated(decode_control(update[1])["request"], None)
+        assert tell(link, daemon.control(Kind.UPDATED, answer.to_body())) is None
+        assert asked.result() is None
 
 
 def test_updates_go_out_before_the_end_and_end_with_it():

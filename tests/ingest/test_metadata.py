@@ -6,6 +6,7 @@ import contextlib
 import json
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +16,10 @@ from tests.harness.daemon import DaemonProcess
 from tests.harness.daemon_config import write_config
 
 import shardwright as sw
-from shardwright.ingest.session import MAX_UPDATES
 from shardwright.model import errors
 from shardwright.model.error_text import ErrorText
 from shardwright.read.verify_store import verify_store
-from shardwright.wire.controls import Update, Updated, Welcome
+from shardwright.wire.controls import MAX_UPDATES, Finish, Update, Updated, Welcome
 from shardwright.wire.messages import Kind, decode_control
 
 WAYS = ["shm", "message"]
@@ -123,15 +123,36 @@ def test_an_update_that_is_none_ends_the_session(start, raw, double, spec_of, bo
     assert (facts["code"], facts["fatal"]) == ("protocol", True)
 
 
-def test_a_flood_of_updates_ends_the_session(start, raw, double, spec_of, monkeypatch):
+def test_a_flood_of_updates_does_not_end_the_session(start, raw, double, spec_of, monkeypatch):
     monkeypatch.setattr(double, "take_updates", lambda _: [])
     daemon = start(doubled=double)
     client = raw(daemon.ipc)
     counter, _ = client.open("a", spec_of())
     for request in range(MAX_UPDATES + 1):
         client.send(counter.control(Kind.UPDATE, Update(request, None, {}).to_body()))
-    _, facts = client.receive_error()
-    assert "too many updates" in facts["message"]
+    header, parts = client.receive()
+    answer = Updated.from_body(decode_control(parts[0]))
+    assert (header.kind, answer.request) == (Kind.UPDATED, MAX_UPDATES)
+    assert (answer.error.code, answer.error.message) == ("overload", "too many updates of metadata at once")
+    client.send(counter.control(Kind.FINISH, Finish(0).to_body()))
+    assert client.receive()[0].kind is Kind.RECEIPT
+
+
+def test_updates_from_very_many_threads_are_all_written(start, spec_of, frames_of):
+    daemon = start()
+    with (
+        sw.connect(daemon.ipc) as connection,
+        connection.acquire("a", spec_of()) as stream,
+        ThreadPoolExecutor(3 * MAX_UPDATES) as callers,
+    ):
+        for number in range(20):  # the daemon counts these too until it has answered
+            with pytest.raises(errors.TimedOutError):
+                stream.update_metadata({f"given up {number}": 1}, timeout_s=0)
+        updates = [{f"k{number}": number} for number in range(3 * MAX_UPDATES)]
+        assert list(callers.map(stream.update_metadata, updates)) == [None] * len(updates)
+        stream.append(frames_of(1)[0])
+    written = attributes(Path(stream.path))
+    assert {name: n for name, n in written.items() if name[0] == "k"} == {f"k{n}": n for n in range(192)}
 
 
 def test_an_earlier_daemon_is_not_asked(start, double, spec_of, monkeypatch):

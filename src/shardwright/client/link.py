@@ -18,6 +18,7 @@ from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ProtocolError, ResumeError
 from shardwright.wire.controls import (
+    MAX_UPDATES,
     Finish,
     Open,
     Opened,
@@ -116,6 +117,8 @@ class Link:
 
     def _use(self, welcome: Welcome) -> None:
         self._updates_sent = -1  # the last one over this connection
+        # sent over this connection; the daemon counts one whose caller has given up until it has answered
+        self._updates_unanswered: set[int] = set()
         self.takes_updates = welcome.updates
         self.max_control_bytes = welcome.max_control_bytes
         self._run_frames = max(1, welcome.max_message_bytes // self.opened.slot_bytes)
@@ -211,7 +214,9 @@ class Link:
         elif event is ClientEvent.RECEIPT:
             self.outbox.settle(receipt_from_body(mapping(decode_control(body), "receipt")))
         elif event is ClientEvent.UPDATED:
-            self.outbox.updated(Updated.from_body(decode_control(body)))
+            answer = Updated.from_body(decode_control(body))
+            self._updates_unanswered.discard(answer.request)
+            self.outbox.updated(answer)
         elif event is ClientEvent.LOSS:
             assert problem is not None
             if problem.first is not None and problem.last is not None:
@@ -285,7 +290,10 @@ class Link:
             self._flushed = wanted
             yield self._counter.message(Kind.FLUSH, [])
         for update in self.outbox.updates_behind(self._updates_sent):
+            if len(self._updates_unanswered) >= MAX_UPDATES:
+                return  # it and the end wait for an answer
             self._updates_sent = update.request
+            self._updates_unanswered.add(update.request)
             yield self._counter.control(Kind.UPDATE, update.to_body())
         total = self.outbox.total_when_finished()
         if total is not None:

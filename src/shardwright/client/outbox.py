@@ -284,7 +284,8 @@ class Outbox:
                     self._changed.wait(min(left_s, WAIT_S))
             finally:
                 self._updates.pop(update.request, None)
-            if (why := self._answers.pop(update.request, None)) is not None:
+                why = self._answers.pop(update.request, None)
+            if why is not None:
                 raise why.to_error()
 
     def finish(self) -> None:

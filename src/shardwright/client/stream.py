@@ -239,7 +239,7 @@ class Stream:
     ) -> None:
         """Adds JSON to the attributes in the zarr.json of the store's group, or of an ``image``'s; a name
         that is there gets the new value. Once it returned, a kill of the daemon or a power cut loses nothing
-        of it; while the daemon is away it waits.
+        of it; while the daemon is away it waits, and while 64 others of this stream have no answer yet.
 
         Raises ``UnknownImageError``, ``MetadataError`` (no JSON, names of ours, too long for a message, or
         with all before more than 1 MiB), ``StorageError`` when the daemon cannot write them (the stream

@@ -23,12 +23,13 @@ from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import (
     ClosedError,
     MetadataError,
+    OverloadError,
     ProtocolError,
     SessionLostError,
     ShardwrightError,
     UnknownImageError,
 )
-from shardwright.wire.controls import Finish, Opened, Problem, Update, Updated
+from shardwright.wire.controls import MAX_UPDATES, Finish, Opened, Problem, Update, Updated
 from shardwright.wire.messages import Counter, Header, Kind, Level, ack_ranges, decode_batch, decode_control
 from shardwright.wire.session_tables import DAEMON_TABLE, DaemonEvent, DaemonState, Verdict, step
 
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
 
 MAX_KEPT_LOSSES = 1024  # ranges kept for a client that is away; the frame table has them all
 MAX_RANGES = 1024  # of one ACK
-MAX_UPDATES = 64  # of metadata that wait for the disk
 
 _EVENT_OF_KIND = {
     Kind.FRAMES: DaemonEvent.FRAMES,
@@ -321,17 +321,18 @@ class Session:
         self.lease.acknowledge(again, 0, 0)
 
     def _take_update(self, update: Update) -> None:
-        """Asks for the update, or answers what is wrong with it. Raises ``ProtocolError`` for too many at
-        once."""
-        if len(self._updates) >= MAX_UPDATES:
-            raise ProtocolError(
-                "too many updates of metadata at once", expected=f"at most {MAX_UPDATES} without an answer"
-            )
+        """Asks for the update, or answers what is wrong with it: metadata never end an acquisition."""
         spec = self.acquisition.spec
         try:
+            if len(self._updates) >= MAX_UPDATES:
+                raise OverloadError(  # noqa: TRY301
+                    "too many updates of metadata at once",
+                    expected=f"at most {MAX_UPDATES} without an answer",
+                    hint="Wait for an answer, then ask again",
+                )
             image = None if update.image is None else spec.number_of(update.image)
             request = self.acquisition.update_metadata(image, checked_update(update.attributes))
-        except (UnknownImageError, MetadataError, ClosedError) as error:
+        except (UnknownImageError, MetadataError, ClosedError, OverloadError) as error:
             self._send(Kind.UPDATED, Updated(update.request, ErrorText.of(error)).to_body())
         else:
             self._updates[request] = update.request

@@ -202,7 +202,8 @@ class StoreMovedError(StoreGoneError):
 
 
 class OverloadError(ShardwrightError):
-    """The writer could not keep up, and the stream's policy is to fail."""
+    """The writer could not keep up, and the stream's policy is to fail; or a client asked for more at once
+    than the protocol allows."""
 
     code = "overload"
 

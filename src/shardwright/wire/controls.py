@@ -19,6 +19,7 @@ Transport = Literal["shm", "message"]
 Overload = Literal["block", "drop", "fail"]
 Durability = Literal["stored", "durable"]
 MAX_MISSING_RANGES = 1024  # of one OPENED
+MAX_UPDATES = 64  # of metadata in one session, sent and not answered
 _HEX_32 = re.compile(r"[0-9a-f]{32}")
 
 
