@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -367,6 +370,40 @@ def test_an_update_that_cannot_be_written_is_the_callers_error(tmp_path):
         writer.update_metadata({"y": 2})
     assert attributes(path) == {"y": 2}
     assert writer.receipt.frames_stored == 1
+
+
+def test_the_answer_to_an_update_that_was_interrupted_is_not_that_of_the_next(tmp_path, monkeypatch):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, SPEC) as writer:
+        writer.append(FRAME)
+        goes_on = threading.Event()
+        failpoints.set_hook("replace.before_sync", goes_on.wait)
+        monkeypatch.setattr(writer._changed, "wait", interrupt)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                writer.update_metadata({"first": 1})
+        finally:
+            monkeypatch.undo()
+            failpoints.set_hook("replace.before_sync", None)
+            goes_on.set()
+        while not writer._acquisition.core.notices._updates:  # its answer comes before the next one is asked
+            time.sleep(0.001)
+        writer.update_metadata({"second": 2})
+    assert attributes(path) == {"first": 1, "second": 2}
+
+
+def interrupt(_timeout_s: float) -> None:
+    """Ctrl-C while a call waits."""
+    raise KeyboardInterrupt
+
+
+def test_threads_that_update_at_once_get_their_own_answers(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, SPEC) as writer, ThreadPoolExecutor(4) as callers:
+        writer.append(FRAME)
+        updates = [{f"k{number}": number} for number in range(40)]
+        assert list(callers.map(writer.update_metadata, updates)) == [None] * 40
+    assert attributes(path) == {f"k{number}": number for number in range(40)}
 
 
 @pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from shardwright.array.frame_check import Columns
     from shardwright.array.spec import ArraySpec
+    from shardwright.model.error_text import ErrorText
     from shardwright.model.receipt import Receipt
 
 _POLL_S = 1.0  # interval at which a waiting call checks that the workers live
@@ -64,6 +65,9 @@ class Writer:
         self._wake = threading.Event()
         self._receipt: Receipt | None = None
         self._ended = False
+        # under _lock: updates of metadata whose caller waits, and the answers that came to them
+        self._updates_asked: set[int] = set()
+        self._answers: dict[int, ErrorText | None] = {}
         try:
             self._begin(make, threads)
         except ShardwrightError as error:
@@ -278,11 +282,30 @@ class Writer:
         plain = checked_update(attributes)
         with self._changed:
             request = self._acquisition.update_metadata(number, plain)
-            while not (answers := dict(self._acquisition.take_updates())):
-                self._collect()
-                self._changed.wait(_POLL_S)
-            if (why := answers[request]) is not None:
+            self._updates_asked.add(request)
+            try:
+                while not self._take_answer(request):
+                    self._changed.wait(_POLL_S)
+                why = self._answers[request]
+            finally:  # also after Ctrl-C: its answer, which may still come, is nobody's then
+                self._updates_asked.discard(request)
+                self._answers.pop(request, None)
+            if why is not None:
                 raise why.to_error()
+
+    def _take_answer(self, request: int) -> bool:
+        """Returns True once an update of metadata has its answer. Raises what broke the pipeline. Under the
+        lock."""
+        self._collect()
+        for answered, why in self._acquisition.take_updates():
+            if answered in self._updates_asked:
+                self._answers[answered] = why
+        if request in self._answers:
+            self._changed.notify_all()  # the answers of other threads may have been among them
+            return True
+        if self._receipt is not None:  # closed by another thread, after a failure without an answer
+            raise self._acquisition.error or ClosedError("this writer is closed")
+        return False
 
     def close(self) -> Receipt:
         """Seals every shard and writes the final metadata; idempotent. A store that never got a frame is
