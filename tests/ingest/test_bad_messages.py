@@ -120,6 +120,23 @@ def test_metadata_that_are_no_object_end_a_session(bystander, raw, spec_of, fram
     assert (facts["code"], facts["message"]) == ("protocol", "a frame with metadata that are no JSON")
 
 
+def test_metadata_that_fit_only_into_the_padding_end_a_session(bystander, raw, spec_of, frames_of):
+    """Readers take ``frame_json_bytes`` for the bound of each text."""
+    client = raw(bystander.ipc)
+    counter, _ = client.open("bad", spec_of().model_copy(update={"frame_json_bytes": 17}))
+    longest, longer = (b'{"a":"' + b"x" * n + b'"}' for n in (9, 10))
+    good, bad = longest.ljust(24, b"\0"), longer.ljust(24, b"\0")
+    client.send(frames_message(counter, frames_of(1), json=[good]))
+    client.send(frames_message(counter, frames_of(1), first=1, json=[bad]))
+    _, facts = client.receive_error(until=True)
+    assert (facts["code"], facts["expected"], facts["got"], facts["first"]) == (
+        "protocol",
+        "at most 17 bytes of JSON",
+        "18 bytes",
+        1,
+    )
+
+
 def test_a_wrong_shape_is_told_with_both_shapes(bystander, raw, spec_of, frames_of):
     client = raw(bystander.ipc)
     counter, _ = client.open("bad", spec_of())

@@ -271,7 +271,7 @@ def check_content(batch: Batch, spec: AcquisitionSpec) -> None:
         )
         raise ProtocolError("a descriptor with reserved bits", expected=expected)
     if spec.frame_json_bytes:
-        _check_json(frames[JSON_FIELD])
+        _check_json(frames[JSON_FIELD], spec.frame_json_bytes)
     positions = frames["position"]
     images, lasts = positions >> IMAGE_SHIFT, spec.grids.last_places
     known = (images >= 0) & (images < lasts.size)
@@ -285,8 +285,9 @@ def check_content(batch: Batch, spec: AcquisitionSpec) -> None:
         )
 
 
-def _check_json(fields: npt.NDArray[np.bytes_]) -> None:
-    """Checks that each is an object as UTF-8, or nothing; its inside is the sender's matter. Raises
+def _check_json(fields: npt.NDArray[np.bytes_], most_bytes: int) -> None:
+    """Checks that each is an object as UTF-8, or nothing; its inside is the sender's matter. The fields are
+    padded to a multiple of 8, the text must keep to ``most_bytes``, which readers rely on. Raises
     ``ProtocolError``."""
     table = np.ascontiguousarray(fields).view(np.uint8).reshape(fields.size, -1)
     lengths = np.char.str_len(fields)
@@ -298,6 +299,12 @@ def _check_json(fields: npt.NDArray[np.bytes_]) -> None:
         sound[:] = False
     if not sound.all():
         raise ProtocolError("a frame with metadata that are no JSON", expected="an object as UTF-8")
+    if (longest := int(lengths.max(initial=0))) > most_bytes:
+        raise ProtocolError(
+            "a frame with more metadata than its array has room for",
+            expected=f"at most {most_bytes} bytes of JSON",
+            got=f"{longest} bytes",
+        )
 
 
 def check_sequences(sequences: npt.NDArray[np.int64], expected: int, holes_below: int) -> None:
