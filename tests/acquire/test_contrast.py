@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING
+import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,15 +18,13 @@ from yaozarrs import validate_zarr_store
 import shardwright as sw
 from shardwright.acquire import contrast_samples
 from shardwright.acquire.contrast_samples import ContrastSamples
+from shardwright.acquire.limits import IMAGE_BYTES, Limits
+from shardwright.acquire.sampled_channels import SampledChannels
 from shardwright.acquire.workers import WorkerPool
 from shardwright.array.acquisition_spec import parse_acquisition
-from shardwright.array.contrast_window import contrast_window
 from shardwright.array.grid import IMAGE_SHIFT
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.recover_store import recover_store
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
 SHAPE = (96, 128)
@@ -326,19 +325,59 @@ def test_samples_become_ever_fewer(monkeypatch):
     assert 16 <= len(taken) < 250, "about 16 (1 + ln(20,000 / 16)) = 130"
 
 
-def test_samples_of_ten_thousand_images_are_bounded():
-    images, frame = [f"p{i}" for i in range(10_000)], ramp(100, 3000)
-    spec = parse_acquisition({"array": array({"t": (None, 1), "c": (8, 8)}), "images": images})
+def taken_bytes(spec: sw.AcquisitionSpec, frames_per_slab: int, slabs: int) -> tuple[ContrastSamples, int]:
+    """Samples of ``slabs`` slabs of each image, every place with a ramp from 100 to 3000, and the memory that
+    they take."""
+    samples, frame = ContrastSamples(spec), ramp(100, 3000)
+    samples.add(0, np.full(frames_per_slab, frame.ctypes.data))  # compiles
+    addresses = np.full(frames_per_slab, frame.ctypes.data)
     samples = ContrastSamples(spec)
-    for image in range(0, 10_000, 100):
-        for t in range(3):
-            samples.add((image << IMAGE_SHIFT) + t, np.full(8, frame.ctypes.data))
-    kept = samples._kept.values()
-    assert len(kept) == 100
-    assert 100 * sum(reservoir.values.nbytes for reservoir in kept) <= 42 << 20
-    window = samples.windows(9900)[7]
+    tracemalloc.start()
+    try:
+        for slab in range(slabs):
+            for image in range(len(spec.names)):
+                samples.add((image << IMAGE_SHIFT) + slab, addresses)
+        return samples, tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+MANY = {  # images, channels, channels of a chunk, images with a bound of frames of their own; samples kept
+    "a channel in each of many images": (3000, 1, 1, False, 3000),
+    "channels in many images": (1000, 60, 1, False, 1),
+    "channels in a chunk": (2000, 8, 8, False, 1),
+    "ragged images": (100, 60, 1, True, 1),
+}
+
+
+@pytest.mark.parametrize(("images", "count", "chunk", "ragged", "kept"), MANY.values(), ids=MANY)
+def test_samples_of_many_images_take_the_memory_that_is_planned(images, count, chunk, ragged, kept):
+    names, axes = [f"p{i}" for i in range(images)], {"c": (count, chunk)}
+    if ragged:
+        spec = parse_acquisition(
+            {"images": {n: array({"t": (t, 1), **axes}) for t, n in enumerate(names, 1)}}
+        )
+    else:
+        spec = parse_acquisition({"array": array({"t": (None, 1), **axes}), "images": names})
+    planned = SampledChannels(spec).memory_bytes
+    samples, taken = taken_bytes(spec, chunk, min(count // chunk, 2))
+    assert len(samples._kept) == kept
+    assert taken <= planned + (64 << 10)
+    assert planned <= 12 << 20
+    assert Limits.derive(spec, threads=1).table_bytes >= planned + images * IMAGE_BYTES
+    window = samples.windows(images - 1)[0]
     assert (window.start < 300, window.end > 2800) == (True, True)
-    assert contrast_window(frame).start == pytest.approx(103, abs=2)
+
+
+def test_images_whose_channels_are_all_of_their_own_kind_are_sampled_up_to_a_bound():
+    kinds = [array({"t": (None, 1), "c": (1000 - n, 1)}) for n in range(10)]
+    spec = parse_acquisition({"images": {f"p{n}": kind for n, kind in enumerate(kinds)}})
+    sampled = SampledChannels(spec)
+    assert sampled.shared == [0, 1, 2, 3, *[None] * 6]
+    assert sampled.memory_bytes <= 12 << 20
+    samples, _ = taken_bytes(spec, 1, 1)
+    assert [bool(samples.windows(image)) for image in range(10)] == [True] * 4 + [False] * 6
+    assert samples.sealed_windows(Path("/nowhere"), [9]) == {9: {}}
 
 
 @pytest.mark.parametrize(("count", "chunk", "given"), [(2, 4096, 0), (1024, 1024, 1023), (1024, 1, 0)])
@@ -350,5 +389,5 @@ def test_samples_of_many_channels_are_bounded(count, chunk, given):
         addresses = np.zeros(chunk, np.int64)
         addresses[:count] = frame.ctypes.data
         samples.add(slab, addresses)
-    assert sum(reservoir.values.nbytes for reservoir in samples._kept.values()) <= 4 << 20
+    assert SampledChannels(spec).memory_bytes <= 5 << 20
     assert set(samples.windows(0)) == set(range(given, count))

@@ -27,6 +27,7 @@ from shardwright.shard.journal import CHUNK_ENTRY
 from shardwright.shard.layout import largest_shard, page_aligned, plane_table_bytes
 from shardwright.wire.messages import MAX_PIXELLESS_FRAMES
 
+from .sampled_channels import SampledChannels
 from .smaller_layout import ring_that_fits, sizes_that_fit
 
 if TYPE_CHECKING:
@@ -163,6 +164,7 @@ class Limits:
             + rows * frames_per_slab * (24 + record_bytes)
             + open_shard_rows * files * chunks_per_shard * CHUNK_ENTRY_BYTES
             + _json_bytes(spec)
+            + SampledChannels(spec).memory_bytes
         )
         memory = (
             RUNTIME_BYTES + ring * grids.slot_bytes + threads * (scratch_bytes + buffer_bytes) + table_bytes
