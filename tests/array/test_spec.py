@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.array.grid import Grid, Grids
 from shardwright.array.spec import (
     DTYPES,
@@ -292,3 +293,21 @@ def test_stored_dimensions_follow_the_storage_order():
     assert [d.name for d in spec.stored_dimensions] == ["t", "c", "z", "y", "x"]
     assert spec.frame_shape == (2, 2)
     assert spec.frame_bytes == 4
+
+
+@pytest.mark.parametrize(
+    ("facts", "got"),
+    [
+        ({"images": ["a", "a"], "array": GOOD}, "images: names must differ, got 'a' twice"),
+        ({"images": ["\t"], "array": GOOD}, "images.0.name: expected one line of printable characters"),
+        ({"plate": {"rows": 65, "columns": 1}, "array": GOOD}, "plate.rows: expected 1 to 64, got 65"),
+        ({"images": ["a"], "array": GOOD, "attributes": {"ome": 1}}, "attributes: 'ome' is written by"),
+        ({"array": {**GOOD, "levels": 40}}, "array.levels.count: Input should be less than or equal to 32"),
+        ({"array": {**GOOD, "fill_value": 70000}}, "array: fill_value: 70000 is not a uint16"),
+    ],
+)
+def test_a_wrong_specification_is_named_once_and_in_our_words(facts, got):
+    with pytest.raises(SpecError) as caught:
+        parse_acquisition(facts)
+    assert caught.value.got.startswith(got)
+    assert "Value error" not in str(caught.value)

@@ -30,12 +30,26 @@ def accepted_by_loader(document: Any) -> bool:
     return True
 
 
+PLANE = [{"name": "y", "count": 64, "chunk_size": 32}, {"name": "x", "count": 64, "chunk_size": 32}]
+OTHER = {
+    "dtype": "uint8",
+    "dimensions": PLANE,
+    "levels": 2,
+    "channels": [{"name": "DAPI", "color": "0000FF"}],
+}
+
+
 def with_array(**fields: Any) -> dict[str, Any]:
-    plane = [{"name": "y", "count": 64, "chunk_size": 32}, {"name": "x", "count": 64, "chunk_size": 32}]
     return {
         "output": {"root": "d"},
-        "streams": [{"name": "a", "array": {"dtype": "uint16", "dimensions": plane, **fields}}],
+        "streams": [{"name": "a", "array": {"dtype": "uint16", "dimensions": PLANE, **fields}}],
     }
+
+
+def with_stream(**fields: Any) -> dict[str, Any]:
+    document = with_array()
+    document["streams"][0] |= fields
+    return document
 
 
 def test_the_schema_is_a_valid_schema_of_its_dialect() -> None:
@@ -152,6 +166,59 @@ AGREED = [
     *((False, with_array(chunk_checksum=c)) for c in (1, "true", None)),
     (True, with_array(attributes={"a": [1, {"b": None}]})),
     (False, with_array(dimensions=[])),
+    *(
+        (True, with_array(levels=levels))
+        for levels in (0, 2, None, {"count": 2}, {"count": 2, "method": "max", "axes": ["y", "x"]})
+    ),
+    *((False, with_array(levels=levels)) for levels in (-1, 33, True, "2", {}, {"count": 0}, [2])),
+    *((True, with_array(channels=[c])) for c in ({"name": "DAPI"}, {"name": "a", "window": [0, 4095.5]})),
+    *((False, with_array(channels=c)) for c in (["DAPI"], [{"name": ""}], [{"name": "a", "color": "red"}])),
+    (True, with_array(frame_json_bytes=512)),
+    (False, with_array(frame_json_bytes=-1)),
+    *(
+        (True, with_stream(images=images))
+        for images in (
+            [],
+            ["pos0", "pos1"],
+            ["camA", {"name": "camB", "array": OTHER, "attributes": {"side": "left"}}],
+            {"camA": None, "camB": OTHER},
+        )
+    ),
+    *(
+        (False, with_stream(images=images))
+        for images in (
+            2,
+            "pos0",
+            [""],
+            [5],
+            ["n" * 129],
+            {"": None},
+            {"camB": {"dtype": "uint8"}},
+            {"camB": "uint8"},
+            [{"name": "a", "arry": OTHER}],
+            [{"name": "a", "array": {**OTHER, "dtype": "<u1"}}],
+            {"a": {**OTHER, "dtype": "<u1"}},
+            [{"name": "a", "attributes": {"ome": {}}}],
+        )
+    ),
+    *(
+        (True, with_stream(plate=plate, **more))
+        for plate, more in (
+            ({"rows": 2, "columns": 3}, {}),
+            ({"rows": ["A", "B"], "columns": 3, "fields": 4, "name": "screen"}, {}),
+            ({"rows": 64, "columns": ["1", "12"]}, {}),
+            ({"rows": 2, "columns": 2}, {"images": [{"name": "A/1/0", "attributes": {"dose": 5}}]}),
+        )
+    ),
+    *(
+        (False, with_stream(plate={"rows": rows, "columns": 2}))
+        for rows in (0, 65, "AB", "A", True, None, [], [1], ["A", "A"], ["../x"])
+    ),
+    (False, with_stream(plate={"rows": 2})),
+    (True, with_stream(images=["a", "b"], order=["p"])),
+    (False, with_stream(images=["a", "b"], order="p")),
+    (True, with_stream(attributes={"sample": {"id": 7, "tags": ["a"]}})),
+    *((False, with_stream(attributes=a)) for a in ({"ome": {}}, {"shardwright": 1}, [], "a")),
 ]
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from shardwright.array.spec import Levels
 from shardwright.config.load import load_config, parse_config
 from shardwright.model.errors import ConfigError
+
+if TYPE_CHECKING:
+    from shardwright.array.acquisition_spec import AcquisitionSpec
 
 GOOD = """\
 version: 1
@@ -68,6 +73,68 @@ def test_a_stream_names_its_axes_as_they_are_stored_and_the_order_of_the_frames(
     assert array.storage_order == ("t", "z", "c", "y", "x")
     with pytest.raises(ConfigError, match="every frame axis of every image once"):
         parse_config(text.replace("[t, p, z, c]", "[t, p, z]"))
+
+
+CAM_B = """{dtype: uint8, dimensions: [{name: t, chunk_size: 4}, {name: y, count: 32, chunk_size: 32},
+       {name: x, count: 32, chunk_size: 32}], levels: {count: 2, method: max, axes: [y, x]},
+       channels: [{name: GFP, color: "00FF00", window: [90, 200.5]}], frame_fields: []}"""
+
+
+def acquisition_with(stream: str = "", array: str = "") -> AcquisitionSpec:
+    text = GOOD.replace("    array:", f"{stream}    array:").replace(
+        "      fill_value: 7\n", f"      fill_value: 7\n{array}"
+    )
+    return parse_config(text).config.streams[0].acquisition
+
+
+@pytest.mark.parametrize(
+    "images",
+    [
+        f"images: [camA, {{name: camB, array: {CAM_B}}}]",
+        f"images: [{{name: camA}}, {{name: camB, array: {CAM_B}}}]",
+        f"images: {{camA: null, camB: {CAM_B}}}",
+        f"order: [t, p]\n    images: {{camA: null, camB: {CAM_B}}}",
+    ],
+)
+def test_two_cameras_of_other_pixels_and_levels(images: str) -> None:
+    spec = acquisition_with(f"    {images}\n")
+    one, two = spec.arrays
+    assert spec.names == ("camA", "camB")
+    assert (one.dtype, one.level_count, two.dtype, two.frame_shape) == ("uint16", 0, "uint8", (32, 32))
+    assert two.levels == Levels(count=2, method="max", axes=("y", "x"))
+    assert two.channels[0].window == (90, 200.5)
+
+
+@pytest.mark.parametrize(
+    ("levels", "meant"),
+    [
+        ("2", Levels(count=2)),
+        ("{count: 2, method: max, axes: [y, x]}", Levels(count=2, method="max")),
+        ("{count: 1, axes: [x]}", Levels(count=1, axes=("x",))),
+        ("0", None),
+    ],
+)
+def test_levels_as_a_number_and_as_a_mapping(levels: str, meant: Levels | None) -> None:
+    assert acquisition_with(array=f"      levels: {levels}\n").arrays[0].levels == meant
+
+
+@pytest.mark.parametrize("rows", ["2", "[A, B]"])
+@pytest.mark.parametrize("columns", ["2", "['1', '2']"])
+def test_a_plate_of_so_many_wells_and_of_named_ones(rows: str, columns: str) -> None:
+    spec = acquisition_with(f"    plate: {{rows: {rows}, columns: {columns}}}\n")
+    assert spec.names == ("A/1/0", "A/2/0", "B/1/0", "B/2/0")
+
+
+def test_attributes_of_the_store_and_of_an_image_that_has_an_order() -> None:
+    spec = acquisition_with(
+        "    attributes: {sample: [1, {b: null}]}\n    order: [t, p]\n"
+        "    images: [a, {name: b, attributes: {side: [left]}}]\n"
+    )
+    assert [spec.attributes_of(image) for image in (None, 0, 1)] == [
+        {"sample": [1, {"b": None}]},
+        {},
+        {"side": ["left"]},
+    ]
 
 
 def test_only_the_output_root_is_required() -> None:
@@ -147,6 +214,41 @@ def test_aliases_stand_for_what_they_name() -> None:
     )
     with pytest.raises(ConfigError, match="names must differ"):
         parse_config(text)
+
+
+IMAGES = [
+    ("[a, a]", "images: names must differ; got 'a' twice"),
+    ("[a, {name: b, arry: {}}]", "images[1].arry: is not a known key; expected one of name, array"),
+    ('[a, "\\t"]', "images[1]: is not valid; expected one line of printable characters"),
+    ("{a: {dtyp: uint8}}", "images.a.dtyp: is not a known key; expected one of dtype"),
+    ("{a: null, b: {dtype: uint8}}", "images.b.dimensions: is missing"),
+    (f"{{a: {CAM_B.replace('uint8', '<u2')}}}", "images.a.dtype: is not valid; expected one of bool"),
+    (
+        f"[a, {{name: b, array: {CAM_B.replace('uint8', '<u2')}}}]",
+        "images[1].array.dtype: is not valid; expected one of bool",
+    ),
+    (f"{{a: null, b: {CAM_B.replace('[]', '[z_mm]')}}}", "images: frame_fields must be the same"),
+    ("5", "images: is not valid; expected a list; got 5"),
+    ("[5]", "images[0]: is not valid; expected a mapping; got 5"),
+    ("[a]\n    order: [t]", "order: names the axes of several images and 'p'"),
+    ("[a]\n    attributes: {ome: 1}", "attributes: 'ome' is written by shardwright"),
+    ("[a]\n    plate: {rows: 65, columns: 1}", "plate.rows: is not valid; expected 1 to 64; got 65"),
+    ("[a]\n    plate: {rows: [A, a], columns: 1}", "plate.rows: names must differ"),
+]
+
+
+@pytest.mark.parametrize(("images", "says"), IMAGES)
+def test_a_wrong_image_is_named(images: str, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        acquisition_with(f"    images: {images}\n")
+    assert f": streams[0].{says}" in str(caught.value)
+    assert "Value error" not in str(caught.value)
+
+
+def test_a_stream_that_is_too_long_to_be_sent() -> None:
+    names = ", ".join(f"n{i:0127}" for i in range(3000))
+    with pytest.raises(ConfigError, match=r"streams\[0\]: .*too long; expected at most 196608 bytes"):
+        acquisition_with(f"    images: [{names}]\n")
 
 
 # (what is replaced in GOOD, by what, the line, the field, what the message must also say)

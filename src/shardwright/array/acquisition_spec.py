@@ -29,7 +29,8 @@ ARRAY_NAME = "0"  # of an image's array, in the folder of the image
 MAX_IMAGE_NAME_CHARACTERS = 128
 MAX_SPEC_BYTES = 192 << 10  # it travels in one control message
 _TAKEN_NAMES = ("frames", "ome")  # beside a plate's rows; some filesystems know no upper and lower case
-_WELL_NAME = re.compile(r"[A-Za-z0-9]{1,16}")
+WELL_NAME_PATTERN = "[A-Za-z0-9]{1,16}"
+MAX_PLATE_SIDE = 64  # wells
 
 
 def level_path(array_path: str, level: int) -> str:
@@ -88,18 +89,18 @@ class Plate(_Frozen):
     2, 3, .... Field ``f`` of the well in row A and column 1 is the image ``A/1/f``."""
 
     name: str = Field(default="plate", min_length=1, max_length=MAX_IMAGE_NAME_CHARACTERS)
-    rows: tuple[str, ...] = Field(min_length=1, max_length=64)
-    columns: tuple[str, ...] = Field(min_length=1, max_length=64)
+    rows: tuple[str, ...] = Field(min_length=1, max_length=MAX_PLATE_SIDE)
+    columns: tuple[str, ...] = Field(min_length=1, max_length=MAX_PLATE_SIDE)
     fields: int = Field(default=1, gt=0, le=MAX_IMAGES)
 
     @field_validator("rows", "columns", mode="before")
     @classmethod
     def _named(cls, value: Any, info: Any) -> Any:
         if isinstance(value, int) and not isinstance(value, bool):
-            if not 0 < value <= 64:
-                raise ValueError(f"{info.field_name}: expected 1 to 64, got {value}")
+            if not 0 < value <= MAX_PLATE_SIDE:
+                raise ValueError(f"{info.field_name}: expected 1 to {MAX_PLATE_SIDE}, got {value}")
             return tuple(str(i + 1) if info.field_name == "columns" else row_name(i) for i in range(value))
-        return tuple(value) if isinstance(value, str | list) else value
+        return value
 
     @field_validator("rows")
     @classmethod
@@ -115,7 +116,7 @@ class Plate(_Frozen):
         if len({name.lower() for name in value}) != len(value):
             raise ValueError(f"{info.field_name}: names must differ, got {list(value)}")
         for name in value:
-            if not _WELL_NAME.fullmatch(name):
+            if not re.fullmatch(WELL_NAME_PATTERN, name):
                 raise ValueError(f"{info.field_name}: {name!r} is not of letters and digits alone")
         return value
 

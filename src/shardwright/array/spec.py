@@ -40,6 +40,8 @@ from .level_shapes import LevelShape, level_shapes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pydantic_core import ErrorDetails
+
 POSITIONS_AXIS = "p"  # the images of an acquisition, in its ``order``
 DTYPES = (
     "bool",
@@ -88,6 +90,13 @@ _TYPE_BY_NAME: dict[str, AxisType] = {"t": "time", "c": "channel", "z": "space",
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _lists_pass(cls, value: Any) -> Any:
+        """Turns a list into a tuple. Below a validator that turns JSON into Python values, such as
+        ``images_by_name``, strict rules would refuse it."""
+        return tuple(value) if isinstance(value, list) else value
 
 
 class Dimension(_Frozen):
@@ -500,11 +509,20 @@ def parse_spec(facts: ArraySpec | dict[str, Any] | None) -> ArraySpec:
 
 def problems_of(error: ValidationError) -> str:
     """Returns the first few wrong fields, in one line."""
-    problems = [
-        f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
-        for problem in error.errors(include_url=False)[:4]
-    ]
+    problems = [_problem_of(problem) for problem in error.errors(include_url=False)[:4]]
     return "; ".join(problems)[:800]
+
+
+def own_message(problem: ErrorDetails) -> str:
+    """Returns the message of one of our validators, without pydantic's words before it and without the name
+    of the field at the end of its place."""
+    message = problem["msg"].removeprefix("Value error, ")
+    return message.removeprefix(f"{problem['loc'][-1]}: ") if problem["loc"] else message
+
+
+def _problem_of(problem: ErrorDetails) -> str:
+    place, message = ".".join(map(str, problem["loc"])), own_message(problem)
+    return f"{place}: {message}" if place else message
 
 
 def check_depth(values: Any) -> None:

@@ -7,7 +7,9 @@ import json
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from shardwright.array.spec import CODEC_NAMES, DTYPES
+from shardwright.array.acquisition_spec import MAX_PLATE_SIDE, WELL_NAME_PATTERN
+from shardwright.array.spec import CODEC_NAMES, DTYPES, MAX_LEVELS, OWN_ATTRIBUTES
+from shardwright.wire.messages import MAX_IMAGES
 
 from .model import Config
 
@@ -28,7 +30,41 @@ def json_schema() -> dict[str, Any]:
     array = definitions["ArraySpec"]["properties"]
     array["codec"]["anyOf"].append({"enum": list(CODEC_NAMES)})
     array["dtype"] = {"title": "Dtype", "enum": list(DTYPES)}
+    array["levels"]["anyOf"].append({"type": "integer", "minimum": 0, "maximum": MAX_LEVELS})
+    _allow_names_of_images(definitions)
+    for side in ("rows", "columns"):
+        _allow_a_number_of_wells(definitions["Plate"]["properties"][side])
+    for name in ("StreamConfig", "Image"):
+        definitions[name]["properties"]["attributes"]["propertyNames"] = {
+            "not": {"enum": list(OWN_ATTRIBUTES)}
+        }
     return {"$schema": DIALECT, **schema}
+
+
+def _allow_names_of_images(definitions: dict[str, Any]) -> None:
+    """Images may be names alone, or a mapping of names to arrays."""
+    images = definitions["StreamConfig"]["properties"]["images"]
+    name = {key: value for key, value in definitions["Image"]["properties"]["name"].items() if key != "title"}
+    several = {key: images.pop(key) for key in ("type", "items", "maxItems")}
+    array = {"$ref": "#/$defs/ArraySpec"}
+    images["anyOf"] = [
+        {**several, "items": {"anyOf": [several["items"], name]}},
+        {
+            "type": "object",
+            "propertyNames": name,
+            "maxProperties": MAX_IMAGES,
+            "additionalProperties": {"anyOf": [array, {"type": "null"}]},
+        },
+    ]
+
+
+def _allow_a_number_of_wells(side: dict[str, Any]) -> None:
+    """Rows and columns may be a number, which stands for the usual names."""
+    names = {key: side.pop(key) for key in ("type", "items", "minItems", "maxItems")}
+    side["anyOf"] = [
+        {**names, "items": {**names["items"], "pattern": f"^{WELL_NAME_PATTERN}$"}, "uniqueItems": True},
+        {"type": "integer", "minimum": 1, "maximum": MAX_PLATE_SIDE},
+    ]
 
 
 def schema_text() -> str:
@@ -42,7 +78,7 @@ def field_schema(path: FieldPath, data: Any) -> dict[str, Any]:
     node = json_schema()
     for part in path:
         node = _structure(node, data)
-        node = node.get("items", {}) if isinstance(part, int) else node.get("properties", {}).get(part, {})
+        node = _inside(node, part)
         data = data[part] if has(data, part) else None
     return node
 
@@ -62,9 +98,16 @@ def has(data: Any, part: str | int) -> bool:
     )
 
 
+def _inside(node: dict[str, Any], part: str | int) -> dict[str, Any]:
+    """Returns the schema of an item or of a property; empty if there is none."""
+    found = node.get("items") if isinstance(part, int) else node.get("properties", {}).get(part)
+    found = found or (node.get("additionalProperties") if isinstance(part, str) else None)
+    return found if isinstance(found, dict) else {}
+
+
 def _structure(node: dict[str, Any], data: Any) -> dict[str, Any]:
-    """Returns the schema that lists the properties or items, with references followed and the codec chosen by
-    its name."""
+    """Returns the schema that lists the properties or items, with references followed, the codec chosen by
+    its name, and otherwise a list or a mapping as ``data`` has it."""
     if "$ref" in node:
         return _structure(json_schema()["$defs"][node["$ref"].rpartition("/")[2]], data)
     choices = [_structure(choice, data) for choice in (*node.get("anyOf", ()), *node.get("oneOf", ()))]
@@ -72,4 +115,6 @@ def _structure(node: dict[str, Any], data: Any) -> dict[str, Any]:
         return node
     name = data.get("name", "blosc") if isinstance(data, dict) else None
     named = [c for c in choices if c.get("properties", {}).get("name", {}).get("const") == name]
-    return (named or [c for c in choices if "properties" in c or "items" in c] or choices)[0]
+    kind = "array" if isinstance(data, list) else "object" if isinstance(data, dict) else None
+    fitting = [c for c in choices if kind is not None and c.get("type") == kind]
+    return (named or fitting or [c for c in choices if "properties" in c or "items" in c] or choices)[0]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from shardwright.array.spec import DTYPES
+from shardwright.array.spec import DTYPES, own_message
 from shardwright.model.errors import ConfigError
 from shardwright.wire.key_files import read_secret_key
 
@@ -31,6 +31,12 @@ _EXPECTED_GOT = re.compile(
     r"(?P<problem>.*?)[,;] expected (?P<expected>.*?)(?:, got (?P<got>.*))?$", re.DOTALL
 )
 _GOT = re.compile(r"(?P<problem>.*?)[,;] got (?P<got>.*)$", re.DOTALL)
+_STRUCTURES = {  # pydantic's words depend on whether a validator has made Python values of the JSON
+    "tuple_type": "a list",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "dict_type": "a mapping",
+}
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,7 @@ def _checked(source: Source, folder: Path) -> LoadedConfig:
         )
     except ValidationError as error:
         raise _first_error(source, error) from None
-    _refuse_other_dtype_spellings(source, len(config.streams))
+    _refuse_other_dtype_spellings(source)
     return LoadedConfig(config, source)
 
 
@@ -84,14 +90,32 @@ def _refuse_other_versions(source: Source) -> None:
         )
 
 
-def _refuse_other_dtype_spellings(source: Source, streams: int) -> None:
+def _refuse_other_dtype_spellings(source: Source) -> None:
     """Raises ``ConfigError`` for a dtype such as ``<u2``, which ArraySpec takes. A file has one spelling of
     each, so that the schema and editors can check it."""
-    for i in range(streams):
-        path = ("streams", i, "array", "dtype")
-        dtype = source.data["streams"][i]["array"]["dtype"]
-        if dtype not in DTYPES:
-            raise source.error(path, "is not valid", expected=f"one of {', '.join(DTYPES)}", got=repr(dtype))
+    for i, stream in enumerate(source.data.get("streams", ())):
+        for path, array in _arrays_of(stream):
+            if (dtype := array["dtype"]) not in DTYPES:
+                raise source.error(
+                    ("streams", i, *path, "dtype"),
+                    "is not valid",
+                    expected=f"one of {', '.join(DTYPES)}",
+                    got=repr(dtype),
+                )
+
+
+def _arrays_of(stream: dict[str, Any]) -> list[tuple[FieldPath, dict[str, Any]]]:
+    """Returns (place, array) for the array of a valid stream and for those of its images."""
+    images = stream.get("images", ())
+    own: list[tuple[FieldPath, Any]] = (
+        [((name,), array) for name, array in images.items()]
+        if isinstance(images, dict)
+        else [((k, "array"), each.get("array")) for k, each in enumerate(images) if isinstance(each, dict)]
+    )
+    return [
+        (("array",), stream["array"]),
+        *((("images", *path), array) for path, array in own if array is not None),
+    ]
 
 
 def _first_error(source: Source, error: ValidationError) -> ConfigError:
@@ -118,6 +142,8 @@ def _field_path(data: Any, item: ErrorDetails) -> FieldPath:
     path: list[str | int] = []
     last = len(item["loc"]) - 1
     for i, part in enumerate(item["loc"]):
+        if isinstance(data, dict) and isinstance(part, int) and part < len(data):
+            part = list(data)[part]  # noqa: PLW2901  (images by their names, which became a list)
         if has(data, part):
             data = data[part]
         elif not (i == last and item["type"] == "missing"):
@@ -127,7 +153,7 @@ def _field_path(data: Any, item: ErrorDetails) -> FieldPath:
 
 
 def _translated(source: Source, path: FieldPath, item: ErrorDetails, hint: str | None) -> ConfigError:
-    kind, message, got, facts = item["type"], item["msg"], _shown(item["input"]), item.get("ctx", {})
+    kind, message, got, facts = item["type"], own_message(item), _shown(item["input"]), item.get("ctx", {})
     if kind == "missing":
         return source.error(path, "is missing", expected=_description(source, path), hint=hint)
     if kind == "extra_forbidden":
@@ -138,7 +164,9 @@ def _translated(source: Source, path: FieldPath, item: ErrorDetails, hint: str |
             hint=hint,
         )
     if kind == "value_error":
-        return _from_own_validator(source, path, message.removeprefix("Value error, "), got, hint)
+        return _from_own_validator(source, path, message, got, hint)
+    if kind in _STRUCTURES:
+        return source.error(path, "is not valid", expected=_STRUCTURES[kind], got=got, hint=hint)
     if kind == "union_tag_invalid":
         return source.error(
             (*path, "name"),
@@ -164,9 +192,8 @@ def _from_own_validator(
     source: Source, path: FieldPath, message: str, got: str, hint: str | None
 ) -> ConfigError:
     if message.startswith("expected "):
-        return source.error(
-            path, "is not valid", expected=message.removeprefix("expected "), got=got, hint=hint
-        )
+        expected, _, own_got = message.removeprefix("expected ").partition(", got ")
+        return source.error(path, "is not valid", expected=expected, got=own_got or got, hint=hint)
     if named := _NAMED_FIELD.fullmatch(message):
         path = (
             *path,

@@ -24,8 +24,14 @@ from pydantic import (
 
 from shardwright.acquire.limits import MAX_RING_FRAMES, SPARE_DESCRIPTORS, default_threads, most_descriptors
 from shardwright.acquire.settings import Durability, NameTaken, OnDuplicate, OnFull, Overload, WriteSettings
-from shardwright.array.acquisition_spec import AcquisitionSpec, Image, Plate, images_by_name
-from shardwright.array.spec import ArraySpec  # noqa: TC001  (pydantic reads the annotation)
+from shardwright.array.acquisition_spec import (
+    AcquisitionSpec,
+    Image,
+    Plate,
+    images_by_name,
+    parse_acquisition,
+)
+from shardwright.array.spec import ArraySpec, group_attributes, problems_of
 from shardwright.model.names import NAME_PATTERN
 from shardwright.repack.order import Order  # noqa: TC001
 from shardwright.storage.slot_file import IoMode  # noqa: TC001
@@ -486,6 +492,11 @@ class StreamConfig(_Section):
         "images change. The dimensions of an array are then in the order in which they are stored. Without "
         "it memory is planned for images that change at any frame.",
     )
+    attributes: dict[str, Any] = Field(
+        default_factory=dict, description="JSON for the zarr.json of the group of each store."
+    )
+
+    _json_ready = field_validator("attributes")(group_attributes)
 
     @field_validator("images", mode="before")
     @classmethod
@@ -495,15 +506,21 @@ class StreamConfig(_Section):
     @model_validator(mode="after")
     def _consistent(self) -> StreamConfig:
         try:
-            _ = self.acquisition
+            parse_acquisition(self.acquisition)  # refuses one that is too long to be sent
         except ValidationError as error:
-            raise ValueError("; ".join(each["msg"] for each in error.errors(include_url=False))) from None
+            raise ValueError(problems_of(error)) from None
         return self
 
     @cached_property
     def acquisition(self) -> AcquisitionSpec:
         """The specification of its acquisitions."""
-        return AcquisitionSpec(array=self.array, images=self.images, plate=self.plate, order=self.order)
+        return AcquisitionSpec(
+            array=self.array,
+            images=self.images,
+            plate=self.plate,
+            order=self.order,
+            attributes=self.attributes,
+        )
 
 
 class Config(_Section):
