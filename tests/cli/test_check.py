@@ -9,7 +9,10 @@ import pytest
 import yaml
 
 from shardwright.cli.app import main
+from shardwright.cli.check import stream_rows
 from shardwright.client.curve import make_key_pair
+from shardwright.config.load import load_config
+from shardwright.config.plan import make_plan
 
 CONFIGS = sorted(
     file
@@ -61,6 +64,30 @@ def test_shipped_configs_pass(stem: str, folder: Path, capsys: pytest.CaptureFix
     assert "nothing was measured: --measure finds out whether this machine keeps up" in output
     assert output.splitlines()[-1].startswith("will run here")
     assert sorted(folder.rglob("*")) == before, "nothing is left behind"
+
+
+def test_it_says_which_images_and_levels_there_are(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = here("plate", folder)
+    plate, cameras = make_plan(load_config(Path(path))).streams
+    rows = {label: (value, meaning) for label, value, meaning in stream_rows(plate)}
+    assert rows["images"] == ("384", "plate screen: 8 x 12 wells, 4 fields in each; order p, z, c")
+    assert rows["levels"] == ("2", "mean along y, x; smallest: c 3, z 4, y 360, x 360")
+    assert rows["raw data"] == ("0.30 TB/hour", "before compression; 0.39 TB/hour with levels")
+    rows = {label: (value, meaning) for label, value, meaning in stream_rows(cameras)}
+    assert rows["images"][0] == "2"
+    assert rows["images"][1].startswith("fluorescence, overview; 2 arrays, that with the largest frames")
+    assert "levels" not in rows
+    answer = json.loads(run(capsys, path, "--json")[1])
+    frames = 20 * 1440 * 1440 * 2 * 1.3125 + 100 * 2048 * 2048 * 2
+    assert f" at {frames / 1e6:,.0f} MB/s" in result_of(answer, "output.root: free space")[0][1]
+    plan, keep_up = answer["plan"], answer["keep_up"]
+    assert [stream["images"] for stream in plan["streams"]] == [384, 2]
+    free = (
+        plan["disk_free_bytes"]
+        - plan["disk_reserved_bytes"]
+        - load_config(Path(path)).config.output.low_water
+    )
+    assert keep_up["hours"] == pytest.approx(free / frames / 3600)
 
 
 def test_json_carries_the_whole_answer(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

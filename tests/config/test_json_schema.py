@@ -64,7 +64,7 @@ def test_the_committed_schema_is_what_the_command_prints() -> None:
 
 
 def test_there_are_shipped_configs() -> None:
-    assert {file.stem for file in SHIPPED} >= {"demo", "lightsheet", "timelapse-5d", "small-fast"}
+    assert {file.stem for file in SHIPPED} >= {"demo", "lightsheet", "timelapse-5d", "small-fast", "plate"}
 
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,8 +13,9 @@ from shardwright.acquire.limits import RUNTIME_BYTES
 from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.config import plan as plan_module
+from shardwright.config.durability import journal_bytes
 from shardwright.config.load import load_config, parse_config
-from shardwright.config.plan import make_plan, shard_files_per_frame
+from shardwright.config.plan import StreamPlan, disk_frame_bytes, make_plan, shard_files_per_frame
 from shardwright.model.errors import ConfigError
 
 CONFIGS = sorted(
@@ -174,6 +176,70 @@ def test_what_streams_take_together() -> None:
     assert (unknown.data_rate_bytes_per_s, unknown.shard_files_per_hour) == (None, None)
     without = make_plan(parse_config("output: {root: /tmp}"))
     assert (without.data_rate_bytes_per_s, without.ring_bytes) == (None, 0)
+
+
+def image(side: int, *, chunk: int = 1, more: str = "") -> str:
+    plane = ", ".join(f"{{name: {axis}, count: {side}, chunk_size: {side}}}" for axis in "yx")
+    time = f"{{name: t, chunk_size: {chunk}, shard_size_chunks: 8}}"
+    return f"{{dtype: uint16, {more} dimensions: [{time}, {plane}]}}"
+
+
+def cameras(one: str, other: str, more: str = "") -> StreamPlan:
+    text = (
+        f"  - {{name: a, frame_rate_hz: 100, {more} array: {one}, images: {{one: null, other: {other}}}}}\n"
+    )
+    (planned,) = make_plan(parse_config(rig(text))).streams
+    return planned
+
+
+def test_levels_take_disk_beside_the_frames() -> None:
+    (planned,) = make_plan(
+        parse_config(rig(f"  - {{name: a, frame_rate_hz: 100, array: {image(512, more='levels: 2,')}}}\n"))
+    ).streams
+    assert planned.data_rate_bytes_per_s == 100 * 512 * 512 * 2
+    assert planned.disk_rate_bytes_per_s == 100 * (512**2 + 256**2 + 128**2) * 2
+    plane = "{name: y, count: 31, chunk_size: 31}, {name: x, count: 64, chunk_size: 64}"
+    stack = f"[{{name: t, chunk_size: 1}}, {{name: z, count: 6, chunk_size: 6}}, {plane}]"
+    spec = ArraySpec.model_validate(
+        {
+            "dtype": "uint8",
+            "levels": {"count": 2, "axes": ["z", "y", "x"]},
+            "dimensions": yaml.safe_load(stack),
+        }
+    )
+    volumes = 6 * 31 * 64 + 3 * 16 * 32 + 2 * 8 * 16
+    assert disk_frame_bytes(Grid.of(spec)) == pytest.approx(volumes / 6)
+
+
+def test_an_image_with_levels_may_take_more_disk_than_one_of_larger_frames() -> None:
+    planned = cameras(image(512), image(500, more="levels: 2,"))
+    assert planned.data_rate_bytes_per_s == 100 * 512 * 512 * 2
+    assert planned.disk_rate_bytes_per_s == 100 * (500**2 + 250**2 + 125**2) * 2
+
+
+def test_the_plan_counts_the_disk_of_all_streams_with_levels() -> None:
+    plan = make_plan(
+        parse_config(
+            rig(stream("a") + f"  - {{name: b, frame_rate_hz: 10, array: {image(64, more='levels: 1,')}}}\n")
+        )
+    )
+    assert plan.disk_rate_bytes_per_s == 100 * 512 * 512 * 2 + 10 * (64**2 + 32**2) * 2
+    assert make_plan(parse_config(rig(stream("a", rate="")))).disk_rate_bytes_per_s is None
+
+
+def test_the_image_of_smaller_frames_counts_too() -> None:
+    """For warnings, for codecs that become faster, and for the journals."""
+    planned = cameras(image(512, more="codec: none,"), image(64, chunk=64, more="index_location: start,"))
+    assert [warning for warning in planned.warnings if "index_location" in warning]
+    assert planned.safety.journal_bytes == journal_bytes(
+        planned.acquisition.arrays[1], planned.acquisition.grids.grids[1]
+    )
+    assert planned.safety.journal_bytes > 64 * 8 * 128, "the records of 8 slabs of 64 frames"
+    degrade = cameras(image(512, more="codec: none,"), image(64), "overload: degrade,")
+    assert (degrade.may_degrade, degrade.warnings) == (True, ())
+    stays = cameras(image(512, more="codec: none,"), image(64, more="codec: none,"), "overload: degrade,")
+    assert not stays.may_degrade
+    assert [warning for warning in stays.warnings if "compresses nothing" in warning]
 
 
 def test_layouts_that_some_readers_refuse_are_named() -> None:

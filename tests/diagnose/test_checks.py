@@ -45,7 +45,7 @@ NEEDS = Needs(
     memory_bytes=2 * GIB,
     ring_bytes=GIB,
     disk_bytes=4 * GIB,
-    data_rate_bytes_per_s=5e8,
+    disk_rate_bytes_per_s=5e8,
     shard_files_per_hour=3600.0,
     files=400,
 )
@@ -162,7 +162,7 @@ STILL_FIT = [
     ("owner", {"user": 0, "owner": 0}, {}),
     ("writing", {"io": "direct", "io_configured": "direct", "io_choice": CHOICE}, {}),
     ("writing", {"io": "mmap", "io_configured": "mmap"}, {}),  # nothing was measured
-    ("free space", {}, {"data_rate_bytes_per_s": None}),
+    ("free space", {}, {"disk_rate_bytes_per_s": None}),
     ("free space", {"field": "output.spill_root", "free_bytes": 3000 * GIB}, {}),
     ("free files", {"free_files": 0, "total_files": 0}, {}),  # btrfs counts none
     ("memory locks", {"memory_lock_bytes": None}, {}),

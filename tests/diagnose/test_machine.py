@@ -172,12 +172,12 @@ def test_what_a_plan_needs_is_what_its_streams_do(config):
     (stream,) = plan.streams
     needs = Needs.of(plan, ())
     assert (needs.memory_bytes, needs.disk_bytes) == (plan.memory_peak_bytes, plan.disk_reserved_bytes)
-    assert (needs.ring_bytes, needs.data_rate_bytes_per_s) == (stream.limits.ring_bytes, 100 * 48 * 80 * 2)
+    assert (needs.ring_bytes, needs.disk_rate_bytes_per_s) == (stream.limits.ring_bytes, 100 * 48 * 80 * 2)
     assert needs.shard_files_per_hour == stream.shard_files_per_hour
     shards = stream.limits.disk_reserved_bytes // stream.limits.shard_file_bytes
     assert needs.files == shards + stream.safety.journals
     unknown = Needs.of(make_plan(load_config(config)), ())
-    assert (unknown.data_rate_bytes_per_s, unknown.shard_files_per_hour) == (None, None)
+    assert (unknown.disk_rate_bytes_per_s, unknown.shard_files_per_hour) == (None, None)
 
 
 def test_a_plan_that_cannot_work_leaves_the_other_findings(config):

@@ -244,15 +244,18 @@ def _print_stream(console: Console, stream: StreamPlan) -> None:
 
 
 def stream_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
-    """Rows (label, value, meaning) of the table for one stream."""
+    """Rows (label, value, meaning) of the table for one stream: of its largest image, if there are
+    several."""
     from shardwright.config.quantities import format_bytes as size
 
     limits, spec = stream.limits, stream.spec
     most_open = limits.open_shard_rows * limits.shard_files_per_shard_row
     axes = ", ".join(f"{d.name} {d.count or 'unlimited'}" for d in spec.stored_dimensions)
     rows = [
+        *_image_rows(stream),
         ("array", spec.dtype, axes),
         ("frame", size(limits.frame_bytes), f"{spec.frame_shape[0]} x {spec.frame_shape[1]}"),
+        *_level_rows(stream),
         (
             "inner chunk",
             size(limits.chunk_bytes),
@@ -292,9 +295,49 @@ def stream_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
             f"{(stream.data_rate_bytes_per_s or 0) / 1e6:,.1f} MB/s",
             f"at {stream.frame_rate_hz:g} frames a second",
         ),
-        ("raw data", f"{(stream.raw_bytes_per_hour or 0) / 1e12:,.2f} TB/hour", "before compression"),
+        ("raw data", f"{(stream.raw_bytes_per_hour or 0) / 1e12:,.2f} TB/hour", _before_compression(stream)),
         ("shard files", f"{stream.shard_files_per_hour or 0:,.0f} per hour", ""),
     ]
+
+
+MOST_NAMES_SHOWN = 4
+
+
+def _image_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
+    """The row of an acquisition of several images."""
+    spec = stream.acquisition
+    if spec.is_single:
+        return []
+    if spec.plate is not None:
+        rows, columns, fields = len(spec.plate.rows), len(spec.plate.columns), spec.plate.fields
+        found = (
+            f"plate {spec.plate.name}: {rows} x {columns} wells, {fields} field{'s' * (fields > 1)} in each"
+        )
+    else:
+        more = ", ..." if len(spec.names) > MOST_NAMES_SHOWN else ""
+        found = ", ".join(spec.names[:MOST_NAMES_SHOWN]) + more
+    if (kinds := len(spec.distinct_arrays)) > 1:
+        found += f"; {kinds} arrays, that with the largest frames is shown"
+    changes = f"; order {', '.join(spec.order)}" if spec.order else "; they may change at any frame"
+    return [("images", f"{len(spec.names):,}", found + changes)]
+
+
+def _level_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
+    levels, shapes = stream.spec.levels, stream.spec.level_shapes
+    if levels is None:
+        return []
+    names = [d.name for d in stream.spec.dimensions]
+    counts = dict(zip(names, shapes[-1].counts, strict=True))
+    smallest = ", ".join(f"{d.name} {counts[d.name] or 'unlimited'}" for d in stream.spec.stored_dimensions)
+    return [
+        ("levels", str(levels.count), f"{levels.method} along {', '.join(levels.axes)}; smallest: {smallest}")
+    ]
+
+
+def _before_compression(stream: StreamPlan) -> str:
+    if stream.disk_rate_bytes_per_s == stream.data_rate_bytes_per_s:
+        return "before compression"
+    return f"before compression; {(stream.disk_rate_bytes_per_s or 0) * 3600 / 1e12:,.2f} TB/hour with levels"
 
 
 _PROMISES = {
@@ -336,10 +379,10 @@ def _safety_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
 
 def _degrade_steps(stream: StreamPlan) -> str:
     """The steps by which the policy ``degrade`` encodes this stream's chunks."""
-    from shardwright.codecs.degrade import DegradeLevel, degrade_ladder
-    from shardwright.codecs.parameters import CodecParameters
+    from shardwright.codecs.degrade import DegradeLevel
+    from shardwright.config.durability import longest_degrade_ladder
 
-    ladder = degrade_ladder(CodecParameters.of(stream.spec, stream.limits.chunk_bytes))
+    ladder = longest_degrade_ladder(stream.acquisition)
     steps = [level.label for level in ladder if level is not DegradeLevel.CONFIGURED]
     return ", then ".join(steps) or "no faster (they are not compressed anyway)"
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from shardwright.array.grid import Grid
 from shardwright.codecs.degrade import degrade_ladder
 from shardwright.codecs.parameters import CodecParameters
 from shardwright.shard.frame_record import record_of
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.acquire.limits import Limits
-    from shardwright.array.grid import Grid
+    from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.array.spec import ArraySpec
+    from shardwright.codecs.degrade import DegradeLevel
 
     from .model import Compaction, Output, Reliability
 
@@ -31,7 +33,8 @@ class SafetyCost:
     is sealed.
 
     ``staging_bytes``: room for the raw frames of unfinished slabs. ``journals``: one for each shard row that
-    is prepared, filled or sealed. ``ballast_bytes``: reserved for sealing and recovery on a full disk.
+    is prepared, filled or sealed. ``journal_bytes``: of the largest, whichever image it belongs to.
+    ``ballast_bytes``: reserved for sealing and recovery on a full disk.
     """
 
     staging_bytes: int
@@ -40,10 +43,10 @@ class SafetyCost:
     ballast_bytes: int
 
     @classmethod
-    def of(cls, spec: ArraySpec, grid: Grid, limits: Limits, ballast_bytes: int) -> SafetyCost:
+    def of(cls, acquisition: AcquisitionSpec, limits: Limits, ballast_bytes: int) -> SafetyCost:
         return cls(
             staging_bytes=limits.staging_frames * page_aligned(limits.frame_bytes),
-            journal_bytes=journal_bytes(spec, grid),
+            journal_bytes=max(journal_bytes(array, Grid.of(array)) for array in acquisition.distinct_arrays),
             journals=limits.disk_reserved_bytes // limits.shard_row_bytes,
             ballast_bytes=ballast_bytes,
         )
@@ -81,13 +84,22 @@ def ring_warnings(reliability: Reliability, ring_seconds: float | None) -> list[
     ]
 
 
-def can_degrade(spec: ArraySpec, chunk_bytes: int) -> bool:
-    """True if the codec has a faster setting."""
-    return len(degrade_ladder(CodecParameters.of(spec, chunk_bytes))) > 1
+def longest_degrade_ladder(acquisition: AcquisitionSpec) -> tuple[DegradeLevel, ...]:
+    """Returns the levels of encoding of the image that has the most of them."""
+    ladders = (
+        degrade_ladder(CodecParameters.of(array, Grid.of(array).chunk_bytes))
+        for array in acquisition.distinct_arrays
+    )
+    return max((tuple(ladder) for ladder in ladders), key=len)
 
 
-def overload_warnings(spec: ArraySpec, chunk_bytes: int, reliability: Reliability) -> list[str]:
-    if reliability.overload != "degrade" or can_degrade(spec, chunk_bytes):
+def can_degrade(acquisition: AcquisitionSpec) -> bool:
+    """True if the codec of an image has a faster setting."""
+    return len(longest_degrade_ladder(acquisition)) > 1
+
+
+def overload_warnings(acquisition: AcquisitionSpec, reliability: Reliability) -> list[str]:
+    if reliability.overload != "degrade" or can_degrade(acquisition):
         return []
     return [
         (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.acquire.limits import RUNTIME_BYTES, Limits, machine_memory_bytes
 from shardwright.array.grid import Grid
-from shardwright.array.ome import layout_warnings
+from shardwright.array.ome import acquisition_warnings
 from shardwright.model.errors import BudgetError, StorageError
 from shardwright.storage.choose_io import resolve_io
 from shardwright.storage.files import free_bytes
@@ -34,6 +34,7 @@ from .quantities import format_bytes
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.array.spec import ArraySpec
 
     from .load import LoadedConfig
@@ -43,28 +44,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """The plan of one stream. Rates are None where no frame rate is known. ``shard_files_per_frame`` counts
-    the fraction of a shared file."""
+    """The plan of one stream. Rates are None where no frame rate is known. ``spec``: of the image with the
+    largest frames. ``shard_files_per_frame`` counts the fraction of a shared file, ``disk_frame_bytes`` the
+    levels as well, uncompressed; both of the image that has most."""
 
     name: str
+    acquisition: AcquisitionSpec
     spec: ArraySpec
     limits: Limits
     reliability: Reliability
     safety: SafetyCost
     frame_rate_hz: float | None
     shard_files_per_frame: float
+    disk_frame_bytes: float
 
     @property
     def warnings(self) -> tuple[str, ...]:
         return (
-            *layout_warnings(self.spec),
+            *acquisition_warnings(self.acquisition),
             *ring_warnings(self.reliability, self.ring_seconds),
-            *overload_warnings(self.spec, self.limits.chunk_bytes, self.reliability),
+            *overload_warnings(self.acquisition, self.reliability),
         )
 
     @property
     def may_degrade(self) -> bool:
-        return self.reliability.overload == "degrade" and can_degrade(self.spec, self.limits.chunk_bytes)
+        return self.reliability.overload == "degrade" and can_degrade(self.acquisition)
 
     @property
     def disk_reserved_bytes(self) -> int:
@@ -73,7 +77,13 @@ class StreamPlan:
 
     @property
     def data_rate_bytes_per_s(self) -> float | None:
+        """Of the camera's frames."""
         return None if self.frame_rate_hz is None else self.frame_rate_hz * self.limits.frame_bytes
+
+    @property
+    def disk_rate_bytes_per_s(self) -> float | None:
+        """Of the frames and their levels, before compression."""
+        return None if self.frame_rate_hz is None else self.frame_rate_hz * self.disk_frame_bytes
 
     @property
     def raw_bytes_per_hour(self) -> float | None:
@@ -99,10 +109,12 @@ class StreamPlan:
             "name": self.name,
             "frame_rate_hz": self.frame_rate_hz,
             "data_rate_bytes_per_s": self.data_rate_bytes_per_s,
+            "disk_rate_bytes_per_s": self.disk_rate_bytes_per_s,
             "raw_bytes_per_hour": self.raw_bytes_per_hour,
             "shard_files_per_hour": self.shard_files_per_hour,
             "ring_seconds": self.ring_seconds,
             "open_shard_files": self.open_shard_files,
+            "images": len(self.acquisition.names),
             "array": self.spec.model_dump(mode="json"),
             "limits": self.limits.to_dict(),
             "reliability": self.reliability.model_dump(mode="json"),
@@ -154,8 +166,14 @@ class Plan:
 
     @property
     def data_rate_bytes_per_s(self) -> float | None:
-        """Before compression; None where a stream's frame rate is not known, or there is none."""
+        """Of the cameras' frames; None where a stream's frame rate is not known, or there is none."""
         rates = [s.data_rate_bytes_per_s for s in self.streams]
+        return None if not rates or None in rates else sum(rate for rate in rates if rate is not None)
+
+    @property
+    def disk_rate_bytes_per_s(self) -> float | None:
+        """With levels, before compression; None as ``data_rate_bytes_per_s``."""
+        rates = [s.disk_rate_bytes_per_s for s in self.streams]
         return None if not rates or None in rates else sum(rate for rate in rates if rate is not None)
 
     @property
@@ -256,16 +274,17 @@ def _plan_stream(
         raise loaded.source.error(
             path, problem, expected=error.expected, got=error.got, hint=error.hint
         ) from None
-    array = max(stream.acquisition.distinct_arrays, key=lambda array: array.frame_bytes)
-    grid = Grid.of(array)
+    grids = [Grid.of(array) for array in stream.acquisition.distinct_arrays]
     return StreamPlan(
         name=stream.name,
-        spec=array,
+        acquisition=stream.acquisition,
+        spec=stream.largest_array,
         limits=limits,
         reliability=config.reliability_of(stream),
-        safety=SafetyCost.of(array, grid, limits, config.output.ballast),
+        safety=SafetyCost.of(stream.acquisition, limits, config.output.ballast),
         frame_rate_hz=frame_rate_hz or stream.frame_rate_hz,
-        shard_files_per_frame=shard_files_per_frame(grid),
+        shard_files_per_frame=max(map(shard_files_per_frame, grids)),
+        disk_frame_bytes=max(map(disk_frame_bytes, grids)),
     )
 
 
@@ -347,6 +366,15 @@ def shard_files_per_frame(grid: Grid) -> float:
         grid.files_per_shard_row
         * math.prod(grid.shard_row_counts[1:])
         / (frames_along_first * math.prod(grid.counts[1:]))
+    )
+
+
+def disk_frame_bytes(grid: Grid) -> float:
+    """Returns the uncompressed bytes that a frame adds to the array and to its levels."""
+    return sum(
+        level.frame_bytes
+        * math.prod(n / below for n, below in zip(level.counts, grid.counts, strict=True) if below)
+        for level in (grid, *grid.levels)
     )
 
 

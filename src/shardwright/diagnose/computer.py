@@ -52,13 +52,14 @@ _STA_UNSYNC = 0x0040
 @dataclass(frozen=True)
 class Needs:
     """The needs of a plan while every configured stream acquires; without a plan, those of any daemon. Rates
-    are None where a frame rate is not known. ``files``: shard files and journals that are made before the
-    first frame. ``through_page_cache``: fields of the output folders that are not written past it."""
+    are None where a frame rate is not known. ``disk_rate_bytes_per_s``: of frames and their levels,
+    uncompressed. ``files``: shard files and journals that are made before the first frame.
+    ``through_page_cache``: fields of the output folders that are not written past it."""
 
     memory_bytes: int = RUNTIME_BYTES
     ring_bytes: int = 0
     disk_bytes: int = 0
-    data_rate_bytes_per_s: float | None = None
+    disk_rate_bytes_per_s: float | None = None
     shard_files_per_hour: float | None = None
     files: int = 0
     through_page_cache: tuple[str, ...] = ()
@@ -71,7 +72,7 @@ class Needs:
             memory_bytes=plan.memory_peak_bytes,
             ring_bytes=plan.ring_bytes,
             disk_bytes=plan.disk_reserved_bytes,
-            data_rate_bytes_per_s=plan.data_rate_bytes_per_s,
+            disk_rate_bytes_per_s=plan.disk_rate_bytes_per_s,
             shard_files_per_hour=plan.shard_files_per_hour,
             files=sum(s.safety.journals * (s.limits.shard_files_per_shard_row + 1) for s in plan.streams),
             through_page_cache=through_page_cache,

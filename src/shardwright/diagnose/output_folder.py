@@ -151,13 +151,13 @@ def check_free_space(folder: OutputFolder, needs: Needs) -> Check:
     """Checks how long it lasts at the full rate, uncompressed, down to output.low_water; that the first
     shards fit is checked by the plan."""
     found = f"{format_bytes(folder.free_bytes)} free of {format_bytes(folder.total_bytes)}"
-    if needs.data_rate_bytes_per_s is None:
+    if needs.disk_rate_bytes_per_s is None:
         return "ok", f"{found}; with frame_rate_hz of every stream its time to full is shown here", None
     reserved = needs.disk_bytes if folder.field == "output.root" else 0
     room = max(0, folder.free_bytes - reserved - folder.low_water_bytes)
-    hours = hours_to_full(room, needs.data_rate_bytes_per_s)
+    hours = hours_to_full(room, needs.disk_rate_bytes_per_s)
     lasts = (
-        f"{found}, at output.low_water in {duration(hours)} at {needs.data_rate_bytes_per_s / 1e6:,.0f} MB/s "
+        f"{found}, at output.low_water in {duration(hours)} at {needs.disk_rate_bytes_per_s / 1e6:,.0f} MB/s "
         f"without compression"
     )
     if hours < LEAST_HOURS_TO_FULL:

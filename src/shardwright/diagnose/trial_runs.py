@@ -229,7 +229,7 @@ def private_configuration(
     config: Config, root: Path, endpoint: str, io: IoMode, ring_frames: dict[str, int]
 ) -> dict[str, Any]:
     """Returns the configuration of such a daemon: the user's limits except the rings; no other client may
-    connect, and it only acquires."""
+    connect, and it only acquires: of each stream the image with the largest frames, alone."""
     facts = config.model_dump(mode="json")
     facts["output"] |= {"root": str(root), "io": io, "create": False, "spill_root": None, "in_memory": True}
     facts["ingest"] |= {
@@ -244,8 +244,10 @@ def private_configuration(
     facts["http"] = {"enabled": False}
     facts["log"] = {"format": "json", "level": "error"}
     facts["reliability"] |= {"overload": "block", "on_full": "fail"}
-    for stream in facts["streams"]:
-        stream |= {"overload": None, "on_full": None, "ring_frames": ring_frames[stream["name"]]}
+    for stream, configured in zip(facts["streams"], config.streams, strict=True):
+        stream |= {"overload": None, "on_full": None, "ring_frames": ring_frames[configured.name]}
+        stream |= {"images": [], "plate": None, "order": None}
+        stream["array"] = configured.largest_array.model_dump(mode="json")
     return facts
 
 

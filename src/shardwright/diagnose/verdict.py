@@ -186,7 +186,8 @@ class StreamVerdict:
     None: not known or not measured.
 
     ``held`` counts every camera of the configuration acquiring at the same time, ``held_alone`` only this
-    one. ``hours``: how long the disk lasts for it alone, ``ratio`` 1 where compression was not measured.
+    one. ``hours``: how long the disk lasts for it alone. ``ratio``: of raw to stored bytes, levels included;
+    without compression where that was not measured.
     """
 
     name: str
@@ -235,7 +236,7 @@ class CamerasVerdict:
 
 def judge(plan: Plan, low_water_bytes: int, measured: Measured | None) -> CamerasVerdict:
     """Returns the verdict. Without ``measured`` it has only the needed rates, and how long the disk lasts
-    uncompressed."""
+    for frames and levels without compression."""
     loads = [_load(stream, measured) for stream in plan.streams]
     total = None if None in loads or not loads else sum(load for load in loads if load is not None)
     # a camera of unknown rate takes something as well: then nothing is promised
@@ -289,7 +290,8 @@ def _judge_stream(
 ) -> StreamVerdict:
     needed, alone = stream.data_rate_bytes_per_s, _held(load)
     rates = None if measured is None else measured.streams[stream.name]
-    predicted, binds, ratio = None, None, 1.0
+    predicted, binds = None, None
+    ratio = stream.limits.frame_bytes / stream.disk_frame_bytes  # of what is stored, so with levels
     floors: tuple[Floor, ...] = ()
     if measured is not None and rates is not None:
         predicted = _predicted(rates, measured.daemon_transport)
@@ -433,7 +435,7 @@ def _degrade_advice(stream: StreamPlan, rates: StreamRates, measured: Measured) 
     unencoded = min(rates.disk[rates.io].bytes_per_s, rates.transport[measured.daemon_transport].bytes_per_s)
     if (
         stream.reliability.overload == "degrade"
-        or not can_degrade(stream.spec, stream.limits.chunk_bytes)
+        or not can_degrade(stream.acquisition)
         or needed is None
         or needed * (1 + ACCURACY) > unencoded
     ):

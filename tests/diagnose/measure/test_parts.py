@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -327,6 +328,18 @@ def test_an_extent_has_a_slab_at_least_and_no_more_than_the_array(config):
         ),
     )
     assert extent_of(short, 1.0, 1 << 40, 0).most_frames == 6
+
+
+def test_the_private_daemon_acquires_the_largest_image_alone(tmp_path):
+    loaded = load_config(Path(__file__).parents[3] / "configs" / "plate.yaml")
+    told = private_configuration(
+        loaded.config, tmp_path, f"ipc://{tmp_path}/x.sock", "pwrite", {"plate": 8, "two-cameras": 64}
+    )
+    found = parse_config(json.dumps(told)).config.streams
+    assert [stream.acquisition.is_single for stream in found] == [True, True]
+    arrays = [stream.acquisition.arrays[0] for stream in found]
+    assert arrays == [planned.spec for planned in make_plan(loaded).streams]
+    assert [d.name for d in arrays[0].dimensions] == ["z", "c", "y", "x"], "as the frames come"
 
 
 def test_the_private_daemon_has_the_user_s_limits_and_nobody_else_s_sockets(config, tmp_path):

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.config.load import load_config
 from shardwright.config.plan import make_plan
 from shardwright.diagnose.verdict import (
@@ -201,7 +202,7 @@ def test_degrade_is_offered_where_only_the_codec_is_too_slow(plan):
     stream = plan.streams[0]
     for other in (
         replace(stream, reliability=stream.reliability.model_copy(update={"overload": "degrade"})),
-        replace(stream, spec=stream.spec.model_copy(update={"codec": None})),
+        replace(stream, acquisition=parse_acquisition(stream.spec.model_copy(update={"codec": None}))),
     ):
         assert not any(
             words in line for line in judge_at(replace(plan, streams=(other,)), 1.5, **roomy).advice
