@@ -176,6 +176,23 @@ def test_without_an_order_the_frames_of_each_image_are_counted():
     assert intake.one(PIXELS, "a", (3,), None, None).named
 
 
+def test_a_full_image_says_so_to_frames_that_are_counted():
+    several = sw.AcquisitionSpec(array=array({"t": 2}), images=["a", "b"])
+    intake = FrameIntake(several, 0, lambda _: 0)
+    intake.one(PIXELS, "b", None, None, None)
+    full = r"the image is full.*expected at most 2 frames; got frame 3\. Give its first axis a larger count"
+    with pytest.raises(errors.FrameIndexError, match=full):
+        intake.many([PIXELS] * 2, "b", None, None, None)
+    intake.one(PIXELS, "b", None, None, None)
+    with pytest.raises(errors.FrameIndexError, match=full):
+        intake.one(PIXELS, "b", None, None, None)
+    with pytest.raises(errors.FrameIndexError, match="frame id outside the array; expected 0 to 1; got 2"):
+        intake.one(PIXELS, "b", None, 2, None)
+    alone = FrameIntake(parse_acquisition(array({"t": 2})), 0, lambda _: 0)
+    with pytest.raises(errors.FrameIndexError, match=full):
+        alone.check_count(2)
+
+
 def test_with_an_order_all_frames_name_their_places_or_none_does():
     spec = sw.AcquisitionSpec(array=array({"t": 5}), images=["a", "b"], order=("t", "p"))
     unnamed, naming = FrameIntake(spec, 0, lambda _: 0), FrameIntake(spec, 0, lambda _: 0)

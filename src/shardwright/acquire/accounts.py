@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardwright.array.grid import image_of, place_in_image
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.model.receipt import MOST_IMAGES, Receipt
-from shardwright.wire.messages import IMAGE_SHIFT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,7 +113,7 @@ class Accounts:
     def _by_image(self, positions: np.ndarray) -> np.ndarray:
         """Returns int64[images], the number of ``positions`` in each; a place that is not known counts for
         image 0."""
-        return np.bincount(np.maximum(positions, 0) >> IMAGE_SHIFT, minlength=self.newest.size)
+        return np.bincount(image_of(np.maximum(positions, 0)), minlength=self.newest.size)
 
     def find(self, records: np.ndarray) -> None:
         """Counts stored frames that recovery found and synced: in the frame log, in a journal or in the
@@ -138,8 +138,7 @@ class Accounts:
     def _reach(self, positions: np.ndarray) -> None:
         known = positions[positions >= 0]
         if known.size:
-            images = known >> IMAGE_SHIFT
-            np.maximum.at(self.newest, images, known - (images << IMAGE_SHIFT))
+            np.maximum.at(self.newest, image_of(known), place_in_image(known))
             np.maximum(self.extents, self.newest // self._frames_per_step + 1, out=self.extents)
 
     def newest_position(self, image: int) -> int:

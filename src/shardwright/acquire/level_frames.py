@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from shardwright.array.grid import Grid
     from shardwright.array.spec import ArraySpec
 
-Windows = tuple["npt.NDArray[np.int64]", ...]
+LevelWindows = tuple["npt.NDArray[np.int64]", ...]
 
 
 class LevelFrames:
@@ -44,7 +44,7 @@ class LevelFrames:
         self,
         level: int,
         frames: npt.NDArray[np.int64],
-        windows: Windows,
+        windows: LevelWindows,
         memory: npt.NDArray[np.uint8],
     ) -> npt.NDArray[np.int64]:
         """Makes the frames of ``level``, which is 1 or more, from ``frames``, those of the level below.
@@ -64,7 +64,7 @@ class LevelFrames:
             memory[self._edges[-1] :].view(np.int64),
         )
 
-    def _windows(self, live: tuple[int, ...]) -> Windows:
+    def _windows(self, live: tuple[int, ...]) -> LevelWindows:
         """Returns, for each level, int64[P, n]: the places in the slab of the level below that make each
         place of the level, row-major as they are stored, then -1. ``live``: the frames of the slab inside the
         array, along each frame axis."""

@@ -57,22 +57,23 @@ class FrameCheck:
             raise wrong_dtype(self._dtype, pixels.dtype)
         try:
             if index is None:
-                return None if frame_id is None else self.nth_position(operator.index(frame_id))
+                place = None if frame_id is None else operator.index(frame_id)
+                return None if place is None else self._grid.check_position(self._grid.first + place)
             if frame_id is not None and not 0 <= operator.index(frame_id) <= MAX_POSITION:
                 raise _wrong_id(MAX_POSITION, frame_id)
-            place = tuple(operator.index(i) for i in index)
+            at = tuple(operator.index(i) for i in index)
         except TypeError:
             raise FrameIndexError(
                 "an index or frame id that is no whole number",
                 expected=f"an index of {len(self._grid.counts)} whole numbers, an id of one",
                 got=repr(frame_id if index is None else index)[:80],
             ) from None
-        return self._grid.position_of(place)
+        return self._grid.position_of(at)
 
-    def nth_position(self, place: int) -> int:
-        """Returns the position of the frame at a place in acquisition order, counted from 0. Raises
-        ``FrameIndexError``."""
-        return self._grid.check_position(self._grid.first + place)
+    def counted_position(self, count: int) -> int:
+        """Returns the position of the frame before which ``count`` frames came. Raises ``FrameIndexError``
+        when the image is full."""
+        return self._grid.check_count(count)
 
     def metadata(self, metadata: Mapping[str, Any]) -> Columns:
         """Returns the columns of a frame; names that are no field of the array go into its JSON. Raises

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from shardwright.model.errors import FrameIndexError
-from shardwright.wire.messages import MAX_POSITION
 
 from .frame_check import Columns, FrameCheck
 from .grid import image_of, place_in_image
@@ -108,8 +107,9 @@ class FrameIntake:
         return pixels, records, counted and self._alone, True
 
     def check_count(self, count: int) -> int:
-        """Returns the position of the frame of that number, of a single image. Raises ``FrameIndexError``."""
-        return self._first.nth_position(count)
+        """Returns the position of the frame of that number, of a single image. Raises ``FrameIndexError``
+        when the image is full."""
+        return self._first.counted_position(count)
 
     def give_back(self, positions: Sequence[int]) -> None:
         """Returns places that the intake gave and that no frame took, in their order: the next frames get
@@ -151,9 +151,9 @@ class FrameIntake:
             if image not in self._next:
                 self._next[image] = self._first_of(image)
             place = self._next[image]
-            check.nth_position(min(place + count - 1, MAX_POSITION + 1))
+            check.counted_position(place + count - 1)
             self._next[image] = place + count
-        return check.nth_position(place)
+        return check.counted_position(place)
 
     def _take(self, count: int, fits: Callable[[FrameCheck], object]) -> list[int]:
         """Returns the positions of the next frames in the acquisition's order, once ``fits`` has found, of

@@ -30,9 +30,9 @@ import numpy as np
 
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.wire.descriptor import JSON_FIELD, METADATA_FIELDS
-from shardwright.wire.messages import IMAGE_SHIFT
 
 from .document import encode_document
+from .grid import image_of, place_in_image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,10 +53,10 @@ def _index_columns(records: np.ndarray, spec: AcquisitionSpec) -> Iterator[tuple
     positions = records["position"].astype(np.int64)
     axes = dict.fromkeys(d.name for array in spec.arrays for d in array.dimensions[:-2])
     columns = {name: np.full(positions.size, -1, np.int64) for name in axes}
-    images = np.where(positions < 0, -1, positions >> IMAGE_SHIFT)
+    images = np.where(positions < 0, -1, image_of(positions))
     for image in np.unique(images[images >= 0]).tolist():
         mine = images == image
-        rest, counts = positions[mine] - (image << IMAGE_SHIFT), spec.grids.grids[image].counts
+        rest, counts = place_in_image(positions[mine]), spec.grids.grids[image].counts
         for number in range(len(counts) - 1, -1, -1):
             rest, index = np.divmod(rest, counts[number]) if number else (rest, rest)
             columns[spec.arrays[image].dimensions[number].name][mine] = index

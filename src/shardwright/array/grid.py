@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -35,13 +35,15 @@ if TYPE_CHECKING:
 
     from .spec import ArraySpec
 
+Number = TypeVar("Number", int, "npt.NDArray[np.int64]")  # one, or many at once
 
-def image_of(number: int) -> int:
-    """Returns the image of a position, a slab or a shard row."""
+
+def image_of(number: Number) -> Number:
+    """Returns the image of a position, a slab or a shard row; of a negative number a negative one."""
     return number >> IMAGE_SHIFT
 
 
-def place_in_image(number: int) -> int:
+def place_in_image(number: Number) -> Number:
     """Returns a position, a slab or a shard row as counted within its image."""
     return number & MAX_POSITION
 
@@ -225,6 +227,19 @@ class Grid:
             )
         return position
 
+    def check_count(self, place: int) -> int:
+        """Returns the position of a frame that is placed by a count of frames, from 0. Raises
+        ``FrameIndexError`` when the image is full."""
+        frames = self.last_position - self.first + 1
+        if place >= frames:
+            raise FrameIndexError(
+                "the image is full: every place of it has been given to a frame",
+                expected=f"at most {frames} frames",
+                got=f"frame {place + 1}",
+                hint="Give its first axis a larger count, or None for any number of frames",
+            )
+        return self.first + place
+
     def slab_of_position(self, position: int) -> int:
         """Returns the slab of the frame at a position."""
         coordinates = tuple(i // c for i, c in zip(self.index_of(position), self.chunk, strict=True))
@@ -357,7 +372,7 @@ class Grids:
 
     def of(self, number: int) -> Grid:
         """Returns the grid of the image to which a position, a slab or a shard row belongs."""
-        return self.grids[number >> IMAGE_SHIFT]
+        return self.grids[image_of(number)]
 
     def slab_of_position(self, position: int) -> int:
         return self.of(position).slab_of_position(position)

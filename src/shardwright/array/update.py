@@ -18,10 +18,21 @@ def checked_update(attributes: Mapping[str, Any]) -> dict[str, Any]:
     have a name that is ours."""
     if not isinstance(attributes, Mapping) or not all(isinstance(name, str) for name in attributes):
         raise MetadataError("metadata by name are needed", expected="a dict", got=repr(attributes)[:80])
+    values = dict(attributes)
     try:
-        check_depth(dict(attributes))
-        text = json.dumps(dict(attributes), ensure_ascii=False, allow_nan=False, default=plain_value)
-        plain: dict[str, Any] = group_attributes(json.loads(text.encode()))
+        check_depth(values)
+        return group_attributes(_as_json(values))
+    except MetadataError:
+        raise
+    except ValueError as error:  # it says what is wrong, and what is allowed
+        why = str(error).removeprefix("attributes: ")
+        raise MetadataError(f"metadata that cannot be attributes: {why}"[:320]) from None
+
+
+def _as_json(values: dict[str, Any]) -> dict[str, Any]:
+    try:
+        text = json.dumps(values, ensure_ascii=False, allow_nan=False, default=plain_value)
+        plain: dict[str, Any] = json.loads(text.encode())
     except (TypeError, ValueError) as error:
         raise MetadataError(
             "metadata that cannot be attributes",

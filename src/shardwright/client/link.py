@@ -403,7 +403,7 @@ def new_link(
     outbox = Outbox(
         slot_count=opened.ring_slots,
         batch_frames=batch_frames(opened, welcome),
-        check_position=spec.grids.grids[0].check_position,
+        check_position=spec.grids.grids[0].check_count,
         wake=wake,
         descriptor=spec.frame_descriptor,
         first_sequence=opened.next_sequence,

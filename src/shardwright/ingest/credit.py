@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardwright.array.frame_check import wrong_dtype, wrong_shape
-from shardwright.array.grid import image_of
+from shardwright.array.grid import image_of, place_in_image
 from shardwright.model.errors import FrameIndexError, ProtocolError
 from shardwright.wire.controls import MAX_MISSING_RANGES
 from shardwright.wire.descriptor import FRAME_DROPPED, FRAME_NOT_HELD, JSON_FIELD, NO_POSITION
 from shardwright.wire.in_flight import NO_SLOT, InFlight, at_most, ranges_of, runs_of, without
-from shardwright.wire.messages import IMAGE_SHIFT, MAX_PIXELLESS_FRAMES, MAX_POSITION
+from shardwright.wire.messages import MAX_PIXELLESS_FRAMES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -273,10 +273,10 @@ def check_content(batch: Batch, spec: AcquisitionSpec) -> None:
     if spec.frame_json_bytes:
         _check_json(frames[JSON_FIELD], spec.frame_json_bytes)
     positions = frames["position"]
-    images, lasts = positions >> IMAGE_SHIFT, spec.grids.last_places
+    images, lasts = image_of(positions), spec.grids.last_places
     known = (images >= 0) & (images < lasts.size)
     unknown = (flags == FRAME_NOT_HELD) & (positions == NO_POSITION)
-    outside = ~unknown & (~known | ((positions & MAX_POSITION) > lasts[np.where(known, images, 0)]))
+    outside = ~unknown & (~known | (place_in_image(positions) > lasts[np.where(known, images, 0)]))
     if outside.any():
         wrong = int(positions[outside][0])
         image = min(max(image_of(wrong), 0), lasts.size - 1)
