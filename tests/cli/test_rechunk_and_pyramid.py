@@ -234,3 +234,28 @@ def test_metadata_stay(tmp_path: Path, shardwright):
         attributes = json.loads((each / "zarr.json").read_text())["attributes"]
         assert (attributes["who"], attributes["text"]) == ("me", "ä")
         assert verify_store(each).ok
+
+
+@pytest.mark.parametrize(
+    ("more", "one"), [({"images": ["left", "right"]}, "1"), ({"plate": sw.Plate(rows=2, columns=2)}, "B/2/0")]
+)
+def test_a_collection_is_done_image_by_image(tmp_path, shardwright, more, one):
+    spec = sw.AcquisitionSpec(array=sw.default_layout((2, 16, 24), "uint8", "tyx"), **more)
+    name = spec.names[spec.paths.index(f"{one}/0")]
+    with sw.create(tmp_path / "all.ome.zarr", spec) as writer:
+        for frame in range(2):
+            writer.append(np.full((16, 24), 1 + frame, np.uint8), image=name)
+    rechunk = ("rechunk", "--chunks", "y=8", *HERE)
+    for command in (
+        (*rechunk, writer.path, tmp_path / "new.ome.zarr"),
+        ("pyramid", "--levels", "1", *HERE, writer.path),
+    ):
+        code, _, said = shardwright(*command)
+        assert code == 1
+        assert "a collection of 1 images; expected the path of one image" in " ".join(said.split())
+        assert f"such as {writer.path / one}" in said.replace("\n", "")
+    assert shardwright(*rechunk, writer.path / one, tmp_path / "new.ome.zarr")[0] == 0
+    np.testing.assert_array_equal(values(f"{tmp_path}/new.ome.zarr/0")[:, 0, 0], [1, 2])
+    assert shardwright("pyramid", "--levels", "1", *HERE, writer.path / one)[0] == 0
+    assert values(f"{writer.path}/{one}/1").shape == (2, 8, 12)
+    assert verify_store(writer.path).ok

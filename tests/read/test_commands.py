@@ -211,3 +211,26 @@ def test_a_dataset_that_is_named_again_and_again_is_looked_at_once(
     wrap_in_group(tmp_path / "g", datasets=["0"] * 5000)
     assert run("inspect", "--json", tmp_path / "g") == 0
     assert len(json.loads(capsys.readouterr().out)["arrays"]) == 1
+
+
+@pytest.mark.parametrize("plate", [False, True])
+def test_inspect_names_the_images(tmp_path: Path, capsys: pytest.CaptureFixture[str], plate: bool) -> None:
+    array = sw.default_layout((2, 8, 8), "uint8", "tyx")
+    several = {"plate": sw.Plate(rows=2, columns=2)} if plate else {"images": ["never", "left", "right"]}
+    names, arrays = (["A/2/0", "B/1/0"],) * 2 if plate else (["left", "right"], ["1", "2"])
+    path = tmp_path / "all.ome.zarr"
+    with sw.create(path, sw.AcquisitionSpec(array=array, **several)) as writer:
+        for name in names:
+            writer.append(np.ones((8, 8), np.uint8), image=name, index=(1,))
+    assert run("inspect", path) == 0
+    said = capsys.readouterr().out
+    for name, folder in zip(names, arrays, strict=True):
+        assert f"{path}/{folder}/0, image {name}\n" in said
+    assert run("inspect", "--json", path) == 0
+    assert [facts["image"] for facts in json.loads(capsys.readouterr().out)["arrays"]] == names
+    assert run("inspect", "--missing", path) == 0
+    said = capsys.readouterr().out
+    for name, folder in zip(names, arrays, strict=True):
+        assert f"{folder}/0, image {name}:\nframe 0 (t=0): never came\n" in said
+    assert run("inspect", "--missing", "--json", path) == 0
+    assert [facts["image"] for facts in json.loads(capsys.readouterr().out)] == names

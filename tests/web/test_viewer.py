@@ -64,6 +64,13 @@ def web(root):
         yield process
 
 
+def forget_windows(store):
+    """As a store of another program, which says nothing of contrast."""
+    facts = json.loads((store / "zarr.json").read_text())
+    del facts["attributes"]["ome"]["omero"]
+    (store / "zarr.json").write_text(json.dumps(facts))
+
+
 def look(root):
     """The list, after one look at the disk."""
     stores = finished.FinishedStores(root)
@@ -132,6 +139,68 @@ def test_pipes_and_links_in_a_store_hold_nothing_up_and_lead_nowhere(tmp_path, p
     assert told == ({"piped": None, "linked": None} if place.startswith("frames") else {})
 
 
+SMALL = sw.default_layout((3, 24, 32), "uint16", "tyx")
+COLLECTIONS = {  # the specification, the images that get frames, and the folder of the first of these
+    "positions": (sw.AcquisitionSpec(array=SMALL, images=["never", "left", "right"]), ("right", "left"), "1"),
+    "plate": (
+        sw.AcquisitionSpec(array=SMALL, plate=sw.Plate(rows=2, columns=2)),
+        ("B/1/0", "A/2/0"),
+        "A/2/0",
+    ),
+}
+
+
+def write_collection(path, kind):
+    """Two frames of three in each image that gets any: a ramp from 1000 to 1500 in the image that is visited
+    first, from 2000 to 2500 in the second."""
+    spec, visited, _ = COLLECTIONS[kind]
+    with sw.create(path, spec) as writer:
+        for number, name in enumerate(visited, 1):
+            for t in (0, 2):
+                ramp = np.linspace(1000 * number, 1000 * number + 500, 24 * 32).astype(np.uint16)
+                writer.append(ramp.reshape(24, 32), image=name, index=(t,))
+    return path
+
+
+@pytest.mark.parametrize("kind", COLLECTIONS)
+def test_a_collection_is_listed_and_opened_by_its_first_image(tmp_path, kind, monkeypatch):
+    name = f"{kind}.ome.zarr"
+    path = write_collection(tmp_path / name, kind)
+    first = COLLECTIONS[kind][2]
+    with WebProcess(settings_for(tmp_path)) as web:
+        (told,) = json.loads(web.ask("/api/stores").body)["stores"]
+        layer = state_of(web.ask(f"/view/{name}"))["layers"][0]
+        assert web.errors() == ""
+    shown = {"positions": "left", "plate": "A/2/0"}[kind]
+    assert (told["images"], told["image"], told["shape"]) == (2, shown, [3, 24, 32])
+    assert (told["frames"], told["frames_missing"]) == (6, 2)
+    assert layer["source"] == f"http://127.0.0.1:{web.port}/stores/{name}/{first}/|zarr3:"
+    assert layer["name"] == f"{kind} · {shown}"
+    low, high = layer["shaderControls"]["normalized"]["range"]
+    # the images of a plate have one window for all
+    assert 1000 * (kind == "positions") + 1000 <= low < high <= 2500
+    (path / first / "zarr.json").unlink()
+    (told,) = look(tmp_path)
+    assert (told["images"], told["frames"]) == (1, 3), "an image that is gone is passed over"
+    monkeypatch.setattr(finished, "MOST_COUNTED", 1)
+    assert (look(tmp_path)[0]["images"], look(tmp_path)[0]["frames"]) == (2, None)
+    monkeypatch.setattr(finished, "MOST_SOUGHT", 1)
+    assert look(tmp_path) == [], "reads are bounded"
+
+
+@pytest.mark.parametrize(
+    "series", [["../outside.ome.zarr"], [".hidden"], ["a/../../outside.ome.zarr"], {}, 7, []]
+)
+def test_a_collection_leads_nowhere_else(tmp_path, series):
+    root = tmp_path / "root"
+    write_store(tmp_path / "outside.ome.zarr", frames=1)
+    document = write_collection(root / "bad.ome.zarr", "positions") / "OME/zarr.json"
+    facts = json.loads(document.read_text())
+    facts["attributes"]["ome"]["series"] = series
+    document.write_text(json.dumps(facts))
+    assert look(root) == []
+
+
 def test_the_list_is_bounded_and_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(finished, "MOST_LISTED", 2)
     for i in range(3):
@@ -174,6 +243,7 @@ def test_a_link_leads_to_the_client_with_the_store_in_it(root, web):
 
 def test_a_store_whose_pixels_cannot_be_read_is_opened_all_the_same(root, web):
     store = write_store(root / "cut.ome.zarr")
+    forget_windows(store)
     for shard in (store / "0" / "c").rglob("*"):
         if shard.is_file():
             shard.write_bytes(b"")
@@ -240,16 +310,37 @@ def test_the_workspace_is_what_the_writer_calls_it():
 
 
 def test_grey_levels_are_those_of_the_pixels(tmp_path):
-    low, high = grey_levels(open_store(write_store(tmp_path / "s.zarr", frames=1)).arrays[0])
+    store = write_store(tmp_path / "s.zarr", frames=1)
+    forget_windows(store)
+    low, high = grey_levels(open_store(store))
     assert (0 <= low <= 5, 94 <= high <= 99) == (True, True)
 
 
 def test_grey_levels_of_an_array_in_which_nothing_can_be_read(tmp_path):
     store = write_store(tmp_path / "s.zarr")
+    forget_windows(store)
     for shard in (store / "0" / "c").rglob("*"):
         if shard.is_file():
             os.truncate(shard, 3)
-    assert grey_levels(open_store(store).arrays[0]) is None
+    assert grey_levels(open_store(store)) is None
+
+
+def test_grey_levels_come_from_the_metadata_first(tmp_path):
+    store = write_store(tmp_path / "s.zarr", frames=1)
+    document = store / "zarr.json"
+    facts = json.loads(document.read_text())
+    window = facts["attributes"]["ome"]["omero"]["channels"][0]["window"]
+    for start, end, expected in [(20, 50, (20, 50)), (0, 65535, None), (50, 20, None), ("low", 20, None)]:
+        window |= {"start": start, "end": end}
+        document.write_text(json.dumps(facts))
+        low, high = grey_levels(open_store(store))
+        assert (low, high) == expected if expected else (0 <= low <= 5 and 94 <= high <= 99), (start, end)
+    for shard in (store / "0" / "c").rglob("*"):
+        if shard.is_file():
+            os.truncate(shard, 3)
+    window |= {"start": 20, "end": 50}
+    document.write_text(json.dumps(facts))
+    assert grey_levels(open_store(store)) == (20, 50), "no chunk is decoded"
 
 
 def test_five_axes_show_a_slice_and_scroll_through_depth():

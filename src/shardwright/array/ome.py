@@ -188,7 +188,7 @@ def _channels(spec: ArraySpec) -> list[dict[str, Any]]:
     if spec.channel_count > MAX_CHANNELS:
         return []
     channels = spec.channels or [Channel(name=f"channel {i}") for i in range(spec.channel_count)]
-    most = _display_range(spec.dtype)
+    most = display_range(spec.dtype)
     return [_omero(channel, i, most) for i, channel in enumerate(channels)]
 
 
@@ -205,7 +205,7 @@ def _omero(channel: Channel, number: int, most: tuple[float, float]) -> dict[str
     }
 
 
-def _display_range(dtype: str) -> tuple[float, float]:
+def display_range(dtype: str) -> tuple[float, float]:
     """Returns the range of the dtype, 0 to 1 for floats and bools. Viewers let the user narrow it."""
     kind = np.dtype(dtype).kind
     if kind in "bf":

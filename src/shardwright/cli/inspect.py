@@ -51,16 +51,24 @@ def command(
         _print_tables(store, chunks)
 
 
+def _arrays(store: Store) -> Iterator[tuple[Store, StoredArray]]:
+    """Yields each array, with its image."""
+    for image in store.images:
+        for array in image.arrays:
+            yield image, array
+
+
 def _print_json(store: Store, chunks: bool) -> None:
     from shardwright.read.inspect_shards import Totals, describe_array, inspect_shards
 
     arrays = []
-    for array in store.arrays:
+    for image, array in _arrays(store):
         totals, shards = Totals(), []
         for shard in inspect_shards(store, array, chunks=chunks):
             totals.add(shard)
             shards.append(shard.to_dict())
-        arrays.append({**describe_array(array), "totals": totals.to_dict(), "shards": shards})
+        facts = {"image": image.image_name, **describe_array(array)}
+        arrays.append({**facts, "totals": totals.to_dict(), "shards": shards})
     typer.echo(
         json.dumps(
             {
@@ -80,8 +88,8 @@ def _print_tables(store: Store, chunks: bool) -> None:
     from shardwright.read.inspect_shards import Totals, inspect_shards
 
     console = Console(highlight=False, markup=False)
-    for array in store.arrays:
-        _print_array(console, array)
+    for image, array in _arrays(store):
+        _print_array(console, image, array)
         totals = Totals()
         table = _table("shard", "file", "on disk", "index", "chunks", "aligned", "gaps", "ratio")
         details = []
@@ -125,7 +133,11 @@ def _forms(forms: dict[str, int]) -> str:
     return ", ".join(f"{count} {form}" for form, count in forms.items()) or "-"
 
 
-def _print_array(console: Console, array: StoredArray) -> None:
+def _named(image: Store) -> str:
+    return "" if image.image_name is None else f", image {image.image_name}"
+
+
+def _print_array(console: Console, image: Store, array: StoredArray) -> None:
     from shardwright.config.quantities import format_bytes
 
     def times(sizes: tuple[int, ...]) -> str:
@@ -135,7 +147,7 @@ def _print_array(console: Console, array: StoredArray) -> None:
     codecs = " -> ".join(
         str(codec["name"]) if isinstance(codec, dict) else str(codec) for codec in array.codec_metadata
     )
-    console.print(str(array.path), style="bold", soft_wrap=True)
+    console.print(f"{array.path}{_named(image)}", style="bold", soft_wrap=True)
     console.print(f"shape  {times(array.shape)}{axes} {array.dtype.name}, fill value {array.fill_value}")
     console.print(
         f"shard  {times(array.shard_shape)}, {array.chunks_per_shard} inner chunks, index at the "
@@ -204,18 +216,21 @@ def _print_missing(store: Store, as_json: bool) -> None:
             else None
         )
         raise ShardFormatError(f"{store.root} has no frame table", hint=hint)
-    arrays = [image.arrays[0] for image in store.images if image.arrays]
+    images = [image for image in store.images if image.arrays]
     if as_json and store.collection is not None:
         typer.echo("[")
-    for number, array in enumerate(arrays):
+    for number, image in enumerate(images):
+        array = image.arrays[0]
         part = table.of(store, array)
-        name = array.path.relative_to(store.root).as_posix() if store.collection is not None else None
+        facts = {}
+        if store.collection is not None:
+            facts = {"array": array.path.relative_to(store.root).as_posix(), "image": image.image_name}
         if as_json:
             typer.echo(",\n" if number else "", nl=False)
-            _print_missing_json(store, name, MissingFrames(part, array))
+            _print_missing_json({"path": str(store.root), **facts}, MissingFrames(part, array))
             continue
-        if name is not None:
-            typer.echo(f"{name}:")
+        if facts:
+            typer.echo(f"{facts['array']}{_named(image)}:")
         _print_missing_text(part.axes, MissingFrames(part, array))
     if as_json and store.collection is not None:
         typer.echo("]")
@@ -255,11 +270,10 @@ def _as_dict(found: MissingRange, missing: MissingFrames) -> dict[str, Any]:
     }
 
 
-def _print_missing_json(store: Store, array: str | None, missing: MissingFrames) -> None:
-    """Print one object, piece by piece: the ranges first, their sums after them. ``array``: of a collection,
-    the path of the image's array."""
+def _print_missing_json(facts: dict[str, Any], missing: MissingFrames) -> None:
+    """Print one object, piece by piece: first ``facts`` of the store and of the image, then the ranges, then
+    their sums."""
     tally = _Tally(missing)
-    facts = {"path": str(store.root), **({} if array is None else {"array": array})}
     typer.echo(f'{json.dumps(facts)[:-1]}, "places": {missing.places}, "missing": [', nl=False)
     for i, found in enumerate(tally.ranges()):
         typer.echo((",\n" if i else "\n") + json.dumps(_as_dict(found, missing)), nl=False)

@@ -179,6 +179,16 @@ class Store:
         """The stores of its images: itself if it is no collection."""
         return (self,) if self.collection is None else self.collection
 
+    @property
+    def image_name(self) -> str | None:
+        """The name in the metadata of an image; None for an array alone, a collection, or an image without
+        one."""
+        try:
+            name = (self.group or {})["ome"]["multiscales"][0].get("name")
+        except (LookupError, TypeError, AttributeError):
+            return None
+        return name if isinstance(name, str) else None
+
     def check_references(self) -> None:
         """Raises ``ShardFormatError`` for a dataset of the group that leads to no readable array. Call it
         before anything is changed."""

@@ -1,4 +1,5 @@
-"""The finished stores below the output root, newest first, for /api/stores and the viewer.
+"""The finished stores below the output root, newest first, for /api/stores and the viewer. A collection of
+images is shown by the first of them that is there.
 
 A store is finished once its workspace is gone. A scan never blocks the page: one thread scans, at most every
 ``LOOK_EVERY_S``; a request meanwhile, or while the disk is stuck, gets the last result.
@@ -11,6 +12,7 @@ import os
 import time
 import zlib
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -19,22 +21,33 @@ import anyio.to_thread
 from shardwright.array.document import check_document
 from shardwright.model.frame_status import FrameStatus
 from shardwright.model.names import STORE_SUFFIX, WORKSPACE
+from shardwright.wire.messages import MAX_IMAGES
 
 from .confined import NotServedError, open_in_store
 from .viewer_state import StoredImage
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 MOST_LISTED = 50
 LOOK_EVERY_S = 2.0
 WAIT_S = 1.0  # for a scan, before the last list is given
 MAX_METADATA_BYTES = 1 << 20
+MOST_SOUGHT = 64  # images of a collection that are tried until one can be shown
+MOST_COUNTED = 1000  # images of a collection whose places for frames are counted
 NO_IMAGE = "This store holds no image that can be shown."
 STATUSES = ("frames", "fate")  # the frame table's column, as array.frame_table_format writes it
 STATUS_CODECS = ["bytes", "gzip", "crc32c"]
 CRC_BYTES = 4
 MAX_ROWS_PER_CHUNK = 1 << 20
+_UNREADABLE = (
+    NotServedError,
+    OSError,
+    LookupError,
+    TypeError,
+    ValueError,
+)  # raised by what is no store of ours
 
 
 class NotShownError(Exception):
@@ -44,31 +57,48 @@ class NotShownError(Exception):
 @dataclass(frozen=True)
 class FinishedStore:
     """A store that no acquisition writes any more. ``changed_ns``: when an entry of its folder last appeared
-    or went, which is when it was finished."""
+    or went, which is when it was finished. ``image``: the one that is shown, in the folder ``image_path`` of
+    the store, which is empty where the store is that image."""
 
     path: Path
     changed_ns: int
     image: StoredImage
+    image_path: str
 
     @property
     def name(self) -> str:
         return self.path.name.removesuffix(STORE_SUFFIX)
 
     def facts(self) -> dict[str, Any]:
-        """Returns the store's entry of the list. ``frames_missing``: places of the image without a stored
-        frame, None where this is unknown."""
-        stored = _stored_frames(self.path)
+        """Returns the store's entry of the list. ``frames``: places for frames in all its images, None for
+        a collection of very many; ``frames_missing``: those without a stored frame, None where this is
+        unknown; axes, shape and dtype are those of the image that is shown."""
+        images, frames = self._images_and_frames()
+        stored = None if frames is None else _stored_frames(self.path)
         return {
             "store": self.path.name,
             "name": self.name,
             "path": str(self.path),
-            "frames": self.image.frames,
-            "frames_missing": None if stored is None else max(0, self.image.frames - stored),
+            "images": images,
+            "image": self.image.name,
+            "frames": frames,
+            "frames_missing": None if frames is None or stored is None else max(0, frames - stored),
             "axes": list(self.image.axes),
             "shape": list(self.image.shape),
             "dtype": self.image.dtype,
             "finished_s": self.changed_ns / 1e9,
         }
+
+    def _images_and_frames(self) -> tuple[int, int | None]:
+        """Returns the number of images, and of places for frames in all of them."""
+        if not self.image_path:
+            return 1, self.image.frames
+        root, store = self.path.parent, self.path.name
+        paths = list(_image_paths(root, store, _read_json(root, store)))
+        if len(paths) > MOST_COUNTED:
+            return len(paths), None
+        images = [found for found in (_image(root, store, path) for path in paths) if found is not None]
+        return len(images), sum(image.frames for image in images)
 
 
 class FinishedStores:
@@ -103,14 +133,12 @@ class FinishedStores:
         try:
             if (path / WORKSPACE).exists():
                 raise NotShownError("This acquisition is not finished.")
-            dataset = str(group["attributes"]["ome"]["multiscales"][0]["datasets"][0]["path"])
-            return FinishedStore(
-                path,
-                path.stat().st_mtime_ns,
-                StoredImage.of(group, _read_json(self._root, store, *dataset.split("/"))),
-            )
-        except (NotServedError, OSError, LookupError, TypeError, ValueError, StopIteration):
-            raise NotShownError(NO_IMAGE) from None
+            for image_path in islice(_image_paths(self._root, store, group), MOST_SOUGHT):
+                if (image := _image(self._root, store, image_path)) is not None:
+                    return FinishedStore(path, path.stat().st_mtime_ns, image, image_path)
+        except _UNREADABLE:
+            pass
+        raise NotShownError(NO_IMAGE)
 
     def _look(self) -> None:
         self._looking = True
@@ -143,7 +171,7 @@ class FinishedStores:
     def _facts(self, store: str) -> dict[str, Any] | None:
         try:
             return self.find(store).facts()
-        except NotShownError:
+        except (NotShownError, *_UNREADABLE):  # the latter: it went, or was changed, meanwhile
             return None
 
 
@@ -157,6 +185,39 @@ def _read(root: Path, most_bytes: int, *parts: str) -> bytes:
 def _read_json(root: Path, *folder: str) -> dict[str, Any]:
     """Returns a zarr.json that we know. Raises ``ShardFormatError``, which is a ``ValueError``."""
     return check_document(json.loads(_read(root, MAX_METADATA_BYTES, *folder, "zarr.json")))
+
+
+def _image_paths(root: Path, store: str, group: dict[str, Any]) -> Iterator[str]:
+    """Yields the folders of a store's images, as its metadata name them, at most ``MAX_IMAGES``; an empty
+    name if the store is one image. A well is read when its first image is asked for, and left out if that
+    fails. Raises one of ``_UNREADABLE``."""
+    ome = group["attributes"]["ome"]
+    if "plate" in ome:
+        wells = (str(well["path"]) for well in ome["plate"]["wells"][:MAX_IMAGES])
+        yield from islice((path for well in wells for path in _field_paths(root, store, well)), MAX_IMAGES)
+    elif "bioformats2raw.layout" in ome:
+        yield from map(str, _read_json(root, store, "OME")["attributes"]["ome"]["series"][:MAX_IMAGES])
+    else:
+        yield ""
+
+
+def _field_paths(root: Path, store: str, well: str) -> list[str]:
+    try:
+        fields = _read_json(root, store, *well.split("/"))["attributes"]["ome"]["well"]["images"]
+        return [f"{well}/{field['path']}" for field in fields]
+    except _UNREADABLE:
+        return []
+
+
+def _image(root: Path, store: str, image_path: str) -> StoredImage | None:
+    """Returns the image in a folder of a store; None if there is none that can be shown."""
+    folder = [store, *image_path.split("/")] if image_path else [store]
+    try:
+        group = _read_json(root, *folder)
+        dataset = str(group["attributes"]["ome"]["multiscales"][0]["datasets"][0]["path"])
+        return StoredImage.of(group, _read_json(root, *folder, *dataset.split("/")))
+    except (*_UNREADABLE, StopIteration):
+        return None
 
 
 def _stored_frames(store: Path) -> int | None:
@@ -179,6 +240,6 @@ def _stored_frames(store: Path) -> int | None:
             ]
             statuses = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(packed, rows_per_chunk)
             stored += statuses[: rows - chunk * rows_per_chunk].count(FrameStatus.STORED)
-    except (NotServedError, OSError, LookupError, TypeError, ValueError, zlib.error):
+    except (*_UNREADABLE, zlib.error):
         return None
     return stored

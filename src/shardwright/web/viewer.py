@@ -145,22 +145,23 @@ class Viewer:
         except NotShownError as error:
             return PlainTextResponse(f"{error}\n", 404)
         url = f"{request.url.scheme}://{request.headers['host']}{PREFIX}{store}/"
-        return RedirectResponse(
-            CLIENT + viewer_fragment(viewer_state(found.image, found.name, url, window)), 302
-        )
+        name = found.name
+        if found.image_path:
+            url, name = f"{url}{found.image_path}/", f"{name} · {found.image.name or found.image_path}"
+        return RedirectResponse(CLIENT + viewer_fragment(viewer_state(found.image, name, url, window)), 302)
 
     async def _window(self, store: FinishedStore) -> tuple[float, float] | None:
         """Returns the initial grey levels; None if they cannot be found in time."""
         key = (store.path.name, store.changed_ns)
         window = self._windows.get(key)
-        if window is None and (window := await _measured_window(store.path)) is not None:
+        if window is None and (window := await _window_of(store.path / store.image_path)) is not None:
             while len(self._windows) >= MOST_REMEMBERED:
                 del self._windows[next(iter(self._windows))]
             self._windows[key] = window
         return window
 
 
-async def _measured_window(path: Path) -> tuple[float, float] | None:
+async def _window_of(path: Path) -> tuple[float, float] | None:
     program = [sys.executable, "-m", f"{__package__}.contrast", str(path)]
     pipe, nowhere = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     process = await asyncio.create_subprocess_exec(*program, stdin=nowhere, stdout=pipe, stderr=nowhere)

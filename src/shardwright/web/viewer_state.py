@@ -40,6 +40,7 @@ class StoredImage:
     scales: tuple[float, ...]
     shape: tuple[int, ...]
     dtype: str
+    name: str = ""
 
     @classmethod
     def of(cls, group: Any, array: Any) -> StoredImage:
@@ -53,7 +54,15 @@ class StoredImage:
         if not len(axes) == len(scales) == len(shape):
             raise ValueError("axes, scales and shape differ in length")
         names, units = (tuple(axis.get(key) for axis in axes) for key in ("name", "unit"))
-        return cls(tuple(map(str, names)), units, tuple(map(float, scales)), shape, str(array["data_type"]))
+        name = image.get("name")
+        return cls(
+            axes=tuple(map(str, names)),
+            units=units,
+            scales=tuple(map(float, scales)),
+            shape=shape,
+            dtype=str(array["data_type"]),
+            name=name if isinstance(name, str) else "",
+        )
 
     def extent(self, axis: str) -> int:
         return self.shape[self.axes.index(axis)] if axis in self.axes else 1
@@ -70,7 +79,7 @@ class StoredImage:
 def viewer_state(
     image: StoredImage, name: str, url: str, window: tuple[float, float] | None
 ) -> dict[str, Any]:
-    """Returns the state. ``url``: of the store. ``window``: the values shown as black and white; None is the
+    """Returns the state. ``url``: of the image. ``window``: the values shown as black and white; None is the
     whole range of the pixel type."""
     layer: dict[str, Any] = {
         "type": "image",

@@ -102,8 +102,15 @@ class PyramidLevel:
 
 
 def readable_image(path: Path) -> Store:
-    """The store at ``path``, which must be finished and sound. Raises ``ShardFormatError``."""
+    """The store at ``path``, which must be finished, sound and one image. Raises ``ShardFormatError``."""
     store = open_store(path)
+    if store.collection is not None:
+        one = next((image.root for image in store.collection), None)
+        raise ShardFormatError(
+            f"{path} is a collection of {len(store.collection)} images",
+            expected="the path of one image",
+            hint=None if one is None else f"Give one of them at a time, such as {one}",
+        )
     if store.work_in_progress:
         raise ShardFormatError(
             f"{path} is not finished: an acquisition is still running, or ended without sealing",

@@ -117,11 +117,18 @@ export function finishedTable(viewer) {
       { text: item.name, title: item.path },
       count(item.frames),
       { text: count(item.frames_missing), class: item.frames_missing ? "bad" : "" },
-      { text: `${item.shape.join(" × ")} ${item.dtype}`, title: item.axes.join(", ") },
+      imageCell(item),
       dateAndClock(new Date(item.finished_s * 1000)),
       "",
     ],
   });
+}
+
+// Of several images the first one is described, and opened.
+function imageCell(item) {
+  const each = `${item.shape.join(" × ")} ${item.dtype}`;
+  if (item.images === 1) return { text: each, title: item.axes.join(", ") };
+  return { text: `${count(item.images)} images, ${item.image}: ${each}`, title: item.axes.join(", ") };
 }
 
 const NOT_FACTS = new Set(["number", "timestamp", "level", "event", "exception"]);
