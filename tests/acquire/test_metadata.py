@@ -126,7 +126,7 @@ def test_columns_are_in_the_order_of_their_use(tmp_path):
         ({"x": [np.float32("inf")]}, "no JSON"),
         ({"x": object()}, "no JSON.*object"),
         ({"x": "\ud800"}, "no JSON"),
-        ({("a", 1): 2}, "no JSON"),
+        ({("a", 1): 2}, "no values by name"),
         ({"x": "y" * 300}, "at most 300 bytes of JSON; got 308 bytes"),
         ({"laser_mw": "strong"}, "not a number"),
     ],

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -346,6 +347,16 @@ def _image_in_order(image: Any, axes: Sequence[str]) -> Any:
     if isinstance(image, dict) and image.get("array") is not None:
         return {**image, "array": acquired_in_order(image["array"], axes)}
     return image
+
+
+def image_count(facts: dict[str, Any]) -> int:
+    """Returns how many images an acquisition of these ``images`` or this ``plate`` has; 1 where they are
+    wrong, which ``parse_acquisition`` says."""
+    with suppress(ValidationError, TypeError):
+        if "plate" in facts:
+            return len(Plate.model_validate(facts["plate"]).images())
+        return len(facts.get("images", ())) or 1
+    return 1
 
 
 def parse_acquisition(facts: AcquisitionSpec | ArraySpec | dict[str, Any] | None) -> AcquisitionSpec:

@@ -8,14 +8,11 @@ and raise an error that names the missing package.
 from __future__ import annotations
 
 import warnings
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
-from shardwright.array.acquisition_spec import AcquisitionSpec, Plate, parse_acquisition
+from shardwright.array.acquisition_spec import AcquisitionSpec, image_count, parse_acquisition
 from shardwright.array.default_layout import default_layout
 from shardwright.array.ome import acquisition_warnings
 from shardwright.model.errors import LayoutWarning
@@ -29,7 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from shardwright.acquire.settings import Durability, NameTaken, OnDuplicate, OnFull, Overload
-    from shardwright.array.acquisition_spec import Image
+    from shardwright.array.acquisition_spec import Image, Plate
     from shardwright.array.spec import ArraySpec, Channel, Codec, Levels
     from shardwright.storage.slot_file import IoMode
 
@@ -160,14 +157,6 @@ def _given(arguments: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if value is not None}
 
 
-def _image_count(several: dict[str, Any]) -> int:
-    """Returns how many images there will be; 1 where what is asked for is wrong, which is found later."""
-    with suppress(ValidationError):
-        if "plate" in several:
-            return len(Plate.model_validate(several["plate"]).images())
-    return len(several.get("images", ())) or 1
-
-
 def _acquisition(
     spec: ArraySpec | AcquisitionSpec | dict[str, Any] | None, layout: dict[str, Any], several: dict[str, Any]
 ) -> AcquisitionSpec:
@@ -180,7 +169,7 @@ def _acquisition(
             raise TypeError(f"create() needs a spec, or shape, dtype and axes; missing: {', '.join(missing)}")
         if order := several.get("order"):
             layout["order"] = order
-        spec = default_layout(**layout, images=_image_count(several))
+        spec = default_layout(**layout, images=image_count(several))
     if several and isinstance(spec, dict) and spec.keys() & {"array", "images", "plate"}:
         spec = parse_acquisition(spec)
     if several and isinstance(spec, AcquisitionSpec):
