@@ -20,6 +20,7 @@ import shardwright as sw
 import shardwright.recovery.take_over as take_over_module
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.settings import WriteSettings
+from shardwright.acquire.store_folder import StoreFolder
 from shardwright.model.errors import FencedError, ShardFormatError, ShardwrightError, StorageFullError
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
@@ -336,3 +337,29 @@ def test_a_folder_that_the_manifest_names_and_that_is_not_there_stops_everything
         recover_store(old.path, shared_pool, threads=1)
     shutil.move(old.path.parent / "elsewhere", folder)
     assert recover_store(old.path, shared_pool, threads=1).frames_kept == FRAMES
+
+
+def test_a_document_of_images_that_the_old_writer_was_about_to_put_in_place_is_gone(
+    tmp_path, spec_of, monkeypatch
+):
+    path, new_one = tmp_path / "a.ome.zarr", []
+    frame = np.ones((4, 6), np.uint16)
+
+    def look_at_the_fence_and_hang(folder) -> None:
+        looked_at(folder)
+        if (path / "OME" / ".METADATA.ome.xml.1.new").exists():
+            monkeypatch.undo()
+            with sw.resume(path, take_over=True) as successor:
+                successor.append(frame, image="b", index=(0,))
+            new_one.append((path / "OME" / "METADATA.ome.xml").read_text())
+
+    looked_at = StoreFolder.may_rename
+    writer = sw.create(path, spec_of(), images=["a", "b"])
+    monkeypatch.setattr(StoreFolder, "may_rename", look_at_the_fence_and_hang)
+    writer.append(frame, image="a")
+    with suppress(ShardwrightError):
+        writer.close()
+    assert new_one == [(path / "OME" / "METADATA.ome.xml").read_text()]
+    assert 'Name="b"' in new_one[0]
+    assert not [file for file in (path / "OME").iterdir() if file.suffix == ".new"]
+    assert verify_store(path).ok

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardwright.array.frame_table_format import TABLE_PATH
-from shardwright.array.ome import OME_XML
+from shardwright.array.ome import DOCUMENTS
 from shardwright.model.errors import LockedError, OutputExistsError, ShardFormatError, StorageError
 from shardwright.model.names import WORK_FOLDER, WORKSPACE, numbered
 from shardwright.read.store import read_metadata
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 LOCK = "lock"  # of a making folder
 _MAKING, _REPLACED = ".making", ".replaced"
 _NAME = re.compile(r"\.shardwright-[0-9a-f]{16}\.replaced")
-_DOCUMENTS = "|".join(map(re.escape, ("zarr.json", Path(OME_XML).name)))
+_DOCUMENTS = "|".join(map(re.escape, DOCUMENTS))
 _DOCUMENT = re.compile(rf"({_DOCUMENTS})|\.({_DOCUMENTS})\.([0-9]+\.)?new")  # whole, or about to be renamed
 
 

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from .acquisition_spec import AcquisitionSpec
     from .spec import ArraySpec, Dimension
 
-OME_XML = "OME/METADATA.ome.xml"  # in a collection
+OME_XML = "METADATA.ome.xml"
+DOCUMENTS = ("zarr.json", OME_XML)
+"""Names of the files of a store that its writer replaces while it writes."""
 _XML_AXIS = {"time": "T", "channel": "C", "space": "Z", "other": "C"}
 _XML_TYPE = {"bool": "bit", "float32": "float", "float64": "double"}
 _CHANNEL_COLORS = ("FFFFFF", "00FF00", "FF00FF", "00FFFF", "FFFF00", "FF0000", "0000FF")
@@ -73,7 +75,7 @@ def collection_documents(
         paths = [spec.paths[image].split("/")[0] for image in shapes]
         return {
             "OME/zarr.json": _group({"series": paths}),
-            OME_XML: _ome_xml(spec, shapes),
+            f"OME/{OME_XML}": _ome_xml(spec, shapes),
             "zarr.json": _group({"bioformats2raw.layout": 3}, attributes),
         }
     plate = spec.plate

@@ -14,6 +14,7 @@ import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from shardwright.array.ome import DOCUMENTS
 from shardwright.shard.metadata_updates import delete_new_updates
 from shardwright.shard.shard_row_files import (
     JOURNAL_SUFFIX,
@@ -102,7 +103,8 @@ def clear_older(store: Unfinished, still_ours: Callable[[], None]) -> None:
     delete_new_updates(store.workspace, below=epoch)
     for folder in store.nodes():
         still_ours()
-        delete_new_files(folder / "zarr.json", below=epoch)
+        for document in DOCUMENTS:
+            delete_new_files(folder / document, below=epoch)
         sync_directory(folder)
 
 
