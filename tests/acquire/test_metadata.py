@@ -407,13 +407,41 @@ def test_threads_that_update_at_once_get_their_own_answers(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")
-def test_consolidated_metadata_stay_true(tmp_path):
+@pytest.mark.parametrize(
+    ("several", "images"),
+    [
+        ({}, [None]),
+        ({"images": ["r", "g"]}, ["r", "g"]),
+        ({"plate": sw.Plate(rows=2, columns=2)}, ["A/1/0", "B/2/0"]),
+    ],
+)
+def test_what_others_write_into_the_group_of_a_store_stays_and_consolidated_metadata_stay_true(
+    tmp_path, several, images
+):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, SPEC) as writer:
-        writer.append(FRAME)
+    with sw.create(path, SPEC, **several, attributes={"who": "me"}) as writer:
+        writer.append(FRAME, image=images[0])
+        writer.flush()
+        zarr.open_group(path).attrs["theirs"] = [1]
         zarr.consolidate_metadata(path)
+        writer.append(FRAME, image=images[-1])
         writer.update_metadata({"x": 1})
-    assert zarr.open_group(path, mode="r", use_consolidated=True)["0"].shape[0] == 1
+    assert attributes(path) == {"who": "me", "theirs": [1], "x": 1}
+    group = zarr.open_group(path, mode="r", use_consolidated=True)
+    written = [array for array in writer._acquisition.spec.paths if array in group]
+    assert [group[array].shape[0] for array in written] == [1] * len(images)
+    assert verify_store(path).ok
+
+
+@pytest.mark.parametrize("damage", ["{", '{"zarr_format": 3, "node_type": "group", "attributes": []}'])
+@pytest.mark.parametrize("several", [{}, {"images": ["r", "g"]}])
+def test_a_damaged_group_is_replaced(tmp_path, several, damage):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, SPEC, **several) as writer:
+        (path / "zarr.json").write_text(damage)
+        writer.append(FRAME, **({"image": "g"} if several else {}))
+        writer.update_metadata({"x": 1})
+    assert attributes(path) == {"x": 1}
     assert verify_store(path).ok
 
 

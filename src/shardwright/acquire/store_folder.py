@@ -25,6 +25,7 @@ a take-over delete the file.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
@@ -365,9 +366,11 @@ class StoreFolder:
             start_s=self.manifest.created_ns // 10**9,
             end_s=end_s,
         )
+        root = json.loads(documents.pop("zarr.json"))
         for path, document in documents.items():
             if self._collected.get(path) != document:
                 self._replace(self.path / path, document)
+        self._update_group(self.path, root["attributes"], root)
         self._collected, self._collected_s = documents, time.monotonic()
 
     def update_metadata(self, image: int | None, attributes: dict[str, Any]) -> None:
@@ -391,12 +394,19 @@ class StoreFolder:
         if image is None and not self.spec.is_single:
             self._write_collection()
         elif image is None or image in self._extents:
-            document = self._group_document(image)
-            with suppress(ShardFormatError):  # damage from outside is replaced
-                group = read_metadata(self._group_folder(image), foreign=True)
-                there = {**group.get("attributes", {}), **self._attributes(image)}
-                document = {**group, "attributes": there}
-            self._replace(self._group_folder(image) / "zarr.json", encode_document(document))
+            attributes, document = self._attributes(image), self._group_document(image)
+            self._update_group(self._group_folder(image), attributes, document)
+
+    def _update_group(self, folder: Path, attributes: dict[str, Any], document: dict[str, Any]) -> None:
+        """Adds attributes to zarr.json of a group; what others have written there stays. Where it is damaged,
+        ``document`` replaces it."""
+        with suppress(ShardFormatError, StorageError):
+            there = read_metadata(folder, foreign=True)
+            if isinstance(others := there.get("attributes", {}), dict):
+                document = {**there, "attributes": {**others, **attributes}}
+            if document == there:
+                return
+        self._replace(folder / "zarr.json", encode_document(document))
 
     def _attributes(self, image: int | None) -> dict[str, Any]:
         """The attributes of a group beside ours, with all updates. Raises ``StorageError``."""
