@@ -283,7 +283,7 @@ REFUSED = {
     ),
     "index negative": (lambda w: w.append(T3, index=(-1,)), FrameIndexError, "expected 0 to 7"),
     "index too long": (lambda w: w.append(T3, index=(0, 0)), FrameIndexError, "expected 1 numbers"),
-    "index a fraction": (lambda w: w.append(T3, index=(0.5,)), TypeError, "float"),
+    "index a fraction": (lambda w: w.append(T3, index=(0.5,)), FrameIndexError, "no whole number"),
     "id past the end": (lambda w: w.append(T3, frame_id=8), FrameIndexError, "expected 0 to 7"),
     "id negative": (lambda w: w.append(T3, frame_id=-2), FrameIndexError, "expected 0 to 7"),
     "unknown metadata": (

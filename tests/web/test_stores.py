@@ -22,6 +22,7 @@ import shardwright as sw
 from shardwright.simulate.photons import PhotonFrames
 from shardwright.web import stores
 from shardwright.web.daemon_link import DaemonLink
+from shardwright.web.finished import FinishedStores
 from shardwright.web.web_app import make_app
 
 from .web_process import Answer, WebProcess, settings_for
@@ -241,6 +242,15 @@ def test_a_root_that_is_a_link_itself_is_fine(site: Site, tmp_path: Path) -> Non
         assert get(web, "zarr.json").status == 200
         assert get(web, "0/c/1/0/0").status == 404, "without a spill root no link is followed"
         assert web.errors() == ""
+
+
+def test_a_store_with_the_longest_attributes_is_shown(tmp_path: Path) -> None:
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, shape=(None, 64, 64), dtype="uint16", axes="tyx") as writer:
+        writer.append(np.zeros((64, 64), np.uint16))
+        writer.update_metadata({"notes": "x" * ((1 << 20) - 20)})
+    assert (path / "zarr.json").stat().st_size > 1 << 20
+    assert FinishedStores(tmp_path).find(path.name).facts()["frames"] == 1
 
 
 def test_pages_elsewhere_may_read_stores_where_the_configuration_lets_them(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MOST_LISTED = 50
 LOOK_EVERY_S = 2.0
 WAIT_S = 1.0  # for a scan, before the last list is given
-MAX_METADATA_BYTES = 1 << 20
+MAX_METADATA_BYTES = 16 << 20  # as read.store
 MOST_SOUGHT = 64  # images of a collection that are tried until one can be shown
 MOST_COUNTED = 1000  # images of a collection whose places for frames are counted
 NO_IMAGE = "This store holds no image that can be shown."
