@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import shutil
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 import shardwright as sw
 from shardwright.acquire.new_store import abandoned, making_folder, remove_abandoned
 from shardwright.model.errors import LockedError, OutputExistsError, StorageError, StorageFullError
+from shardwright.model.names import numbered
 from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.recovery.recover_store import recover_store
 from shardwright.shard.manifest import manifest_path
@@ -316,6 +318,24 @@ def test_a_name_that_is_taken_may_get_a_number(tmp_path, spec_of, name, names):
         sw.create(tmp_path / name, spec_of())
     with pytest.raises(sw.errors.SpecError, match="unknown name_taken"):
         sw.create(tmp_path / name, spec_of(), name_taken="replace")
+
+
+@pytest.mark.parametrize("name", ["a.ome.zarr", "a.zarr", "a.1.ome.zarr", "a"])
+def test_a_resume_of_a_name_that_got_numbers_names_the_newest_that_is_unfinished(tmp_path, spec_of, name):
+    path = tmp_path / name
+    (tmp_path / "a_x.ome.zarr").mkdir()
+    (tmp_path / "a_99.ome.zarr").write_text("no store")
+    with ExitStack() as writers:
+        for _ in range(3):
+            writer = writers.enter_context(sw.create(path, spec_of(), name_taken="increment"))
+            writer.append(np.zeros(writer.spec.frame_shape, writer.spec.dtype))
+            if writer.path == path:
+                writer.close()
+        with pytest.raises(sw.errors.ResumeError, match="is finished: complete and sealed") as caught:
+            sw.resume(path)
+        assert f" is unfinished ({numbered(path, 3)}): resume" in str(caught.value.hint)
+    with pytest.raises(sw.errors.ResumeError, match=r"create a new store"):
+        sw.resume(path)
 
 
 def test_a_name_is_free_again_after_an_acquisition_without_a_frame(tmp_path, spec_of):

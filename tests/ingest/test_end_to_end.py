@@ -401,6 +401,26 @@ def test_a_name_that_is_taken_may_get_a_number(start, spec_of, frames_of):
     assert all(len(stored(stream.path)) == 1 for stream in (finished, second, third))
 
 
+def test_a_reopen_of_a_name_that_got_a_number_says_which_is_unfinished(start, spec_of, frames_of):
+    daemon = start(write=WriteSettings(name_taken="increment"))
+    (frame,) = frames_of(1, (20, 30))
+    with sw.connect(daemon.ipc) as connection:
+        with connection.acquire("a", spec_of(shape=(20, 30))) as finished:
+            finished.append(frame)
+        with connection.acquire("a", spec_of(shape=(20, 30))) as second:
+            second.append(frame)
+            second.flush()
+            with pytest.raises(errors.ResumeError, match="is finished") as caught:
+                connection.acquire("a", reopen=True)
+            assert caught.value.hint.startswith("a_2 is unfinished (")
+            Path(finished.path).rename(Path(finished.path).with_name("moved.ome.zarr"))
+            with pytest.raises(errors.ResumeError, match=r"nothing to resume.*a_2 is unfinished"):
+                connection.acquire("a", reopen=True)
+        with pytest.raises(errors.ResumeError) as caught:
+            connection.acquire("a", reopen=True)
+        assert caught.value.hint is None, "both are finished"
+
+
 def test_a_finished_store_may_be_overwritten_and_one_that_is_open_never(start, spec_of, frames_of):
     daemon = start(write=WriteSettings(name_taken="overwrite"))
     frames = frames_of(3, (20, 30))

@@ -21,6 +21,7 @@ from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import OutputExistsError, ResumeError, ShardwrightError, WorkerError
 from shardwright.model.names import WORKSPACE
 from shardwright.model.promise import Promise
+from shardwright.recovery.unfinished import unfinished_beside
 from shardwright.shard.manifest import read_manifest
 from shardwright.storage.allocation_reserve import make_ready
 
@@ -148,7 +149,10 @@ class BlockingExecutor:
     def _recover(self, path: Path) -> Acquisition:
         if not path.exists():
             raise ResumeError(
-                "there is nothing to resume", expected="an unfinished acquisition", got=str(path)
+                "there is nothing to resume",
+                expected="an unfinished acquisition",
+                got=str(path),
+                hint=unfinished_beside(path),
             )
         settings = self._admission.settings_found(_spec_found(path))
         return self._resume_acquisition(path, self.pool, self._wake, settings, self._admission.limits_found)

@@ -39,5 +39,17 @@ def store_name(name: str) -> str:
 
 def numbered(path: Path, number: int) -> Path:
     """Returns the path with a number behind its name: ``embryo_2.ome.zarr``."""
-    suffix = STORE_SUFFIX if path.name.endswith(STORE_SUFFIX) else path.suffix
+    suffix = _suffix(path)
     return path.with_name(f"{path.name.removesuffix(suffix)}_{number}{suffix}")
+
+
+def number_behind(path: Path, other: Path) -> int | None:
+    """Returns the number with which ``numbered`` makes ``other`` of ``path``; None if none does."""
+    suffix = _suffix(path)
+    digits = other.name.removesuffix(suffix).removeprefix(f"{path.name.removesuffix(suffix)}_")
+    fits = digits.isdecimal() and len(digits) < 10 and numbered(path, int(digits)) == other
+    return int(digits) if fits else None
+
+
+def _suffix(path: Path) -> str:
+    return STORE_SUFFIX if path.name.endswith(STORE_SUFFIX) else path.suffix

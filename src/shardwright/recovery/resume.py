@@ -26,7 +26,7 @@ from .decide import Decisions, decide
 from .execute import execute
 from .scan import Scanned, scan
 from .take_over import begin_take_over, clear_older, is_begun, take_files
-from .unfinished import Unfinished, set_aside
+from .unfinished import Unfinished, set_aside, unfinished_beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -137,15 +137,19 @@ def look(
 
 
 def _nothing_unfinished(path: Path) -> ResumeError:
+    hint = unfinished_beside(path)
     if (path / "zarr.json").exists():
-        hint = (
+        hint = hint or (
             "It can be neither resumed nor appended to: read it as it is, and create a new store for more "
             "frames"
         )
         return ResumeError(f"{path} is finished: complete and sealed", hint=hint)
     got = "another folder or file" if path.exists() else "no such folder"
     return ResumeError(
-        f"there is nothing to resume at {path}", expected="a store that its writer left unfinished", got=got
+        f"there is nothing to resume at {path}",
+        expected="a store that its writer left unfinished",
+        got=got,
+        hint=hint,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -11,8 +12,8 @@ import crc32c
 
 from shardwright.acquire.encoding import store_layout
 from shardwright.array.acquisition_spec import parse_acquisition
-from shardwright.model.errors import FormatVersionError, ResumeError, ShardFormatError
-from shardwright.model.names import WORKSPACE
+from shardwright.model.errors import FormatVersionError, ResumeError, ShardFormatError, StorageError
+from shardwright.model.names import STORE_SUFFIX, WORKSPACE, number_behind
 from shardwright.model.versions import check_version
 from shardwright.read.store import read_metadata
 from shardwright.shard import frame_log, journal, staging
@@ -20,7 +21,7 @@ from shardwright.shard.file_header import version_of
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_of
 from shardwright.shard.layout import PAGE_BYTES, page_aligned
-from shardwright.shard.manifest import read_manifest, write_manifest
+from shardwright.shard.manifest import has_manifest, read_manifest, write_manifest
 from shardwright.shard.metadata_updates import read_updates, updated_groups
 from shardwright.shard.shard_row_files import (
     JOURNAL_SUFFIX,
@@ -146,6 +147,21 @@ class Unfinished:
         while slots > 1 and page_aligned(slots * record_bytes) + slots * page_aligned(frame_bytes) > room:
             slots -= 1
         return StagingArea.open(path, slots, frame_bytes, self.record_dtype, self.manifest.identity_bytes)
+
+
+def unfinished_beside(path: Path) -> str | None:
+    """Returns a hint that names the newest unfinished store with a number behind the name of ``path``, as
+    ``name_taken: increment`` makes them; None if there is none."""
+    found: dict[int, Path] = {}
+    with suppress(OSError, StorageError):
+        for store in path.parent.iterdir():
+            number = number_behind(path, store)
+            if number is not None and (store / WORKSPACE).is_dir() and has_manifest(store / WORKSPACE):
+                found[number] = store
+    if not found:
+        return None
+    store = found[max(found)]
+    return f"{store.name.removesuffix(STORE_SUFFIX)} is unfinished ({store}): resume or reopen that one"
 
 
 def set_aside(root: Path, path: Path) -> None:
