@@ -225,6 +225,36 @@ def test_metadata_at_the_beginning_and_at_the_end(tmp_path):
     yaozarrs.validate_zarr_store(str(path))
 
 
+def update_four(writer: sw.Writer) -> None:
+    writer.append(FRAME, image="a", index=(0, 0))
+    for image in ("d", "b", "a"):
+        writer.update_metadata({"x": 1}, image=image)
+    writer.flush()
+
+
+def update_four_and_die(_, path: str) -> None:
+    update_four(sw.create(path, sw.AcquisitionSpec(array=SPEC, images=["a", "b", "c", "d"])))
+    os._exit(0)
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_metadata_of_an_image_without_a_frame_are_warned_of_at_the_end(tmp_path, caplog, server, resumed):
+    path = tmp_path / "a.ome.zarr"
+    if resumed:
+        assert server.start(update_four_and_die, str(path)).wait() == 0
+        with sw.resume(path):
+            assert "metadata" not in caplog.text
+    else:
+        with sw.create(path, sw.AcquisitionSpec(array=SPEC, images=["a", "b", "c", "d"])) as writer:
+            update_four(writer)
+            assert "metadata" not in caplog.text
+    warnings = [record.getMessage() for record in caplog.records if "metadata" in record.getMessage()]
+    assert len(warnings) == 1
+    assert "image_metadata_dropped {'images': ['b', 'd'], 'count': 2, 'hint': 'An image" in warnings[0]
+    assert attributes(path / "0") == {"x": 1}
+    assert verify_store(path).ok
+
+
 def test_metadata_of_a_single_image_are_seen_at_once(tmp_path):
     path = tmp_path / "a.ome.zarr"
     with sw.create(path, SPEC, attributes={"who": "me"}) as writer:

@@ -13,6 +13,8 @@ from shardwright.model.errors import DuplicateFrameError, LostFramesError
 from shardwright.model.frame_status import FrameStatus, Reason
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from shardwright.array.acquisition_spec import AcquisitionSpec
 
     from .accounts import Accounts
@@ -33,6 +35,7 @@ _HINT_OF_STATUS = {
     "limits",
     FrameStatus.LOST: "`shardwright inspect --missing STORE` lists the places that such frames leave empty",
 }
+_MOST_NAMED = 8  # images in one event
 
 
 class Notices:
@@ -147,6 +150,18 @@ class Notices:
         )
         self._reported.add(FrameStatus.LOST)
         self.note("frames_lost", {"frames": int(sequences.size), "reason": error.message})
+
+    def note_unkept_metadata(self, images: Sequence[int]) -> None:
+        """Reports images whose updated metadata are not in the store, since they got no frame."""
+        self.note(
+            "image_metadata_dropped",
+            {
+                "images": [self._spec.names[image] for image in images[:_MOST_NAMED]],
+                "count": len(images),
+                "hint": "An image without a frame is not written; update the metadata of the acquisition, "
+                "without an image, to keep what concerns it",
+            },
+        )
 
     def note_update(self, request: int, error: ErrorText | None) -> None:
         self._updates.append((request, error))

@@ -329,18 +329,19 @@ class Sealer:
         )
 
     def _remove_store(self) -> StoreFinished:
-        def remove() -> None:
+        def remove() -> tuple[int, ...]:
             self.folder.may_rename()
             self.folder.remove_store()
+            return ()  # nobody expects anything of a store that is gone
 
         return self._ended_by(remove)
 
-    def _ended_by(self, end: Callable[[], None]) -> StoreFinished:
+    def _ended_by(self, end: Callable[[], tuple[int, ...]]) -> StoreFinished:
         try:
-            end()
+            unkept = end()
         except Exception as error:  # noqa: BLE001  (travels in the report)
             return StoreFinished(self._explained(error))
-        return StoreFinished(None)
+        return StoreFinished(None, unkept)
 
     # ------------------------------------------------------------------ parts of commands
 

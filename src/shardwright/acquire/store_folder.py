@@ -429,16 +429,17 @@ class StoreFolder:
             self._write_array(image, extent)
             self._extents[image] = extent
 
-    def finish(self, extents: Sequence[int], frames_durable: int, *, keep_workspace: bool) -> None:
+    def finish(self, extents: Sequence[int], frames_durable: int, *, keep_workspace: bool) -> tuple[int, ...]:
         """Writes the final shapes (``extents`` by image; 0: no frame came) and the frame table, then
         removes the workspace (unless it has files for recovery). A store that has taken the name of another
         one removes that one only if frames are durable here. Else the other one gets a name again: its own if
-        no frame of this store is known, which then goes. Raises ``StorageError`` or ``FencedError``."""
+        no frame of this store is known, which then goes. Returns the images whose updates went with the
+        workspace, since no frame came. Raises ``StorageError`` or ``FencedError``."""
         self.may_rename()
         known = keep_workspace or any(extents) or self.log.rows
         if not known and aside_of(self.path) is not None:
             self.remove_store()
-            return
+            return ()
         for image, extent in enumerate(extents):
             if extent:
                 self.make_image(image)
@@ -462,6 +463,9 @@ class StoreFolder:
         if not keep_workspace:
             self._put_back_replaced()
             self.remove_workspace()
+        if keep_workspace:
+            return ()
+        return tuple(sorted(i for i in self._updated if i is not None and i not in self._extents))
 
     def remove_replaced(self, most_files: int | None = None) -> None:
         """Removes the store whose name this one has taken, at most so many files of it: to be called, again

@@ -244,7 +244,8 @@ class Stream:
         Raises ``UnknownImageError``, ``MetadataError`` (no JSON, names of ours, too long for a message, or
         with all before more than 1 MiB), ``StorageError`` when the daemon cannot write them (the stream
         continues), ``TimedOutError``, ``VersionError`` for a daemon of an earlier release, ``ClosedError``,
-        or what ended the session.
+        or what ended the session. An image that never gets a frame has no folder: its metadata go at the
+        end, and the daemon's event ``image_metadata_dropped`` names it.
         """
         if image is not None:
             self._images.number_of(image)

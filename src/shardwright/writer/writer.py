@@ -274,7 +274,7 @@ class Writer:
 
         Raises ``UnknownImageError``, ``MetadataError`` (no JSON, names of ours, or with all before more than
         1 MiB), ``ClosedError``, ``StorageError``, or what broke the pipeline. An image that never gets a
-        frame has no folder, and keeps none.
+        frame has no folder: its metadata go at the end, with a warning that names it.
         """
         if self._receipt is not None:
             raise ClosedError("this writer is closed", hint="Update metadata inside the with block")
