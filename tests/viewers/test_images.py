@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ import yaozarrs
 from ome_zarr.io import parse_url
 from ome_zarr.reader import Reader
 from tests.properties.readers import READERS
+from tests.web.web_process import WebProcess, settings_for
 
 import shardwright as sw
 
@@ -124,6 +126,55 @@ def napari():
             pytest.skip("NOT TESTED: napari; pip cannot install napari-ome-zarr here")
         marker.touch()
     return python
+
+
+def windows_of_pixels(path):
+    """Writes two channels of a 12-bit camera, without a window of the user: a ramp from 100 to 900, one from
+    200 to 3000. Returns the windows in the metadata."""
+    spec = sw.default_layout((3, 2, 64, 96), "uint16", "tcyx", channels=[{"name": "DAPI"}, {"name": "FITC"}])
+    ramps = [np.linspace(low, high, 64 * 96).reshape(64, 96) for low, high in ENDS]
+    with sw.create(path, spec) as writer:
+        for index in np.ndindex(3, 2):
+            writer.append(ramps[index[1]].astype(np.uint16), index=index)
+    channels = json.loads((path / "zarr.json").read_text())["attributes"]["ome"]["omero"]["channels"]
+    return [[channel["window"]["start"], channel["window"]["end"]] for channel in channels]
+
+
+ENDS = [(100, 900), (200, 3000)]
+
+
+def assert_near_the_percentiles(limits):
+    assert len(limits) == len(ENDS)
+    for (start, end), (low, high) in zip(limits, ENDS, strict=True):
+        near = (high - low) / 50
+        assert low <= start <= low + near, limits
+        assert high - near <= end <= high, limits
+
+
+def test_ome_zarr_py_opens_with_the_windows_of_the_pixels(tmp_path):
+    windows = windows_of_pixels(tmp_path / "a.ome.zarr")
+    (node,) = Reader(parse_url(tmp_path / "a.ome.zarr"))()
+    assert_near_the_percentiles(node.metadata["contrast_limits"])
+    assert node.metadata["contrast_limits"] == windows
+
+
+def test_napari_opens_with_the_windows_of_the_pixels(tmp_path, napari):
+    windows = windows_of_pixels(tmp_path / "a.ome.zarr")
+    command = [napari, HERE / "napari_layers.py", tmp_path / "a.ome.zarr", tmp_path]
+    said = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=120).stdout)
+    limits = [limits for _, limits in said] if len(said) > 1 else said[0][1]
+    assert_near_the_percentiles(limits)
+    assert limits == windows
+
+
+def test_neuroglancer_opens_with_the_windows_of_the_pixels(tmp_path):
+    """By the state in its address, which the status page makes."""
+    windows = windows_of_pixels(tmp_path / "a.ome.zarr")
+    with WebProcess(settings_for(tmp_path)) as web:
+        address = web.ask("/view/a.ome.zarr").headers["Location"]
+    (layer,) = json.loads(unquote(address.partition("#!")[2]))["layers"]
+    assert layer["shaderControls"]["normalized"]["range"] == windows[0], "of the channel that it shows"
+    assert_near_the_percentiles(windows)
 
 
 def test_napari(store, tmp_path, napari):

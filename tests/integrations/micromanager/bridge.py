@@ -3,10 +3,13 @@ tile of a useq sequence, and each frame that the engine emits appended at its ow
 
 from collections import Counter, defaultdict
 
+import numpy as np
 from pymmcore_plus.mda import mda_listeners_connected
 from useq import WellPlatePlan
 
 import shardwright as sw
+
+UNITS = {"t": "second", "z": "micrometer", "y": "micrometer", "x": "micrometer"}
 
 
 class Images:
@@ -16,12 +19,17 @@ class Images:
     def __init__(self, sequence, core):
         plate = plate_of(sequence)
         self.names, counts, channels, fields = {}, defaultdict(Counter), defaultdict(dict), Counter()
+        places = defaultdict(lambda: {"t": {}, "z": {}})  # of an image: seconds and micrometers by index
         for event in sequence:
             key = key_of(event)
             for axis, number in event.index.items():
                 counts[key][axis] = max(counts[key][axis], number + 1)
             if event.channel is not None:
-                channels[key][event.index.get("c", 0)] = sw.Channel(name=event.channel.config)
+                channel = sw.Channel(name=event.channel.config, exposure_ms=event.exposure)
+                channels[key].setdefault(event.index.get("c", 0), channel)
+            for axis, place in (("t", event.min_start_time), ("z", event.z_pos)):
+                if place is not None and axis in event.index:
+                    places[key][axis].setdefault(event.index[axis], place)
             if plate is not None and key not in self.names:
                 at = sequence.stage_positions[event.index["p"]]
                 well = f"{plate.rows[at.plate_row]}/{plate.columns[at.plate_col]}"
@@ -38,8 +46,9 @@ class Images:
                 axes=(*axes, "y", "x"),
                 dtype=f"uint{8 * core.getBytesPerPixel()}",
                 chunks={axis: 1 for axis in axes if axis in order[:change]},  # else all images wait
-                scales=dict.fromkeys("yx", core.getPixelSizeUm()),
-                units=dict.fromkeys("yx", "micrometer"),
+                scales=dict.fromkeys("yx", core.getPixelSizeUm())
+                | {axis: step_of(places[key][axis]) for axis in axes if axis in "tz"},
+                units={axis: unit for axis, unit in UNITS.items() if axis in (*axes, "y", "x")},
                 channels=[channels[key][number] for number in sorted(channels[key])],
             )
             for key, axes in self.axes.items()
@@ -59,6 +68,12 @@ class Images:
         """The image and the index of an event's frame."""
         key = key_of(event)
         return self.names[key], tuple(event.index[axis] for axis in self.axes[key])
+
+
+def step_of(places):
+    """The distance of places, which are by index; 0, which is not known, if they are not evenly apart."""
+    steps = np.abs(np.diff([places[index] for index in sorted(places)]))
+    return float(steps.mean()) if steps.size and np.ptp(steps) < 1e-6 * steps.mean() else 0
 
 
 def key_of(event):

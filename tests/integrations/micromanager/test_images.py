@@ -107,6 +107,33 @@ def test_every_order_of_positions_channels_times_and_planes(tmp_path, camera, ax
     assert group["multiscales"][0]["axes"][-1] == {"name": "x", "type": "space", "unit": "micrometer"}
 
 
+def test_steps_of_time_and_z_and_exposures_are_in_the_metadata(tmp_path, camera):
+    """Also of a position with planes of its own; times that are not evenly apart have no step."""
+    channels = [CHANNELS[0], CHANNELS[1] | {"exposure": 2.5}]
+    own = Position(x=600, y=0, z=40, sequence={"z_plan": {"range": 3, "step": 1.5}})
+    sequence = sequence_of(
+        "tpcz",
+        channels=channels,
+        stage_positions=[POSITIONS[0], own],
+        time_plan={"interval": 0.05, "loops": 3},
+        z_plan={"range": 1, "step": 0.5},
+    )
+    writer, _, _ = written(tmp_path, camera, sequence)
+    for image, z_step in (("0", 0.5), ("1", 1.5)):
+        ome = zarr.open_group(writer.path / image, mode="r").attrs["ome"]
+        (multiscale,) = ome["multiscales"]
+        units = [axis.get("unit") for axis in multiscale["axes"]]
+        assert units == ["second", None, "micrometer", "micrometer", "micrometer"]
+        (scale,) = multiscale["datasets"][0]["coordinateTransformations"]
+        pixel = camera.getPixelSizeUm() or 1
+        assert scale["scale"] == pytest.approx([0.05, 1, z_step, pixel, pixel])
+        assert [channel["exposure_ms"] for channel in ome["omero"]["channels"]] == [1, 2.5]
+    uneven = {"phases": [{"interval": 1, "loops": 2}, {"interval": 3, "loops": 2}]}
+    spec = Images(sequence_of("tpcz", time_plan=uneven), camera).spec
+    assert {d.name: d.scale for d in spec.arrays[0].dimensions}["t"] == 1
+    assert {d.name: d.scale for d in spec.arrays[0].dimensions}["z"] == 1, "which is its step"
+
+
 @pytest.mark.parametrize("axis_order", GRID_ORDERS[::7])
 def test_orders_with_a_grid_at_each_position(tmp_path, camera, axis_order):
     """An image for each tile, wherever the engine goes through tiles and positions."""
