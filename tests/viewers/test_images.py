@@ -128,6 +128,9 @@ def napari():
     return python
 
 
+ENDS = [(100, 900), (200, 3000)]
+
+
 def windows_of_pixels(path):
     """Writes two channels of a 12-bit camera, without a window of the user: a ramp from 100 to 900, one from
     200 to 3000. Returns the windows in the metadata."""
@@ -138,9 +141,6 @@ def windows_of_pixels(path):
             writer.append(ramps[index[1]].astype(np.uint16), index=index)
     channels = json.loads((path / "zarr.json").read_text())["attributes"]["ome"]["omero"]["channels"]
     return [[channel["window"]["start"], channel["window"]["end"]] for channel in channels]
-
-
-ENDS = [(100, 900), (200, 3000)]
 
 
 def assert_near_the_percentiles(limits):
