@@ -134,4 +134,4 @@ def test_a_typed_error_is_one_line(tmp_path: Path) -> None:
     result = run_cli("serve", str(config))
     assert result.returncode == 2
     assert result.stdout == ""
-    assert result.stderr == f"shardwright: {config}:2: streams: is not valid; expected array; got 5\n"
+    assert result.stderr == f"shardwright: {config}:2: streams: is not valid; expected a list; got 5\n"

@@ -390,7 +390,7 @@ def likeness_in_viewer(page: Browser, frame: np.ndarray) -> float:
     seen, expected = screen[np.ix_(down, right)], frame[np.ix_(rows, columns)].astype(float)
     if seen.std() < 1:
         return 0.0
-    low, high = np.percentile(expected, (1, 99))
+    low, high = np.percentile(expected, (0.1, 99.9))  # as contrast windows are
     return float(np.corrcoef(seen.ravel(), np.clip(expected, low, high).ravel())[0, 1])
 
 

@@ -361,3 +361,19 @@ def test_five_axes_show_a_slice_and_scroll_through_depth():
 def test_units_that_the_viewer_may_not_know_leave_the_place_to_it():
     image = StoredImage(("t", "y", "x"), (None, "parsec", "parsec"), (1, 1, 1), (1, 8, 8), "uint8")
     assert "position" not in viewer_state(image, "sky", "http://rig/stores/sky.ome.zarr/", (0, 1))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "window", "slider"),
+    [
+        ("uint16", (0, 300), [0, 450]),
+        ("uint16", (400, 65000), [0, 65535]),
+        ("int8", (-128, 127), [-128, 127]),
+        ("float32", (0, 1), [-0.25, 1.5]),
+    ],
+)
+def test_the_slider_stays_within_the_pixel_type(dtype, window, slider):
+    """neuroglancer drops a wider one, and with it the grey levels."""
+    image = StoredImage(("y", "x"), (None, None), (1.0, 1.0), (4, 4), dtype)
+    (layer,) = viewer_state(image, "a", "http://rig/stores/a.ome.zarr/", window)["layers"]
+    assert layer["shaderControls"]["normalized"] == {"range": list(window), "window": slider}

@@ -11,6 +11,7 @@ documents every member).
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -90,9 +91,9 @@ def viewer_state(
     }
     if window is not None:
         low, high = window
-        layer["shaderControls"] = {
-            "normalized": {"range": [low, high], "window": [low - (high - low) / 4, high + (high - low) / 2]}
-        }
+        least, most = _range(image.dtype)  # neuroglancer takes no window that is wider
+        slider = [max(least, low - (high - low) / 4), min(most, high + (high - low) / 2)]
+        layer["shaderControls"] = {"normalized": {"range": [low, high], "window": slider}}
     state: dict[str, Any] = {
         "title": f"{name} · shardwright",
         "layers": [layer],
@@ -103,6 +104,14 @@ def viewer_state(
     if all(unit in _SI_UNITS for unit in image.units):
         state |= _place(image)
     return state
+
+
+def _range(dtype: str) -> tuple[float, float]:
+    """Returns the ends of an integer dtype; of others there are none."""
+    kind, bits = dtype.rstrip("0123456789"), dtype.lstrip("abcdefghijklmnopqrstuvwxyz")
+    if kind == "uint":
+        return 0, 2 ** int(bits) - 1
+    return (-(2 ** (int(bits) - 1)), 2 ** (int(bits) - 1) - 1) if kind == "int" else (-math.inf, math.inf)
 
 
 def _place(image: StoredImage) -> dict[str, Any]:
