@@ -81,7 +81,7 @@ class Drive:
             limits,
             settings or WriteSettings(),
             store_layout(acquisition),
-            encoder.levels,
+            encoder.degrade_levels,
             threads=1,
             staging_slots=limits.staging_frames,
         )

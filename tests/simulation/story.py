@@ -127,7 +127,7 @@ def plan_of(shape: Shape) -> Plan:
         axes = names[: len(shape.axes)]
         order = (*axes[: shape.order], "p", *axes[shape.order :])
     spec = sw.AcquisitionSpec(array=array, images=images, order=order)
-    return Plan(spec, store_layout(spec), SlabEncoder(array, spec.grids.grids[0]).levels)
+    return Plan(spec, store_layout(spec), SlabEncoder(array, spec.grids.grids[0]).degrade_levels)
 
 
 @lru_cache(maxsize=4096)

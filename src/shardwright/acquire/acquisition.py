@@ -113,7 +113,7 @@ class Acquisition:
         self._updates_asked = 0
         self._encoding_line, self._staging_line = pool.line(), pool.line(staging=True)
         self._encoders = SlabEncoder.of_images(folder.spec)
-        self._task_ranges = [encoder.task_ranges() for encoder in self._encoders]
+        self._task_ranges = [encoder.task_ranges for encoder in self._encoders]
         layout = StoreLayout(tuple(encoder.layout for encoder in self._encoders), folder.spec.grids)
         self._reports: SimpleQueue[Report] = SimpleQueue()
         # What is made here refers to the queue, never to this object: without a reference cycle an ended
@@ -126,7 +126,11 @@ class Acquisition:
             limits,
             settings,
             layout,
-            [level for level in DegradeLevel if all(level in encoder.levels for encoder in self._encoders)],
+            [
+                level
+                for level in DegradeLevel
+                if all(level in encoder.degrade_levels for encoder in self._encoders)
+            ],
             threads=pool.threads,
             staging_slots=0 if folder.staging is None else folder.staging.slots,
             staged_slots=staged_slots,

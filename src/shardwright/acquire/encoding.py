@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 
 
 class SlabEncoder:
-    """Frozen after construction; shared by all workers without a lock."""
+    """Frozen after construction; shared by all workers without a lock. ``task_ranges``: the ranges of chunks
+    that a slab is cut into."""
 
     def __init__(self, spec: ArraySpec, grid: Grid) -> None:
         codec = CodecParameters.of(spec, grid.chunk_bytes)
@@ -57,6 +58,7 @@ class SlabEncoder:
         self._levels_bytes = levels_bytes(grid)
         self._levels = [_LevelEncoder(spec, level) for level in self.layout.plane.levels]
         self._above = LevelFrames(spec, grid) if grid.levels else None
+        self.task_ranges = self._task_ranges()
 
     @classmethod
     def of_images(cls, spec: AcquisitionSpec) -> list[SlabEncoder]:
@@ -80,7 +82,7 @@ class SlabEncoder:
         return len(self.layout.plane.file)
 
     @property
-    def levels(self) -> tuple[DegradeLevel, ...]:
+    def degrade_levels(self) -> tuple[DegradeLevel, ...]:
         """The levels at which this array's chunks can be encoded, from the configured one to the fastest."""
         return tuple(self._levels[0].codecs)
 
@@ -229,9 +231,8 @@ class SlabEncoder:
             )
             reach("journal.after_chunks")
 
-    def task_ranges(self) -> list[tuple[int, int]]:
-        """Returns the chunk ranges that a slab is cut into, of about equal size; all levels are one task,
-        the last."""
+    def _task_ranges(self) -> list[tuple[int, int]]:
+        """Returns ranges of about equal size; all levels are one task, the last."""
         plane = self.layout.plane
         ranges = self._ranges(plane.levels[0])
         return ranges if self._above is None else [*ranges, (plane.levels[1].first, self.chunks_per_slab)]

@@ -31,11 +31,10 @@ from .sampled_channels import SampledChannels
 from .smaller_layout import ring_that_fits, sizes_that_fit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from shardwright.array.grid import Grid, Grids
     from shardwright.array.spec import ArraySpec
-    from shardwright.shard.layout import ShardLayout
 
 # raw bytes of one worker task: long enough to hide Python's part, short enough to share a slab between
 # workers
@@ -60,32 +59,46 @@ OWN_DESCRIPTORS = 16
 
 
 class _ArrayNeeds(NamedTuple):
-    """One of the images, or several with the same array."""
+    """The limits that depend on one array alone. Those of an acquisition are the largest of its arrays'."""
 
-    grid: Grid
-    codec: CodecParameters
-    shard: ShardLayout
-    files: int
+    slab_bytes: int
+    chunk_bytes: int
+    slot_bytes: int
+    chunks_per_shard: int
+    index_bytes: int
+    shard_file_bytes: int
+    shard_files_per_shard_row: int
     shard_row_bytes: int
+    chunks_per_task: int
+    scratch_bytes: int
+    buffer_bytes: int  # of one worker, if shards are not mapped
 
     @classmethod
     def of(cls, array: ArraySpec, grid: Grid) -> _ArrayNeeds:
-        codec = CodecParameters.of(array, grid.chunk_bytes)
+        codec, levels = CodecParameters.of(array, grid.chunk_bytes), (grid, *grid.levels)
         at_start = array.index_location == "start"
-        shard, *above = (
-            largest_shard(level, codec.max_encoded_bytes, at_start) for level in (grid, *grid.levels)
+        shards = [largest_shard(level, codec.max_encoded_bytes, at_start) for level in levels]
+        task_chunks = chunks_per_task(grid, codec)
+        return cls(
+            slab_bytes=grid.frames_per_slab * grid.frame_bytes,
+            chunk_bytes=grid.chunk_bytes,
+            slot_bytes=shards[0].slot_bytes,
+            chunks_per_shard=shards[0].chunks,
+            index_bytes=shards[0].index_bytes,
+            shard_file_bytes=shards[0].file_bytes,
+            shard_files_per_shard_row=grid.files_per_shard_row,
+            shard_row_bytes=sum(
+                math.prod(level.plane_shards) * shard.file_bytes
+                for level, shard in zip(levels, shards, strict=True)
+            ),
+            chunks_per_task=task_chunks,
+            scratch_bytes=task_scratch_bytes(grid, codec) + levels_bytes(grid),
+            buffer_bytes=task_chunks * shards[0].slot_bytes,
         )
-        row_bytes = sum(
-            math.prod(level.plane_shards) * each.file_bytes
-            for level, each in zip((grid, *grid.levels), (shard, *above), strict=True)
-        )
-        return cls(grid, codec, shard, grid.files_per_shard_row, row_bytes)
 
-
-def _needs_of(spec: AcquisitionSpec) -> list[_ArrayNeeds]:
-    """Returns one for each array: images share it."""
-    distinct = {id(array): (array, grid) for array, grid in zip(spec.arrays, spec.grids.grids, strict=True)}
-    return [_ArrayNeeds.of(array, grid) for array, grid in distinct.values()]
+    @classmethod
+    def largest(cls, arrays: Iterable[tuple[ArraySpec, Grid]]) -> _ArrayNeeds:
+        return cls(*map(max, zip(*(cls.of(array, grid) for array, grid in arrays), strict=True)))
 
 
 @dataclass(frozen=True)
@@ -135,65 +148,44 @@ class Limits:
         for frames in order gets those."""
         spec = parse_acquisition(spec)
         grids = spec.grids
-        images = _needs_of(spec)
+        # images share their arrays
+        arrays = {id(array): (array, grid) for array, grid in zip(spec.arrays, grids.grids, strict=True)}
+        needs = _ArrayNeeds.largest(arrays.values())
         ring = _ring_frames(grids, ring_frames, batch_frames)
-        shallowest = min(image.grid.frames_per_slab for image in images)
+        shallowest = min(grid.frames_per_slab for _, grid in arrays.values())
         rows = max(MIN_ROWS, 2 * grids.open_slabs + -(-ring // shallowest) + 2)
-        shard_row_bytes = max(image.shard_row_bytes for image in images)
-        files = max(image.files for image in images)
-        most_shard_rows = _shard_rows_within_descriptors(grids, files, descriptors)
+        files = needs.shard_files_per_shard_row
         open_shard_rows = min(
-            grids.open_shard_rows + max(2, min(64, REORDER_DISK_BYTES // max(shard_row_bytes, 1))),
-            most_shard_rows,
+            grids.open_shard_rows + max(2, min(64, REORDER_DISK_BYTES // max(needs.shard_row_bytes, 1))),
+            _shard_rows_within_descriptors(grids, files, descriptors),
         )
         # what is filled in order, and one that is being sealed
         filling = min(grids.open_shard_rows + 1, open_shard_rows)
-        tasks = [(chunks_per_task(image.grid, image.codec), image.shard.slot_bytes) for image in images]
-        buffer_bytes = max(chunks * slot for chunks, slot in tasks)  # of one worker, if shards are not mapped
-        slot_bytes = max(slot for _, slot in tasks)
-        scratch_bytes = max(
-            task_scratch_bytes(image.grid, image.codec) + levels_bytes(image.grid) for image in images
-        )
-        record_bytes = record_of(spec).itemsize
         frames_per_slab = grids.frames_per_slab
-        staging_frames = 0 if frames_per_slab == 1 else _staging_frames(grids, ring)
-        chunks_per_shard = max(image.shard.chunks for image in images)
         table_bytes = (
             len(spec.names) * IMAGE_BYTES
-            + sum(plane_table_bytes(image.grid) for image in images)
-            + rows * frames_per_slab * (24 + record_bytes)
-            + open_shard_rows * files * chunks_per_shard * CHUNK_ENTRY_BYTES
+            + sum(plane_table_bytes(grid) for _, grid in arrays.values())
+            + rows * frames_per_slab * (24 + record_of(spec).itemsize)
+            + _shard_table_bytes(open_shard_rows, files, needs.chunks_per_shard)
             + _json_bytes(spec)
             + SampledChannels(spec).memory_bytes
         )
-        memory = (
-            RUNTIME_BYTES + ring * grids.slot_bytes + threads * (scratch_bytes + buffer_bytes) + table_bytes
-        )
+        workers_bytes = threads * (needs.scratch_bytes + needs.buffer_bytes)
         limits = cls(
+            **needs._asdict(),
             frame_bytes=grids.slot_bytes,
             frames_per_slab=frames_per_slab,
-            slab_bytes=max(image.grid.frames_per_slab * image.grid.frame_bytes for image in images),
-            chunk_bytes=max(image.grid.chunk_bytes for image in images),
-            slot_bytes=slot_bytes,
-            chunks_per_shard=chunks_per_shard,
-            index_bytes=max(image.shard.index_bytes for image in images),
-            shard_file_bytes=max(image.shard.file_bytes for image in images),
-            shard_files_per_shard_row=files,
-            shard_row_bytes=shard_row_bytes,
             held_frames=grids.held_frames,
             ring_frames=ring,
             ring_bytes=ring * grids.slot_bytes,
-            staging_frames=staging_frames,
+            staging_frames=0 if frames_per_slab == 1 else _staging_frames(grids, ring),
             rows=rows,
             open_shard_rows=open_shard_rows,
-            chunks_per_task=max(chunks for chunks, _ in tasks),
-            scratch_bytes=scratch_bytes,
-            buffer_bytes=buffer_bytes,
             table_bytes=table_bytes,
             threads=threads,
-            mapped_bytes=filling * shard_row_bytes,
-            memory_bytes=memory,
-            disk_reserved_bytes=(filling + 1) * shard_row_bytes,
+            mapped_bytes=filling * needs.shard_row_bytes,
+            memory_bytes=RUNTIME_BYTES + ring * grids.slot_bytes + workers_bytes + table_bytes,
+            disk_reserved_bytes=(filling + 1) * needs.shard_row_bytes,
             descriptors=OWN_DESCRIPTORS + (open_shard_rows + 1) * (DESCRIPTORS_PER_FILE * files + 1),
         )
         limits._check(grids)
@@ -206,9 +198,7 @@ class Limits:
     @property
     def shard_table_bytes(self) -> int:
         """The tables of the chunks of all open shards."""
-        return (
-            self.open_shard_rows * self.shard_files_per_shard_row * self.chunks_per_shard * CHUNK_ENTRY_BYTES
-        )
+        return _shard_table_bytes(self.open_shard_rows, self.shard_files_per_shard_row, self.chunks_per_shard)
 
     @property
     def worker_bytes(self) -> int:
@@ -272,6 +262,10 @@ class Limits:
 
     def to_dict(self) -> dict[str, int]:
         return asdict(self)
+
+
+def _shard_table_bytes(shard_rows: int, files: int, chunks: int) -> int:
+    return shard_rows * files * chunks * CHUNK_ENTRY_BYTES
 
 
 def _json_bytes(spec: AcquisitionSpec) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardwright.array.acquisition_spec import parse_acquisition
+from shardwright.array.default_layout import sizes_text
 from shardwright.model.errors import BudgetError, SpecError
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ def sizes_that_fit(
             found = derive(parse_acquisition({"array": array, **several}))
         except (BudgetError, SpecError):
             return needed  # smaller ones would be too many
-    return f"{_sizes(array)} need {-(-found.memory_bytes >> 20):,} MiB. {needed}"
+    sizes = sizes_text([(d.name, d.chunk_size, d.shard_size_chunks) for d in array.dimensions])
+    return f"{sizes} need {-(-found.memory_bytes >> 20):,} MiB. {needed}"
 
 
 def _smaller(array: ArraySpec, *, shards: bool) -> ArraySpec | None:
@@ -72,10 +74,3 @@ def _half(d: Dimension, *, shards: bool) -> Dimension | None:
     return (
         d.model_copy(update={"chunk_size": chunk // 2, "shard_size_chunks": shard * 2}) if chunk > 1 else None
     )
-
-
-def _sizes(array: ArraySpec) -> str:
-    chunks = ", ".join(str(d.chunk_size) for d in array.dimensions)
-    shards = ", ".join(str(d.shard_size_chunks) for d in array.dimensions)
-    axes = ", ".join(d.name for d in array.dimensions)
-    return f"chunk_size {chunks} with shard_size_chunks {shards} along {axes}"

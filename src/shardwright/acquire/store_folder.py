@@ -327,7 +327,7 @@ class StoreFolder:
         if image in self._extents:
             return
         windows = self.samples.windows(image)
-        group = with_windows(self._group_document(image), windows)
+        group = with_windows(self._group_document(image, self._attributes(image)), windows)
         self._replace(self._group_folder(image) / "zarr.json", encode_document(group))
         if windows:
             self._shown.add(image)
@@ -394,7 +394,8 @@ class StoreFolder:
         if image is None and not self.spec.is_single:
             self._write_collection()
         elif image is None or image in self._extents:
-            attributes, document = self._attributes(image), self._group_document(image)
+            attributes = self._attributes(image)
+            document = self._group_document(image, attributes)
             self._update_group(self._group_folder(image), attributes, document)
 
     def _update_group(self, folder: Path, attributes: dict[str, Any], document: dict[str, Any]) -> None:
@@ -413,10 +414,10 @@ class StoreFolder:
         updates = read_updates(self.workspace, image) if image in self._updated else {}
         return {**self.spec.attributes_of(image), **updates}
 
-    def _group_document(self, image: int | None) -> dict[str, Any]:
+    def _group_document(self, image: int | None, attributes: dict[str, Any]) -> dict[str, Any]:
         number = image or 0
         name = self.spec.names[number] or _name_of(self.path)
-        return group_document(self.spec.arrays[number], name, self._attributes(image))
+        return group_document(self.spec.arrays[number], name, attributes)
 
     def _group_folder(self, image: int | None) -> Path:
         return self._array_folder(image or 0).parent
@@ -436,15 +437,14 @@ class StoreFolder:
         no frame of this store is known, which then goes. Returns the images whose updates went with the
         workspace, since no frame came. Raises ``StorageError`` or ``FencedError``."""
         self.may_rename()
-        known = keep_workspace or any(extents) or self.log.rows
+        images = [image for image, extent in enumerate(extents) if extent]
+        known = keep_workspace or images or self.log.rows
         if not known and aside_of(self.path) is not None:
             self.remove_store()
             return ()
-        for image, extent in enumerate(extents):
-            if extent:
-                self.make_image(image)
-                self.grow(image, extent)
-        images = [image for image, extent in enumerate(extents) if extent]
+        for image in images:
+            self.make_image(image)
+            self.grow(image, extents[image])
         sealed = self.samples.sealed_windows(self.path, images) if self._is_resumed else {}
         for image in images:
             self._write_windows(image, self.samples.windows(image) | sealed.get(image, {}))
@@ -460,11 +460,10 @@ class StoreFolder:
         self._consolidate_again()
         if frames_durable:
             self.remove_replaced()
-        if not keep_workspace:
-            self._put_back_replaced()
-            self.remove_workspace()
         if keep_workspace:
             return ()
+        self._put_back_replaced()
+        self.remove_workspace()
         return tuple(sorted(i for i in self._updated if i is not None and i not in self._extents))
 
     def remove_replaced(self, most_files: int | None = None) -> None:

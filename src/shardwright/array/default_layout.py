@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -67,10 +67,8 @@ def default_layout(
     are further ones of ``ArraySpec``, such as ``codec``. Raises ``SpecError``.
     """
     names = _checked_axes(shape, axes)
-    waiting = names[:-2] if images > 1 else []  # axes that change slower than the image
-    if isinstance(order, str | list | tuple) and POSITIONS_AXIS in order:
-        slower = list(order)[: list(order).index(POSITIONS_AXIS)]
-        waiting, order = slower if images > 1 else [], [name for name in order if name != POSITIONS_AXIS]
+    slower, order = _split_order(order, names)
+    waiting = slower if images > 1 else []
     if order is not None:
         if "storage_order" in fields:
             raise SpecError(
@@ -129,9 +127,13 @@ def layout_advice(spec: ArraySpec) -> str:
     shard_size_chunks 4, 8, 8 along t, y, x``."""
     chunk = _default_chunk(spec, {})
     shard = _default_shard(spec, chunk, {})
-    chunks = ", ".join(map(str, chunk.values()))
-    shards = ", ".join(str(shard[name] // size) for name, size in chunk.items())
-    return f"chunk_size {chunks} with shard_size_chunks {shards} along {', '.join(chunk)}"
+    return sizes_text([(name, size, shard[name] // size) for name, size in chunk.items()])
+
+
+def sizes_text(axes: Iterable[tuple[str, int, int]]) -> str:
+    """Returns the sizes of a layout in words; ``axes``: (name, chunk_size, shard_size_chunks) of each."""
+    names, chunks, shards = (", ".join(map(str, values)) for values in zip(*axes, strict=True))
+    return f"chunk_size {chunks} with shard_size_chunks {shards} along {names}"
 
 
 def default_chunk_bytes(spec: ArraySpec) -> int:
@@ -235,6 +237,14 @@ def _checked_axes(shape: Any, axes: Any) -> list[str]:
             got=f"shape={shape!r}, axes={axes!r}"[:160],
         )
     return [str(name) for name in axes]
+
+
+def _split_order(order: Any, names: list[str]) -> tuple[list[str], Any]:
+    """Returns the axes that change slower than the image, and the order without the image."""
+    if not isinstance(order, str | list | tuple) or POSITIONS_AXIS not in order:
+        return names[:-2], order
+    place = list(order).index(POSITIONS_AXIS)
+    return list(order[:place]), [name for name in order if name != POSITIONS_AXIS]
 
 
 def _as_acquired(

@@ -116,7 +116,7 @@ class SlabKernel:
         self._addresses = [frame.ctypes.data for frame in frames]
         self._frames = frames  # whose addresses these are
         self._frames_per_slab = grid.frames_per_slab
-        self.ranges = self._encoder.task_ranges()
+        self.ranges = self._encoder.task_ranges
         self.encoded_bytes = np.zeros(self.chunks, np.int64)  # of the last slab
 
     def encode(self, slab: int, first: int, stop: int, state: WorkerState) -> np.ndarray:

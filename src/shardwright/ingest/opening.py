@@ -448,9 +448,7 @@ class Openings:
     def _planned_bytes(self) -> int:
         """The memory that this process may have. That of a recovery is known when it is done: until then it
         is the whole budget."""
-        in_plans = sum(
-            limits.threads * (limits.scratch_bytes + limits.buffer_bytes) for limits in self._limits()
-        )
+        in_plans = sum(limits.worker_bytes for limits in self._limits())
         kept = max(0, self._executor.pool.buffer_bytes - in_plans)
         planned_bytes = (
             self._memory_bytes() + sum(session.unclaimed_bytes for session in self._sessions) + kept
