@@ -162,7 +162,7 @@ def test_the_way_of_a_slab(spec_of):
     assert of(Seal, drive.tell(SlabEncoded(slab.row, 10, None))) == [Seal(0)]
     drive.tell(ShardRowSealed(0, 1, True, None, 1, np.zeros(4, record_dtype(0))))
     drive.core.finish(drive.now())
-    assert of(FinishStore, drive.core.take_commands()) == [FinishStore((4,), 4, keep_workspace=False)]
+    assert of(FinishStore, drive.core.take_commands()) == [FinishStore(((4,),), 4, keep_workspace=False)]
     drive.tell(StoreFinished(None))
     assert drive.core.state is AcquisitionState.SEALED
     assert drive.core.receipt().frames_stored == 4
@@ -252,12 +252,12 @@ def test_a_shard_row_that_is_being_sealed_is_not_rewritten_for_a_commit_before(s
 def test_a_failure_while_the_end_waits_for_room_is_an_end(spec_of):
     drive = Drive(spec_of(chunk=1, shard=1), WriteSettings(on_full="block"))
     drive.core.finish(drive.now())
-    assert of(FinishStore, drive.core.take_commands()) == [FinishStore((0,), 0, keep_workspace=False)]
+    assert of(FinishStore, drive.core.take_commands()) == [FinishStore(((0,),), 0, keep_workspace=False)]
     assert of(FinishStore, drive.tell(StoreFinished(ErrorText(StorageFullError, "no room")))) == []
     assert drive.core.state is AcquisitionState.FINISHING
     drive.core.workers_failed("it died", drive.now(), ended=True)
     drive.core.tick(drive.now())
-    assert of(FinishStore, drive.core.take_commands()) == [FinishStore((0,), 0, keep_workspace=False)], (
+    assert of(FinishStore, drive.core.take_commands()) == [FinishStore(((0,),), 0, keep_workspace=False)], (
         "what readers see is to be true"
     )
     drive.tell(StoreFinished(None))

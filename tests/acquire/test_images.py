@@ -263,14 +263,18 @@ def test_axes_as_they_are_stored_and_frames_in_another_order(tmp_path, order):
     assert [axis["name"] for axis in attributes["multiscales"][0]["axes"]] == list("tczyx")
 
 
-def test_the_axis_without_a_count_need_only_change_slowest(tmp_path):
+def test_an_axis_without_a_count_needs_no_index_if_it_changes_slowest(tmp_path):
     path = tmp_path / "a.ome.zarr"
     with sw.create(path, shape=(2, None, 6, 8), dtype="uint8", axes="ctyx", order="tc") as writer:
         for number in range(6):
             writer.append(pixels(writer.spec, number))
     assert read(path, "0").shape == (2, 3, 6, 8)
-    with pytest.raises(sw.errors.SpecError, match=r"only the first axis may be unlimited.*'t'"):
-        sw.create(tmp_path / "b", shape=(2, None, 6, 8), dtype="uint8", axes="ctyx", order="ct")
+    with sw.create(tmp_path / "b", shape=(2, None, 6, 8), dtype="uint8", axes="ctyx", order="ct") as writer:
+        with pytest.raises(sw.errors.FrameIndexError, match="Give index"):
+            writer.append(pixels(writer.spec, 0))
+        for t, c in itertools.product(range(3), range(2)):
+            writer.append(pixels(writer.spec, 2 * t + c), index=(c, t))
+    assert np.array_equal(read(tmp_path / "b", "0"), read(path, "0"))
 
 
 RAGGED = {"t": (3, 2, 3), "c": (2, 2, 1), "z": (2, 3, 1)}  # by image

@@ -188,7 +188,7 @@ def test_clocks_tell_of_a_worker_and_a_sealer_that_are_stuck(drive, one_worker, 
     at_point("sealer.before_command", go_on.wait)
     rig.submit(0, 1)
     acquisition.flush()
-    acquisition._sealer.put(Grow(0, 0))
+    acquisition._sealer.put(Grow(0, (0,)))
     rig.until(lambda: one_worker.busy_s() > 2 * HELD_S and acquisition.sealer_busy_s > 2 * HELD_S)
     go_on.set()
     rig.finish()

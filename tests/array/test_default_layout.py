@@ -174,7 +174,11 @@ WRONG = {
     "no chunk": (((4, 4), "uint8", "yx"), {"chunks": {"y": 0}}, "1 or more"),
     "a text": (((4, 4), "uint8", "yx"), {"shards": {"y": "4"}}, "1 or more"),
     "a cut chunk": (((40, 4), "uint8", "yx"), {"chunks": {"y": 16}, "shards": {"y": 20}}, "multiple of 16"),
-    "two unlimited axes": (((None, None, 4, 4), "uint8", "tcyx"), {}, "only the first axis"),
+    "two unlimited axes": (
+        ((None, None, 4, 4), "uint8", "tzyx"),
+        {"chunks": {"t": 2}},
+        "'z' has no count and changes faster than 't'",
+    ),
     "two axes of one name": (((4, 4, 4), "uint8", "yyx"), {}, "names must differ"),
     "too much for a chunk": (((4, 4), "uint8", "yx"), {"chunks": {"y": 2**31}}, "chunk_size"),
     "chunks as zarr takes them": (((4, 4), "uint8", "yx"), {"chunks": (4, 4)}, "given by axis.*'x': ..."),

@@ -22,7 +22,7 @@ YX = (("y", 10, 4, 2), ("x", 9, 3, 2))
 def write(tmp_path, spec: ArraySpec, extent: int) -> zarr.Array:
     (tmp_path / "0").mkdir()
     (tmp_path / "zarr.json").write_text(json.dumps(group_document(spec, "img")))
-    (tmp_path / "0" / "zarr.json").write_bytes(array_metadata(spec, extent, codec_metadata(spec)))
+    (tmp_path / "0" / "zarr.json").write_bytes(array_metadata(spec, (extent,), codec_metadata(spec)))
     array = zarr.open_group(tmp_path, mode="r")["0"]
     assert isinstance(array, zarr.Array)
     return array
@@ -82,8 +82,8 @@ def test_the_shape_follows_the_storage_order(spec_of):
     spec = spec_of(
         ("t", None, 1, 1), ("z", 5, 1, 1), ("c", 2, 1, 1), *YX, storage_order=("z", "c", "t", "y", "x")
     )
-    assert array_shape(spec, 7) == [5, 2, 7, 10, 9]
-    assert array_shape(spec_of(*YX), 7) == [10, 9]
+    assert array_shape(spec, (7,)) == [5, 2, 7, 10, 9]
+    assert array_shape(spec_of(*YX), ()) == [10, 9]
 
 
 AXES = {

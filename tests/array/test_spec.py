@@ -60,8 +60,12 @@ BAD = {
     "thirteen axes": ({"dimensions": [{**Y, "name": f"a{i}"} for i in range(13)]}, "dimensions"),
     "same name twice": ({"dimensions": [T, Y, Y]}, "dimensions: names must differ"),
     "unlimited second axis": (
+        {"dimensions": [{**Y, "name": "z"}, T, Y, X]},
+        "dimensions: 't' has no count and changes faster than 'z', .* chunk_size 1 .* got 4 and 1",
+    ),
+    "unlimited rows": (
         {"dimensions": [Y, T, X]},
-        "dimensions: only the first axis may be unlimited .* not 't'",
+        "dimensions: the two axes of the frame itself need a count",
     ),
     "unlimited frame": ({"dimensions": [T, X]}, "dimensions: the two axes of the frame itself need a count"),
     "count 0": ({"dimensions": [{**T, "count": 0}, Y, X]}, r"dimensions\.0\.count"),

@@ -462,7 +462,7 @@ BAD = [
         "name: y",
         18,
         "streams[0].array.dimensions",
-        "only the first axis may be unlimited",
+        "the two axes of the frame itself need a count",
     ),
     ("- name: cam0", "- <<: {}\n    name: cam0", 11, "streams[0].<<", "is not a usable key"),
     ("- name: cam0", "- 5: 6\n    name: cam0", 11, "streams[0].5", "is not a usable key"),

@@ -241,3 +241,25 @@ def test_bad_specifications_and_frames_are_typed_errors_and_the_rest_goes_on(sta
     assert (stream.receipt.frames_received, stream.receipt.frames_stored) == (1, 1)
     assert [path.name for path in Path(stream.path).parent.iterdir() if path.is_dir()] == ["good.ome.zarr"]
     assert np.array_equal(zarr.open_array(Path(stream.path) / "B/2/1/0", mode="r")[2], pixels(spec, 1))
+
+
+@pytest.mark.parametrize("transport", WAYS)
+def test_images_whose_further_axes_have_no_count(start, transport):
+    daemon = start()
+    spec = sw.AcquisitionSpec(images={"a": array({"t": None, "z": None}), "b": array({"t": None})})
+    places = [(t, z) for t, depth in enumerate((3, 1, 4)) for z in range(depth)]
+    with (
+        sw.connect(daemon.ipc, transport=transport) as connection,
+        connection.acquire("a", spec) as stream,
+    ):
+        with pytest.raises(errors.FrameIndexError, match="Give index"):
+            stream.append(pixels(spec.arrays[0], 0), image="a")
+        for number, place in enumerate(places):
+            stream.append(pixels(spec.arrays[0], number), image="a", index=place)
+        stream.append(pixels(spec.arrays[1], 0), image="b")
+    found = zarr.open_array(Path(stream.path) / "0" / "0", mode="r")
+    assert found.shape[:2] == (3, 4)
+    for number, place in enumerate(places):
+        assert np.array_equal(found[place], pixels(spec.arrays[0], number))
+    assert stream.receipt.images["a"]["frames_missing"] == 12 - len(places)
+    assert verify_store(Path(stream.path)).ok

@@ -166,9 +166,12 @@ def specs(
 
 
 def places(spec: sw.ArraySpec) -> tuple[int, ...]:
-    """Counts along the frame axes, an unlimited one taken as long as ``MAX_FRAMES`` allows."""
+    """Counts along the frame axes, unlimited ones taken as long as ``MAX_FRAMES`` allows."""
     rest = math.prod(d.count or 1 for d in spec.dimensions[1:-2])
-    return tuple(d.count or max(1, min(9, MAX_FRAMES // rest)) for d in spec.dimensions[:-2])
+    longest = max(1, min(9, MAX_FRAMES // rest))
+    if len(spec.growing_axes) > 1:
+        longest = math.isqrt(longest)
+    return tuple(d.count or longest for d in spec.dimensions[:-2])
 
 
 @st.composite
@@ -268,18 +271,19 @@ class Expected:
 
 
 def expected(acquired: Acquired, appended: list[np.ndarray]) -> Expected:
-    """The model: the first frame of each place, fill value everywhere else; the first frame axis ends with
-    the last frame's index along it."""
+    """The model: the first frame of each place, fill value everywhere else; each growing axis ends with the
+    newest index along it."""
     spec = acquired.spec
     first: dict[int, np.ndarray] = {}
     for arrival, frame in zip(acquired.arrivals, appended, strict=True):
         first.setdefault(arrival.position, frame)
     counts = places(spec)
     indices = {position: np.unravel_index(position, counts) if counts else () for position in first}
-    extent = (
-        counts
-        if not counts
-        else (1 + max((int(index[0]) for index in indices.values()), default=-1), *counts[1:])
+    extent = tuple(
+        1 + max((int(index[axis]) for index in indices.values()), default=-1)
+        if axis in spec.growing_axes
+        else count
+        for axis, count in enumerate(counts)
     )
     acquired_order = np.empty((*extent, *spec.frame_shape), spec.dtype)
     acquired_order[...] = fill(spec)

@@ -62,14 +62,15 @@ class Images:
 def image_acquisitions(draw: st.DrawFn) -> Images:
     order = draw(st.none() | orders())
     if order is None:
-        arrays = draw(st.lists(specs(SMALL), min_size=1, max_size=4))
+        arrays = draw(st.lists(specs(SMALL) | specs(SMALL, ragged_axes()), min_size=1, max_size=4))
         visits = draw(in_turns([int(np.prod(places(array), dtype=int)) for array in arrays]))
     else:
         unlimited = order[0] != POSITIONS_AXIS and draw(st.booleans())
         axes = axes_of([name for name in order if name != POSITIONS_AXIS], unlimited=unlimited)
         arrays = draw(st.lists(specs(SMALL, axes), min_size=1, max_size=4))
         visits = in_order(arrays, order)
-    named = draw(st.sampled_from(["index", "image" if order is None else "nothing"]))
+    ragged = any(len(array.growing_axes) > 1 for array in arrays)
+    named = "index" if ragged else draw(st.sampled_from(["index", "image" if order is None else "nothing"]))
     if named == "index":
         visits = [visit for visit in visits if draw(st.integers(0, 9)) > 0]  # some are missing
     visits = visits[: draw(st.sampled_from([len(visits)] * 3) | st.integers(0, len(visits)))]
@@ -102,6 +103,24 @@ def axes_of(draw: st.DrawFn, names: list[str], *, unlimited: bool) -> tuple[sw.D
             shard_size_chunks=draw(st.sampled_from([1, 2])),
         )
         for number, name in enumerate(names)
+    )
+
+
+@st.composite
+def ragged_axes(draw: st.DrawFn) -> tuple[sw.Dimension, ...]:
+    """Two axes without a count, and perhaps one with a count that changes slower, between them or faster."""
+    chunks, pieces = st.sampled_from([1, 2, 3]), st.sampled_from([1, 2])
+    axes = [("t", None), ("z", None)]
+    axes[draw(st.integers(0, 2)) : 0] = draw(st.sampled_from([[], [("c", 2)]]))
+    last = max(place for place, (_, count) in enumerate(axes) if count is None)
+    return tuple(
+        sw.Dimension(
+            name=name,
+            count=count,
+            chunk_size=1 if place < last else draw(chunks),
+            shard_size_chunks=1 if place < last else draw(pieces),
+        )
+        for place, (name, count) in enumerate(axes)
     )
 
 

@@ -41,7 +41,7 @@ def make_store(root: Path, rows: list[Row], extent: int, spec: ArraySpec = TZCYX
     (root / ".shardwright").mkdir(parents=True)
     (root / "0").mkdir()
     (root / "zarr.json").write_text(json.dumps(group_document(spec, "a")))
-    (root / "0/zarr.json").write_bytes(array_metadata(spec, extent, codec_metadata(spec)))
+    (root / "0/zarr.json").write_bytes(array_metadata(spec, (extent,), codec_metadata(spec)))
     records = np.zeros(len(rows), record_dtype(0))
     records["sequence"] = np.arange(len(rows))
     for name, values in zip(["position", "fate", "reason"], zip(*rows, strict=True), strict=False):

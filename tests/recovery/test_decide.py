@@ -263,7 +263,7 @@ def test_a_frame_that_was_given_up_and_is_there_has_one_status():
 def test_a_duplicate_of_a_frame_that_is_gone_makes_the_array_no_longer(status, extent):
     settled = records(9, position=5, fate=status, reason=Reason.PLACE_TAKEN)
     made = decided((BlockKind.EVENTS, -1, settled), shard_rows=(shard_row(0, slab(0)),))
-    assert made.standing.accounts.extents.tolist() == [extent]
+    assert made.standing.accounts.extents.tolist() == [[extent]]
 
 
 def test_a_shard_row_below_the_second_root_goes_on_there():

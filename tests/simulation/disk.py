@@ -176,7 +176,7 @@ class Disk:
         self.table: list[np.ndarray] | None = None
         self.removed = False
         self.set_aside = False  # files of a damaged journal
-        self.extents: dict[int, int] = {}  # by image
+        self.extents: dict[int, tuple[int, ...]] = {}  # by image
         self.faulty = False  # it has failed, or may have
         self.ballast = True
         self.spoiled: set[int] = set()

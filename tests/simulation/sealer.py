@@ -402,15 +402,17 @@ class Sealer:
 
     def _grow(self, command: Grow) -> Steps:
         with suppress(StorageError):
-            yield from self._with_ballast(lambda: self._grown(command.image, command.extent))
+            yield from self._with_ballast(lambda: self._grown(command.image, command.extents))
 
-    def _grown(self, image: int, extent: int) -> Steps:
-        if extent > self._disk.extents.get(image, 0):
+    def _grown(self, image: int, extents: tuple[int, ...]) -> Steps:
+        covered = self._disk.extents.get(image, (0,) * len(extents))
+        grown = tuple(map(max, covered, extents))
+        if grown != covered:
             self._disk.take_little("grow")
             yield
             self._check_writer()
             self._disk.check_document(self._epoch)
-            self._disk.extents[image] = extent
+            self._disk.extents[image] = grown
 
     def _finish(self, command: FinishStore) -> Steps:
         self._check_begun(command)
@@ -424,8 +426,8 @@ class Sealer:
     def _finished(self, command: FinishStore) -> Steps:
         disk = self._disk
         self._check_writer()
-        for image, extent in enumerate(command.extents):
-            yield from self._grown(image, extent)
+        for image, extents in enumerate(command.extents):
+            yield from self._grown(image, extents)
         disk.take_little("finish")
         yield
         self._check_writer()

@@ -239,7 +239,7 @@ class _Executor:
             disk.manifest = replace(
                 disk.manifest,
                 seen_stop=accounts.seen.stop,
-                seen_extents=tuple(accounts.extents.tolist()),
+                seen_extents=tuple(accounts.extents.ravel().tolist()),
             )
         for name, action in zip(self._scan.strays, decisions.strays, strict=True):
             if action is Action.DELETE:

@@ -83,16 +83,29 @@ class Accounts:
     """``seen``: sequences that came; ``stored``: those that a kill cannot lose; ``durable``: those that a
     power cut cannot lose. Settled ones are included. By image, int64[images]: ``images_received`` and
     ``images_stored``, frames; ``newest``, the largest place in acquisition order of a frame that came, -1
-    without one; ``extents``, the newest index along the first frame axis, plus one."""
+    without one. ``extents`` int64[images, axes]: the newest index along each growing axis, plus one; 1 where
+    an image has fewer of them."""
 
     def __init__(self, grids: Grids) -> None:
         count = len(grids.grids)
         self._grids = grids
         self._frame_bytes = np.array([grid.frame_bytes for grid in grids.grids], np.int64)
         self._frames_per_step = np.array([math.prod(grid.counts[1:]) for grid in grids.grids], np.int64)
+        self._ragged = [grid.image for grid in grids.grids if grid.is_ragged]
+        # frames at one index of the growing axes
+        self._frames_at_once = np.array(
+            [
+                math.prod(n for axis, n in enumerate(grid.counts) if axis not in grid.growing)
+                for grid in grids.grids
+            ],
+            np.int64,
+        )
         self.images_received, self.images_stored = np.zeros(count, np.int64), np.zeros(count, np.int64)
         self.newest = np.full(count, -1, np.int64)
-        self.extents = np.array([0 if grid.counts else 1 for grid in grids.grids], np.int64)
+        axes = max(1, *(len(grid.growing) for grid in grids.grids))
+        self.extents = np.array(
+            [[axis >= len(grid.growing) for axis in range(axes)] for grid in grids.grids], np.int64
+        )
         self.frames_durable = 0
         self.frames_by_status = dict.fromkeys(FrameStatus, 0)
         # the first record of each status other than stored, as far as it is known
@@ -131,15 +144,27 @@ class Accounts:
         self.expect_up_to(int(records["sequence"].astype(np.int64).max(initial=-1)) + 1)
 
     def expect_up_to(self, stop: int, extents: Sequence[int] = ()) -> None:
+        """``extents``: rows of ``extents``, one after the other."""
         self.seen.stop = max(self.seen.stop, stop)
         if extents:
-            np.maximum(self.extents, extents, out=self.extents)
+            np.maximum(self.extents, np.reshape(extents, self.extents.shape), out=self.extents)
 
     def _reach(self, positions: np.ndarray) -> None:
         known = positions[positions >= 0]
         if known.size:
             np.maximum.at(self.newest, image_of(known), place_in_image(known))
-            np.maximum(self.extents, self.newest // self._frames_per_step + 1, out=self.extents)
+            first = self.extents[:, 0]
+            np.maximum(first, self.newest // self._frames_per_step + 1, out=first)
+            for image in self._ragged:
+                self._reach_further(image, known)
+
+    def _reach_further(self, image: int, positions: np.ndarray) -> None:
+        """As ``_reach``, for the growing axes of an image behind its first one."""
+        grid = self._grids.grids[image]
+        places = place_in_image(positions[image_of(positions) == image])
+        for column, axis in enumerate(grid.growing[1:], 1):
+            along = places // math.prod(grid.counts[axis + 1 :]) % grid.counts[axis]
+            self.extents[image, column] = max(self.extents[image, column], int(along.max(initial=-1)) + 1)
 
     def newest_position(self, image: int) -> int:
         """Returns the largest position of a frame of this image that came, as far as its position is known;
@@ -218,9 +243,14 @@ class Accounts:
 
     def receipt(self, path: Path, names: Sequence[str], *, over: bool, failed: bool) -> Receipt:
         """Returns the receipt. Until the acquisition is ``over``, only places up to the newest frame's count
-        as missing, since the camera still has to send the rest of its step. ``names`` of the images."""
-        extents = self.extents if len(names) == 1 else np.where(self.newest >= 0, self.extents, 0)
-        places_of = extents * self._frames_per_step if over else self.newest + 1
+        as missing, since the camera still has to send the rest of its step; where several axes grow, none
+        does. ``names`` of the images."""
+        if over:
+            places_of = self.extents.prod(axis=1) * self._frames_at_once
+            places_of[(self.newest < 0) & (len(names) > 1)] = 0
+        else:
+            places_of = self.newest + 1
+            places_of[self._ragged] = self.images_stored[self._ragged]
         places = int(places_of.sum())
         held = self.frames_durable if failed else self.frames_stored + self.frames_waiting
         statuses = self.frames_by_status

@@ -51,7 +51,8 @@ class HoleMemory:
 
 class VisibleExtent:
     """The part of the first frame axis of an image that sealed shards cover without a hole: zarr.json may
-    cover no more while frames still come."""
+    cover no more while frames still come. Where several axes grow, nothing says before the end which shards
+    are holes: it then covers nothing."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
@@ -69,19 +70,12 @@ class VisibleExtent:
             del self._sealed[self._steps]
             self._steps += 1
 
-    def end_of(self, shard_row: int) -> int:
-        """Returns the index along the first frame axis at which a shard row ends."""
+    def extents(self, received: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns the covered elements along the growing axes, never more than ``received``: the newest index
+        along each plus one."""
         if not self._grid.counts:
-            return 1
-        step = (shard_row - self._grid.first) // self._shard_rows_per_step
-        return (step + 1) * self._grid.shard_row_frames[0]
-
-    def elements(self, received_extent: int) -> int:
-        """Returns the covered elements, never more than ``received_extent``: the newest frame's index along
-        the axis plus one."""
-        if not self._grid.counts:
-            return 0
-        return min(self._steps * self._grid.shard_row_frames[0], received_extent)
+            return ()
+        return (min(self._steps * self._grid.shard_row_frames[0], received[0]), *received[1:])
 
 
 class SealedShardRows:

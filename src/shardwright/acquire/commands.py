@@ -230,11 +230,11 @@ class NotRecorded:
 
 @dataclass(frozen=True)
 class Grow:
-    """Let zarr.json of an image cover ``extent`` elements of the first frame axis. If that fails, readers see
+    """Let zarr.json of an image cover ``extents`` elements of its growing axes. If that fails, readers see
     them after the next seal or at the end."""
 
     image: int
-    extent: int
+    extents: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -257,11 +257,11 @@ class MetadataUpdated:
 
 @dataclass(frozen=True)
 class FinishStore:
-    """End the store. ``extents``: of each image along its first frame axis, 0 for one to which no frame came.
+    """End the store. ``extents``: of each image along its growing axes, all 0 if no frame came to it.
     ``frames_durable``: in the store, of all images. After a full disk it may be repeated; otherwise it is the
     last command. -> ``StoreFinished``"""
 
-    extents: tuple[int, ...]
+    extents: tuple[tuple[int, ...], ...]
     frames_durable: int
     keep_workspace: bool
 

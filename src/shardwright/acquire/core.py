@@ -225,7 +225,7 @@ class Core:
         self._restored_frames = np.zeros(0, np.int64)
         self._flush_goal = 0
         self._next_stage_s = 0.0
-        self._sealed_extents = np.zeros(len(self.grids.grids), np.int64)
+        self._sealed_extents = np.zeros_like(self.accounts.extents)
         self._low_water = False
         self.is_finishing, self._keep_empty = False, True
         self._store_retry_s = 0.0  # without room to finish the store: when to try again
@@ -1027,14 +1027,14 @@ class Core:
             )
             self.shard_rows.opens_again(shard_row.number, earlier)
         self._settle_durable(report.shard_row, self._ledger.take(report.shard_row))
-        self._note_sealed_extent(shard_row.number)
+        self._note_sealed_extents(shard_row.number)
         image = image_of(shard_row.number)
         visible = self.shard_rows.closed.visible(shard_row.number)
-        self._ask(Grow(image, visible.elements(int(self.accounts.extents[image]))))
+        self._ask(Grow(image, visible.extents(tuple(self.accounts.extents[image].tolist()))))
 
-    def _note_sealed_extent(self, number: int) -> None:
-        image, end = image_of(number), self.shard_rows.closed.visible(number).end_of(number)
-        self._sealed_extents[image] = max(self._sealed_extents[image], end)
+    def _note_sealed_extents(self, number: int) -> None:
+        sealed, ends = self._sealed_extents[image_of(number)], self.grids.of(number).ends_of(number)
+        np.maximum(sealed, (*ends, *[1] * (sealed.size - len(ends))), out=sealed)
 
     def _store_finished(self, report: StoreFinished) -> None:
         full = report.error if report.error is not None and report.error.is_a(StorageFullError) else None
@@ -1142,15 +1142,18 @@ class Core:
 
     def _finish_store(self, extents: np.ndarray, *, keep_workspace: bool) -> None:
         durable = self.accounts.frames_durable
-        self._ask(FinishStore(tuple(extents.tolist()), durable, keep_workspace=keep_workspace))
+        each = tuple(map(tuple, extents.tolist()))
+        self._ask(FinishStore(each, durable, keep_workspace=keep_workspace))
 
     def _extents(self) -> np.ndarray:
-        """Returns int64[images]: the extent of each image along its first frame axis; 0 for one to which no
-        frame came."""
+        """Returns int64[images, axes]: the extents of each image along its growing axes; 0 for one to which
+        no frame came."""
         accounts = self.accounts
         # before a crash frames may have come to a single image whose places nobody knows now
-        came = accounts.seen.stop > 0 if self.spec.is_single else accounts.newest >= 0
-        return np.where(came, accounts.extents, 0)
+        came = accounts.newest >= 0
+        if self.spec.is_single:
+            came[0] = accounts.seen.stop > 0
+        return np.where(came[:, None], accounts.extents, 0)
 
     # ------------------------------------------------------------------ failing
 
@@ -1304,7 +1307,7 @@ class Core:
         self.accounts = standing.accounts
         self.shard_rows.restore_closed(standing.closed_shard_rows, standing.holes, standing.earlier)
         for number in standing.closed_shard_rows:
-            self._note_sealed_extent(number)
+            self._note_sealed_extents(number)
         for found in restored.shard_rows:
             self._restore_shard_row(found)
         if standing.staged.size and not self._collect_staged(

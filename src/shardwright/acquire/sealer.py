@@ -308,7 +308,7 @@ class Sealer:
 
     def _grow(self, command: Grow) -> None:
         with suppress(StorageError):
-            self.folder.ballast.spent_on(lambda: self.folder.grow(command.image, command.extent))
+            self.folder.ballast.spent_on(lambda: self.folder.grow(command.image, command.extents))
 
     def _update_metadata(self, command: UpdateMetadata) -> MetadataUpdated:
         try:

@@ -103,6 +103,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
+    from shardwright.array.spec import ArraySpec
     from shardwright.storage.slot_file import IoMode
 
     from .contrast_samples import Windows
@@ -129,7 +130,7 @@ class StoreFolder:
         staging: StagingArea | None,
         ballast: Ballast,
         *,
-        extents: Mapping[int, int] | None = None,
+        extents: Mapping[int, tuple[int, ...]] | None = None,
         updated: Iterable[int | None] = (),
     ) -> None:
         self.path = path
@@ -140,8 +141,8 @@ class StoreFolder:
         self.staging = staging
         self.ballast = ballast
         self._over = False  # our own manifest is gone: no other writer can take over a finished store
-        # by image: what zarr.json of its array covers, without those that have none yet
-        self._extents = {0: 0} if spec.is_single else {}
+        # by image: what zarr.json of its array covers of the growing axes, without those that have none yet
+        self._extents = {0: _nothing_of(spec.arrays[0])} if spec.is_single else {}
         self._extents.update(extents or {})
         self.samples = ContrastSamples(spec)
         self._is_resumed = extents is not None  # there are no samples of what was stored before
@@ -331,8 +332,8 @@ class StoreFolder:
         self._replace(self._group_folder(image) / "zarr.json", encode_document(group))
         if windows:
             self._shown.add(image)
-        self._write_array(image, 0)  # last: an image that has it has all
-        self._extents[image] = 0
+        self._extents[image] = _nothing_of(self.spec.arrays[image])
+        self._write_array(image, self._extents[image])  # last: an image that has it has all
         if time.monotonic() - self._collected_s > _COLLECT_S:
             self._write_collection()
 
@@ -422,22 +423,25 @@ class StoreFolder:
     def _group_folder(self, image: int | None) -> Path:
         return self._array_folder(image or 0).parent
 
-    def grow(self, image: int, extent: int) -> None:
-        """Lets zarr.json of an image cover ``extent`` elements of the first frame axis; never shrinks it.
-        Raises ``StorageError``."""
-        array, covered = self.spec.arrays[image], self._extents[image]
-        if extent > covered and array_shape(array, extent) != array_shape(array, covered):
-            self._write_array(image, extent)
-            self._extents[image] = extent
+    def grow(self, image: int, extents: tuple[int, ...]) -> None:
+        """Lets zarr.json of an image cover ``extents`` elements of its growing axes; never shrinks it. Raises
+        ``StorageError``."""
+        covered = self._extents[image]
+        grown = tuple(map(max, covered, extents))
+        if grown != covered:
+            self._write_array(image, grown)
+            self._extents[image] = grown
 
-    def finish(self, extents: Sequence[int], frames_durable: int, *, keep_workspace: bool) -> tuple[int, ...]:
+    def finish(
+        self, extents: Sequence[tuple[int, ...]], frames_durable: int, *, keep_workspace: bool
+    ) -> tuple[int, ...]:
         """Writes the final shapes (``extents`` by image; 0: no frame came) and the frame table, then
         removes the workspace (unless it has files for recovery). A store that has taken the name of another
         one removes that one only if frames are durable here. Else the other one gets a name again: its own if
         no frame of this store is known, which then goes. Returns the images whose updates went with the
         workspace, since no frame came. Raises ``StorageError`` or ``FencedError``."""
         self.may_rename()
-        images = [image for image, extent in enumerate(extents) if extent]
+        images = [image for image, along in enumerate(extents) if all(along)]
         known = keep_workspace or images or self.log.rows
         if not known and aside_of(self.path) is not None:
             self.remove_store()
@@ -549,17 +553,22 @@ class StoreFolder:
     def _array_folder(self, image: int) -> Path:
         return self.path / self.spec.paths[image]
 
-    def _write_array(self, image: int, extent: int) -> None:
+    def _write_array(self, image: int, extents: tuple[int, ...]) -> None:
         """Writes zarr.json of the image's array and of its levels, that of the array last: it says what there
         is."""
         array = self.spec.arrays[image]
-        documents = array_documents(array, extent, codec_metadata(array))
+        documents = array_documents(array, extents, codec_metadata(array))
         for path, document in reversed(list(zip(self.spec.level_paths(image), documents, strict=True))):
             self._replace(self.path / path / "zarr.json", document)
 
     def _replace(self, path: Path, document: bytes) -> None:
         make_directories(path.parent)
         replace_file(path, document, self.may_rename, writer=self.manifest.writer_epoch)
+
+
+def _nothing_of(array: ArraySpec) -> tuple[int, ...]:
+    """Returns the extents of an image along its growing axes before any frame."""
+    return (0,) * len(array.growing_axes)
 
 
 def _name_of(store: Path) -> str:
@@ -602,7 +611,7 @@ def _build(store: Path, spec: AcquisitionSpec, limits: Limits, settings: WriteSe
     Ballast(workspace / "ballast", settings.ballast_bytes).fill()
     if spec.is_single:
         (array,) = spec.arrays
-        arrays = array_documents(array, 0, codec_metadata(array))
+        arrays = array_documents(array, _nothing_of(array), codec_metadata(array))
         paths = [f"{path}/zarr.json" for path in spec.level_paths(0)]
         documents = dict(zip(paths, arrays, strict=True))
         documents["zarr.json"] = encode_document(group_document(array, _name_of(store), spec.attributes))

@@ -57,6 +57,7 @@ class FrameCheck:
             raise wrong_dtype(self._dtype, pixels.dtype)
         try:
             if index is None:
+                self._check_regular()
                 place = None if frame_id is None else operator.index(frame_id)
                 return None if place is None else self._grid.check_position(self._grid.first + place)
             if frame_id is not None and not 0 <= operator.index(frame_id) <= MAX_POSITION:
@@ -69,6 +70,15 @@ class FrameCheck:
                 got=repr(frame_id if index is None else index)[:80],
             ) from None
         return self._grid.position_of(at)
+
+    def _check_regular(self) -> None:
+        """Raises ``FrameIndexError`` if only an index can say where a frame belongs."""
+        if self._grid.is_ragged:
+            raise FrameIndexError(
+                "a frame without an index, in an array with several axes without a count",
+                expected="an index for each frame",
+                hint="Give index=(...): nothing else says when a faster axis ends",
+            )
 
     def counted_position(self, count: int) -> int:
         """Returns the position of the frame before which ``count`` frames came. Raises ``FrameIndexError``
@@ -119,6 +129,8 @@ class FrameCheck:
 
         Raises ``FrameIndexError``, ``MetadataError``.
         """
+        if indices is None:
+            self._check_regular()
         records = np.zeros(count, self._descriptor)
         records["frame_id"] = -1
         if frame_ids is not None:

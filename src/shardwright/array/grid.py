@@ -71,7 +71,7 @@ def _ravel(index: tuple[int, ...], counts: tuple[int, ...]) -> int:
 @dataclass(frozen=True)
 class Grid:
     """Derived from a spec by ``Grid.of``. Frame axes are all but the last two, in acquisition order;
-    ``counts[0]`` is 0 when unlimited."""
+    ``counts[0]`` is 0 when unlimited, and ``growing`` are ``ArraySpec.growing_axes``."""
 
     counts: tuple[int, ...]
     chunk: tuple[int, ...]
@@ -81,6 +81,7 @@ class Grid:
     plane_chunk: tuple[int, int]
     plane_shard_chunks: tuple[int, int]
     itemsize: int
+    growing: tuple[int, ...] = ()
     image: int = 0
     levels: tuple[Grid, ...] = ()  # above the image; a slab and a shard row have the same number in each
 
@@ -89,7 +90,7 @@ class Grid:
         names = [d.name for d in spec.dimensions[:-2]]
         frame_axes, plane = spec.dimensions[:-2], spec.dimensions[-2:]
         grid = cls(
-            counts=tuple(d.count or 0 for d in frame_axes),
+            counts=spec.frame_counts,
             chunk=tuple(d.chunk_size for d in frame_axes),
             shard_chunks=tuple(d.shard_size_chunks for d in frame_axes),
             stored_axes=tuple(names.index(d.name) for d in spec.stored_dimensions[:-2]),
@@ -97,12 +98,14 @@ class Grid:
             plane_chunk=(plane[0].chunk_size, plane[1].chunk_size),
             plane_shard_chunks=(plane[0].shard_size_chunks, plane[1].shard_size_chunks),
             itemsize=spec.itemsize,
+            growing=spec.growing_axes,
             image=image,
         )
         levels = tuple(
             replace(
                 grid,
-                counts=level.counts[:-2],
+                # an axis without a count is never reduced
+                counts=tuple(above or n for above, n in zip(level.counts, grid.counts, strict=False)),
                 chunk=level.chunk[:-2],
                 frame_shape=(level.counts[-2], level.counts[-1]),
                 plane_chunk=(level.chunk[-2], level.chunk[-1]),
@@ -127,15 +130,20 @@ class Grid:
     def unlimited(self) -> bool:
         return bool(self.counts) and self.counts[0] == 0
 
+    @property
+    def is_ragged(self) -> bool:
+        """True if a faster axis has no count either: frames must then name their index."""
+        return len(self.growing) > 1
+
     @cached_property
     def total_frames(self) -> int | None:
-        """The number of frames of the whole array, None when the first axis is unlimited."""
-        return None if self.unlimited else math.prod(self.counts)
+        """The number of frames of the whole array, None when an axis has no count."""
+        return None if self.unlimited or self.is_ragged else math.prod(self.counts)
 
     @cached_property
     def last_position(self) -> int:
         """The largest position of a frame: the array's last, or the last that the protocol can name."""
-        frames = MAX_POSITION + 1 if self.total_frames is None else self.total_frames
+        frames = MAX_POSITION + 1 if self.unlimited else math.prod(self.counts)
         return self.first + min(frames - 1, MAX_POSITION)
 
     @cached_property
@@ -292,10 +300,15 @@ class Grid:
             extent.append(s if axis == 0 and self.unlimited else min(s, n - h * s))
         return tuple(extent)
 
+    def ends_of(self, shard_row: int) -> tuple[int, ...]:
+        """Returns the indices along the growing axes at which a shard row ends."""
+        at, frames = self.shard_row_coordinates(shard_row), self.shard_row_frames
+        return tuple((at[axis] + 1) * frames[axis] for axis in self.growing)
+
     def next_shard_row(self, shard_row: int) -> int | None:
-        """Returns the shard row that in-order acquisition fills next, None after the last: shard rows are
-        numbered by their first frame."""
-        if not self.counts:
+        """Returns the shard row that in-order acquisition fills next, None after the last, or if nobody
+        knows: shard rows are numbered by their first frame."""
+        if not self.counts or self.is_ragged:
             return None
         following = shard_row + 1
         inside = self.unlimited or following - self.first < math.prod(self.shard_row_counts)
@@ -402,7 +415,7 @@ class Grids:
 
     @cached_property
     def total_frames(self) -> int | None:
-        """The number of frames of all images, None when a first axis is unlimited."""
+        """The number of frames of all images, None when an axis has no count."""
         totals = [grid.total_frames for grid in self.grids]
         return None if None in totals else sum(total or 0 for total in totals)
 

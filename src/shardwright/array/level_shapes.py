@@ -60,7 +60,7 @@ def _check_frame_axes(
     for number, (name, n, size) in enumerate(list(zip(names, counts, chunk, strict=True))[:-FRAME_AXES]):
         if name not in halved:
             continue
-        if number == 0:
+        if number == 0 or n == 0:
             raise ValueError(
                 f"levels: {name!r} ends where the frames end, so its last window is not known yet; halve it "
                 f"later with `shardwright pyramid`"

@@ -24,6 +24,8 @@ from .document import encode_document, understood
 from .metadata import CREATOR_ATTRIBUTE, array_metadata
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .spec import ArraySpec
 
 
@@ -89,18 +91,18 @@ def derived_array(
 
 
 def array_documents(
-    spec: ArraySpec, first_axis_extent: int, chunk_codecs: list[dict[str, Any]]
+    spec: ArraySpec, extents: Sequence[int], chunk_codecs: list[dict[str, Any]]
 ) -> list[bytes]:
     """Returns zarr.json of the image's array and of each level that is written with it; the arguments are
     those of ``array_metadata``."""
-    documents = [array_metadata(spec, first_axis_extent, chunk_codecs)]
+    documents = [array_metadata(spec, extents, chunk_codecs)]
     stored = [[d.name for d in spec.dimensions].index(d.name) for d in spec.stored_dimensions]
     for number, level in enumerate(spec.level_shapes, 1):
         assert spec.levels is not None, "it has shapes"
         shards = [c * d.shard_size_chunks for c, d in zip(level.chunk, spec.dimensions, strict=True)]
         shape = [*level.counts]
-        if len(shape) > 2:
-            shape[0] = first_axis_extent
+        for axis, extent in zip(spec.growing_axes, extents, strict=False):
+            shape[axis] = extent
         made = {"level": number, "of": str(number - 1)}
         made |= {"method": spec.levels.method, "axes": list(spec.levels.axes)}
         documents.append(

@@ -11,6 +11,8 @@ from .document import encode_document
 from .ome import ome_attributes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .spec import ArraySpec
 
 CREATOR_ATTRIBUTE = "shardwright"
@@ -31,16 +33,13 @@ def fill_value_json(spec: ArraySpec) -> bool | int | float | str:
     return value
 
 
-def array_shape(spec: ArraySpec, first_axis_extent: int) -> list[int]:
-    """Returns the shape on disk (storage order) when the first acquired frame axis has ``first_axis_extent``
-    elements."""
-    if len(spec.dimensions) == 2:
-        return list(spec.frame_shape)
-    first = spec.dimensions[0].name
-    return [first_axis_extent if d.name == first else (d.count or 0) for d in spec.stored_dimensions]
+def array_shape(spec: ArraySpec, extents: Sequence[int]) -> list[int]:
+    """Returns the shape on disk (storage order) when the ``growing_axes`` have so many elements."""
+    grown = {spec.dimensions[axis].name: n for axis, n in zip(spec.growing_axes, extents, strict=False)}
+    return [grown.get(d.name, d.count or 0) for d in spec.stored_dimensions]
 
 
-def array_metadata(spec: ArraySpec, first_axis_extent: int, chunk_codecs: list[dict[str, Any]]) -> bytes:
+def array_metadata(spec: ArraySpec, extents: Sequence[int], chunk_codecs: list[dict[str, Any]]) -> bytes:
     """Returns zarr.json of the image array. ``chunk_codecs`` are the inner chunk's codecs."""
     stored = spec.stored_dimensions
     sharding = {
@@ -52,7 +51,7 @@ def array_metadata(spec: ArraySpec, first_axis_extent: int, chunk_codecs: list[d
     document = {
         "zarr_format": 3,
         "node_type": "array",
-        "shape": array_shape(spec, first_axis_extent),
+        "shape": array_shape(spec, extents),
         "data_type": spec.dtype,
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [d.shard_size for d in stored]}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},

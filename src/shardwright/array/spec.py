@@ -53,6 +53,8 @@ DTYPES = (
 # too.
 MAX_CHUNK_BYTES = 2**31 - 1 - 16
 MAX_FRAMES = 2**48  # of a whole array: the places that the protocol can name, far below int64's limit
+# elements along a frame axis without a count other than the first: frames are numbered as if it had so many
+MOST_GROWN = 2**16
 MAX_FRAME_BYTES = 2**36
 MAX_CHUNKS_OF_FRAME = 2**24  # a table row each, in memory
 MAX_CHUNKS_PER_SHARD = 2**24  # an index entry each; readers refuse more
@@ -100,8 +102,9 @@ class _Frozen(BaseModel):
 
 
 class Dimension(_Frozen):
-    """One axis, in the order frames are acquired. ``count=None`` is unlimited (first axis only); ``scale`` is
-    in ``unit`` per pixel or step.
+    """One axis, in the order frames are acquired. ``count=None``: as long as frames make it, which must then
+    name their index, unless only the first axis has no count; further ones end at ``MOST_GROWN``. ``scale``
+    is in ``unit`` per pixel or step.
 
     ``scale=0`` stands for *unknown*, as acquisition programs report an uncalibrated pixel size. OME-Zarr has
     no unknown scale and allows none of 0, so it becomes its neutral one: ``scale`` 1.0 and no ``unit``, which
@@ -347,13 +350,9 @@ class ArraySpec(_Frozen):
         names = [d.name for d in self.dimensions]
         if len(set(names)) != len(names):
             raise ValueError(f"dimensions: names must differ, got {names}")
-        for d in self.dimensions[1:]:
-            if d.count is None:
-                raise ValueError(
-                    f"dimensions: only the first axis may be unlimited (count: null), not {d.name!r}"
-                )
-        if len(self.dimensions) == 2 and self.dimensions[0].count is None:
+        if any(d.count is None for d in self.dimensions[-2:]):
             raise ValueError("dimensions: the two axes of the frame itself need a count")
+        self._check_growing()
         if self.storage_order is not None:
             if sorted(self.storage_order) != sorted(names):
                 raise ValueError(
@@ -379,6 +378,18 @@ class ArraySpec(_Frozen):
         self.fill_bytes()  # raises when the fill value does not fit the dtype
         return self
 
+    def _check_growing(self) -> None:
+        """While an axis without a count grows, a chunk or shard that spans steps of a slower axis would stay
+        incomplete at each of its elements."""
+        for place, d in enumerate(self.dimensions):
+            for slower in self.dimensions[:place] if d.count is None else ():
+                if slower.shard_size > 1 and slower.count != 1:
+                    raise ValueError(
+                        f"dimensions: {d.name!r} has no count and changes faster than {slower.name!r}, which "
+                        f"therefore needs chunk_size 1 and shard_size_chunks 1; got {slower.chunk_size} and "
+                        f"{slower.shard_size_chunks}"
+                    )
+
     def _check_sizes(self) -> None:
         """Checks every product of the axes' numbers for which an array, a table or a file is made. The limits
         of memory are checked elsewhere (``acquire.limits``)."""
@@ -390,7 +401,7 @@ class ArraySpec(_Frozen):
                 f"{MAX_CHUNK_BYTES}{_smaller(self.dimensions, 'chunk_size', chunk_bytes, MAX_CHUNK_BYTES)}"
             )
         for what, most, size, axes in (
-            ("frames in the array", MAX_FRAMES, math.prod(d.count or 1 for d in frame_axes), None),
+            ("frames in the array", MAX_FRAMES, math.prod(max(1, n) for n in self.frame_counts), None),
             ("bytes in a frame", MAX_FRAME_BYTES, self.frame_bytes, None),
             (
                 "inner chunks in a frame",
@@ -433,6 +444,18 @@ class ArraySpec(_Frozen):
         assert len(self.level_shapes) == self.level_count, "or it has raised"
 
     @property
+    def frame_counts(self) -> tuple[int, ...]:
+        """The elements along each frame axis by which frames are numbered; 0: a first axis without a
+        count."""
+        return tuple(d.count or (MOST_GROWN if place else 0) for place, d in enumerate(self.dimensions[:-2]))
+
+    @property
+    def growing_axes(self) -> tuple[int, ...]:
+        """The frame axes whose extent follows from the frames that came: the first one, and those without a
+        count."""
+        return tuple(place for place, d in enumerate(self.dimensions[:-2]) if place == 0 or d.count is None)
+
+    @property
     def level_count(self) -> int:
         """The number of levels above the image that are written with it."""
         return self.levels.count if self.levels else 0
@@ -455,7 +478,7 @@ class ArraySpec(_Frozen):
     def frame_shape(self) -> tuple[int, int]:
         """(rows, columns) of one frame."""
         y, x = self.dimensions[-2].count, self.dimensions[-1].count
-        assert y is not None, "validated: only the first axis of three or more may be unlimited"
+        assert y is not None, "validated"
         assert x is not None, "likewise"
         return y, x
 

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from shardwright.array.spec import ArraySpec
     from shardwright.client.connection import Connection
     from shardwright.config.model import Config
     from shardwright.config.plan import StreamPlan
@@ -87,7 +88,7 @@ class Target(Protocol):
 
     @property
     def receipt(self) -> Receipt: ...
-    def append(self, frame: np.ndarray[Any, Any], /) -> None: ...
+    def append(self, frame: np.ndarray[Any, Any], /, *, index: tuple[int, ...] | None = None) -> None: ...
     def close(self) -> object: ...
 
 
@@ -116,9 +117,19 @@ class Extent:
 
 def extent_of(stream: StreamPlan, seconds: float, room_bytes: int, low_water_bytes: int) -> Extent:
     """``room_bytes``: what may be written. At least a slab, at most what the array takes."""
-    grid = Grid.of(stream.spec)
+    grid = _regular(stream.spec)
     frames = max(grid.frames_per_slab, room_bytes // stream.limits.frame_bytes)
     return Extent(seconds, min(frames, grid.last_position + 1), low_water_bytes)
+
+
+def _regular(spec: ArraySpec) -> Grid:
+    """Returns the grid of a trial: an axis without a count other than the first ends with its first shard."""
+    grid = Grid.of(spec)
+    counts = (
+        size if axis and axis in grid.growing else count
+        for axis, (count, size) in enumerate(zip(grid.counts, grid.shard_row_frames, strict=True))
+    )
+    return replace(grid, counts=tuple(counts), growing=grid.growing[:1])
 
 
 def run(
@@ -177,10 +188,12 @@ def _append(
 ) -> tuple[list[Mark], int]:
     """(a mark after each slab since the ring was full once, frames that were sent)."""
     slab, ring, distinct = stream.limits.frames_per_slab, stream.limits.ring_frames, len(frames)
+    regular = _regular(stream.spec) if Grid.of(stream.spec).is_ragged else None
     marks: list[Mark] = []
     sent = 0
     while sent < extent.most_frames:
-        target.append(frames[sent % distinct])
+        index = None if regular is None else regular.index_of(sent)
+        target.append(frames[sent % distinct], index=index)
         sent += 1
         if sent % slab == 0:
             now_s = time.perf_counter()

@@ -53,7 +53,7 @@ class _RecoveryExecutor:
         try:
             self._make_durable()
             if decisions.remember_seen:  # before the only other traces of these frames are deleted
-                folder.remember_seen(accounts.seen.stop, tuple(accounts.extents.tolist()))
+                folder.remember_seen(accounts.seen.stop, tuple(accounts.extents.ravel().tolist()))
             for path, action in zip(self._scanned.strays, decisions.strays, strict=True):
                 if action is Action.DELETE:
                     self._delete(path)

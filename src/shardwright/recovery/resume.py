@@ -220,23 +220,22 @@ def _updated_groups(store: Unfinished) -> set[int | None]:
     return found
 
 
-def _visible_extents(store: Unfinished) -> dict[int, int]:
-    """Returns, of each image that has an array, how much of the first frame axis zarr.json covers already: it
+def _visible_extents(store: Unfinished) -> dict[int, tuple[int, ...]]:
+    """Returns, of each image that has an array, how much of its growing axes zarr.json covers already: it
     never shrinks."""
     return {
-        image: _visible_extent(store.path / path, array)
+        image: _covered(store.path / path, array)
         for image, (path, array) in enumerate(zip(store.spec.paths, store.spec.arrays, strict=True))
         if store.spec.is_single or (store.path / path / "zarr.json").exists()
     }
 
 
-def _visible_extent(path: Path, spec: ArraySpec) -> int:
+def _covered(path: Path, spec: ArraySpec) -> tuple[int, ...]:
     document = read_metadata(path)
-    if len(spec.dimensions) == 2:
-        return 0
-    axis = [d.name for d in spec.stored_dimensions].index(spec.dimensions[0].name)
+    stored = [d.name for d in spec.stored_dimensions]
+    axes = [stored.index(spec.dimensions[axis].name) for axis in spec.growing_axes]
     try:
-        return int(document["shape"][axis])
+        return tuple(int(document["shape"][axis]) for axis in axes)
     except (ValueError, LookupError, TypeError, OverflowError) as error:
         raise ShardFormatError(
             f"{path / 'zarr.json'} is damaged: it has no shape", got=repr(error)[:80]

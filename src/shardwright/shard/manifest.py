@@ -37,10 +37,10 @@ class Manifest:
     opened it, ``client_epoch`` the clients that sent to it, both from 1. ``spec``: the ``ArraySpec``, or with
     several images the ``AcquisitionSpec``, as JSON values. ``io``: how its shards are filled.
     ``created_ns``: UTC nanoseconds. ``spill_root``: the second root, None if there is none. ``seen_stop``,
-    ``seen_extents``: frames below this sequence, and of each image places below this index of the first axis,
-    are known to have come, although recovery has cleared other traces of them; no extents if none are known
-    (before format 4, ``seen_extent`` of the only image). ``files_epoch``: of the writer that took the store
-    over last, 0 if none did; its shard rows are in a folder of that number.
+    ``seen_extents``: frames below this sequence, and of each image places below these indices of its growing
+    axes (one image behind the other), are known to have come, although recovery has cleared other traces of
+    them; no extents if none are known (before format 4, ``seen_extent`` of the only image). ``files_epoch``:
+    of the writer that took the store over last, 0 if none did; its shard rows are in a folder of that number.
     """
 
     identity: str
@@ -109,7 +109,8 @@ def write_manifest(
     # as JSON values: the checksum covers the facts as they will be read
     facts = json.loads(json.dumps({"format": FORMAT, **asdict(manifest)}))
     spec = manifest.spec
-    if not spec.keys() & {"images", "levels", "frame_json_bytes"}:  # one image, as earlier releases know it
+    # one image, as earlier releases know it
+    if len(manifest.seen_extents) < 2 and not spec.keys() & {"images", "levels", "frame_json_bytes"}:
         facts["format"] = 3 if spec.get("channels") else 2 if manifest.files_epoch else 1
         extent = {"seen_extent": sum(facts["seen_extents"])}  # of the only image, if it is known
         facts = {

@@ -1,0 +1,144 @@
+"""Several axes without a count: each frame names its index, and each axis ends with the newest of them."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import zarr
+from tests.harness.fork_server import ForkServer
+
+import shardwright as sw
+from shardwright import errors
+from shardwright.read.verify_store import verify_store
+from shardwright.recovery.recover_store import recover_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.harness.fork_server import Channel
+
+DEPTHS = (5, 2, 7, 1)  # planes of each time point
+SHAPE = (12, 16)
+
+
+def spec(**more) -> sw.ArraySpec:
+    axes = [("t", None, 1, 1), ("z", None, 3, 1), ("c", 2, 1, 2), ("y", 12, 6, 2), ("x", 16, 16, 1)]
+    dimensions = [
+        sw.Dimension(name=name, count=count, chunk_size=chunk, shard_size_chunks=shard)
+        for name, count, chunk, shard in axes
+    ]
+    more.setdefault("storage_order", ("t", "c", "z", "y", "x"))
+    return sw.ArraySpec(dtype="uint16", dimensions=tuple(dimensions), fill_value=9, **more)
+
+
+def frame(t: int, z: int, c: int) -> np.ndarray:
+    return np.full(SHAPE, 500 * t + 10 * z + c + 10, np.uint16)
+
+
+def indices(depths: tuple[int, ...] = DEPTHS) -> list[tuple[int, int, int]]:
+    return [(t, z, c) for t, depth in enumerate(depths) for z in range(depth) for c in range(2)]
+
+
+def expected(depths: tuple[int, ...] = DEPTHS) -> np.ndarray:
+    array = np.full((len(depths), max(depths), 2, *SHAPE), 9, np.uint16)
+    for index in indices(depths):
+        array[index] = frame(*index)
+    return array.swapaxes(1, 2)
+
+
+def check(path: Path, receipt: sw.Receipt, depths: tuple[int, ...] = DEPTHS) -> None:
+    np.testing.assert_array_equal(zarr.open_array(path / "0", mode="r")[...], expected(depths))
+    sent = len(indices(depths))
+    missing = len(depths) * max(depths) * 2 - sent
+    assert (receipt.frames_stored, receipt.frames_missing) == (sent, missing)
+    assert verify_store(path).ok
+    table = sw.frame_table(path).sort_values("sequence")
+    found = zip(table.index_t.tolist(), table.index_z.tolist(), table.index_c.tolist(), strict=True)
+    assert list(found) == indices(depths)
+
+
+@pytest.mark.parametrize("at_once", [False, True], ids=["append", "append_many"])
+def test_each_axis_ends_with_its_newest_index(tmp_path, at_once):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec()) as writer:
+        if at_once:
+            writer.append_many(np.stack([frame(*i) for i in indices()]), indices=indices())
+        else:
+            for index in indices():
+                writer.append(frame(*index), index=index)
+        assert writer.receipt.frames_missing == 0, "the camera may still send them"
+    check(path, writer.receipt)
+
+
+def test_more_steps_than_shard_rows_that_may_be_open(tmp_path):
+    depths = tuple(1 + t % 4 for t in range(90))
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec()) as writer:
+        assert writer.limits.open_shard_rows < len(depths)
+        for index in indices(depths):
+            writer.append(frame(*index), index=index)
+    check(path, writer.receipt, depths)
+
+
+def write_and_die(_: Channel, path: Path, count: int) -> None:
+    writer = sw.create(path, spec())
+    for index in indices()[:count]:
+        writer.append(frame(*index), index=index)
+    writer.flush()
+    os._exit(0)
+
+
+@pytest.mark.parametrize("take_up", ["resume", "recover"])
+def test_after_a_kill_the_extents_are_known(tmp_path, take_up, shared_pool):
+    path = tmp_path / "a.ome.zarr"
+    half = len(indices()) // 2
+    with ForkServer() as server:
+        assert server.start(write_and_die, path, half).wait() == 0
+    if take_up == "recover":
+        recover_store(path, shared_pool, threads=2)
+        found = zarr.open_array(path / "0", mode="r")
+        last_t, most_z, _ = np.max(indices()[:half], axis=0) + 1
+        assert found.shape[:3] == (last_t, 2, most_z)
+        for t, z, c in indices()[:half]:
+            np.testing.assert_array_equal(found[t, c, z], frame(t, z, c))
+        return
+    with sw.resume(path) as writer:
+        for index in indices()[half:]:
+            writer.append(frame(*index), index=index)
+    check(path, writer.receipt)
+
+
+def test_frames_without_an_index_are_refused(tmp_path):
+    with sw.create(tmp_path / "a.ome.zarr", spec()) as writer:
+        for place in ({}, {"frame_id": 3}):
+            with pytest.raises(errors.FrameIndexError, match="Give index"):
+                writer.append(frame(0, 0, 0), **place)
+        for place in ({}, {"frame_ids": [3, 4]}):
+            with pytest.raises(errors.FrameIndexError, match="Give index"):
+                writer.append_many(np.stack([frame(0, 0, 0)] * 2), **place)
+        with pytest.raises(errors.FrameIndexError, match="0 to 65535"):
+            writer.append(frame(0, 0, 0), index=(0, 65536, 0))
+        writer.append(frame(0, 0, 0), index=(0, 0, 0))
+    assert writer.receipt.frames_stored == 1
+
+
+def test_a_slower_axis_that_shares_chunks_or_shards_is_refused():
+    t, *others = spec().dimensions
+    for sizes in ({"chunk_size": 2}, {"shard_size_chunks": 2}):
+        with pytest.raises(ValueError, match="'z' has no count and changes faster than 't'"):
+            sw.ArraySpec(dtype="uint16", dimensions=(t.model_copy(update=sizes), *others))
+    with pytest.raises(ValueError, match="halve it later"):
+        spec(levels=sw.Levels(count=1, axes=("z", "y", "x")))
+
+
+def test_the_default_layout_of_two_axes_without_a_count(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, shape=(None, None, 12, 16), dtype="uint16", axes="tzyx") as writer:
+        for t, z, c in indices():
+            if c == 0:
+                writer.append(frame(t, z, 0), index=(t, z))
+    found = zarr.open_array(path / "0", mode="r")[...]
+    np.testing.assert_array_equal(np.where(found, found, 9), expected()[:, 0])
