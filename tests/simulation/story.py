@@ -27,6 +27,7 @@ MOST_PLACES = 40  # of an acquisition with an order
 BATCH = 3  # frames at most in one call of ``submit``
 # seeds below are of one image, so that those found before images still tell the same story
 MANY_IMAGES_FROM = 100_000_000
+GROWING_FROM = 300_000_000  # from here on, half of the arrays have two axes without a count
 FEW_FILES_FROM = 200_000_000  # from here on, not every image that is filled may have a shard row open
 
 Client = Literal["writer", "resends", "nobody"]
@@ -149,6 +150,9 @@ def draw(seed: int) -> Story:
         if shape.images > 1 and rng.random() < 0.5:
             least = 0 if shape.axes[0][0] else 1  # an unlimited axis ends no image
             shape = replace(shape, order=rng.randint(least, len(shape.axes)))
+    if seed >= GROWING_FROM and rng.random() < 0.5:
+        depths = (rng.randint(1, 3), rng.randint(1, 3))
+        shape = replace(shape, axes=((None, 1, 1), (None, *depths)), order=None)
     grid = plan_of(shape).spec.grids
     ring = least_ring_frames(grid, 1) + rng.choice((0, 0, 1, 3, 8))
     filled = grid.open_shard_rows
@@ -210,7 +214,10 @@ def _of_all_images(rng: random.Random, grids: Grids) -> tuple[Frame, ...]:
 
 
 def _first_places(grid: Grid) -> tuple[list[int], bool]:
-    """Its first positions, and whether there are more."""
+    """Its first positions, and whether there are more; where a further axis has no count, those of a few
+    steps along both."""
+    if grid.is_ragged:
+        return [grid.position_of((t, z)) for t in range(6) for z in range(1 + t % 5)], True
     frames = 26 if grid.total_frames is None else min(grid.total_frames, 26)
     return [grid.first + p for p in range(frames)], grid.total_frames is None
 
