@@ -76,6 +76,8 @@ def test_it_says_which_images_and_levels_there_are(folder: Path, capsys: pytest.
     rows = {label: (value, meaning) for label, value, meaning in stream_rows(cameras)}
     assert rows["images"][0] == "2"
     assert rows["images"][1].startswith("fluorescence, overview; 2 arrays, that with the largest frames")
+    arrays = [(value, meaning) for label, value, meaning in stream_rows(cameras) if label == "array"]
+    assert [meaning.partition("(")[2] for _, meaning in arrays] == ["fluorescence)", "overview)"]
     assert "levels" not in rows
     answer = json.loads(run(capsys, path, "--json")[1])
     frames = 20 * 1440 * 1440 * 2 * 1.3125 + 100 * 2048 * 2048 * 2

@@ -16,6 +16,7 @@ import pytest
 import yaozarrs
 from ome_zarr.io import parse_url
 from ome_zarr.reader import Reader
+from tests.daemon.browser import Browser
 from tests.properties.readers import READERS
 from tests.web.web_process import WebProcess, settings_for
 
@@ -172,9 +173,47 @@ def test_neuroglancer_opens_with_the_windows_of_the_pixels(tmp_path):
     windows = windows_of_pixels(tmp_path / "a.ome.zarr")
     with WebProcess(settings_for(tmp_path)) as web:
         address = web.ask("/view/a.ome.zarr").headers["Location"]
-    (layer,) = json.loads(unquote(address.partition("#!")[2]))["layers"]
-    assert layer["shaderControls"]["normalized"]["range"] == windows[0], "of the channel that it shows"
+    layers = json.loads(unquote(address.partition("#!")[2]))["layers"]
+    assert [layer["name"] for layer in layers] == ["DAPI", "FITC"]
+    assert [layer["shaderControls"]["normalized"]["range"] for layer in layers] == windows
     assert_near_the_percentiles(windows)
+
+
+def test_neuroglancer_shows_all_channels_in_their_colours(tmp_path):
+    """In a real browser: a red channel that grows brighter to the right, a green one downwards."""
+    channels = [{"name": "to the right", "color": "FF0000"}, {"name": "downwards", "color": "00FF00"}]
+    down, right = np.mgrid[:64, :64].astype(np.uint16)
+    with sw.create(
+        tmp_path / "a.ome.zarr", sw.default_layout((2, 2, 64, 64), "uint16", "tcyx", channels=channels)
+    ) as writer:
+        for t, c in np.ndindex(2, 2):
+            writer.append(100 + 20 * (down if c else right), index=(t, c))
+    with WebProcess(settings_for(tmp_path)) as web, Browser() as browser:
+        browser.open(f"http://127.0.0.1:{web.port}/view/a.ome.zarr")
+        find = (
+            "const panel = document.querySelector('.neuroglancer-rendered-data-panel');"
+            "const box = panel?.getBoundingClientRect();"
+            "return box && [box.x, box.y, box.width, box.height]"
+        )
+
+        def seen():
+            if (box := browser.run(find)) is None:
+                return None
+            x, y, width, height = box
+            rows, columns = (
+                slice(int(first + size / 2) - 150, int(first + size / 2) + 150)
+                for first, size in ((y, height), (x, width))
+            )
+            shown = browser.screenshot()[rows, columns].astype(float)
+            return (shown,) if min(shown[..., 0].std(), shown[..., 1].std()) > 10 else None
+
+        (shown,) = browser.wait(seen, "both channels")
+    red, green, blue = np.moveaxis(shown, -1, 0)
+    below, beside = np.mgrid[: red.shape[0], : red.shape[1]]
+    for shown, along, across in ((red, beside, below), (green, below, beside)):
+        assert np.corrcoef(shown.ravel(), along.ravel())[0, 1] > 0.95
+        assert abs(np.corrcoef(shown.ravel(), across.ravel())[0, 1]) < 0.1
+    assert blue.max() < 60
 
 
 def test_napari(store, tmp_path, napari):

@@ -15,7 +15,7 @@ import shardwright as sw
 from shardwright.model.names import WORKSPACE
 from shardwright.read.store import open_store
 from shardwright.web import finished, viewer
-from shardwright.web.contrast import grey_levels
+from shardwright.web.contrast import windows
 from shardwright.web.viewer_state import StoredImage, viewer_state
 
 from .web_process import WebProcess, settings_for
@@ -312,7 +312,7 @@ def test_the_workspace_is_what_the_writer_calls_it():
 def test_grey_levels_are_those_of_the_pixels(tmp_path):
     store = write_store(tmp_path / "s.zarr", frames=1)
     forget_windows(store)
-    low, high = grey_levels(open_store(store))
+    ((low, high),) = windows(open_store(store))
     assert (0 <= low <= 5, 94 <= high <= 99) == (True, True)
 
 
@@ -322,7 +322,7 @@ def test_grey_levels_of_an_array_in_which_nothing_can_be_read(tmp_path):
     for shard in (store / "0" / "c").rglob("*"):
         if shard.is_file():
             os.truncate(shard, 3)
-    assert grey_levels(open_store(store)) is None
+    assert windows(open_store(store)) == [None]
 
 
 def test_grey_levels_come_from_the_metadata_first(tmp_path):
@@ -333,14 +333,14 @@ def test_grey_levels_come_from_the_metadata_first(tmp_path):
     for start, end, expected in [(20, 50, (20, 50)), (0, 65535, None), (50, 20, None), ("low", 20, None)]:
         window |= {"start": start, "end": end}
         document.write_text(json.dumps(facts))
-        low, high = grey_levels(open_store(store))
+        ((low, high),) = windows(open_store(store))
         assert (low, high) == expected if expected else (0 <= low <= 5 and 94 <= high <= 99), (start, end)
     for shard in (store / "0" / "c").rglob("*"):
         if shard.is_file():
             os.truncate(shard, 3)
     window |= {"start": 20, "end": 50}
     document.write_text(json.dumps(facts))
-    assert grey_levels(open_store(store)) == (20, 50), "no chunk is decoded"
+    assert windows(open_store(store)) == [(20, 50)], "no chunk is decoded"
 
 
 def test_five_axes_show_a_slice_and_scroll_through_depth():
@@ -351,7 +351,7 @@ def test_five_axes_show_a_slice_and_scroll_through_depth():
         (4, 2, 9, 100, 200),
         "uint8",
     )
-    state = viewer_state(image, "stack", "http://rig/stores/stack.ome.zarr/", None)
+    state = viewer_state(image, "stack", "http://rig/stores/stack.ome.zarr/", [])
     assert state["displayDimensions"] == ["x", "y", "z"]
     assert state["position"] == [0, 0, 0, 49.5, 99.5]
     assert state["dimensions"]["c"] == [1, ""]
@@ -360,7 +360,7 @@ def test_five_axes_show_a_slice_and_scroll_through_depth():
 
 def test_units_that_the_viewer_may_not_know_leave_the_place_to_it():
     image = StoredImage(("t", "y", "x"), (None, "parsec", "parsec"), (1, 1, 1), (1, 8, 8), "uint8")
-    assert "position" not in viewer_state(image, "sky", "http://rig/stores/sky.ome.zarr/", (0, 1))
+    assert "position" not in viewer_state(image, "sky", "http://rig/stores/sky.ome.zarr/", [(0, 1)])
 
 
 @pytest.mark.parametrize(
@@ -375,5 +375,5 @@ def test_units_that_the_viewer_may_not_know_leave_the_place_to_it():
 def test_the_slider_stays_within_the_pixel_type(dtype, window, slider):
     """neuroglancer drops a wider one, and with it the grey levels."""
     image = StoredImage(("y", "x"), (None, None), (1.0, 1.0), (4, 4), dtype)
-    (layer,) = viewer_state(image, "a", "http://rig/stores/a.ome.zarr/", window)["layers"]
+    (layer,) = viewer_state(image, "a", "http://rig/stores/a.ome.zarr/", [window])["layers"]
     assert layer["shaderControls"]["normalized"] == {"range": list(window), "window": slider}

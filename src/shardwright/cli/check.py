@@ -250,10 +250,9 @@ def stream_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
 
     limits, spec = stream.limits, stream.spec
     most_open = limits.open_shard_rows * limits.shard_files_per_shard_row
-    axes = ", ".join(f"{d.name} {d.count or 'unlimited'}" for d in spec.stored_dimensions)
     rows = [
         *_image_rows(stream),
-        ("array", spec.dtype, axes),
+        *_array_rows(stream),
         ("frame", size(limits.frame_bytes), f"{spec.frame_shape[0]} x {spec.frame_shape[1]}"),
         *_level_rows(stream),
         (
@@ -317,9 +316,23 @@ def _image_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
         more = ", ..." if len(spec.names) > MOST_NAMES_SHOWN else ""
         found = ", ".join(spec.names[:MOST_NAMES_SHOWN]) + more
     if (kinds := len(spec.distinct_arrays)) > 1:
-        found += f"; {kinds} arrays, that with the largest frames is shown"
+        found += f"; {kinds} arrays, that with the largest frames is shown below"
     changes = f"; order {', '.join(spec.order)}" if spec.order else "; they may change at any frame"
     return [("images", f"{len(spec.names):,}", found + changes)]
+
+
+def _array_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
+    """A row for each array that the images have."""
+    several = stream.acquisition.distinct_arrays
+    rows = []
+    for spec in several[:MOST_NAMES_SHOWN]:
+        axes = ", ".join(f"{d.name} {d.count or 'unlimited'}" for d in spec.stored_dimensions)
+        names = zip(stream.acquisition.names, stream.acquisition.arrays, strict=True)
+        mine = [name for name, array in names if array is spec]
+        more = ", ..." if len(mine) > MOST_NAMES_SHOWN else ""
+        images = f" ({', '.join(mine[:MOST_NAMES_SHOWN])}{more})" if len(several) > 1 else ""
+        rows.append(("array", spec.dtype, axes + images))
+    return rows
 
 
 def _level_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:

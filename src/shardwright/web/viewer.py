@@ -30,7 +30,7 @@ from shardwright.model.extras import install_line
 from .api import Json
 from .finished import NotShownError
 from .stores import PREFIX
-from .viewer_state import viewer_fragment, viewer_state
+from .viewer_state import Window, viewer_fragment, viewer_state
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -96,7 +96,7 @@ class Viewer:
             if self._folder is None
             else {path.name: path for path in self._folder.iterdir() if path.name != "index.html"}
         )
-        self._windows: dict[tuple[str, int], tuple[float, float]] = {}
+        self._windows: dict[tuple[str, int], list[Window | None]] = {}
         self._one_at_a_time = asyncio.Lock()
         self._thread = anyio.CapacityLimiter(1)  # its own: a stuck disk blocks the viewer, and not the page
 
@@ -141,37 +141,35 @@ class Viewer:
         try:
             async with self._one_at_a_time:
                 found = await anyio.to_thread.run_sync(self._stores.find, store, limiter=self._thread)
-                window = await self._window(found)
+                windows = await self._windows_of(found)
         except NotShownError as error:
             return PlainTextResponse(f"{error}\n", 404)
         url = f"{request.url.scheme}://{request.headers['host']}{PREFIX}{store}/"
         name = found.name
         if found.image_path:
             url, name = f"{url}{found.image_path}/", f"{name} · {found.image.name or found.image_path}"
-        return RedirectResponse(CLIENT + viewer_fragment(viewer_state(found.image, name, url, window)), 302)
+        return RedirectResponse(CLIENT + viewer_fragment(viewer_state(found.image, name, url, windows)), 302)
 
-    async def _window(self, store: FinishedStore) -> tuple[float, float] | None:
-        """Returns the initial grey levels; None if they cannot be found in time."""
+    async def _windows_of(self, store: FinishedStore) -> list[Window | None]:
+        """Returns the initial window of each of the first channels; none if they cannot be found in time."""
         key = (store.path.name, store.changed_ns)
-        window = self._windows.get(key)
-        if window is None and (window := await _window_of(store.path / store.image_path)) is not None:
+        windows = self._windows.get(key, [])
+        if not windows and any(windows := await _find_windows(store.path / store.image_path)):
             while len(self._windows) >= MOST_REMEMBERED:
                 del self._windows[next(iter(self._windows))]
-            self._windows[key] = window
-        return window
+            self._windows[key] = windows
+        return windows
 
 
-async def _window_of(path: Path) -> tuple[float, float] | None:
+async def _find_windows(path: Path) -> list[Window | None]:
     program = [sys.executable, "-m", f"{__package__}.contrast", str(path)]
     pipe, nowhere = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     process = await asyncio.create_subprocess_exec(*program, stdin=nowhere, stdout=pipe, stderr=nowhere)
     try:
         output, _ = await asyncio.wait_for(process.communicate(), CONTRAST_TIMEOUT_S)
-        low, high = json.loads(output)
+        return [None if window is None else (window[0], window[1]) for window in json.loads(output)]
     except (TimeoutError, ValueError):
-        return None
-    else:
-        return float(low), float(high)
+        return []
     finally:
         with contextlib.suppress(ProcessLookupError):
             if process.returncode is None:

@@ -1,5 +1,5 @@
-"""The state in neuroglancer's address, which says what it shows: the array, the axes along the screen, the
-position, and the grey levels.
+"""The state in neuroglancer's address, which says what it shows: the array, a layer for each channel with its
+name, colour and contrast window, the axes along the screen, and the position.
 
     .../neuroglancer/v/local/#!{"layers": [{"source": "http://RIG/stores/NAME.ome.zarr/|zarr3:", ...}],
     "position": [...], ...}
@@ -13,9 +13,14 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from typing import Any
+from string import hexdigits
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+MOST_CHANNELS = 8  # that have a layer of their own: the first ones
 VIEW_PIXELS = 800  # the initial size of the image on the screen, about
 # Units of OME-Zarr that neuroglancer knows as a power of ten of an SI unit. For another unit it chooses the
 # position itself.
@@ -31,10 +36,26 @@ _SI_UNITS: dict[str | None, tuple[float, str]] = {
     },
 }
 
+Window = tuple[float, float]  # the values that are shown as black and as the full colour
+# of a channel, which is added to the others
+_SHADER = """#uicontrol vec3 color color(default="#{color}")
+#uicontrol invlerp normalized
+void main() {{ emitRGB(color * normalized()); }}
+"""
+
+
+@dataclass(frozen=True)
+class ChannelLook:
+    """How the metadata show a channel. ``color``: six hexadecimal digits."""
+
+    name: str
+    color: str
+
 
 @dataclass(frozen=True)
 class StoredImage:
-    """The image of a store in its metadata: one entry for each axis, in storage order."""
+    """The image of a store in its metadata: one entry for each axis, in storage order; ``channels`` along the
+    axis c, as far as they are described."""
 
     axes: tuple[str, ...]
     units: tuple[str | None, ...]
@@ -42,6 +63,7 @@ class StoredImage:
     shape: tuple[int, ...]
     dtype: str
     name: str = ""
+    channels: tuple[ChannelLook, ...] = ()
 
     @classmethod
     def of(cls, group: Any, array: Any) -> StoredImage:
@@ -63,6 +85,7 @@ class StoredImage:
             shape=shape,
             dtype=str(array["data_type"]),
             name=name if isinstance(name, str) else "",
+            channels=tuple(_looks(group["attributes"]["ome"])),
         )
 
     def extent(self, axis: str) -> int:
@@ -77,11 +100,40 @@ class StoredImage:
         return count
 
 
-def viewer_state(
-    image: StoredImage, name: str, url: str, window: tuple[float, float] | None
-) -> dict[str, Any]:
-    """Returns the state. ``url``: of the image. ``window``: the values shown as black and white; None is the
+def _looks(ome: Any) -> Iterator[ChannelLook]:
+    """Yields the first channels that the metadata describe."""
+    for number, channel in enumerate(ome.get("omero", {}).get("channels", [])[:MOST_CHANNELS]):
+        color = str(channel.get("color", ""))
+        named = color if len(color) == 6 and not set(color) - set(hexdigits) else "FFFFFF"
+        yield ChannelLook(str(channel.get("label") or f"channel {number}"), named)
+
+
+def viewer_state(image: StoredImage, name: str, url: str, windows: Sequence[Window | None]) -> dict[str, Any]:
+    """Returns the state. ``url``: of the image. ``windows``: of its channels; where there is none it is the
     whole range of the pixel type."""
+    known = all(unit in _SI_UNITS for unit in image.units)
+    layers = [_layer(image, name, url, next(iter(windows), None))]
+    if known and min(image.extent("c"), len(image.channels)) > 1:
+        each = list(zip(image.channels, range(image.extent("c")), strict=False))
+        layers = [
+            _layer(image, look.name, url, windows[n] if n < len(windows) else None)
+            | _of_channel(image, url, n, look.color)
+            for look, n in each
+        ]
+    for number, layer in enumerate(layers):  # neuroglancer wants names that differ
+        if layer["name"] in [other["name"] for other in layers[:number]]:
+            layer["name"] += f" ({number})"
+    state: dict[str, Any] = {
+        "title": f"{name} · shardwright",
+        "layers": layers,
+        "selectedLayer": {"layer": layers[0]["name"], "visible": True, "size": 300},
+        "layout": "xy",
+        "showAxisLines": False,
+    }
+    return state | _place(image) if known else state
+
+
+def _layer(image: StoredImage, name: str, url: str, window: Window | None) -> dict[str, Any]:
     layer: dict[str, Any] = {
         "type": "image",
         "name": name,
@@ -94,16 +146,19 @@ def viewer_state(
         least, most = _range(image.dtype)  # neuroglancer takes no window that is wider
         slider = [max(least, low - (high - low) / 4), min(most, high + (high - low) / 2)]
         layer["shaderControls"] = {"normalized": {"range": [low, high], "window": slider}}
-    state: dict[str, Any] = {
-        "title": f"{name} · shardwright",
-        "layers": [layer],
-        "selectedLayer": {"layer": name, "visible": True, "size": 300},
-        "layout": "xy",
-        "showAxisLines": False,
+    return layer
+
+
+def _of_channel(image: StoredImage, url: str, channel: int, color: str) -> dict[str, Any]:
+    """Returns what differs in the layer of a channel: the axis c is its own (c'), and stays at one place."""
+    dimensions = {"c'" if axis == "c" else axis: scale for axis, scale in _dimensions(image).items()}
+    return {
+        "source": {"url": f"{url}|zarr3:", "transform": {"outputDimensions": dimensions}},
+        "localDimensions": {"c'": dimensions["c'"]},
+        "localPosition": [channel],
+        "shader": _SHADER.format(color=color),
+        "blend": "additive",
     }
-    if all(unit in _SI_UNITS for unit in image.units):
-        state |= _place(image)
-    return state
 
 
 def _range(dtype: str) -> tuple[float, float]:
@@ -114,16 +169,21 @@ def _range(dtype: str) -> tuple[float, float]:
     return (-(2 ** (int(bits) - 1)), 2 ** (int(bits) - 1) - 1) if kind == "int" else (-math.inf, math.inf)
 
 
-def _place(image: StoredImage) -> dict[str, Any]:
-    """Returns the position: x to the right, y down, the mouse wheel through z, or through time where there is
-    no z; the middle of the first frame in view."""
+def _dimensions(image: StoredImage) -> dict[str, list[Any]]:
+    """Returns the scale and SI unit of each axis."""
     dimensions = {}
     for axis, unit, scale in zip(image.axes, image.units, image.scales, strict=True):
         factor, si_unit = _SI_UNITS[unit]
         dimensions[axis] = [scale * factor, si_unit]
+    return dimensions
+
+
+def _place(image: StoredImage) -> dict[str, Any]:
+    """Returns the position: x to the right, y down, the mouse wheel through z, or through time where there is
+    no z; the middle of the first frame in view."""
     deep = next((axis for axis in ("z", "t") if image.extent(axis) > 1), None)
     return {
-        "dimensions": dimensions,
+        "dimensions": _dimensions(image),
         "displayDimensions": [*image.axes[:-3:-1], *([] if deep is None else [deep])],
         # whole numbers are the middles of pixels
         "position": [*(0 for _ in image.shape[:-2]), *((count - 1) / 2 for count in image.shape[-2:])],
