@@ -381,7 +381,7 @@ def test_a_removal_that_is_killed_before_the_name_goes_is_finished(
             writer.append(np.ones((64, 64), np.uint16))
     writer = sw.create(path, **one, overwrite=overwrites, **several)
     if several.keys() & {"images", "plate"}:
-        writer._acquisition.folder.make_image(0)  # as before the first shard
+        writer._acquisition.folder.metadata.make_image(0)  # as before the first shard
     at_point("store.before_take_name", fail)
     writer.close()
     (left,) = [found for found in unfinished_stores(path.parent) if found == path]

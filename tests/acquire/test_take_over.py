@@ -19,8 +19,8 @@ import zarr
 import shardwright as sw
 import shardwright.recovery.take_over as take_over_module
 from shardwright.acquire.limits import Limits
+from shardwright.acquire.ownership import Ownership
 from shardwright.acquire.settings import WriteSettings
-from shardwright.acquire.store_folder import StoreFolder
 from shardwright.model.errors import FencedError, ShardFormatError, ShardwrightError, StorageFullError
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
@@ -353,9 +353,9 @@ def test_a_document_of_images_that_the_old_writer_was_about_to_put_in_place_is_g
                 successor.append(frame, image="b", index=(0,))
             new_one.append((path / "OME" / "METADATA.ome.xml").read_text())
 
-    looked_at = StoreFolder.may_rename
+    looked_at = Ownership.may_rename
     writer = sw.create(path, spec_of(), images=["a", "b"])
-    monkeypatch.setattr(StoreFolder, "may_rename", look_at_the_fence_and_hang)
+    monkeypatch.setattr(Ownership, "may_rename", look_at_the_fence_and_hang)
     writer.append(frame, image="a")
     with suppress(ShardwrightError):
         writer.close()

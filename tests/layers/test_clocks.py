@@ -39,7 +39,7 @@ FILE_TIMES = {
 # (file, what is called): why it is harmless. Recorded means: written down for people, and never read back by
 # this code.
 ARGUED = {
-    ("acquire/store_folder.py", "time.time"): "recorded: when the acquisition of a plate ended",
+    ("acquire/store_metadata.py", "time.time"): "recorded: when the acquisition of a plate ended",
     ("client/batch_queue.py", "time.time_ns"): "recorded: camera_ns, when the camera's side took the frame",
     ("repack/transfer/destination.py", "datetime.now"): "recorded: since when a claim is held, in the "
     "message that names its holder",

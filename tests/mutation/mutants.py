@@ -268,8 +268,8 @@ FENCING = [
         "epoch check, and the look at the lock beside it, before every act that shows or destroys",
         "fencing",
         """
-import shardwright.acquire.store_folder as m
-m.StoreFolder.may_rename = m.StoreFolder._may_remove = lambda self: None
+import shardwright.acquire.ownership as m
+m.Ownership.may_rename = m.Ownership.may_remove = lambda self: None
 """,
     ),
     Mutant(

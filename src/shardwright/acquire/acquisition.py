@@ -193,7 +193,7 @@ class Acquisition:
                         len(ranges),
                         time.monotonic_ns(),
                         self._report,
-                        self.folder.samples,
+                        self.folder.metadata.samples,
                     )
                     self._pool.put(
                         self._encoding_line, [SlabTask(job, first, stop) for first, stop in ranges]

@@ -80,7 +80,7 @@ def reopen_row(
             old.check()
             new.continue_behind()
             new.sync()
-            new.take_names(folder.may_rename)
+            new.take_names(folder.owner.may_rename)
         except BaseException:
             with suppress(StorageError):
                 new.discard_rewrite()

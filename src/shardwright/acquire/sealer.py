@@ -193,7 +193,7 @@ class Sealer:
 
     def _reopen(self, command: Reopen) -> ShardRowReopened:
         try:
-            self.folder.may_rename()
+            self.folder.owner.may_rename()
             made = reopen_row(
                 self.folder,
                 self._layout.of(command.shard_row),
@@ -215,7 +215,7 @@ class Sealer:
         try:
             old = self._files[shard_row]
             packed, reopened = old.journal.packed, old.journal.reopened
-            self.folder.may_rename()
+            self.folder.owner.may_rename()
             end_intact(self.folder.workspace)
             if old.renamed:
                 reason = f"shard row {shard_row} cannot be rewritten: some of its shards are sealed"
@@ -228,7 +228,7 @@ class Sealer:
                 lambda: self._create(
                     shard_row, spill=command.spill, packed=packed, reopened=reopened, suffix=REWRITE_SUFFIX
                 ),
-                self.folder.may_rename,
+                self.folder.owner.may_rename,
             )
             self._files[shard_row] = files
             lost["fate"], lost["reason"] = FrameStatus.LOST, Reason.IO_ERROR
@@ -244,7 +244,7 @@ class Sealer:
         for key in sorted(command.keys, reverse=True):  # shard rows, then what was staged, then the log
             try:
                 reach("sealer.before_commit")
-                self.folder.check_there()  # what is synced in a deleted file is not durable
+                self.folder.owner.check_there()  # what is synced in a deleted file is not durable
                 self._sync(key)
             except Exception as error:  # noqa: BLE001  (travels in the report)
                 failed[key] = self._explained(error, in_sync=True)
@@ -271,7 +271,7 @@ class Sealer:
             records = files.frame_records()
             self._log(BlockKind.SHARD_ROW, shard_row, records)
             self.folder.log.sync()
-            self.folder.may_rename()
+            self.folder.owner.may_rename()
             files.delete_journal()
         except Exception as error:  # noqa: BLE001  (travels in the report)
             return ShardRowSealed(
@@ -285,15 +285,15 @@ class Sealer:
 
     def _give_names(self, files: ShardRowFiles) -> list[SealedShard]:
         image = image_of(files.shard_row)
-        self.folder.make_image(image)  # no shard before the array in which readers find it
+        self.folder.metadata.make_image(image)  # no shard before the array in which readers find it
         with suppress(StorageError):  # written again at the end
-            self.folder.show(image)
-        return files.seal(self.folder.may_rename, self.busy.step)
+            self.folder.metadata.show(image)
+        return files.seal(self.folder.owner.may_rename, self.busy.step)
 
     def _discard(self, shard_row: int) -> None:
         files = self._files.pop(shard_row, None)
         if files is not None:  # they could be made
-            files.discard(self.folder.may_rename)
+            files.discard(self.folder.owner.may_rename)
 
     def _abandon(self, shard_row: int) -> None:
         if (files := self._files.pop(shard_row, None)) is not None:
@@ -308,12 +308,12 @@ class Sealer:
 
     def _grow(self, command: Grow) -> None:
         with suppress(StorageError):
-            self.folder.ballast.spent_on(lambda: self.folder.grow(command.image, command.extents))
+            self.folder.ballast.spent_on(lambda: self.folder.metadata.grow(command.image, command.extents))
 
     def _update_metadata(self, command: UpdateMetadata) -> MetadataUpdated:
         try:
             self.folder.ballast.spent_on(
-                lambda: self.folder.update_metadata(command.image, command.attributes)
+                lambda: self.folder.metadata.update_metadata(command.image, command.attributes)
             )
         except Exception as error:  # noqa: BLE001  (travels in the report)
             return MetadataUpdated(command.request, self._explained(error))
@@ -330,7 +330,7 @@ class Sealer:
 
     def _remove_store(self) -> StoreFinished:
         def remove() -> tuple[int, ...]:
-            self.folder.may_rename()
+            self.folder.owner.may_rename()
             self.folder.remove_store()
             return ()  # nobody expects anything of a store that is gone
 
@@ -351,7 +351,7 @@ class Sealer:
         self.folder.note_disk_error(error, in_sync=in_sync)
         if isinstance(error, StorageError):
             try:
-                self.folder.may_rename()
+                self.folder.owner.may_rename()
             except (FencedError, StoreGoneError) as why:
                 return ErrorText.of(why)
             except ShardwrightError:
@@ -368,7 +368,7 @@ class Sealer:
         suffix: str = "",
     ) -> ShardRowFiles:
         folder = self.folder
-        folder.may_rename()  # raises if the names in the workspace belong to another writer
+        folder.owner.may_rename()  # raises if the names in the workspace belong to another writer
         return ShardRowFiles.create(
             folder.placement(spill=spill),
             self._layout.of(shard_row),
@@ -381,7 +381,7 @@ class Sealer:
             reopened=reopened,
             suffix=suffix,
             step=self.busy.step,
-            may_rename=folder.may_rename,
+            may_rename=folder.owner.may_rename,
         )
 
     def _log(self, kind: BlockKind, shard_row: int, records: np.ndarray) -> None:
@@ -394,7 +394,7 @@ class Sealer:
         ballast = self.folder.ballast
         if ballast.is_there:
             return
-        self.folder.may_rename()  # raises if the room is another writer's to use
+        self.folder.owner.may_rename()  # raises if the room is another writer's to use
         if not ballast.fill():
             raise StorageFullError(
                 f"no room below {self.folder.path} to reserve for sealing another shard",

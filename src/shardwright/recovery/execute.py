@@ -81,14 +81,14 @@ class _RecoveryExecutor:
             self._folder.staging.sync()
 
     def _delete(self, path: Path) -> None:
-        self._folder.may_rename()  # raises if another writer, who then owns it, has taken over
+        self._folder.owner.may_rename()  # raises if another writer, who then owns it, has taken over
         with storage_errors("delete", path):
             reach("recover.before_delete")
             path.unlink(missing_ok=True)
 
     def _set_aside(self, placement: Placement, path: Path) -> None:
         """Moves a file out of the workspace, which is deleted when the store is finished."""
-        self._folder.may_rename()
+        self._folder.owner.may_rename()
         set_aside(placement.root, path)
 
     # ------------------------------------------------------------------ shard rows
