@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import zarr
+from tests.harness.json_process import wait_for
 
 import shardwright as sw
 from shardwright.acquire.acquisition import Acquisition, AcquisitionState
@@ -214,10 +215,8 @@ def test_a_shard_whose_copy_was_lost_stays(tmp_path, spec_of, at_point, shared_p
     ended(path, spec_of(chunk=4, shard=4, codec=None, y=(4, 4, 1), x=(6, 6, 1)), 4, at_point)
     writer = sw.resume(path, **{**QUICK, "store_within_ms": 60_000})
     writer.append(frame(4))  # stays in memory
-    end_s = time.monotonic() + 60  # only so that a hang becomes a failure
-    while not list((path / ".shardwright").glob("*.journal")):
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
+    wait_for(lambda: list((path / ".shardwright").glob("*.journal")), "the shard that is filled again")
+    sealer_is_done(writer._acquisition)
     shutil.copytree(path, left)
     writer.close()
     spoil(left / ".shardwright" / "c.0.0.0.partial", frame(1))
