@@ -248,7 +248,7 @@ class FakeTarget:
             frames_stored=self.sent - self.lose, bytes_raw=self.sent * 7680, bytes_stored=self.sent * 3840
         )
 
-    def append(self, frame) -> None:
+    def append(self, frame, *, index=None) -> None:
         self.sent += 1
         self.clock[0] += 0.25
 
@@ -306,7 +306,7 @@ def test_frames_that_were_lost_make_no_measurement(config, clock, tmp_path):
 
 def test_an_acquisition_that_breaks_is_closed(config, clock, tmp_path):
     target = FakeTarget(clock)
-    target.append = lambda frame: (_ for _ in ()).throw(KeyboardInterrupt)
+    target.append = lambda frame, **_: (_ for _ in ()).throw(KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         run(lambda: target, frames_of(2), stream_of(config), Extent(1.0, 8, 0), tmp_path, (), deferred=False)
     assert target.closed == 1
