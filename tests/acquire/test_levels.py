@@ -16,6 +16,7 @@ from tests.harness.levels import level_problems
 import shardwright as sw
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.workers import WorkerPool
+from shardwright.array.spec import parse_spec
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.recover_store import recover_store
 from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
 
-LEVELS = {"count": 2, "method": "mean", "axes": ("z", "y", "x")}
+HALF = {"z": 2, "y": 2, "x": 2}
+LEVELS = {"count": 2, "method": "mean", "factors": HALF}
 
 
 def run_here(tasks):
@@ -66,13 +68,24 @@ def fill(writer, numbers: range) -> None:
         writer.append(frame(number), index=divmod(number, 10))
 
 
-def test_they_equal_what_pyramid_makes_later(tmp_path):
-    """Pixels bit for bit, and the same metadata, but for the depth of chunks along a halved frame axis."""
+@pytest.mark.parametrize(
+    ("method", "factors"),
+    [
+        ("mean", HALF),
+        ("mean", {"z": 1, "y": 3, "x": 4}),
+        ("min", {"y": 8}),
+        ("max", {"z": 2, "y": 1, "x": 5}),
+        ("nearest", {"z": 2, "y": 3, "x": 3}),
+    ],
+)
+def test_they_equal_what_pyramid_makes_later(tmp_path, method, factors):
+    """Pixels bit for bit, and the same metadata, but for the depth of chunks along a reduced frame axis."""
     live, later = tmp_path / "live.ome.zarr", tmp_path / "later.ome.zarr"
-    for path, spec in ((live, spec_of()), (later, spec_of(None))):
+    levels = {"count": 2, "method": method, "factors": factors}
+    for path, spec in ((live, spec_of(levels)), (later, spec_of(None))):
         with sw.create(path, spec) as writer:
             fill(writer, range(47))
-    add_levels(later, PyramidOptions(2, "mean", ("z", "y", "x")), run_here, throttle=Throttle(idle=False))
+    add_levels(later, PyramidOptions(2, method, factors), run_here, throttle=Throttle(idle=False))
     assert level_problems(live) == level_problems(later) == []
     groups = [json.loads((path / "zarr.json").read_text())["attributes"]["ome"] for path in (live, later)]
     for group in groups:
@@ -88,15 +101,16 @@ def test_they_equal_what_pyramid_makes_later(tmp_path):
     assert (report.problems, report.arrays) == ([], 3)
 
 
+@pytest.mark.parametrize("factor", [2, 4])
 @pytest.mark.parametrize("chunk", [2, 3, 5, 7])
-def test_windows_along_several_axes_at_the_edge_of_an_odd_chunk(tmp_path, chunk):
+def test_windows_along_several_axes_at_the_edge_of_an_odd_chunk(tmp_path, chunk, factor):
     """They take the most memory where the frames are small."""
     path = tmp_path / "a.ome.zarr"
     axes = (("t", None, 1), ("c", 2, 2), ("z", chunk, chunk), ("y", 1, 1), ("x", 1, 1))
     spec = sw.ArraySpec(
         dtype="uint8",
         dimensions=[sw.Dimension(name=n, count=count, chunk_size=size) for n, count, size in axes],
-        levels={"count": 1, "axes": ("c", "z", "y", "x")},
+        levels={"count": 1, "factors": dict.fromkeys("czyx", factor)},
     )
     with sw.create(path, spec) as writer:
         for number in range(4 * chunk):
@@ -109,7 +123,7 @@ def test_pyramid_adds_further_ones(tmp_path):
     path = tmp_path / "a.ome.zarr"
     with sw.create(path, spec_of()) as writer:
         fill(writer, range(20))
-    add_levels(path, PyramidOptions(4, "mean", ("z", "y", "x")), run_here, throttle=Throttle(idle=False))
+    add_levels(path, PyramidOptions(4, "mean", HALF), run_here, throttle=Throttle(idle=False))
     assert level_problems(path) == []
     assert zarr.open_array(path / "4", mode="r").shape == (2, 1, 4, 5)
 
@@ -202,10 +216,19 @@ def test_their_memory_and_files_are_planned():
 @pytest.mark.parametrize(
     ("levels", "message"),
     [
-        (8, "no axis is left to halve; expected at most 7"),
-        ({"count": 1, "axes": ("t",)}, "'t' ends where the frames end"),
-        ({"count": 1, "axes": ("w",)}, "there is no axis 'w'"),
-        ({"count": 3, "axes": ("z",)}, "must be a multiple of 8, or all 10; got 4"),
+        (8, "no axis is left to reduce; expected at most 7"),
+        ({"count": 5, "factors": {"x": 8}}, "no axis is left to reduce; expected at most 3"),
+        ({"count": 1, "factors": {"t": 2}}, "'t' ends where the frames end"),
+        ({"count": 1, "factors": {"w": 2}}, "there is no axis 'w'"),
+        ({"count": 3, "factors": {"z": 2}}, "must be a multiple of 8, or all 10; got 4, better is 8"),
+        ({"count": 2, "factors": {"z": 3}}, "must be a multiple of 9, or all 10; got 4, better is 9"),
+        ({"count": 3, "factors": {"z": 3}}, "must be a multiple of 27, or all 10; got 4, better is 10"),
+        ({"count": 1, "factors": {"x": 9}}, "less than or equal to 8"),
+        ({"count": 1, "factors": {"x": 0}}, "greater than or equal to 1"),
+        ({"count": 1, "factors": {}}, "levels.factors"),
+        ({"count": 1, "factors": {"x": 1}}, "no axis is left to reduce; expected at most 0"),
+        ({"count": 1, "factors": {"x": 2}, "axes": ["x"]}, "expected only factors"),
+        ({"count": 1, "axes": 5}, "expected names of axes"),
         ({"count": 1, "method": "median"}, "levels.method"),
         (-1, "greater than 0"),
     ],
@@ -217,10 +240,37 @@ def test_what_cannot_be_made_is_refused(levels, message):
 
 def spec_of_json(levels: object) -> sw.ArraySpec:
     facts = spec_of(None).model_dump()
-    return sw.array.spec.parse_spec({**facts, "levels": levels})
+    return parse_spec({**facts, "levels": levels})
 
 
 def test_earlier_releases_are_told_only_of_levels_that_there_are():
     assert "levels" not in spec_of(None).model_dump()
-    assert spec_of(3).model_dump()["levels"] == {"count": 3, "method": "mean", "axes": ("y", "x")}
+    assert spec_of(3).model_dump()["levels"] == {"count": 3, "method": "mean", "factors": {"y": 2, "x": 2}}
     assert spec_of(0).levels is None
+
+
+def test_axes_are_read_as_factors_of_two():
+    """As stored by the first versions of levels."""
+    assert spec_of_json({"count": 1, "method": "max", "axes": ["z", "x"]}).levels == sw.Levels(
+        count=1, method="max", factors={"z": 2, "x": 2}
+    )
+
+
+def test_a_window_of_many_axes_ends_where_the_sums_do():
+    axes = [*(("t", None), ("a", 8), ("b", 8), ("c", 8)), ("y", 8), ("x", 8)]
+    facts = {"dtype": "uint8", "dimensions": [{"name": n, "count": k, "chunk_size": 8} for n, k in axes]}
+    with pytest.raises(sw.errors.SpecError, match="expected at most 4096, got 32768"):
+        parse_spec({**facts, "levels": {"count": 1, "factors": dict.fromkeys("abcyx", 8)}})
+    assert parse_spec({**facts, "levels": {"count": 1, "factors": dict.fromkeys("abcx", 8)}}).level_count == 1
+
+
+def test_an_axis_is_reduced_by_no_more_than_it_has(tmp_path):
+    """So that its element stands for the whole axis, also in what the metadata say of its place and size."""
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec_of({"count": 2, "factors": {"y": 8, "x": 2}})) as writer:
+        fill(writer, range(10))
+    assert [zarr.open_array(path / level, mode="r").shape[-2:] for level in "12"] == [(7, 35), (1, 18)]
+    (multiscale,) = json.loads((path / "zarr.json").read_text())["attributes"]["ome"]["multiscales"]
+    scales = [each["coordinateTransformations"][0]["scale"][-2:] for each in multiscale["datasets"]]
+    assert scales == [[0.5, 0.5], [4, 1], [28, 2]]
+    assert level_problems(path) == []

@@ -71,7 +71,7 @@ def test_it_says_which_images_and_levels_there_are(folder: Path, capsys: pytest.
     plate, cameras = make_plan(load_config(Path(path))).streams
     rows = {label: (value, meaning) for label, value, meaning in stream_rows(plate)}
     assert rows["images"] == ("384", "plate screen: 8 x 12 wells, 4 fields in each; order p, z, c")
-    assert rows["levels"] == ("2", "mean along y, x; smallest: c 3, z 4, y 360, x 360")
+    assert rows["levels"] == ("2", "mean along y by 2, x by 2; smallest: c 3, z 4, y 360, x 360")
     assert rows["raw data"] == ("0.30 TB/hour", "before compression; 0.39 TB/hour with levels")
     rows = {label: (value, meaning) for label, value, meaning in stream_rows(cameras)}
     assert rows["images"][0] == "2"

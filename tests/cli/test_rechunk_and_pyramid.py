@@ -133,8 +133,15 @@ REFUSED = [
     (("rechunk", "embryo.ome.zarr", "new", "--chunks", "64"), 2, "z=64,y=64,x=64"),
     (("rechunk", "embryo.ome.zarr", "new", "--chunks", "t=2", "--codec", "png"), 2, "zstd:5"),
     (("rechunk", "nowhere.ome.zarr", "new", "--chunks", "t=2"), 2, "does not exist"),
-    (("pyramid", "embryo.ome.zarr", "--levels", "2", "--axes", "q"), 1, "no such axes to halve"),
-    (("pyramid", "embryo.ome.zarr", "--levels", "9"), 1, "no axis is left to halve"),
+    (("pyramid", "embryo.ome.zarr", "--levels", "2", "--axes", "q"), 1, "there is no axis 'q'"),
+    (("pyramid", "embryo.ome.zarr", "--levels", "2", "--factors", "q"), 2, "z=64,y=64,x=64"),
+    (("pyramid", "embryo.ome.zarr", "--levels", "2", "--factors", "y=9"), 1, "expected 1 to 8 along y"),
+    (
+        ("pyramid", "embryo.ome.zarr", "--levels", "2", "--factors", "y=2", "--axes", "y"),
+        2,
+        "give it or --factors",
+    ),
+    (("pyramid", "embryo.ome.zarr", "--levels", "9"), 1, "no axis is left to reduce"),
     (("pyramid", "embryo.ome.zarr", "--levels", "1", "--method", "median"), 2, "mean, min, max, nearest"),
 ]
 

@@ -168,9 +168,12 @@ AGREED = [
     (False, with_array(dimensions=[])),
     *(
         (True, with_array(levels=levels))
-        for levels in (0, 2, None, {"count": 2}, {"count": 2, "method": "max", "axes": ["y", "x"]})
+        for levels in (0, 2, None, {"count": 2}, {"count": 2, "method": "max", "factors": {"y": 4, "x": 1}})
     ),
-    *((False, with_array(levels=levels)) for levels in (-1, 33, True, "2", {}, {"count": 0}, [2])),
+    *(
+        (False, with_array(levels=levels))
+        for levels in (-1, 33, True, "2", {}, {"count": 0}, [2], {"count": 1, "factors": {"y": 9}})
+    ),
     *((True, with_array(channels=[c])) for c in ({"name": "DAPI"}, {"name": "a", "window": [0, 4095.5]})),
     *((False, with_array(channels=c)) for c in (["DAPI"], [{"name": ""}], [{"name": "a", "color": "red"}])),
     (True, with_array(frame_json_bytes=512)),

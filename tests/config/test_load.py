@@ -76,7 +76,7 @@ def test_a_stream_names_its_axes_as_they_are_stored_and_the_order_of_the_frames(
 
 
 CAM_B = """{dtype: uint8, dimensions: [{name: t, chunk_size: 4}, {name: y, count: 32, chunk_size: 32},
-       {name: x, count: 32, chunk_size: 32}], levels: {count: 2, method: max, axes: [y, x]},
+       {name: x, count: 32, chunk_size: 32}], levels: {count: 2, method: max, factors: {y: 4, x: 4}},
        channels: [{name: GFP, color: "00FF00", window: [90, 200.5]}], frame_fields: []}"""
 
 
@@ -101,7 +101,7 @@ def test_two_cameras_of_other_pixels_and_levels(images: str) -> None:
     one, two = spec.arrays
     assert spec.names == ("camA", "camB")
     assert (one.dtype, one.level_count, two.dtype, two.frame_shape) == ("uint16", 0, "uint8", (32, 32))
-    assert two.levels == Levels(count=2, method="max", axes=("y", "x"))
+    assert two.levels == Levels(count=2, method="max", factors={"y": 4, "x": 4})
     assert two.channels[0].window == (90, 200.5)
 
 
@@ -109,8 +109,8 @@ def test_two_cameras_of_other_pixels_and_levels(images: str) -> None:
     ("levels", "meant"),
     [
         ("2", Levels(count=2)),
-        ("{count: 2, method: max, axes: [y, x]}", Levels(count=2, method="max")),
-        ("{count: 1, axes: [x]}", Levels(count=1, axes=("x",))),
+        ("{count: 2, method: max, factors: {y: 2, x: 2}}", Levels(count=2, method="max")),
+        ("{count: 1, factors: {x: 8}}", Levels(count=1, factors={"x": 8})),
         ("0", None),
     ],
 )

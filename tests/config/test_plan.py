@@ -203,7 +203,7 @@ def test_levels_take_disk_beside_the_frames() -> None:
     spec = ArraySpec.model_validate(
         {
             "dtype": "uint8",
-            "levels": {"count": 2, "axes": ["z", "y", "x"]},
+            "levels": {"count": 2, "factors": {"z": 2, "y": 2, "x": 2}},
             "dimensions": yaml.safe_load(stack),
         }
     )

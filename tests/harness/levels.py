@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import zarr
 
-from shardwright.kernels.downsample import downsample, halved
+from shardwright.kernels.downsample import downsample, shape_above
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,12 +31,11 @@ def _of_image(folder: Path, attributes: dict) -> list[str]:
         axes = [axis["name"] for axis in multiscale["axes"]]
         for below, level in itertools.pairwise(each["path"] for each in multiscale["datasets"]):
             made = zarr.open_array(folder / level, mode="r")
-            halves = made.attrs["shardwright"]["axes"]
+            how = made.attrs["shardwright"]
+            asked = how.get("factors") or dict.fromkeys(how["axes"], 2)
             source = np.ascontiguousarray(zarr.open_array(folder / below, mode="r")[...])
-            factors = tuple(
-                2 if a in halves and n > 1 else 1 for a, n in zip(axes, source.shape, strict=True)
-            )
-            expected = np.empty(halved(source.shape, factors), source.dtype)
+            factors = tuple(max(1, min(asked.get(a, 1), n)) for a, n in zip(axes, source.shape, strict=True))
+            expected = np.empty(shape_above(source.shape, factors), source.dtype)
             downsample(source, expected, factors, multiscale["type"])
             if not np.array_equal(made[...], expected, equal_nan=expected.dtype.kind == "f"):
                 problems.append(f"{folder / level} is not made of {below}")

@@ -10,13 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwright.array.level_shapes import MAX_FACTOR, MAX_WINDOW, table_entries
 from shardwright.array.spec import DTYPES, METHODS
 from shardwright.kernels import reference
-from shardwright.kernels.downsample import downsample, downsample_frames, halved
+from shardwright.kernels.downsample import downsample, downsample_frames, shape_above
+
+FACTORS = st.sampled_from([1, 2, 2, 3, 4, 5, MAX_FACTOR])
 
 
 def level(source: np.ndarray, factors: tuple[int, ...], method: str) -> np.ndarray:
-    guard = np.full(halved(source.shape, factors), 77 if source.dtype != np.bool_ else 1, source.dtype)
+    guard = np.full(shape_above(source.shape, factors), 77 if source.dtype != np.bool_ else 1, source.dtype)
     downsample(source, guard, factors, method)
     return guard
 
@@ -46,6 +49,11 @@ def test_every_dtype_and_method_equals_its_twin(dtype: str, method: str) -> None
             ((3, 5), (2, 1)),
             ((2, 1, 3, 1, 5), (1, 2, 2, 1, 2)),
             ((1, 1), (2, 2)),
+            ((5, 7, 20), (3, 5, 8)),
+            ((7, 19), (4, 6)),
+            ((3, 17), (2, 3)),
+            ((9, 11), (7, 2)),
+            ((3, 12), (1, 4)),
         ]
     ):
         source = random_values(dtype, shape, seed)
@@ -56,11 +64,12 @@ def test_every_dtype_and_method_equals_its_twin(dtype: str, method: str) -> None
         assert found.dtype == source.dtype
 
 
-@given(shape=st.lists(st.integers(1, 6), min_size=1, max_size=4), data=st.data())
+@given(shape=st.lists(st.integers(1, 9), min_size=1, max_size=4), data=st.data())
 def test_any_shape_and_axes(shape: list[int], data) -> None:
-    factors = tuple(data.draw(st.lists(st.sampled_from([1, 2]), min_size=len(shape), max_size=len(shape))))
+    factors = tuple(data.draw(st.lists(FACTORS, min_size=len(shape), max_size=len(shape))))
     method = data.draw(st.sampled_from(METHODS))
-    source = random_values("uint16", tuple(shape), data.draw(st.integers(0, 99)))
+    dtype = data.draw(st.sampled_from(["uint16", "int8", "uint32", "int64"]))
+    source = random_values(dtype, tuple(shape), data.draw(st.integers(0, 99)))
     np.testing.assert_array_equal(
         level(source, factors, method), reference.downsample(source, factors, method)
     )
@@ -72,16 +81,17 @@ def test_levels_of_a_slab_equal_their_twin(method: str, data) -> None:
     """Windows over several frames, some of which never came."""
     dtype = data.draw(st.sampled_from([each for each in DTYPES if each != "float16"]))
     frames, rows, columns = data.draw(st.tuples(st.integers(1, 5), st.integers(1, 7), st.integers(1, 9)))
-    factors = data.draw(st.tuples(*[st.sampled_from([1, 2])] * 3))
+    factors = data.draw(st.tuples(*[FACTORS] * 3))
     came = data.draw(st.lists(st.booleans(), min_size=frames, max_size=frames))
     source = random_values(dtype, (frames, rows, columns), data.draw(st.integers(0, 99)))
     source[~np.array(came)] = fill = 3 if dtype != "bool" else True
-    out = np.zeros(halved(source.shape, factors), dtype)
+    out = np.zeros(shape_above(source.shape, factors), dtype)
     windows = np.full((out.shape[0], factors[0]), -1, np.int64)
     for frame in range(frames):
         windows[frame // factors[0], frame % factors[0]] = frame
     addresses = np.array([image.ctypes.data * there for image, there in zip(source, came, strict=True)])
-    table = np.zeros(out.size * 2 * factors[0] + 2 * columns, np.int64)
+    lines = out.shape[0] * out.shape[1]
+    table = np.zeros(table_entries(lines, factors[0] * factors[1], columns), np.int64)
     fill_row = np.full(columns, fill, dtype)
     found = downsample_frames(addresses, windows, (rows, columns), factors[1:], method, fill_row, out, table)
     with np.errstate(all="ignore"):
@@ -105,6 +115,19 @@ def test_the_mean_is_numpys() -> None:
     np.testing.assert_array_equal(
         level(np.array([[-1, -2, -3, -4, 0, -1]], np.int8), (1, 2), "mean"), [[-2, -4, 0]]
     )
+
+
+@pytest.mark.parametrize("dtype", [each for each in DTYPES if np.dtype(each).kind in "iu"])
+def test_the_mean_of_the_largest_window_does_not_overflow(dtype: str) -> None:
+    shape = (8, 8, 8, 8)
+    info, places = np.iinfo(dtype), np.arange(MAX_WINDOW).reshape(shape)
+    assert places.size == MAX_WINDOW
+    for odd in (1, 2, 3):
+        ends = np.where(places % odd, info.min, info.max).astype(dtype)
+        for source in (ends, np.full(shape, info.min, dtype), np.full(shape, info.max, dtype)):
+            np.testing.assert_array_equal(
+                level(source, shape, "mean"), reference.downsample(source, shape, "mean")
+            )
 
 
 def test_one_nan_makes_the_window_nan_and_nearest_takes_the_first() -> None:

@@ -12,8 +12,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 import shardwright as sw
+from shardwright.array.level_shapes import MAX_FACTOR
 from shardwright.array.spec import DTYPES, METHODS, parse_spec
-from shardwright.kernels.downsample import downsample, halved
+from shardwright.kernels.downsample import downsample, shape_above
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -134,8 +135,9 @@ def levels(draw: st.DrawFn, spec: sw.ArraySpec) -> sw.ArraySpec:
     names = [d.name for d in spec.dimensions]
     method = draw(st.sampled_from(METHODS))
     axes = draw(st.sampled_from([("y", "x"), ("x",), names[-3:], names[1:]]))
+    factors = {name: draw(st.sampled_from([2, 2, 2, 3, 4, MAX_FACTOR])) for name in axes}
     for count in range(draw(st.integers(1, 3)), 0, -1):
-        drawn = {"count": count, "method": method, "axes": axes}
+        drawn = {"count": count, "method": method, "factors": factors}
         with suppress(sw.errors.SpecError):
             return parse_spec({**spec.model_dump(), "levels": drawn})
     return spec
@@ -307,7 +309,7 @@ def with_levels(image: np.ndarray, spec: sw.ArraySpec) -> list[np.ndarray]:
     arrays = [image]
     for level in spec.level_shapes:
         factors = in_stored_order(spec, level.factors)
-        arrays.append(np.empty(halved(arrays[-1].shape, factors), image.dtype))
+        arrays.append(np.empty(shape_above(arrays[-1].shape, factors), image.dtype))
         with np.errstate(over="ignore"):
             downsample(arrays[-2], arrays[-1], factors, spec.levels.method)
     return arrays

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import yaozarrs
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from shardwright.array.spec import Zstd
@@ -53,7 +53,7 @@ def levels_of(values: np.ndarray, factors: tuple[int, ...], method: str, levels:
         made.append(
             reference.downsample(
                 made[-1],
-                tuple(f if n > 1 else 1 for f, n in zip(factors, made[-1].shape, strict=True)),
+                tuple(min(f, n) for f, n in zip(factors, made[-1].shape, strict=True)),
                 method,
             )
         )
@@ -61,7 +61,9 @@ def levels_of(values: np.ndarray, factors: tuple[int, ...], method: str, levels:
 
 
 def add(store, levels=2, method="mean", axes=("y", "x"), **options):
-    return add_levels(store, PyramidOptions(levels, method, axes, **options), run_here, throttle=POLITE)
+    """``axes``: those to halve, or factors by axis."""
+    factors = axes if isinstance(axes, dict) else dict.fromkeys(axes, 2)
+    return add_levels(store, PyramidOptions(levels, method, factors, **options), run_here, throttle=POLITE)
 
 
 METHODS = ["mean", "min", "max", "nearest"]
@@ -132,15 +134,16 @@ def test_any_layout_axes_and_method(tmp_path_factory, data) -> None:
         "shape": [data.draw(st.integers(2, 7)) for _ in "zyx"],
         "chunks": [data.draw(st.integers(1, 4)) for _ in "zyx"],
     }
-    axes = data.draw(st.lists(st.sampled_from("zyx"), min_size=1, unique=True))
+    factors = data.draw(st.dictionaries(st.sampled_from("zyx"), st.integers(1, 8), min_size=1))
+    assume(any(factors.get(n, 1) > 1 for n in "zyx"))
     method, location = data.draw(st.sampled_from(METHODS)), data.draw(st.sampled_from(["start", "end"]))
     values = write_image(
         store, shard_chunks=[data.draw(st.integers(1, 3)) for _ in "zyx"], index_location=location, **layout
     )
-    add(store, 1, method, tuple(axes))
+    add(store, 1, method, factors)
     np.testing.assert_array_equal(
         read_everywhere(store / "1"),
-        levels_of(values, tuple(2 if n in axes else 1 for n in "zyx"), method, 1)[1],
+        levels_of(values, tuple(factors.get(n, 1) for n in "zyx"), method, 1)[1],
     )
     assert verify_store(store).problems == []
     shutil.rmtree(folder)
@@ -171,8 +174,11 @@ def test_finished_levels_are_kept_and_more_may_be_added(tmp_path) -> None:
     assert (add(store, 3).made, (store / "1" / "zarr.json").stat().st_mtime_ns) == (["2", "3"], before)
     for name, level in zip("0123", levels_of(values, (1, 2, 2), "mean", 3), strict=True):
         np.testing.assert_array_equal(read_everywhere(store / name), level)
-    with pytest.raises(SpecError, match="another method or other axes"):
+    with pytest.raises(SpecError, match="another method or other factors"):
         add(store, 4, "max")
+    with pytest.raises(SpecError, match="another method or other factors"):
+        add(store, 4, axes={"y": 2, "x": 3})
+    assert add(store, 3, axes={"z": 1, "y": 2, "x": 2}).made == []
 
 
 @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
@@ -333,9 +339,15 @@ def test_memory_stays_within_the_plan(tmp_path) -> None:
 def test_what_cannot_be_is_refused_before_it_begins(tmp_path, monkeypatch) -> None:
     store = tmp_path / "a.ome.zarr"
     write_image(store)
-    with pytest.raises(SpecError, match="no such axes"):
-        add(store, axes=("q",))
-    with pytest.raises(SpecError, match="no axis is left to halve"):
+    for axes, message in (
+        (("q",), "there is no axis 'q', expected some of z, y, x"),
+        ({"x": 9}, "expected 1 to 8 along x, got 9"),
+        ({"x": 1}, "no axis is left to reduce"),
+        ({}, "no axis is left to reduce"),
+    ):
+        with pytest.raises(SpecError, match=message):
+            add(store, axes=axes)
+    with pytest.raises(SpecError, match="no axis is left to reduce"):
         add(store, 30)
     (store / "1").mkdir()
     (store / "1" / "mine").touch()

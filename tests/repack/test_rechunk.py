@@ -112,7 +112,7 @@ def test_the_whole_image_goes_along(tmp_path) -> None:
 def test_new_levels_of_the_rechunked_image(tmp_path) -> None:
     old, new = tmp_path / "a.ome.zarr", tmp_path / "b.ome.zarr"
     values = write_image(old)
-    rechunk(old, new, pyramid=PyramidOptions(2, "max", ("z", "y", "x")))
+    rechunk(old, new, pyramid=PyramidOptions(2, "max", {"z": 2, "y": 2, "x": 2}))
     for name in "012":
         np.testing.assert_array_equal(read_everywhere(new / name), values)
         values = reference.downsample(values, (2, 2, 2), "max")

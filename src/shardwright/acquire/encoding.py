@@ -55,7 +55,7 @@ class SlabEncoder:
         self.layout = ArrayLayout.of(grid, codec.max_encoded_bytes, spec.index_location == "start")
         self._chunks_per_task = chunks_per_task(grid, codec)
         self._scratch_bytes = task_scratch_bytes(grid, codec)
-        self._levels_bytes = levels_bytes(grid)
+        self._levels_bytes = levels_bytes(spec, grid)
         self._levels = [_LevelEncoder(spec, level) for level in self.layout.plane.levels]
         self._above = LevelFrames(spec, grid) if grid.levels else None
         self.task_ranges = self._task_ranges()

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardwright.array.acquisition_spec import AcquisitionSpec, parse_acquisition
+from shardwright.array.level_shapes import table_entries
 from shardwright.codecs.parameters import CodecParameters
 from shardwright.model.errors import BudgetError
 from shardwright.shard.frame_record import record_of
@@ -92,7 +93,7 @@ class _ArrayNeeds(NamedTuple):
                 for level, shard in zip(levels, shards, strict=True)
             ),
             chunks_per_task=task_chunks,
-            scratch_bytes=task_scratch_bytes(grid, codec) + levels_bytes(grid),
+            scratch_bytes=task_scratch_bytes(grid, codec) + levels_bytes(array, grid),
             buffer_bytes=task_chunks * shards[0].slot_bytes,
         )
 
@@ -309,17 +310,17 @@ def task_scratch_bytes(grid: Grid, codec: CodecParameters) -> int:
     return page_aligned(max(codec.scratch_bytes, CHUNK_ENTRY.itemsize * chunks_per_task(grid, codec)))
 
 
-def levels_bytes(grid: Grid) -> int:
+def levels_bytes(array: ArraySpec, grid: Grid) -> int:
     """The memory in which a worker makes the levels of one slab: their frames, and a table of
     ``kernels.downsample`` that has the rows of a level's windows. 0 without levels."""
-    rows = [level.frames_per_slab * level.frame_shape[0] for level in grid.levels]
-    windows = [  # two rows of each frame; an odd chunk size makes windows that are not full
-        2 * math.prod(-(-n // m) for n, m in zip(below.chunk, level.chunk, strict=True))
-        for below, level in pairwise((grid, *grid.levels))
-    ]
     tables = [
-        8 * (n * window + 2 * level.frame_shape[1])
-        for n, window, level in zip(rows, windows, grid.levels, strict=True)
+        8
+        * table_entries(
+            level.frames_per_slab * level.frame_shape[0],
+            math.prod(shape.factors[:-1]),
+            below.frame_shape[1],
+        )
+        for shape, (below, level) in zip(array.level_shapes, pairwise((grid, *grid.levels)), strict=True)
     ]
     return sum(map(level_frames_bytes, grid.levels)) + max(tables, default=0)
 

@@ -2,12 +2,12 @@
 from another one.
 
     level 0                     the image as it was acquired
-    level n                     level n-1, with half the elements along the chosen axes
+    level n                     level n-1, with fewer elements by a factor for each axis
     coordinateTransformations   scale, then (if it is not 0) translation: the centre of element 0 in the axes'
                                 units
 
-An element of a mean, minimum or maximum represents its whole window, so that its centre moves by half an
-element of the level below; "nearest" is the window's first element and keeps its centre.
+An element of a mean, minimum or maximum represents its whole window, so that its centre moves, with a factor
+of 2 by half an element of the level below; "nearest" is the window's first element and keeps its centre.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .document import encode_document, understood
 from .metadata import CREATOR_ATTRIBUTE, array_metadata
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from .spec import ArraySpec
 
@@ -90,6 +90,15 @@ def derived_array(
     return encode_document(changed)
 
 
+def how_made(method: str, factors: Mapping[str, int]) -> dict[str, Any]:
+    """Returns how levels were made, as their zarr.json records it: ``axes`` where all factors are 2, as
+    earlier releases say it, else ``factors``."""
+    reduced = {name: factor for name, factor in factors.items() if factor > 1}
+    if set(reduced.values()) <= {2}:
+        return {"method": method, "axes": list(reduced)}
+    return {"method": method, "factors": reduced}
+
+
 def array_documents(
     spec: ArraySpec, extents: Sequence[int], chunk_codecs: list[dict[str, Any]]
 ) -> list[bytes]:
@@ -103,8 +112,7 @@ def array_documents(
         shape = [*level.counts]
         for axis, extent in zip(spec.growing_axes, extents, strict=False):
             shape[axis] = extent
-        made = {"level": number, "of": str(number - 1)}
-        made |= {"method": spec.levels.method, "axes": list(spec.levels.axes)}
+        made = {"level": number, "of": str(number - 1), **how_made(spec.levels.method, spec.levels.factors)}
         documents.append(
             derived_array(
                 json.loads(documents[0]),

@@ -35,7 +35,7 @@ from shardwright.wire.descriptor import (
     descriptor_dtype,
 )
 
-from .level_shapes import LevelShape, level_shapes
+from .level_shapes import HALVED, MAX_FACTOR, LevelShape, level_shapes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -165,11 +165,27 @@ class Channel(_Frozen):
 
 class Levels(_Frozen):
     """The levels of lower resolution that are written with an image: ``count`` beside the image itself, each
-    with half the elements of the one below along ``axes``, which ``method`` reduces."""
+    made by ``method`` from the one below, of windows of as many elements as ``factors`` says by axis. An axis
+    that is not named keeps its elements. ``axes=("y", "x")`` is read as factors of 2 along these."""
 
     count: int = Field(gt=0, le=MAX_LEVELS)
     method: Method = "mean"
-    axes: tuple[str, ...] = Field(default=("y", "x"), min_length=1, max_length=12)
+    factors: dict[str, Annotated[int, Field(ge=1, le=MAX_FACTOR)]] = Field(
+        default=dict(HALVED), min_length=1, max_length=12
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _halved_axes(cls, value: Any) -> Any:
+        """Turns ``axes``, with which levels were described before they had factors, into these."""
+        if not isinstance(value, dict) or "axes" not in value:
+            return value
+        axes, others = value["axes"], {name: each for name, each in value.items() if name != "axes"}
+        if "factors" in others:
+            raise ValueError("axes: are halved, expected only factors where these are given")
+        if not isinstance(axes, list | tuple) or not all(isinstance(name, str) for name in axes):
+            raise ValueError("axes: expected names of axes")
+        return {**others, "factors": dict.fromkeys(axes, 2)}
 
 
 class Blosc(_Frozen):
@@ -438,8 +454,8 @@ class ArraySpec(_Frozen):
                 "levels: not of float16 while frames come; `shardwright pyramid` makes them later"
             )
         if self.levels is not None and self.dtype == "float64" and isinstance(self.fill_value, int | float):
-            windows = 2.0 ** len(self.levels.axes)
-            if self.levels.method == "mean" and not math.isfinite(self.fill_value * windows):
+            window = math.prod(self.levels.factors.values())
+            if self.levels.method == "mean" and not math.isfinite(self.fill_value * window):
                 raise ValueError("levels: a sum of fill values overflows, choose another fill_value")
         assert len(self.level_shapes) == self.level_count, "or it has raised"
 
@@ -468,7 +484,7 @@ class ArraySpec(_Frozen):
         names, counts, chunk = zip(
             *((d.name, d.count or 0, d.chunk_size) for d in self.dimensions), strict=True
         )
-        return level_shapes(names, counts, chunk, self.levels.axes, self.levels.count)
+        return level_shapes(names, counts, chunk, self.levels.factors, self.levels.count)
 
     @property
     def itemsize(self) -> int:

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from shardwright.array.spec import Blosc, Gzip, Method, Zstd
 
 _SIZE = re.compile(r"([A-Za-z][A-Za-z0-9_]*)=([1-9][0-9]{0,9})")
+FACTORS_HELP = "elements of the level below that make one, by axis: z=2,y=4,x=4. Default: y=2,x=2."
 CODEC_HELP = "Codec of the new chunks: zstd:5, gzip:6, blosc:zstd:5, blosc:lz4:5:bitshuffle or none."
 
 
@@ -29,11 +32,18 @@ def parse_sizes(option: str, text: str) -> dict[str, int]:
     return sizes
 
 
-def parse_axes(text: str) -> tuple[str, ...]:
-    axes = tuple(part.strip() for part in text.split(","))
-    if "" in axes or len(set(axes)) != len(axes):
-        raise typer.BadParameter(f"expected axes such as y,x, each once, got {text!r}", param_hint="--axes")
-    return axes
+def parse_factors(axes: str | None, factors: str | None) -> Mapping[str, int]:
+    """Factors of levels by axis, from ``--factors z=2,y=4,x=4``, or from ``--axes y,x``, which are halved."""
+    from shardwright.array.level_shapes import HALVED
+
+    if axes is None:
+        return HALVED if factors is None else parse_sizes("--factors", factors)
+    if factors is not None:
+        raise typer.BadParameter("halves these axes: give it or --factors", param_hint="--axes")
+    names = [part.strip() for part in axes.split(",")]
+    if "" in names or len(set(names)) != len(names):
+        raise typer.BadParameter(f"expected axes such as y,x, each once, got {axes!r}", param_hint="--axes")
+    return dict.fromkeys(names, 2)
 
 
 def parse_method(text: str) -> Method:

@@ -342,9 +342,8 @@ def _level_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
     names = [d.name for d in stream.spec.dimensions]
     counts = dict(zip(names, shapes[-1].counts, strict=True))
     smallest = ", ".join(f"{d.name} {counts[d.name] or 'unlimited'}" for d in stream.spec.stored_dimensions)
-    return [
-        ("levels", str(levels.count), f"{levels.method} along {', '.join(levels.axes)}; smallest: {smallest}")
-    ]
+    factors = ", ".join(f"{name} by {factor}" for name, factor in levels.factors.items())
+    return [("levels", str(levels.count), f"{levels.method} along {factors}; smallest: {smallest}")]
 
 
 def _before_compression(stream: StreamPlan) -> str:

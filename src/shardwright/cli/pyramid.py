@@ -6,7 +6,7 @@ from pathlib import Path  # noqa: TC003  (typer reads the annotation)
 
 import typer
 
-from .array_options import parse_axes, parse_method, parse_size
+from .array_options import FACTORS_HELP, parse_factors, parse_method, parse_size
 from .job_command import (
     AsJson,
     Memory,
@@ -37,11 +37,9 @@ def command(
         metavar="METHOD",
         help="mean, min, max or nearest (the first element of each window).",
     ),
-    axes: str = typer.Option(
-        "y,x",
-        "--axes",
-        metavar="AXES",
-        help="Axes along which each level has half the elements of the level below.",
+    factors: str | None = typer.Option(None, "--factors", metavar="FACTORS", help=f"The {FACTORS_HELP}"),
+    axes: str | None = typer.Option(
+        None, "--axes", metavar="AXES", help="Axes with a factor of 2, in place of --factors: y,x."
     ),
     memory: Memory = "512MiB",
     rate: Rate = None,
@@ -51,7 +49,7 @@ def command(
     no_idle: NoIdle = False,
 ) -> None:
     """Add levels of lower resolution to a store, as OME-Zarr multiscales: each element is the mean, minimum,
-    maximum or first of a window of two along each of the axes.
+    maximum or first of a window, by default of two along rows and columns.
 
     May be stopped and run again at any point: finished shards are kept, and readers see the new levels only
     when all are complete. Exits with 1 when the levels could not be completed, and with 2 for wrong usage.
@@ -59,7 +57,9 @@ def command(
     from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels, readable_image
     from shardwright.repack.runtime.throttle import pause_files
 
-    options = PyramidOptions(levels, parse_method(method), parse_axes(axes), parse_size("--memory", memory))
+    options = PyramidOptions(
+        levels, parse_method(method), parse_factors(axes, factors), parse_size("--memory", memory)
+    )
     store = store.absolute()
     pause = pause_files(readable_image(store).arrays[0].path)
     with (

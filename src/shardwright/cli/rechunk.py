@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .array_options import CODEC_HELP, parse_axes, parse_codec, parse_method, parse_size, parse_sizes
+from .array_options import (
+    CODEC_HELP,
+    FACTORS_HELP,
+    parse_codec,
+    parse_factors,
+    parse_method,
+    parse_size,
+    parse_sizes,
+)
 from .job_command import (
     AsJson,
     Memory,
@@ -60,13 +68,12 @@ NewLevels = Annotated[
 NewMethod = Annotated[
     str, typer.Option("--method", metavar="METHOD", help="For new levels: mean, min, max or nearest.")
 ]
+NewFactors = Annotated[
+    str | None, typer.Option("--factors", metavar="FACTORS", help=f"For new levels: {FACTORS_HELP}")
+]
 NewAxes = Annotated[
-    str,
-    typer.Option(
-        "--axes",
-        metavar="AXES",
-        help="For new levels: axes along which each has half the elements of the level below.",
-    ),
+    str | None,
+    typer.Option("--axes", metavar="AXES", help="Axes with a factor of 2, in place of --factors: y,x."),
 ]
 
 
@@ -81,7 +88,8 @@ def command(
     codec: Codec = None,
     levels: NewLevels = None,
     method: NewMethod = "mean",
-    axes: NewAxes = "y,x",
+    factors: NewFactors = None,
+    axes: NewAxes = None,
     memory: Memory = "512MiB",
     rate: Rate = None,
     workers: Workers = None,
@@ -107,7 +115,7 @@ def command(
         codec=KEEP_CODEC if codec is None else parse_codec(codec),
         pyramid=None
         if levels is None
-        else PyramidOptions(levels, parse_method(method), parse_axes(axes), memory_bytes),
+        else PyramidOptions(levels, parse_method(method), parse_factors(axes, factors), memory_bytes),
         memory_bytes=memory_bytes,
     )
     plan = plan_new_store(store.absolute(), options)

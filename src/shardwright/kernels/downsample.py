@@ -1,8 +1,8 @@
-"""Halves the resolution along chosen axes: each element of a level is the mean, minimum, maximum or first of
-a window of two along each of them.
+"""Lowers the resolution along chosen axes: each element of a level is the mean, minimum, maximum or first of
+a window of as many elements as the factor of each axis says.
 
-The last window of an odd axis has one element, so every window has 2^k elements. The exact results, also of
-the twin in ``reference.py``:
+The last window of an axis has what is left, so windows differ in size. The exact results, also of the twin in
+``reference.py``:
 
     mean     integers: exact, half to even (numpy.rint of the exact mean; a bool counts as 0 or 1). Floats:
              summed in float64, row-major, then rounded once to the dtype; NaN where one element is NaN.
@@ -10,8 +10,9 @@ the twin in ``reference.py``:
     nearest  the window's first element, bit for bit.
 
 Fill values are treated like all others. Pixels are processed as rows along their last axis. A table says
-which source rows make each target row: int64[target rows, 2^k] addresses, 0 behind the last. It is filled
-from the shape of an array (``downsample``), or from the frames of a slab (``downsample_frames``).
+which source rows make each target row: int64[target rows, n] addresses, 0 behind the last. It is filled from
+the shape of an array (``downsample``), or from the frames of a slab (``downsample_frames``). A window has at
+most ``level_shapes.MAX_WINDOW`` elements, so that the sums below do not overflow.
 """
 
 from __future__ import annotations
@@ -23,35 +24,44 @@ import numpy as np
 import numpy.typing as npt
 from numba import carray, njit
 
+from shardwright.array.level_shapes import table_entries
+
 from .native_calls import CACHE, as_pointer
 
 if TYPE_CHECKING:
     from shardwright.array.spec import Method
 
 _SIGN_BIT = -(2**63)
-_ROWS_AT_ONCE = 1024  # of an array: so that its table does not grow with it
+_LOW_BITS = 2**32 - 1
+_TABLE_ENTRIES = 4096  # of an array: so that its table does not grow with it
 
 Array = npt.NDArray[Any]
 
 
-def halved(shape: tuple[int, ...], factors: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the shape of the level above; ``factors`` are 1 or 2 for each axis."""
+def shape_above(shape: tuple[int, ...], factors: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the shape of the level above."""
     return tuple(-(-n // f) for n, f in zip(shape, factors, strict=True))
+
+
+def _rows_at_once(factors: tuple[int, ...]) -> tuple[int, int]:
+    """Returns the lines of the table of an array, and the entries of each."""
+    source_rows = math.prod(factors[:-1])
+    return max(1, _TABLE_ENTRIES // source_rows), source_rows
 
 
 def work_bytes(shape: tuple[int, ...], factors: tuple[int, ...], dtype: np.dtype[Any], method: Method) -> int:
     """Returns the memory that ``downsample`` needs for a source of this shape, beside source and target."""
-    out = halved(shape, factors)
     if method == "nearest":
         return 0
-    table = 8 * 2 ** len(shape) * _ROWS_AT_ONCE + 16 * out[-1]
-    return 8 * math.prod(shape) + 8 * math.prod(out) + table if dtype == np.float16 else table
+    table = 8 * table_entries(*_rows_at_once(factors), shape[-1])
+    values = math.prod(shape) + math.prod(shape_above(shape, factors))
+    return 8 * values + table if dtype == np.float16 else table
 
 
 def downsample(source: Array, target: Array, factors: tuple[int, ...], method: Method) -> None:
-    """Fills ``target`` (shape ``halved(source.shape, factors)``, the source's dtype) from ``source``; both
-    contiguous, native byte order."""
-    assert target.shape == halved(source.shape, factors), "the level's shape"
+    """Fills ``target`` (shape ``shape_above(source.shape, factors)``, the source's dtype) from ``source``;
+    both contiguous, native byte order."""
+    assert target.shape == shape_above(source.shape, factors), "the level's shape"
     assert source.dtype == target.dtype, "a level has its image's dtype"
     if method == "nearest":
         target[...] = source[tuple(slice(None, None, f) for f in factors)]
@@ -67,15 +77,16 @@ def downsample(source: Array, target: Array, factors: tuple[int, ...], method: M
 
 def _downsample(source: Array, target: Array, factors: tuple[int, ...], method: Method) -> None:
     width, out = source.shape[-1], target.reshape(-1, target.shape[-1])
-    table = np.empty((min(len(out), _ROWS_AT_ONCE), 2 ** (len(factors) - 1)), np.int64)
-    sums = np.empty((2, out.shape[1]), np.int64)
+    at_once, source_rows = _rows_at_once(factors)
+    table = np.empty((min(len(out), at_once), source_rows), np.int64)
+    sums = np.empty((4, width), np.int64)
     axes = (
         np.array(source.shape[:-1], np.int64),
         np.array(target.shape[:-1], np.int64),
         np.array(factors[:-1], np.int64),
     )
-    for first in range(0, len(out), _ROWS_AT_ONCE):
-        part = out[first : first + _ROWS_AT_ONCE]
+    for first in range(0, len(out), at_once):
+        part = out[first : first + at_once]
         rows = table[: len(part)]
         rows_of_array(source.ctypes.data, width * source.itemsize, first, *axes, rows)
         reduce_rows(rows, width, factors[-1], method, sums, part)
@@ -96,12 +107,11 @@ def downsample_frames(
 
     ``frames`` int64[P]: their addresses, 0 where none came, which counts as ``fill_row``. ``windows``
     int64[Q, n]: numbers of the frames of each window, -1 behind the last. ``factors``: along rows and
-    columns. ``table`` int64: working memory, a row for each row of ``out`` of as many as its windows have,
-    and two rows of ``out``. Not for float16.
+    columns. ``table`` int64[``table_entries``]: working memory. Not for float16.
     """
     count, rows, columns = out.shape
-    lines = table[: count * rows * 2 * windows.shape[1]].reshape(count * rows, -1)
-    sums = table[lines.size : lines.size + 2 * columns].reshape(2, columns)
+    lines = table[: count * rows * factors[0] * windows.shape[1]].reshape(count * rows, -1)
+    sums = table[lines.size : lines.size + 4 * frame_shape[1]].reshape(4, -1)
     came = ((frames[windows] != 0) & (windows >= 0)).any(axis=1)
     row_bytes, fill = frame_shape[1] * out.itemsize, int(fill_row.ctypes.data)
     rows_of_frames(frames, windows, came, frame_shape[0], row_bytes, factors[0], fill, lines)
@@ -119,7 +129,7 @@ def reduce_rows(
     out: Array,
 ) -> None:
     """Reduces the source rows of ``width`` elements in each line of ``rows`` to a row of ``out``, along the
-    row by ``factor``. ``sums`` int64[2, columns]: working memory."""
+    row by ``factor``. ``sums`` int64[4, width]: working memory."""
     if out.dtype == np.bool_:
         out = out.view(np.uint8)
     if method == "nearest":
@@ -128,14 +138,14 @@ def reduce_rows(
         extreme_rows(rows, width, factor, method == "max", out)
     elif out.dtype.kind == "f":
         mean_float_rows(rows, width, factor, sums[0].view(np.float64), out)
-    elif out.dtype.itemsize <= 2:
-        mean_short_rows(rows, width, factor, sums[0].view(np.int32), out)
+    elif out.dtype.itemsize <= 4:
+        mean_rows(rows, width, factor, sums.view(np.int32 if out.dtype.itemsize <= 2 else np.int64), out)
     else:
         bias = 0
         # as signed numbers with the middle at 0: an even shift, which changes no rounding
         if out.dtype == np.uint64:
             out, bias = out.view(np.int64), _SIGN_BIT
-        mean_integer_rows(rows, width, factor, bias, sums, out)
+        mean_long_rows(rows, width, factor, bias, sums, out)
 
 
 @njit(nogil=True, cache=CACHE)
@@ -153,12 +163,12 @@ def rows_of_array(
             index = row % out_shape[axis]
             row //= out_shape[axis]
             begin = index * factors[axis]
+            steps = min(factors[axis], shape[axis] - begin)
             for i in range(count):
                 window[i] += begin * stride
-            if factors[axis] == 2 and begin + 1 < shape[axis]:
-                for i in range(count):
-                    window[count + i] = window[i] + stride
-                count *= 2
+            for i in range(count, count * steps):
+                window[i] = window[i - count] + stride
+            count *= steps
             stride *= shape[axis]
 
 
@@ -222,88 +232,87 @@ def extreme_rows(rows: Any, width: int, factor: int, largest: bool, out: Any) ->
 def mean_float_rows(rows: Any, width: int, factor: int, sums: Any, out: Any) -> None:
     for number in range(rows.shape[0]):
         count = _used(rows[number])
-        sums[:] = -0.0  # adding it changes no number
+        sums[: out.shape[1]] = -0.0  # adding it changes no number
         for i in range(count):
             line = carray(as_pointer(rows[number, i]), (width,), out.dtype)
-            for x in range(out.shape[1]):
-                sums[x] += line[x * factor]
-                if factor == 2 and 2 * x + 1 < width:
-                    sums[x] += line[2 * x + 1]
+            for step in range(factor):
+                for x in range((width - step + factor - 1) // factor):
+                    sums[x] += line[x * factor + step]
         for x in range(out.shape[1] if count else 0):
             out[number, x] = sums[x] / (count * min(factor, width - x * factor))
 
 
-@njit(nogil=True, cache=CACHE)
-def _half_even(total: Any, bits: Any) -> Any:
-    """Returns the mean of 2^bits elements from their sum, rounded half to even."""
-    if bits == 0:
-        return total
-    half = np.int32(1) << (bits - np.int32(1))
-    return (total + half - np.int32(1) + ((total >> bits) & np.int32(1))) >> bits
-
-
-@njit(nogil=True, cache=CACHE)
-def mean_short_rows(rows: Any, width: int, factor: int, sums: Any, out: Any) -> None:
-    """Of integers of 8 or 16 bits, whose sums fit into 32. All in 32 bits, and the usual window of 2 x 2 in
-    one pass, which the compiler turns into vector instructions: 11 GB/s of one core, as fast as memory."""
-    two, pairs = np.int32(2), width // 2 if factor == 2 else 0
+@njit(nogil=True, cache=CACHE, error_model="numpy")
+def mean_rows(rows: Any, width: int, factor: int, sums: Any, out: Any) -> None:
+    """Of integers of up to 32 bits. Rows are added first, then columns: that takes vector instructions. The
+    usual window of 2 x 2 in one pass: 11 GB/s of one core for 16 bits, as fast as memory."""
+    two, last, whole = np.int32(2), out.shape[1] - 1, width // factor
     for number in range(rows.shape[0]):
         count, target = _used(rows[number]), out[number]
-        if count == 2 and factor == 2:
+        if count == 0:
+            continue
+        if count == 2 and factor == 2 and out.itemsize <= 2:
             upper = carray(as_pointer(rows[number, 0]), (width,), out.dtype)
             lower = carray(as_pointer(rows[number, 1]), (width,), out.dtype)
-            for x in range(pairs):
+            for x in range(whole):
                 total = np.int32(upper[2 * x]) + np.int32(upper[2 * x + 1])
                 total += np.int32(lower[2 * x]) + np.int32(lower[2 * x + 1])
-                target[x] = _half_even(total, two)
-            for x in range(pairs, out.shape[1]):
-                target[x] = _half_even(np.int32(upper[2 * x]) + np.int32(lower[2 * x]), np.int32(1))
+                target[x] = (total + np.int32(1) + ((total >> two) & np.int32(1))) >> two  # half to even
+            if whole == last:
+                target[last] = np.rint((np.int64(upper[2 * last]) + np.int64(lower[2 * last])) / 2)
             continue
-        bits = np.int32(0)
-        while 1 << bits < count:
-            bits += np.int32(1)
-        sums[: out.shape[1]] = 0
+        down, across = sums[0], sums[1]
+        down[:width] = 0
         for i in range(count):
             line = carray(as_pointer(rows[number, i]), (width,), out.dtype)
-            for x in range(pairs):
-                sums[x] += np.int32(line[2 * x]) + np.int32(line[2 * x + 1])
-            # windows of one element: all of an axis with factor 1, or the last of an odd one
-            for x in range(pairs, out.shape[1]):
-                sums[x] += np.int32(line[x * factor])
-        for x in range(out.shape[1] if count else 0):
-            target[x] = _half_even(sums[x], bits + np.int32(1) if x < pairs else bits)
+            for x in range(width):
+                down[x] += line[x]
+        _sum_across(down, width, factor, across)
+        # exact: a quotient that is not half of something is further from it than float64 rounds
+        for x in range(whole):
+            target[x] = np.rint(across[x] / (count * factor))
+        if whole == last:
+            target[last] = np.rint(across[last] / (count * (width - last * factor)))
 
 
 @njit(nogil=True, cache=CACHE)
-def mean_integer_rows(rows: Any, width: int, factor: int, bias: int, sums: Any, out: Any) -> None:
-    """Of integers of any size: ``sums`` holds the sums of the elements' quotients by the window's size, and
-    of their remainders. Never overflows."""
-    quotients, remainders = sums[0], sums[1]
+def _sum_across(values: Any, width: int, factor: int, sums: Any) -> None:
+    """Adds up each ``factor`` of ``width`` values, and what is left."""
+    if factor == 2:  # in one pass
+        for x in range(width // 2):
+            sums[x] = values[2 * x] + values[2 * x + 1]
+        if width % 2:
+            sums[width // 2] = values[width - 1]
+        return
+    sums[: (width + factor - 1) // factor] = 0
+    for step in range(factor):
+        for x in range((width - step + factor - 1) // factor):
+            sums[x] += values[x * factor + step]
+
+
+@njit(nogil=True, cache=CACHE, error_model="numpy")
+def mean_long_rows(rows: Any, width: int, factor: int, bias: int, sums: Any, out: Any) -> None:
+    """Of integers of 64 bits: ``sums`` int64[4, width] holds the sums of their upper and of their lower 32
+    bits. Never overflows."""
     for number in range(rows.shape[0]):
         count = _used(rows[number])
-        bits = 0
-        while 1 << bits < count:
-            bits += 1
-        pairs = width // 2 if factor == 2 else 0
-        sums[:] = 0
+        sums[:2] = 0
         for i in range(count):
             line = carray(as_pointer(rows[number, i]), (width,), out.dtype)
-            shift = np.int64(bits + 1)
-            mask = (np.int64(1) << shift) - np.int64(1)
-            for x in range(pairs):
-                a, b = np.int64(line[2 * x]) ^ bias, np.int64(line[2 * x + 1]) ^ bias
-                quotients[x] += (a >> shift) + (b >> shift)
-                remainders[x] += (a & mask) + (b & mask)
-            shift = np.int64(bits)
-            mask = (np.int64(1) << shift) - np.int64(1)
-            for x in range(pairs, out.shape[1]):
-                a = np.int64(line[x * factor]) ^ bias
-                quotients[x] += a >> shift
-                remainders[x] += a & mask
+            for x in range(width):
+                value = line[x] ^ bias
+                sums[0, x] += value >> 32
+                sums[1, x] += value & _LOW_BITS
+        _sum_across(sums[0], width, factor, sums[2])
+        _sum_across(sums[1], width, factor, sums[3])
         for x in range(out.shape[1] if count else 0):
-            shift = np.int64(bits + 1 if x < pairs else bits)
-            mask = (np.int64(1) << shift) - np.int64(1)
-            mean, rest = quotients[x] + (remainders[x] >> shift), 2 * (remainders[x] & mask)
-            if rest > mask + 1 or (rest == mask + 1 and mean & 1):
+            size = count * min(factor, width - x * factor)
+            # floor divisions, exact as in ``mean_rows``
+            quotient = np.int64(np.floor(sums[2, x] / size))
+            low = ((sums[2, x] - quotient * size) << 32) + sums[3, x]
+            mean = np.int64(np.floor(low / size))
+            rest = 2 * (low - mean * size)
+            mean += quotient << 32
+            if rest > size or (rest == size and mean & 1):
                 mean += 1
             out[number, x] = mean ^ bias

@@ -234,7 +234,7 @@ def _levels() -> Scene:
         ("z", 2, 2, 1),
         ("y", 20, 8, 2),
         ("x", 24, 12, 2),
-        levels={"count": 2, "axes": ("z", "y", "x")},
+        levels={"count": 2, "factors": {"z": 2, "y": 2, "x": 3}},
         chunk_checksum=True,
     )
     return Scene("levels", spec, _in_order(14), threads=2, sync_interval_ms=5, store_within_ms=2)

@@ -1,5 +1,5 @@
-"""Levels of lower resolution added to a store, each with half the elements of the one below along some axes.
-May be interrupted at any point.
+"""Levels of lower resolution added to a store, each with fewer elements than the one below by a factor for
+each axis. May be interrupted at any point.
 
     STORE/0/.compact/lock     held for the whole job, so that no other job changes the image
     STORE/0/.compact/levels   the job's folder (job_folder.py), with the levels 1 ... n that are being made
@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,16 +23,18 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.array.consolidated import consolidated_metadata
+from shardwright.array.level_shapes import HALVED, check_factors, factors_above
 from shardwright.array.levels import (
     derived_array,
     fitting_shards,
     group_document,
+    how_made,
     multiscale_of,
 )
 from shardwright.array.metadata import CREATOR_ATTRIBUTE
 from shardwright.array.ome import level_dataset
 from shardwright.codecs.parameters import codec_of
-from shardwright.kernels.downsample import downsample, halved, work_bytes
+from shardwright.kernels.downsample import downsample, shape_above, work_bytes
 from shardwright.model.errors import OutputExistsError, ShardFormatError, SpecError
 from shardwright.read.store import open_store, parse_array, read_metadata
 from shardwright.repack.runtime.job_folder import JobFolder
@@ -56,7 +58,7 @@ from .new_shard import DEFAULT_MEMORY_BYTES, NewShard, RegionPlan, make_shard, p
 from .region_reader import RegionReader
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from shardwright.array.spec import Method
     from shardwright.read.store import Store, StoredArray
@@ -69,12 +71,12 @@ Factors = tuple[int, ...]
 
 @dataclass(frozen=True)
 class PyramidOptions:
-    """``levels``: how many levels the store has above the image in the end. ``axes``: those to halve; an axis
-    of one element stays. ``memory_bytes``: of one worker."""
+    """``levels``: how many levels the store has above the image in the end. ``factors``: by axis, as those of
+    ``array.spec.Levels``. ``memory_bytes``: of one worker."""
 
     levels: int
     method: Method = "mean"
-    axes: tuple[str, ...] = ("y", "x")
+    factors: Mapping[str, int] = field(default_factory=lambda: HALVED)
     memory_bytes: int = DEFAULT_MEMORY_BYTES
 
 
@@ -131,27 +133,22 @@ def plan_levels(
 ) -> list[PyramidLevel]:
     """The levels to be made above the last of ``datasets``, an array of ``shape`` whose zarr.json is
     ``document``. Raises ``SpecError``."""
-    unknown = [axis for axis in options.axes if axis not in axes]
-    if unknown or not options.axes:
-        raise SpecError(
-            "the image has no such axes to halve",
-            expected=f"some of {', '.join(axes)}",
-            got=", ".join(options.axes) or "none",
-        )
+    try:
+        check_factors(axes, options.factors)
+    except ValueError as error:
+        raise SpecError(str(error)) from None
     codec_of(document["codecs"][0]["configuration"]["codecs"])  # raises for what cannot be written
     levels: list[PyramidLevel] = []
     below = datasets[-1]
     for number in range(len(datasets), options.levels + 1):
-        factors = tuple(
-            2 if axis in options.axes and n > 1 else 1 for axis, n in zip(axes, shape, strict=True)
-        )
-        if set(factors) == {1}:
+        factors = factors_above(axes, shape, options.factors)
+        if max(factors) == 1:
             raise SpecError(
-                "too many levels: no axis is left to halve",
+                "too many levels: no axis is left to reduce",
                 expected=f"at most {number - 1}",
                 got=options.levels,
             )
-        level = _level_above(number, below, document, halved(shape, factors), factors, options)
+        level = _level_above(number, below, document, shape_above(shape, factors), factors, options)
         levels.append(level)
         below, document, shape = level.dataset, json.loads(level.document), level.shape
     return levels
@@ -176,7 +173,7 @@ def _level_above(
         shard_shape=fitting_shards(shape, chunk, tuple(c * n for c, n in zip(chunk, counts, strict=True))),
         chunk_shape=chunk,
         chunk_codecs=sharding["codecs"],
-        made={"level": number, "of": below["path"], "method": options.method, "axes": list(options.axes)},
+        made={"level": number, "of": below["path"], **how_made(options.method, options.factors)},
     )
     dataset = level_dataset(below, str(number), factors, centred=options.method != "nearest")
     return PyramidLevel(str(number), below["path"], factors, shape, dataset, text)
@@ -225,15 +222,17 @@ def add_levels(
 
 
 def _check_same_kind(store: Store, options: PyramidOptions) -> None:
-    """Raises ``SpecError`` when levels that were made before are of another method or other axes: a
+    """Raises ``SpecError`` when levels that were made before are of another method or other factors: a
     multiscale names one method."""
+    wanted = how_made(options.method, options.factors)
     for array in store.arrays[1:]:
         made = read_metadata(array.path).get("attributes", {}).get(CREATOR_ATTRIBUTE)
-        wanted = {"method": options.method, "axes": list(options.axes)}
-        if isinstance(made, dict) and "method" in made and {key: made.get(key) for key in wanted} != wanted:
-            found = {key: made.get(key) for key in wanted}
+        if not isinstance(made, dict) or "method" not in made:
+            continue
+        found = {key: made[key] for key in ("method", "axes", "factors") if key in made}
+        if found != wanted:
             raise SpecError(
-                f"level {array.path.name} of {store.root} was made with another method or other axes",
+                f"level {array.path.name} of {store.root} was made with another method or other factors",
                 expected=found,
                 got=wanted,
             )
@@ -337,10 +336,10 @@ def downsample_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]
     ``work``: the folder for the working file. The result adds chunks, file_bytes and peak_bytes."""
     source, target = parse_array(Path(task["source"])), parse_array(Path(task["array"]))
     factors, method = tuple(task["factors"]), task["method"]
-    if target.shape != halved(source.shape, factors) or source.dtype != target.dtype:
+    if target.shape != shape_above(source.shape, factors) or source.dtype != target.dtype:
         raise ShardFormatError(
             "the level has another shape or dtype",
-            expected=(halved(source.shape, factors), source.dtype),
+            expected=(shape_above(source.shape, factors), source.dtype),
             got=target.shape,
         )
     plan = plan_level(source, target, factors, method, int(task.get("memory_bytes") or DEFAULT_MEMORY_BYTES))
