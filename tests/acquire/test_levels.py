@@ -14,8 +14,10 @@ import zarr
 from tests.harness.levels import level_problems
 
 import shardwright as sw
+from shardwright.acquire.encoding import SlabEncoder
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.workers import WorkerPool
+from shardwright.array.grid import Grid
 from shardwright.array.spec import parse_spec
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.recover_store import recover_store
@@ -211,6 +213,16 @@ def test_their_memory_and_files_are_planned():
     assert with_levels.shard_files_per_shard_row == plain.shard_files_per_shard_row + 2
     assert plain.shard_row_bytes < with_levels.shard_row_bytes < 2 * plain.shard_row_bytes
     assert with_levels.descriptors > plain.descriptors
+
+
+def test_workers_begin_a_slab_with_its_longest_task():
+    """All levels are one, which would else be waited for alone."""
+    encoder = SlabEncoder(spec_of(), Grid.of(spec_of()))
+    levels, *ranges = encoder.task_ranges
+    assert [*ranges, levels] == sorted(encoder.task_ranges)
+    chunks = [chunk for part in encoder.task_ranges for chunk in range(*part)]
+    assert sorted(chunks) == list(range(encoder.chunks_per_slab))
+    assert levels == (encoder.layout.plane.levels[1].first, encoder.chunks_per_slab)
 
 
 @pytest.mark.parametrize(

@@ -232,10 +232,11 @@ class SlabEncoder:
             reach("journal.after_chunks")
 
     def _task_ranges(self) -> list[tuple[int, int]]:
-        """Returns ranges of about equal size; all levels are one task, the last."""
+        """Returns ranges of about equal size. All levels are one task, the first, since it is the longest:
+        the slab would wait for it alone."""
         plane = self.layout.plane
         ranges = self._ranges(plane.levels[0])
-        return ranges if self._above is None else [*ranges, (plane.levels[1].first, self.chunks_per_slab)]
+        return ranges if self._above is None else [(plane.levels[1].first, self.chunks_per_slab), *ranges]
 
     def _ranges(self, level: PlaneLevel) -> list[tuple[int, int]]:
         chunks = level.stop - level.first
