@@ -130,7 +130,7 @@ def test_a_slower_axis_that_shares_chunks_or_shards_is_refused():
     for sizes in ({"chunk_size": 2}, {"shard_size_chunks": 2}):
         with pytest.raises(ValueError, match="'z' has no count and changes faster than 't'"):
             sw.ArraySpec(dtype="uint16", dimensions=(t.model_copy(update=sizes), *others))
-    with pytest.raises(ValueError, match="halve it later"):
+    with pytest.raises(ValueError, match="reduce it later"):
         spec(levels=sw.Levels(count=1, axes=("z", "y", "x")))
 
 
