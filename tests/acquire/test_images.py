@@ -185,7 +185,11 @@ BAD_FRAMES = {
     "a well by number": ({"image": 0}, "UnknownImageError", "there is no such image"),
     "an image that no dict finds": ({"image": ["A/1/0"]}, "UnknownImageError", "there is no such image"),
     "an index past its axis": ({"image": "A/1/0", "index": (0, 4)}, "FrameIndexError", "expected 0 to 3"),
-    "an index below": ({"image": "A/1/0", "index": (-1, 0)}, "FrameIndexError", "0 or more"),
+    "an index below": (
+        {"image": "A/1/0", "index": (-1, 0)},
+        "FrameIndexError",
+        "along axis 0; expected 0 to",
+    ),
     "an index of too few": (
         {"image": "A/1/0", "index": (1,)},
         "FrameIndexError",

@@ -239,8 +239,7 @@ def test_workers_begin_a_slab_with_its_longest_task():
         ({"count": 1, "factors": {"x": 0}}, "greater than or equal to 1"),
         ({"count": 1, "factors": {}}, "levels.factors"),
         ({"count": 1, "factors": {"x": 1}}, "no axis is left to reduce; expected at most 0"),
-        ({"count": 1, "factors": {"x": 2}, "axes": ["x"]}, "expected only factors"),
-        ({"count": 1, "axes": 5}, "expected names of axes"),
+        ({"count": 1, "factors": {"x": True}}, "levels.factors.x"),
         ({"count": 1, "method": "median"}, "levels.method"),
         (-1, "greater than 0"),
     ],
@@ -259,13 +258,6 @@ def test_earlier_releases_are_told_only_of_levels_that_there_are():
     assert "levels" not in spec_of(None).model_dump()
     assert spec_of(3).model_dump()["levels"] == {"count": 3, "method": "mean", "factors": {"y": 2, "x": 2}}
     assert spec_of(0).levels is None
-
-
-def test_axes_are_read_as_factors_of_two():
-    """As stored by the first versions of levels."""
-    assert spec_of_json({"count": 1, "method": "max", "axes": ["z", "x"]}).levels == sw.Levels(
-        count=1, method="max", factors={"z": 2, "x": 2}
-    )
 
 
 def test_a_window_of_many_axes_ends_where_the_sums_do():

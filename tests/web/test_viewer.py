@@ -377,3 +377,15 @@ def test_the_slider_stays_within_the_pixel_type(dtype, window, slider):
     image = StoredImage(("y", "x"), (None, None), (1.0, 1.0), (4, 4), dtype)
     (layer,) = viewer_state(image, "a", "http://rig/stores/a.ome.zarr/", [window])["layers"]
     assert layer["shaderControls"]["normalized"] == {"range": list(window), "window": slider}
+
+
+@pytest.mark.parametrize("omero", [None, [], {"channels": None}, {"channels": {"a": 1}}, {"channels": ["x"]}])
+def test_channels_that_are_not_as_they_should_be_hide_no_store(tmp_path, omero):
+    odd = write_store(write_store(tmp_path / "a.ome.zarr").with_name("odd.ome.zarr"))
+    facts = json.loads((odd / "zarr.json").read_text())
+    facts["attributes"]["ome"]["omero"] = omero
+    (odd / "zarr.json").write_text(json.dumps(facts))
+    assert {store["name"] for store in look(tmp_path)} == {"a", "odd"}
+    with WebProcess(settings_for(tmp_path)) as web:
+        for name in ("a", "odd"):
+            assert state_of(web.ask(f"/view/{name}.ome.zarr"))["layers"]

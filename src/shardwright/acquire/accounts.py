@@ -84,28 +84,28 @@ class Accounts:
     power cut cannot lose. Settled ones are included. By image, int64[images]: ``images_received`` and
     ``images_stored``, frames; ``newest``, the largest place in acquisition order of a frame that came, -1
     without one. ``extents`` int64[images, axes]: the newest index along each growing axis, plus one; 1 where
-    an image has fewer of them."""
+    an image has fewer of them. ``images_settled``: frames that will not be stored; ``images_unstored``: those
+    of them that have a place of their own, all but duplicates."""
 
     def __init__(self, grids: Grids) -> None:
         count = len(grids.grids)
         self._grids = grids
         self._frame_bytes = np.array([grid.frame_bytes for grid in grids.grids], np.int64)
         self._frames_per_step = np.array([math.prod(grid.counts[1:]) for grid in grids.grids], np.int64)
-        self._ragged = [grid.image for grid in grids.grids if grid.is_ragged]
-        # frames at one index of the growing axes
-        self._frames_at_once = np.array(
-            [
-                math.prod(n for axis, n in enumerate(grid.counts) if axis not in grid.growing)
-                for grid in grids.grids
-            ],
-            np.int64,
-        )
-        self.images_received, self.images_stored = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        self._ragged = np.array([grid.is_ragged for grid in grids.grids])
+        self.images_received, self.images_stored = np.zeros((2, count), np.int64)
+        self.images_settled, self.images_unstored = np.zeros((2, count), np.int64)
         self.newest = np.full(count, -1, np.int64)
         axes = max(1, *(len(grid.growing) for grid in grids.grids))
         self.extents = np.array(
             [[axis >= len(grid.growing) for axis in range(axes)] for grid in grids.grids], np.int64
         )
+        # of the growing axes behind the first: frames from one element to the next, and elements
+        self._strides, self._counts = np.ones((2, count, axes), np.int64)
+        for number, grid in enumerate(grids.grids):
+            for column, axis in enumerate(grid.growing[1:], 1):
+                self._strides[number, column] = math.prod(grid.counts[axis + 1 :])
+                self._counts[number, column] = grid.counts[axis]
         self.frames_durable = 0
         self.frames_by_status = dict.fromkeys(FrameStatus, 0)
         # the first record of each status other than stored, as far as it is known
@@ -151,20 +151,14 @@ class Accounts:
 
     def _reach(self, positions: np.ndarray) -> None:
         known = positions[positions >= 0]
-        if known.size:
-            np.maximum.at(self.newest, image_of(known), place_in_image(known))
-            first = self.extents[:, 0]
-            np.maximum(first, self.newest // self._frames_per_step + 1, out=first)
-            for image in self._ragged:
-                self._reach_further(image, known)
-
-    def _reach_further(self, image: int, positions: np.ndarray) -> None:
-        """As ``_reach``, for the growing axes of an image behind its first one."""
-        grid = self._grids.grids[image]
-        places = place_in_image(positions[image_of(positions) == image])
-        for column, axis in enumerate(grid.growing[1:], 1):
-            along = places // math.prod(grid.counts[axis + 1 :]) % grid.counts[axis]
-            self.extents[image, column] = max(self.extents[image, column], int(along.max(initial=-1)) + 1)
+        if not known.size:
+            return
+        images, places = image_of(known), place_in_image(known)
+        np.maximum.at(self.newest, images, places)
+        np.maximum.at(self.extents[:, 0], images, places // self._frames_per_step[images] + 1)
+        for column in range(1, self.extents.shape[1]):
+            along = places // self._strides[images, column] % self._counts[images, column]
+            np.maximum.at(self.extents[:, column], images, along + 1)
 
     def newest_position(self, image: int) -> int:
         """Returns the largest position of a frame of this image that came, as far as its position is known;
@@ -221,6 +215,9 @@ class Accounts:
             status = FrameStatus(int(number))
             self.frames_by_status[status] += int(count)
             self.first_by_status.setdefault(status, records[first].copy())
+        positions = records["position"].astype(np.int64)
+        self.images_settled += self._by_image(positions)
+        self.images_unstored += self._by_image(positions[records["fate"] != FrameStatus.DUPLICATE])
         self.frames_unacknowledged += int((records["reason"] == Reason.NOT_ACKNOWLEDGED).sum())
 
     def lose_stored(self, records: np.ndarray) -> None:
@@ -233,33 +230,40 @@ class Accounts:
     def lose_all(self) -> None:
         """Counts every stored frame as lost, since the store is gone."""
         self.frames_by_status[FrameStatus.LOST] += self.frames_stored
+        self.images_settled += self.images_stored
+        self.images_unstored += self.images_stored
         self.images_stored[:] = 0
         self.frames_durable = self.stored_bytes = self.shards = 0
 
     @property
-    def frames_waiting(self) -> int:
-        """The number of frames that came and whose status is not decided yet."""
-        return self.frames_received - self.frames_stored - sum(self.frames_by_status.values())
+    def images_waiting(self) -> np.ndarray:
+        """int64[images]: the frames that came and whose status is not decided yet."""
+        return self.images_received - self.images_stored - self.images_settled
+
+    def _missing(self, *, over: bool, images: int) -> np.ndarray:
+        """Returns int64[images], the places without a frame. Until the acquisition is ``over``, only places
+        up to the newest frame's count, since the camera still has to send the rest of its step. Where several
+        axes grow nobody knows which frames were to come: there only frames that came count."""
+        if over:
+            places = self.extents[:, 0] * self._frames_per_step
+            places[(self.newest < 0) & (images > 1)] = 0
+        else:
+            places = self.newest + 1
+        missing = np.maximum(0, places - self.images_stored - self.images_waiting)
+        return np.where(self._ragged, self.images_unstored, missing)
 
     def receipt(self, path: Path, names: Sequence[str], *, over: bool, failed: bool) -> Receipt:
-        """Returns the receipt. Until the acquisition is ``over``, only places up to the newest frame's count
-        as missing, since the camera still has to send the rest of its step; where several axes grow, none
-        does. ``names`` of the images."""
-        if over:
-            places_of = self.extents.prod(axis=1) * self._frames_at_once
-            places_of[(self.newest < 0) & (len(names) > 1)] = 0
-        else:
-            places_of = self.newest + 1
-            places_of[self._ragged] = self.images_stored[self._ragged]
-        places = int(places_of.sum())
-        held = self.frames_durable if failed else self.frames_stored + self.frames_waiting
+        """Returns the receipt. ``names`` of the images. Of an acquisition that ``failed`` only durable frames
+        are there."""
+        missing = self._missing(over=over, images=len(names))
+        held = self.frames_stored + int(self.images_waiting.sum())
         statuses = self.frames_by_status
         return Receipt(
             path=str(path),
             frames_received=self.frames_received,
             frames_stored=self.frames_stored,
             frames_durable=self.frames_durable,
-            frames_missing=max(0, places - held),
+            frames_missing=int(missing.sum()) + (held - self.frames_durable if failed else 0),
             frames_duplicate=statuses[FrameStatus.DUPLICATE],
             frames_late=statuses[FrameStatus.LATE],
             frames_dropped=statuses[FrameStatus.DROPPED],
@@ -267,10 +271,10 @@ class Accounts:
             bytes_raw=int((self.images_stored * self._frame_bytes).sum()),
             bytes_stored=self.stored_bytes,
             shards=self.shards,
-            images=self._by_name(names, places_of),
+            images=self._by_name(names, missing),
         )
 
-    def _by_name(self, names: Sequence[str], places: np.ndarray) -> dict[str, dict[str, int]]:
+    def _by_name(self, names: Sequence[str], missing: np.ndarray) -> dict[str, dict[str, int]]:
         """Returns the counts of each image to which frames came; none of a single image."""
         if not 1 < len(names) <= MOST_IMAGES:
             return {}
@@ -278,7 +282,7 @@ class Accounts:
             names[image]: {
                 "frames_received": int(self.images_received[image]),
                 "frames_stored": int(self.images_stored[image]),
-                "frames_missing": max(0, int(places[image] - self.images_stored[image])),
+                "frames_missing": int(missing[image]),
             }
             for image in np.flatnonzero(self.newest >= 0).tolist()
         }

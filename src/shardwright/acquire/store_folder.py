@@ -96,7 +96,6 @@ if TYPE_CHECKING:
 
 _BOOT = "boot"
 _MAX_BOOT_BYTES = 64
-_COLLECT_S = 1.0
 _MOST_OF_A_NAME = 10_000
 
 

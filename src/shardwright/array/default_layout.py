@@ -24,6 +24,7 @@ SHARD_BYTES = 512 << 20
 DEPTH, MOST_DEPTH = 16, 1024
 MOST_SHARD_FRAMES = 1 << 16  # of small frames: each has a record in the journal, made before the first comes
 MOST_SHARE = 16  # of a shard's size, where many images have an open one: of fewer frames, files would be many
+GROWN_CHUNKS = 4  # of a shard along a faster axis without a count, which may end anywhere at each step
 LEAST_CHUNK_BYTES = 16 << 10  # below, the fixed cost of a chunk is larger than that of its pixels
 OME_ORDER = {"time": 0, "channel": 1, "other": 1, "space": 2}  # of the axes, as OME-Zarr 0.5 wants it
 
@@ -41,8 +42,8 @@ def default_layout(
     images: int = 1,
     **fields: Any,
 ) -> ArraySpec:
-    """Returns the specification of an array of ``shape`` (None: any number, only of the axis that changes
-    slowest).
+    """Returns the specification of an array of ``shape`` (None: any number; frames must name their index if
+    another axis than the one that changes slowest has none).
 
     ``axes``: a name for each axis in the order in which frames come, the frame's rows and columns last, such
     as ``"tczyx"``. It is stored in the order that OME-Zarr wants: time, channel, space. With ``order``, the
@@ -58,7 +59,8 @@ def default_layout(
       about as long as the others.
     - shard: whole frames, 512 MiB of them, along the fastest axis, and where that ends along the next one, so
       that frames in order fill one shard after the other. A larger frame is cut. Where each image has an
-      open shard, its shards are smaller, by up to 16 times.
+      open shard, its shards are smaller, by up to 16 times. Along a faster axis without a count it is at
+      most 4 chunks, since it may end anywhere: ``shards={"z": 32}`` where stacks are about so long.
     - codec: ``Blosc()``, which is LZ4 with shuffle at its fastest.
 
     For 2048 x 2048 frames of uint16 that is 16 x 256 x 256 in 64 x 2048 x 2048, as in the benchmarks.
@@ -200,6 +202,8 @@ def _default_shard(
     room = max(1, frames // slab_frames // chosen)
     for d in reversed(frame_axes):
         pieces = room if d.count is None else _covering(d, chunk) // chunk[d.name]
+        if d.count is None and d is not frame_axes[0]:
+            room = pieces = min(room, GROWN_CHUNKS)
         if d.name not in given:
             shard[d.name] = chunk[d.name] * -(-pieces // -(-pieces // room))
             room = max(1, room // pieces)

@@ -147,6 +147,12 @@ class Grid:
         return self.first + min(frames - 1, MAX_POSITION)
 
     @cached_property
+    def lasts(self) -> tuple[int, ...]:
+        """The last index along each frame axis; of an unlimited first one, that of ``last_position``."""
+        first = (self.last_position - self.first) // math.prod(self.counts[1:])
+        return (first, *(count - 1 for count in self.counts[1:])) if self.counts else ()
+
+    @cached_property
     def frames_per_slab(self) -> int:
         return math.prod(self.chunk)
 
@@ -196,21 +202,17 @@ class Grid:
             raise FrameIndexError(
                 "frame index has the wrong number of axes", expected=f"{len(self.counts)} numbers", got=index
             )
-        for axis, (i, count) in enumerate(zip(index, self.counts, strict=True)):
-            if i < 0 or (i >= count and not (axis == 0 and self.unlimited)):
-                bound = "0 or more" if axis == 0 and self.unlimited else f"0 to {count - 1}"
+        for axis, (i, last) in enumerate(zip(index, self.lasts, strict=True)):
+            if not 0 <= i <= last:
                 raise FrameIndexError(
-                    f"frame index outside the array along axis {axis}", expected=bound, got=index
+                    f"frame index outside the array along axis {axis}", expected=f"0 to {last}", got=index
                 )
         return self.check_position(self._number(tuple(index), self.counts))
 
     def positions_of(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """As ``position_of``, for int64[n, axes] at once."""
-        first_last = (self.last_position - self.first) // math.prod(self.counts[1:])  # so nothing overflows
-        lasts = np.array(
-            [first_last if axis == 0 else count - 1 for axis, count in enumerate(self.counts)], np.int64
-        )
-        outside = ((indices < 0) | (indices > lasts)).any(axis=1)
+        # before they are multiplied, so that nothing overflows
+        outside = ((indices < 0) | (indices > np.array(self.lasts, np.int64))).any(axis=1)
         positions = np.zeros(len(indices), np.int64)
         for axis, count in enumerate(self.counts):
             positions = positions * count + indices[:, axis]

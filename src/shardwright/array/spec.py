@@ -55,6 +55,7 @@ MAX_CHUNK_BYTES = 2**31 - 1 - 16
 MAX_FRAMES = 2**48  # of a whole array: the places that the protocol can name, far below int64's limit
 # elements along a frame axis without a count other than the first: frames are numbered as if it had so many
 MOST_GROWN = 2**16
+LEAST_STEPS = 2**10  # along a first axis without a count, where that leaves so few of ``MAX_FRAMES``
 MAX_FRAME_BYTES = 2**36
 MAX_CHUNKS_OF_FRAME = 2**24  # a table row each, in memory
 MAX_CHUNKS_PER_SHARD = 2**24  # an index entry each; readers refuse more
@@ -103,8 +104,8 @@ class _Frozen(BaseModel):
 
 class Dimension(_Frozen):
     """One axis, in the order frames are acquired. ``count=None``: as long as frames make it, which must then
-    name their index, unless only the first axis has no count; further ones end at ``MOST_GROWN``. ``scale``
-    is in ``unit`` per pixel or step.
+    name their index, unless only the first axis has no count; further ones have at most 65,536 elements.
+    ``scale`` is in ``unit`` per pixel or step.
 
     ``scale=0`` stands for *unknown*, as acquisition programs report an uncalibrated pixel size. OME-Zarr has
     no unknown scale and allows none of 0, so it becomes its neutral one: ``scale`` 1.0 and no ``unit``, which
@@ -166,26 +167,13 @@ class Channel(_Frozen):
 class Levels(_Frozen):
     """The levels of lower resolution that are written with an image: ``count`` beside the image itself, each
     made by ``method`` from the one below, of windows of as many elements as ``factors`` says by axis. An axis
-    that is not named keeps its elements. ``axes=("y", "x")`` is read as factors of 2 along these."""
+    that is not named keeps its elements."""
 
     count: int = Field(gt=0, le=MAX_LEVELS)
     method: Method = "mean"
-    factors: dict[str, Annotated[int, Field(ge=1, le=MAX_FACTOR)]] = Field(
+    factors: dict[str, Annotated[int, Field(ge=1, le=MAX_FACTOR, strict=True)]] = Field(
         default=dict(HALVED), min_length=1, max_length=12
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _halved_axes(cls, value: Any) -> Any:
-        """Turns ``axes``, with which levels were described before they had factors, into these."""
-        if not isinstance(value, dict) or "axes" not in value:
-            return value
-        axes, others = value["axes"], {name: each for name, each in value.items() if name != "axes"}
-        if "factors" in others:
-            raise ValueError("axes: are halved, expected only factors where these are given")
-        if not isinstance(axes, list | tuple) or not all(isinstance(name, str) for name in axes):
-            raise ValueError("axes: expected names of axes")
-        return {**others, "factors": dict.fromkeys(axes, 2)}
 
 
 class Blosc(_Frozen):
@@ -397,7 +385,19 @@ class ArraySpec(_Frozen):
     def _check_growing(self) -> None:
         """While an axis without a count grows, a chunk or shard that spans steps of a slower axis would stay
         incomplete at each of its elements."""
+        first, *others = self.frame_counts or (1,)
+        steps = MAX_FRAMES // math.prod(others)
+        if first == 0 and len(self.growing_axes) > 1 and steps < LEAST_STEPS:
+            raise ValueError(
+                f"dimensions: {self.dimensions[0].name!r} would end at {steps}, since each further axis "
+                f"without a count takes {MOST_GROWN} of the {MAX_FRAMES} places for frames; give one a count"
+            )
         for place, d in enumerate(self.dimensions):
+            if place and d.count is None and d.axis_type == "channel":
+                raise ValueError(
+                    f"dimensions: {d.name!r} is a channel axis and needs a count: viewers are told of each "
+                    f"channel; only an axis that changes slowest may be one without"
+                )
             for slower in self.dimensions[:place] if d.count is None else ():
                 if slower.shard_size > 1 and slower.count != 1:
                     raise ValueError(

@@ -35,8 +35,9 @@ class Receipt:
     chunk), *duplicate* (its place was taken), *late* (its place had been closed), *dropped* (the client had
     no credit, and the policy is to drop) or *lost* (taken in, but not stored because of an error).
     ``frames_missing`` counts the places inside the final array that hold fill value because no frame came or
-    was kept; until the end of the acquisition, only places before its newest frame's. ``frames_durable`` are
-    the stored frames that are synced. Bytes: ``bytes_raw`` of the stored frames, ``bytes_stored`` of the
+    was kept; until the end of the acquisition, only places before its newest frame's; where several axes have
+    no count, and nobody knows which frames were to come, only places of frames that came. ``frames_durable``
+    are the stored frames that are synced. Bytes: ``bytes_raw`` of the stored frames, ``bytes_stored`` of the
     encoded chunks and indexes.
 
     Under the overload policy ``degrade``, ``..._faster`` counts the stored frames and chunks that were

@@ -110,7 +110,8 @@ def write_manifest(
     facts = json.loads(json.dumps({"format": FORMAT, **asdict(manifest)}))
     spec = manifest.spec
     # one image, as earlier releases know it
-    if len(manifest.seen_extents) < 2 and not spec.keys() & {"images", "levels", "frame_json_bytes"}:
+    grown = any(dimension["count"] is None for dimension in spec.get("dimensions", ())[1:])
+    if not grown and not spec.keys() & {"images", "levels", "frame_json_bytes"}:
         facts["format"] = 3 if spec.get("channels") else 2 if manifest.files_epoch else 1
         extent = {"seen_extent": sum(facts["seen_extents"])}  # of the only image, if it is known
         facts = {

@@ -101,8 +101,12 @@ class StoredImage:
 
 
 def _looks(ome: Any) -> Iterator[ChannelLook]:
-    """Yields the first channels that the metadata describe."""
-    for number, channel in enumerate(ome.get("omero", {}).get("channels", [])[:MOST_CHANNELS]):
+    """Yields the first channels that the metadata describe; none where these are not as OME-Zarr has them."""
+    omero = ome.get("omero")
+    channels = omero.get("channels") if isinstance(omero, dict) else None
+    if not isinstance(channels, list) or not all(isinstance(channel, dict) for channel in channels):
+        return
+    for number, channel in enumerate(channels[:MOST_CHANNELS]):
         color = str(channel.get("color", ""))
         named = color if len(color) == 6 and not set(color) - set(hexdigits) else "FFFFFF"
         yield ChannelLook(str(channel.get("label") or f"channel {number}"), named)

@@ -75,7 +75,9 @@ def create(
     closed without a frame is removed.
 
     ``spec`` may be the JSON of one (``SpecError`` when it is wrong). Without it give ``shape``, ``dtype``,
-    ``axes`` and whatever else the experiment fixes: ``default_layout`` then chooses chunks and shards
+    ``axes`` and whatever else the experiment fixes. An axis of None ends with the newest frame; if it is not
+    the first one, frames must name their index, which may then be ragged: stacks of another depth each time.
+    ``default_layout`` chooses chunks and shards
     (``codec="none"``: uncompressed). ``levels``: as many of lower resolution are written beside the image
     (``Levels`` says how they are made). ``channels``: their names, or what else is known of each
     (``Channel``). ``frame_json_bytes`` makes room for metadata of each frame that are

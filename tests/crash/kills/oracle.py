@@ -247,8 +247,8 @@ class Oracle:
     def _places(self, image: int, where: tuple[slice, ...]) -> Iterator[tuple[int, tuple[int, ...]]]:
         """(position, index of its plane within ``where``) of every frame that touches a region of an image,
         in storage order."""
-        first = self.scene.grid(image).first
-        for position in range(first, first + math.prod(self.scene.counts(image))):
+        for acquired in np.ndindex(*self.scene.counts(image)):
+            position = self.scene.grid(image).position_of(acquired)
             index = self._place(position)
             if all(w.start <= i < w.stop for i, w in zip(index, where, strict=False)):
                 yield position, tuple(i - w.start for i, w in zip(index, where, strict=False))

@@ -13,6 +13,7 @@ import numpy as np
 import shardwright as sw
 from shardwright.array.acquisition_spec import AcquisitionSpec, parse_acquisition
 from shardwright.array.grid import image_of
+from shardwright.array.spec import MOST_GROWN
 from shardwright.wire.messages import IMAGE_SHIFT
 
 if TYPE_CHECKING:
@@ -81,9 +82,10 @@ class Scene:
     def counts(self, image: int) -> tuple[int, ...]:
         """The extent of an image's frame axes when every frame of the script is there."""
         grid = self.grid(image)
-        mine = [frame.position for frame in self.frames if image_of(frame.position) == image]
-        last = max((grid.index_of(position)[0] for position in mine), default=-1)
-        return (last + 1 if grid.unlimited else grid.counts[0], *grid.counts[1:])
+        mine = [grid.index_of(frame.position) for frame in self.frames if image_of(frame.position) == image]
+        ends = [max(index) + 1 for index in zip(*mine, strict=True)] or [0, *grid.counts[1:]]
+        grown = [axis for axis, d in enumerate(self.array(grid.first).dimensions[:-2]) if d.count is None]
+        return tuple(ends[axis] if axis in grown else n for axis, n in enumerate(grid.counts))
 
     @property
     def early_end(self) -> int:
@@ -313,6 +315,24 @@ def _cameras() -> Scene:
     return Scene("cameras", spec, _visits(*frames), threads=2, store_within_ms=2, sync_interval_ms=3)
 
 
+def _grown() -> Scene:
+    """Two axes without a count, in two images: stacks of another depth at each time."""
+    spec = sw.AcquisitionSpec(
+        array=spec_of(("t", None, 1, 1), ("z", None, 2, 2), ("y", 16, 8, 2), ("x", 24, 24, 1)),
+        images=("a", "b"),
+    )
+    depths = ((5, 1, 3), (2, 4))
+    frames = [
+        (image, t * MOST_GROWN + z)
+        for t in range(3)
+        for image in (0, 1)
+        for z in range(depths[image][t] if t < len(depths[image]) else 0)
+    ]
+    steps: list[Step] = list(_visits(*frames))
+    steps[6:6] = [Pause(4)]
+    return Scene("grown", spec, tuple(steps), store_within_ms=1, sync_interval_ms=2)
+
+
 SCENES = {
     scene.name: scene
     for scene in (
@@ -327,6 +347,7 @@ SCENES = {
         _ordered_positions(),
         _plate(),
         _cameras(),
+        _grown(),
     )
 }
 IO_MODES = ("mmap", "pwrite", "direct")
