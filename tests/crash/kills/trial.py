@@ -141,7 +141,7 @@ class TrialRun:
     def _recover_in_two_goes(self) -> None:
         """The same wreck twice: recovered in one go, and by a recovery that is killed on its way and started
         again."""
-        control = self._store.with_name("control.ome.zarr")
+        control = self._store.parent / "control" / self._store.name  # which a plate's metadata have
         shutil.copytree(self._store, control, symlinks=True)
         recovered = self._recover(control)
         calls = len(recovered.points) if recovered else 0
