@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.harness.daemon import DaemonProcess
+from tests.harness.daemon import DaemonProcess, run_cli
 from tests.harness.json_process import TIMEOUT_S
 
 from shardwright.repack.runtime.compaction_queue import QueueEntry
@@ -33,10 +33,7 @@ RUN_FOLDER_IS = (
 
 
 def run_unprivileged(*arguments: str | Path, before: str = "") -> subprocess.CompletedProcess[str]:
-    run = f"{NO_PRIVILEGES}\n{before}\nimport sys\nfrom shardwright.cli.app import main\nmain(sys.argv[1:])"
-    return subprocess.run(
-        [sys.executable, "-c", run, *map(str, arguments)], capture_output=True, text=True, timeout=TIMEOUT_S
-    )
+    return run_cli(*arguments, first=f"{NO_PRIVILEGES}\n{before}")
 
 
 @pytest.fixture

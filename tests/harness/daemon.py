@@ -40,8 +40,9 @@ def commands() -> ForkServer:
     return ForkServer(prepare="tests.harness.daemon:load_commands")
 
 
-def run_cli(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    child = commands().command(*arguments)
+def run_cli(*arguments: str | Path, first: str = "") -> subprocess.CompletedProcess[str]:
+    """``shardwright`` to its end. ``first``: Python that runs before it does."""
+    child = commands().command(*arguments, first=first)
     output, errors = child.communicate(TIMEOUT_S)
     return subprocess.CompletedProcess(arguments, child.wait(), output, errors)
 
