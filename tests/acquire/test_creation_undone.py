@@ -32,11 +32,6 @@ def nothing_watched():
 
 
 @pytest.fixture
-def tmp_path(in_memory):
-    return in_memory
-
-
-@pytest.fixture
 def left(tmp_path):
     """What there is now: descriptors by what they lead to, threads, files."""
     with sw.create(tmp_path / "warm up", spec(), threads=THREADS):

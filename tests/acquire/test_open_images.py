@@ -66,12 +66,12 @@ def written(path: Path, spec: sw.AcquisitionSpec, images: list[int], times: int)
     return writer.receipt
 
 
-def test_hundreds_of_images_open_at_once_take_what_is_planned(in_memory):
-    warmed_up(in_memory)
+def test_hundreds_of_images_open_at_once_take_what_is_planned(tmp_path):
+    warmed_up(tmp_path)
     spec = positions(400, 2, shard=2)
-    receipt = written(in_memory / "a.ome.zarr", spec, list(range(400)), 2)
+    receipt = written(tmp_path / "a.ome.zarr", spec, list(range(400)), 2)
     assert receipt.shards == 400
-    check(in_memory / "a.ome.zarr", spec, list(range(400)), 2)
+    check(tmp_path / "a.ome.zarr", spec, list(range(400)), 2)
 
 
 def test_ten_thousand_images_declared_cost_little(tmp_path):

@@ -14,8 +14,3 @@ def no_wait_for_the_disk(monkeypatch):
     """A round of a test may begin while the disk still works: nothing is measured."""
     monkeypatch.setattr("benchmarks.contest.MOST_QUIET_WAIT_S", 0.0)
     monkeypatch.setattr(os, "sync", lambda: None)
-
-
-@pytest.fixture
-def tmp_path(in_memory):
-    return in_memory

@@ -100,19 +100,19 @@ def all_at_once(*works: Callable[[], None]) -> None:
             done.result()
 
 
-def test_a_plate_whose_fields_come_from_two_cameras_at_once(start, in_memory):
+def test_a_plate_whose_fields_come_from_two_cameras_at_once(start, tmp_path):
     """96 wells of 4 fields, in one acquisition: each camera has half of the fields."""
     spec = sw.AcquisitionSpec(array=array({"c": 3, "z": 2}, (8, 8)), plate=PLATE, order=("p", "c", "z"))
-    with sw.connect(start(root=in_memory / "data").ipc) as connection:
+    with sw.connect(start(root=tmp_path / "data").ipc) as connection:
         with connection.acquire("plate", spec) as stream:
             all_at_once(*(partial(send_fields, stream, fields) for fields in ((0, 1), (2, 3))))
         check_plate(stream)
 
 
-def test_a_plate_of_each_of_two_cameras_at_once(start, in_memory):
+def test_a_plate_of_each_of_two_cameras_at_once(start, tmp_path):
     """The same plate through two cameras of other shapes, each with its own acquisition and connection, one
     through shared memory, one in messages."""
-    endpoint = start(root=in_memory / "data").ipc
+    endpoint = start(root=tmp_path / "data").ipc
     cameras = {"left": array({"c": 3, "z": 2}, (8, 8)), "right": array({"c": 3, "z": 2}, (6, 10), "uint8")}
     streams, transports = {}, dict(zip(cameras, WAYS, strict=True))
 

@@ -24,14 +24,9 @@ CAN_DO_WITHOUT = {
 
 
 @pytest.fixture
-def root(in_memory):
-    return in_memory
-
-
-@pytest.fixture
-def client(start, raw, root, spec_of):
+def client(start, raw, tmp_path, spec_of):
     """Of a daemon that has opened and ended an acquisition: what it keeps from then on is there."""
-    client = raw(start(root=root).ipc)
+    client = raw(start(root=tmp_path).ipc)
     yield client
     failpoints.watch_all(None)
 
@@ -64,7 +59,7 @@ def fail(error: BaseException):
     return action
 
 
-def test_each_step_of_creation_fails_in_turn(client, root, spec_of):
+def test_each_step_of_creation_fails_in_turn(client, tmp_path, spec_of):
     calls: list[str] = []
     watch(calls.append)
     client.open("counted", spec_of())  # the opener's thread is there from now on
@@ -77,7 +72,7 @@ def test_each_step_of_creation_fails_in_turn(client, root, spec_of):
         "journal.before_sync",
     } <= set(calls)
     gc.freeze()  # what is there stays there: only what creations leave is looked through each time
-    before = left(root)
+    before = left(tmp_path)
     for number in range(1, steps + 1):
         del calls[:]
         failing = failpoints.at_time(number, fail(OSError(errno.EIO, os.strerror(errno.EIO))))
@@ -87,17 +82,17 @@ def test_each_step_of_creation_fails_in_turn(client, root, spec_of):
         failpoints.watch_all(None)
         if header.session:
             assert calls[number - 1] in CAN_DO_WITHOUT
-            for folder in abandoned(root):  # as the next creation does
+            for folder in abandoned(tmp_path):  # as the next creation does
                 remove_abandoned(folder)
-            before, tolerated = left(root), tolerated + 1
-        assert left(root) == before, f"after a failure at call {number}, {calls[number - 1]}"
+            before, tolerated = left(tmp_path), tolerated + 1
+        assert left(tmp_path) == before, f"after a failure at call {number}, {calls[number - 1]}"
     gc.unfreeze()
     assert tolerated <= len(CAN_DO_WITHOUT)
     client.open("a1", spec_of())
 
 
 @pytest.mark.parametrize("name", ["SlabTable", "StagingScheduler", "Sealer", "ShardRows"])
-def test_a_part_that_cannot_be_made(client, root, spec_of, monkeypatch, name):
+def test_a_part_that_cannot_be_made(client, tmp_path, spec_of, monkeypatch, name):
     with monkeypatch.context() as patch:
         patch.setattr(
             acquisition if name == "Sealer" else core,
@@ -105,8 +100,8 @@ def test_a_part_that_cannot_be_made(client, root, spec_of, monkeypatch, name):
             fail(OverflowError("Python int too large to convert to C long")),
         )
         refused(client, spec_of())
-        before = left(root)
+        before = left(tmp_path)
         for _ in range(3):
             refused(client, spec_of())
-            assert left(root) == before
+            assert left(tmp_path) == before
     client.open("a", spec_of())

@@ -100,8 +100,8 @@ def check_receipt(images: Images, receipt: sw.Receipt, models: dict[int, Expecte
 
 @some
 @given(images=image_acquisitions())
-def test_readers_see_every_frame_in_its_image(images: Images) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+def test_readers_see_every_frame_in_its_image(disk: Path, images: Images) -> None:
+    with tempfile.TemporaryDirectory(dir=disk) as folder:
         path = Path(folder) / "a.ome.zarr"
         with sw.create(path, images.spec) as writer:
             images.send(writer, 0, len(images.frames))
@@ -118,12 +118,12 @@ def write_and_die(_: Channel, path: Path, images: Images, sent: int) -> None:
 @some
 @given(images=image_acquisitions(), data=st.data())
 def test_a_killed_writer_loses_no_image(
-    server: ForkServer, pool: WorkerPool, images: Images, data: st.DataObject
+    disk: Path, server: ForkServer, pool: WorkerPool, images: Images, data: st.DataObject
 ) -> None:
     """Killed once its frames are durable, whatever slabs and shards they leave open; then sealed by
     ``recover``, or resumed and sent on."""
     sent = data.draw(st.integers(0, len(images.frames)))
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=disk) as folder:
         path = Path(folder) / "a.ome.zarr"
         assert server.start(write_and_die, path, images, sent).wait() == 0
         if data.draw(st.booleans()):

@@ -83,9 +83,9 @@ def refused(writer: Any, spec: sw.ArraySpec, what: str) -> None:
             writer.append(frame, frame_id=-1)
 
 
-def check(acquired: Acquired) -> None:
+def check(acquired: Acquired, disk: Path) -> None:
     spec = acquired.spec
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=disk) as folder:
         path = Path(folder) / "image.ome.zarr"
         receipt, sent = write(acquired, path)
         if not sent:
@@ -153,20 +153,20 @@ def check_store(acquired: Acquired, model, path: Path) -> None:
 
 @small
 @given(acquisitions(SMALL))
-def test_readers_see_what_was_sent(acquired: Acquired) -> None:
-    check(acquired)
+def test_readers_see_what_was_sent(disk: Path, acquired: Acquired) -> None:
+    check(acquired, disk)
 
 
 @large
 @given(acquisitions(LARGE))
-def test_chunks_of_several_blocks(acquired: Acquired) -> None:
+def test_chunks_of_several_blocks(disk: Path, acquired: Acquired) -> None:
     """Frames large enough that a chunk spans several Blosc, zstd and deflate blocks."""
-    check(acquired)
+    check(acquired, disk)
 
 
 @large
 @given(in_order(SMALL))
-def test_what_can_be_read_while_frames_arrive_is_true(acquired: Acquired) -> None:
+def test_what_can_be_read_while_frames_arrive_is_true(disk: Path, acquired: Acquired) -> None:
     """The shape in zarr.json never runs ahead: whatever lies inside it is sealed and holds the frames that
     were sent."""
     spec = acquired.spec
@@ -174,7 +174,7 @@ def test_what_can_be_read_while_frames_arrive_is_true(acquired: Acquired) -> Non
     axis = [d.name for d in spec.stored_dimensions].index(first)
     sent = [pixels(spec, arrival.content, arrival.seed) for arrival in acquired.arrivals]
     model = expected(acquired, sent)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=disk) as folder:
         path = Path(folder) / "image.ome.zarr"
         extents = []
         with sw.create(path, spec, threads=acquired.threads) as writer:

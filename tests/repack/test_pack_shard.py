@@ -55,9 +55,9 @@ examples = settings(max_examples=6) if settings.get_current_profile_name() == "q
     st.sampled_from(ORDERS),
     st.sampled_from([4096, 8192, 1 << 20]),
 )
-def test_any_layout_reads_the_same_and_has_no_gap(acquired, order, piece_bytes):
+def test_any_layout_reads_the_same_and_has_no_gap(disk, acquired, order, piece_bytes):
     """Written by the real writer; pieces small enough that chunks and indexes span several."""
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+    with tempfile.TemporaryDirectory(dir=disk) as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(working_file, "PIECE_BYTES", piece_bytes)
         patch.delattr(working_file._of_this_thread, "buffers", raising=False)
         model = write(acquired, Path(folder) / "a.zarr")

@@ -11,6 +11,11 @@ from shardwright.storage import failpoints
 
 
 @pytest.fixture
+def tmp_path(on_disk):
+    return on_disk
+
+
+@pytest.fixture
 def failing():
     """Make a failpoint raise, each time or only the ``at``-th; all are taken back at the end."""
     points = []
