@@ -7,6 +7,7 @@ import shutil
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -141,7 +142,8 @@ def _trial(found: Survey, plan: Plan, rng: np.random.Generator) -> Trial:
 @dataclass(frozen=True)
 class Campaign:
     """Trials until ``count`` processes were killed. ``syscalls``: only at these. ``early_ends``: only those
-    that are ended early and go on. ``keep`` the folders of trials that broke a promise."""
+    that are ended early and go on. ``every``: of scenes, io modes and ends, only each so manieth is tried.
+    ``keep`` the folders of trials that broke a promise."""
 
     count: int
     seed: int = 1
@@ -149,6 +151,7 @@ class Campaign:
     io: tuple[str, ...] = IO_MODES
     syscalls: tuple[str, ...] = ()
     early_ends: bool = False
+    every: int = 1
     keep: bool = False
     until_violation: bool = False
 
@@ -162,11 +165,11 @@ def run(
         summary.left_out.append("system calls: strace is missing or may not trace here")
     if campaign.syscalls:
         assert with_strace, "strace is missing, or may not trace here"
+    ends = (True,) if campaign.early_ends else (False,) if campaign.syscalls else (False, True)
+    tried = list(product(campaign.scenes, campaign.io, ends))[:: campaign.every]
     surveys = [
         survey(server, scene, io, folder / "survey", early=early, with_strace=with_strace and not early)
-        for scene in campaign.scenes
-        for io in campaign.io
-        for early in ((True,) if campaign.early_ends else (False,) if campaign.syscalls else (False, True))
+        for scene, io, early in tried
     ]
     for found in surveys:
         summary.points.update(found.points)
