@@ -15,6 +15,7 @@ import pytest
 import shardwright as sw
 from shardwright.acquire import acquisition, core
 from shardwright.acquire.new_store import abandoned, remove_abandoned
+from shardwright.acquire.settings import WriteSettings
 from shardwright.storage import failpoints
 from shardwright.storage.spare_memory import spare_memory
 from shardwright.writer import frame_buffers, writer
@@ -182,7 +183,7 @@ def test_a_resume_that_fails_leaves_the_store_and_nothing_else(
     tmp_path, left, monkeypatch, pool, drive_of, owner, name
 ):
     path = tmp_path / "a.ome.zarr"
-    drive = drive_of(path, spec(), pool)
+    drive = drive_of(path, spec(), pool, WriteSettings(store_within_ms=10, sync_interval_ms=10))
     drive.submit(0, 1, 2)
     drive.until(lambda: drive.acquisition.durable_watermark == 3)
     drive.acquisition.close()

@@ -37,11 +37,11 @@ def cached_pages(path: Path) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("io", ["mmap", "pwrite", "direct"])
-def test_written_at_once_and_gone_once_sealed(tmp_path, shared_pool, drive_of, spec_of, io):
-    if memory_filesystem(tmp_path):
+def test_written_at_once_and_gone_once_sealed(on_disk, shared_pool, drive_of, spec_of, io):
+    if memory_filesystem(on_disk):
         pytest.skip("NOT TESTED: a filesystem in memory is page cache")
     settings = WriteSettings(io=io, store_within_ms=NEVER_MS, sync_interval_ms=NEVER_MS, ballast_bytes=0)
-    drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=4, shard=2, codec=None), shared_pool, settings)
+    drive = drive_of(on_disk / "a.zarr", spec_of(chunk=4, shard=2, codec=None), shared_pool, settings)
     drive.submit(*range(4))
     drive.until(lambda: drive.acquisition.stored_watermark == 4)
     working = sorted(drive.path.glob(".shardwright/*.partial"))

@@ -547,12 +547,11 @@ def test_a_tiny_run_makes_a_record(tmp_path, monkeypatch, capsys):
     assert "failed: FOLDER broke" in table.text(made)
 
 
-def test_the_folder_in_memory_must_be_one(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("disk")
-    if run.filesystem_of(folder) in ("tmpfs", "ramfs"):
+def test_the_folder_in_memory_must_be_one(on_disk):
+    if run.filesystem_of(on_disk) in ("tmpfs", "ramfs"):
         pytest.skip("the tests' own folder is in memory here")
     with pytest.raises(SystemExit, match="is on a disk"):
-        command.main(["flat", "--folder", str(folder), "--memory-folder", str(folder)])
+        command.main(["flat", "--folder", str(on_disk), "--memory-folder", str(on_disk)])
 
 
 def test_the_filesystem_is_that_of_the_deepest_mount():
