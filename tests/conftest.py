@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -16,6 +17,11 @@ from shardwright.storage import failpoints
 # Processes that tests start (daemons, cameras, tools) import this checkout, as the tests themselves do.
 SOURCE = str(Path(__file__).parents[1] / "src")
 os.environ["PYTHONPATH"] = os.pathsep.join([SOURCE, *filter(None, [os.environ.get("PYTHONPATH")])])
+
+# Without bytecode each process compiles these tests and rewrites their asserts anew: ten seconds of processor
+# time for each worker of xdist.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Here and in what tests start, io: auto is decided by the filesystem alone: the same in every run.
 # tests/storage/test_choose_io.py measures.

@@ -12,7 +12,7 @@ import pytest
 import zarr
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.harness.fork_server import ForkServer
+from tests.harness.daemon import commands
 from yaozarrs import validate_zarr_store
 
 import shardwright as sw
@@ -220,8 +220,7 @@ def test_the_wells_of_a_plate_share_windows_so_that_they_compare(tmp_path):
 
 @pytest.fixture(scope="module")
 def server():
-    with ForkServer() as server:
-        yield server
+    return commands()
 
 
 @pytest.fixture(scope="module")
@@ -241,7 +240,7 @@ def write_and_die(_channel, path: str, spec: sw.ArraySpec, images, frames) -> No
     os._exit(0)
 
 
-def died(server: ForkServer, path: Path, spec: sw.ArraySpec, images, frames) -> Path:
+def died(server, path: Path, spec: sw.ArraySpec, images, frames) -> Path:
     assert server.start(write_and_die, str(path), spec, images, frames).wait() == 0
     return path
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import yaozarrs
 import zarr
-from tests.harness.fork_server import ForkServer
+from tests.harness.daemon import commands
 
 import shardwright as sw
 from shardwright.acquire.limits import Limits
@@ -61,8 +61,7 @@ def noted(path: Path) -> list[dict | None]:
 
 @pytest.fixture(scope="module")
 def server():
-    with ForkServer() as server:
-        yield server
+    return commands()
 
 
 def recover(path: Path) -> None:

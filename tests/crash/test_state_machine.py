@@ -303,17 +303,23 @@ class PowerCuts(AcquisitionMachine):
         sync_directory(self.folder)  # or the next cut brings back what was deleted here, and fills the disk
 
 
+# ``tools/prove machine`` tries five hundred sequences, each as long.
+SEQUENCES = settings(stateful_step_count=40)
+if settings.get_current_profile_name() == "quick":
+    SEQUENCES = settings(SEQUENCES, max_examples=12)
+
+
 @pytest.fixture
 def machine(server: ForkServer, tmp_path: Path) -> type[AcquisitionMachine]:
     return type("Machine", (AcquisitionMachine,), {"server": server, "folder": tmp_path})
 
 
 def test_whatever_happens_in_whatever_order(machine: type[AcquisitionMachine]) -> None:
-    run_state_machine_as_test(machine, settings=settings(stateful_step_count=40))
+    run_state_machine_as_test(machine, settings=SEQUENCES)
 
 
 @pytest.mark.parametrize("format_name", ["ext4", pytest.param("xfs", marks=pytest.mark.slow)])
 def test_whatever_happens_when_the_power_fails_too(server: ForkServer, format_name: str) -> None:
     with LoopDisk(format_name, nbytes=200 << 20) as disk:
         made = type("Machine", (PowerCuts,), {"server": server, "folder": disk.path, "disk": disk})
-        run_state_machine_as_test(made, settings=settings(stateful_step_count=40))
+        run_state_machine_as_test(made, settings=SEQUENCES)

@@ -13,7 +13,7 @@ import pytest
 import yaozarrs
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.harness.fork_server import ForkServer
+from tests.harness.daemon import commands
 from tests.harness.stored import listed_images
 
 import shardwright as sw
@@ -29,7 +29,7 @@ from .readers import READERS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.harness.fork_server import Channel
+    from tests.harness.fork_server import Channel, ForkServer
 
     from .acquisitions import Expected
     from .image_acquisitions import Images
@@ -38,13 +38,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.Layout
 
 some = settings()
 if settings.get_current_profile_name() == "quick":
-    some = settings(max_examples=25)
+    some = settings(max_examples=15)
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ForkServer]:
-    with ForkServer() as server:
-        yield server
+def server() -> ForkServer:
+    return commands()
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.Layout
 # The quick suite has a fixed share of two busy cores; ``tools/prove round-trip`` searches longer.
 small = large = settings()
 if settings.get_current_profile_name() == "quick":
-    small, large = settings(max_examples=60), settings(max_examples=15)
+    small, large = settings(max_examples=40), settings(max_examples=10)
 
 
 def write(acquired: Acquired, path: Path) -> tuple[sw.Receipt, list[np.ndarray]]:
