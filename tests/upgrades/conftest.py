@@ -29,9 +29,9 @@ def release(request) -> Path:
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
-    """A folder short enough for Unix sockets."""
-    path = Path(tempfile.mkdtemp(prefix="sw-"))
+def place(disk: Path) -> Iterator[Path]:
+    """A folder short enough for Unix sockets; old configurations do not allow one in memory."""
+    path = Path(tempfile.mkdtemp(dir=disk, prefix="sw-"))
     yield path
     shutil.rmtree(path)
 
