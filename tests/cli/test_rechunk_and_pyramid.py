@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorstore
+from tests.harness.daemon import run_cli
 
 import shardwright as sw
-from shardwright.cli.app import main
 from shardwright.cli.job_command import throttle_of
 from shardwright.model.names import WORK_FOLDER
 from shardwright.read.verify_store import verify_store
@@ -48,14 +48,12 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def shardwright(capsys: pytest.CaptureFixture[str]):
+def shardwright():
     """``shardwright(*arguments)``: exit code, standard output and standard error."""
 
     def run(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main(list(map(str, arguments)))
-        assert isinstance(ended.value.code, int)
-        return ended.value.code, *capsys.readouterr()
+        done = run_cli(*map(str, arguments))
+        return done.returncode, done.stdout, done.stderr
 
     return run
 

@@ -22,6 +22,7 @@ import contextlib
 import ctypes
 import gc
 import importlib
+import multiprocessing
 import os
 import pickle
 import select
@@ -31,6 +32,7 @@ import subprocess
 import sys
 import threading
 import traceback
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -276,6 +278,7 @@ def _shardwright(arguments: list[str], environ: dict[str, str], folder: str, fir
     os.environ.update(environ)
     os.chdir(folder)
     sys.argv = ["shardwright", *arguments]
+    _fork_workers()
     code: Any = 1
     try:
         exec(first, {})
@@ -291,6 +294,14 @@ def _shardwright(arguments: list[str], environ: dict[str, str], folder: str, fir
         with contextlib.suppress(OSError):
             output.flush()
     os._exit(code)
+
+
+def _fork_workers() -> None:
+    """A command's own worker processes are forks, too: each would import all of it again, at idle priority.
+    Those that are spawned, as a shell's command has them, are tested in ``tests/repack``."""
+    warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*multi-threaded.*fork")
+    forks = multiprocessing.get_context("fork")
+    multiprocessing.get_context = lambda _method=None: forks
 
 
 def _threads() -> int:
