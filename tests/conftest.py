@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.harness import run_folder
 
 from shardwright.storage import failpoints
 
@@ -27,25 +27,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # tests/storage/test_choose_io.py measures.
 os.environ["SHARDWRIGHT_MEASURE_IO"] = "no"
 
-# Tests write many small files and sync each: temporary folders lie in memory if it has room and opens files
-# for direct I/O, as a disk does. ``TMPDIR=/some/disk tools/test`` has them on that. What only a disk can
-# refuse (unaligned direct I/O, say) is tested on one: ``on_disk``.
-MEMORY = Path("/dev/shm")
-MEMORY_BYTES = 4 << 30
-
-
-def is_like_a_disk(memory: Path) -> bool:
-    try:
-        with tempfile.NamedTemporaryFile(dir=memory) as file:
-            os.close(os.open(file.name, os.O_RDWR | os.O_DIRECT))
-    except OSError:
-        return False
-    return shutil.disk_usage(memory).free >= MEMORY_BYTES
-
-
-DISK = os.environ.setdefault("SHARDWRIGHT_TEST_DISK", tempfile.gettempdir())  # also for workers of xdist
-if "TMPDIR" not in os.environ and is_like_a_disk(MEMORY):
-    os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
+# Tests write many small files and sync each: in memory, where that is possible. With TMPDIR=/some/disk all of
+# them are there.
+FOLDERS = run_folder.enter()
 
 # Two cores, often shared: property tests are bounded by their number of examples, never by the clock.
 settings.register_profile(
@@ -59,6 +43,7 @@ settings.load_profile("quick")
 # A shell that starts this in the background has SIGINT ignored, and what tests start and interrupt would
 # inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGTERM, signal.default_int_handler)  # a time limit: what tests started ends, as for ^C
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -81,6 +66,11 @@ def pytest_unconfigure(config):
         reporter.write_line(f"NOT TESTED{number}: {why}", red=True, bold=True)
 
 
+def pytest_sessionfinish(session, exitstatus):
+    if exitstatus == pytest.ExitCode.TESTS_FAILED:
+        run_folder.keep(FOLDERS)
+
+
 @pytest.fixture(autouse=True)
 def priority_stays():
     """Every later test of this process, and all that it starts, would be slowed by one that makes it idle."""
@@ -92,7 +82,7 @@ def priority_stays():
 @pytest.fixture(scope="session")
 def disk():
     """Where temporary folders lie that must not be in memory."""
-    return Path(DISK)
+    return FOLDERS.on_disk
 
 
 @pytest.fixture

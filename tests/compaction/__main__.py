@@ -24,6 +24,7 @@ from typing import Any
 
 from tests.faults.disks import LoopDisk
 from tests.harness.fork_server import ForkServer
+from tests.harness.run_folder import roomy_memory
 from tests.power import JOBS as POWER_JOBS
 
 from .jobs import JOBS
@@ -120,7 +121,7 @@ def _fail(grounds: list[Ground], folder: Path, tally: Tally, calls: int) -> None
 
 
 def _fill(grounds: list[Ground], filesystem: str, tally: Tally, calls: int) -> None:
-    with LoopDisk(filesystem, 64 << 20) as disk:
+    with LoopDisk(filesystem, 64 << 20, folder=roomy_memory()) as disk:
         for ground in grounds:
             for call in every(calls, len(ground.points)):
                 Trials(ground, disk.path, tally).full(call, disk.filler)

@@ -13,6 +13,7 @@ import crc32c
 import pytest
 from tests.faults import disks
 from tests.faults.disks import LoopDisk
+from tests.harness.run_folder import MEMORY
 
 from shardwright.acquire.limits import machine_memory_bytes
 from shardwright.config.load import load_config
@@ -87,9 +88,9 @@ def test_a_disk_without_room_for_the_probe():
 
 @pytest.fixture
 def memory_folder():
-    if not disks.MEMORY.is_dir() or not memory_filesystem(disks.MEMORY):
+    if not MEMORY.is_dir() or not memory_filesystem(MEMORY):
         pytest.skip("NOT TESTED: /dev/shm is no tmpfs here")
-    with tempfile.TemporaryDirectory(dir=disks.MEMORY) as folder:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         yield Path(folder)
 
 

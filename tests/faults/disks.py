@@ -50,8 +50,6 @@ PACKAGES = {
     "fusermount3": "fuse3",
     "strace": "strace",
 }
-# images lie in memory where that is possible: a sync then costs nothing, and these suites make thousands
-MEMORY = Path("/dev/shm")
 # EXT4_IOC_SHUTDOWN and XFS_IOC_GOINGDOWN, and their flag NOLOGFLUSH
 SHUT_DOWN, WITHOUT_ITS_LOG = 0x8004587D, 2
 FREEZE, THAW = 0xC0045877, 0xC0045878  # FIFREEZE, FITHAW
@@ -83,8 +81,8 @@ class LoopDisk:
     mounted.
 
     Everything lies in a folder of its own, outside pytest's: that one is swept by other runs, which a mount
-    in it would stop. ``folder``: where that one is made, in memory unless told. ``keep_as``: where the image
-    goes at the end, for whoever wants to look at it.
+    in it would stop. ``folder``: where that one is made, among the temporary ones unless told. ``keep_as``:
+    where the image goes at the end, for whoever wants to look at it.
     """
 
     def __init__(self, format_name: str = "ext4", nbytes: int = 0, *, folder: Path | None = None) -> None:
@@ -93,9 +91,7 @@ class LoopDisk:
         self.format_name = format_name
         self._format = FORMATS[format_name]
         self._nbytes = max(nbytes, LEAST_BYTES[format_name])
-        self._folder = Path(
-            tempfile.mkdtemp(prefix="sw-disk-", dir=folder or (MEMORY if MEMORY.is_dir() else None))
-        )
+        self._folder = Path(tempfile.mkdtemp(prefix="sw-disk-", dir=folder))
         self._image = self._folder / "image"
         self._mounted = False
         self.keep_as: Path | None = None
@@ -270,6 +266,7 @@ class FaultyDisk(LoopDisk):
         rates = [f"error-{call}-rate=100%" for call in ("pwrite", "zero", "trim")]
         self._start(
             "nbdkit",
+            "--exit-with-parent",
             "-f",
             "-U",
             socket,

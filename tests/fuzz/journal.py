@@ -15,6 +15,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.harness.run_folder import roomy_memory
+
 from .campaign import Tally, allocated_by, main, try_each
 from .damage import damaged
 from .parsers import JournalParser, PackedJournalParser, StagingParser
@@ -29,7 +31,7 @@ SPARE_ADDRESS_SPACE_BYTES = 256 << 20  # what the process may map beyond what it
 def run(name: str, inputs: int, seed: int = 0, first: int = 0) -> Tally:
     """Raises ``AssertionError`` (or whatever the parser raised), see ``try_each``."""
     tally, parser = Tally(), PARSERS[name]()
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
+    with tempfile.TemporaryDirectory(dir=roomy_memory(1 << 30)) as folder:
         path = Path(folder) / "file"
         path.touch()
         descriptors = _open_descriptors()

@@ -17,7 +17,6 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from tests.faults.disks import MEMORY
 from tests.harness.json_process import environment
 from tests.soak import __main__ as command
 from tests.soak.faults import FAULTS
@@ -30,12 +29,12 @@ SHORTEST = ("--minutes", "0.2", "--hold-s", "0.2", "--disk-gib", str(DISK_GIB))
 
 
 @pytest.fixture
-def roomy_folder():
+def roomy_folder(disk):
     """In memory where there is enough of it: the disk under the soak is then not what the other tests wait
     for."""
     needed = int(DISK_GIB * command.SPARE * (1 << 30))
-    in_memory = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > needed
-    folder = Path(tempfile.mkdtemp(prefix="sw-soak-test-", dir=MEMORY if in_memory else None))
+    in_memory = shutil.disk_usage(tempfile.gettempdir()).free > needed
+    folder = Path(tempfile.mkdtemp(prefix="sw-soak-test-", dir=None if in_memory else disk))
     yield folder
     shutil.rmtree(folder)
 

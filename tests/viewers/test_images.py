@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import fcntl
 import json
 import shutil
 import subprocess
@@ -88,17 +90,27 @@ def stitched(store):
     return np.concatenate(rows, axis=-2)
 
 
+@contextlib.contextmanager
+def installing():
+    """The workers of xdist share what is installed: one of them is at it at a time."""
+    CACHE.mkdir(exist_ok=True)
+    with (CACHE / "installing").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 @pytest.fixture(scope="module")
 def zarrita():
     npm = shutil.which("npm")
     if npm is None:
         pytest.skip("NOT TESTED: zarrita; apt-get install npm")
-    if not (MODULES / "zarrita").exists():
-        MODULES.parent.mkdir(parents=True, exist_ok=True)
-        (MODULES.parent / "package.json").write_text('{"private": true}')
-        command = [npm, "install", "--no-audit", "--no-fund", "zarrita@0.7"]
-        if subprocess.run(command, cwd=MODULES.parent, capture_output=True, timeout=120).returncode:
-            pytest.skip("NOT TESTED: zarrita; npm cannot install it here")
+    with installing():
+        if not (MODULES / "zarrita").exists():
+            MODULES.parent.mkdir(parents=True, exist_ok=True)
+            (MODULES.parent / "package.json").write_text('{"private": true}')
+            command = [npm, "install", "--no-audit", "--no-fund", "zarrita@0.7"]
+            if subprocess.run(command, cwd=MODULES.parent, capture_output=True, timeout=120).returncode:
+                pytest.skip("NOT TESTED: zarrita; npm cannot install it here")
     return MODULES
 
 
@@ -117,15 +129,16 @@ def napari():
     replace packages, and its plugins would load in every test."""
     folder = CACHE / "napari"
     python, marker = folder / "bin" / "python", folder / "installed"
-    if not marker.exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        (site,) = folder.glob("lib/python*/site-packages")
-        (site / "tests.pth").write_text(str(Path(np.__file__).parents[1]))
-        command = [python, "-m", "pip", "install", "--quiet", "napari-ome-zarr"]
-        if subprocess.run(command, capture_output=True, timeout=300).returncode:
-            pytest.skip("NOT TESTED: napari; pip cannot install napari-ome-zarr here")
-        marker.touch()
+    with installing():
+        if not marker.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+            (site,) = folder.glob("lib/python*/site-packages")
+            (site / "tests.pth").write_text(str(Path(np.__file__).parents[1]))
+            command = [python, "-m", "pip", "install", "--quiet", "napari-ome-zarr"]
+            if subprocess.run(command, capture_output=True, timeout=300).returncode:
+                pytest.skip("NOT TESTED: napari; pip cannot install napari-ome-zarr here")
+            marker.touch()
     return python
 
 
