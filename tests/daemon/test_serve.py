@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from tests.harness.daemon import DaemonProcess, camera, run_cli
+from tests.harness.daemon_config import tmpfs_for_a_daemon
 from tests.harness.stored import assert_holds
 
 import shardwright as sw
 from shardwright.simulate.photons import PhotonFrames
-from shardwright.storage.filesystems import memory_filesystem
 
 from .conftest import write_config
 
@@ -150,13 +150,12 @@ def test_an_output_root_that_is_no_folder_is_refused(folder: Path) -> None:
 
 
 def test_an_output_root_in_memory_is_refused_before_any_socket(folder: Path) -> None:
-    if not memory_filesystem(Path("/dev/shm")):
-        pytest.skip("NOT TESTED: /dev/shm is no tmpfs here")
-    config = write_config(folder, root="/dev/shm")
+    memory = tmpfs_for_a_daemon()
+    config = write_config(folder, root=memory)
     config.write_text(config.read_text().replace("in_memory: true", "in_memory: false"))
     code, message = refusal(config)
     assert code == 1
-    assert "output root /dev/shm is in memory (tmpfs)" in message
+    assert f"output root {memory} is in memory (tmpfs)" in message
     assert sorted(path.name for path in folder.iterdir()) == ["rig.yaml"]
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.harness.daemon import DaemonProcess, run_cli
+from tests.harness.daemon_config import tmpfs_for_a_daemon
 
 from shardwright.cli.app import main
 from shardwright.client.curve import make_key_pair
@@ -30,7 +31,6 @@ from shardwright.kernels import warm_up
 from shardwright.model.errors import CodecError, ShardwrightError
 from shardwright.shard.manifest import Manifest, write_manifest
 from shardwright.storage import choose_io
-from shardwright.storage.filesystems import memory_filesystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -74,9 +74,7 @@ class Rig:
         return port
 
     def memory_folder(self) -> Path:
-        if not Path("/dev/shm").is_dir() or not memory_filesystem(Path("/dev/shm")):
-            pytest.skip("NOT TESTED: /dev/shm is no tmpfs here")
-        path = Path(tempfile.mkdtemp(prefix="sw-", dir="/dev/shm"))
+        path = Path(tempfile.mkdtemp(prefix="sw-", dir=tmpfs_for_a_daemon()))
         self._opened.callback(shutil.rmtree, path, ignore_errors=True)
         return path
 

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
+from shardwright.storage.filesystems import memory_filesystem
+
+from .run_folder import roomy_memory
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -26,6 +32,14 @@ streams:
         - {{name: y, count: {height}, chunk_size: {half}, shard_size_chunks: 1}}
         - {{name: x, count: {width}, chunk_size: {width}, shard_size_chunks: 1}}
 """
+
+
+def tmpfs_for_a_daemon() -> Path:
+    """A folder in memory that has room for what ``write_config`` plans; without one the test is skipped."""
+    memory = roomy_memory(256 << 20)
+    if memory is None or memory_filesystem(memory) is None:
+        pytest.skip("NOT TESTED: /dev/shm is no tmpfs with 256 MiB free")
+    return memory
 
 
 def write_config(
