@@ -21,8 +21,8 @@ CASE = Case(frames=8, distinct=4, shape=(96, 64), chunk=(2, 32, 64), shard=(4, 9
 
 
 @pytest.fixture
-def places(tmp_path, tmp_path_factory):
-    found = testbed.Places(tmp_path_factory.mktemp("disk"), tmp_path)
+def places(tmp_path, on_disk):
+    found = testbed.Places(on_disk, tmp_path)
     yield found
     assert not [path for folder in (found.disk, found.memory) for path in folder.iterdir()], (
         "nothing is left behind"

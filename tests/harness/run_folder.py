@@ -19,7 +19,10 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+from shardwright.storage.filesystems import memory_filesystem
+
 MEMORY = Path("/dev/shm")
+DISK = Path("/var/tmp")  # where the usual place is in memory
 MEMORY_BYTES = 4 << 30  # more than a whole run has there at once; a container often has 64 MiB
 PREFIX = "sw-run-"
 KEPT = "kept-for"  # names the checkout
@@ -50,13 +53,15 @@ def enter() -> Folders:
         for folder in (folders.temporary, folders.on_disk):
             _hold(folder)
         return folders
-    disk = Path(tempfile.gettempdir())
+    told = Path(tempfile.gettempdir())
     memory = roomy_memory() if "TMPDIR" not in os.environ else None
-    for place in {disk, MEMORY}:
+    has_disk = DISK.is_dir() and not memory_filesystem(DISK)
+    places = memory or told, DISK if memory_filesystem(told) and has_disk else told
+    for place in {MEMORY, *places}:
         sweep(place)
-    on_disk = _make(disk)
-    folders = Folders(_make(memory) if memory else on_disk, on_disk, is_maker=True)
-    os.environ["SHARDWRIGHT_TEST_DISK"] = str(on_disk)
+    made_in = {place: _make(place) for place in {*places}}
+    folders = Folders(*(made_in[place] for place in places), is_maker=True)
+    os.environ["SHARDWRIGHT_TEST_DISK"] = str(folders.on_disk)
     os.environ["TMPDIR"] = tempfile.tempdir = str(folders.temporary)
     return folders
 

@@ -39,6 +39,11 @@ if sys.argv[1] == "joined":
 """
 
 
+@pytest.fixture
+def tmp_path(on_disk):
+    return on_disk
+
+
 def run(code: str, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     without = {name: value for name, value in environment(more).items() if name != "SHARDWRIGHT_TEST_DISK"}
     command = [sys.executable, "-c", code, *arguments]
