@@ -8,6 +8,7 @@ with invented samples.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import signal
@@ -39,24 +40,33 @@ def roomy_folder(disk):
     shutil.rmtree(folder)
 
 
+@contextlib.contextmanager
+def soaking(*arguments: str):
+    """``tools/soak``. Interrupted when this is: killed it would leave a daemon and a disk behind."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.soak", *arguments, "--json", "-"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        cwd=command.ROOT,
+    ) as soak:
+        try:
+            yield soak
+        except BaseException:
+            soak.send_signal(signal.SIGINT)
+            soak.communicate()
+            raise
+
+
 def test_each_fault_once(roomy_folder):
     why_not = command.why_no_disk(roomy_folder, int(DISK_GIB * (1 << 30)))
     impossible = [name for name, fault in FAULTS.items() if fault.needs_disk and why_not is not None]
     without = [part for name in impossible for part in ("--without", name)]
-    run = [
-        sys.executable,
-        "-m",
-        "tests.soak",
-        *SHORTEST,
-        *without,
-        "--folder",
-        str(roomy_folder),
-        "--json",
-        "-",
-    ]
-    done = subprocess.run(run, capture_output=True, text=True, env=environment(), cwd=command.ROOT)
-    assert done.returncode == 0, done.stderr + done.stdout
-    facts = json.loads(done.stdout)
+    with soaking(*SHORTEST, *without, "--folder", str(roomy_folder)) as soak:
+        said, complaints = soak.communicate()
+    assert soak.returncode == 0, complaints + said
+    facts = json.loads(said)
     assert sorted(fault["name"] for fault in facts["faults"]) == sorted(set(FAULTS) - set(impossible))
     assert (facts["ok"], facts["violations"], facts["interrupted"]) == (True, [], False)
     for balance in facts["balance"].values():
@@ -75,22 +85,7 @@ def test_each_fault_once(roomy_folder):
 
 def test_an_interrupt_ends_it_in_order(roomy_folder):
     """Without disk faults, so on a plain folder."""
-    run = [
-        sys.executable,
-        "-m",
-        "tests.soak",
-        "--minutes",
-        "0.4",
-        "--only",
-        "bad-messages",
-        "--folder",
-        str(roomy_folder),
-        "--json",
-        "-",
-    ]
-    with subprocess.Popen(
-        run, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), cwd=command.ROOT
-    ) as soak:
+    with soaking("--minutes", "0.4", "--only", "bad-messages", "--folder", str(roomy_folder)) as soak:
         assert "can be kept up here" in soak.stderr.readline()
         soak.send_signal(signal.SIGINT)
         said, complaints = soak.communicate()

@@ -115,7 +115,9 @@ def test_example_of_a_camera_on_another_computer(folder, monkeypatch):
 
     (with_keys,) = re.findall(r"```yaml\n(ingest:\n.*?curve:.*?)```", SECURITY, re.DOTALL)
     path = folder / "rig.yaml"
-    path.write_text(f"output: {{root: {folder}/data, create: true}}\n{here(with_keys)}", encoding="utf-8")
+    path.write_text(
+        f"output: {{root: {folder}/data, create: true, in_memory: true}}\n{here(with_keys)}", encoding="utf-8"
+    )
     monkeypatch.chdir(camera)
     with serving(path):
         names = {"sw": sw}
