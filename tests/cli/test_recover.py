@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # Writes frames whose pixels are their number, says when so many are stored, and goes on living with its lock
-# until it is killed.
+# until it is killed. All at once: one that comes late finds those before it staged.
 WRITER = """
 import sys, time
 import numpy as np
@@ -36,8 +36,7 @@ path, frames = sys.argv[1], int(sys.argv[2])
 plane = [sw.Dimension(name=axis, count=32, chunk_size=16, shard_size_chunks=2) for axis in "yx"]
 spec = sw.ArraySpec(dtype="uint16", dimensions=[sw.Dimension(name="t", count=None, chunk_size=4, shard_size_chunks=2), *plane])
 writer = sw.create(path, spec, threads=1, store_within_ms=20)
-for i in range(frames):
-    writer.append(np.full((32, 32), i, np.uint16))
+writer.append_many(np.arange(frames, dtype=np.uint16)[:, None, None].repeat(32, 1).repeat(32, 2))
 while writer.watermark.stored < frames:
     time.sleep(0.01)
 print("stored", flush=True)
