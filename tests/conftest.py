@@ -54,6 +54,12 @@ def pytest_xdist_auto_num_workers():
     return None if chosen else 2 * len(os.sched_getaffinity(0))
 
 
+def pytest_configure(config):
+    """A short name: the path of a socket has 107 bytes at most."""
+    if FOLDERS.is_maker and config.option.basetemp is None:
+        config.option.basetemp = FOLDERS.temporary / "t"
+
+
 def pytest_unconfigure(config):
     """The last lines of a run say what it left out for want of a tool, a right or a filesystem."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")

@@ -262,5 +262,5 @@ def test_images_whose_further_axes_have_no_count(start, transport):
     assert found.shape[:2] == (3, 4)
     for number, place in enumerate(places):
         assert np.array_equal(found[place], pixels(spec.arrays[0], number))
-    assert stream.receipt.images["a"]["frames_missing"] == 12 - len(places)
+    assert stream.receipt.images["a"]["frames_missing"] == 0, "nobody knows how many were to come"
     assert verify_store(Path(stream.path)).ok
