@@ -211,6 +211,72 @@ def test_the_preview_is_the_frame_that_was_sent(page: Browser, running: str):
     )
 
 
+def test_what_is_known_of_a_frame_is_below_its_picture(page: Browser, running: str):
+    figure = f"#previews figure[data-name={running}]"
+    page.wait(lambda: page.text(f"{figure} .range"), "the values")
+    pause(page)
+    _, number = settled_preview(page, figure)
+    sent = sent_frame(number)
+    assert page.text(f"{figure} .quiet").startswith(f"frame {number:,}, t {number:,}")
+    assert page.text(f"{figure} .range") == f"values {sent.min():,} to {sent.max():,}"
+    assert page.text(f"{figure} .saturated") == ""
+    order = page.run("return [...document.querySelectorAll('main h2')].map((title) => title.id)")
+    assert order.index("previews-title") < order.index("plots-title"), "pictures first"
+
+
+def test_a_channel_has_its_name_and_saturation_is_told(served: DaemonWithPage, page: Browser):
+    dimensions = [
+        {"name": "t", "type": "time", "count": None, "chunk_size": 8, "shard_size_chunks": 4},
+        {"name": "y", "type": "space", "count": 64, "chunk_size": 64, "shard_size_chunks": 1},
+        {"name": "x", "type": "space", "count": 64, "chunk_size": 64, "shard_size_chunks": 1},
+    ]
+    spec = {"dtype": "uint16", "dimensions": dimensions, "channels": [{"name": "GFP", "color": "00FF00"}]}
+    frame = np.tile(np.arange(64, dtype=np.uint16), (64, 1))
+    frame[:16] = 4095
+    figure = "#previews figure[data-name=bright]"
+    with served.connect().acquire("bright", spec, frames_expected=1000) as stream:
+
+        def seen() -> bool:
+            stream.append(frame)
+            return page.text(f"{figure} .saturated") == "25.0 % saturated"
+
+        page.wait(seen, "the picture, and what is known of it")
+        assert page.text(f"{figure} .channel") == "GFP"
+        assert page.text(f"{figure} .range") == "values 0 to 4,095"
+        picture = page.image_pixels(f"{figure} img")
+        rows = "return [...document.querySelectorAll('#running tbody tr')].map((row) => row.innerText)"
+        (row,) = [text for text in page.run(rows) if text.startswith("bright")]
+        assert "of 1,000" in row, "as many as the client expects"
+    assert not picture.any(), "green has no red"
+
+
+def test_a_page_that_is_opened_late_has_what_was_before(page: Browser, served: DaemonWithPage, running: str):
+    points = "return fetch('api/history').then((answer) => answer.json()).then(({points}) => points)"
+    known = page.wait(lambda: len(found := page.run(points)) > 3 and found, "some history")
+    page.driver.refresh()
+    page.wait(lambda: page.text("#state") == "serving", "the state")
+    label = "return document.querySelector('#plot-rate').getAttribute('aria-label')"
+    page.wait(lambda: "highest" in (page.run(label) or ""), "the plot")
+    highest = float(page.run(label).split("three minutes ")[1])
+    assert highest >= max(point["frames_per_s"] or 0 for point in known) * 0.99, "at once, not from now on"
+
+
+def test_each_figure_says_what_it_means(page: Browser):
+    asked = page.run(
+        "return [...document.querySelectorAll('.what')].map((what) => "
+        "[what.querySelector('summary').getAttribute('aria-label'), what.querySelector('p').textContent])"
+    )
+    assert len(asked) == len({label for label, _ in asked}) == 11
+    assert all(label.startswith("What ") and len(text) > 40 for label, text in asked)
+    first = "return document.querySelector('.what p').checkVisibility()"
+    assert not page.run(first)
+    page.run("document.querySelector('.what summary').focus()")
+    page.press(Keys.ENTER)
+    assert page.run(first), "by keyboard"
+    page.press(Keys.ENTER)
+    assert not page.run(first)
+
+
 def test_two_lines_of_a_plot_are_told_apart_without_colour(page: Browser, running: str):
     page.run(
         "window.dashes = []; const pen = CanvasRenderingContext2D.prototype; const set = pen.setLineDash;"
@@ -402,7 +468,7 @@ def test_everything_is_reached_by_keyboard_and_named_for_screen_readers(
         "the tables",
     )
     reached = []
-    for _ in range(40):
+    for _ in range(60):
         page.press(Keys.TAB)
         reached.append(page.focused())
         if "Status as JSON" in reached[-1]:

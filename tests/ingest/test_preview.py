@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import shardwright as sw
 from shardwright.array.acquisition_spec import parse_acquisition
-from shardwright.ingest.frame_preview import MOST_PIXELS, PreviewTap, shown
+from shardwright.ingest.frame_preview import MOST_PIXELS, PreviewTap, saturated, shown, value_range
 from shardwright.model import errors
 from shardwright.wire.descriptor import DESCRIPTOR
 
@@ -87,6 +88,67 @@ def test_of_a_batch_the_newest_frame_that_has_pixels_is_taken(spec_of, frames_of
     assert (preview.to_dict()["frame"], preview.to_dict()["frame_id"]) == (8, None)
 
 
+def test_what_is_known_of_a_frame_travels_with_it(start, spec_of, frames_of, wait):
+    daemon = start()
+    spec = {
+        "dtype": "uint16",
+        "dimensions": [
+            {"name": "t", "type": "time", "count": None, "chunk_size": 1, "shard_size_chunks": 4},
+            {"name": "c", "type": "channel", "count": 2, "chunk_size": 1, "shard_size_chunks": 1},
+            {"name": "z", "type": "space", "count": 3, "chunk_size": 1, "shard_size_chunks": 3},
+            {"name": "y", "type": "space", "count": 20, "chunk_size": 20, "shard_size_chunks": 1},
+            {"name": "x", "type": "space", "count": 30, "chunk_size": 30, "shard_size_chunks": 1},
+        ],
+        "channels": [{"name": "phase"}, {"name": "GFP", "color": "00FF00"}],
+    }
+    images = {"array": spec, "images": ["left", "right"]}
+    frame = np.full((20, 30), 9, np.uint16)
+    frame[:2], frame[2] = 4095, 3
+    with sw.connect(daemon.ipc) as connection, connection.acquire("a", images) as stream:
+
+        def preview_at(image, index):
+            sequence, tap = stream.frames_sent, daemon.server._sessions.totals.running[-1].preview
+
+            def asked():
+                daemon.server.preview(name="a")
+                return tap.wanted
+
+            wait(asked)
+            stream.append(frame, image=image, index=index)
+            return wait(lambda: (now := daemon.server.preview(name="a")) and now["frame"] == sequence and now)
+
+        first = preview_at("left", (0, 0, 1))
+        second = preview_at("right", (2, 1, 0))
+    assert (first["image"], first["index"]) == ("left", {"t": 0, "c": 0, "z": 1})
+    assert (second["image"], second["index"]) == ("right", {"t": 2, "c": 1, "z": 0})
+    assert first["channel"] == {"name": "phase", "color": None}
+    assert second["channel"] == {"name": "GFP", "color": "00FF00"}
+    assert second["range"] == [3, 4095]
+    assert second["saturated"] == pytest.approx(0.1), "of a camera with 12 bits"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values", "part"),
+    [
+        ("uint8", [0, 255, 255, 3], 0.5),
+        ("uint16", [0, 255, 3, 4], 0.25),
+        ("uint16", [0, 127, 127, 127], 0.0),
+        ("uint16", [0, 4094, 4094, 1], 0.0),
+        ("uint16", [65535, 4095, 0, 0], 0.25),
+        ("int16", [32767, 0, 0, 0], None),
+        ("float32", [1.0, 0.0, 0.0, 0.0], None),
+    ],
+)
+def test_saturated_is_the_greatest_value_of_some_number_of_bits(dtype, values, part):
+    assert saturated(np.array([values], dtype)) == part
+
+
+def test_a_range_has_only_values_that_are_numbers():
+    assert value_range(np.array([[np.nan, -1.5], [np.inf, 2.0]])) == [-1.5, 2.0]
+    assert value_range(np.full((2, 2), np.nan, np.float32)) is None
+    assert value_range(np.array([[7, 3]], np.uint8)) == [3, 7]
+
+
 def test_nothing_is_taken_that_nobody_asked_for(start, spec_of, frames_of, wait, monkeypatch):
     taken = []
     take = PreviewTap.take
@@ -115,7 +177,7 @@ def test_whoever_asks_all_the_time_gets_no_more_than_so_many(spec_of, frames_of)
     tap.ask()
     tap.take(batch, np.array([frame.ctypes.data]))
     # as if it had been taken just now, however slow this machine is
-    tap._last = type(tap._last)(tap._last.pixels, 0, 0, tap._last.taken_s + 3600)
+    tap._last = replace(tap._last, taken_s=tap._last.taken_s + 3600)
     assert tap.ask() is not None
     assert not tap.wanted
 

@@ -19,7 +19,7 @@ from shardwright.web.daemon_link import DaemonLink, preview_png, stretched
 def answer(pixels: np.ndarray) -> dict[str, Any]:
     """A preview as the control socket gives it."""
     height, width = pixels.shape
-    facts = {"frame": 4, "frame_id": None, "time_s": 0.5}
+    facts = {"frame": 4, "frame_id": None, "time_s": 0.5, "channel": None}
     return {
         "width": width,
         "height": height,
@@ -63,13 +63,25 @@ def test_a_few_bright_pixels_on_nothing_are_seen() -> None:
     assert (shown[50, 50], shown[0, 0]) == (255, 0)
 
 
+def test_a_channel_with_a_colour_is_shown_in_it() -> None:
+    ramp = np.tile(np.arange(256, dtype=np.uint8), (4, 1))
+    grey = answer(ramp) | {"channel": {"name": "phase", "color": None}}
+    green = answer(ramp) | {"channel": {"name": "GFP", "color": "00FF40"}}
+    assert np.asarray(Image.open(io.BytesIO(preview_png(grey)))).shape == ramp.shape
+    shown = np.asarray(Image.open(io.BytesIO(preview_png(green))))
+    assert shown[0, 0].tolist() == [0, 0, 0]
+    assert shown[0, 255].tolist() == [0, 255, 64]
+    assert not shown[..., 0].any()
+    assert (np.diff(shown[0, :, 1].astype(int)) >= 0).all()
+
+
 def test_a_single_pixel() -> None:
     assert decoded(np.full((1, 1), 3, np.uint8)).shape == (1, 1)
 
 
 def test_a_picture_is_drawn_once_however_many_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     told = {
-        "status": {"streams": {}, "disks": [], "acquisitions": [{"name": "a"}]},
+        "status": {"uptime_s": 1.0, "pid": 1, "streams": {}, "disks": [], "acquisitions": [{"name": "a"}]},
         "preview": answer(np.eye(20, dtype=np.uint16)),
     }
     drawn = []
@@ -83,9 +95,15 @@ def test_a_picture_is_drawn_once_however_many_ask_for_it(monkeypatch: pytest.Mon
         pictures = [await link.preview("a") for _ in range(3)] + await asyncio.gather(
             *(link.preview("a") for _ in range(50))
         )
-        assert {
-            (picture.png, picture.frame, picture.frame_id, picture.age_s) for picture in pictures if picture
-        } == {(drawn[0], 4, None, 0.5)}
+        assert {picture.png for picture in pictures if picture} == {drawn[0]}
+        assert pictures[0] is not None
+        assert {name: pictures[0].facts[name] for name in ("frame", "frame_id", "time_s", "width")} == {
+            "frame": 4,
+            "frame_id": None,
+            "time_s": 0.5,
+            "width": 20,
+        }
+        assert "data" not in pictures[0].facts
         assert await link.preview("b") is None
 
     asyncio.run(ask_many())

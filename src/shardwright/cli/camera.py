@@ -167,7 +167,7 @@ def command(
     with connect_daemon(
         connect, timeout_ms=timeout_ms, transport=transport, reconnect_timeout_ms=reconnect_ms, curve=curve
     ) as daemon:
-        with daemon.acquire(name, spec, stream=stream) as target:
+        with daemon.acquire(name, spec, stream=stream, frames_expected=frames) as target:
             source = PhotonFrames(rows_columns or target.spec.frame_shape, dtype or target.spec.dtype, seed)
             with show_steps("camera", "sending") as show:
                 show(0, frames)

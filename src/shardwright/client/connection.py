@@ -109,6 +109,7 @@ class Connection:
         *,
         stream: str | None = None,
         reopen: bool = False,
+        frames_expected: int | None = None,
     ) -> Stream:
         """Opens the acquisition ``name``, with the array ``spec`` or as the daemon's configuration describes
         ``stream``.
@@ -116,6 +117,8 @@ class Connection:
         ``reopen``: resumes the unfinished acquisition of that name whose client process died. Frames placed
         by their count continue at the number of frames that the daemon had received; give ``index`` or
         ``frame_id`` for another place. ``spec`` may be left out, and must be the same otherwise.
+        ``frames_expected``: how many frames are to come in all, for the progress bar of the status page and
+        of ``shardwright status``; by default what the array's counts say.
 
         Raises the daemon's error when it refuses: ``InvalidNameError``, ``UnknownStreamError``,
         ``OutputExistsError``, ``BudgetError``, ``SpecError``, ``StorageError``; with ``reopen`` also
@@ -128,8 +131,20 @@ class Connection:
                 checked_name(given)
         if spec is None and stream is None and not reopen:
             raise SpecError("an acquisition needs an array", expected="spec=... or stream=...", got="neither")
+        if frames_expected is not None and frames_expected < 1:
+            raise SpecError(
+                "bad number of expected frames", expected="1 or more, or None", got=frames_expected
+            )
         facts = None if spec is None else parse_acquisition(spec).to_json()
-        request = Open(self._io.next_request(), name, facts, stream, self._transport, reopen=reopen)
+        request = Open(
+            self._io.next_request(),
+            name,
+            facts,
+            stream,
+            self._transport,
+            reopen=reopen,
+            frames_expected=frames_expected,
+        )
         opened = Stream(_answer(self._io.open(request)), self._streams.remove)
         self._streams.append(opened)
         return opened

@@ -1,5 +1,5 @@
-"""The preview: the newest frame of an acquisition, made small. Taken only after a request, and then from one
-frame.
+"""The preview: the newest frame of an acquisition, made small, with what is known of it. Taken only after a
+request, and then from one frame.
 
 any thread       ask    sets a flag; returns what was taken last
 ingest thread    take   while the flag is set: every n-th pixel of the batch's newest frame, where its pixels
@@ -19,19 +19,27 @@ import numpy as np
 from shardwright.array.grid import image_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy.typing as npt
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
+    from shardwright.array.spec import ArraySpec, Channel
 
 MOST_PIXELS = 512  # along the longer side
 MIN_INTERVAL_S = 0.1  # between two that are taken, however often it is requested
+LEAST_BITS = 8  # of a camera whose pixels may be saturated below the greatest value of the dtype
 
 
 @dataclass(frozen=True)
 class FramePreview:
-    """``pixels``: in the array's own dtype."""
+    """``pixels``: in the array's own dtype. ``image``: its name, "" if there is only one. ``index``: the
+    frame's place by the names of the axes."""
 
     pixels: npt.NDArray[Any]
+    image: str
+    index: dict[str, int]
+    channel: Channel | None
     sequence: int
     frame_id: int
     taken_s: float
@@ -47,6 +55,11 @@ class FramePreview:
             "frame": self.sequence,
             "frame_id": None if self.frame_id < 0 else self.frame_id,
             "time_s": time.monotonic() - self.taken_s,
+            "image": self.image,
+            "index": self.index,
+            "channel": self.channel and {"name": self.channel.name, "color": self.channel.color},
+            "range": value_range(self.pixels),
+            "saturated": saturated(self.pixels),
         }
 
 
@@ -55,7 +68,7 @@ class PreviewTap:
 
     def __init__(self, spec: AcquisitionSpec) -> None:
         self.wanted = False  # all that the ingest thread reads
-        self._arrays = spec.arrays
+        self._spec = spec
         self._last: FramePreview | None = None
 
     def ask(self) -> FramePreview | None:
@@ -73,18 +86,48 @@ class PreviewTap:
             return
         newest = int(with_pixels[-1])
         described = descriptors[newest]
-        array = self._arrays[image_of(int(described["position"]))]
+        position = int(described["position"])
+        image = image_of(position)
+        array = self._spec.arrays[image]
+        places = self._spec.grids.of(position).index_of(position)
+        index = dict(zip((axis.name for axis in array.dimensions), places, strict=False))
         memory = (ctypes.c_uint8 * array.frame_bytes).from_address(int(addresses[newest]))
         frame = np.frombuffer(memoryview(memory), np.dtype(array.dtype).newbyteorder("<"))
         # the same down and across: the picture keeps the frame's proportions
         step = -(-max(array.frame_shape) // MOST_PIXELS)
         self._last = FramePreview(
             frame.reshape(array.frame_shape)[::step, ::step].copy(),
+            self._spec.names[image],
+            index,
+            _channel(array, index),
             int(described["sequence"]),
             int(described["frame_id"]),
             time.monotonic(),
         )
         self.wanted = False
+
+
+def _channel(array: ArraySpec, index: Mapping[str, int]) -> Channel | None:
+    """Returns the channel of a frame, None where the specification describes none."""
+    axes = [axis.name for axis in array.stored_dimensions if axis.axis_type == "channel"]
+    number = index[axes[0]] if axes else 0
+    return array.channels[number] if number < len(array.channels) else None
+
+
+def value_range(pixels: npt.NDArray[Any]) -> list[float] | None:
+    """Returns the least and the greatest value, without those that are not finite; None where none is."""
+    finite = pixels[np.isfinite(pixels)]
+    return [finite.min().item(), finite.max().item()] if finite.size else None
+
+
+def saturated(pixels: npt.NDArray[Any]) -> float | None:
+    """Returns the part of the pixels, 0 to 1, with the greatest value that a camera can give: 2^n - 1 for n
+    bits, from 8 to those of the dtype. None for a dtype that has no such value."""
+    if pixels.dtype.kind != "u":
+        return None
+    most = int(pixels.max())
+    full = most + 1 >= 1 << LEAST_BITS and (most + 1).bit_count() == 1
+    return float(np.mean(pixels == most)) if full else 0.0
 
 
 def shown(pixels: npt.NDArray[Any]) -> npt.NDArray[Any]:

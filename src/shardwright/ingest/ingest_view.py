@@ -96,7 +96,7 @@ def _acquisition(session: Session) -> dict[str, Any]:
         "frames_stored": receipt.frames_stored,
         "frames_durable": receipt.frames_durable,
         "frames_missing": receipt.frames_missing,
-        "frames_expected": acquisition.grids.total_frames,
+        "frames_expected": session.frames_expected,
         "rate_hz": session.rate.hz,
         "bytes_per_s": session.rate.bytes_per_s,
         "ring_fill": session.ring_fill,

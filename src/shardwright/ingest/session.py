@@ -89,6 +89,7 @@ class Session:
         self.busy = self.paused = False
         self.stop_asked = False  # set by any thread, never taken back
         self.frames_received = 0  # by this process
+        self.frames_expected = acquisition.grids.total_frames  # None: nobody knows
         self.rate = FrameRate(self.begun_s)
         self.preview = PreviewTap(acquisition.spec)
         self.reason: ErrorText | None = None  # why it ended early; None for a normal end
@@ -199,6 +200,7 @@ class Session:
         self._updates.clear()  # a client that comes back asks again
         self.lease, self.state, self._never_attached = lease, then, False
         self.client = lease.client
+        self.frames_expected = request.frames_expected or self.frames_expected
         resume, limits, acquisition = request.resume, self.acquisition.limits, self.acquisition
         again: list[tuple[int, int]] = []
         released: list[tuple[int, int]] = []

@@ -1,5 +1,5 @@
-"""The endpoints of the page and of Prometheus: /api/status, /api/events, /api/preview/NAME.png and /metrics,
-each from an answer of the daemon."""
+"""The endpoints of the page and of Prometheus: /api/status, /api/history, /api/events, /api/preview/NAME.png
+and /metrics, each from answers of the daemon."""
 
 from __future__ import annotations
 
@@ -59,6 +59,10 @@ class Api:
         del request
         return Json(await self._link.status())
 
+    async def history(self, request: Request) -> Response:
+        del request
+        return Json({"points": await self._link.history()})
+
     async def metrics(self, request: Request) -> Response:
         text, content_type = self._metrics.render(
             await self._link.status(), request.headers.get("accept", "")
@@ -85,13 +89,5 @@ class Api:
                 },
                 404,
             )
-        facts = {
-            "X-Frame": preview.frame,
-            "X-Frame-Id": preview.frame_id,
-            "X-Frame-Age-Seconds": preview.age_s,
-        }
-        return Response(
-            preview.png,
-            media_type="image/png",
-            headers={name: str(fact) for name, fact in facts.items() if fact is not None},
-        )
+        facts = bytes(Json(preview.facts).body).decode()
+        return Response(preview.png, media_type="image/png", headers={"X-Facts": facts})

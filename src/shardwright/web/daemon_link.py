@@ -1,6 +1,6 @@
 """Requests to the daemon: one thread, one connection to its control socket. However many clients there are, a
 request is not sent twice within a moment, and no picture is fetched twice. To the answers it adds what the
-page needs: the time until a disk is full, and the preview as a picture with visible contrast."""
+page needs: the last minutes (history.py), and the preview as a picture with visible contrast."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import base64
 import contextlib
 import io
 import time
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 
 from shardwright.daemon.control_client import ControlClient
 from shardwright.model.errors import ShardwrightError
+
+from .history import History
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,10 +28,7 @@ T = TypeVar("T")
 STATUS_FRESH_S = 0.2
 EVENTS_FRESH_S = 0.5
 MOST_EVENTS = 1000
-WATCH_S = 10.0
-WINDOW_S = 120.0
-STEP_S = 1.0
-SHORTEST_S = 5.0  # a shorter time says little: bytes are stored slab by slab
+WATCH_S = 2.0
 DARKEST_PERCENT, BRIGHTEST_PERCENT = 0.5, 99.5  # hot and dead pixels must not decide the contrast
 
 
@@ -66,18 +64,23 @@ class DaemonLink:
         self._client = ControlClient(socket_path)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="control")
         self._status = Recent(lambda: self._ask_for("status"), STATUS_FRESH_S, self._executor)
-        self._forecast = Forecast()
+        self._history = History()
         self._known_events: tuple[dict[str, Any], ...] = ()
         self._events = Recent(self._take_new_events, EVENTS_FRESH_S, self._executor)
         self._preview_fresh_s = 1 / preview_hz
         self._previews: dict[str, Recent[PreviewPicture | None]] = {}
 
     async def status(self) -> dict[str, Any]:
-        """Returns the daemon's snapshot, with ``full_in_s`` for each of its disks."""
-        return self._forecast.added_to(await self._status.get())
+        """Returns the daemon's snapshot, with what ``History`` adds."""
+        return self._history.added_to(await self._status.get())
+
+    async def history(self) -> list[dict[str, float | None]]:
+        """Returns the points of the last minutes, oldest first."""
+        await self.status()  # of this daemon, not of one before
+        return self._history.points()
 
     async def keep_watching(self) -> None:
-        """Requests the status every ``WATCH_S``, so that a forecast does not begin with the first client."""
+        """Requests the status every ``WATCH_S``, so that the history does not begin with the first client."""
         while True:
             with contextlib.suppress(ShardwrightError):
                 await self.status()
@@ -117,59 +120,17 @@ class DaemonLink:
         return self._known_events
 
 
-class Forecast:
-    """The time until the disks are full, from the bytes stored in the last minutes. Owned by the event loop.
-
-    Changes of the free space are no measure: shards are preallocated and give back what they did not need, so
-    the free space jumps by whole shards.
-    """
-
-    def __init__(self) -> None:
-        # (time, bytes since the daemon's start), STEP_S apart or more
-        self._stored: deque[tuple[float, int]] = deque()
-
-    def added_to(self, snapshot: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the snapshot with ``full_in_s`` for each disk: None where nothing is stored, or the rate is
-        not known yet."""
-        now_s, stored_bytes = (
-            time.monotonic(),
-            sum(stream["bytes_stored"] for stream in snapshot["streams"].values()),
-        )
-        self._note(now_s, stored_bytes)
-        begin_s, begin_bytes = self._stored[0]
-        elapsed_s = now_s - begin_s
-        rate = (stored_bytes - begin_bytes) / elapsed_s if elapsed_s >= SHORTEST_S else 0.0
-        disks = [
-            {
-                **disk,
-                "full_in_s": disk["free_bytes"] / rate
-                if rate > 0 and disk["free_bytes"] is not None
-                else None,
-            }
-            for disk in snapshot["disks"]
-        ]
-        return {**snapshot, "disks": disks}
-
-    def _note(self, now_s: float, stored_bytes: int) -> None:
-        if not self._stored or now_s - self._stored[-1][0] >= STEP_S:
-            self._stored.append((now_s, stored_bytes))
-        while len(self._stored) > 2 and now_s - self._stored[1][0] >= WINDOW_S:
-            self._stored.popleft()
-
-
 @dataclass(frozen=True)
 class PreviewPicture:
-    """A picture of one frame. ``age_s``: time since the frame was taken, when the daemon was asked."""
+    """A picture of one frame. ``facts``: what the control socket says of it beside its pixels."""
 
     png: bytes
-    frame: int
-    frame_id: int | None
-    age_s: float
+    facts: dict[str, Any]
 
     @classmethod
     def of(cls, preview: Mapping[str, Any]) -> PreviewPicture:
         """Makes the picture of a preview from the control socket."""
-        return cls(preview_png(preview), preview["frame"], preview["frame_id"], preview["time_s"])
+        return cls(preview_png(preview), {name: fact for name, fact in preview.items() if name != "data"})
 
 
 def stretched(pixels: np.ndarray) -> np.ndarray:
@@ -187,11 +148,15 @@ def stretched(pixels: np.ndarray) -> np.ndarray:
 
 def preview_png(frame: Mapping[str, Any]) -> bytes:
     """Returns the PNG of a preview from the control socket: ``width``, ``height``, ``dtype``, base64 ``data``
-    in rows."""
+    in rows; in the colour of its ``channel`` where it has one."""
     shape = (int(frame["height"]), int(frame["width"]))
     pixels = np.frombuffer(
         base64.b64decode(frame["data"]), np.dtype(frame["dtype"]).newbyteorder("<")
     ).reshape(shape)
+    image = Image.fromarray(stretched(pixels))
+    color = (frame["channel"] or {}).get("color")
+    if color is not None:
+        image = ImageOps.colorize(image, "black", f"#{color}")
     picture = io.BytesIO()
-    Image.fromarray(stretched(pixels)).save(picture, "PNG", compress_level=1)
+    image.save(picture, "PNG", compress_level=1)
     return picture.getvalue()

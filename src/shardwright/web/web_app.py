@@ -2,7 +2,8 @@
 
     /                        the status page (static/)
     /metrics                 the daemon's snapshot for Prometheus (METRICS.md)
-    /api/status              the daemon's snapshot, and ``full_in_s`` for each disk: the time until it is full
+    /api/status              the daemon's snapshot, sums and rates of now, and when the disks are full
+    /api/history             rates of the last three minutes
     /api/events?after=N      events with a higher number than N
     /api/preview/NAME.png    the newest frame of a running acquisition
     /api/stores              the finished stores
@@ -50,6 +51,7 @@ def make_app(settings: WebSettings, link: DaemonLink) -> Starlette:
     routes = [
         Route("/metrics", answered_by_the_daemon(api.metrics)),
         Route("/api/status", answered_by_the_daemon(api.status)),
+        Route("/api/history", answered_by_the_daemon(api.history)),
         Route("/api/events", answered_by_the_daemon(api.events)),
         Route("/api/preview/{name}.png", answered_by_the_daemon(api.preview)),
         Route(PREFIX + "{path:path}", stores.respond, methods=METHODS),

@@ -102,7 +102,8 @@ class Open(_ControlBody):
     """``spec`` (an ArraySpec as JSON) or ``stream`` (a name from the daemon's configuration) gives the array.
 
     ``resume``: resumes the client's own acquisition after the daemon or the link was lost. ``reopen``: takes
-    over what another client left unfinished.
+    over what another client left unfinished. ``frames_expected``: how many frames the acquisition is to have
+    in the end, for a progress bar; None: not known.
     """
 
     request: int
@@ -112,6 +113,7 @@ class Open(_ControlBody):
     transport: Transport
     resume: Resume | None = None
     reopen: bool = False
+    frames_expected: int | None = None
 
     @classmethod
     def from_body(cls, body: dict[str, Any]) -> Open:
@@ -124,6 +126,7 @@ class Open(_ControlBody):
             transport=one_of(body, "transport", get_args(Transport)),
             resume=None if resume is None else Resume.from_body(resume),
             reopen=False if body.get("reopen") is None else boolean(body, "reopen"),
+            frames_expected=optional_number(body, "frames_expected"),
         )
         if opening.resume is not None and opening.reopen:
             raise ProtocolError("an OPEN that resumes and reopens", expected="at most one of them")

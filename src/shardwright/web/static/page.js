@@ -1,13 +1,13 @@
 // The status page: asks once a second what the daemon does, and shows it. Read-only; asks nothing while it is paused or out of sight.
 //
-//   api/status              every second    numbers, plots, running acquisitions
+//   api/status              every second    numbers, the newest point of the plots, running acquisitions
+//   api/history             when points are missing: at first, after a pause, of another daemon
 //   api/events?after=N      every second    events
 //   api/stores              every 3 s, and when an acquisition ends
 //   api/preview/NAME.png    every second for each running acquisition
 
 import { duration } from "./format.js";
-import { History } from "./history.js";
-import { Plot } from "./plot.js";
+import { Plot, SPAN_S } from "./plot.js";
 import { Previews } from "./previews.js";
 import { setText } from "./table.js";
 import { eventsTable, finishedTable, healthOf, problemOf, runningTable, showFacts, showHeader, showNumbers } from "./views.js";
@@ -16,20 +16,21 @@ const EVERY_MS = 1000;
 const STORES_EVERY_MS = 3000;
 const TIMEOUT_MS = 5000;
 const MOST_EVENTS = 200;
+const MOST_APART_S = 3;
 
 const byId = (id) => document.getElementById(id);
-const history = new History();
 const previews = new Previews(byId("previews-section"), byId("previews"));
 const running = runningTable();
 const finished = finishedTable(() => viewer);
 const eventRows = eventsTable();
 const plots = [
-  new Plot(byId("plot-rate"), { name: "Frames per second", unit: "", series: [(point) => point.frameRate], least: 10 }),
-  new Plot(byId("plot-ring"), { name: "Ring", unit: "% full", series: [(point) => point.ring * 100], least: 100, most: 100 }),
-  new Plot(byId("plot-latency"), { name: "Stored after, median and 99 %", unit: "ms", series: [ms("median_s"), ms("most_s")], least: 10 }),
-  new Plot(byId("plot-disk"), { name: "Disk", unit: "MB/s", series: [(point) => point.storedRate / 1e6], least: 10 }),
+  new Plot(byId("plot-rate"), { name: "Frames per second", unit: "", series: [scaled("frames_per_s", 1)], least: 10 }),
+  new Plot(byId("plot-ring"), { name: "Ring", unit: "% full", series: [scaled("ring", 100)], least: 100, most: 100 }),
+  new Plot(byId("plot-latency"), { name: "Stored after, median and 99 %", unit: "ms", series: [scaled("median_s", 1000), scaled("most_s", 1000)], least: 10 }),
+  new Plot(byId("plot-disk"), { name: "Disk", unit: "MB/s", series: [scaled("stored_bytes_per_s", 1e-6)], least: 10 }),
 ];
 
+let points = []; // of the last minutes, oldest first
 let viewer = null;
 let pid = null;
 let events = []; // newest first
@@ -38,8 +39,8 @@ let answered_ms = null;
 let paused = false;
 let names = null; // of the acquisitions that ran at the last look
 
-function ms(name) {
-  return (point) => (point[name] === null ? null : point[name] * 1000);
+function scaled(name, factor) {
+  return (point) => (point[name] === null ? null : point[name] * factor);
 }
 
 async function ask(address) {
@@ -69,6 +70,14 @@ function showProblem(text, detail) {
   setText(byId("problem-detail"), detail);
 }
 
+async function renewPoints(now) {
+  const last_s = points.at(-1)?.time_s ?? -Infinity;
+  const apart_s = now.time_s - last_s;
+  if (apart_s >= 0 && apart_s <= MOST_APART_S) points.push(now);
+  else points = [...(await ask("api/history")).points.filter((point) => point.time_s < now.time_s), now];
+  points = points.filter((point) => point.time_s >= now.time_s - SPAN_S - MOST_APART_S);
+}
+
 async function renewStatus() {
   const status = await ask("api/status");
   answered_ms = performance.now();
@@ -76,15 +85,15 @@ async function renewStatus() {
     pid = status.pid;
     events = [];
   }
-  const { sums, point } = history.add(status);
+  await renewPoints(status.now);
   showHeader(status);
-  showNumbers(status, sums, point);
+  showNumbers(status);
   showFacts(status);
-  for (const plot of plots) plot.show(history.points());
+  for (const plot of plots) plot.show(points);
   running.show(status.acquisitions);
   setText(byId("running-count"), status.acquisitions.length ? String(status.acquisitions.length) : "");
   previews.show(status.acquisitions);
-  setState(status.state, healthOf(sums));
+  setState(status.state, healthOf(status.sums));
   announce(status.acquisitions.map((each) => each.name));
   return status;
 }

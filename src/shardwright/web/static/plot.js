@@ -1,9 +1,9 @@
 // A small line plot on a canvas: time to the right, one or two series (the second one dashed), a scale that fits. Colours come from the style sheet.
 
 import { measure } from "./format.js";
-import { SPAN_S } from "./history.js";
 import { make } from "./table.js";
 
+export const SPAN_S = 180;
 const SCALE_WIDTH = 44;
 const MARGIN = 6;
 

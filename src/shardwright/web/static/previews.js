@@ -1,6 +1,6 @@
-// The newest frame of each running acquisition. One request at a time for each; the daemon copies a frame only for a request.
+// The newest frame of each running acquisition, and what is known of it. One request at a time for each; the daemon copies a frame only for a request.
 
-import { count, duration } from "./format.js";
+import { count, duration, measure } from "./format.js";
 import { make, setText } from "./table.js";
 
 const EVERY_MS = 1000;
@@ -15,7 +15,14 @@ class Preview {
     this.name = name;
     this.image = make("img", { alt: "", width: "320", height: "320" });
     this.words = make("span", { class: "quiet" }, "waiting for a frame");
-    this.element = make("figure", { "data-name": name }, this.image, make("figcaption", {}, make("b", {}, name), " ", this.words));
+    this.channel = make("span", { class: "channel", hidden: "" });
+    this.range = make("span", { class: "range quiet" });
+    this.saturated = make("span", { class: "saturated" });
+    const lines = [
+      make("div", {}, make("b", {}, name), " ", this.channel, " ", this.words),
+      make("div", {}, this.range, " ", this.saturated),
+    ];
+    this.element = make("figure", { "data-name": name }, this.image, make("figcaption", {}, ...lines));
   }
 
   async renew() {
@@ -39,17 +46,32 @@ class Preview {
     this.image.src = url;
     await this.image.decode();
     if (old) URL.revokeObjectURL(old);
-    const frame = Number(headers.get("X-Frame"));
-    this.element.dataset.frame = frame;
-    this.image.alt = `Newest frame of ${this.name}, number ${frame}`;
-    const age_s = Number(headers.get("X-Frame-Age-Seconds"));
-    setText(this.words, `frame ${count(frame)}${age_s >= STALE_S ? `, ${duration(age_s)} ago` : ""}`);
+    const facts = JSON.parse(headers.get("X-Facts"));
+    this.element.dataset.frame = facts.frame;
+    this.image.alt = `Newest frame of ${this.name}, number ${facts.frame}`;
+    this.#describe(facts);
+  }
+
+  #describe({ frame, time_s, image, index, channel, range, saturated }) {
+    const place = Object.entries(index).map(([axis, i]) => `${axis} ${count(i)}`);
+    const age = time_s >= STALE_S ? [`${duration(time_s)} ago`] : [];
+    setText(this.words, [`frame ${count(frame)}`, ...(image ? [image] : []), ...place, ...age].join(", "));
+    this.channel.hidden = channel === null;
+    setText(this.channel, channel?.name ?? "");
+    this.channel.style.setProperty("--channel", channel?.color ? `#${channel.color}` : "");
+    setText(this.range, range ? `values ${range.map(measure).join(" to ")}` : "no finite value");
+    setText(this.saturated, saturated > 0 ? `${percentOf(saturated)} saturated` : "");
   }
 
   close() {
     this.element.remove();
     if (this.image.src) URL.revokeObjectURL(this.image.src);
   }
+}
+
+// A single pixel of many is not nothing.
+function percentOf(part) {
+  return part < 0.001 ? "under 0.1 %" : `${measure(part * 100)} %`;
 }
 
 export class Previews {

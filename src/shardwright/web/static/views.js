@@ -16,10 +16,10 @@ export function showHeader(status) {
   setText(byId("uptime"), duration(status.uptime_s));
 }
 
-export function showNumbers(status, sums, point) {
-  setText(byId("frame-rate"), measure(point.frameRate));
+export function showNumbers({ sums, now, disks }) {
+  setText(byId("frame-rate"), measure(now.frames_per_s));
   setText(byId("frames-received"), `${count(sums.frames_received)} received`);
-  const [rate, rateUnit] = bytesParts(point.byteRate);
+  const [rate, rateUnit] = bytesParts(now.received_bytes_per_s);
   setText(byId("byte-rate"), rate);
   setText(byId("byte-rate-unit"), rateUnit ? `${rateUnit}/s` : "");
   const ratio = sums.bytes_stored ? `, ${measure(sums.bytes_raw / sums.bytes_stored)} × packed` : "";
@@ -27,11 +27,11 @@ export function showNumbers(status, sums, point) {
   setText(byId("frames-durable"), count(sums.frames_durable));
   setText(byId("frames-waiting"), `${count(sums.frames_stored)} stored`);
   showNotStored(sums);
-  setText(byId("ring-fill"), percent(point.ring));
+  setText(byId("ring-fill"), percent(now.ring));
   const written = DEGRADED[sums.degrade_level] ?? "";
   setText(byId("ring-frames"), sums.ring_frames ? `${count(sums.ring_used)} of ${count(sums.ring_frames)} frames${written}` : "no camera is connected");
-  byId("ring-tile").dataset.level = point.ring >= RING_FULL || written ? "warning" : "";
-  showDisk(status.disks ?? []);
+  byId("ring-tile").dataset.level = now.ring >= RING_FULL || written ? "warning" : "";
+  showDisk(disks);
 }
 
 // Each frame that is not stored has one of these reasons; "missing" would count the places of the dropped, late and lost ones once more.
