@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import shutil
+import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -333,6 +334,22 @@ def test_of_two_creations_at_once_the_quicker_one_keeps_its_name_and_its_frames(
     assert writer.close().frames_stored == 6
     assert names(old.parent) == [old.name]
     assert pixels(old) == [2] * 6
+
+
+def test_a_store_that_another_creation_puts_back_goes_on(tmp_path, spec):
+    path, aside = tmp_path / "b.ome.zarr", tmp_path / f".shardwright-{'0' * 16}.replaced"
+    with sw.create(path, spec) as writer:
+        writer.append_many(np.stack([NEW] * 3))
+        writer.flush()
+        aside.mkdir()
+        path.rename(aside / path.name)
+        back = threading.Timer(0.1, lambda: (aside / path.name).rename(path))
+        back.start()
+        writer.append_many(np.stack([NEW] * 2))
+        writer.flush()
+        back.join()
+    assert writer.receipt.frames_stored == 5
+    assert pixels(path) == [2] * 5
 
 
 @pytest.mark.parametrize("finder", ["creation", "recovery"])

@@ -3,6 +3,7 @@ back, since another writer may have taken it over, or a user deleted or moved it
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from shardwright.array.frame_table_format import TABLE_PATH
@@ -11,11 +12,15 @@ from shardwright.model.names import WORKSPACE
 from shardwright.shard.manifest import check_writer_epoch, has_manifest, manifest_path, read_manifest
 from shardwright.storage.files import storage_errors
 
+from .replaced_store import is_aside
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.shard.manifest import Manifest
     from shardwright.storage.lock import StoreLock
+
+_PUT_BACK_EVERY_S, _PUT_BACK_TRIES = 0.01, 100
 
 
 class Ownership:
@@ -39,14 +44,27 @@ class Ownership:
                 check_writer_epoch(self._workspace, self.writer_epoch)
             self.may_remove()
         except FencedError as error:
-            raise self._gone() or error from None
+            if self._is_put_back():
+                self.may_rename()
+            else:
+                raise self._gone() or error from None
+
+    def _is_put_back(self) -> bool:
+        """Waits for a store that lies in the folder of another creation, and returns whether it has its name
+        again. A creation that overwrites may exchange names with a store which a quicker one has begun in
+        that moment; it finds this out and puts it back at once."""
+        lock, tries = self.lock.current_path(), _PUT_BACK_TRIES
+        while not self.lock.is_held() and lock is not None and tries and is_aside(lock.parent.parent.parent):
+            time.sleep(_PUT_BACK_EVERY_S)
+            lock, tries = self.lock.current_path(), tries - 1
+        return self.lock.is_held() and tries < _PUT_BACK_TRIES
 
     def check_there(self) -> None:
         """Raises ``StoreGoneError`` if the store was deleted or moved. Needed, and cheap, before a sync:
         every write to a deleted file, and every sync of it, succeeds."""
         with storage_errors("look at", self.path):
             there = self.lock.is_held() and manifest_path(self._workspace, self.writer_epoch).exists()
-        if not there and (gone := self._gone()) is not None:
+        if not there and not self._is_put_back() and (gone := self._gone()) is not None:
             raise gone
 
     def _gone(self) -> StoreGoneError | None:

@@ -124,6 +124,11 @@ def aside_of(path: Path) -> Path | None:
     return next((folder for folder in folders if _is_old(folder / path.name)), None)
 
 
+def is_aside(folder: Path) -> bool:
+    """Returns whether this is the folder in which a creation keeps a store whose name it has taken."""
+    return folder.suffix == _REPLACED and _NAME.fullmatch(folder.name) is not None
+
+
 def change_places(path: Path, aside: Path) -> None:
     """Exchanges the store with this name and the one in the folder, in one step. Raises ``StorageError``."""
     with storage_errors("exchange the names of", path):
