@@ -147,6 +147,22 @@ def test_a_range_has_only_values_that_are_numbers():
     assert value_range(np.array([[np.nan, -1.5], [np.inf, 2.0]])) == [-1.5, 2.0]
     assert value_range(np.full((2, 2), np.nan, np.float32)) is None
     assert value_range(np.array([[7, 3]], np.uint8)) == [3, 7]
+    assert [type(end) for end in value_range(np.array([[True, False]])) or ()] == [float, float]
+
+
+def test_a_frame_whose_own_axis_is_of_channels_is_of_the_first_one(frames_of):
+    axes = [("t", None, "time"), ("c", 4, "channel"), ("x", 6, "space")]
+    dimensions = [
+        {"name": name, "type": kind, "count": count, "chunk_size": count or 1, "shard_size_chunks": 1}
+        for name, count, kind in axes
+    ]
+    channels = [{"name": name} for name in "abcd"]
+    tap = PreviewTap(parse_acquisition({"dtype": "uint16", "dimensions": dimensions, "channels": channels}))
+    (frame,) = frames_of(1, (4, 6))
+    tap.take(np.zeros(1, DESCRIPTOR), np.array([frame.ctypes.data]))
+    taken = tap.ask()
+    assert taken is not None
+    assert taken.to_dict()["channel"] == {"name": "a", "color": None}
 
 
 def test_nothing_is_taken_that_nobody_asked_for(start, spec_of, frames_of, wait, monkeypatch):

@@ -72,7 +72,7 @@ class VisibleExtent:
 
     def extents(self, received: tuple[int, ...]) -> tuple[int, ...]:
         """Returns the covered elements along the growing axes, never more than ``received``: the newest index
-        along each plus one. None of several before the end: shard rows are not filled in order."""
+        along each plus one."""
         if self._grid.is_ragged or not self._grid.counts:
             return (0,) * len(self._grid.growing)
         return (min(self._steps * self._grid.shard_row_frames[0], received[0]),)

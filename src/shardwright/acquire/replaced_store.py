@@ -120,13 +120,13 @@ def aside_of(path: Path) -> Path | None:
     """Returns the folder with the store whose name ``path`` has taken over, if there is one. Raises
     ``StorageError``."""
     with storage_errors("look into", path.parent):
-        folders = [folder for folder in path.parent.iterdir() if _NAME.fullmatch(folder.name)]
+        folders = [folder for folder in path.parent.iterdir() if is_aside(folder)]
     return next((folder for folder in folders if _is_old(folder / path.name)), None)
 
 
 def is_aside(folder: Path) -> bool:
     """Returns whether this is the folder in which a creation keeps a store whose name it has taken."""
-    return folder.suffix == _REPLACED and _NAME.fullmatch(folder.name) is not None
+    return _NAME.fullmatch(folder.name) is not None
 
 
 def change_places(path: Path, aside: Path) -> None:
@@ -149,7 +149,7 @@ def give_up(aside: Path) -> Path:
 def holds_another_store(folder: Path) -> bool:
     """Returns whether a store is in this folder that was not made in it, so that it must get a name again.
     Raises ``StorageError``."""
-    store = store_in(folder) if _NAME.fullmatch(folder.name) else None
+    store = store_in(folder) if is_aside(folder) else None
     if store is None:
         return False
     if not has_manifest(store / WORKSPACE):
@@ -174,7 +174,7 @@ def is_bare(store: Path) -> bool:
 
 def is_undecided(folder: Path) -> bool:
     """Returns whether the store with the name of the old one in this folder is unfinished: it decides."""
-    store = store_in(folder) if _NAME.fullmatch(folder.name) else None
+    store = store_in(folder) if is_aside(folder) else None
     return store is not None and _is_old(store) and (folder.parent / store.name / WORKSPACE).exists()
 
 

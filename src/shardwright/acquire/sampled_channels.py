@@ -74,10 +74,10 @@ class Channels:
 def _channel_axes(spec: ArraySpec) -> tuple[int | None, int | None]:
     """Returns the place of the channel axis among the stored axes, and among those in acquisition order; None
     without one, or if it is unlimited or one of the frame's own."""
-    for place, dimension in enumerate(spec.stored_dimensions[:-2]):
-        if dimension.axis_type == "channel":
-            return (place, spec.dimensions.index(dimension)) if dimension.count else (None, None)
-    return None, None
+    axis = spec.channel_dimension
+    if axis is None or axis.count is None or axis in spec.dimensions[-2:]:
+        return None, None
+    return spec.stored_dimensions.index(axis), spec.dimensions.index(axis)
 
 
 def _slab_record(form: ChannelForm, most_bytes: int) -> np.dtype[np.void]:

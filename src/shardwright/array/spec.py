@@ -505,9 +505,14 @@ class ArraySpec(_Frozen):
 
     @property
     def channel_count(self) -> int:
-        """The number of elements of the (first) channel axis; 1 without one, or while it is unlimited."""
-        counts = [d.count or 1 for d in self.stored_dimensions if d.axis_type == "channel"]
-        return counts[0] if counts else 1
+        """The number of elements of the channel axis; 1 without one, or while it is unlimited."""
+        axis = self.channel_dimension
+        return 1 if axis is None else axis.count or 1
+
+    @property
+    def channel_dimension(self) -> Dimension | None:
+        """The (first) channel axis, which may be one of the frame's own; None without one."""
+        return next((d for d in self.stored_dimensions if d.axis_type == "channel"), None)
 
     @property
     def stored_dimensions(self) -> tuple[Dimension, ...]:

@@ -109,15 +109,15 @@ class PreviewTap:
 
 def _channel(array: ArraySpec, index: Mapping[str, int]) -> Channel | None:
     """Returns the channel of a frame, None where the specification describes none."""
-    axes = [axis.name for axis in array.stored_dimensions if axis.axis_type == "channel"]
-    number = index[axes[0]] if axes else 0
+    axis = array.channel_dimension
+    number = 0 if axis is None else index.get(axis.name, 0)
     return array.channels[number] if number < len(array.channels) else None
 
 
 def value_range(pixels: npt.NDArray[Any]) -> list[float] | None:
     """Returns the least and the greatest value, without those that are not finite; None where none is."""
     finite = pixels[np.isfinite(pixels)]
-    return [finite.min().item(), finite.max().item()] if finite.size else None
+    return [float(finite.min()), float(finite.max())] if finite.size else None
 
 
 def saturated(pixels: npt.NDArray[Any]) -> float | None:

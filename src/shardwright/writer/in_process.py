@@ -77,11 +77,10 @@ def create(
     ``spec`` may be the JSON of one (``SpecError`` when it is wrong). Without it give ``shape``, ``dtype``,
     ``axes`` and whatever else the experiment fixes. An axis of None ends with the newest frame; if it is not
     the first one, frames must name their index, which may then be ragged: stacks of another depth each time.
-    ``default_layout`` chooses chunks and shards
-    (``codec="none"``: uncompressed). ``levels``: as many of lower resolution are written beside the image
-    (``Levels`` says how they are made). ``channels``: their names, or what else is known of each
-    (``Channel``). ``frame_json_bytes`` makes room for metadata of each frame that are
-    no numbers (``ArraySpec``).
+    ``default_layout`` chooses chunks and shards (``codec="none"``: uncompressed). ``levels``: as many of
+    lower resolution are written beside the image (``Levels`` says how they are made). ``channels``: their
+    names, or what else is known of each (``Channel``). ``frame_json_bytes`` makes room for metadata of each
+    frame that are no numbers (``ArraySpec``).
 
     Several images: ``images`` are their names, all with that array, or a mapping of names to arrays;
     ``plate`` makes one for each field of its wells. ``attributes``: JSON for the zarr.json of the store's
