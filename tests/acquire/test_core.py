@@ -28,7 +28,8 @@ from shardwright.acquire.commands import (
     UpdateMetadata,
 )
 from shardwright.acquire.core import AcquisitionState, Core, Now
-from shardwright.acquire.encoding import SlabEncoder, store_layout
+from shardwright.acquire.encoding import SlabEncoder
+from shardwright.read.layouts import store_layout
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.settings import WriteSettings
 from shardwright.array.acquisition_spec import AcquisitionSpec

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import shardwright.recovery
-from shardwright.acquire.encoding import store_layout
+from shardwright.read.layouts import store_layout
 from shardwright.acquire.limits import Limits
 from shardwright.array.acquisition_spec import AcquisitionSpec
 from shardwright.array.spec import ArraySpec, Dimension

@@ -11,7 +11,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 import shardwright as sw
-from shardwright.acquire.encoding import SlabEncoder, store_layout
+from shardwright.acquire.encoding import SlabEncoder
+from shardwright.read.layouts import store_layout
 from shardwright.acquire.limits import Limits, least_ring_frames
 from shardwright.acquire.settings import WriteSettings
 from shardwright.array.frame_intake import in_order

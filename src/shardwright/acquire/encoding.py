@@ -20,8 +20,9 @@ from shardwright.kernels.file_io import start_writeback, write_runs, write_slots
 from shardwright.kernels.journal_kernels import journal_chunks, journal_frames, stage_frames
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import WorkerError
+from shardwright.read.layouts import array_layout
 from shardwright.shard.journal import CHUNK_ENTRY, ShardRowJournal
-from shardwright.shard.layout import PAGE_BYTES, ArrayLayout, StoreLayout
+from shardwright.shard.layout import PAGE_BYTES
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import raise_errno, storage_errors
 
@@ -52,7 +53,7 @@ class SlabEncoder:
 
     def __init__(self, spec: ArraySpec, grid: Grid) -> None:
         codec = CodecParameters.of(spec, grid.chunk_bytes)
-        self.layout = ArrayLayout.of(grid, codec.max_encoded_bytes, spec.index_location == "start")
+        self.layout = array_layout(spec, grid)
         self._chunks_per_task = chunks_per_task(grid, codec)
         self._scratch_bytes = task_scratch_bytes(grid, codec)
         self._levels_bytes = levels_bytes(spec, grid)
@@ -272,11 +273,6 @@ class _LevelEncoder:
         fill_row = np.frombuffer(spec.fill_bytes() * (plane.row_bytes // spec.itemsize), np.uint8).copy()
         rows = (plane.frame_row_bytes, plane.chunk_rows, plane.row_bytes)
         self.cut = (*rows, fill_row, spec.write_empty_chunks)
-
-
-def store_layout(spec: AcquisitionSpec) -> StoreLayout:
-    """Returns the layouts of all images."""
-    return StoreLayout(tuple(encoder.layout for encoder in SlabEncoder.of_images(spec)), spec.grids)
 
 
 class SlabJob:

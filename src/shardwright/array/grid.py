@@ -255,6 +255,11 @@ class Grid:
         coordinates = tuple(i // c for i, c in zip(self.index_of(position), self.chunk, strict=True))
         return self._number(coordinates, self.slab_counts)
 
+    def place_in_slab(self, position: int) -> int:
+        """Returns the place of the frame at a position among those of its slab, in storage order."""
+        index = zip(self.index_of(position), self.chunk, self.slab_strides, strict=True)
+        return sum(i % c * stride for i, c, stride in index)
+
     def slab_coordinates(self, slab: int) -> tuple[int, ...]:
         return self._index(slab, self.slab_counts)
 
@@ -291,6 +296,15 @@ class Grid:
 
     def shard_row_coordinates(self, shard_row: int) -> tuple[int, ...]:
         return self._index(shard_row, self.shard_row_counts)
+
+    def shard_row_at(self, coordinates: tuple[int, ...]) -> int | None:
+        """Returns the shard row with these coordinates; inverse of ``shard_row_coordinates``. None outside
+        the array."""
+        inside = all(
+            0 <= h and (h < n or (axis == 0 and self.unlimited))
+            for axis, (h, n) in enumerate(zip(coordinates, self.shard_row_counts, strict=True))
+        )
+        return self._number(coordinates, self.shard_row_counts) if inside else None
 
     def shard_row_extent_chunks(self, shard_row: int) -> tuple[int, ...]:
         """Returns the number of slabs of this shard row inside the array, along each frame axis (acquisition

@@ -27,6 +27,7 @@ SYMBOLS = (
     "ZSTD_compressCCtx",
     "ZSTD_decompress",
     "ZSTD_isError",
+    "blosc2_getitem",
     "zng_compress2",
     "zng_crc32",
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import crc32c
 
-from shardwright.acquire.encoding import store_layout
+from shardwright.read.layouts import store_layout
 from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.model.errors import FormatVersionError, ResumeError, ShardFormatError, StorageError
 from shardwright.model.names import STORE_SUFFIX, WORKSPACE, number_behind
@@ -20,7 +20,7 @@ from shardwright.shard import frame_log, journal, staging
 from shardwright.shard.file_header import version_of
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_of
-from shardwright.shard.layout import PAGE_BYTES, page_aligned
+from shardwright.shard.layout import PAGE_BYTES
 from shardwright.shard.manifest import has_manifest, read_manifest, write_manifest
 from shardwright.shard.metadata_updates import read_updates, updated_groups
 from shardwright.shard.shard_row_files import (
@@ -30,7 +30,7 @@ from shardwright.shard.shard_row_files import (
     is_in_progress,
     placements_of,
 )
-from shardwright.shard.staging import StagingArea
+from shardwright.shard.staging import StagingArea, slots_in
 from shardwright.storage.ballast import Ballast
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import make_directories, replace_by_rename, storage_errors
@@ -142,10 +142,7 @@ class Unfinished:
         )
         if not path.exists():
             return None
-        room = path.stat().st_size - page_aligned(1)
-        slots = room // (page_aligned(frame_bytes) + record_bytes)
-        while slots > 1 and page_aligned(slots * record_bytes) + slots * page_aligned(frame_bytes) > room:
-            slots -= 1
+        slots = slots_in(path.stat().st_size, frame_bytes, record_bytes)
         return StagingArea.open(path, slots, frame_bytes, self.record_dtype, self.manifest.identity_bytes)
 
 

@@ -152,6 +152,13 @@ class FrameLog:
             raise
         return log
 
+    def find_more(self) -> list[tuple[int, int]]:
+        """Finds the whole blocks that another process has appended since; returns (shard row, place) for each
+        of a shard row. Raises ``StorageError``."""
+        known = self._end
+        self._find_blocks(os.fstat(self._descriptor).st_size)
+        return sorted((row, place) for row, place in self._shard_row_places.items() if place >= known)
+
     def append(self, kind: BlockKind, shard_row: int, records: np.ndarray) -> None:
         """Appends one block of records (dtype[n]); ``shard_row`` is -1 for events. Raises
         ``StorageFullError`` (then no block was written) or ``StorageError``."""
@@ -327,6 +334,16 @@ class FrameLog:
         if not stat.S_ISREG(status.st_mode) or self._read(0, HEADER_PAGE_BYTES) != self._header_page():
             raise ShardFormatError(f"{self.path} is damaged, or no frame log of this acquisition")
         size = status.st_size
+        self._find_blocks(size)
+        self._torn_end = self._end
+        for place in self._written_pieces(self._end, size):
+            data = self._read(place, min(EXTENT_BYTES, size - place)).rstrip(b"\0")
+            if data:
+                self._torn_end = place + len(data)
+        self.torn_bytes = self._torn_end - self._end
+
+    def _find_blocks(self, size: int) -> None:
+        """Moves the log's end behind the last whole block."""
         while (header := self._read_header(self._end)) is not None:
             kind, shard_row, count, payload_crc = header
             payload, end = (
@@ -337,12 +354,6 @@ class FrameLog:
                 break
             self._count(kind, shard_row, count)
             self._end = end
-        self._torn_end = self._end
-        for place in self._written_pieces(self._end, size):
-            data = self._read(place, min(EXTENT_BYTES, size - place)).rstrip(b"\0")
-            if data:
-                self._torn_end = place + len(data)
-        self.torn_bytes = self._torn_end - self._end
 
     def _written_pieces(self, start: int, stop: int) -> Iterator[int]:
         """Yields the starts of pieces of EXTENT_BYTES that cover [start, stop), except holes and extents that

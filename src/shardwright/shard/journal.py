@@ -51,6 +51,7 @@ MOST_FILE_BYTES = np.uint64(1 << 62)  # an offset beyond it is invalid
 EMPTY, VALID, TORN = 0, 1, 2
 
 MAGIC, SLOTTED, PACKED = b"SWJOURNL", 1, 2
+_MOST_SLOTS_READ_OVER = 128  # of a slab in one file: 4 KiB of entries are read at once rather than skipped
 REOPENED = 2  # added to either
 VERSION = PACKED + REOPENED  # the newest
 _HEADER = struct.Struct("<8s2I16sq2I6q")
@@ -135,6 +136,11 @@ def was_never_begun(path: Path) -> bool:
     return not read_range(path, 0, PAGE_BYTES).strip(b"\0")
 
 
+def has_all_records(records: np.ndarray) -> bool:
+    """Returns whether a stored slab has all its frame records: each holds their number (modulo 2^16)."""
+    return records.size > 0 and bool((records["slab_frames"] == records.size % (1 << 16)).all())
+
+
 class ShardRowJournal:
     """One open journal. ``seed``: the start of its checksums; ``writer_epoch``: of the writer that created
     it. ``packed``: chunks lie anywhere in their shard's data, not in slots. ``reopened``: the shard row was
@@ -182,10 +188,12 @@ class ShardRowJournal:
         return cls(file, layout, identity, shard_row, writer_epoch, packed=packed, reopened=reopened)
 
     @classmethod
-    def open(cls, path: Path, layout: JournalLayout, identity: bytes, shard_row: int) -> ShardRowJournal:
+    def open(
+        cls, path: Path, layout: JournalLayout, identity: bytes, shard_row: int, *, read_only: bool = False
+    ) -> ShardRowJournal:
         """Opens the journal of this shard row. Raises ``ShardFormatError`` when its size or header does not
         fit or is damaged, ``StorageError``."""
-        file = TableFile.open(path, "journal", layout.file_bytes)
+        file = TableFile.open(path, "journal", layout.file_bytes, read_only=read_only)
         try:
             page = np.empty(PAGE_BYTES, np.uint8)
             file.read_into(0, page)
@@ -225,17 +233,58 @@ class ShardRowJournal:
         VALID: the entry was written for this slot and names a chunk at the slot's offset (packed: within the
         shard's data) that fits into it, or no chunk. The chunk's bytes are not checked (``data_crc``).
         """
-        slots = self.layout.slots[file]
-        entries = self._file.read_table(self.layout.chunk_place(file, 0), slots, CHUNK_ENTRY)
+        return self._read_chunks(file, 0, self.layout.slots[file])
+
+    def _read_chunks(self, file: int, first: int, slots: int) -> tuple[np.ndarray, np.ndarray]:
+        """As ``read_chunks``, for some slots."""
+        entries = self._file.read_table(self.layout.chunk_place(file, first), slots, CHUNK_ENTRY)
         offsets, nbytes = entries["offset"], entries["nbytes"]
         absent = (offsets == ABSENT) & (nbytes == ABSENT)
         start = np.uint64(self.layout.data_start)
-        place = np.arange(slots, dtype=np.uint64) * np.uint64(self.layout.slot_bytes) + start
+        place = np.arange(first, first + slots, dtype=np.uint64) * np.uint64(self.layout.slot_bytes) + start
         placed = (offsets >= start) & (offsets <= MOST_FILE_BYTES) if self.packed else offsets == place
         fits = absent | (placed & (nbytes > 0) & (nbytes <= self.layout.slot_bytes))
         states = np.where(checked_rows(entries, self.seed) & fits, VALID, TORN).astype(np.uint8)
         states[~written_rows(entries)] = EMPTY
         return entries, states
+
+    def begun(self, slot_layers: np.ndarray) -> np.ndarray:
+        """Returns bool[n]: for each of these slabs (int64[n], ascending) whether the entry of its first chunk
+        is written, without which it is not stored. Raises ``StorageError``."""
+        layer_slots = self.layout.slots[0] // self.layout.slabs
+        if layer_slots > _MOST_SLOTS_READ_OVER:
+            read = (
+                self._file.read_table(self.layout.chunk_place(0, layer * layer_slots), 1, CHUNK_ENTRY)
+                for layer in slot_layers.tolist()
+            )
+            return np.array([entry["nbytes"][0] != 0 for entry in read], np.bool_)
+        if not slot_layers.size:
+            return np.zeros(0, np.bool_)
+        first, stop = int(slot_layers[0]), int(slot_layers[-1]) + 1
+        place, slots = self.layout.chunk_place(0, first * layer_slots), (stop - first) * layer_slots
+        table = self._file.read_table(place, slots, CHUNK_ENTRY)
+        written: np.ndarray = table["nbytes"][::layer_slots][slot_layers - first] != 0
+        return written
+
+    def read_stored_slab(self, slot_layer: int) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]] | None:
+        """Returns (frame records [frames_per_slab], bool of the same shape: written; CHUNK_ENTRY of each
+        file's slots) of a slab that is stored, None for any other. The chunks' bytes are not checked. Raises
+        ``StorageError``.
+
+        Another process may be writing: the records are read last, since they are written before the last
+        entries, and cleared before any.
+        """
+        tables = []
+        for file, slots in enumerate(self.layout.slots):
+            layer_slots = slots // self.layout.slabs
+            entries, states = self._read_chunks(file, slot_layer * layer_slots, layer_slots)
+            if not (states == VALID).all():
+                return None
+            tables.append(entries)
+        place, frames = self.layout.frames_place(slot_layer), self.layout.frames_per_slab
+        records = self._file.read_table(place, frames, self.layout.record)
+        valid = checked_rows(records, self.seed)
+        return (records, valid, tables) if has_all_records(records[valid]) else None
 
     def clear_slabs(self, slot_layers: Iterable[int]) -> None:
         """Clears slabs: writes zeros over their frame records, then over their chunk entries. Raises

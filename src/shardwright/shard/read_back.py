@@ -18,7 +18,7 @@ import numpy as np
 from shardwright.model.errors import StorageError
 
 from .index import EMPTY as ABSENT
-from .journal import EMPTY, VALID
+from .journal import EMPTY, VALID, has_all_records
 from .layout import SlabPlaces, slab_places, slabs_of_shard_row
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class ReadBack:
 
     def has_all_records(self, places: SlabPlaces) -> bool:
         """Returns whether there is a record of every frame of a stored slab."""
-        return _frames_complete(self.frames_of(places))
+        return has_all_records(self.frames_of(places))
 
     @property
     def chunks_kept(self) -> int:
@@ -116,7 +116,7 @@ def read_back(
             np.concatenate([table[f][places.slot[places.file == f]] for f in range(len(table))])
             for table in (good, written)
         )
-        if state.all() and _frames_complete(found.frames_of(places)):
+        if state.all() and has_all_records(found.frames_of(places)):
             found.whole.append(places)
         # also of an entry alone, which a power cut may have left: it would say that the shard holds a chunk
         elif journaled.any() or record_valid[places.slot_layer].any():
@@ -133,11 +133,6 @@ def fits_checksum(chunk: memoryview, data_crc: int) -> bool:
         crc32c.crc32c(inner, body) == data_crc
         or (body == data_crc and int.from_bytes(inner, "little") == body)
     )
-
-
-def _frames_complete(records: np.ndarray) -> bool:
-    """Returns whether a slab has all its records: each holds their number (modulo 2^16)."""
-    return records.size > 0 and bool((records["slab_frames"] == records.size % (1 << 16)).all())
 
 
 def _check_chunks(

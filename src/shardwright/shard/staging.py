@@ -74,12 +74,19 @@ class StagingArea:
 
     @classmethod
     def open(
-        cls, path: Path, slots: int, frame_bytes: int, record: np.dtype[np.void], identity: bytes
+        cls,
+        path: Path,
+        slots: int,
+        frame_bytes: int,
+        record: np.dtype[np.void],
+        identity: bytes,
+        *,
+        read_only: bool = False,
     ) -> StagingArea:
         """Opens the staging area of this acquisition. Raises ``ShardFormatError`` when its size or header
         does not fit or is damaged, ``StorageError``."""
         expected = _header(slots, frame_bytes, record, identity)
-        file = TableFile.open(path, "staging", expected.file_bytes)
+        file = TableFile.open(path, "staging", expected.file_bytes, read_only=read_only)
         try:
             page = np.empty(PAGE_BYTES, np.uint8)
             file.read_into(0, page)
@@ -116,8 +123,7 @@ class StagingArea:
         """Returns (frame records [slots], bool[slots]: written, readable, and both checksums fit). Reads
         every staged frame; ``grids`` say how long each is, None: as long as a slot. Raises
         ``StorageError``."""
-        records = self._file.read_table(PAGE_BYTES, self.slots, self._record)
-        valid = checked_rows(records, self.seed)
+        records, valid = self.read_records()
         pixels = np.empty(self.frame_bytes, np.uint8)
         for slot in np.flatnonzero(valid).tolist():
             try:
@@ -127,6 +133,19 @@ class StagingArea:
             except StorageError:
                 valid[slot] = False  # one bad sector must not lose the other frames
         return records, valid
+
+    def read_records(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns (frame records [slots], bool[slots]: written and undamaged), without a look at the pixels.
+        Raises ``StorageError``."""
+        records = self._file.read_table(PAGE_BYTES, self.slots, self._record)
+        return records, checked_rows(records, self.seed)
+
+    def read_pixels(self, slot: int, nbytes: int, pixels_crc: int) -> np.ndarray | None:
+        """Returns uint8[nbytes]: the pixels of the frame in a slot; None if they are not those of its record,
+        since the slot is used again. Raises ``StorageError``."""
+        pixels = np.empty(nbytes, np.uint8)
+        self._file.read_into(self.data_place(slot), pixels)
+        return pixels if crc32c.crc32c(pixels.data) == pixels_crc else None
 
     def spoiled(self, records: np.ndarray, valid: np.ndarray) -> tuple[np.ndarray, bool]:
         """Returns, for the result of ``read``, the records of frames whose pixels do not fit, and whether
@@ -163,6 +182,15 @@ class StagingArea:
 
     def close(self) -> None:
         self._file.close()
+
+
+def slots_in(file_bytes: int, frame_bytes: int, record_bytes: int) -> int:
+    """Returns the number of slots of a staging area of this size."""
+    room = file_bytes - PAGE_BYTES
+    slots = room // (page_aligned(frame_bytes) + record_bytes)
+    while slots > 1 and page_aligned(slots * record_bytes) + slots * page_aligned(frame_bytes) > room:
+        slots -= 1
+    return slots
 
 
 def _frame_bytes(grids: Grids, record: np.void) -> int:

@@ -59,13 +59,12 @@ class TableFile:
         return file
 
     @classmethod
-    def open(cls, path: Path, kind: str, nbytes: int) -> TableFile:
+    def open(cls, path: Path, kind: str, nbytes: int, *, read_only: bool = False) -> TableFile:
         """Opens an existing file. Raises ``StorageError``, and ``ShardFormatError`` when it is not a file of
         exactly ``nbytes``."""
+        flags = (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         with storage_errors("open", path):
-            file = cls(
-                path, kind, nbytes, os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-            )
+            file = cls(path, kind, nbytes, os.open(path, flags))
             found = os.fstat(file.descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_size != nbytes:
             file.close()

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shardwright.acquire.encoding import store_layout
+from shardwright.read.layouts import store_layout
 from shardwright.array.acquisition_spec import AcquisitionSpec, parse_acquisition
 from shardwright.model.errors import ShardFormatError, SpecError, StorageError
 from shardwright.model.names import WORKSPACE

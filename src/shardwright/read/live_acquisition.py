@@ -1,0 +1,222 @@
+"""An unfinished store as its writer has it: shard rows in progress, staged frames, sealed shard rows, and how
+far each image reaches."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardwright.array.acquisition_spec import parse_acquisition
+from shardwright.array.grid import image_of, place_in_image
+from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.shard.frame_log import FrameLog
+from shardwright.shard.frame_record import record_of
+from shardwright.shard.layout import slabs_of_shard_row
+from shardwright.shard.shard_row_files import JOURNAL_SUFFIX, LOG_NAME, STAGING_NAME, placements_of
+
+from .layouts import store_layout
+from .live_row import LiveRow, open_row
+from .live_staging import open_staging
+
+DOCUMENT = "zarr.json"
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from shardwright.shard.layout import PlaneChunks, ShardLayout
+    from shardwright.shard.manifest import Manifest
+    from shardwright.shard.shard_row_files import Placement
+
+
+def slots_of_layer(plane: PlaneChunks, file: int) -> np.ndarray:
+    """Returns int64[layer_entries]: the slot within a layer of each index entry of a layer in a shard file,
+    -1 for chunks past the array."""
+    mine = np.flatnonzero(plane.file == file)
+    slots = np.full(plane.layer_entries, -1, np.int64)
+    slots[plane.entry[mine]] = plane.slot[mine]
+    return slots
+
+
+def _folders_to(path: str) -> list[str]:
+    """Returns a folder and those above it, without the store's own."""
+    parts = path.split("/")
+    return ["/".join(parts[: i + 1]) for i in range(len(parts))]
+
+
+class LiveAcquisition:
+    """Used under the lock of its view. ``version`` changes with the manifest. ``extents``: of each image
+    along its first axis, 0 if no frame is stored. ``arrays``: (image, level) by the path of each array."""
+
+    def __init__(self, path: Path, manifest: Manifest, version: tuple[Any, ...]) -> None:
+        self.manifest = manifest
+        self.version = version
+        self.spec = parse_acquisition(manifest.spec)
+        self.layout = store_layout(self.spec)
+        self.record = record_of(self.spec)
+        self.rows: dict[int, LiveRow] = {}
+        self.extents = np.zeros(len(self.spec.paths), np.int64)
+        self.arrays = {
+            path: (image, level)
+            for image in range(len(self.spec.paths))
+            for level, path in enumerate(self.spec.level_paths(image))
+        }
+        self._placements = placements_of(path, manifest)
+        files = self._placements[0].files
+        self._log_path = files / LOG_NAME
+        self._log: FrameLog | None = None
+        self._sealed: list[int] = []  # shard rows, for ``take_sealed``
+        self._slabs: dict[int, frozenset[int]] = {}
+        self.staging = open_staging(
+            files / STAGING_NAME, self.spec, self.record, manifest.identity_bytes
+        )
+
+    # ------------------------------------------------------------------ shard rows
+
+    def file_of_shard(self, image: int, level: int, shard: tuple[int, ...]) -> tuple[int, int] | None:
+        """Returns the shard row and the number of its file that a shard of an array is; None outside the
+        array."""
+        layout = self.layout.arrays[image]
+        plane = layout.plane.levels[level]
+        acquired = [0] * len(layout.grid.counts)
+        for axis, i in zip(layout.grid.stored_axes, shard[:-2], strict=True):
+            acquired[axis] = i
+        number = layout.grid.shard_row_at(tuple(acquired))
+        rows, columns = plane.grid.plane_shards
+        if number is None or not (0 <= shard[-2] < rows and 0 <= shard[-1] < columns):
+            return None
+        return number, plane.first_file + shard[-2] * columns + shard[-1]
+
+    def slots_of(self, shard_row: int, file: int) -> tuple[ShardLayout, np.ndarray]:
+        """Returns the layout of a shard file, and int64[entries]: the slot of each entry of its index, -1 for
+        those past the array."""
+        layout = self.layout.of(shard_row)
+        plane = layout.plane
+        of_layer, layer_slots = slots_of_layer(plane, file), int(plane.layer_slots[file])
+        slots = np.full((layout.chunks_per_shard // plane.layer_entries, plane.layer_entries), -1, np.int64)
+        for slab in self.slabs_of(shard_row):
+            index_layer, slot_layer = layout.layer_of_slab(slab)
+            slots[index_layer] = np.where(of_layer < 0, -1, slot_layer * layer_slots + of_layer)
+        return layout.shard(shard_row, file), slots.ravel()
+
+    def keys(self) -> set[str]:
+        """Returns the keys of zarr.json of images with frames and of the groups above, and those of the
+        shards in which something is stored or staged."""
+        paths = {
+            path for path, (image, _) in self.arrays.items() if self.extents[image] or self.spec.is_single
+        }
+        folders = {"", *(folder for path in paths for folder in _folders_to(path))}
+        rows = {number for number, row in self.rows.items() if row.stored.any()}
+        if self.staging is not None:
+            rows |= {self.spec.grids.shard_row_of_slab(slab) for slab in self.staging.look()}
+        shards = {
+            self.layout.of(row).shard_path(row, file)
+            for row in rows
+            for file in range(self.layout.of(row).files_per_shard_row)
+        }
+        return shards | {f"{folder}/{DOCUMENT}".lstrip("/") for folder in folders}
+
+    def slabs_of(self, shard_row: int) -> frozenset[int]:
+        """Returns the slabs of a shard row."""
+        if shard_row not in self._slabs:
+            self._slabs[shard_row] = frozenset(slabs_of_shard_row(self.layout.of(shard_row), shard_row))
+        return self._slabs[shard_row]
+
+    def row(self, number: int) -> LiveRow | None:
+        """Returns a shard row in progress, as its journal is now; None if it has none."""
+        row = self.rows.get(number)
+        if row is not None and row.is_current():
+            return row
+        self.rows.pop(number, None)
+        for placement in self._placements:
+            if (row := self._open_row(number, placement)) is not None:
+                self.rows[number] = row
+                return row
+        return None
+
+    def _open_row(self, number: int, placement: Placement) -> LiveRow | None:
+        layout, identity = self.layout.of(number), self.manifest.identity_bytes
+        return open_row(layout, number, placement, self.record, identity)
+
+    def _find_rows(self) -> None:
+        """Opens journals that are new, and drops those that are gone or replaced."""
+        there: dict[int, tuple[int, Placement]] = {}
+        for placement in self._placements:
+            with suppress(FileNotFoundError), os.scandir(placement.files) as entries:
+                for entry in entries:
+                    name = entry.name.removesuffix(JOURNAL_SUFFIX)
+                    if name != entry.name and name.isdecimal():
+                        there[int(name)] = entry.inode(), placement
+        for number, row in list(self.rows.items()):
+            if number not in there or there[number][0] != row.identity[1]:
+                del self.rows[number]
+        for number, (_, placement) in sorted(there.items()):
+            if number not in self.rows and image_of(number) < len(self.extents):
+                row = self._open_row(number, placement)
+                if row is not None:
+                    self.rows[number] = row
+
+    # ------------------------------------------------------------------ frames
+
+    def look(self) -> list[np.ndarray]:
+        """Looks at all that may have changed; returns the records of frames that are staged, and of those
+        whose slab was found stored since the last look. Raises ``StorageError``."""
+        found: list[np.ndarray] = []
+        if self.staging is not None:
+            staged = [frame.record for frames in self.staging.look().values() for frame in frames]
+            found += [np.array(staged, self.record)] if staged else []
+        self._find_rows()
+        for row in self.rows.values():
+            with suppress(StorageError):  # its disk fails: what was found before stays
+                found += [records for _, records in row.look()]
+        for records in found:
+            self._extend(records)
+        self._find_sealed()
+        return found
+
+    def take_sealed(self) -> Iterator[np.ndarray]:
+        """Yields the records of each shard row that was found sealed since the last call. Raises
+        ``StorageError``."""
+        sealed, self._sealed = self._sealed, []
+        for row in sealed:
+            assert self._log is not None, "it told of this shard row"
+            with suppress(ShardFormatError):  # damaged: recovery reports it
+                yield self._log.shard_row_records(row)
+
+    def _find_sealed(self) -> None:
+        with suppress(ShardFormatError, StorageError):
+            if self._log is None:
+                identity = self.manifest.identity_bytes
+                self._log = FrameLog.open(self._log_path, self.record, identity, read_only=True)
+                new = sorted(self._log.shard_rows)
+            else:
+                new = [row for row, _ in self._log.find_more()]
+            self._sealed += new
+            for number in reversed(new):
+                self._extend_over(number, self._log)
+
+    def _extend_over(self, shard_row: int, log: FrameLog) -> None:
+        """Lets the extents cover a sealed shard row. Its records are read only if they may reach further."""
+        grid, image = self.layout.of(shard_row).grid, image_of(shard_row)
+        reach = grid.shard_row_coordinates(shard_row)[0] + 1 if grid.counts else 1
+        frames = grid.shard_row_frames[0] if grid.counts else 1
+        if reach * frames > self.extents[image]:
+            with suppress(ShardFormatError):
+                self._extend(log.shard_row_records(shard_row))
+
+    def _extend(self, records: np.ndarray) -> None:
+        positions = records["position"].astype(np.int64)
+        images = image_of(positions)
+        for image in np.unique(images).tolist():
+            counts = self.spec.grids.grids[image].counts
+            last = int(place_in_image(positions[images == image]).max())
+            per_element = int(np.prod(counts[1:], dtype=np.int64))
+            extent = last // per_element + 1 if counts else 1
+            self.extents[image] = max(int(self.extents[image]), extent)
+
+    def __del__(self) -> None:
+        if (log := getattr(self, "_log", None)) is not None:
+            log.close()

@@ -1,0 +1,105 @@
+"""The frames in the staging area of an unfinished store, read while its writer fills it.
+
+A record that fits its checksum says that its frame was stored: here, or by now in its slab. The pixels are
+those of the record if they fit its ``pixels_crc``; otherwise the slot is being used again, and the slab of
+the earlier frame is stored.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from shardwright.model.errors import ShardFormatError
+from shardwright.shard.staging import StagingArea, slots_in
+from shardwright.storage.files import storage_errors
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardwright.array.acquisition_spec import AcquisitionSpec
+
+MOST_KEPT_BYTES = 256 << 20  # of pixels whose checksum was found to fit
+
+
+class StagedFrame(NamedTuple):
+    """A frame in the staging area. ``place``: among those of its slab, in storage order."""
+
+    slot: int
+    slab: int
+    place: int
+    record: np.void
+
+
+class LiveStaging:
+    """The staging area of one acquisition. Used under the lock of its view."""
+
+    def __init__(self, area: StagingArea, spec: AcquisitionSpec) -> None:
+        self._area = area
+        self._spec = spec
+        self._table = b""  # as it was read last
+        self._by_slab: dict[int, list[StagedFrame]] = {}
+        self._pixels: OrderedDict[tuple[int, int], np.ndarray[Any, Any]] = OrderedDict()
+
+    @classmethod
+    def open(
+        cls, path: Path, spec: AcquisitionSpec, record: np.dtype[np.void], identity: bytes
+    ) -> LiveStaging | None:
+        """Opens a staging area; returns None if there is none. Raises ``ShardFormatError``,
+        ``StorageError``."""
+        if not path.exists():
+            return None
+        with storage_errors("look at", path):
+            nbytes = path.stat().st_size
+        frame_bytes = spec.grids.slot_bytes
+        slots = slots_in(nbytes, frame_bytes, record.itemsize)
+        return cls(StagingArea.open(path, slots, frame_bytes, record, identity, read_only=True), spec)
+
+    def look(self) -> dict[int, list[StagedFrame]]:
+        """Returns the frames by their slabs. Raises ``StorageError``."""
+        records, valid = self._area.read_records()
+        table = records.tobytes()
+        if table != self._table:
+            self._by_slab = {}
+            for slot in np.flatnonzero(valid).tolist():
+                position = int(records["position"][slot])
+                grid = self._spec.grids.of(position)
+                slab = grid.slab_of_position(position)
+                frame = StagedFrame(slot, slab, grid.place_in_slab(position), records[slot])
+                self._by_slab.setdefault(slab, []).append(frame)
+            self._table = table
+        return self._by_slab
+
+    def pixels(self, frame: StagedFrame) -> np.ndarray[Any, Any] | None:
+        """Returns the pixels of a frame, [rows, columns]; None if its slot is used again. Raises
+        ``StorageError``."""
+        position = int(frame.record["position"])
+        grid = self._spec.grids.of(position)
+        spec = self._spec.arrays[grid.image]
+        key = frame.slot, int(frame.record["record_crc"])
+        if (kept := self._pixels.get(key)) is not None:
+            self._pixels.move_to_end(key)
+            return kept
+        data = self._area.read_pixels(frame.slot, grid.frame_bytes, int(frame.record["pixels_crc"]))
+        if data is None:
+            return None
+        values = data.view(np.dtype(spec.dtype).newbyteorder("<")).reshape(grid.frame_shape)
+        self._pixels[key] = values
+        while sum(kept.nbytes for kept in self._pixels.values()) > MOST_KEPT_BYTES and len(self._pixels) > 1:
+            self._pixels.popitem(last=False)
+        return values
+
+    def __del__(self) -> None:
+        self._area.close()
+
+
+def open_staging(
+    path: Path, spec: AcquisitionSpec, record: np.dtype[np.void], identity: bytes
+) -> LiveStaging | None:
+    """As ``LiveStaging.open``; None as well for one that is damaged or just going, which recovery reports."""
+    try:
+        return LiveStaging.open(path, spec, record, identity)
+    except (ShardFormatError, OSError):
+        return None

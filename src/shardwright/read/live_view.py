@@ -1,0 +1,551 @@
+"""A view of a store as it is now: being written, left by a dead writer, or finished. It locks nothing, writes
+nothing, and shows what recovery would find: frames that are stored, and no others.
+
+What a reader may believe. The kernel's page cache is one for all processes, so that what a writer has written,
+mapped or directly, is what a reader gets from then on. A writer writes data before what speaks of it:
+
+    pixels of a staged frame -> its record        a record that fits its checksum: the frame is stored
+    chunks -> entries in the journal              all entries and records of a slab: its frames are stored
+    shard under its final name -> frame log -> the journal is deleted
+
+and bytes are handed out only if they fit the checksum beside them, as far as there is one (staged pixels,
+chunks that are journaled). A frame moves from the staging area to the journal to a final name and is at each
+new place before it leaves the old one, so a reader looks in this order and misses none.
+
+What happens meanwhile, and what the view does:
+
+    a shard gets its final name          the journal's entries hold for it: the file is the same
+    its journal is deleted               the row is dropped; the shard's own index counts
+    a staging slot is used again         the pixels do not fit: look again, the journal has the slab
+    a slab is stored                     its chunks count, staged frames of it no more
+    an I/O error: files are rewritten    the journal's name is another file: it is read anew
+    a shard row is opened again          sealed chunks count until the journal has the slab
+    the writer is killed                 nothing changes; what was not stored was not shown
+    recovery, resume                     what was shown is kept; the view goes on
+    another writer takes over            the manifest names its folder: everything is opened anew
+    a compaction replaces a shard        an open read ends in the old file; the next one finds the new
+    the acquisition ends                 the manifest is gone: files count as they lie
+    the store is deleted, moved, or its  ``StoreGoneError``: nothing of it is mixed with what has its
+    name is given to another             name now
+
+The view belongs to the folder that had the path when it was opened, whatever its name is later. Levels hold
+the frames of a slab once the slab is stored; until then these places are fill there.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import threading
+import time
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardwright.array.consolidated import FIELD as CONSOLIDATED
+from shardwright.array.document import encode_document
+from shardwright.array.grid import image_of
+from shardwright.array.levels import array_documents
+from shardwright.array.metadata import array_shape, group_document
+from shardwright.array.ome import collection_documents
+from shardwright.codecs.parameters import codec_metadata
+from shardwright.model.errors import ShardFormatError, ShardwrightError, StorageError, StoreGoneError
+from shardwright.model.names import WORKSPACE
+from shardwright.shard.index import INDEX_ENTRY, decode_index
+from shardwright.shard.manifest import has_manifest, read_manifest
+from shardwright.shard.metadata_updates import read_updates, updates_path
+from shardwright.storage.files import storage_errors
+
+from .box_reader import ABSENT, Located, ReadFile, chunks_of_box, read_box
+from .live_acquisition import DOCUMENT, LiveAcquisition, slots_of_layer
+from .live_row import identity_of
+from .shard_file import check_entries
+from .store import parse_array, read_metadata, workspace_of
+
+if TYPE_CHECKING:
+    from shardwright.shard.layout import ShardLayout
+    from shardwright.shard.manifest import Manifest
+
+    from .live_row import LiveRow
+    from .live_staging import StagedFrame
+    from .store import StoredArray
+
+MOST_OPEN_SHARDS = 64
+CHANGE_S = 0.01  # a frame is copied, a file renamed within it
+TRIES = 6  # of a read whose files are replaced while it looks for them
+_MANIFEST_GLOB = "acquisition."
+
+Coordinates = tuple[int, ...]
+
+
+class _ChangedError(Exception):
+    """What was read belongs to an earlier state of the store: look again."""
+
+
+class _IndexedShard:
+    """A shard under its final name, with its index. ``identity`` changes with every other file of that
+    name."""
+
+    def __init__(self, file: ReadFile, array: StoredArray, coordinates: Coordinates) -> None:
+        """Raises ``ShardFormatError`` for a file that is no shard of this array, ``StorageError``."""
+        self.file = file
+        self.identity = _version_of(file.status)
+        size, index = file.status.st_size, array.index_bytes
+        if size < index:
+            raise ShardFormatError(
+                f"{file.path} is shorter than its index", expected=f"{index} bytes or more", got=size
+            )
+        at_start = array.index_location == "start"
+        encoded = bytes(file.read(0 if at_start else size - index, index))
+        self.entries = decode_index(encoded, array.chunks_per_shard)
+        data = (index, size) if at_start else (0, size - index)
+        if faults := check_entries(array, coordinates, self.entries, data).faults:
+            number, fault = faults[0]
+            raise ShardFormatError(f"{file.path}: entry {number} of the index: {fault}")
+
+
+def _version_of(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+@dataclass(frozen=True)
+class LiveArray:
+    """An array as it is now. ``image``, ``level``: of the acquisition that writes it, in an unfinished
+    store."""
+
+    stored: StoredArray
+    image: int = 0
+    level: int = 0
+
+
+class LiveView:
+    """The view of the store at ``path``. May be used by any number of threads. Raises ``StorageError`` when
+    there is no such folder, ``ShardFormatError`` for a damaged manifest, ``StoreGoneError`` once another
+    store has its name."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, expected: tuple[int, int] | None = None
+    ) -> None:
+        """``expected``: the ``identity`` of the store when it was opened before; it is compared where it can
+        be, on the same device."""
+        self.path = Path(path).absolute()
+        with storage_errors("open", self.path):
+            self._folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.identity = identity_of(os.fstat(self._folder))
+        if expected is not None and self.identity[0] == expected[0] and self.identity != expected:
+            raise StoreGoneError(f"{self.path} is another store's name by now", hint="Open it again")
+        self._lock = threading.RLock()
+        self._acquiring: LiveAcquisition | None = None
+        self._shards: OrderedDict[str, _IndexedShard] = OrderedDict()
+        self._arrays: dict[str, tuple[tuple[int, ...], StoredArray]] = {}
+        self._collection: tuple[tuple[int, ...], dict[str, bytes]] = ((), {})
+        with self._lock:
+            self._find_state()
+        if self._acquiring is None:
+            self._check_is_store()
+
+    def _check_is_store(self) -> None:
+        if not (self.path / DOCUMENT).exists():
+            raise StorageError(
+                f"{self.path} is no store", expected="a folder with zarr.json", hint="Give the path of a store"
+            )
+        workspace = workspace_of(self.path)
+        if workspace is not None and has_manifest(workspace) and workspace.parent != self.path:
+            raise StorageError(
+                f"{self.path} is a part of an unfinished store",
+                expected=workspace.parent,
+                hint="Open the store, and in it the image or array by its path",
+            )
+
+    def __del__(self) -> None:
+        if hasattr(self, "_folder"):
+            os.close(self._folder)
+
+    # ------------------------------------------------------------------ the state
+
+    def check_there(self) -> None:
+        """Raises ``StoreGoneError`` if the path is not this store's any more."""
+        try:
+            same = identity_of(self.path.stat()) == self.identity
+        except FileNotFoundError:
+            same = False
+        except OSError as error:
+            raise StorageError(f"cannot look at {self.path}: {error.strerror}") from error
+        if not same:
+            raise StoreGoneError(
+                f"{self.path} was deleted, moved, or is another store's name by now",
+                hint="Open it again to read what has this name now",
+            )
+
+    def _find_state(self) -> LiveAcquisition | None:
+        """Brings ``_acquiring`` up to date. Under the lock."""
+        self.check_there()
+        workspace = self.path / WORKSPACE
+        version = _manifest_version(workspace)
+        if version is None:
+            self._acquiring = None
+        elif self._acquiring is None or self._acquiring.version != version:
+            try:
+                manifest = read_manifest(workspace)
+            except StorageError as error:
+                if isinstance(error.__cause__, FileNotFoundError):  # it has just ended
+                    self._acquiring = None
+                    return None
+                raise
+            before = self._acquiring
+            if before is not None and _same_writer(before.manifest, manifest):
+                before.manifest, before.version = manifest, version
+            else:
+                self._acquiring = LiveAcquisition(self.path, manifest, version)
+                if before is not None:
+                    np.maximum(self._acquiring.extents, before.extents, out=self._acquiring.extents)
+        return self._acquiring
+
+    @property
+    def is_finished(self) -> bool:
+        """True if no acquisition writes this store, nor has one left it unfinished."""
+        with self._lock:
+            return self._find_state() is None
+
+    def look(self) -> tuple[LiveAcquisition | None, list[np.ndarray]]:
+        """Looks at what is new. Returns the unfinished acquisition, None if it has ended, and records of
+        frames that were found stored since the last look, in no order and perhaps twice. Raises
+        ``StorageError``, ``StoreGoneError``."""
+        with self._lock:
+            acquiring = self._find_state()
+            return acquiring, [] if acquiring is None else acquiring.look()
+
+    # ------------------------------------------------------------------ documents
+
+    def document(self, path: str) -> dict[str, Any] | None:
+        """Returns zarr.json of the group or array in the folder ``path`` of the store (empty: the store's
+        own) as it is now, None if there is none. Consolidated metadata are left out: they would describe an
+        earlier state. Raises ``ShardFormatError``, ``StorageError``, ``StoreGoneError``."""
+        with self._lock:
+            acquiring, _ = self.look()
+            document = self._on_disk(path)
+            if acquiring is not None:
+                document = self._of_now(acquiring, path, document)
+            self.check_there()
+        if document is not None:
+            document.pop(CONSOLIDATED, None)
+        return document
+
+    def _on_disk(self, path: str) -> dict[str, Any] | None:
+        folder = self.path / path
+        try:
+            return read_metadata(folder, foreign=True)
+        except ShardFormatError:
+            if not (folder / DOCUMENT).exists():
+                return None
+            raise
+
+    def _of_now(self, acquiring: LiveAcquisition, path: str, document: dict[str, Any] | None) -> dict[str, Any] | None:
+        spec = acquiring.spec
+        if path in acquiring.arrays:
+            image, level = acquiring.arrays[path]
+            if not acquiring.extents[image] and document is None:
+                return None
+            array = spec.arrays[image]
+            made = array_documents(array, int(acquiring.extents[image]), codec_metadata(array))[level]
+            shape = json.loads(made)["shape"]
+            if document is None:
+                return dict(json.loads(made))
+            return {**document, "shape": np.maximum(shape, document["shape"]).tolist()}
+        if not spec.is_single and (made_above := self._collected(acquiring).get(f"{path}/{DOCUMENT}".lstrip("/"))):
+            above: dict[str, Any] = json.loads(made_above)
+            attributes = (document or {}).get("attributes", {})
+            return {**above, "attributes": {**attributes, **above.get("attributes", {})}}
+        if document is None and not spec.is_single:
+            return self._image_group(acquiring, path)
+        return document
+
+    def _image_group(self, acquiring: LiveAcquisition, path: str) -> dict[str, Any] | None:
+        """Returns the group of an image of which nothing is sealed yet."""
+        image, level = acquiring.arrays.get(f"{path}/0", (None, 0))
+        if image is None or level or not acquiring.extents[image]:
+            return None
+        spec, attributes = acquiring.spec, acquiring.spec.attributes_of(image)
+        with suppress(ShardFormatError, StorageError):
+            if updates_path(self.path / WORKSPACE, image).exists():
+                attributes = {**attributes, **read_updates(self.path / WORKSPACE, image)}
+        return group_document(spec.arrays[image], spec.names[image], attributes)
+
+    def _collected(self, acquiring: LiveAcquisition) -> dict[str, bytes]:
+        """Returns the documents that name the images of a collection, by their paths."""
+        spec, extents = acquiring.spec, acquiring.extents
+        on_disk = [self._is_made(path) for path in spec.paths]
+        images = tuple(i for i in range(len(spec.paths)) if extents[i] or on_disk[i])
+        if self._collection[0] != images or not self._collection[1]:
+            shapes = {i: array_shape(spec.arrays[i], int(extents[i])) for i in images}
+            start_s = acquiring.manifest.created_ns // 10**9
+            name = self.path.name.split(".")[0]
+            made = collection_documents(spec, shapes, spec.attributes, name=name, start_s=start_s)
+            self._collection = images, made
+        return self._collection[1]
+
+    def _is_made(self, path: str) -> bool:
+        with suppress(OSError):
+            os.stat(f"{path}/{DOCUMENT}", dir_fd=self._folder)
+            return True
+        return False
+
+    def array(self, path: str) -> LiveArray | None:
+        """Returns the array in the folder ``path`` of the store; None if there is none, or it is not of a
+        layout that is read here. Raises ``StorageError``, ``StoreGoneError``."""
+        with self._lock:
+            acquiring = self._find_state()
+            if acquiring is not None and path in acquiring.arrays:
+                return self._live_array(acquiring, path)
+            with suppress(FileNotFoundError, ShardFormatError):
+                version = _version_of(os.stat(f"{path}/{DOCUMENT}".lstrip("/"), dir_fd=self._folder))
+                known = self._arrays.get(path)
+                if known is None or known[0] != version:
+                    known = self._arrays[path] = version, parse_array(self.path / path)
+                    self.check_there()
+                return LiveArray(known[1])
+        return None
+
+    def _live_array(self, acquiring: LiveAcquisition, path: str) -> LiveArray:
+        image, level = acquiring.arrays[path]
+        key = f"{acquiring.manifest.writer_epoch}:{path}"
+        if key not in self._arrays:
+            array = acquiring.spec.arrays[image]
+            document = json.loads(array_documents(array, 1, codec_metadata(array))[level])
+            self._arrays[key] = (), parse_array(self.path / path, document)
+        return LiveArray(self._arrays[key][1], image, level)
+
+    # ------------------------------------------------------------------ keys
+
+    def open_file(self, key: str) -> ReadFile:
+        """Opens a file of the store. Raises ``OSError``."""
+        return ReadFile(key, self._folder)
+
+    def shard_of_key(self, key: str) -> tuple[str, LiveArray, Coordinates] | None:
+        """Returns the array's path, the array and the coordinates if this is the key of a shard of an
+        unfinished acquisition. Raises as ``array``."""
+        path, _, below = key.partition("/c/")
+        with self._lock:
+            acquiring = self._find_state()
+            if acquiring is None or path not in acquiring.arrays:
+                return None
+            array = self._live_array(acquiring, path)
+        coordinates = array.stored.coordinates_of(f"c/{below}")
+        return None if coordinates is None else (path, array, coordinates)
+
+    def layout_of_shard(self, array: LiveArray, shard: Coordinates) -> tuple[ShardLayout, np.ndarray] | None:
+        """Returns the layout of a shard of an unfinished acquisition, and int64[entries]: the slot of each
+        entry of its index, -1 for those past the array. None for a shard outside the array."""
+        with self._lock:
+            acquiring = self._find_state()
+            place = None if acquiring is None else acquiring.file_of_shard(array.image, array.level, shard)
+            if acquiring is None or place is None:
+                return None
+            return acquiring.slots_of(*place)
+
+    def live_keys(self) -> set[str]:
+        """Returns the keys of documents and shards that an unfinished acquisition has, on disk or not. Raises
+        as ``look``."""
+        with self._lock:
+            acquiring, _ = self.look()
+            if acquiring is None:
+                return set()
+            above = set() if acquiring.spec.is_single else set(self._collected(acquiring))
+            return above | acquiring.keys()
+
+    # ------------------------------------------------------------------ chunks
+
+    def read_box(
+        self, path: str, shard: Coordinates, low: Coordinates, high: Coordinates
+    ) -> np.ndarray[Any, Any] | None:
+        """Returns the elements [low, high), counted from the first of a shard, of the array at ``path``; None
+        if all of them are fill. Raises ``ShardFormatError``, ``StorageError``, ``StoreGoneError``."""
+        for attempt in range(TRIES):
+            array = self.array(path)
+            if array is None:
+                self.check_there()
+                raise ShardFormatError(f"{path} is no array that is read here", got=self.path / path)
+            numbers, chunks = chunks_of_box(array.stored, low, high)
+            try:
+                located = self.locate(path, array, shard, numbers)
+                return None if located.is_empty else read_box(array.stored, located, chunks, low, high)
+            except _ChangedError:
+                time.sleep(attempt * CHANGE_S)
+            except (ShardFormatError, StorageError):
+                self.check_there()
+                if attempt == TRIES - 1:
+                    raise
+                with self._lock:
+                    self._forget(path, array, shard)
+        raise StorageError(
+            f"{self.path} changes faster than it is read", hint="Try again; is its disk very slow?"
+        )
+
+    def _forget(self, path: str, array: LiveArray, shard: Coordinates) -> None:
+        self._shards.pop(f"{path}/{array.stored.shard_key(shard)}", None)
+        if self._acquiring is not None:
+            self._acquiring.rows.clear()
+
+    def locate(self, path: str, array: LiveArray, shard: Coordinates, numbers: np.ndarray) -> Located:
+        """Returns where the chunks ``numbers`` (int64[n], as the index counts them) of a shard are. Raises as
+        ``read_box``."""
+        with self._lock:
+            acquiring = self._find_state()
+            located = Located.nowhere(numbers.size)
+            if acquiring is not None and path in acquiring.arrays:
+                self._locate_live(acquiring, located, path, array, shard, numbers)
+            else:
+                self._locate_sealed(located, path, array, shard, numbers, np.arange(numbers.size))
+            if (located.file == ABSENT).any():  # absent here; not because the store is gone
+                self.check_there()
+                if (self._find_state() is None) != (acquiring is None):
+                    raise _ChangedError
+        return located
+
+    def _locate_sealed(
+        self,
+        located: Located,
+        path: str,
+        array: LiveArray,
+        shard: Coordinates,
+        numbers: np.ndarray,
+        where: np.ndarray,
+        final: Path | None = None,
+    ) -> bool:
+        """Finds those of the chunks at ``where`` that a shard with its final name has. Returns whether there
+        is one."""
+        found = self._shard(f"{path}/{array.stored.shard_key(shard)}", array.stored, shard, final)
+        if found is not None:
+            located.put(found.file, where, found.entries[numbers[where]])
+        return found is not None
+
+    def _shard(
+        self, key: str, array: StoredArray, coordinates: Coordinates, final: Path | None
+    ) -> _IndexedShard | None:
+        folder = self._folder if final is None else None
+        place = key if final is None else final
+        try:
+            version = _version_of(os.stat(place, dir_fd=folder))
+            known = self._shards.get(key)
+            if known is None or known.identity != version:
+                known = _IndexedShard(ReadFile(place, folder), array, coordinates)
+        except OSError as error:
+            if isinstance(error, ShardwrightError):
+                raise
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+                raise StorageError(f"cannot read {self.path / key}: {error.strerror}") from error
+            if final is None and (self.path / key).is_symlink():  # a link that leads nowhere is not absent
+                raise StorageError(f"cannot read {self.path / key}: its second root is not there") from error
+            return None
+        self._shards[key] = known
+        self._shards.move_to_end(key)
+        while len(self._shards) > MOST_OPEN_SHARDS:
+            self._shards.popitem(last=False)
+        return known
+
+    def _locate_live(
+        self,
+        acquiring: LiveAcquisition,
+        located: Located,
+        path: str,
+        array: LiveArray,
+        shard: Coordinates,
+        numbers: np.ndarray,
+    ) -> None:
+        """Finds chunks of an unfinished store: staged frames, then the journal, then final names, the order
+        in which a writer moves frames."""
+        place = acquiring.file_of_shard(array.image, array.level, shard)
+        if place is None:
+            return
+        number, file = place
+        staged = {} if acquiring.staging is None or array.level else acquiring.staging.look()
+        row = acquiring.row(number)
+        final: Path | None = None
+        if row is not None:
+            self._locate_in_row(row, located, file, numbers)
+            if row.placement.spill is not None:  # its link may not be made yet
+                final = row.placement.final(row.layout.shard_path(number, file))
+        rest = np.flatnonzero(located.file == ABSENT)
+        is_sealed = self._locate_sealed(located, path, array, shard, numbers, rest, final)
+        waiting = {
+            slab: frames
+            for slab, frames in staged.items()
+            if slab in acquiring.slabs_of(number)
+            and not (is_sealed if row is None else row.stored[row.slot_layer[slab]])
+        }
+        self._lay_staged(acquiring, located, array, shard, numbers, waiting)
+
+    def _locate_in_row(self, row: LiveRow, located: Located, file: int, numbers: np.ndarray) -> None:
+        """Finds the chunks of stored slabs of a shard row in progress."""
+        plane = row.layout.plane
+        layers, entries = np.divmod(numbers, plane.layer_entries)
+        slots, layer_slots = slots_of_layer(plane, file)[entries], int(plane.layer_slots[file])
+        where, places = [], []
+        for layer in np.unique(layers).tolist():
+            slab = row.slab_of_index_layer.get(layer)
+            if slab is None or not row.is_stored(slab):
+                continue
+            chosen = np.flatnonzero((layers == layer) & (slots >= 0))
+            where.append(chosen)
+            places.append(row.slot_layer[slab] * layer_slots + slots[chosen])
+        if not where:
+            return
+        chosen, table = np.concatenate(where), row.tables[file][np.concatenate(places)]
+        try:
+            working = ReadFile(row.placement.working(row.layout.shard_path(row.number, file)))
+        except FileNotFoundError:
+            return  # it has got its final name, or is all fill
+        except OSError as error:
+            raise StorageError(f"cannot read a shard in progress: {error.strerror}") from error
+        entries_of = np.zeros(table.size, INDEX_ENTRY)
+        entries_of["offset"], entries_of["nbytes"] = table["offset"], table["nbytes"]
+        located.put(working, chosen, entries_of, table["data_crc"].astype(np.int64))
+
+    def _lay_staged(
+        self,
+        acquiring: LiveAcquisition,
+        located: Located,
+        array: LiveArray,
+        shard: Coordinates,
+        numbers: np.ndarray,
+        staged: dict[int, list[StagedFrame]],
+    ) -> None:
+        """Adds the staged frames of slabs that are not stored to the chunks of these slabs."""
+        layout = acquiring.layout.arrays[array.image]
+        layers = numbers // layout.plane.layer_entries
+        top, left = (i * n for i, n in zip(shard[-2:], array.stored.shard_shape[-2:], strict=True))
+        for slab, frames in staged.items():
+            where = np.flatnonzero(layers == layout.layer_of_slab(slab)[0])
+            if not where.size:
+                continue
+            assert acquiring.staging is not None, "it has these frames"
+            pixels = [(frame.place, acquiring.staging.pixels(frame)) for frame in frames]
+            if any(each is None for _, each in pixels):
+                raise _ChangedError
+            parts = [(place, each[top:, left:]) for place, each in pixels if each is not None]
+            located.staged.update(dict.fromkeys(where.tolist(), parts))
+
+
+def _manifest_version(workspace: Path) -> tuple[Any, ...] | None:
+    """Returns what changes when the newest manifest does; None if there is none."""
+    try:
+        with os.scandir(workspace) as entries:
+            names = [entry.name for entry in entries if entry.name.startswith(_MANIFEST_GLOB)]
+        newest = max(names, key=lambda name: (len(name), name), default=None)
+        if newest is None:
+            return None
+        status = (workspace / newest).stat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError(f"cannot look into {workspace}: {error.strerror}") from error
+    return newest, *_version_of(status)
+
+
+def _same_writer(one: Manifest, other: Manifest) -> bool:
+    return (one.identity, one.files_epoch) == (other.identity, other.files_epoch)

@@ -1,0 +1,254 @@
+"""A live view as a store of zarr-python 3, and the codec by which zarr-python reads its shards.
+
+The store hands out zarr.json as it is now, except that sharded arrays name the codec below instead of
+``sharding_indexed``. It is that codec, with the same chunks and metadata, but asks the view for all that a
+selection takes of a shard at once: chunks that lie together are fetched together, decoded on all processors,
+and come from one state of the shard. Other codecs than ours are left to zarr-python.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from zarr.abc.store import OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
+from zarr.codecs.sharding import ShardingCodec
+from zarr.core.buffer import default_buffer_prototype
+from zarr.registry import register_codec
+from zarr.storage import StorePath
+
+from shardwright.array.document import encode_document
+from shardwright.model.errors import ShardFormatError
+
+from .live_shard import LiveKeys
+from .live_acquisition import DOCUMENT
+from .live_view import LiveView
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+    from typing import Self
+
+    from zarr.abc.codec import ByteGetter
+    from zarr.abc.store import ByteRequest
+    from zarr.core.array_spec import ArraySpec
+    from zarr.core.buffer import Buffer, BufferPrototype, NDBuffer
+    from zarr.core.common import JSON
+    from zarr.core.indexing import SelectorTuple
+
+CODEC_NAME = "shardwright.shards"
+_STANDARD = "sharding_indexed"
+
+
+class LiveStore(Store):
+    """The store at ``path``, read-only: as it is being written, was left, or is finished. Pickled, it is
+    opened again where it is unpickled, and must be the same store there. Raises as ``LiveView`` does."""
+
+    supports_writes: bool = False
+    supports_deletes: bool = False
+    supports_listing: bool = True
+
+    def __init__(self, path: str | os.PathLike[str], *, expected: tuple[int, int] | None = None) -> None:
+        super().__init__(read_only=True)
+        self.view = LiveView(path, expected=expected)
+        self._keys = LiveKeys(self.view)
+
+    @property
+    def path(self) -> Path:
+        return self.view.path
+
+    def __str__(self) -> str:
+        return f"shardwright://{self.path}"
+
+    def __repr__(self) -> str:
+        return f"LiveStore({str(self.path)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LiveStore) and (self.path, self.view.identity) == (
+            other.path,
+            other.view.identity,
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _opened, (str(self.path), self.view.identity)
+
+    def with_read_only(self, read_only: bool = False) -> LiveStore:
+        if not read_only:
+            raise ValueError("a live store is read-only")
+        return LiveStore(self.path, expected=self.view.identity)
+
+    # ------------------------------------------------------------------ reading
+
+    def get_sync(
+        self,
+        key: str,
+        *,
+        prototype: BufferPrototype | None = None,
+        byte_range: ByteRequest | None = None,
+    ) -> Buffer | None:
+        """Returns the bytes of a key, None if it is not there. Raises ``ShardFormatError``, ``StorageError``,
+        ``StoreGoneError``."""
+        data = self._read(key, byte_range)
+        return None if data is None else (prototype or default_buffer_prototype()).buffer.from_bytes(data)
+
+    def _read(self, key: str, byte_range: ByteRequest | None) -> bytes | None:
+        folder, _, name = key.rpartition("/")
+        if name == DOCUMENT and self._keys.is_visible(key):
+            document = self.view.document(folder)
+            data = None if document is None else encode_document(self._with_our_codec(folder, document))
+            return None if data is None else _cut(data, byte_range)
+        found = self._keys.find(key)
+        return None if found is None else found.read(*_bounds(found.nbytes, byte_range))
+
+    def _with_our_codec(self, folder: str, document: dict[str, Any]) -> dict[str, Any]:
+        if document["node_type"] != "array" or self.view.array(folder) is None:
+            return document
+        (codec,) = document["codecs"]
+        return {**document, "codecs": [{**codec, "name": CODEC_NAME}]}
+
+    async def get(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        return await asyncio.to_thread(self.get_sync, key, prototype=prototype, byte_range=byte_range)
+
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> list[Buffer | None]:
+        asked = [self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
+        return list(await asyncio.gather(*asked))
+
+    async def exists(self, key: str) -> bool:
+        return await self.getsize_or_none(key) is not None
+
+    async def getsize(self, key: str) -> int:
+        nbytes = await self.getsize_or_none(key)
+        if nbytes is None:
+            raise FileNotFoundError(key)
+        return nbytes
+
+    async def getsize_or_none(self, key: str) -> int | None:
+        """Returns the size of a key in bytes, None if it is not there."""
+        return await asyncio.to_thread(self._size_of, key)
+
+    def _size_of(self, key: str) -> int | None:
+        if key.rpartition("/")[2] == DOCUMENT:
+            data = self._read(key, None)
+            return None if data is None else len(data)
+        found = self._keys.find(key)
+        return None if found is None else found.nbytes
+
+    # ------------------------------------------------------------------ listing
+
+    async def list(self) -> AsyncIterator[str]:
+        async for key in self.list_prefix(""):
+            yield key
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        for key in await asyncio.to_thread(lambda: sorted(self._keys.below(prefix))):
+            yield key
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        for name in await asyncio.to_thread(lambda: sorted(self._keys.names_in(prefix.rstrip("/")))):
+            yield name
+
+    # ------------------------------------------------------------------ what is not possible
+
+    async def set(self, key: str, value: Buffer) -> None:
+        self._check_writable()
+
+    async def delete(self, key: str) -> None:
+        self._check_writable()
+
+
+def _opened(path: str, identity: tuple[int, int]) -> LiveStore:
+    return LiveStore(path, expected=identity)
+
+
+def _bounds(nbytes: int, byte_range: ByteRequest | None) -> tuple[int, int]:
+    """Returns the range [start, stop) of a key of ``nbytes`` that a request means."""
+    match byte_range:
+        case RangeByteRequest(start, stop):
+            return min(start, nbytes), min(stop, nbytes)
+        case OffsetByteRequest(start):
+            return min(start, nbytes), nbytes
+        case SuffixByteRequest(count):
+            return max(0, nbytes - count), nbytes
+        case None:
+            return 0, nbytes
+    raise TypeError(f"not a byte range: {byte_range!r}")
+
+
+def _cut(data: bytes, byte_range: ByteRequest | None) -> bytes:
+    start, stop = _bounds(len(data), byte_range)
+    return data[start:stop]
+
+
+class LiveShardingCodec(ShardingCodec):
+    """``sharding_indexed`` as a live store names it: reads by ``LiveView.read_box``."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, JSON]) -> Self:
+        return super().from_dict({**data, "name": _STANDARD})
+
+    async def _decode_partial_single(
+        self, byte_getter: ByteGetter, selection: SelectorTuple, shard_spec: ArraySpec
+    ) -> NDBuffer | None:
+        if not isinstance(byte_getter, StorePath) or not isinstance(byte_getter.store, LiveStore):
+            return await super()._decode_partial_single(byte_getter, selection, shard_spec)
+        view, key = byte_getter.store.view, byte_getter.path
+        values = await asyncio.to_thread(self._read, view, key, selection, shard_spec)
+        if values is None:
+            return None
+        return shard_spec.prototype.nd_buffer.from_ndarray_like(values)
+
+    def _read(
+        self, view: LiveView, key: str, selection: SelectorTuple, shard_spec: ArraySpec
+    ) -> np.ndarray[Any, Any] | None:
+        folder, coordinates = _shard_of(key, len(shard_spec.shape))
+        axes = selection if isinstance(selection, tuple) else (selection,)
+        bounds = [_bounds_along(axis, n) for axis, n in zip(axes, shard_spec.shape, strict=True)]
+        low, high = tuple(a for a, _, _ in bounds), tuple(b for _, b, _ in bounds)
+        array = view.array(folder)
+        if array is not None and (
+            array.stored.shard_shape != shard_spec.shape or array.stored.chunk_shape != self.chunk_shape
+        ):
+            raise ShardFormatError(
+                f"{folder} has other chunks than when it was opened",
+                expected=self.chunk_shape,
+                got=array.stored.chunk_shape,
+                hint="Open it again",
+            )
+        values = view.read_box(folder, coordinates, low, high)
+        return None if values is None else values[tuple(within for _, _, within in bounds)]
+
+
+def _shard_of(key: str, rank: int) -> tuple[str, tuple[int, ...]]:
+    """Returns the folder of the array and the coordinates of a shard's key."""
+    parts = key.split("/")
+    if "." in parts[-1]:  # the other separator of chunk keys
+        return "/".join(parts[:-1]), tuple(map(int, parts[-1].split(".")[1:]))
+    return "/".join(parts[: -rank - 1]), tuple(map(int, parts[-rank:]))
+
+
+def _bounds_along(axis: Any, size: int) -> tuple[int, int, Any]:
+    """Returns the range [low, high) that holds a selection along one axis, and the selection within it."""
+    if isinstance(axis, slice):
+        start, stop, step = axis.indices(size)
+        if step < 0:
+            raise TypeError("zarr-python selects with steps of 1 or more")
+        return start, max(start, stop), slice(0, max(0, stop - start), step)
+    if isinstance(axis, (int, np.integer)):
+        return int(axis), int(axis) + 1, 0
+    indices = np.asarray(axis)
+    if indices.dtype == np.bool_:
+        indices = np.flatnonzero(indices)
+    low = int(indices.min(initial=size))
+    return min(low, size), max(low, int(indices.max(initial=-1)) + 1), indices - low
+
+
+register_codec(CODEC_NAME, LiveShardingCodec)
