@@ -19,6 +19,7 @@ from .model.receipt import Receipt, Watermark
 if TYPE_CHECKING:
     from .client import Curve, connect
     from .read.data_frame import frame_table
+    from .read.live import follow, open  # noqa: A004
     from .writer.in_process import create, release_memory, resume
 
 __version__ = "0.2.0"
@@ -40,7 +41,9 @@ __all__ = [
     "create",
     "default_layout",
     "errors",
+    "follow",
     "frame_table",
+    "open",
     "release_memory",
     "resume",
 ]
@@ -55,6 +58,10 @@ def __getattr__(name: str) -> Any:
         from .read.data_frame import frame_table
 
         return frame_table
+    if name in ("follow", "open"):
+        from .read import live
+
+        return getattr(live, name)
     if name in ("connect", "Curve"):
         from . import client
 

@@ -29,12 +29,12 @@ from shardwright.acquire.commands import (
 )
 from shardwright.acquire.core import AcquisitionState, Core, Now
 from shardwright.acquire.encoding import SlabEncoder
-from shardwright.read.layouts import store_layout
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.settings import WriteSettings
 from shardwright.array.acquisition_spec import AcquisitionSpec
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ClosedError, StorageError, StorageFullError
+from shardwright.read.layouts import store_layout
 from shardwright.shard.frame_record import record_dtype
 from shardwright.wire.descriptor import DESCRIPTOR
 

@@ -59,7 +59,9 @@ def test_every_exported_name_is_there():
         "create",
         "default_layout",
         "errors",
+        "follow",
         "frame_table",
+        "open",
         "release_memory",
         "resume",
     }

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import shardwright.recovery
-from shardwright.read.layouts import store_layout
 from shardwright.acquire.limits import Limits
 from shardwright.array.acquisition_spec import AcquisitionSpec
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.model.frame_status import FrameStatus, Reason
+from shardwright.read.layouts import store_layout
 from shardwright.recovery.decide import decide
 from shardwright.recovery.facts import ShardRowFacts, SlabFacts, StagedFacts, StoreFacts
 from shardwright.recovery.table import Action, FileFacts, JournalFact, Stray

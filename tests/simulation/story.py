@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Literal
 
 import shardwright as sw
 from shardwright.acquire.encoding import SlabEncoder
-from shardwright.read.layouts import store_layout
 from shardwright.acquire.limits import Limits, least_ring_frames
 from shardwright.acquire.settings import WriteSettings
 from shardwright.array.frame_intake import in_order
+from shardwright.read.layouts import store_layout
 
 if TYPE_CHECKING:
     from shardwright.array.grid import Grid, Grids

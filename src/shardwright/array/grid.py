@@ -301,7 +301,7 @@ class Grid:
         """Returns the shard row with these coordinates; inverse of ``shard_row_coordinates``. None outside
         the array."""
         inside = all(
-            0 <= h and (h < n or (axis == 0 and self.unlimited))
+            h >= 0 and (h < n or (axis == 0 and self.unlimited))
             for axis, (h, n) in enumerate(zip(coordinates, self.shard_row_counts, strict=True))
         )
         return self._number(coordinates, self.shard_row_counts) if inside else None

@@ -267,8 +267,8 @@ def decode_chunk_into(data: Bytes, codecs: ChunkCodecs, out: npt.NDArray[np.uint
 def decode_part_into(
     data: Bytes, codecs: ChunkCodecs, chunk_bytes: int, start: int, out: npt.NDArray[np.uint8]
 ) -> None:
-    """Decodes the bytes of a chunk from byte ``start`` on into ``out``: uint8[n], contiguous. Of a Blosc chunk
-    only the blocks that hold them are decompressed. Raises as ``decode_chunk_into``."""
+    """Decodes the bytes of a chunk from byte ``start`` on into ``out``: uint8[n], contiguous. Of a Blosc
+    chunk only the blocks that hold them are decompressed. Raises as ``decode_chunk_into``."""
     view = memoryview(data)
     content = checked_content(view) if codecs.checksum else view
     stop = start + out.size
@@ -306,9 +306,7 @@ def _blosc_getitem() -> Any:
 def _get_items(data: memoryview, header: _BloscHeader, start: int, out: npt.NDArray[np.uint8]) -> None:
     source = np.frombuffer(data, np.uint8)  # keeps the memory alive during the call
     first, count = start // header.typesize, out.size // header.typesize
-    written = _blosc_getitem()(
-        source.ctypes.data, source.nbytes, first, count, out.ctypes.data, out.nbytes
-    )
+    written = _blosc_getitem()(source.ctypes.data, source.nbytes, first, count, out.ctypes.data, out.nbytes)
     if written != out.nbytes:
         raise ShardFormatError(f"blosc chunk ({header.compressor}, {header.filter}) does not decode")
 

@@ -21,6 +21,7 @@ EXTRA_OF_MODULE = {
     "neuroglancer": "viewer",
     "obstore": "s3",
     "pandas": "table",
+    "zarr": "zarr",
 }
 LINUX_MODULES = frozenset({"fcntl", "grp", "pwd", "resource", "termios"})  # of the standard library
 

@@ -83,8 +83,8 @@ class Located:
 
     @classmethod
     def nowhere(cls, count: int) -> Located:
-        zeros: list[np.ndarray] = [np.zeros(count, np.int64) for _ in range(2)]
-        return cls([], np.full(count, ABSENT, np.int8), *zeros, np.full(count, NO_CRC, np.int64))
+        offset, nbytes = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        return cls([], np.full(count, ABSENT, np.int8), offset, nbytes, np.full(count, NO_CRC, np.int64))
 
     def put(
         self, file: ReadFile, where: np.ndarray, entries: np.ndarray, crcs: np.ndarray | None = None
@@ -103,7 +103,7 @@ class Located:
 
     def fetch(self, i: int) -> memoryview:
         """Returns the encoded bytes of chunk i, checked as far as there is a checksum beside them."""
-        data = self.files[self.file[i]].read(int(self.offset[i]), int(self.nbytes[i]))
+        data = self.files[int(self.file[i])].read(int(self.offset[i]), int(self.nbytes[i]))
         self.check(i, data)
         return data
 

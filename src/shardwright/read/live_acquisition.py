@@ -70,9 +70,7 @@ class LiveAcquisition:
         self._log: FrameLog | None = None
         self._sealed: list[int] = []  # shard rows, for ``take_sealed``
         self._slabs: dict[int, frozenset[int]] = {}
-        self.staging = open_staging(
-            files / STAGING_NAME, self.spec, self.record, manifest.identity_bytes
-        )
+        self.staging = open_staging(files / STAGING_NAME, self.spec, self.record, manifest.identity_bytes)
 
     # ------------------------------------------------------------------ shard rows
 
@@ -155,9 +153,9 @@ class LiveAcquisition:
                 del self.rows[number]
         for number, (_, placement) in sorted(there.items()):
             if number not in self.rows and image_of(number) < len(self.extents):
-                row = self._open_row(number, placement)
-                if row is not None:
-                    self.rows[number] = row
+                opened = self._open_row(number, placement)
+                if opened is not None:
+                    self.rows[number] = opened
 
     # ------------------------------------------------------------------ frames
 

@@ -41,7 +41,7 @@ class LiveRow:
         record: np.dtype[np.void],
         identity_bytes: bytes,
     ) -> None:
-        """Raises ``ShardFormatError`` for a journal that is damaged, or about to be made, ``StorageError``."""
+        """Raises ``ShardFormatError`` for a journal that is damaged or not made yet, ``StorageError``."""
         self.layout = layout
         self.number = shard_row
         self.placement = placement

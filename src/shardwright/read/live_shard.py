@@ -207,7 +207,9 @@ class LiveKeys:
     def names_in(self, folder: str) -> set[str]:
         """Returns the names of the keys and folders in a folder (empty: the store's own)."""
         start = f"{folder}/" if folder else ""
-        names = {key.removeprefix(start).split("/")[0] for key in self._view.live_keys() if key.startswith(start)}
+        names = {
+            key.removeprefix(start).split("/")[0] for key in self._view.live_keys() if key.startswith(start)
+        }
         try:
             with os.scandir(self._view.path / folder) as entries:
                 names |= {entry.name for entry in entries if self.is_visible(entry.name)}
@@ -224,4 +226,3 @@ class LiveKeys:
             relative = os.path.relpath(place, root)
             start = "" if relative == "." else f"{relative}/"
             yield from (f"{start}{name}" for name in files if self.is_visible(name))
-

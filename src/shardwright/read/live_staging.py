@@ -39,7 +39,8 @@ class LiveStaging:
     def __init__(self, area: StagingArea, spec: AcquisitionSpec) -> None:
         self._area = area
         self._spec = spec
-        self._table = b""  # as it was read last
+        self._records = np.zeros(area.slots, area.record)  # as they were read last
+        self._valid = np.zeros(area.slots, np.bool_)
         self._by_slab: dict[int, list[StagedFrame]] = {}
         self._pixels: OrderedDict[tuple[int, int], np.ndarray[Any, Any]] = OrderedDict()
 
@@ -59,17 +60,19 @@ class LiveStaging:
 
     def look(self) -> dict[int, list[StagedFrame]]:
         """Returns the frames by their slabs. Raises ``StorageError``."""
-        records, valid = self._area.read_records()
-        table = records.tobytes()
-        if table != self._table:
+        records = self._area.read_records()
+        now, before = _words_of(records), _words_of(self._records)
+        if not np.array_equal(now, before):
+            changed = np.flatnonzero((now != before).any(axis=1))
+            self._valid[changed] = self._area.undamaged(records[changed])
+            self._records = records
             self._by_slab = {}
-            for slot in np.flatnonzero(valid).tolist():
+            for slot in np.flatnonzero(self._valid).tolist():
                 position = int(records["position"][slot])
                 grid = self._spec.grids.of(position)
                 slab = grid.slab_of_position(position)
                 frame = StagedFrame(slot, slab, grid.place_in_slab(position), records[slot])
                 self._by_slab.setdefault(slab, []).append(frame)
-            self._table = table
         return self._by_slab
 
     def pixels(self, frame: StagedFrame) -> np.ndarray[Any, Any] | None:
@@ -93,6 +96,10 @@ class LiveStaging:
 
     def __del__(self) -> None:
         self._area.close()
+
+
+def _words_of(records: np.ndarray) -> np.ndarray:
+    return records.view(np.uint64).reshape(records.size, -1)
 
 
 def open_staging(

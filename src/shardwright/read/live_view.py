@@ -1,8 +1,8 @@
 """A view of a store as it is now: being written, left by a dead writer, or finished. It locks nothing, writes
 nothing, and shows what recovery would find: frames that are stored, and no others.
 
-What a reader may believe. The kernel's page cache is one for all processes, so that what a writer has written,
-mapped or directly, is what a reader gets from then on. A writer writes data before what speaks of it:
+What a reader may believe. The kernel's page cache is one for all processes: what a writer has written, mapped
+or directly, is what a reader gets from then on. A writer writes data before what speaks of it:
 
     pixels of a staged frame -> its record        a record that fits its checksum: the frame is stored
     chunks -> entries in the journal              all entries and records of a slab: its frames are stored
@@ -48,8 +48,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardwright.array.consolidated import FIELD as CONSOLIDATED
-from shardwright.array.document import encode_document
-from shardwright.array.grid import image_of
 from shardwright.array.levels import array_documents
 from shardwright.array.metadata import array_shape, group_document
 from shardwright.array.ome import collection_documents
@@ -128,9 +126,7 @@ class LiveView:
     there is no such folder, ``ShardFormatError`` for a damaged manifest, ``StoreGoneError`` once another
     store has its name."""
 
-    def __init__(
-        self, path: str | os.PathLike[str], *, expected: tuple[int, int] | None = None
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, expected: tuple[int, int] | None = None) -> None:
         """``expected``: the ``identity`` of the store when it was opened before; it is compared where it can
         be, on the same device."""
         self.path = Path(path).absolute()
@@ -152,7 +148,9 @@ class LiveView:
     def _check_is_store(self) -> None:
         if not (self.path / DOCUMENT).exists():
             raise StorageError(
-                f"{self.path} is no store", expected="a folder with zarr.json", hint="Give the path of a store"
+                f"{self.path} is no store",
+                expected="a folder with zarr.json",
+                hint="Give the path of a store",
             )
         workspace = workspace_of(self.path)
         if workspace is not None and has_manifest(workspace) and workspace.parent != self.path:
@@ -245,7 +243,9 @@ class LiveView:
                 return None
             raise
 
-    def _of_now(self, acquiring: LiveAcquisition, path: str, document: dict[str, Any] | None) -> dict[str, Any] | None:
+    def _of_now(
+        self, acquiring: LiveAcquisition, path: str, document: dict[str, Any] | None
+    ) -> dict[str, Any] | None:
         spec = acquiring.spec
         if path in acquiring.arrays:
             image, level = acquiring.arrays[path]
@@ -257,7 +257,9 @@ class LiveView:
             if document is None:
                 return dict(json.loads(made))
             return {**document, "shape": np.maximum(shape, document["shape"]).tolist()}
-        if not spec.is_single and (made_above := self._collected(acquiring).get(f"{path}/{DOCUMENT}".lstrip("/"))):
+        if not spec.is_single and (
+            made_above := self._collected(acquiring).get(f"{path}/{DOCUMENT}".lstrip("/"))
+        ):
             above: dict[str, Any] = json.loads(made_above)
             attributes = (document or {}).get("attributes", {})
             return {**above, "attributes": {**attributes, **above.get("attributes", {})}}
@@ -385,6 +387,24 @@ class LiveView:
         raise StorageError(
             f"{self.path} changes faster than it is read", hint="Try again; is its disk very slow?"
         )
+
+    def read_frame(self, path: str, place: Coordinates) -> np.ndarray[Any, Any]:
+        """Returns the frame at ``place`` along the frame axes (storage order) of the array at ``path``,
+        [rows, columns], fill where there is none. Raises as ``read_box``."""
+        array = self.array(path)
+        if array is None:
+            raise StorageError(f"there is no array {path} in {self.path}")
+        shard_shape, (rows, columns) = array.stored.shard_shape, array.stored.shape[-2:]
+        first = tuple(i // n for i, n in zip(place, shard_shape, strict=False))
+        low = tuple(i % n for i, n in zip(place, shard_shape, strict=False))
+        high = tuple(i + 1 for i in low)
+        out = np.empty((rows, columns), array.stored.dtype)
+        height, width = shard_shape[-2:]
+        for y, x in np.ndindex(-(-rows // height), -(-columns // width)):
+            part = out[y * height : (y + 1) * height, x * width : (x + 1) * width]
+            values = self.read_box(path, (*first, y, x), (*low, 0, 0), (*high, *part.shape))
+            part[...] = array.stored.fill_element if values is None else values.reshape(part.shape)
+        return out
 
     def _forget(self, path: str, array: LiveArray, shard: Coordinates) -> None:
         self._shards.pop(f"{path}/{array.stored.shard_key(shard)}", None)

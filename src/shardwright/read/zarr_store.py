@@ -9,9 +9,6 @@ and come from one state of the shard. Other codecs than ours are left to zarr-py
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,16 +21,17 @@ from zarr.storage import StorePath
 from shardwright.array.document import encode_document
 from shardwright.model.errors import ShardFormatError
 
-from .live_shard import LiveKeys
 from .live_acquisition import DOCUMENT
+from .live_shard import LiveKeys
 from .live_view import LiveView
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import AsyncIterator, Iterable
+    from pathlib import Path
     from typing import Self
 
-    from zarr.abc.codec import ByteGetter
-    from zarr.abc.store import ByteRequest
+    from zarr.abc.store import ByteGetter, ByteRequest
     from zarr.core.array_spec import ArraySpec
     from zarr.core.buffer import Buffer, BufferPrototype, NDBuffer
     from zarr.core.common import JSON
@@ -204,7 +202,7 @@ class LiveShardingCodec(ShardingCodec):
         values = await asyncio.to_thread(self._read, view, key, selection, shard_spec)
         if values is None:
             return None
-        return shard_spec.prototype.nd_buffer.from_ndarray_like(values)
+        return shard_spec.prototype.nd_buffer.from_numpy_array(values)
 
     def _read(
         self, view: LiveView, key: str, selection: SelectorTuple, shard_spec: ArraySpec

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import crc32c
 
-from shardwright.read.layouts import store_layout
 from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.model.errors import FormatVersionError, ResumeError, ShardFormatError, StorageError
 from shardwright.model.names import STORE_SUFFIX, WORKSPACE, number_behind
 from shardwright.model.versions import check_version
+from shardwright.read.layouts import store_layout
 from shardwright.read.store import read_metadata
 from shardwright.shard import frame_log, journal, staging
 from shardwright.shard.file_header import version_of

@@ -58,7 +58,7 @@ class StagingArea:
         self.slots = slots
         self.frame_bytes = frame_bytes
         self.seed = file_seed(identity, _EVERY_SHARD_ROW)
-        self._record = record
+        self.record = record
         self._file = file
         self._data_start = _data_start(slots, record)
 
@@ -117,13 +117,14 @@ class StagingArea:
 
     def entry_place(self, slot: Slots) -> Slots:
         """Returns the place of a slot's frame record; one slot or an int64 array of them."""
-        return PAGE_BYTES + slot * self._record.itemsize
+        return PAGE_BYTES + slot * self.record.itemsize
 
     def read(self, grids: Grids | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Returns (frame records [slots], bool[slots]: written, readable, and both checksums fit). Reads
         every staged frame; ``grids`` say how long each is, None: as long as a slot. Raises
         ``StorageError``."""
-        records, valid = self.read_records()
+        records = self.read_records()
+        valid = self.undamaged(records)
         pixels = np.empty(self.frame_bytes, np.uint8)
         for slot in np.flatnonzero(valid).tolist():
             try:
@@ -134,11 +135,14 @@ class StagingArea:
                 valid[slot] = False  # one bad sector must not lose the other frames
         return records, valid
 
-    def read_records(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (frame records [slots], bool[slots]: written and undamaged), without a look at the pixels.
-        Raises ``StorageError``."""
-        records = self._file.read_table(PAGE_BYTES, self.slots, self._record)
-        return records, checked_rows(records, self.seed)
+    def read_records(self) -> np.ndarray:
+        """Returns the frame records [slots] as they are, unchecked. Raises ``StorageError``."""
+        return self._file.read_table(PAGE_BYTES, self.slots, self.record)
+
+    def undamaged(self, records: np.ndarray) -> np.ndarray:
+        """Returns bool[n]: which of some records of this area are written and undamaged. Pixels are not
+        looked at."""
+        return checked_rows(records, self.seed)
 
     def read_pixels(self, slot: int, nbytes: int, pixels_crc: int) -> np.ndarray | None:
         """Returns uint8[nbytes]: the pixels of the frame in a slot; None if they are not those of its record,
@@ -171,7 +175,7 @@ class StagingArea:
 
     def put_record(self, slot: int, record: np.ndarray, pixels_crc: int) -> None:
         """Writes the record of the frame in a slot (one ``record``). Raises ``StorageError``."""
-        row = np.array(record, self._record).reshape(1)
+        row = np.array(record, self.record).reshape(1)
         row["pixels_crc"] = pixels_crc
         seal_rows(row, self.seed)
         self._file.write(self.entry_place(slot), row.tobytes(), "write")

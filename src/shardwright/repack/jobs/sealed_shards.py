@@ -14,10 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shardwright.read.layouts import store_layout
 from shardwright.array.acquisition_spec import AcquisitionSpec, parse_acquisition
 from shardwright.model.errors import ShardFormatError, SpecError, StorageError
 from shardwright.model.names import WORKSPACE
+from shardwright.read.layouts import store_layout
 from shardwright.read.store import workspace_of
 from shardwright.shard.manifest import Manifest, manifest_path, read_manifest
 from shardwright.shard.shard_row_files import (

@@ -1,0 +1,156 @@
+"""Follows an acquisition: gives each frame once it is stored.
+
+A look every ``POLL_S`` finds what is new: staged frames, slabs that are stored, shard rows that were sealed
+in between. When the acquisition has ended the frame table of the finished store says what is left.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardwright.array.acquisition_spec import ARRAY_NAME
+from shardwright.array.frame_table_format import table_columns
+from shardwright.model.errors import StorageError, TimedOutError
+from shardwright.model.frame_status import FrameStatus
+from shardwright.model.names import WORKSPACE
+from shardwright.storage.lock import is_locked
+
+from .frame_table import open_frame_table
+from .live_view import LiveView
+from .store import open_store
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+
+    from .live_acquisition import LiveAcquisition
+
+POLL_S = 0.01
+_INDEX = "index_"
+
+Columns = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class FollowedFrame:
+    """A stored frame. ``index``: its place in acquisition order; ``image``: the name of its image, empty if
+    there is only one; ``pixels``: [rows, columns], read-only to others but the caller's own; ``row``: its row
+    of the frame table, by column."""
+
+    index: tuple[int, ...]
+    image: str
+    pixels: np.ndarray[Any, Any]
+    row: dict[str, Any]
+
+
+class _Sequences:
+    """Which sequences were met: a byte each."""
+
+    def __init__(self) -> None:
+        self._met = np.zeros(1024, np.bool_)
+
+    def new_ones(self, sequences: np.ndarray) -> np.ndarray:
+        """Returns the places (int64[n]) of sequences that were not met before, in their order, each once; now
+        they are met."""
+        most = int(sequences.max(initial=0))
+        if most >= self._met.size:
+            self._met = np.concatenate([self._met, np.zeros(most + 1, np.bool_)])
+        values, first = np.unique(sequences.astype(np.int64), return_index=True)
+        new = ~self._met[values]
+        self._met[values] = True
+        found: np.ndarray = first[new]
+        return found
+
+
+class Follower:
+    """One follower of a store; one thread's. ``only_new``: frames that are stored already when it begins are
+    left out."""
+
+    def __init__(self, path: str | os.PathLike[str], *, only_new: bool) -> None:
+        self._view = LiveView(path)
+        self._sequences = _Sequences()
+        if only_new:
+            for columns, _, _ in self._look():
+                self._new_of(columns)
+
+    def frames(self, timeout_ms: float | None) -> Iterator[FollowedFrame]:
+        """Yields frames until the acquisition has ended. Raises as ``shardwright.follow``."""
+        waited_from_s = time.monotonic()
+        while True:
+            is_over = self._view.is_finished
+            for columns, paths, names in self._look():
+                for i in self._new_of(columns).tolist():
+                    yield self._frame({name: values[i] for name, values in columns.items()}, paths, names)
+                    waited_from_s = time.monotonic()
+            if is_over:
+                return
+            if timeout_ms is not None and time.monotonic() - waited_from_s > timeout_ms / 1000:
+                raise self._timed_out(timeout_ms)
+            time.sleep(POLL_S)
+
+    def _new_of(self, columns: Columns) -> np.ndarray:
+        """Returns the rows of stored frames that were not met before, in the order of their sequences."""
+        stored = np.flatnonzero(columns["fate"] == FrameStatus.STORED)
+        new: np.ndarray = stored[self._sequences.new_ones(columns["sequence"][stored])]
+        return new
+
+    def _look(self) -> Iterator[tuple[Columns, tuple[str, ...], tuple[str, ...]]]:
+        """Yields columns of the frame table for frames that were found stored, with the paths of the images'
+        arrays and their names."""
+        acquiring, records = self._view.look()
+        if acquiring is None:
+            yield from self._finished()
+            return
+        paths, names = acquiring.spec.paths, acquiring.spec.names
+        for some in itertools.chain(acquiring.take_sealed(), [_joined(records, acquiring)]):
+            yield dict(table_columns(some, acquiring.spec)), paths, names
+
+    def _finished(self) -> Iterator[tuple[Columns, tuple[str, ...], tuple[str, ...]]]:
+        table = open_frame_table(open_store(self._view.path))
+        self._view.check_there()
+        if table is None:
+            raise StorageError(
+                f"{self._view.path} has no frame table", hint="It is not a store that shardwright wrote"
+            )
+        for chunk in range(table.chunks):
+            columns = {name: table.read(name, chunk) for name in table.columns}
+            yield columns, table.images or (ARRAY_NAME,), table.image_names or ("",)
+
+    def _frame(self, values: dict[str, Any], paths: tuple[str, ...], names: tuple[str, ...]) -> FollowedFrame:
+        row = {name: _plain(value) for name, value in values.items()}
+        image = row.get("image", 0)
+        path = paths[image]
+        places = {name.removeprefix(_INDEX): i for name, i in row.items() if name.startswith(_INDEX)}
+        array = self._view.array(path)
+        if array is None:
+            raise StorageError(f"{self._view.path / path} is not there", hint="Was the store changed?")
+        axes = [str(name) for name in (array.stored.dimension_names or ())[:-2]]
+        pixels = self._view.read_frame(path, tuple(places[axis] for axis in axes))
+        index = tuple(i for axis, i in places.items() if axis in axes)
+        return FollowedFrame(index, names[image], pixels, row)
+
+    def _timed_out(self, timeout_ms: float) -> TimedOutError:
+        alive = is_locked(self._view.path / WORKSPACE / "lock")
+        return TimedOutError(
+            f"no new frame of {self._view.path} was stored in time",
+            expected=f"one within {timeout_ms:g} ms",
+            hint="Its writer is alive: follow it again, or wait longer"
+            if alive
+            else "Its writer is gone: `shardwright recover` or resume() ends or continues it",
+        )
+
+
+def _joined(records: list[np.ndarray], acquiring: LiveAcquisition) -> np.ndarray:
+    return np.concatenate([np.zeros(0, acquiring.record), *records])
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value of a column as Python has it."""
+    if isinstance(value, bytes):
+        return value.decode()
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,47 @@
+"""``shardwright.open`` and ``shardwright.follow``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shardwright.model.extras import naming_missing_extra
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+
+    from .follow import FollowedFrame
+    from .zarr_store import LiveStore
+
+
+def open(path: str | os.PathLike[str]) -> LiveStore:  # noqa: A001  (its name for users is shardwright.open)
+    """Opens a store for zarr-python 3, read-only: one that is being written, that a dead writer left, or that
+    is finished. ``zarr.open(shardwright.open(path))`` shows every frame that is stored, in sealed shards or
+    not, and covers them in its shape; open it again to see more frames. Nothing is locked or written.
+
+    The store may be used from any thread, and be pickled to other processes. Raises ``StorageError`` when
+    there is no store at ``path``, and later ``StoreGoneError`` when it is deleted, moved, or its name is
+    given to another store, ``ShardFormatError`` for damaged bytes. Needs ``shardwright[zarr]``
+    (``ConfigError`` where that is not installed).
+    """
+    with naming_missing_extra("shardwright.open"):
+        from .zarr_store import LiveStore
+    return LiveStore(path)
+
+
+def follow(
+    path: str | os.PathLike[str], *, timeout_ms: float | None = None, only_new: bool = False
+) -> Iterator[FollowedFrame]:
+    """Yields each frame of an acquisition once it is stored: its ``index`` in acquisition order, the name of
+    its ``image``, its ``pixels`` and its ``row`` of the frame table, each frame once, those that are found
+    together in the order in which they were sent. Ends when the acquisition has ended.
+
+    ``only_new`` leaves out frames that are stored at the time of the call. Raises ``TimedOutError`` when no
+    frame comes within ``timeout_ms``, ``StorageError`` when there is no store at ``path``,
+    ``StoreGoneError`` when it is deleted or moved meanwhile, as an acquisition that ends without a frame is,
+    ``ShardFormatError`` for damaged bytes. Needs ``shardwright[daemon]`` (``ConfigError`` where that is not
+    installed).
+    """
+    with naming_missing_extra("shardwright.follow"):
+        from .follow import Follower
+    return Follower(path, only_new=only_new).frames(timeout_ms)

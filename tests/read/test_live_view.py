@@ -1,0 +1,506 @@
+"""What a view shows of a store at every step of its life: a test for each line of the table in
+``read.live_view``."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+import shardwright as sw
+from shardwright.model.errors import ShardFormatError, StorageError, StoreGoneError
+from shardwright.read.box_reader import chunks_of_box, read_box
+from shardwright.read.live_view import LiveView
+from shardwright.read.store import open_store
+from shardwright.recovery.recover_store import recover_store
+from shardwright.repack.jobs.compact_store import Options, plan, run
+from shardwright.storage import failpoints
+
+from .live_judge import SHAPE, Judge, frame, looking_at_every_step
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+ROOT = Path(__file__).parents[2]
+QUICK: dict[str, Any] = {"store_within_ms": 20, "sync_interval_ms": 20, "threads": 2}
+
+
+def spec(chunk: int = 4, shard: int = 2, shape: tuple[int, int] = SHAPE, **fields: Any) -> sw.ArraySpec:
+    """Two shard files in a shard row, and chunks that reach over the frame's edge."""
+    (height, width), halves = shape, (shape[0] + 1) // 2
+    return sw.ArraySpec(
+        dtype="uint16",
+        dimensions=[
+            sw.Dimension(name="t", count=None, chunk_size=chunk, shard_size_chunks=shard),
+            sw.Dimension(name="y", count=height, chunk_size=halves, shard_size_chunks=1),
+            sw.Dimension(name="x", count=width, chunk_size=20, shard_size_chunks=2),
+        ],
+        **fields,
+    )
+
+
+def pixels(path: Path) -> np.ndarray:
+    return zarr.open_array(sw.open(path), path="0", mode="r")[...]
+
+
+def expected(frames: int) -> np.ndarray:
+    return np.stack([frame(i) for i in range(frames)])
+
+
+class Died(BaseException):
+    """A thread that ends as in a kill."""
+
+
+def die() -> None:
+    raise Died
+
+
+def leave(writer: sw.Writer, point: str = "sealer.before_command") -> None:
+    """Ends a writer as a kill does: its sealer dies at ``point``."""
+    failpoints.set_hook(point, die)
+    try:
+        with pytest.raises(sw.errors.ShardwrightError):
+            writer.close()
+    finally:
+        failpoints.set_hook(point, None)
+
+
+# ---------------------------------------------------------------------- while it is written
+
+
+@pytest.mark.parametrize(
+    ("io", "fields", "chunk", "new_views"),
+    [
+        ("pwrite", {}, 4, False),
+        pytest.param(
+            "mmap",
+            {"index_location": "start"},
+            4,
+            True,
+            marks=pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning"),
+        ),
+        ("direct", {"codec": None}, 1, False),
+        ("pwrite", {"codec": sw.Zstd(), "chunk_checksum": True}, 3, True),
+        ("mmap", {"codec": sw.Gzip(level=1)}, 2, False),
+    ],
+)
+def test_every_step_of_a_writer_shows_each_stored_frame(tmp_path, io, fields, chunk, new_views):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec(chunk, **fields), io=io, **QUICK) as writer:
+        judge = Judge(path)
+        with looking_at_every_step(judge, new_views=new_views):
+            for i in range(2 * 2 * chunk + 1):
+                judge.stored = writer.watermark.stored
+                writer.append(frame(i))
+                if i % 5 == 2:
+                    writer.flush()
+                    judge.stored = i + 1
+                    assert judge.look() == i + 1
+            writer.close()
+        assert judge.looks > 20
+    judge.stored = 2 * 2 * chunk + 1
+    assert judge.look() == judge.stored
+    np.testing.assert_array_equal(pixels(path), zarr.open_array(path / "0", mode="r")[...])
+
+
+def test_frames_that_are_staged_are_shown_before_their_slab_is_full(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec(chunk=8), **QUICK) as writer:
+        for i in range(3):
+            writer.append(frame(i))
+        writer.flush()
+        assert not list((path / "0" / "c").rglob("*"))
+        np.testing.assert_array_equal(pixels(path), expected(3))
+
+
+def test_frames_that_are_not_stored_are_not_shown(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec(chunk=8), store_within_ms=600_000) as writer:
+        writer.append(frame(0))
+        assert len(pixels(path)) == writer.watermark.stored == 0
+
+
+def test_a_place_that_no_frame_took_is_fill_until_one_comes(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec(chunk=4), **QUICK) as writer:
+        writer.append(frame(5), index=(5,))
+        writer.flush()
+        found = pixels(path)
+        assert found.shape[0] == 6
+        assert not found[:5].any()
+        np.testing.assert_array_equal(found[5], frame(5))
+
+
+def test_levels_follow_when_their_slab_is_stored(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec(chunk=4, levels=1), **QUICK) as writer:
+        for i in range(6):
+            writer.append(frame(i))
+        writer.flush()
+        level = zarr.open_array(sw.open(path), path="1", mode="r")
+        assert level.shape == (6, SHAPE[0] // 2, SHAPE[1] // 2)
+        before = level[...]
+        assert before[:4].all()
+    np.testing.assert_array_equal(zarr.open_array(path / "1", mode="r")[:4], before[:4])
+
+
+def test_images_of_a_collection_are_there_once_they_have_a_frame(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, images={"left": spec(), "right": spec(chunk=2)}, **QUICK) as writer:
+        assert list(zarr.open_group(sw.open(path), mode="r").group_keys()) == ["OME"]
+        for i in range(5):
+            writer.append(frame(i), image="right")
+        writer.flush()
+        group = zarr.open_group(sw.open(path), mode="r")
+        assert group["OME"].attrs["ome"]["series"] == ["1"]
+        assert group["1"].attrs["ome"]["multiscales"][0]["name"] == "right"
+        np.testing.assert_array_equal(group["1/0"][...], expected(5))
+        assert "0" not in group
+    ours, files = (zarr.open_group(store, mode="r") for store in (sw.open(path), path))
+    assert dict(ours["1"].attrs) == dict(files["1"].attrs)
+
+
+def test_wells_of_a_plate_are_there_once_they_have_a_frame(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    plate = sw.Plate(rows=2, columns=2)
+    with sw.create(path, {"array": spec().model_dump(), "plate": plate.model_dump()}, **QUICK) as writer:
+        writer.append(frame(0), image="B/2/0")
+        writer.flush()
+        group = zarr.open_group(sw.open(path), mode="r")
+        assert [well["path"] for well in group.attrs["ome"]["plate"]["wells"]] == ["B/2"]
+        assert [i["path"] for i in group["B/2"].attrs["ome"]["well"]["images"]] == ["0"]
+        np.testing.assert_array_equal(group["B/2/0/0"][...], expected(1))
+
+
+def test_axes_that_are_stored_in_another_order_are_found(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    array = sw.ArraySpec(
+        dtype="uint16",
+        dimensions=[
+            sw.Dimension(name="t", count=None, chunk_size=2, shard_size_chunks=2),
+            sw.Dimension(name="z", count=3, chunk_size=2, shard_size_chunks=1),
+            sw.Dimension(name="c", count=2, chunk_size=1, shard_size_chunks=1),
+            sw.Dimension(name="y", count=SHAPE[0], chunk_size=16, shard_size_chunks=1),
+            sw.Dimension(name="x", count=SHAPE[1], chunk_size=16, shard_size_chunks=2),
+        ],
+        storage_order=["t", "c", "z", "y", "x"],
+    )
+    with sw.create(path, array, **QUICK) as writer:
+        for i in range(4 * 6 + 4):
+            writer.append(frame(i))
+            if i in (3, 13, 27):
+                writer.flush()
+                found = pixels(path)
+                for k in range(i + 1):
+                    np.testing.assert_array_equal(found[k // 6, k % 2, k % 6 // 2], frame(k))
+
+
+def test_shards_in_a_second_root_are_found(tmp_path):
+    path, second = tmp_path / "a.ome.zarr", tmp_path / "second"
+    writer = sw.create(path, spec(), spill_root=second, on_full="spill", **QUICK)
+    try:
+        judge = Judge(path)
+        for i in range(2 * 8):
+            writer.append(frame(i))
+        writer.flush()
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        def no_room() -> None:
+            raise full
+
+        failpoints.set_hook("slots.before_preallocate", no_room)
+        with looking_at_every_step(judge, new_views=False):
+            for i in range(16, 40):
+                writer.append(frame(i))
+            writer.flush()
+            judge.stored = 40
+            assert judge.look() == 40
+            writer.close()
+    finally:
+        failpoints.set_hook("slots.before_preallocate", None)
+        writer.close()
+    judge.look(again=True)
+
+
+# ---------------------------------------------------------------------- its life
+
+
+def test_a_disk_error_takes_nothing_back(tmp_path):
+    path, failed = tmp_path / "a.ome.zarr", []
+
+    def fail_once() -> None:
+        failpoints.set_hook("journal.before_sync", None)
+        failed.append(True)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    judge = Judge(path)
+    with sw.create(path, spec(chunk=2, shard=4), **QUICK) as writer:
+        for i in range(7):
+            writer.append(frame(i))
+        writer.flush()
+        judge.stored = 7
+        judge.look()
+        failpoints.set_hook("journal.before_sync", fail_once)
+        with looking_at_every_step(judge, new_views=False):
+            for i in range(7, 13):
+                writer.append(frame(i))
+            writer.flush()
+        assert failed
+        judge.stored = 13
+        assert judge.look() == 13
+
+
+@pytest.mark.parametrize("point", ["sealer.before_command", "shard.before_rename", "journal.before_delete"])
+def test_a_dead_writer_leaves_what_recovery_finds(tmp_path, point):
+    path = tmp_path / "a.ome.zarr"
+    writer = sw.create(path, spec(), **QUICK)
+    for i in range(11):
+        writer.append(frame(i))
+    writer.flush()
+    judge = Judge(path)
+    judge.stored = 11
+    leave(writer, point)
+    assert judge.look() == 11
+    with sw.resume(path, **QUICK) as writer, looking_at_every_step(judge, new_views=False):
+        for i in range(11, 22):
+            writer.append(frame(i))
+        writer.flush()
+        judge.stored = 22
+        assert judge.look() == 22
+    assert judge.look() == 22
+
+
+def test_a_shard_row_that_is_opened_again_shows_all_its_frames_all_the_time(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    writer = sw.create(path, spec(chunk=4, shard=4), **QUICK)
+    for i in range(6):
+        writer.append(frame(i))
+    writer.flush()
+    leave(writer, "workspace.before_manifest")
+    judge = Judge(path)
+    judge.stored = 6
+    assert judge.look() == 6
+    with sw.resume(path, **QUICK) as writer, looking_at_every_step(judge, new_views=False):
+        for i in range(6, 19):
+            writer.append(frame(i))
+            judge.stored = max(judge.stored, writer.watermark.stored)
+        writer.close()
+    assert judge.look(again=True) == 19
+
+
+def test_a_view_goes_on_when_another_writer_takes_over(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    old = sw.create(path, spec(), **QUICK)
+    for i in range(10):
+        old.append(frame(i))
+    old.flush()
+    judge = Judge(path)
+    judge.stored = 10
+    judge.look()
+    with looking_at_every_step(judge, new_views=False), sw.resume(path, take_over=True, **QUICK) as writer:
+        for i in range(10, 20):
+            writer.append(frame(i))
+        writer.flush()
+        judge.stored = 20
+        assert judge.look() == 20
+    with pytest.raises(sw.errors.ShardwrightError):
+        old.close()
+    assert judge.look() == 20
+
+
+class _InProcess:
+    """Runs the tasks of a job here."""
+
+    workers = 1
+
+    def run(self, tasks, on_moved=None):
+        from shardwright.repack.runtime.tasks import run_task
+
+        for task in tasks:
+            yield run_task({**task, "throttle": {**task["throttle"], "idle": False}})
+
+    def close(self) -> None: ...
+
+
+def test_a_read_that_has_begun_ends_in_the_shard_that_was_there(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec(codec=None), io="mmap", **QUICK) as writer:
+        for i in range(8):
+            writer.append(frame(i))
+    view, low, high = LiveView(path), (0, 0, 0), (8, 12, 32)
+    array = view.array("0")
+    numbers, chunks = chunks_of_box(array.stored, low, high)
+    located = view.locate("0", array, (0, 0, 0), numbers)
+    before = (path / "0/c/0/0/0").stat().st_ino
+    run(plan(open_store(path), Options(recompress=sw.Zstd(level=5))), _InProcess())
+    assert (path / "0/c/0/0/0").stat().st_ino != before
+    np.testing.assert_array_equal(read_box(array.stored, located, chunks, low, high), expected(8)[:, :12])
+    np.testing.assert_array_equal(view.read_box("0", (0, 0, 0), low, high), expected(8)[:, :12])
+
+
+def test_a_finished_store_is_read_as_its_files_lie(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec(), **QUICK) as writer:
+        for i in range(9):
+            writer.append(frame(i))
+        view = LiveView(path)
+        assert not view.is_finished
+    assert view.is_finished
+    assert view.document("0")["shape"] == [9, *SHAPE]
+
+
+@pytest.mark.parametrize("what", ["deleted", "moved", "replaced", "overwritten"])
+def test_what_has_the_name_now_is_never_mixed_in(tmp_path, what):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec(), **QUICK) as writer:
+        for i in range(9):
+            writer.append(frame(i))
+    array = zarr.open_array(sw.open(path), path="0", mode="r")
+    np.testing.assert_array_equal(array[...], expected(9))
+    if what in ("deleted", "replaced"):
+        shutil.rmtree(path)
+    elif what == "moved":
+        path.rename(tmp_path / "elsewhere.ome.zarr")
+    if what in ("replaced", "overwritten"):
+        with sw.create(path, spec(), overwrite=what == "overwritten", **QUICK) as writer:
+            for i in range(9):
+                writer.append(frame(100 + i))
+    with pytest.raises(StoreGoneError, match="Open it again"):
+        array[...]
+    with pytest.raises(StoreGoneError):
+        zarr.open_array(array.store, path="0", mode="r")
+
+
+def test_no_store_and_a_part_of_one_are_refused(tmp_path):
+    with pytest.raises(StorageError):
+        sw.open(tmp_path / "nothing.ome.zarr")
+    with pytest.raises(StorageError, match="is no store"):
+        sw.open(tmp_path)
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec(), **QUICK), pytest.raises(StorageError, match="a part of an unfinished store"):
+        sw.open(path / "0")
+    with pytest.raises(StorageError):  # no frame came: the store is gone
+        sw.open(path)
+
+
+# ---------------------------------------------------------------------- damage
+
+
+def test_a_chunk_that_does_not_fit_the_journal_is_an_error_and_no_pixels(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec(codec=None), **QUICK) as writer:
+        for i in range(4):
+            writer.append(frame(i))
+        writer.flush()
+        (working,) = (path / ".shardwright").glob("c.0.0.0.partial")
+        with working.open("r+b") as file:
+            file.seek(10)
+            file.write(b"\xff\xff")
+        with pytest.raises(ShardFormatError, match="does not fit its checksum in the journal"):
+            pixels(path)
+
+
+def test_staged_pixels_that_do_not_fit_their_record_are_an_error(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec(chunk=8), **QUICK) as writer:
+        writer.append(frame(0))
+        writer.flush()
+        staging = path / ".shardwright" / "staging"
+        at = staging.read_bytes().index(frame(0).tobytes())
+        with staging.open("r+b") as file:
+            file.seek(at)
+            file.write(b"\xff\xff")
+        with pytest.raises(StorageError, match="changes faster than it is read"):
+            pixels(path)
+
+
+# ---------------------------------------------------------------------- processes
+
+
+_WRITER = """
+import sys
+import shardwright as sw
+from tests.read.live_judge import frame
+from tests.read.test_live_view import QUICK, spec
+path, chunk, first = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+make = sw.resume(path, **QUICK) if first else sw.create(path, spec(chunk), **QUICK)
+with make as writer:
+    print("begun", writer.frames, flush=True)
+    for i in range(writer.frames, 100_000):
+        writer.append(frame(i))
+        if i % 7 == 6:
+            writer.flush()
+            print(i + 1, flush=True)
+"""
+
+
+class _Writer:
+    """A writer in a process of its own, which says how many frames are stored."""
+
+    def __init__(self, path: Path, chunk: int, first: int) -> None:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+        command = [sys.executable, "-c", _WRITER, str(path), str(chunk), str(first)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+        assert self.process.stdout.readline().startswith("begun")
+        self.said = first
+        self._thread = threading.Thread(target=self._listen)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        for line in self.process.stdout:
+            self.said = int(line)
+
+    def kill(self) -> int:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        self._thread.join()
+        self.process.stdout.close()
+        return self.said
+
+
+@pytest.mark.parametrize("chunk", [1, 4])
+def test_a_reader_checks_every_pixel_while_a_writer_is_killed_again_and_again(tmp_path, chunk):
+    path = tmp_path / "a.ome.zarr"
+    judge, stored = None, 0
+    for _ in range(int(os.environ.get("SHARDWRIGHT_LIVE_KILLS", "3"))):
+        writer = _Writer(path, chunk, stored)
+        judge = judge or Judge(path)
+        try:
+            for look in range(12):
+                judge.stored = writer.said
+                judge.look(again=look % 4 == 3)
+        finally:
+            judge.stored = stored = writer.kill()
+        visible = judge.look()  # nothing has recovered it
+        assert visible >= stored
+    recover_store(path)
+    assert judge.look() == judge.look(again=True) >= stored
+
+
+def test_a_reader_opens_nothing_for_writing(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    writer = _Writer(path, 4, 0)
+    while writer.said < 30:
+        pass
+    writer.kill()
+    tree = {file: file.stat().st_mtime_ns for file in path.rglob("*")}
+    code = f"""
+import os, zarr, shardwright as sw
+real = os.open
+def watched(path, flags, *args, **kwargs):
+    assert not flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT), path
+    return real(path, flags, *args, **kwargs)
+os.open = watched
+assert zarr.open_array(sw.open({str(path)!r}), path="0", mode="r")[...].all()
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+    assert {file: file.stat().st_mtime_ns for file in path.rglob("*")} == tree
