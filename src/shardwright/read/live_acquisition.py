@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     from shardwright.shard.shard_row_files import Placement
 
 
+def key_in(folder: str, name: str) -> str:
+    """Returns the key of a name in a folder; an empty folder is the store's own."""
+    return f"{folder}/{name}" if folder else name
+
+
 def slots_of_layer(plane: PlaneChunks, file: int) -> np.ndarray:
     """Returns int64[layer_entries]: the slot within a layer of each index entry of a layer in a shard file,
     -1 for chunks past the array."""
@@ -115,7 +120,7 @@ class LiveAcquisition:
             for row in rows
             for file in range(self.layout.of(row).files_per_shard_row)
         }
-        return shards | {f"{folder}/{DOCUMENT}".lstrip("/") for folder in folders}
+        return shards | {key_in(folder, DOCUMENT) for folder in folders}
 
     def slabs_of(self, shard_row: int) -> frozenset[int]:
         """Returns the slabs of a shard row."""

@@ -102,7 +102,8 @@ class ComposedShard:
         last = max(0, stop - self.layout.data_start - 1) // self.layout.slot_bytes
         for slot in range(first, min(last + 1, self.layout.slots)):
             at = self.layout.data_start + slot * self.layout.slot_bytes
-            if at < stop and at + self._chunk_bytes(slot) > start:
+            nbytes = self._chunk_bytes(slot)
+            if nbytes and at < stop and at + nbytes > start:
                 _place(out, start, at, self._chunk(slot))
         return out.tobytes()
 

@@ -60,7 +60,7 @@ from shardwright.shard.metadata_updates import read_updates, updates_path
 from shardwright.storage.files import storage_errors
 
 from .box_reader import ABSENT, Located, ReadFile, chunks_of_box, read_box
-from .live_acquisition import DOCUMENT, LiveAcquisition, slots_of_layer
+from .live_acquisition import DOCUMENT, LiveAcquisition, key_in, slots_of_layer
 from .live_row import identity_of
 from .shard_file import check_entries
 from .store import parse_array, read_metadata, workspace_of
@@ -257,9 +257,7 @@ class LiveView:
             if document is None:
                 return dict(json.loads(made))
             return {**document, "shape": np.maximum(shape, document["shape"]).tolist()}
-        if not spec.is_single and (
-            made_above := self._collected(acquiring).get(f"{path}/{DOCUMENT}".lstrip("/"))
-        ):
+        if not spec.is_single and (made_above := self._collected(acquiring).get(key_in(path, DOCUMENT))):
             above: dict[str, Any] = json.loads(made_above)
             attributes = (document or {}).get("attributes", {})
             return {**above, "attributes": {**attributes, **above.get("attributes", {})}}
@@ -293,7 +291,7 @@ class LiveView:
 
     def _is_made(self, path: str) -> bool:
         with suppress(OSError):
-            os.stat(f"{path}/{DOCUMENT}", dir_fd=self._folder)
+            os.stat(key_in(path, DOCUMENT), dir_fd=self._folder)
             return True
         return False
 
@@ -305,7 +303,7 @@ class LiveView:
             if acquiring is not None and path in acquiring.arrays:
                 return self._live_array(acquiring, path)
             with suppress(FileNotFoundError, ShardFormatError):
-                version = _version_of(os.stat(f"{path}/{DOCUMENT}".lstrip("/"), dir_fd=self._folder))
+                version = _version_of(os.stat(key_in(path, DOCUMENT), dir_fd=self._folder))
                 known = self._arrays.get(path)
                 if known is None or known[0] != version:
                     known = self._arrays[path] = version, parse_array(self.path / path)
@@ -407,7 +405,7 @@ class LiveView:
         return out
 
     def _forget(self, path: str, array: LiveArray, shard: Coordinates) -> None:
-        self._shards.pop(f"{path}/{array.stored.shard_key(shard)}", None)
+        self._shards.pop(key_in(path, array.stored.shard_key(shard)), None)
         if self._acquiring is not None:
             self._acquiring.rows.clear()
 
@@ -439,7 +437,7 @@ class LiveView:
     ) -> bool:
         """Finds those of the chunks at ``where`` that a shard with its final name has. Returns whether there
         is one."""
-        found = self._shard(f"{path}/{array.stored.shard_key(shard)}", array.stored, shard, final)
+        found = self._shard(key_in(path, array.stored.shard_key(shard)), array.stored, shard, final)
         if found is not None:
             located.put(found.file, where, found.entries[numbers[where]])
         return found is not None

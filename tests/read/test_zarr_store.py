@@ -1,0 +1,318 @@
+"""The store of a live view in the hands of zarr-python, dask and xarray, and its keys as any Zarr client reads
+them."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array
+import numpy as np
+import pytest
+import xarray
+import zarr
+from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.sync import _collect_aiterator, sync
+
+import shardwright as sw
+from shardwright.read.live_shard import ComposedShard, LiveKeys
+from shardwright.read.live_view import LiveView
+from shardwright.read.zarr_store import LiveStore
+from shardwright.storage import failpoints
+
+from . import stores
+from .live_judge import SHAPE, frame
+from .test_live_view import QUICK, expected, spec
+
+SELECTIONS: list[Any] = [
+    np.s_[:],
+    np.s_[3],
+    np.s_[-1, 5:20, 7:],
+    np.s_[2:7, 11:13, 30],
+    np.s_[::3, ::2, 1::5],
+    np.s_[4, 3, 2],
+    np.s_[5:5],
+    np.s_[..., 17],
+]
+
+
+class Plain(LiveStore):
+    """Its shards are read by zarr-python's own codec, through keys and byte ranges."""
+
+    def _with_our_codec(self, folder: str, document: dict[str, Any]) -> dict[str, Any]:
+        return document
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("stores") / "a.ome.zarr"
+    with sw.create(path, spec(levels=1), **QUICK) as writer:
+        for i in range(11):
+            writer.append(frame(i))
+    return path
+
+
+@pytest.fixture
+def writing(tmp_path):
+    """A store with sealed shards, slabs in a shard in progress, and staged frames."""
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec(), **QUICK) as writer:
+        for i in range(15):
+            writer.append(frame(i))
+        writer.flush()
+        yield path, writer
+
+
+def keys_of(store: LiveStore, prefix: str = "") -> list[str]:
+    return list(sync(_collect_aiterator(store.list_prefix(prefix))))
+
+
+def opened(store: LiveStore, path: str = "0") -> zarr.Array:
+    return zarr.open_array(store, path=path, mode="r")
+
+
+# ---------------------------------------------------------------------- zarr-python
+
+
+@pytest.mark.parametrize("selection", SELECTIONS, ids=str)
+def test_every_selection_is_that_of_the_files(finished, selection):
+    ours, files = opened(sw.open(finished)), zarr.open_array(finished / "0", mode="r")
+    np.testing.assert_array_equal(ours[selection], files[selection])
+
+
+def test_selections_by_lists_and_masks_are_those_of_the_files(finished):
+    ours, files = opened(sw.open(finished)), zarr.open_array(finished / "0", mode="r")
+    mask = np.zeros(files.shape, np.bool_)
+    mask[::4, 3, 5::7] = True
+    for select in (
+        lambda a: a.oindex[[0, 9, 4], [3, 20], :],
+        lambda a: a.vindex[[0, 9, 4], [3, 20, 3], [1, 2, 31]],
+        lambda a: a.get_mask_selection(mask),
+        lambda a: a.blocks[1, 0, 0],
+        lambda a: a.oindex[np.arange(11) % 3 == 1, :, 4],
+    ):
+        np.testing.assert_array_equal(select(ours), select(files))
+
+
+@pytest.mark.parametrize("compressor", stores.COMPRESSORS)
+@pytest.mark.parametrize("checksum", [False, True])
+@pytest.mark.parametrize("index_location", ["start", "end"])
+def test_arrays_of_other_writers_are_read_the_same(tmp_path, compressor, checksum, index_location):
+    layout = stores.Layout(compressor, checksum, index_location)
+    stores.write_with_zarr_python(tmp_path / "a.zarr", layout)
+    for store in (sw.open(tmp_path / "a.zarr"), Plain(tmp_path / "a.zarr")):
+        array = zarr.open_array(store, mode="r")
+        for selection in (np.s_[:], np.s_[3, 2:5, 1], np.s_[4]):
+            np.testing.assert_array_equal(array[selection], stores.pixels(layout)[selection])
+
+
+def test_metadata_are_those_of_the_files(finished):
+    ours, files = opened(sw.open(finished)), zarr.open_array(finished / "0", mode="r")
+    assert ours.metadata.to_dict() == files.metadata.to_dict()
+    assert (ours.shards, ours.chunks, ours.fill_value) == (files.shards, files.chunks, files.fill_value)
+    group = zarr.open_group(sw.open(finished), mode="r")
+    assert dict(group.attrs) == dict(zarr.open_group(finished, mode="r").attrs)
+    assert sorted(group.keys()) == ["0", "1", "frames"]
+    assert group["frames"]["sequence"][:].tolist() == list(range(11))
+
+
+def test_what_is_not_ours_in_a_store_is_left_to_zarr_python(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec(), **QUICK) as writer:
+        writer.append(frame(0))
+    label = zarr.create_array(path / "labels" / "cells", shape=(4, 6), chunks=(2, 3), dtype="int32")
+    label[...] = np.arange(24).reshape(4, 6)
+    np.testing.assert_array_equal(opened(sw.open(path), "labels/cells")[...], label[...])
+
+
+def test_nothing_can_be_written(finished):
+    store = sw.open(finished)
+    assert store.read_only
+    assert not store.supports_writes
+    with pytest.raises(ValueError, match="read-only"):
+        opened(store)[0] = 0
+    value = default_buffer_prototype().buffer.from_bytes(b"x")
+    for wish in (store.set("a", value), store.delete("zarr.json")):
+        with pytest.raises(ValueError, match="read-only"):
+            sync(wish)
+
+
+def test_a_missing_zarr_python_is_named_with_what_installs_it(finished):
+    code = f"import sys; sys.modules['zarr'] = None; import shardwright; shardwright.open({str(finished)!r})"
+    environment = {**os.environ, "PYTHONPATH": str(Path(sw.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert "ConfigError: shardwright.open needs shardwright[zarr]" in done.stderr
+    assert "pip install" in done.stderr
+
+
+def test_equal_stores_are_of_one_path(finished, writing):
+    store = sw.open(finished)
+    assert store == sw.open(finished)
+    assert store != sw.open(writing[0])
+    assert pickle.loads(pickle.dumps(store)) == store
+    assert store.with_read_only(True) == store
+    assert str(finished) in repr(store)
+
+
+# ---------------------------------------------------------------------- other processes and libraries
+
+
+def total(array: zarr.Array) -> int:
+    return int(array[...].astype(np.int64).sum())
+
+
+def test_an_array_can_be_sent_to_another_process(writing):
+    array = opened(sw.open(writing[0]))
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        assert pool.submit(total, array).result() == int(expected(15).astype(np.int64).sum())
+
+
+def test_dask_reads_a_running_acquisition_in_processes(writing):
+    array = dask.array.from_zarr(opened(sw.open(writing[0])))
+    assert array.chunks[0] == (4, 4, 4, 3)
+    with dask.config.set(scheduler="processes", num_workers=2):
+        np.testing.assert_array_equal(array.compute(), expected(15))
+
+
+def test_xarray_opens_an_image(writing):
+    store = sw.open(writing[0])
+    data = xarray.DataArray(dask.array.from_zarr(opened(store)), dims=("t", "y", "x"))
+    np.testing.assert_array_equal(data.isel(t=14).values, frame(14))
+    found = xarray.open_zarr(store, consolidated=False, zarr_format=3, mask_and_scale=False)
+    np.testing.assert_array_equal(found["0"].isel(t=slice(9, 15)).values, expected(15)[9:])
+
+
+# ---------------------------------------------------------------------- keys
+
+
+def test_zarr_python_alone_reads_the_keys_of_a_running_acquisition(writing):
+    for selection in SELECTIONS[:6]:
+        np.testing.assert_array_equal(
+            opened(Plain(writing[0]))[selection], expected(15)[selection], err_msg=str(selection)
+        )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"codec": sw.Zstd()}, {"codec": sw.Gzip()}, {"codec": None}, {"chunk_checksum": True}],
+    ids=["zstd", "gzip", "none", "checksum"],
+)
+@pytest.mark.parametrize("io", ["pwrite", "mmap"])
+def test_staged_frames_are_whole_chunks_of_their_codec(tmp_path, fields, io):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec(**fields), io=io, **QUICK) as writer:
+        for i in range(6):
+            writer.append(frame(i))
+        writer.flush()
+        array = opened(Plain(path))
+        assert type(array.metadata.codecs[0]).__name__ == "ShardingCodec"
+        np.testing.assert_array_equal(array[...], expected(6))
+
+
+@pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
+@pytest.mark.parametrize("index_location", ["start", "end"])
+def test_the_places_in_a_shard_stay_while_it_fills_and_when_it_is_sealed(tmp_path, index_location):
+    path, lengths, generations = tmp_path / "a.ome.zarr", set(), []
+    with sw.create(path, spec(index_location=index_location), io="pwrite", **QUICK) as writer:
+        keys = LiveKeys(LiveView(path))
+        assert keys.find("0/c/0/0/0") is None
+        for i in range(8):
+            writer.append(frame(i))
+            writer.flush()
+            shard = keys.find("0/c/0/0/0")
+            assert isinstance(shard, ComposedShard)
+            lengths.add(shard.nbytes)
+            generations.append(shard.generation)
+            whole = shard.read(0, shard.nbytes)
+            assert len(whole) == shard.nbytes
+            for start, stop in itertools.pairwise((0, 1, 100, 4097, shard.nbytes - 7, shard.nbytes)):
+                assert shard.read(start, stop) == whole[start:stop]
+            assert keys.find("0/c/0/0/0").generation == generations[-1]
+        while not (path / "0/c/0/0/0").exists():
+            pass
+        shard = keys.find("0/c/0/0/0")
+        lengths.add(shard.nbytes)
+        assert shard.read(0, shard.nbytes) == whole
+    assert len(lengths) == 1
+    assert len(set(generations)) == len(generations)
+    sealed = keys.find("0/c/0/0/0")
+    assert not isinstance(sealed, ComposedShard)
+    assert sealed.read(0, sealed.nbytes) == (path / "0/c/0/0/0").read_bytes()
+
+
+def test_the_keys_of_a_running_acquisition_are_listed(writing):
+    path, writer = writing
+    store = sw.open(path)
+    shards = [f"0/c/{t}/{y}/0" for t in (0, 1) for y in (0, 1)]
+    assert [key for key in keys_of(store) if "/c/" in key] == shards
+    assert sorted(sync(_collect_aiterator(store.list_dir("0")))) == ["c", "shards.crc32c", "zarr.json"]
+    assert not [key for key in keys_of(store) if key.startswith(".") or "/." in key]
+    for key in keys_of(store):
+        assert sync(store.exists(key)), key
+        assert sync(store.getsize(key)) == len(store.get_sync(key)), key
+    writer.close()
+    on_disk = {file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()}
+    assert set(keys_of(store)) == on_disk
+
+
+def test_byte_ranges_of_documents_and_shards(finished):
+    store = sw.open(finished)
+    for key in ("zarr.json", "0/c/0/0/0", "frames/zarr.json"):
+        whole = store.get_sync(key).to_bytes()
+        ranges = {
+            RangeByteRequest(2, 9): whole[2:9],
+            OffsetByteRequest(5): whole[5:],
+            SuffixByteRequest(6): whole[-6:],
+            RangeByteRequest(3, 10**9): whole[3:],
+        }
+        for wish, right in ranges.items():
+            assert store.get_sync(key, byte_range=wish).to_bytes() == right
+        asked = [(key, wish) for wish in ranges]
+        found = sync(store.get_partial_values(default_buffer_prototype(), asked))
+        assert [buffer.to_bytes() for buffer in found] == list(ranges.values())
+
+
+@pytest.mark.parametrize(
+    "key", ["", "..", "../a", "0/../zarr.json", "/etc/passwd", ".shardwright/lock", "0//c", "a\0b", "nothing"]
+)
+def test_keys_that_are_not_there(writing, key):
+    store = sw.open(writing[0])
+    assert store.get_sync(key) is None
+    assert not sync(store.exists(key))
+
+
+def test_a_shard_that_changes_between_two_reads_is_never_mixed(tmp_path):
+    """One read of the view takes all chunks from one state, whatever happens after it has found them."""
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec(codec=None), **QUICK) as writer:
+        for i in range(7):
+            writer.append(frame(i))
+        writer.flush()
+        view = LiveView(path)
+        done = []
+
+        def seal(name: str) -> None:
+            if name == "staging.before_read" and not done:
+                done.append(True)
+                failpoints.watch_all(None)
+                for i in range(7, 17):
+                    writer.append(frame(i))
+                writer.flush()
+
+        failpoints.watch_all(seal)
+        try:
+            found = view.read_box("0", (0, 0, 0), (0, 0, 0), (8, SHAPE[0] // 2, SHAPE[1]))
+        finally:
+            failpoints.watch_all(None)
+        assert done
+        np.testing.assert_array_equal(found[:7], expected(7)[:, : SHAPE[0] // 2])
+        assert (found[7] == frame(7)[: SHAPE[0] // 2]).all() or not found[7].any()
