@@ -61,8 +61,8 @@ class Judge:
 
 @contextmanager
 def looking_at_every_step(judge: Judge, *, new_views: bool) -> Iterator[None]:
-    """Looks before the calls by which the writer changes the filesystem, in the thread that makes them: before
-    the first of each kind, and then every fourth."""
+    """Looks before the calls by which the writer changes the filesystem, in the thread that makes them:
+    before the first of each kind, and then every fourth."""
     inside = threading.local()
     calls: Counter[str] = Counter()
     lock = threading.Lock()

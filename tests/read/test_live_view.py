@@ -205,6 +205,45 @@ def test_axes_that_are_stored_in_another_order_are_found(tmp_path):
                     np.testing.assert_array_equal(found[k // 6, k % 2, k % 6 // 2], frame(k))
 
 
+def test_several_axes_without_a_count_end_with_their_newest_stored_frame(tmp_path):
+    path, depths = tmp_path / "a.ome.zarr", (5, 2, 7, 1)
+    array = sw.ArraySpec(
+        dtype="uint16",
+        dimensions=[
+            sw.Dimension(name="t", count=None, chunk_size=1, shard_size_chunks=1),
+            sw.Dimension(name="z", count=None, chunk_size=3, shard_size_chunks=1),
+            sw.Dimension(name="c", count=2, chunk_size=1, shard_size_chunks=2),
+            sw.Dimension(name="y", count=SHAPE[0], chunk_size=16, shard_size_chunks=1),
+            sw.Dimension(name="x", count=SHAPE[1], chunk_size=16, shard_size_chunks=2),
+        ],
+        storage_order=["t", "c", "z", "y", "x"],
+        levels=1,
+    )
+    sent: list[tuple[int, int, int]] = []
+    view = None
+    with sw.create(path, array, **QUICK) as writer:
+        view = LiveView(path)
+        for t, depth in enumerate(depths):
+            for z, c in np.ndindex(depth, 2):
+                writer.append(frame(len(sent)), index=(t, z, c))
+                sent.append((t, z, c))
+            writer.flush()
+            last_t, last_z, _ = np.max(sent, axis=0) + 1
+            found = pixels(path)
+            assert found.shape[:3] == (last_t, 2, last_z)
+            assert view.document("0")["shape"] == list(found.shape)
+            assert view.document("1")["shape"][:3] == [last_t, 2, last_z]
+            for number, (at, az, ac) in enumerate(sent):
+                np.testing.assert_array_equal(found[at, ac, az], frame(number))
+            assert np.count_nonzero(found.any(axis=(-2, -1))) == len(sent)
+        writer.close()
+    np.testing.assert_array_equal(pixels(path), found)
+    followed = {each.index: each.pixels for each in sw.follow(path)}
+    assert sorted(followed) == sorted(sent)
+    for number, index in enumerate(sent):
+        np.testing.assert_array_equal(followed[index], frame(number))
+
+
 def test_shards_in_a_second_root_are_found(tmp_path):
     path, second = tmp_path / "a.ome.zarr", tmp_path / "second"
     writer = sw.create(path, spec(), spill_root=second, on_full="spill", **QUICK)

@@ -1,4 +1,4 @@
-"""The store of a live view in the hands of zarr-python, dask and xarray, and its keys as any Zarr client reads
+"""The store of a live view in the hands of zarr-python, dask and xarray, and its keys as any client reads
 them."""
 
 from __future__ import annotations

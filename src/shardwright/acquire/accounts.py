@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.array.grid import image_of, place_in_image
+from shardwright.array.extents import Extents
+from shardwright.array.grid import image_of
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.model.receipt import MOST_IMAGES, Receipt
 
@@ -82,10 +83,9 @@ class SequenceSet:
 class Accounts:
     """``seen``: sequences that came; ``stored``: those that a kill cannot lose; ``durable``: those that a
     power cut cannot lose. Settled ones are included. By image, int64[images]: ``images_received`` and
-    ``images_stored``, frames; ``newest``, the largest place in acquisition order of a frame that came, -1
-    without one. ``extents`` int64[images, axes]: the newest index along each growing axis, plus one; 1 where
-    an image has fewer of them. ``images_settled``: frames that will not be stored; ``images_unstored``: those
-    of them that have a place of their own, all but duplicates."""
+    ``images_stored``, frames; ``newest`` and ``extents`` are those of the frames that came (``Extents``,
+    ``along``). ``images_settled``: frames that will not be stored; ``images_unstored``: those of them that
+    have a place of their own, all but duplicates."""
 
     def __init__(self, grids: Grids) -> None:
         count = len(grids.grids)
@@ -95,17 +95,8 @@ class Accounts:
         self._ragged = np.array([grid.is_ragged for grid in grids.grids])
         self.images_received, self.images_stored = np.zeros((2, count), np.int64)
         self.images_settled, self.images_unstored = np.zeros((2, count), np.int64)
-        self.newest = np.full(count, -1, np.int64)
-        axes = max(1, *(len(grid.growing) for grid in grids.grids))
-        self.extents = np.array(
-            [[axis >= len(grid.growing) for axis in range(axes)] for grid in grids.grids], np.int64
-        )
-        # of the growing axes behind the first: frames from one element to the next, and elements
-        self._strides, self._counts = np.ones((2, count, axes), np.int64)
-        for number, grid in enumerate(grids.grids):
-            for column, axis in enumerate(grid.growing[1:], 1):
-                self._strides[number, column] = math.prod(grid.counts[axis + 1 :])
-                self._counts[number, column] = grid.counts[axis]
+        reached = self._reached = Extents(grids)
+        self.newest, self.extents = reached.newest, reached.along
         self.frames_durable = 0
         self.frames_by_status = dict.fromkeys(FrameStatus, 0)
         # the first record of each status other than stored, as far as it is known
@@ -121,7 +112,7 @@ class Accounts:
     def receive(self, sequences: np.ndarray, positions: np.ndarray) -> None:
         self.seen.add(sequences)
         self.images_received += self._by_image(positions)
-        self._reach(positions)
+        self._reached.reach(positions)
 
     def _by_image(self, positions: np.ndarray) -> np.ndarray:
         """Returns int64[images], the number of ``positions`` in each; a place that is not known counts for
@@ -140,7 +131,7 @@ class Accounts:
     def expect(self, records: np.ndarray) -> None:
         """Notes frames that are known to have come, though they are not stored: their sequences are missing,
         not unknown."""
-        self._reach(records["position"].astype(np.int64))
+        self._reached.reach(records["position"].astype(np.int64))
         self.expect_up_to(int(records["sequence"].astype(np.int64).max(initial=-1)) + 1)
 
     def expect_up_to(self, stop: int, extents: Sequence[int] = ()) -> None:
@@ -148,17 +139,6 @@ class Accounts:
         self.seen.stop = max(self.seen.stop, stop)
         if extents:
             np.maximum(self.extents, np.reshape(extents, self.extents.shape), out=self.extents)
-
-    def _reach(self, positions: np.ndarray) -> None:
-        known = positions[positions >= 0]
-        if not known.size:
-            return
-        images, places = image_of(known), place_in_image(known)
-        np.maximum.at(self.newest, images, places)
-        np.maximum.at(self.extents[:, 0], images, places // self._frames_per_step[images] + 1)
-        for column in range(1, self.extents.shape[1]):
-            along = places // self._strides[images, column] % self._counts[images, column]
-            np.maximum.at(self.extents[:, column], images, along + 1)
 
     def newest_position(self, image: int) -> int:
         """Returns the largest position of a frame of this image that came, as far as its position is known;

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardwright.array.acquisition_spec import parse_acquisition
-from shardwright.array.grid import image_of, place_in_image
+from shardwright.array.extents import Extents
+from shardwright.array.grid import image_of
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_of
@@ -53,8 +54,8 @@ def _folders_to(path: str) -> list[str]:
 
 
 class LiveAcquisition:
-    """Used under the lock of its view. ``version`` changes with the manifest. ``extents``: of each image
-    along its first axis, 0 if no frame is stored. ``arrays``: (image, level) by the path of each array."""
+    """Used under the lock of its view. ``version`` changes with the manifest. ``extents``: of frames
+    that are stored. ``arrays``: (image, level) by the path of each array."""
 
     def __init__(self, path: Path, manifest: Manifest, version: tuple[Any, ...]) -> None:
         self.manifest = manifest
@@ -63,7 +64,7 @@ class LiveAcquisition:
         self.layout = store_layout(self.spec)
         self.record = record_of(self.spec)
         self.rows: dict[int, LiveRow] = {}
-        self.extents = np.zeros(len(self.spec.paths), np.int64)
+        self.extents = Extents(self.spec.grids)
         self.arrays = {
             path: (image, level)
             for image in range(len(self.spec.paths))
@@ -109,7 +110,7 @@ class LiveAcquisition:
         """Returns the keys of zarr.json of images with frames and of the groups above, and those of the
         shards in which something is stored or staged."""
         paths = {
-            path for path, (image, _) in self.arrays.items() if self.extents[image] or self.spec.is_single
+            path for path, (image, _) in self.arrays.items() if self.has_frames(image) or self.spec.is_single
         }
         folders = {"", *(folder for path in paths for folder in _folders_to(path))}
         rows = {number for number, row in self.rows.items() if row.stored.any()}
@@ -157,12 +158,28 @@ class LiveAcquisition:
             if number not in there or there[number][0] != row.identity[1]:
                 del self.rows[number]
         for number, (_, placement) in sorted(there.items()):
-            if number not in self.rows and image_of(number) < len(self.extents):
+            if number not in self.rows and image_of(number) < len(self.spec.paths):
                 opened = self._open_row(number, placement)
                 if opened is not None:
                     self.rows[number] = opened
 
     # ------------------------------------------------------------------ frames
+
+    def has_frames(self, image: int) -> bool:
+        return bool(self.extents.newest[image] >= 0)
+
+    def goes_on_from(self, before: LiveAcquisition) -> None:
+        """What another writer's view of this acquisition has shown is there still."""
+        for mine, earlier in (
+            (self.extents.newest, before.extents.newest),
+            (self.extents.along, before.extents.along),
+        ):
+            np.maximum(mine, earlier, out=mine)
+
+    def extents_of(self, image: int) -> tuple[int, ...]:
+        """Returns how far an image reaches along its growing axes; 0 before its first frame."""
+        along = self.extents.along[image, : len(self.spec.grids.grids[image].growing)]
+        return tuple(along.tolist())
 
     def look(self) -> list[np.ndarray]:
         """Looks at all that may have changed; returns the records of frames that are staged, and of those
@@ -203,22 +220,16 @@ class LiveAcquisition:
 
     def _extend_over(self, shard_row: int, log: FrameLog) -> None:
         """Lets the extents cover a sealed shard row. Its records are read only if they may reach further."""
-        grid, image = self.layout.of(shard_row).grid, image_of(shard_row)
-        reach = grid.shard_row_coordinates(shard_row)[0] + 1 if grid.counts else 1
-        frames = grid.shard_row_frames[0] if grid.counts else 1
-        if reach * frames > self.extents[image]:
+        grid, extents = self.layout.of(shard_row).grid, self.extents
+        covered = extents.along[grid.image].tolist()
+        if extents.newest[grid.image] < 0 or any(
+            end > n for end, n in zip(grid.ends_of(shard_row), covered, strict=False)
+        ):
             with suppress(ShardFormatError):
                 self._extend(log.shard_row_records(shard_row))
 
     def _extend(self, records: np.ndarray) -> None:
-        positions = records["position"].astype(np.int64)
-        images = image_of(positions)
-        for image in np.unique(images).tolist():
-            counts = self.spec.grids.grids[image].counts
-            last = int(place_in_image(positions[images == image]).max())
-            per_element = int(np.prod(counts[1:], dtype=np.int64))
-            extent = last // per_element + 1 if counts else 1
-            self.extents[image] = max(int(self.extents[image]), extent)
+        self.extents.reach(records["position"].astype(np.int64))
 
     def __del__(self) -> None:
         if (log := getattr(self, "_log", None)) is not None:

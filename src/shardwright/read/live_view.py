@@ -201,7 +201,7 @@ class LiveView:
             else:
                 self._acquiring = LiveAcquisition(self.path, manifest, version)
                 if before is not None:
-                    np.maximum(self._acquiring.extents, before.extents, out=self._acquiring.extents)
+                    self._acquiring.goes_on_from(before)
         return self._acquiring
 
     @property
@@ -249,10 +249,10 @@ class LiveView:
         spec = acquiring.spec
         if path in acquiring.arrays:
             image, level = acquiring.arrays[path]
-            if not acquiring.extents[image] and document is None:
+            if not acquiring.has_frames(image) and document is None:
                 return None
             array = spec.arrays[image]
-            made = array_documents(array, int(acquiring.extents[image]), codec_metadata(array))[level]
+            made = array_documents(array, acquiring.extents_of(image), codec_metadata(array))[level]
             shape = json.loads(made)["shape"]
             if document is None:
                 return dict(json.loads(made))
@@ -268,7 +268,7 @@ class LiveView:
     def _image_group(self, acquiring: LiveAcquisition, path: str) -> dict[str, Any] | None:
         """Returns the group of an image of which nothing is sealed yet."""
         image, level = acquiring.arrays.get(f"{path}/0", (None, 0))
-        if image is None or level or not acquiring.extents[image]:
+        if image is None or level or not acquiring.has_frames(image):
             return None
         spec, attributes = acquiring.spec, acquiring.spec.attributes_of(image)
         with suppress(ShardFormatError, StorageError):
@@ -278,11 +278,11 @@ class LiveView:
 
     def _collected(self, acquiring: LiveAcquisition) -> dict[str, bytes]:
         """Returns the documents that name the images of a collection, by their paths."""
-        spec, extents = acquiring.spec, acquiring.extents
+        spec = acquiring.spec
         on_disk = [self._is_made(path) for path in spec.paths]
-        images = tuple(i for i in range(len(spec.paths)) if extents[i] or on_disk[i])
+        images = tuple(i for i in range(len(spec.paths)) if acquiring.has_frames(i) or on_disk[i])
         if self._collection[0] != images or not self._collection[1]:
-            shapes = {i: array_shape(spec.arrays[i], int(extents[i])) for i in images}
+            shapes = {i: array_shape(spec.arrays[i], acquiring.extents_of(i)) for i in images}
             start_s = acquiring.manifest.created_ns // 10**9
             name = self.path.name.split(".")[0]
             made = collection_documents(spec, shapes, spec.attributes, name=name, start_s=start_s)
@@ -316,7 +316,9 @@ class LiveView:
         key = f"{acquiring.manifest.writer_epoch}:{path}"
         if key not in self._arrays:
             array = acquiring.spec.arrays[image]
-            document = json.loads(array_documents(array, 1, codec_metadata(array))[level])
+            document = json.loads(
+                array_documents(array, (1,) * len(array.growing_axes), codec_metadata(array))[level]
+            )
             self._arrays[key] = (), parse_array(self.path / path, document)
         return LiveArray(self._arrays[key][1], image, level)
 
