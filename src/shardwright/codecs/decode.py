@@ -264,53 +264,6 @@ def decode_chunk_into(data: Bytes, codecs: ChunkCodecs, out: npt.NDArray[np.uint
     _DECODERS[codecs.compressor](checked_content(view) if codecs.checksum else view, out)
 
 
-def decode_part_into(
-    data: Bytes, codecs: ChunkCodecs, chunk_bytes: int, start: int, out: npt.NDArray[np.uint8]
-) -> None:
-    """Decodes the bytes of a chunk from byte ``start`` on into ``out``: uint8[n], contiguous. Of a Blosc
-    chunk only the blocks that hold them are decompressed. Raises as ``decode_chunk_into``."""
-    view = memoryview(data)
-    content = checked_content(view) if codecs.checksum else view
-    stop = start + out.size
-    if codecs.compressor is None and len(content) == chunk_bytes:
-        out[:] = np.frombuffer(content, np.uint8)[start:stop]
-        return
-    if codecs.compressor == "blosc":
-        header = _blosc_header(content, len(content), chunk_bytes)
-        if header.stored:
-            out[:] = np.frombuffer(content, np.uint8)[BLOSC_HEADER_BYTES + start : BLOSC_HEADER_BYTES + stop]
-            return
-        if start % header.typesize == 0 and out.size % header.typesize == 0:
-            _get_items(content, header, start, out)
-            return
-    whole = np.empty(chunk_bytes, np.uint8)
-    _DECODERS[codecs.compressor](content, whole)
-    out[:] = whole[start:stop]
-
-
-@cache
-def _blosc_getitem() -> Any:
-    function = native.library().blosc2_getitem
-    function.argtypes = (
-        ctypes.c_void_p,
-        ctypes.c_int32,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_void_p,
-        ctypes.c_int32,
-    )
-    function.restype = ctypes.c_int
-    return function
-
-
-def _get_items(data: memoryview, header: _BloscHeader, start: int, out: npt.NDArray[np.uint8]) -> None:
-    source = np.frombuffer(data, np.uint8)  # keeps the memory alive during the call
-    first, count = start // header.typesize, out.size // header.typesize
-    written = _blosc_getitem()(source.ctypes.data, source.nbytes, first, count, out.ctypes.data, out.nbytes)
-    if written != out.nbytes:
-        raise ShardFormatError(f"blosc chunk ({header.compressor}, {header.filter}) does not decode")
-
-
 def checked_content(data: memoryview) -> memoryview:
     """Returns what lies before the crc32c of a chunk. Raises ``ShardFormatError`` when it does not fit."""
     if len(data) < CHECKSUM_BYTES:

@@ -110,6 +110,9 @@ if NATIVE_AVAILABLE:
     lz4_compress_hc = _declare("LZ4_compress_HC_extStateHC", _I32, _I64, _I64, _I64, _I32, _I32, _I32)
     # context, to, capacity, from, bytes, level
     zstd_compress = _declare("ZSTD_compressCCtx", _I64, _I64, _I64, _I64, _I64, _I64, _I32)
+    zstd_decompress = _declare("ZSTD_decompress", _I64, _I64, _I64, _I64, _I64)  # to, capacity, from, bytes
+    # from, bytes, first element, elements, to, capacity
+    blosc_getitem = _declare("blosc2_getitem", _I32, _I64, _I32, _I32, _I32, _I64, _I32)
     zstd_is_error = _declare("ZSTD_isError", _U32, _I64)
     # to, address of capacity and result, from, bytes, level
     zlib_compress = _declare("zng_compress2", _I32, _I64, _I64, _I64, _I64, _I32)
@@ -137,6 +140,14 @@ else:
     @njit
     def zstd_is_error(code: int) -> int:
         return 1
+
+    @njit
+    def zstd_decompress(to: int, capacity: int, source: int, count: int) -> int:
+        return -1
+
+    @njit
+    def blosc_getitem(source: int, nbytes: int, first: int, count: int, to: int, capacity: int) -> int:
+        return -1
 
     @njit
     def zlib_compress(to: int, length_address: int, source: int, count: int, level: int) -> int:

@@ -381,3 +381,14 @@ def sample_pixels(frames: Sequence[np.ndarray], count: int, first: int) -> np.nd
         [frames[k % len(frames)].flat[f * frames[0].size // 2**27] for k, f in enumerate(fractions)],
         frames[0].dtype,
     )
+
+
+# ------------------------------------------------------------------ decode
+
+
+def lay_cut(chunk: np.ndarray, cut: np.ndarray, box: np.ndarray) -> None:
+    """Copies a part of a decoded chunk into a box; ``cut`` as ``cuts.decode_cuts`` takes it."""
+    first, count, in_box = cut
+    inner = tuple(slice(a, a + n) for a, n in zip(first, count, strict=True))
+    outer = tuple(slice(a, a + n) for a, n in zip(in_box, count, strict=True))
+    box[outer] = chunk[inner]

@@ -1,8 +1,5 @@
 """Reads boxes of a sharded array: chunks that lie together are fetched at once, and decoded in as many
-threads as there are processors, without the GIL.
-
-Of a chunk that a box only cuts, blocks that the box does not touch are not decompressed, where the codec has
-blocks (Blosc) or none compresses.
+threads as there are processors, without the GIL. See ``kernels.cuts`` for what is decoded of a chunk.
 """
 
 from __future__ import annotations
@@ -11,30 +8,36 @@ import itertools
 import math
 import os
 import threading
+import weakref
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from shardwright.codecs.decode import decode_chunk_into, decode_part_into
+from shardwright.codecs.decode import decode_chunk_into
+from shardwright.kernels.cuts import BLOSC, OTHER, PLAIN, ZSTD, decode_cuts
 from shardwright.model.errors import ShardFormatError
 from shardwright.shard.read_back import fits_checksum
 from shardwright.storage.files import read_all, storage_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from .store import StoredArray
 
 COALESCE_BYTES = 64 << 10  # chunks with at most such a gap between them are fetched together
-MOST_FETCHED_BYTES = 4 << 20  # at once, so that all threads get a part
+BATCH_BYTES = 1 << 20  # fetched and then decoded by one thread; less is not worth another one
+PART_BYTES = 512 << 10  # a chunk of its own is decoded in parts of at least so much, each in a thread
 ABSENT, NO_CRC = -1, -1
+_LEAST_KEPT_BYTES, _MOST_KEPT_BYTES, _MOST_KEPT = 128 << 10, 64 << 20, 4  # memory of boxes, to be used again
 
 Coordinates = tuple[int, ...]
-Slices = tuple[slice, ...]
+Item = TypeVar("Item")
+_KERNEL_FORMS = {None: PLAIN, "blosc": BLOSC, "zstd": ZSTD}
 
 
 class ReadFile:
@@ -56,6 +59,19 @@ class ReadFile:
                 f"{self.path} ends too early", expected=f"{nbytes} bytes at {offset}", got=len(data)
             )
         return memoryview(data)
+
+    def read_into(self, offset: int, buffer: np.ndarray) -> None:
+        """Fills uint8[n] from ``offset``. Raises as ``read``."""
+        done = 0
+        with storage_errors("read", self.path):
+            while done < buffer.size and (
+                count := os.preadv(self.descriptor, [buffer[done:].data], offset + done)
+            ):
+                done += count
+        if done < buffer.size:
+            raise ShardFormatError(
+                f"{self.path} ends too early", expected=f"{buffer.size} bytes at {offset}", got=done
+            )
 
     def __del__(self) -> None:
         if hasattr(self, "descriptor"):
@@ -117,49 +133,83 @@ class Located:
             )
 
 
-def chunks_of_box(
-    array: StoredArray, low: Coordinates, high: Coordinates
-) -> tuple[np.ndarray, list[Coordinates]]:
-    """Returns the numbers (int64[n]) and the coordinates, both within their shard, of the chunks that a box
-    [low, high) of one shard touches."""
-    ranges = [range(a // c, -(-b // c)) for a, b, c in zip(low, high, array.chunk_shape, strict=True)]
-    coordinates = list(itertools.product(*ranges))
-    if not coordinates:
-        return np.zeros(0, np.int64), []
-    numbers = np.ravel_multi_index(np.array(coordinates, np.int64).T, array.shard_chunks)
+def chunks_of_box(array: StoredArray, low: Coordinates, high: Coordinates) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the numbers (int64[n]) and the coordinates (int64[n, axes]), both within their shard, of the
+    chunks that a box [low, high) of one shard touches."""
+    ranges = [np.arange(a // c, -(-b // c)) for a, b, c in zip(low, high, array.chunk_shape, strict=True)]
+    coordinates = np.stack(np.meshgrid(*ranges, indexing="ij"), axis=-1).reshape(-1, len(ranges))
+    numbers = np.ravel_multi_index(tuple(coordinates.T), array.shard_chunks)
     return np.asarray(numbers, np.int64), coordinates
 
 
+def cuts_of_box(array: StoredArray, chunks: np.ndarray, low: Coordinates, high: Coordinates) -> np.ndarray:
+    """Returns the cuts (``kernels.cuts``) that a box [low, high) takes of its chunks."""
+    shape = np.array(array.chunk_shape, np.int64)
+    begin = chunks * shape
+    first, stop = np.maximum(begin, low), np.minimum(begin + shape, high)
+    return np.stack([first - begin, stop - first, first - np.array(low, np.int64)], axis=1)
+
+
 def read_box(
-    array: StoredArray, located: Located, chunks: list[Coordinates], low: Coordinates, high: Coordinates
+    array: StoredArray, located: Located, chunks: np.ndarray, low: Coordinates, high: Coordinates
 ) -> np.ndarray[Any, Any]:
-    """Returns the elements of a box [low, high) of one shard. ``chunks``: the coordinates of those that
-    ``located`` has. Raises ``ShardFormatError``, ``StorageError``."""
-    out = np.empty([b - a for a, b in zip(low, high, strict=True)], array.dtype)
-    reading = _BoxReading(array, located, chunks, low, high, out)
-    for i in np.flatnonzero(located.file == ABSENT).tolist():
-        reading.fill(i)
-    _all_of(reading.read, _groups(located))
+    """Returns the elements of a box [low, high) of one shard. ``chunks``: int64[n, axes], the coordinates of
+    those that ``located`` has. Raises ``ShardFormatError``, ``StorageError``."""
+    shape, absent = [b - a for a, b in zip(low, high, strict=True)], located.file == ABSENT
+    out = _box(shape, array.dtype)
+    if absent.any():
+        out[...] = array.fill_element
+    reading = _BoxReading(array, located, chunks, cuts_of_box(array, chunks, low, high), out)
+    for i in sorted(located.staged):
+        if absent[i]:
+            reading.lay_staged(i, np.full(array.chunk_shape, array.fill_element))
+    batches = _batches(located)
+    if len(batches) == 1:
+        reading.read(batches[0], alone=True)
+    else:
+        _all_of(reading.read, batches)
     return out
 
 
-def _groups(located: Located) -> list[list[int]]:
-    """Returns the chunks that are there, those to be fetched together in one list, in the order of their
-    bytes."""
+@dataclass(frozen=True)
+class _Fetch:
+    """Chunks that one thread fetches and decodes. ``chunks``: int64[n]; ``places``: int64[n], of their bytes
+    in memory; ``reads``: int64[m, 4], of each read the file, the offset, the bytes, and the place."""
+
+    chunks: np.ndarray
+    places: np.ndarray
+    reads: np.ndarray
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.reads[-1, 2] + self.reads[-1, 3])
+
+
+def _batches(located: Located) -> list[_Fetch]:
+    """Returns the chunks that are there, in the order of their bytes, those that lie together in one read."""
     there = np.flatnonzero(located.file != ABSENT)
+    if there.size == 0:
+        return []
     order = there[np.lexsort((located.offset[there], located.file[there]))]
-    groups: list[list[int]] = []
-    start, end, file = 0, -1, ABSENT
-    for i in order.tolist():
-        offset, nbytes = int(located.offset[i]), int(located.nbytes[i])
-        near = 0 <= offset - end <= COALESCE_BYTES and offset + nbytes - start <= MOST_FETCHED_BYTES
-        if located.file[i] == file and near:
-            groups[-1].append(i)
-        else:
-            groups.append([i])
-            start, file = offset, int(located.file[i])
-        end = offset + nbytes
-    return groups
+    file, start = located.file[order].astype(np.int64), located.offset[order]
+    stop = start + located.nbytes[order]
+    gaps = start[1:] - stop[:-1]
+    apart = np.flatnonzero((file[1:] != file[:-1]) | (gaps < 0) | (gaps > COALESCE_BYTES)) + 1
+    # the place of each chunk if all were read into one memory, and from it the batch
+    jumps = np.zeros(order.size, np.int64)
+    jumps[apart] = start[apart] - stop[apart - 1]
+    places = start - start[0] - np.cumsum(jumps)
+    number = places // BATCH_BYTES
+    cuts = np.flatnonzero(number[1:] != number[:-1]) + 1
+    firsts = np.unique(np.concatenate([[0], apart, cuts]))
+    lasts = np.append(firsts[1:], order.size) - 1
+    reads = np.stack([file[firsts], start[firsts], stop[lasts] - start[firsts], places[firsts]], axis=1)
+    batches = []
+    for first, last in itertools.pairwise([0, *cuts.tolist(), order.size]):
+        mine = reads[np.searchsorted(firsts, first) : np.searchsorted(firsts, last)].copy()
+        mine[:, 3] -= places[first]
+        batches.append(_Fetch(order[first:last], places[first:last] - places[first], mine))
+    return batches
 
 
 @cache
@@ -170,24 +220,61 @@ def _pool() -> ThreadPoolExecutor:
 os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has none of its threads
 
 
-def _all_of(work: Callable[[list[int]], None], groups: Sequence[list[int]]) -> None:
-    if len(groups) == 1:
-        work(groups[0])
-    elif groups:
-        for done in [_pool().submit(work, group) for group in groups]:
-            done.result()
+def _all_of(work: Callable[[Item], None], items: Iterable[Item]) -> None:
+    """Works on all items, in this thread and in others."""
+    waiting = deque(items)
+
+    def work_on() -> None:
+        while True:
+            try:
+                item = waiting.popleft()
+            except IndexError:
+                return
+            work(item)
+
+    helpers = min(len(waiting), os.cpu_count() or 1) - 1
+    helping = [_pool().submit(work_on) for _ in range(helpers)]
+    try:
+        work_on()
+    finally:
+        waiting.clear()  # after an error nobody goes on
+        for each in helping:
+            each.exception()
+    for each in helping:
+        each.result()
 
 
 _local = threading.local()
 
 
-def _scratch(nbytes: int) -> np.ndarray:
+def _scratch(name: str, nbytes: int) -> np.ndarray:
     """Returns memory of this thread that is used again: fresh memory costs more than decoding into it."""
-    block = getattr(_local, "block", None)
+    block = getattr(_local, name, None)
     if block is None or block.size < nbytes:
-        block = _local.block = np.empty(nbytes, np.uint8)
+        block = np.empty(nbytes, np.uint8)
+        setattr(_local, name, block)
     found: np.ndarray = block[:nbytes]
     return found
+
+
+_kept: deque[bytearray] = deque(maxlen=_MOST_KEPT)
+
+
+def _box(shape: list[int], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Returns a new array. Its memory is kept for another one when nobody has the array, or a part of it, any
+    more."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    if not _LEAST_KEPT_BYTES <= nbytes <= _MOST_KEPT_BYTES:
+        return np.empty(shape, dtype)
+    try:
+        memory = _kept.pop()
+    except IndexError:
+        memory = bytearray()
+    if not nbytes <= len(memory) <= 2 * nbytes:
+        memory = bytearray(nbytes)
+    whole = np.frombuffer(memory, np.uint8)  # the base of all its parts
+    weakref.finalize(whole, _kept.append, memory).atexit = False
+    return whole[:nbytes].view(dtype).reshape(shape)
 
 
 class _BoxReading:
@@ -197,71 +284,86 @@ class _BoxReading:
         self,
         array: StoredArray,
         located: Located,
-        chunks: list[Coordinates],
-        low: Coordinates,
-        high: Coordinates,
+        chunks: np.ndarray,
+        cuts: np.ndarray,
         out: np.ndarray[Any, Any],
     ) -> None:
         self._array = array
         self._located = located
         self._chunks = chunks
-        self._low, self._high = low, high
+        self._cuts = cuts
         self._out = out
+        self._shapes = np.array([array.chunk_shape, out.shape], np.int64)
+        form = _KERNEL_FORMS.get(array.codecs.compressor, OTHER)
+        self._form = form, array.codecs.checksum, array.dtype.itemsize
 
-    def _cut(self, i: int) -> tuple[Slices, Slices]:
-        """Returns the part of chunk i that is in the box, as slices of the chunk and of the box."""
-        cuts = []
-        sizes = self._array.chunk_shape
-        for c, size, low, high in zip(self._chunks[i], sizes, self._low, self._high, strict=True):
-            first = c * size
-            a, b = max(low, first), min(high, first + size)
-            cuts.append((slice(a - first, b - first), slice(a - low, b - low)))
-        return tuple(inner for inner, _ in cuts), tuple(outer for _, outer in cuts)
+    def read(self, batch: _Fetch, *, alone: bool = False) -> None:
+        """Fetches and decodes some chunks. ``alone``: no other batch is read; threads may help."""
+        located, chunks = self._located, batch.chunks
+        data = _scratch("encoded", batch.nbytes)
+        for file, offset, count, place in batch.reads.tolist():
+            located.files[file].read_into(offset, data[place : place + count])
+        for i in np.flatnonzero(located.crc[chunks] != NO_CRC).tolist():
+            located.check(int(chunks[i]), self._encoded(batch, i, data))
+        sources, nbytes, cuts = batch.places + data.ctypes.data, located.nbytes[chunks], self._cuts[chunks]
+        if alone and chunks.size == 1 and self._form[0] == BLOSC and not self._form[1]:
+            done = self._decode_parts(sources, nbytes, _parts_of(cuts[0], self._array.chunk_bytes))
+        else:
+            done = self._decode_all(sources, nbytes, cuts)
+        if located.staged:
+            done &= ~np.isin(chunks, list(located.staged))
+        for i in np.flatnonzero(~done).tolist():
+            self._decode(int(chunks[i]), self._encoded(batch, i, data))
 
-    def fill(self, i: int) -> None:
-        """Fills in a chunk without encoded bytes."""
-        inner, outer = self._cut(i)
-        if i not in self._located.staged:
-            self._out[outer] = self._array.fill_element
-            return
-        values = np.full(self._array.chunk_shape, self._array.fill_element)
-        self._lay_over(i, values)
-        self._out[outer] = values[inner]
+    def _decode_all(self, sources: np.ndarray, nbytes: np.ndarray, cuts: np.ndarray) -> np.ndarray:
+        done = np.zeros(len(cuts), np.bool_)
+        decoded = _scratch("decoded", self._array.chunk_bytes)
+        out = self._out.ctypes.data
+        decode_cuts(sources, nbytes, self._form, cuts, self._shapes, out, decoded, done)
+        return done
 
-    def read(self, group: list[int]) -> None:
-        """Fetches and decodes chunks that lie together."""
-        located = self._located
-        start = int(located.offset[group[0]])
-        stop = int(located.offset[group[-1]] + located.nbytes[group[-1]])
-        data = located.files[located.file[group[0]]].read(start, stop - start)
-        for i in group:
-            first = int(located.offset[i]) - start
-            chunk = data[first : first + int(located.nbytes[i])]
-            located.check(i, chunk)
-            self._decode(i, chunk)
+    def _decode_parts(self, source: np.ndarray, nbytes: np.ndarray, cuts: list[np.ndarray]) -> np.ndarray:
+        """Decodes one chunk, cut by cut; returns bool[1]."""
+        done: list[bool] = []
+        _all_of(lambda cut: done.append(bool(self._decode_all(source, nbytes, cut[None])[0])), cuts)
+        return np.array([all(done)])
+
+    def _encoded(self, batch: _Fetch, i: int, data: np.ndarray) -> memoryview:
+        place = batch.places[i]
+        return data.data[place : place + self._located.nbytes[batch.chunks[i]]]
 
     def _decode(self, i: int, data: memoryview) -> None:
-        array, (inner, outer) = self._array, self._cut(i)
-        first, stop = _span(inner, array.chunk_shape)
-        scratch = _scratch(array.chunk_bytes)
-        itemsize = array.dtype.itemsize
-        if i in self._located.staged or 2 * (stop - first) > array.chunk_bytes // itemsize:
-            decode_chunk_into(data, array.codecs, scratch)
-        else:
-            part = scratch[first * itemsize : stop * itemsize]
-            decode_part_into(data, array.codecs, array.chunk_bytes, first * itemsize, part)
-        values = scratch.view(array.dtype).reshape(array.chunk_shape)
-        if i in self._located.staged:
-            self._lay_over(i, values)
-        self._out[outer] = values[inner]
+        """Decodes a chunk that no kernel has, and lays staged frames over it."""
+        decoded = _scratch("decoded", self._array.chunk_bytes)
+        decode_chunk_into(data, self._array.codecs, decoded)
+        self.lay_staged(i, decoded.view(self._array.dtype).reshape(self._array.chunk_shape))
 
-    def _lay_over(self, i: int, values: np.ndarray[Any, Any]) -> None:
-        lay_over(values, self._chunks[i], self._array, self._located.staged[i])
+    def lay_staged(self, i: int, values: np.ndarray[Any, Any]) -> None:
+        """Lays the staged frames of chunk i over it, and then the chunk into the box."""
+        if i in self._located.staged:
+            lay_over(values, self._chunks[i].tolist(), self._array, self._located.staged[i])
+        first, count, in_box = self._cuts[i]
+        inner = tuple(slice(a, a + n) for a, n in zip(first, count, strict=True))
+        self._out[tuple(slice(a, a + n) for a, n in zip(in_box, count, strict=True))] = values[inner]
+
+
+def _parts_of(cut: np.ndarray, chunk_bytes: int) -> list[np.ndarray]:
+    """Divides a cut along its slowest axis of several elements."""
+    axis = int(np.argmax(cut[1] > 1))
+    count = int(cut[1, axis])
+    edges = np.linspace(0, count, 1 + max(1, min(count, os.cpu_count() or 1, chunk_bytes // PART_BYTES)))
+    parts = []
+    for start, stop in itertools.pairwise(edges.astype(np.int64).tolist()):
+        part = cut.copy()
+        part[[0, 2], axis] += start
+        part[1, axis] = stop - start
+        parts.append(part)
+    return parts
 
 
 def lay_over(
     values: np.ndarray[Any, Any],
-    chunk: Coordinates,
+    chunk: list[int],
     array: StoredArray,
     frames: list[tuple[int, np.ndarray]],
 ) -> None:
@@ -272,11 +374,3 @@ def lay_over(
     for place, pixels in frames:
         part = pixels[top : top + rows, left : left + columns]
         planes[place, : part.shape[0], : part.shape[1]] = part
-
-
-def _span(inner: Slices, shape: Coordinates) -> tuple[int, int]:
-    """Returns the elements [first, stop) of a chunk, as they lie in memory, that hold a part of it."""
-    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    first = sum(part.start * stride for part, stride in zip(inner, strides, strict=True))
-    last = sum((part.stop - 1) * stride for part, stride in zip(inner, strides, strict=True))
-    return first, last + 1

@@ -9,6 +9,7 @@ and come from one state of the shard. Other codecs than ours are left to zarr-py
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 
 CODEC_NAME = "shardwright.shards"
 _STANDARD = "sharding_indexed"
+_MOST_READ_AT_ONCE_BYTES = (
+    512 << 10
+)  # of chunks, decoded: another thread would cost more than the wait for it
 
 
 class LiveStore(Store):
@@ -199,17 +203,22 @@ class LiveShardingCodec(ShardingCodec):
         if not isinstance(byte_getter, StorePath) or not isinstance(byte_getter.store, LiveStore):
             return await super()._decode_partial_single(byte_getter, selection, shard_spec)
         view, key = byte_getter.store.view, byte_getter.path
-        values = await asyncio.to_thread(self._read, view, key, selection, shard_spec)
+        axes = selection if isinstance(selection, tuple) else (selection,)
+        bounds = [_bounds_along(axis, n) for axis, n in zip(axes, shard_spec.shape, strict=True)]
+        itemsize = shard_spec.dtype.to_native_dtype().itemsize
+        chunks = math.prod(-(-b // c) - a // c for (a, b, _), c in zip(bounds, self.chunk_shape, strict=True))
+        if chunks * math.prod(self.chunk_shape) * itemsize <= _MOST_READ_AT_ONCE_BYTES:
+            values = self._read(view, key, bounds, shard_spec)
+        else:
+            values = await asyncio.to_thread(self._read, view, key, bounds, shard_spec)
         if values is None:
             return None
         return shard_spec.prototype.nd_buffer.from_numpy_array(values)
 
     def _read(
-        self, view: LiveView, key: str, selection: SelectorTuple, shard_spec: ArraySpec
+        self, view: LiveView, key: str, bounds: list[tuple[int, int, Any]], shard_spec: ArraySpec
     ) -> np.ndarray[Any, Any] | None:
         folder, coordinates = _shard_of(key, len(shard_spec.shape))
-        axes = selection if isinstance(selection, tuple) else (selection,)
-        bounds = [_bounds_along(axis, n) for axis, n in zip(axes, shard_spec.shape, strict=True)]
         low, high = tuple(a for a, _, _ in bounds), tuple(b for _, b, _ in bounds)
         array = view.array(folder)
         if array is not None and (
