@@ -24,7 +24,7 @@ from shardwright.shard.read_back import fits_checksum
 from shardwright.storage.files import read_all, storage_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from .store import StoredArray
@@ -33,9 +33,11 @@ COALESCE_BYTES = 64 << 10  # chunks with at most such a gap between them are fet
 BATCH_BYTES = 1 << 20  # fetched and then decoded by one thread; less is not worth another one
 PART_BYTES = 512 << 10  # a chunk of its own is decoded in parts of at least so much, each in a thread
 ABSENT, NO_CRC = -1, -1
-_LEAST_KEPT_BYTES, _MOST_KEPT_BYTES, _MOST_KEPT = 128 << 10, 64 << 20, 4  # memory of boxes, to be used again
+_LEAST_KEPT_BYTES, _MOST_KEPT_BYTES, _MOST_KEPT = 128 << 10, 128 << 20, 3  # memory of boxes, to be used again
 
 Coordinates = tuple[int, ...]
+Slices = tuple[slice, ...]
+Staged = list[tuple[int, "Callable[[], np.ndarray]"]]
 Item = TypeVar("Item")
 _KERNEL_FORMS = {None: PLAIN, "blosc": BLOSC, "zstd": ZSTD}
 
@@ -86,8 +88,8 @@ class Located:
     file            int8[n], the number of each chunk's file, ``ABSENT`` for one that is all fill
     offset, nbytes  int64[n], of its encoded bytes
     crc             int64[n], their checksum in a journal, ``NO_CRC`` for a chunk of a sealed shard
-    staged          by the place of a chunk in this order: (place in the slab, pixels [rows, columns]
-                    of the shard's part) of frames that are not in its encoded bytes yet
+    staged          by the place of a chunk in this order: (place in the slab, what returns the pixels
+                    [rows, columns] of the shard's part) of frames that are not in its encoded bytes yet
     """
 
     files: list[ReadFile]
@@ -95,7 +97,7 @@ class Located:
     offset: np.ndarray
     nbytes: np.ndarray
     crc: np.ndarray
-    staged: dict[int, list[tuple[int, np.ndarray]]] = field(default_factory=dict)
+    staged: dict[int, Staged] = field(default_factory=dict)
 
     @classmethod
     def nowhere(cls, count: int) -> Located:
@@ -156,18 +158,17 @@ def read_box(
     """Returns the elements of a box [low, high) of one shard. ``chunks``: int64[n, axes], the coordinates of
     those that ``located`` has. Raises ``ShardFormatError``, ``StorageError``."""
     shape, absent = [b - a for a, b in zip(low, high, strict=True)], located.file == ABSENT
-    out = _box(shape, array.dtype)
+    out = empty_box(shape, array.dtype)
     if absent.any():
         out[...] = array.fill_element
     reading = _BoxReading(array, located, chunks, cuts_of_box(array, chunks, low, high), out)
-    for i in sorted(located.staged):
-        if absent[i]:
-            reading.lay_staged(i, np.full(array.chunk_shape, array.fill_element))
     batches = _batches(located)
     if len(batches) == 1:
         reading.read(batches[0], alone=True)
     else:
         _all_of(reading.read, batches)
+    for i, frames in located.staged.items():
+        reading.lay_over(i, frames)
     return out
 
 
@@ -260,7 +261,7 @@ def _scratch(name: str, nbytes: int) -> np.ndarray:
 _kept: deque[bytearray] = deque(maxlen=_MOST_KEPT)
 
 
-def _box(shape: list[int], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+def empty_box(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """Returns a new array. Its memory is kept for another one when nobody has the array, or a part of it, any
     more."""
     nbytes = math.prod(shape) * dtype.itemsize
@@ -310,8 +311,6 @@ class _BoxReading:
             done = self._decode_parts(sources, nbytes, _parts_of(cuts[0], self._array.chunk_bytes))
         else:
             done = self._decode_all(sources, nbytes, cuts)
-        if located.staged:
-            done &= ~np.isin(chunks, list(located.staged))
         for i in np.flatnonzero(~done).tolist():
             self._decode(int(chunks[i]), self._encoded(batch, i, data))
 
@@ -332,19 +331,31 @@ class _BoxReading:
         place = batch.places[i]
         return data.data[place : place + self._located.nbytes[batch.chunks[i]]]
 
-    def _decode(self, i: int, data: memoryview) -> None:
-        """Decodes a chunk that no kernel has, and lays staged frames over it."""
-        decoded = _scratch("decoded", self._array.chunk_bytes)
-        decode_chunk_into(data, self._array.codecs, decoded)
-        self.lay_staged(i, decoded.view(self._array.dtype).reshape(self._array.chunk_shape))
-
-    def lay_staged(self, i: int, values: np.ndarray[Any, Any]) -> None:
-        """Lays the staged frames of chunk i over it, and then the chunk into the box."""
-        if i in self._located.staged:
-            lay_over(values, self._chunks[i].tolist(), self._array, self._located.staged[i])
+    def _places(self, i: int) -> tuple[Slices, Slices]:
+        """Returns the cut of chunk i as slices of the chunk and of the box."""
         first, count, in_box = self._cuts[i]
         inner = tuple(slice(a, a + n) for a, n in zip(first, count, strict=True))
-        self._out[tuple(slice(a, a + n) for a, n in zip(in_box, count, strict=True))] = values[inner]
+        return inner, tuple(slice(a, a + n) for a, n in zip(in_box, count, strict=True))
+
+    def _decode(self, i: int, data: memoryview) -> None:
+        """Decodes a chunk that no kernel has."""
+        decoded = _scratch("decoded", self._array.chunk_bytes)
+        decode_chunk_into(data, self._array.codecs, decoded)
+        inner, outer = self._places(i)
+        self._out[outer] = decoded.view(self._array.dtype).reshape(self._array.chunk_shape)[inner]
+
+    def lay_over(self, i: int, frames: Staged) -> None:
+        """Lays staged frames over what chunk i has of the box."""
+        (*inner, _, _), outer = self._places(i)
+        chunk, (first, _, _) = self._array.chunk_shape, self._cuts[i]
+        top, left = (int(a) for a in self._chunks[i][-2:] * chunk[-2:] + first[-2:])
+        for place, pixels in frames:
+            at = np.unravel_index(place, chunk[:-2])
+            if all(axis.start <= j < axis.stop for j, axis in zip(at, inner, strict=True)):
+                behind = tuple(int(j) - axis.start for j, axis in zip(at, inner, strict=True))
+                box = self._out[outer][behind]
+                part = pixels()[top : top + box.shape[0], left : left + box.shape[1]]
+                box[: part.shape[0], : part.shape[1]] = part
 
 
 def _parts_of(cut: np.ndarray, chunk_bytes: int) -> list[np.ndarray]:
@@ -359,18 +370,3 @@ def _parts_of(cut: np.ndarray, chunk_bytes: int) -> list[np.ndarray]:
         part[1, axis] = stop - start
         parts.append(part)
     return parts
-
-
-def lay_over(
-    values: np.ndarray[Any, Any],
-    chunk: list[int],
-    array: StoredArray,
-    frames: list[tuple[int, np.ndarray]],
-) -> None:
-    """Puts frames of its slab into a decoded chunk: (place, pixels of its shard's part of the frame)."""
-    rows, columns = array.chunk_shape[-2:]
-    top, left = chunk[-2] * rows, chunk[-1] * columns
-    planes = values.reshape(-1, rows, columns)
-    for place, pixels in frames:
-        part = pixels[top : top + rows, left : left + columns]
-        planes[place, : part.shape[0], : part.shape[1]] = part

@@ -84,8 +84,8 @@ class Follower:
         while True:
             is_over = self._view.is_finished
             for columns, paths, names in self._look():
-                for i in self._new_of(columns).tolist():
-                    yield self._frame({name: values[i] for name, values in columns.items()}, paths, names)
+                for frame in self._frames(columns, self._new_of(columns), paths, names):
+                    yield frame
                     waited_from_s = time.monotonic()
             if is_over:
                 return
@@ -121,18 +121,39 @@ class Follower:
             columns = {name: table.read(name, chunk) for name in table.columns}
             yield columns, table.images or (ARRAY_NAME,), table.image_names or ("",)
 
-    def _frame(self, values: dict[str, Any], paths: tuple[str, ...], names: tuple[str, ...]) -> FollowedFrame:
-        row = {name: _plain(value) for name, value in values.items()}
-        image = row.get("image", 0)
-        path = paths[image]
-        places = {name.removeprefix(_INDEX): i for name, i in row.items() if name.startswith(_INDEX)}
+    def _frames(
+        self, columns: Columns, new: np.ndarray, paths: tuple[str, ...], names: tuple[str, ...]
+    ) -> Iterator[FollowedFrame]:
+        """Yields the frames of some rows of the table. Those of one slab are read together, at the first."""
+        images = columns.get("image", np.zeros(len(columns["sequence"]), np.int64))
+        axes = {image: self._axes(paths[image]) for image in np.unique(images[new]).tolist()}
+        places, slabs = {}, {}
+        for i in new.tolist():
+            names_of, chunk = axes[int(images[i])]
+            places[i] = tuple(int(columns[_INDEX + axis][i]) for axis in names_of)
+            slabs[i] = (int(images[i]), *(a // n for a, n in zip(places[i], chunk, strict=True)))
+        members: dict[tuple[int, ...], list[int]] = {}
+        for i, slab in slabs.items():
+            members.setdefault(slab, []).append(i)
+        pixels: dict[int, np.ndarray[Any, Any]] = {}
+        for i, slab in slabs.items():
+            if i not in pixels:
+                mine = members[slab]
+                frames = self._view.read_frames(paths[slab[0]], [places[k] for k in mine])
+                pixels.update(zip(mine, frames, strict=True))
+            row = {name: _plain(values[i]) for name, values in columns.items()}
+            wanted = {_INDEX + axis for axis in axes[slab[0]][0]}
+            index = tuple(value for name, value in row.items() if name in wanted)
+            yield FollowedFrame(index, names[slab[0]], pixels.pop(i), row)
+
+    def _axes(self, path: str) -> tuple[list[str], tuple[int, ...]]:
+        """Returns the names of an array's frame axes (storage order), and the shape of its slabs along
+        them."""
         array = self._view.array(path)
         if array is None:
             raise StorageError(f"{self._view.path / path} is not there", hint="Was the store changed?")
-        axes = [str(name) for name in (array.stored.dimension_names or ())[:-2]]
-        pixels = self._view.read_frame(path, tuple(places[axis] for axis in axes))
-        index = tuple(i for axis, i in places.items() if axis in axes)
-        return FollowedFrame(index, names[image], pixels, row)
+        names = [str(name) for name in (array.stored.dimension_names or ())[:-2]]
+        return names, array.stored.chunk_shape[:-2]
 
     def _timed_out(self, timeout_ms: float) -> TimedOutError:
         alive = is_locked(self._view.path / WORKSPACE / "lock")

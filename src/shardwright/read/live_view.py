@@ -42,6 +42,7 @@ import time
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +60,7 @@ from shardwright.shard.manifest import has_manifest, read_manifest
 from shardwright.shard.metadata_updates import read_updates, updates_path
 from shardwright.storage.files import storage_errors
 
-from .box_reader import ABSENT, Located, ReadFile, chunks_of_box, read_box
+from .box_reader import ABSENT, Located, ReadFile, Staged, chunks_of_box, empty_box, read_box
 from .live_acquisition import DOCUMENT, LiveAcquisition, key_in, slots_of_layer
 from .live_row import identity_of
 from .shard_file import check_entries
@@ -70,7 +71,7 @@ if TYPE_CHECKING:
     from shardwright.shard.manifest import Manifest
 
     from .live_row import LiveRow
-    from .live_staging import StagedFrame
+    from .live_staging import LiveStaging, StagedFrame
     from .store import StoredArray
 
 MOST_OPEN_SHARDS = 64
@@ -388,23 +389,28 @@ class LiveView:
             f"{self.path} changes faster than it is read", hint="Try again; is its disk very slow?"
         )
 
-    def read_frame(self, path: str, place: Coordinates) -> np.ndarray[Any, Any]:
-        """Returns the frame at ``place`` along the frame axes (storage order) of the array at ``path``,
-        [rows, columns], fill where there is none. Raises as ``read_box``."""
+    def read_frames(self, path: str, places: list[Coordinates]) -> list[np.ndarray[Any, Any]]:
+        """Returns the frames at ``places`` (storage order) along the frame axes of an array, each
+        [rows, columns], fill where there is none. All are of one slab, whose chunks are decoded once. Raises
+        as ``read_box``."""
         array = self.array(path)
         if array is None:
-            raise StorageError(f"there is no array {path} in {self.path}")
+            raise StorageError(f"there is no array {path} in {self.path}", hint="Was the store changed?")
         shard_shape, (rows, columns) = array.stored.shard_shape, array.stored.shape[-2:]
-        first = tuple(i // n for i, n in zip(place, shard_shape, strict=False))
-        low = tuple(i % n for i, n in zip(place, shard_shape, strict=False))
-        high = tuple(i + 1 for i in low)
-        out = np.empty((rows, columns), array.stored.dtype)
+        first = tuple(i // n for i, n in zip(places[0], shard_shape, strict=False))
+        inside = np.array(places, np.int64).reshape(len(places), -1) % np.array(shard_shape[:-2], np.int64)
+        low, high = inside.min(axis=0, initial=1 << 62), inside.max(axis=0, initial=-1) + 1
+        box = empty_box((*(high - low), rows, columns), array.stored.dtype)
         height, width = shard_shape[-2:]
         for y, x in np.ndindex(-(-rows // height), -(-columns // width)):
-            part = out[y * height : (y + 1) * height, x * width : (x + 1) * width]
-            values = self.read_box(path, (*first, y, x), (*low, 0, 0), (*high, *part.shape))
-            part[...] = array.stored.fill_element if values is None else values.reshape(part.shape)
-        return out
+            part = box[..., y * height : (y + 1) * height, x * width : (x + 1) * width]
+            corners = (*low.tolist(), 0, 0), (*high.tolist(), *part.shape[-2:])
+            values = self.read_box(path, (*first, y, x), *corners)
+            part[...] = array.stored.fill_element if values is None else values
+        frames = [empty_box((rows, columns), box.dtype) for _ in places]
+        for frame, place in zip(frames, inside - low, strict=True):
+            frame[...] = box[tuple(place)]
+        return frames
 
     def _forget(self, path: str, array: LiveArray, shard: Coordinates) -> None:
         self._shards.pop(key_in(path, array.stored.shard_key(shard)), None)
@@ -544,11 +550,17 @@ class LiveView:
             if not where.size:
                 continue
             assert acquiring.staging is not None, "it has these frames"
-            pixels = [(frame.place, acquiring.staging.pixels(frame)) for frame in frames]
-            if any(each is None for _, each in pixels):
-                raise _ChangedError
-            parts = [(place, each[top:, left:]) for place, each in pixels if each is not None]
+            pixels = partial(self._staged_pixels, acquiring.staging, at=(top, left))
+            parts: Staged = [(frame.place, partial(pixels, frame)) for frame in frames]
             located.staged.update(dict.fromkeys(where.tolist(), parts))
+
+    def _staged_pixels(self, staging: LiveStaging, frame: StagedFrame, at: tuple[int, int]) -> np.ndarray:
+        """Returns the pixels of a staged frame from the row and column ``at`` on."""
+        with self._lock:
+            pixels = staging.pixels(frame)
+        if pixels is None:
+            raise _ChangedError
+        return pixels[at[0] :, at[1] :]
 
 
 def _manifest_version(workspace: Path) -> tuple[Any, ...] | None:
