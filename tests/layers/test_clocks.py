@@ -67,8 +67,10 @@ ARGUED = {
     "whether it has changed since",
     ("web/stores.py", "st_mtime_ns"): "only whether it has changed: part of the ETag by which a viewer "
     "knows a file",
-    ("read/live_view.py", "st_mtime_ns"): "only whether it has changed: an index or a document is read again "
-    "where another file has its name",
+    (
+        "read/live_sealed.py",
+        "st_mtime_ns",
+    ): "only whether it has changed: an index or a document is read again where another file has its name",
     ("read/live_shard.py", "st_mtime_ns"): "only whether it has changed: the generation by which a client "
     "knows a file",
     ("storage/lock.py", "datetime.now"): "recorded: since when a lock is held, in the message that names "

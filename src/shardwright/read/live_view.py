@@ -34,12 +34,10 @@ the frames of a slab once the slab is stored; until then these places are fill t
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import threading
 import time
-from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -50,21 +48,19 @@ import numpy as np
 
 from shardwright.array.consolidated import FIELD as CONSOLIDATED
 from shardwright.array.levels import array_documents
-from shardwright.array.metadata import array_shape, group_document
-from shardwright.array.ome import collection_documents
 from shardwright.codecs.parameters import codec_metadata
-from shardwright.model.errors import ShardFormatError, ShardwrightError, StorageError, StoreGoneError
+from shardwright.model.errors import ShardFormatError, StorageError, StoreGoneError
 from shardwright.model.names import WORKSPACE
-from shardwright.shard.index import INDEX_ENTRY, decode_index
+from shardwright.shard.index import INDEX_ENTRY
 from shardwright.shard.manifest import has_manifest, read_manifest
-from shardwright.shard.metadata_updates import read_updates, updates_path
 from shardwright.storage.files import storage_errors
 
 from .box_reader import ABSENT, Located, ReadFile, Staged, chunks_of_box, empty_box, read_box
 from .live_acquisition import DOCUMENT, LiveAcquisition, key_in, slots_of_layer
+from .live_documents import LiveDocuments
 from .live_row import identity_of
-from .shard_file import check_entries
-from .store import parse_array, read_metadata, workspace_of
+from .live_sealed import SealedShards, version_of
+from .store import parse_array, workspace_of
 
 if TYPE_CHECKING:
     from shardwright.shard.layout import ShardLayout
@@ -74,42 +70,15 @@ if TYPE_CHECKING:
     from .live_staging import LiveStaging, StagedFrame
     from .store import StoredArray
 
-MOST_OPEN_SHARDS = 64
 CHANGE_S = 0.01  # a frame is copied, a file renamed within it
 TRIES = 6  # of a read whose files are replaced while it looks for them
-_MANIFEST_GLOB = "acquisition."
+_MANIFEST_PREFIX = "acquisition."
 
 Coordinates = tuple[int, ...]
 
 
 class _ChangedError(Exception):
     """What was read belongs to an earlier state of the store: look again."""
-
-
-class _IndexedShard:
-    """A shard under its final name, with its index. ``identity`` changes with every other file of that
-    name."""
-
-    def __init__(self, file: ReadFile, array: StoredArray, coordinates: Coordinates) -> None:
-        """Raises ``ShardFormatError`` for a file that is no shard of this array, ``StorageError``."""
-        self.file = file
-        self.identity = _version_of(file.status)
-        size, index = file.status.st_size, array.index_bytes
-        if size < index:
-            raise ShardFormatError(
-                f"{file.path} is shorter than its index", expected=f"{index} bytes or more", got=size
-            )
-        at_start = array.index_location == "start"
-        encoded = bytes(file.read(0 if at_start else size - index, index))
-        self.entries = decode_index(encoded, array.chunks_per_shard)
-        data = (index, size) if at_start else (0, size - index)
-        if faults := check_entries(array, coordinates, self.entries, data).faults:
-            number, fault = faults[0]
-            raise ShardFormatError(f"{file.path}: entry {number} of the index: {fault}")
-
-
-def _version_of(status: os.stat_result) -> tuple[int, ...]:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @dataclass(frozen=True)
@@ -138,9 +107,9 @@ class LiveView:
             raise StoreGoneError(f"{self.path} is another store's name by now", hint="Open it again")
         self._lock = threading.RLock()
         self._acquiring: LiveAcquisition | None = None
-        self._shards: OrderedDict[str, _IndexedShard] = OrderedDict()
+        self._sealed = SealedShards(self.path, self._folder)
         self._arrays: dict[str, tuple[tuple[int, ...], StoredArray]] = {}
-        self._collection: tuple[tuple[int, ...], dict[str, bytes]] = ((), {})
+        self._documents = LiveDocuments(self.path, self._folder)
         with self._lock:
             self._find_state()
         if self._acquiring is None:
@@ -227,74 +196,11 @@ class LiveView:
         earlier state. Raises ``ShardFormatError``, ``StorageError``, ``StoreGoneError``."""
         with self._lock:
             acquiring, _ = self.look()
-            document = self._on_disk(path)
-            if acquiring is not None:
-                document = self._of_now(acquiring, path, document)
+            document = self._documents.find(acquiring, path)
             self.check_there()
         if document is not None:
             document.pop(CONSOLIDATED, None)
         return document
-
-    def _on_disk(self, path: str) -> dict[str, Any] | None:
-        folder = self.path / path
-        try:
-            return read_metadata(folder, foreign=True)
-        except ShardFormatError:
-            if not (folder / DOCUMENT).exists():
-                return None
-            raise
-
-    def _of_now(
-        self, acquiring: LiveAcquisition, path: str, document: dict[str, Any] | None
-    ) -> dict[str, Any] | None:
-        spec = acquiring.spec
-        if path in acquiring.arrays:
-            image, level = acquiring.arrays[path]
-            if not acquiring.has_frames(image) and document is None:
-                return None
-            array = spec.arrays[image]
-            made = array_documents(array, acquiring.extents_of(image), codec_metadata(array))[level]
-            shape = json.loads(made)["shape"]
-            if document is None:
-                return dict(json.loads(made))
-            return {**document, "shape": np.maximum(shape, document["shape"]).tolist()}
-        if not spec.is_single and (made_above := self._collected(acquiring).get(key_in(path, DOCUMENT))):
-            above: dict[str, Any] = json.loads(made_above)
-            attributes = (document or {}).get("attributes", {})
-            return {**above, "attributes": {**attributes, **above.get("attributes", {})}}
-        if document is None and not spec.is_single:
-            return self._image_group(acquiring, path)
-        return document
-
-    def _image_group(self, acquiring: LiveAcquisition, path: str) -> dict[str, Any] | None:
-        """Returns the group of an image of which nothing is sealed yet."""
-        image, level = acquiring.arrays.get(f"{path}/0", (None, 0))
-        if image is None or level or not acquiring.has_frames(image):
-            return None
-        spec, attributes = acquiring.spec, acquiring.spec.attributes_of(image)
-        with suppress(ShardFormatError, StorageError):
-            if updates_path(self.path / WORKSPACE, image).exists():
-                attributes = {**attributes, **read_updates(self.path / WORKSPACE, image)}
-        return group_document(spec.arrays[image], spec.names[image], attributes)
-
-    def _collected(self, acquiring: LiveAcquisition) -> dict[str, bytes]:
-        """Returns the documents that name the images of a collection, by their paths."""
-        spec = acquiring.spec
-        on_disk = [self._is_made(path) for path in spec.paths]
-        images = tuple(i for i in range(len(spec.paths)) if acquiring.has_frames(i) or on_disk[i])
-        if self._collection[0] != images or not self._collection[1]:
-            shapes = {i: array_shape(spec.arrays[i], acquiring.extents_of(i)) for i in images}
-            start_s = acquiring.manifest.created_ns // 10**9
-            name = self.path.name.split(".")[0]
-            made = collection_documents(spec, shapes, spec.attributes, name=name, start_s=start_s)
-            self._collection = images, made
-        return self._collection[1]
-
-    def _is_made(self, path: str) -> bool:
-        with suppress(OSError):
-            os.stat(key_in(path, DOCUMENT), dir_fd=self._folder)
-            return True
-        return False
 
     def array(self, path: str) -> LiveArray | None:
         """Returns the array in the folder ``path`` of the store; None if there is none, or it is not of a
@@ -304,7 +210,7 @@ class LiveView:
             if acquiring is not None and path in acquiring.arrays:
                 return self._live_array(acquiring, path)
             with suppress(FileNotFoundError, ShardFormatError):
-                version = _version_of(os.stat(key_in(path, DOCUMENT), dir_fd=self._folder))
+                version = version_of(os.stat(key_in(path, DOCUMENT), dir_fd=self._folder))
                 known = self._arrays.get(path)
                 if known is None or known[0] != version:
                     known = self._arrays[path] = version, parse_array(self.path / path)
@@ -358,7 +264,7 @@ class LiveView:
             acquiring, _ = self.look()
             if acquiring is None:
                 return set()
-            above = set() if acquiring.spec.is_single else set(self._collected(acquiring))
+            above = set() if acquiring.spec.is_single else set(self._documents.collected(acquiring))
             return above | acquiring.keys()
 
     # ------------------------------------------------------------------ chunks
@@ -413,7 +319,7 @@ class LiveView:
         return frames
 
     def _forget(self, path: str, array: LiveArray, shard: Coordinates) -> None:
-        self._shards.pop(key_in(path, array.stored.shard_key(shard)), None)
+        self._sealed.forget(key_in(path, array.stored.shard_key(shard)))
         if self._acquiring is not None:
             self._acquiring.rows.clear()
 
@@ -445,34 +351,10 @@ class LiveView:
     ) -> bool:
         """Finds those of the chunks at ``where`` that a shard with its final name has. Returns whether there
         is one."""
-        found = self._shard(key_in(path, array.stored.shard_key(shard)), array.stored, shard, final)
+        found = self._sealed.find(key_in(path, array.stored.shard_key(shard)), array.stored, shard, final)
         if found is not None:
             located.put(found.file, where, found.entries[numbers[where]])
         return found is not None
-
-    def _shard(
-        self, key: str, array: StoredArray, coordinates: Coordinates, final: Path | None
-    ) -> _IndexedShard | None:
-        folder = self._folder if final is None else None
-        place = key if final is None else final
-        try:
-            version = _version_of(os.stat(place, dir_fd=folder))
-            known = self._shards.get(key)
-            if known is None or known.identity != version:
-                known = _IndexedShard(ReadFile(place, folder), array, coordinates)
-        except OSError as error:
-            if isinstance(error, ShardwrightError):
-                raise
-            if error.errno not in (errno.ENOENT, errno.ENOTDIR):
-                raise StorageError(f"cannot read {self.path / key}: {error.strerror}") from error
-            if final is None and (self.path / key).is_symlink():  # a link that leads nowhere is not absent
-                raise StorageError(f"cannot read {self.path / key}: its second root is not there") from error
-            return None
-        self._shards[key] = known
-        self._shards.move_to_end(key)
-        while len(self._shards) > MOST_OPEN_SHARDS:
-            self._shards.popitem(last=False)
-        return known
 
     def _locate_live(
         self,
@@ -567,7 +449,7 @@ def _manifest_version(workspace: Path) -> tuple[Any, ...] | None:
     """Returns what changes when the newest manifest does; None if there is none."""
     try:
         with os.scandir(workspace) as entries:
-            names = [entry.name for entry in entries if entry.name.startswith(_MANIFEST_GLOB)]
+            names = [entry.name for entry in entries if entry.name.startswith(_MANIFEST_PREFIX)]
         newest = max(names, key=lambda name: (len(name), name), default=None)
         if newest is None:
             return None
@@ -576,7 +458,7 @@ def _manifest_version(workspace: Path) -> tuple[Any, ...] | None:
         return None
     except OSError as error:
         raise StorageError(f"cannot look into {workspace}: {error.strerror}") from error
-    return newest, *_version_of(status)
+    return newest, *version_of(status)
 
 
 def _same_writer(one: Manifest, other: Manifest) -> bool:

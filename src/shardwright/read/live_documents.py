@@ -1,0 +1,103 @@
+"""zarr.json of the groups and arrays of a store as they are now: those on disk, and for an unfinished
+acquisition what its writer will write once the frames that are stored are sealed."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardwright.array.levels import array_documents
+from shardwright.array.metadata import array_shape, group_document
+from shardwright.array.ome import collection_documents
+from shardwright.codecs.parameters import codec_metadata
+from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.model.names import WORKSPACE
+from shardwright.shard.metadata_updates import read_updates, updates_path
+
+from .live_acquisition import DOCUMENT, key_in
+from .store import read_metadata
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .live_acquisition import LiveAcquisition
+
+
+class LiveDocuments:
+    """Used under the lock of its view. ``folder``: the open folder of the store at ``path``."""
+
+    def __init__(self, path: Path, folder: int) -> None:
+        self._path = path
+        self._folder = folder
+        self._collection: tuple[tuple[int, ...], dict[str, bytes]] = ((), {})
+
+    def find(self, acquiring: LiveAcquisition | None, path: str) -> dict[str, Any] | None:
+        """Returns zarr.json of the folder ``path`` of the store; None if there is none. Raises
+        ``ShardFormatError``, ``StorageError``."""
+        document = self._on_disk(path)
+        return document if acquiring is None else self._of_now(acquiring, path, document)
+
+    def _on_disk(self, path: str) -> dict[str, Any] | None:
+        folder = self._path / path
+        try:
+            return read_metadata(folder, foreign=True)
+        except ShardFormatError:
+            if not (folder / DOCUMENT).exists():
+                return None
+            raise
+
+    def _of_now(
+        self, acquiring: LiveAcquisition, path: str, document: dict[str, Any] | None
+    ) -> dict[str, Any] | None:
+        spec = acquiring.spec
+        if path in acquiring.arrays:
+            image, level = acquiring.arrays[path]
+            if not acquiring.has_frames(image) and document is None:
+                return None
+            array = spec.arrays[image]
+            made = array_documents(array, acquiring.extents_of(image), codec_metadata(array))[level]
+            shape = json.loads(made)["shape"]
+            if document is None:
+                return dict(json.loads(made))
+            return {**document, "shape": np.maximum(shape, document["shape"]).tolist()}
+        if not spec.is_single and (made_above := self.collected(acquiring).get(key_in(path, DOCUMENT))):
+            above: dict[str, Any] = json.loads(made_above)
+            attributes = (document or {}).get("attributes", {})
+            return {**above, "attributes": {**attributes, **above.get("attributes", {})}}
+        if document is None and not spec.is_single:
+            return self._image_group(acquiring, path)
+        return document
+
+    def _image_group(self, acquiring: LiveAcquisition, path: str) -> dict[str, Any] | None:
+        """Returns the group of an image of which nothing is sealed yet."""
+        image, level = acquiring.arrays.get(f"{path}/0", (None, 0))
+        if image is None or level or not acquiring.has_frames(image):
+            return None
+        spec, attributes = acquiring.spec, acquiring.spec.attributes_of(image)
+        with suppress(ShardFormatError, StorageError):
+            if updates_path(self._path / WORKSPACE, image).exists():
+                attributes = {**attributes, **read_updates(self._path / WORKSPACE, image)}
+        return group_document(spec.arrays[image], spec.names[image], attributes)
+
+    def collected(self, acquiring: LiveAcquisition) -> dict[str, bytes]:
+        """Returns the documents that name the images of a collection, by their paths."""
+        spec = acquiring.spec
+        on_disk = [self._is_made(path) for path in spec.paths]
+        images = tuple(i for i in range(len(spec.paths)) if acquiring.has_frames(i) or on_disk[i])
+        if self._collection[0] != images or not self._collection[1]:
+            shapes = {i: array_shape(spec.arrays[i], acquiring.extents_of(i)) for i in images}
+            start_s = acquiring.manifest.created_ns // 10**9
+            name = self._path.name.split(".")[0]
+            made = collection_documents(spec, shapes, spec.attributes, name=name, start_s=start_s)
+            self._collection = images, made
+        return self._collection[1]
+
+    def _is_made(self, path: str) -> bool:
+        with suppress(OSError):
+            os.stat(key_in(path, DOCUMENT), dir_fd=self._folder)
+            return True
+        return False

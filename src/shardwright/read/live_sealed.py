@@ -1,0 +1,85 @@
+"""Shards under their final names, for a live view: each one's index is read once, as long as the same file
+has the name."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from shardwright.model.errors import ShardFormatError, ShardwrightError, StorageError
+from shardwright.shard.index import decode_index
+
+from .box_reader import ReadFile
+from .shard_file import check_entries
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .store import StoredArray
+
+MOST_OPEN_SHARDS = 64
+
+
+def version_of(status: os.stat_result) -> tuple[int, ...]:
+    """Returns what changes when another file has the name, or this one is written."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+class IndexedShard:
+    """A shard under its final name, with its index. ``identity`` changes with every other file of that
+    name."""
+
+    def __init__(self, file: ReadFile, array: StoredArray, coordinates: tuple[int, ...]) -> None:
+        """Raises ``ShardFormatError`` for a file that is no shard of this array, ``StorageError``."""
+        self.file = file
+        self.identity = version_of(file.status)
+        size, index = file.status.st_size, array.index_bytes
+        if size < index:
+            raise ShardFormatError(
+                f"{file.path} is shorter than its index", expected=f"{index} bytes or more", got=size
+            )
+        at_start = array.index_location == "start"
+        encoded = bytes(file.read(0 if at_start else size - index, index))
+        self.entries = decode_index(encoded, array.chunks_per_shard)
+        data = (index, size) if at_start else (0, size - index)
+        if faults := check_entries(array, coordinates, self.entries, data).faults:
+            number, fault = faults[0]
+            raise ShardFormatError(f"{file.path}: entry {number} of the index: {fault}")
+
+
+class SealedShards:
+    """Used under the lock of its view. ``folder``: the open folder of the store at ``path``."""
+
+    def __init__(self, path: Path, folder: int) -> None:
+        self._path = path
+        self._folder = folder
+        self._known: OrderedDict[str, IndexedShard] = OrderedDict()
+
+    def forget(self, key: str) -> None:
+        self._known.pop(key, None)
+
+    def find(
+        self, key: str, array: StoredArray, coordinates: tuple[int, ...], final: Path | None
+    ) -> IndexedShard | None:
+        """Returns the shard with this key, as its file is now; None if there is none. ``final``: the place of
+        the file, where the key may not lead to it yet. Raises ``ShardFormatError``, ``StorageError``."""
+        folder, place = (self._folder, key) if final is None else (None, final)
+        known = self._known.get(key)
+        try:
+            if known is None or known.identity != version_of(os.stat(place, dir_fd=folder)):
+                known = IndexedShard(ReadFile(place, folder), array, coordinates)
+        except OSError as error:
+            if isinstance(error, ShardwrightError):
+                raise
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+                raise StorageError(f"cannot read {self._path / key}: {error.strerror}") from error
+            if final is None and (self._path / key).is_symlink():  # a link that leads nowhere is not absent
+                raise StorageError(f"cannot read {self._path / key}: its second root is not there") from error
+            return None
+        self._known[key] = known
+        self._known.move_to_end(key)
+        while len(self._known) > MOST_OPEN_SHARDS:
+            self._known.popitem(last=False)
+        return known
