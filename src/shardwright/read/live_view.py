@@ -70,8 +70,8 @@ if TYPE_CHECKING:
     from .live_staging import LiveStaging, StagedFrame
     from .store import StoredArray
 
-CHANGE_S = 0.01  # a frame is copied, a file renamed within it
-TRIES = 6  # of a read whose files are replaced while it looks for them
+CHANGE_S = 0.03  # a frame is copied, a file renamed within a few of it, even by a writer that has to wait
+TRIES = 8  # of a read whose files are replaced while it looks for them
 _MANIFEST_PREFIX = "acquisition."
 
 Coordinates = tuple[int, ...]
@@ -291,6 +291,8 @@ class LiveView:
                     raise
                 with self._lock:
                     self._forget(path, array, shard)
+                if not self.is_finished:
+                    time.sleep(attempt * CHANGE_S)
         raise StorageError(
             f"{self.path} changes faster than it is read", hint="Try again; is its disk very slow?"
         )
