@@ -36,6 +36,7 @@ class Judge:
         self.stored = 0
         self.looks = 0
         self._seen = 0
+        self._holes: set[int] = set()  # frames that died with their writer
         self._store: Any = None
         self._shape = SHAPE
 
@@ -50,6 +51,7 @@ class Judge:
         there = [bool(pixels[i].any()) for i in range(len(pixels))]
         for i in np.flatnonzero(there).tolist():
             np.testing.assert_array_equal(pixels[i], frame(i, pixels[i].shape), err_msg=f"frame {i}")
+        there = [present or i in self._holes for i, present in enumerate(there)]
         complete = there.index(False) if False in there else len(there)
         assert complete >= stored, f"{stored} frames are stored, {complete} are there of {len(there)}"
         assert len(pixels) >= self._seen, f"{self._seen} frames were there, now {len(pixels)}"
@@ -57,6 +59,14 @@ class Judge:
         self._seen = complete
         self.looks += 1
         return len(pixels)
+
+    def note_holes(self) -> None:
+        """Judges what a writer that was killed has left, and takes note of the frames before the newest that
+        were not stored: they will not come any more."""
+        self.look()
+        array = zarr.open_array(self._store, path="0", mode="r")[...]
+        self._holes = {i for i in range(len(array)) if not array[i].any()}
+        assert not any(i < self.stored for i in self._holes), "a stored frame is lost"
 
 
 @contextmanager

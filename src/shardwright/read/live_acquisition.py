@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from shardwright.shard.manifest import Manifest
     from shardwright.shard.shard_row_files import Placement
 
+    from .live_staging import StagedFrame
+
 
 def key_in(folder: str, name: str) -> str:
     """Returns the key of a name in a folder; an empty folder is the store's own."""
@@ -217,6 +219,23 @@ class LiveAcquisition:
             self._sealed += new
             for number in reversed(new):
                 self._extend_over(number, self._log)
+
+    def not_sealed(
+        self, shard_row: int, staged: dict[int, list[StagedFrame]]
+    ) -> dict[int, list[StagedFrame]]:
+        """Returns those of the staged frames of a shard row, by slab, that its sealed shards lack: they
+        came since, and the shard row is opened again for them. The slots of others may be used again."""
+        self._find_sealed()
+        if self._log is None or shard_row not in self._log.shard_rows:
+            return {}
+        with suppress(ShardFormatError):  # damaged: recovery reports it
+            sealed = self._log.shard_row_records(shard_row)["sequence"]
+            new = {
+                slab: [frame for frame in frames if frame.record["sequence"] not in sealed]
+                for slab, frames in staged.items()
+            }
+            return {slab: frames for slab, frames in new.items() if frames}
+        return {}
 
     def _extend_over(self, shard_row: int, log: FrameLog) -> None:
         """Lets the extents cover a sealed shard row. Its records are read only if they may reach further."""

@@ -16,7 +16,8 @@ What happens meanwhile, and what the view does:
 
     a shard gets its final name          the journal's entries hold for it: the file is the same
     its journal is deleted               the row is dropped; the shard's own index counts
-    a staging slot is used again         the pixels do not fit: look again, the journal has the slab
+    a staging slot is used again         the pixels do not fit: look again, the journal or the frame log,
+                                         once its shard row is sealed, has the frame
     a slab is stored                     its chunks count, staged frames of it no more
     an I/O error: files are rewritten    the journal's name is another file: it is read anew
     a shard row is opened again          sealed chunks count until the journal has the slab
@@ -386,8 +387,10 @@ class LiveView:
             slab: frames
             for slab, frames in staged.items()
             if slab in acquiring.slabs_of(number)
-            and not (is_sealed if row is None else row.stored[row.slot_layer[slab]])
+            and not (row is not None and row.stored[row.slot_layer[slab]])
         }
+        if is_sealed and waiting:
+            waiting = acquiring.not_sealed(number, waiting)
         self._lay_staged(acquiring, located, array, shard, numbers, waiting)
 
     def _locate_in_row(self, row: LiveRow, located: Located, file: int, numbers: np.ndarray) -> None:
