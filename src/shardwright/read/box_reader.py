@@ -13,7 +13,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -37,20 +37,25 @@ _LEAST_KEPT_BYTES, _MOST_KEPT_BYTES, _MOST_KEPT = 128 << 10, 128 << 20, 3  # mem
 
 Coordinates = tuple[int, ...]
 Slices = tuple[slice, ...]
+Opener: TypeAlias = "Callable[[str], int]"  # opens the file of a key; may raise OSError
 Staged = list[tuple[int, "Callable[[], np.ndarray]"]]
 Item = TypeVar("Item")
 _KERNEL_FORMS = {None: PLAIN, "blosc": BLOSC, "zstd": ZSTD}
 
 
 class ReadFile:
-    """A file that stays open as long as somebody reads it, under whatever name."""
+    """A file that stays open as long as somebody reads it, under whatever name. Owns its descriptor."""
 
-    def __init__(self, path: Path | str, folder: int | None = None) -> None:
-        """``path`` below the open ``folder``, if given. Raises ``OSError``."""
+    def __init__(self, path: Path | str, descriptor: int) -> None:
         self.path = path
+        self.descriptor = descriptor
+        self.status = os.fstat(descriptor)
+
+    @classmethod
+    def open(cls, path: Path) -> ReadFile:
+        """Opens a file of ours, which is no link. Raises ``OSError``."""
         # O_NONBLOCK: opening a named pipe must not wait for a writer
-        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
-        self.status = os.fstat(self.descriptor)
+        return cls(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK))
 
     def read(self, offset: int, nbytes: int) -> memoryview:
         """Returns bytes of the file. Raises ``ShardFormatError`` if it ends too early, ``StorageError``."""

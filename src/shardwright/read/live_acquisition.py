@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from shardwright.shard.layout import PlaneChunks, ShardLayout
+    from shardwright.shard.layout import PlaneChunks
     from shardwright.shard.manifest import Manifest
     from shardwright.shard.shard_row_files import Placement
 
@@ -95,18 +95,6 @@ class LiveAcquisition:
         if number is None or not (0 <= shard[-2] < rows and 0 <= shard[-1] < columns):
             return None
         return number, plane.first_file + shard[-2] * columns + shard[-1]
-
-    def slots_of(self, shard_row: int, file: int) -> tuple[ShardLayout, np.ndarray]:
-        """Returns the layout of a shard file, and int64[entries]: the slot of each entry of its index, -1 for
-        those past the array."""
-        layout = self.layout.of(shard_row)
-        plane = layout.plane
-        of_layer, layer_slots = slots_of_layer(plane, file), int(plane.layer_slots[file])
-        slots = np.full((layout.chunks_per_shard // plane.layer_entries, plane.layer_entries), -1, np.int64)
-        for slab in self.slabs_of(shard_row):
-            index_layer, slot_layer = layout.layer_of_slab(slab)
-            slots[index_layer] = np.where(of_layer < 0, -1, slot_layer * layer_slots + of_layer)
-        return layout.shard(shard_row, file), slots.ravel()
 
     def keys(self) -> set[str]:
         """Returns the keys of zarr.json of images with frames and of the groups above, and those of the

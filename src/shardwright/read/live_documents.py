@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -18,21 +19,25 @@ from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.names import WORKSPACE
 from shardwright.shard.metadata_updates import read_updates, updates_path
 
+from .box_reader import ReadFile
 from .live_acquisition import DOCUMENT, key_in
-from .store import read_metadata
+from .store import MAX_METADATA_BYTES, decode_metadata
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from .box_reader import Opener
     from .live_acquisition import LiveAcquisition
 
 
 class LiveDocuments:
-    """Used under the lock of its view. ``folder``: the open folder of the store at ``path``."""
+    """Used under the lock of its view. ``folder``: the open folder of the store at ``path``; ``open_key``
+    opens the file of a key."""
 
-    def __init__(self, path: Path, folder: int) -> None:
+    def __init__(self, path: Path, folder: int, open_key: Opener) -> None:
         self._path = path
         self._folder = folder
+        self._open_key = open_key
         self._collection: tuple[tuple[int, ...], dict[str, bytes]] = ((), {})
 
     def find(self, acquiring: LiveAcquisition | None, path: str) -> dict[str, Any] | None:
@@ -42,13 +47,17 @@ class LiveDocuments:
         return document if acquiring is None else self._of_now(acquiring, path, document)
 
     def _on_disk(self, path: str) -> dict[str, Any] | None:
-        folder = self._path / path
+        key = key_in(path, DOCUMENT)
         try:
-            return read_metadata(folder, foreign=True)
-        except ShardFormatError:
-            if not (folder / DOCUMENT).exists():
-                return None
-            raise
+            file = ReadFile(self._path / key, self._open_key(key))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise StorageError(f"cannot read {self._path / key}: {error.strerror}") from error
+        if not stat.S_ISREG(file.status.st_mode):
+            return None
+        text = file.read(0, min(file.status.st_size, MAX_METADATA_BYTES + 1))
+        return decode_metadata(self._path / key, bytes(text), foreign=True)
 
     def _of_now(
         self, acquiring: LiveAcquisition, path: str, document: dict[str, Any] | None

@@ -17,6 +17,7 @@ from .shard_file import check_entries
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from .box_reader import Opener
     from .store import StoredArray
 
 MOST_OPEN_SHARDS = 64
@@ -50,11 +51,13 @@ class IndexedShard:
 
 
 class SealedShards:
-    """Used under the lock of its view. ``folder``: the open folder of the store at ``path``."""
+    """Used under the lock of its view. ``folder``: the open folder of the store at ``path``; ``open_key``
+    opens the file of a key."""
 
-    def __init__(self, path: Path, folder: int) -> None:
+    def __init__(self, path: Path, folder: int, open_key: Opener) -> None:
         self._path = path
         self._folder = folder
+        self._open_key = open_key
         self._known: OrderedDict[str, IndexedShard] = OrderedDict()
 
     def forget(self, key: str) -> None:
@@ -65,11 +68,12 @@ class SealedShards:
     ) -> IndexedShard | None:
         """Returns the shard with this key, as its file is now; None if there is none. ``final``: the place of
         the file, where the key may not lead to it yet. Raises ``ShardFormatError``, ``StorageError``."""
-        folder, place = (self._folder, key) if final is None else (None, final)
         known = self._known.get(key)
         try:
-            if known is None or known.identity != version_of(os.stat(place, dir_fd=folder)):
-                known = IndexedShard(ReadFile(place, folder), array, coordinates)
+            status = os.stat(key, dir_fd=self._folder) if final is None else final.lstat()
+            if known is None or known.identity != version_of(status):
+                file = ReadFile(key, self._open_key(key)) if final is None else ReadFile.open(final)
+                known = IndexedShard(file, array, coordinates)
         except OSError as error:
             if isinstance(error, ShardwrightError):
                 raise

@@ -1,42 +1,45 @@
 """The keys of a live view as bytes: what a Zarr client that knows nothing of us reads, by whole keys or by
 byte ranges.
 
-In a finished store a key is a file. While an acquisition is unfinished, a shard, in progress or sealed, is a
-complete shard that is made when it is read:
+A key is a file, or zarr.json as it is now. While an acquisition is unfinished, a shard, in progress or
+sealed, is a complete shard that is made when it is read:
 
-    index at the end     | slot 0 | slot 1 | ... | slot n-1 | index |
-    index at the start   | index, to a page edge | slot 0 | slot 1 | ... | slot n-1 |
+    index at the end     | place 0 | place 1 | ... | place n-1 | index |
+    index at the start   | index, to a page edge | place 0 | place 1 | ... | place n-1 |
 
-each chunk in the slot of its number, whatever its place in the file. So the length and the places of chunks
-are known from the first frame on and stay the same, while slabs are stored and shards sealed or compacted: a
-client that has an older index finds each chunk where it was. A chunk of frames that are only staged is in its
-codec's stored form, the longest there is. ``generation`` changes whenever the bytes may have.
+with a place for each inner chunk of the index, as long as the longest encoded chunk. So the length and the
+places of chunks are known from the first frame on and stay the same, while slabs are stored and shards
+sealed: a client that has an older index finds each chunk where it was. With ``fixed_places`` a finished
+store's shards are made likewise, so that neither the end nor a compaction moves a chunk. A chunk of frames
+that are only staged is in its codec's stored form. ``generation`` changes whenever the bytes may have.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import crc32c
 import numpy as np
 
+from shardwright.array.document import encode_document
 from shardwright.codecs.parameters import LEVEL_STORED, CodecParameters
 from shardwright.model.errors import StorageError
 from shardwright.shard.index import empty_index, encode_index
+from shardwright.shard.layout import page_aligned
 
 from .box_reader import ABSENT
+from .live_acquisition import DOCUMENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shardwright.shard.layout import ShardLayout
-
     from .box_reader import Located, ReadFile
     from .live_view import LiveArray, LiveView
+    from .store import StoredArray
 
 
 class KeyFile:
@@ -53,32 +56,45 @@ class KeyFile:
         return bytes(self._file.read(start, max(0, stop - start)))
 
 
+class KeyBytes:
+    """A key whose bytes are made when it is asked for."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.nbytes = len(data)
+        self.generation = f"{len(data):x}-{crc32c.crc32c(data):08x}"
+
+    def read(self, start: int, stop: int) -> bytes:
+        return self._data[start:stop]
+
+
 @dataclass(frozen=True)
 class ComposedShard:
-    """A shard of an unfinished store, as it was when it was found. ``slots``: int64[entries], the slot of
-    each chunk, -1 for one past the array; ``located``: the chunks in the order of their slots."""
+    """A shard as it was when it was found. ``located``: all chunks, as the index counts them."""
 
     view: LiveView
     path: str
-    array: LiveArray
+    array: StoredArray
     coordinates: tuple[int, ...]
-    layout: ShardLayout
-    slots: np.ndarray
     located: Located
+    _last: dict[int, bytes] = field(default_factory=dict)  # the chunk that was read last
 
     @property
     def nbytes(self) -> int:
         """The length of the shard; the same at all times."""
-        return self._index_start + self.layout.index_bytes if not self._at_start else self._index_start
+        return self._data_start + self._places_bytes + (0 if self._data_start else self.array.index_bytes)
+
+    @cached_property
+    def _place_bytes(self) -> int:
+        return page_aligned(self.array.codecs.max_encoded_bytes(self.array.chunk_bytes))
 
     @property
-    def _at_start(self) -> bool:
-        return self.layout.index_at_start
+    def _places_bytes(self) -> int:
+        return self.array.chunks_per_shard * self._place_bytes
 
-    @property
-    def _index_start(self) -> int:
-        """The end of the slots, where an index at the end begins."""
-        return self.layout.data_start + self.layout.slots * self.layout.slot_bytes
+    @cached_property
+    def _data_start(self) -> int:
+        return page_aligned(self.array.index_bytes) if self.array.index_location == "start" else 0
 
     @cached_property
     def generation(self) -> str:
@@ -95,48 +111,47 @@ class ComposedShard:
         """Returns the bytes [start, stop). Raises ``ShardFormatError``, ``StorageError``,
         ``StoreGoneError``."""
         out = np.zeros(max(0, min(stop, self.nbytes) - start), np.uint8)
-        index_at = 0 if self._at_start else self._index_start
-        if start < index_at + self.layout.index_bytes and stop > index_at:
-            _place(out, start, index_at, self._index())
-        first = max(0, start - self.layout.data_start) // self.layout.slot_bytes
-        last = max(0, stop - self.layout.data_start - 1) // self.layout.slot_bytes
-        for slot in range(first, min(last + 1, self.layout.slots)):
-            at = self.layout.data_start + slot * self.layout.slot_bytes
-            nbytes = self._chunk_bytes(slot)
-            if nbytes and at < stop and at + nbytes > start:
-                _place(out, start, at, self._chunk(slot))
+        index_at = 0 if self._data_start else self._places_bytes
+        if start < index_at + self.array.index_bytes and stop > index_at:
+            _place(out, start, index_at, encode_index(self._index))
+        first = max(0, start - self._data_start) // self._place_bytes
+        last = max(0, stop - self._data_start - 1) // self._place_bytes
+        for i in range(first, min(last + 1, self.array.chunks_per_shard)):
+            at, nbytes = self._data_start + i * self._place_bytes, int(self._index["nbytes"][i])
+            if self._index["offset"][i] == at and at < stop and at + nbytes > start:
+                _place(out, start, at, self._chunk(i))
         return out.tobytes()
 
-    def _chunk_bytes(self, slot: int) -> int:
-        if slot in self.located.staged:
-            return self._stored_form.max_encoded_bytes
-        return 0 if self.located.file[slot] == ABSENT else int(self.located.nbytes[slot])
+    @cached_property
+    def _index(self) -> np.ndarray:
+        entries, located = empty_index(self.array.chunks_per_shard), self.located
+        there = located.file != ABSENT
+        there[list(located.staged)] = True
+        entries["offset"][there] = self._data_start + np.flatnonzero(there) * self._place_bytes
+        entries["nbytes"][there] = located.nbytes[there]
+        entries["nbytes"][list(located.staged)] = self._stored_form.max_encoded_bytes if located.staged else 0
+        return entries
 
-    def _index(self) -> bytes:
-        entries = empty_index(self.slots.size)
-        for number in np.flatnonzero(self.slots >= 0).tolist():
-            slot = int(self.slots[number])
-            if nbytes := self._chunk_bytes(slot):
-                entries["offset"][number] = self.layout.data_start + slot * self.layout.slot_bytes
-                entries["nbytes"][number] = nbytes
-        return encode_index(entries)
+    def _chunk(self, number: int) -> bytes:
+        if number not in self._last:
+            chunk = self._staged(number) if number in self.located.staged else self.located.fetch(number)
+            self._last.clear()
+            self._last[number] = bytes(chunk)
+        return self._last[number]
 
-    def _chunk(self, slot: int) -> bytes:
-        if slot not in self.located.staged:
-            return bytes(self.located.fetch(slot))
-        stored = self.array.stored
-        number = int(np.flatnonzero(self.slots == slot)[0])
-        chunk = np.unravel_index(number, stored.shard_chunks)
-        low = tuple(int(i) * n for i, n in zip(chunk, stored.chunk_shape, strict=True))
-        high = tuple(a + n for a, n in zip(low, stored.chunk_shape, strict=True))
+    def _staged(self, number: int) -> bytes:
+        """Returns a chunk of which frames are staged."""
+        chunk = np.unravel_index(number, self.array.shard_chunks)
+        low = tuple(int(i) * n for i, n in zip(chunk, self.array.chunk_shape, strict=True))
+        high = tuple(a + n for a, n in zip(low, self.array.chunk_shape, strict=True))
         values = self.view.read_box(self.path, self.coordinates, low, high)
         if values is None:
-            values = np.full(stored.chunk_shape, stored.fill_element)
+            values = np.full(self.array.chunk_shape, self.array.fill_element)
         return _in_stored_form(values, self._stored_form)
 
     @cached_property
     def _stored_form(self) -> CodecParameters:
-        return replace(self.array.stored.configured_codec(), level=LEVEL_STORED)
+        return replace(self.array.configured_codec(), level=LEVEL_STORED)
 
 
 def _place(out: np.ndarray, start: int, at: int, data: bytes) -> None:
@@ -162,23 +177,29 @@ def _in_stored_form(values: np.ndarray[Any, Any], codec: CodecParameters) -> byt
 
 
 class LiveKeys:
-    """The keys of a view. Those of hidden files and folders, as ours are, are not there."""
+    """The keys of a view. Those of hidden files and folders, as ours are, are not there. ``fixed_places``:
+    also shards of a finished store are composed."""
 
-    def __init__(self, view: LiveView) -> None:
+    def __init__(self, view: LiveView, *, fixed_places: bool = False) -> None:
         self._view = view
+        self._fixed_places = fixed_places
 
     @staticmethod
     def is_visible(key: str) -> bool:
         return all(part and not part.startswith(".") and "\0" not in part for part in key.split("/"))
 
-    def find(self, key: str) -> KeyFile | ComposedShard | None:
-        """Returns what a key is now, None if it is not there; zarr.json is the view's to give. Raises
-        ``ShardFormatError``, ``StorageError``, ``StoreGoneError``."""
+    def find(self, key: str) -> KeyFile | KeyBytes | ComposedShard | None:
+        """Returns what a key is now, None if it is not there. Raises ``ShardFormatError``, ``StorageError``,
+        ``StoreGoneError``."""
         if not self.is_visible(key):
             return None
         self._view.check_there()
+        folder, _, name = key.rpartition("/")
+        if name == DOCUMENT:
+            document = self._view.document(folder)
+            return None if document is None else KeyBytes(encode_document(document))
         shard = self._view.shard_of_key(key)
-        if shard is not None:
+        if shard is not None and (self._fixed_places or self._view.is_acquired(shard[0])):
             return self._composed(*shard)
         try:
             file = self._view.open_file(key)
@@ -189,15 +210,9 @@ class LiveKeys:
         return KeyFile(file) if stat.S_ISREG(file.status.st_mode) else None
 
     def _composed(self, path: str, array: LiveArray, shard: tuple[int, ...]) -> ComposedShard | None:
-        place = self._view.layout_of_shard(array, shard)
-        if place is None:
-            return None
-        layout, slots = place
-        numbers = np.flatnonzero(slots >= 0)
-        located = self._view.locate(path, array, shard, numbers[np.argsort(slots[numbers])])
-        if located.is_empty:
-            return None
-        return ComposedShard(self._view, path, array, shard, layout, slots, located)
+        stored = array.stored
+        located = self._view.locate(path, array, shard, np.arange(stored.chunks_per_shard))
+        return None if located.is_empty else ComposedShard(self._view, path, stored, shard, located)
 
     def below(self, prefix: str) -> set[str]:
         """Returns all keys that begin with ``prefix``."""

@@ -64,9 +64,9 @@ from .live_sealed import SealedShards, version_of
 from .store import parse_array, workspace_of
 
 if TYPE_CHECKING:
-    from shardwright.shard.layout import ShardLayout
     from shardwright.shard.manifest import Manifest
 
+    from .box_reader import Opener
     from .live_row import LiveRow
     from .live_staging import LiveStaging, StagedFrame
     from .store import StoredArray
@@ -97,9 +97,15 @@ class LiveView:
     there is no such folder, ``ShardFormatError`` for a damaged manifest, ``StoreGoneError`` once another
     store has its name."""
 
-    def __init__(self, path: str | os.PathLike[str], *, expected: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        expected: tuple[int, int] | None = None,
+        open_key: Opener | None = None,
+    ) -> None:
         """``expected``: the ``identity`` of the store when it was opened before; it is compared where it can
-        be, on the same device."""
+        be, on the same device. ``open_key`` opens the file of a key instead of its path below the store."""
         self.path = Path(path).absolute()
         with storage_errors("open", self.path):
             self._folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -108,9 +114,10 @@ class LiveView:
             raise StoreGoneError(f"{self.path} is another store's name by now", hint="Open it again")
         self._lock = threading.RLock()
         self._acquiring: LiveAcquisition | None = None
-        self._sealed = SealedShards(self.path, self._folder)
+        self._open_key = open_key or partial(_open_below, self._folder)
+        self._sealed = SealedShards(self.path, self._folder, self._open_key)
         self._arrays: dict[str, tuple[tuple[int, ...], StoredArray]] = {}
-        self._documents = LiveDocuments(self.path, self._folder)
+        self._documents = LiveDocuments(self.path, self._folder, self._open_key)
         with self._lock:
             self._find_state()
         if self._acquiring is None:
@@ -176,6 +183,13 @@ class LiveView:
         return self._acquiring
 
     @property
+    def second_root(self) -> str | None:
+        """The second root for shards of an unfinished store; None without one. Raises as ``look``."""
+        with self._lock:
+            acquiring = self._find_state()
+            return None if acquiring is None else acquiring.manifest.spill_root
+
+    @property
     def is_finished(self) -> bool:
         """True if no acquisition writes this store, nor has one left it unfinished."""
         with self._lock:
@@ -214,7 +228,10 @@ class LiveView:
                 version = version_of(os.stat(key_in(path, DOCUMENT), dir_fd=self._folder))
                 known = self._arrays.get(path)
                 if known is None or known[0] != version:
-                    known = self._arrays[path] = version, parse_array(self.path / path)
+                    document = self._documents.find(None, path)
+                    if document is None:
+                        return None
+                    known = self._arrays[path] = version, parse_array(self.path / path, document)
                     self.check_there()
                 return LiveArray(known[1])
         return None
@@ -234,29 +251,21 @@ class LiveView:
 
     def open_file(self, key: str) -> ReadFile:
         """Opens a file of the store. Raises ``OSError``."""
-        return ReadFile(key, self._folder)
+        return ReadFile(key, self._open_key(key))
 
     def shard_of_key(self, key: str) -> tuple[str, LiveArray, Coordinates] | None:
-        """Returns the array's path, the array and the coordinates if this is the key of a shard of an
-        unfinished acquisition. Raises as ``array``."""
-        path, _, below = key.partition("/c/")
-        with self._lock:
-            acquiring = self._find_state()
-            if acquiring is None or path not in acquiring.arrays:
-                return None
-            array = self._live_array(acquiring, path)
-        coordinates = array.stored.coordinates_of(f"c/{below}")
-        return None if coordinates is None else (path, array, coordinates)
+        """Returns the array's path, the array and the coordinates if this is the key of a shard. Raises as
+        ``array``."""
+        path, found, below = key.partition("/c/")
+        array = self.array(path) if found else None
+        coordinates = None if array is None else array.stored.coordinates_of(f"c/{below}")
+        return None if array is None or coordinates is None else (path, array, coordinates)
 
-    def layout_of_shard(self, array: LiveArray, shard: Coordinates) -> tuple[ShardLayout, np.ndarray] | None:
-        """Returns the layout of a shard of an unfinished acquisition, and int64[entries]: the slot of each
-        entry of its index, -1 for those past the array. None for a shard outside the array."""
+    def is_acquired(self, path: str) -> bool:
+        """Returns whether an unfinished acquisition writes this array. Raises as ``array``."""
         with self._lock:
             acquiring = self._find_state()
-            place = None if acquiring is None else acquiring.file_of_shard(array.image, array.level, shard)
-            if acquiring is None or place is None:
-                return None
-            return acquiring.slots_of(*place)
+            return acquiring is not None and path in acquiring.arrays
 
     def live_keys(self) -> set[str]:
         """Returns the keys of documents and shards that an unfinished acquisition has, on disk or not. Raises
@@ -391,7 +400,7 @@ class LiveView:
         }
         if is_sealed and waiting:
             waiting = acquiring.not_sealed(number, waiting)
-        self._lay_staged(acquiring, located, array, shard, numbers, waiting)
+        self._lay_staged(acquiring, located, array, shard, file, numbers, waiting)
 
     def _locate_in_row(self, row: LiveRow, located: Located, file: int, numbers: np.ndarray) -> None:
         """Finds the chunks of stored slabs of a shard row in progress."""
@@ -410,7 +419,7 @@ class LiveView:
             return
         chosen, table = np.concatenate(where), row.tables[file][np.concatenate(places)]
         try:
-            working = ReadFile(row.placement.working(row.layout.shard_path(row.number, file)))
+            working = ReadFile.open(row.placement.working(row.layout.shard_path(row.number, file)))
         except FileNotFoundError:
             return  # it has got its final name, or is all fill
         except OSError as error:
@@ -425,12 +434,14 @@ class LiveView:
         located: Located,
         array: LiveArray,
         shard: Coordinates,
+        file: int,
         numbers: np.ndarray,
         staged: dict[int, list[StagedFrame]],
     ) -> None:
         """Adds the staged frames of slabs that are not stored to the chunks of these slabs."""
         layout = acquiring.layout.arrays[array.image]
-        layers = numbers // layout.plane.layer_entries
+        layers, entries = np.divmod(numbers, layout.plane.layer_entries)
+        layers[slots_of_layer(layout.plane, file)[entries] < 0] = -1  # past the array
         top, left = (i * n for i, n in zip(shard[-2:], array.stored.shard_shape[-2:], strict=True))
         for slab, frames in staged.items():
             where = np.flatnonzero(layers == layout.layer_of_slab(slab)[0])
@@ -448,6 +459,11 @@ class LiveView:
         if pixels is None:
             raise _ChangedError
         return pixels[at[0] :, at[1] :]
+
+
+def _open_below(folder: int, key: str) -> int:
+    # O_NONBLOCK: opening a named pipe must not wait for a writer
+    return os.open(key, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
 
 
 def _manifest_version(workspace: Path) -> tuple[Any, ...] | None:

@@ -355,6 +355,11 @@ def read_metadata(folder: Path, *, foreign: bool = False) -> dict[str, Any]:
         ) from None
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from error
+    return decode_metadata(path, text, foreign=foreign)
+
+
+def decode_metadata(path: Path, text: bytes, *, foreign: bool = False) -> dict[str, Any]:
+    """As ``read_metadata``, for the bytes of the zarr.json at ``path``. Raises ``ShardFormatError``."""
     if len(text) > MAX_METADATA_BYTES:
         raise ShardFormatError(f"{path} is too long", expected=f"at most {MAX_METADATA_BYTES} bytes")
     try:

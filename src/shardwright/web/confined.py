@@ -37,16 +37,19 @@ def is_plain(name: str) -> bool:
     return bool(name) and not name.startswith(".") and "/" not in name and "\0" not in name
 
 
-def open_in_store(root: str, spill_root: str | None, parts: Sequence[str]) -> int:
+def open_in_store(
+    root: str, spill_root: str | None, parts: Sequence[str], *, unfinished: bool = False
+) -> int:
     """Returns a descriptor of the file ``parts`` of a store below ``root``; a shard may be a link to one
-    below ``spill_root``.
+    below ``spill_root``. ``unfinished``: the store is known to be one, though its mark may not be there yet.
 
     Raises ``NotServedError``; another ``OSError`` when the disk fails.
     """
     if len(parts) < 2 or not all(map(is_plain, parts)):
         raise NotServedError
     try:
-        os.close(_open_below(root, [parts[0], STORE_MARK]))
+        if not unfinished:
+            os.close(_open_below(root, [parts[0], STORE_MARK]))
         try:
             return _open_below(root, parts)
         except OSError as error:

@@ -27,7 +27,8 @@ KEEP_ALIVE_S = 15  # a page polls every second or two, a scraper every fifteen
 STALL_S = 20.0
 SHUTDOWN_S = 1
 ACCEPTED_A_ROUND = 64
-DESCRIPTORS = 4 * MAX_CONNECTIONS  # each connection may have a file open, and the libraries have some
+# each connection may have a file open, the libraries have some, and a live view has one for each shard row
+DESCRIPTORS = 4 * MAX_CONNECTIONS + 4096
 
 
 class LimitedConnection(H11Protocol):

@@ -1,8 +1,9 @@
-"""Serves the stores below the output root, file by file, as far as a Zarr reader over HTTP needs them.
+"""Serves what stores consist of as far as a Zarr reader over HTTP needs it: their files (``StoreFiles``), or
+the keys of a live view (``web.live``).
 
-GET, HEAD, ranges and suffix ranges, 404 for chunks that are absent, ETag and 304, CORS. No listing, no hidden
-files (a store's workspace), no links out of the root. Files are opened and read in a few threads: a stuck
-disk blocks only those; further requests are soon refused, and the page still works.
+GET, HEAD, ranges and suffix ranges, 404 for chunks that are absent, ETag, 304 and 412, CORS. No listing, no
+hidden files (a store's workspace), no links out of the root. Files are opened and read in a few threads: a
+stuck disk blocks only those; further requests are soon refused, and the page still works.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Protocol, TypeVar, TypeVarTuple
 
 import anyio
 import anyio.to_thread
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
+
+from shardwright.model.errors import ShardwrightError
 
 from .confined import NotServedError, open_in_store
 
@@ -35,9 +38,28 @@ MOST_WAITING = 64
 PIECE_BYTES = 256 << 10
 PREFLIGHT_SECONDS = 86_400
 POLICY = "sandbox; default-src 'none'"  # no browser may run a file of a store as a page of ours
-REQUEST_HEADERS = "Range, If-Range, If-None-Match"
+REQUEST_HEADERS = "Range, If-Range, If-Match, If-None-Match"
 ANSWER_HEADERS = "Accept-Ranges, Content-Range, Content-Length, ETag"
 _RANGE = re.compile(r"bytes=\s*(?P<first>[0-9]{0,19})-(?P<last>[0-9]{0,19})\s*", re.IGNORECASE)
+
+
+class Served(Protocol):
+    """What a request asks for, until ``close``. ``etag`` changes whenever its bytes may have."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def etag(self) -> str: ...
+
+    def agrees_with(self, etag: str) -> bool:
+        """Returns whether bytes that a client has read under ``etag`` and bytes of now go together."""
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Returns at least one and at most PIECE_BYTES of the bytes [start, stop). Raises ``OSError``,
+        ``ShardwrightError``."""
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -47,6 +69,9 @@ class _OpenFile:
     descriptor: int
     size: int
     etag: str
+
+    def agrees_with(self, etag: str) -> bool:
+        return etag == self.etag
 
     def read(self, start: int, stop: int) -> bytes:
         data = os.pread(self.descriptor, min(stop - start, PIECE_BYTES), start)
@@ -58,11 +83,28 @@ class _OpenFile:
         os.close(self.descriptor)
 
 
-class Stores:
-    """The endpoint below ``PREFIX``."""
+class StoreFiles:
+    """The files of the stores below the output root, as they lie."""
 
     def __init__(self, settings: WebSettings) -> None:
         self._settings = settings
+
+    def find(self, path: str) -> Served:
+        """Opens the file at ``path``, which begins with the store. Raises ``NotServedError``, ``OSError``."""
+        descriptor = open_in_store(self._settings.output_root, self._settings.spill_root, path.split("/"))
+        facts = os.fstat(descriptor)
+        return _OpenFile(
+            descriptor, facts.st_size, f'"{facts.st_ino:x}-{facts.st_size:x}-{facts.st_mtime_ns:x}"'
+        )
+
+
+class Stores:
+    """An endpoint whose ``path`` is a store and a key in it. ``find`` finds what it is; it raises
+    ``NotServedError``, ``OSError``, ``ShardwrightError``."""
+
+    def __init__(self, settings: WebSettings, find: Callable[[str], Served]) -> None:
+        self._settings = settings
+        self._find = find
         self._threads = anyio.CapacityLimiter(THREADS)
         self._reads = 0  # running in a thread, or waiting for one
 
@@ -105,12 +147,13 @@ class Stores:
                 "The disk is too slow for more requests at once.\n", 503, {"Retry-After": "2"}
             )
         try:
-            file = await self._in_thread(self._open, request.path_params["path"])
+            file = await self._in_thread(self._find, request.path_params["path"])
+            return await self._file_answer(request, file)
         except NotServedError:
             return PlainTextResponse("There is no such file.\n", 404)
-        except OSError as error:
-            return PlainTextResponse(f"The file cannot be read: {error.strerror}\n", 500)
-        return self._file_answer(request, file)
+        except (OSError, ShardwrightError) as error:
+            what = error if isinstance(error, ShardwrightError) else error.strerror
+            return PlainTextResponse(f"The file cannot be read: {what}\n", 500)
 
     async def _in_thread(self, work: Callable[[*A], T], *arguments: *A) -> T:
         self._reads += 1
@@ -119,16 +162,12 @@ class Stores:
         finally:
             self._reads -= 1
 
-    def _open(self, path: str) -> _OpenFile:
-        descriptor = open_in_store(self._settings.output_root, self._settings.spill_root, path.split("/"))
-        facts = os.fstat(descriptor)
-        return _OpenFile(
-            descriptor, facts.st_size, f'"{facts.st_ino:x}-{facts.st_size:x}-{facts.st_mtime_ns:x}"'
-        )
-
-    def _file_answer(self, request: Request, file: _OpenFile) -> Response:
+    async def _file_answer(self, request: Request, file: Served) -> Response:
         """Answers with ``file``, and closes it in the end."""
         headers = {"ETag": file.etag, "Cache-Control": "no-cache"}
+        if is_another(request.headers, file):
+            file.close()
+            return PlainTextResponse("The file is another one by now.\n", 412, headers)
         if is_unchanged(request.headers, file.etag):
             file.close()
             return Response(status_code=304, headers=headers)
@@ -147,17 +186,22 @@ class Stores:
         if wanted is not None:
             headers["Content-Range"] = f"bytes {start}-{stop - 1}/{file.size}"
         status = 200 if wanted is None else 206
-        if request.method == "HEAD":
+        if request.method == "HEAD" or start == stop:
             file.close()
             return Response(status_code=status, headers=headers)
-        return StreamingResponse(self._pieces(file, start, stop), status, headers)
-
-    async def _pieces(self, file: _OpenFile, start: int, stop: int) -> AsyncIterator[bytes]:
         try:
-            while start < stop:
+            first = await self._in_thread(file.read, start, stop)  # an error still has its status
+        except BaseException:
+            file.close()
+            raise
+        return StreamingResponse(self._pieces(file, first, start, stop), status, headers)
+
+    async def _pieces(self, file: Served, piece: bytes, start: int, stop: int) -> AsyncIterator[bytes]:
+        try:
+            yield piece
+            while (start := start + len(piece)) < stop:
                 piece = await self._in_thread(file.read, start, stop)
                 yield piece
-                start += len(piece)
         finally:
             file.close()
 
@@ -192,6 +236,13 @@ def wanted_range(headers: Headers, etag: str, size: int) -> tuple[int, int] | No
     if start >= size or start >= stop:
         raise UnsatisfiableRangeError
     return start, stop
+
+
+def is_another(headers: Headers, file: Served) -> bool:
+    """True if the client wants bytes only of a version that ``file`` does not go together with (RFC 9110,
+    section 13.1.1)."""
+    wanted = headers.get("if-match", "*").strip()
+    return wanted != "*" and not any(file.agrees_with(tag.strip()) for tag in wanted.split(","))
 
 
 def is_unchanged(headers: Headers, etag: str) -> bool:

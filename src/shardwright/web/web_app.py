@@ -8,6 +8,7 @@
     /api/preview/NAME.png    the newest frame of a running acquisition
     /api/stores              the finished stores
     /stores/NAME/...         the files of the stores below the output root
+    /live/NAME/...           the same stores as a live view has them, running or finished
     /view/STORE              redirects to neuroglancer with that store
     /neuroglancer/...        neuroglancer
 
@@ -29,7 +30,10 @@ from starlette.routing import Route
 from .api import Api, answered_by_the_daemon
 from .finished import FinishedStores
 from .guard import METHODS, Guard
-from .stores import PREFIX, Stores, is_unchanged
+from .live import PREFIX as LIVE
+from .live import LiveStores
+from .stores import PREFIX as FILES
+from .stores import StoreFiles, Stores, is_unchanged
 from .viewer import viewer_routes
 
 if TYPE_CHECKING:
@@ -47,14 +51,16 @@ _TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".
 
 
 def make_app(settings: WebSettings, link: DaemonLink) -> Starlette:
-    api, stores, page = Api(link), Stores(settings), StaticFolder(STATIC)
+    api, page = Api(link), StaticFolder(STATIC)
+    files, live = StoreFiles(settings), LiveStores(settings)
     routes = [
         Route("/metrics", answered_by_the_daemon(api.metrics)),
         Route("/api/status", answered_by_the_daemon(api.status)),
         Route("/api/history", answered_by_the_daemon(api.history)),
         Route("/api/events", answered_by_the_daemon(api.events)),
         Route("/api/preview/{name}.png", answered_by_the_daemon(api.preview)),
-        Route(PREFIX + "{path:path}", stores.respond, methods=METHODS),
+        Route(FILES + "{path:path}", Stores(settings, files.find).respond, methods=METHODS),
+        Route(LIVE + "{path:path}", Stores(settings, live.find).respond, methods=METHODS),
         *viewer_routes(FinishedStores(Path(settings.output_root))),
         Route("/{path:path}", _options, methods=["OPTIONS"]),
         Route("/{path:path}", page.respond),

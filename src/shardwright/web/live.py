@@ -1,0 +1,137 @@
+"""Stores as a live view has them, over HTTP: running acquisitions, those that a dead daemon has left, and
+finished ones.
+
+    /live/NAME.ome.zarr/KEY      zarr.json as it is now, shards in which each chunk has one place for ever
+                                 (``read.live_shard``), and files
+    /live/NAME.ome.zarr/.frames  each frame once it is stored (``web.frame_stream``)
+
+What a client has read of an acquisition goes together with all that it reads later of it: frames are only
+added. So ``ETag`` changes with every slab, and ``If-Match`` fails only for another store of that name.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections import OrderedDict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardwright.model.errors import StorageError, StoreGoneError
+
+from .confined import NotServedError, is_plain, open_in_store
+from .stores import PIECE_BYTES
+
+if TYPE_CHECKING:
+    from shardwright.daemon.web_child import WebSettings
+    from shardwright.read.live_shard import ComposedShard, KeyBytes, KeyFile, LiveKeys
+    from shardwright.read.live_view import LiveView
+
+    from .stores import Served
+
+PREFIX = "/live/"
+MOST_VIEWS = 4
+
+
+class _LiveKey:
+    """A key of a live view that is being served."""
+
+    def __init__(self, store: str, key: KeyFile | KeyBytes | ComposedShard) -> None:
+        """``store`` is another one for each store of a name."""
+        self._store = store
+        self._key = key
+        self.size = key.nbytes
+        self.etag = f'"{store}-{key.generation}"'
+
+    def agrees_with(self, etag: str) -> bool:
+        return etag.startswith(f'"{self._store}-')
+
+    def read(self, start: int, stop: int) -> bytes:
+        return self._key.read(start, min(stop, start + PIECE_BYTES))
+
+    def close(self) -> None: ...  # its file is closed when nobody has it any more
+
+
+class LiveStores:
+    """The live views of the stores below the output root. Used by several threads."""
+
+    def __init__(self, settings: WebSettings) -> None:
+        self._root = settings.output_root
+        self._spill_root = settings.spill_root
+        self._lock = threading.Lock()
+        self._keys: OrderedDict[str, tuple[LiveView, LiveKeys]] = OrderedDict()
+
+    def find(self, path: str) -> Served:
+        """Returns what ``path`` is, which begins with the store. Raises ``NotServedError``, ``OSError``,
+        ``ShardwrightError``."""
+        store, _, key = path.partition("/")
+        if not all(map(is_plain, path.split("/"))):
+            raise NotServedError
+        view, keys = self._of(store)
+        try:
+            self._check(view)
+            found = keys.find(key)
+        except StoreGoneError:
+            raise NotServedError from None
+        if found is None:
+            raise NotServedError
+        return _LiveKey(f"{view.identity[1]:x}", found)
+
+    def view(self, store: str) -> LiveView:
+        """Returns the view of a store. Raises as ``find``."""
+        view, _ = self._of(store)
+        self._check(view)
+        return view
+
+    def open(self, store: str) -> LiveView:
+        """Opens a view of a store for one user. Raises as ``find``."""
+        from shardwright.read.live_view import LiveView  # its decoders take time to load and memory
+
+        if not is_plain(store):
+            raise NotServedError
+        path = Path(self._root, store)
+        try:
+            status = path.lstat()
+            view = LiveView(path, open_key=partial(self._open_key, store))
+        except StorageError:
+            raise NotServedError from None  # no store, or one that cannot be opened
+        except (FileNotFoundError, NotADirectoryError):
+            raise NotServedError from None
+        if not stat.S_ISDIR(status.st_mode) or view.identity != (status.st_dev, status.st_ino):
+            raise NotServedError
+        self._check(view)
+        return view
+
+    def _of(self, store: str) -> tuple[LiveView, LiveKeys]:
+        from shardwright.read.live_shard import LiveKeys
+
+        with self._lock:
+            known = self._keys.pop(store, None)
+            if known is None or not self._is_current(store, known[0]):
+                view = self.open(store)
+                known = view, LiveKeys(view, fixed_places=True)
+            self._keys[store] = known
+            while len(self._keys) > MOST_VIEWS:
+                self._keys.popitem(last=False)
+            return known
+
+    def _is_current(self, store: str, view: LiveView) -> bool:
+        try:
+            status = os.lstat(Path(self._root, store))
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino) == view.identity
+
+    def _check(self, view: LiveView) -> None:
+        """Raises ``NotServedError`` for a store whose shards may lie in a folder that is not served."""
+        if view.second_root not in (None, self._spill_root):
+            raise NotServedError
+
+    def _open_key(self, store: str, key: str) -> int:
+        try:
+            parts = [store, *key.split("/")]
+            return open_in_store(self._root, self._spill_root, parts, unfinished=True)
+        except NotServedError:
+            raise FileNotFoundError(key) from None
