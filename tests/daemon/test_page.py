@@ -430,6 +430,47 @@ def test_the_viewer_shows_the_image(page: Browser, served: DaemonWithPage, finis
         page.driver.switch_to.window(own_tab)
 
 
+def test_the_picture_of_a_running_acquisition_opens_its_newest_frame_in_the_viewer(
+    page: Browser, served: DaemonWithPage
+):
+    figure = "#previews figure[data-name=seen]"
+    with served.connect().acquire("seen", stream="cam0") as stream:
+        sent = 0
+
+        def send_one() -> None:
+            nonlocal sent
+            stream.append(sent_frame(sent))
+            sent += 1
+            page.wait(lambda: stream.watermark.stored == sent, "the frame")
+
+        page.wait(lambda: send_one() or page.text(f"{figure} .range"), "the picture")
+        own_tab = page.driver.current_window_handle
+        page.run(f"document.querySelector('{figure} a').focus()")
+        page.press(Keys.ENTER)
+        page.wait(lambda: len(page.driver.window_handles) == 2, "the viewer's tab")
+        page.driver.switch_to.window(next(tab for tab in page.driver.window_handles if tab != own_tab))
+        try:
+            assert_newest_in_viewer(page, sent - 1)
+            send_one()
+            page.open(f"{served.url}view/seen.ome.zarr")
+            assert_newest_in_viewer(page, sent - 1)
+            page.read_logs()
+            array = f"{served.url}live/seen.ome.zarr/0/zarr.json"
+            assert any(address.startswith(array) for address in page.addresses)
+        finally:
+            page.driver.close()
+            page.driver.switch_to.window(own_tab)
+
+
+def assert_newest_in_viewer(page: Browser, number: int) -> None:
+    likeness = page.wait(
+        lambda: (seen := likeness_in_viewer(page, sent_frame(number))) > 0.9 and seen, "the newest frame"
+    )
+    assert likeness > likeness_in_viewer(page, sent_frame(number - 1)) + 0.3, (
+        "this frame, and not another one"
+    )
+
+
 def likeness_in_viewer(page: Browser, frame: np.ndarray) -> float:
     """Correlation of what is on the screen with ``frame``, at the place and size that the viewer's address
     asks for; 0 while nothing is there."""

@@ -376,7 +376,7 @@ def test_a_view_goes_on_when_another_writer_takes_over(tmp_path):
     assert judge.look() == 20
 
 
-class _InProcess:
+class InProcess:
     """Runs the tasks of a job here."""
 
     workers = 1
@@ -400,7 +400,7 @@ def test_a_read_that_has_begun_ends_in_the_shard_that_was_there(tmp_path):
     numbers, chunks = chunks_of_box(array.stored, low, high)
     located = view.locate("0", array, (0, 0, 0), numbers)
     before = (path / "0/c/0/0/0").stat().st_ino
-    run(plan(open_store(path), Options(recompress={"cname": "codec"})), _InProcess())
+    run(plan(open_store(path), Options(recompress={"cname": "codec"})), InProcess())
     assert (path / "0/c/0/0/0").stat().st_ino != before
     np.testing.assert_array_equal(read_box(array.stored, located, chunks, low, high), expected(8)[:, :12])
     np.testing.assert_array_equal(view.read_box("0", (0, 0, 0), low, high), expected(8)[:, :12])
@@ -487,6 +487,7 @@ def test_staged_pixels_that_do_not_fit_their_record_are_an_error(tmp_path):
 
 _WRITER = """
 import sys
+import time
 import shardwright as sw
 from tests.read.live_judge import frame
 from tests.read.test_live_view import QUICK, spec
@@ -499,6 +500,7 @@ with make as writer:
         if i % 7 == 6:
             writer.flush()
             print(i + 1, flush=True)
+            time.sleep(0.03)  # each look of the judge reads all frames of all lives
 """
 
 

@@ -89,9 +89,9 @@ class WebProcess:
     """Started by the constructor, ready when that returns. A context manager that leaves no process
     behind."""
 
-    def __init__(self, settings: WebSettings, *, sabotage: str = "") -> None:
+    def __init__(self, settings: WebSettings, *, sabotage: str = "", port: int = 0) -> None:
         """``sabotage`` is Python that runs in the process before its ``main``."""
-        with socket.create_server(("127.0.0.1", 0)) as listener:
+        with socket.create_server(("127.0.0.1", port)) as listener:
             self.port = listener.getsockname()[1]
             descriptor = listener.fileno()
             command = [

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from shardwright.model.frame_status import FrameStatus
 from shardwright.model.names import WORKSPACE
 from shardwright.storage.lock import is_locked
 
+from .followed import FollowedFrame, MetSequences
 from .frame_table import open_frame_table
 from .live_view import LiveView
 from .store import open_store
@@ -36,67 +36,46 @@ _INDEX = "index_"
 Columns = dict[str, np.ndarray]
 
 
-@dataclass(frozen=True)
-class FollowedFrame:
-    """A stored frame. ``index``: its place in acquisition order; ``image``: the name of its image, empty if
-    there is only one; ``pixels``: [rows, columns], read-only to others but the caller's own; ``row``: its row
-    of the frame table, by column."""
-
-    index: tuple[int, ...]
-    image: str
-    pixels: np.ndarray[Any, Any]
-    row: dict[str, Any]
-
-
-class _Sequences:
-    """Which sequences were met: a byte each."""
-
-    def __init__(self) -> None:
-        self._met = np.zeros(1024, np.bool_)
-
-    def new_ones(self, sequences: np.ndarray) -> np.ndarray:
-        """Returns the places (int64[n]) of sequences that were not met before, in their order, each once; now
-        they are met."""
-        most = int(sequences.max(initial=0))
-        if most >= self._met.size:
-            self._met = np.concatenate([self._met, np.zeros(most + 1, np.bool_)])
-        values, first = np.unique(sequences.astype(np.int64), return_index=True)
-        new = ~self._met[values]
-        self._met[values] = True
-        found: np.ndarray = first[new]
-        return found
-
-
 class Follower:
-    """One follower of a store; one thread's. ``only_new``: frames that are stored already when it begins are
-    left out."""
+    """One follower of a store; one thread at a time. Frames of sequences before ``first`` are left out."""
 
-    def __init__(self, path: str | os.PathLike[str], *, only_new: bool) -> None:
-        self._view = LiveView(path)
-        self._sequences = _Sequences()
-        if only_new:
-            for columns, _, _ in self._look():
-                self._new_of(columns)
+    def __init__(self, view: LiveView, first: int = 0) -> None:
+        self._view = view
+        self.met = MetSequences(first)
+
+    def leave_out(self) -> None:
+        """Leaves out the frames that are stored now."""
+        for columns, _, _ in self._look():
+            self._new_of(columns)
 
     def frames(self, timeout_ms: float | None) -> Iterator[FollowedFrame]:
         """Yields frames until the acquisition has ended. Raises as ``shardwright.follow``."""
         waited_from_s = time.monotonic()
         while True:
-            is_over = self._view.is_finished
-            for columns, paths, names in self._look():
-                for frame in self._frames(columns, self._new_of(columns), paths, names):
-                    yield frame
-                    waited_from_s = time.monotonic()
+            is_over = self.is_over
+            for frame in self.look():
+                yield frame
+                waited_from_s = time.monotonic()
             if is_over:
                 return
             if timeout_ms is not None and time.monotonic() - waited_from_s > timeout_ms / 1000:
                 raise self._timed_out(timeout_ms)
             time.sleep(POLL_S)
 
+    @property
+    def is_over(self) -> bool:
+        """True if no frame comes any more but those that the next ``look`` yields."""
+        return self._view.is_finished
+
+    def look(self) -> Iterator[FollowedFrame]:
+        """Yields the frames that are new. Raises as ``shardwright.follow``."""
+        for columns, paths, names in self._look():
+            yield from self._frames(columns, self._new_of(columns), paths, names)
+
     def _new_of(self, columns: Columns) -> np.ndarray:
         """Returns the rows of stored frames that were not met before, in the order of their sequences."""
         stored = np.flatnonzero(columns["fate"] == FrameStatus.STORED)
-        new: np.ndarray = stored[self._sequences.new_ones(columns["sequence"][stored])]
+        new: np.ndarray = stored[self.met.new_ones(columns["sequence"][stored])]
         return new
 
     def _look(self) -> Iterator[tuple[Columns, tuple[str, ...], tuple[str, ...]]]:
@@ -164,6 +143,14 @@ class Follower:
             if alive
             else "Its writer is gone: `shardwright recover` or resume() ends or continues it",
         )
+
+
+def open_follower(path: str | os.PathLike[str], *, only_new: bool) -> Follower:
+    """Opens the store at ``path`` for one follower. Raises as ``shardwright.follow``."""
+    follower = Follower(LiveView(path))
+    if only_new:
+        follower.leave_out()
+    return follower
 
 
 def _joined(records: list[np.ndarray], acquiring: LiveAcquisition) -> np.ndarray:

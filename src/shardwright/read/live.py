@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 from shardwright.model.extras import naming_missing_extra
 
+from .follow_http import HttpFollower
+
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
 
-    from .follow import FollowedFrame
+    from .followed import FollowedFrame
     from .zarr_store import LiveStore
 
 
@@ -34,14 +36,18 @@ def follow(
 ) -> Iterator[FollowedFrame]:
     """Yields each frame of an acquisition once it is stored: its ``index`` in acquisition order, the name of
     its ``image``, its ``pixels`` and its ``row`` of the frame table, each frame once, those that are found
-    together in the order in which they were sent. Ends when the acquisition has ended.
+    together in the order in which they were sent. Ends when the acquisition has ended. ``path`` may be the
+    address of a store at a rig's status page, ``http://RIG:8790/live/NAME.ome.zarr``: then a connection that
+    breaks is made again.
 
     ``only_new`` leaves out frames that are stored at the time of the call. Raises ``TimedOutError`` when no
-    frame comes within ``timeout_ms``, ``StorageError`` when there is no store at ``path``,
+    frame comes within ``timeout_ms``, ``StorageError`` when there is no store at ``path`` or no rig answers,
     ``StoreGoneError`` when it is deleted or moved meanwhile, as an acquisition that ends without a frame is,
-    ``ShardFormatError`` for damaged bytes. Needs ``shardwright[daemon]`` (``ConfigError`` where that is not
-    installed).
+    ``ShardFormatError`` for damaged bytes. Needs ``shardwright[daemon]`` but for an address (``ConfigError``
+    where that is not installed).
     """
+    if isinstance(path, str) and path.startswith(("http://", "https://")):
+        return HttpFollower(path, only_new=only_new).frames(timeout_ms)
     with naming_missing_extra("shardwright.follow"):
-        from .follow import Follower
-    return Follower(path, only_new=only_new).frames(timeout_ms)
+        from .follow import open_follower
+    return open_follower(path, only_new=only_new).frames(timeout_ms)

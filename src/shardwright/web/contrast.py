@@ -1,7 +1,8 @@
-"""The values between which to show an image: ``python -m shardwright.web.contrast IMAGE`` prints a list with
+"""The values between which to show an image: ``python -m shardwright.web.contrast STORE IMAGE`` prints
 [LOW, HIGH] of each of its first channels: the contrast window in its metadata, or that of a few chunks if
-there is none, or if it is the whole range of the dtype, as earlier releases wrote it; null where no chunk can
-be read.
+there is none, or if it is the whole range of the dtype, as earlier releases wrote it; while the store is
+written, that of its newest frames; null where nothing can be read. IMAGE is the folder of the image in the
+store, empty for a store that is one image.
 
 A program of its own, run when the viewer is opened: the web process then does not keep the decoder's memory
 for days, and a store that cannot be decoded costs only this program.
@@ -12,12 +13,15 @@ from __future__ import annotations
 import json
 import math
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from shardwright.array.contrast_window import contrast_window
 from shardwright.array.ome import display_range
 from shardwright.model.errors import ShardwrightError
 from shardwright.read.chunk_samples import channel_samples
+from shardwright.read.live_view import LiveView
 from shardwright.read.store import Store, StoredArray, open_store
 
 from .viewer_state import MOST_CHANNELS, Window
@@ -32,16 +36,17 @@ def windows(image: Store) -> list[Window | None]:
     names = array.dimension_names or ()
     axis = names.index("c") if "c" in names else None
     count = 1 if axis is None else min(array.shape[axis], MOST_CHANNELS)
-    return [_stated_window(image, n) or _measured_window(array, axis, n) for n in range(count)]
+    stated = partial(_stated_window, image.group, array.dtype.name)
+    return [stated(n) or _measured_window(array, axis, n) for n in range(count)]
 
 
-def _stated_window(image: Store, channel: int) -> Window | None:
+def _stated_window(attributes: dict[str, Any] | None, dtype: str, channel: int) -> Window | None:
     try:
-        window = (image.group or {})["ome"]["omero"]["channels"][channel]["window"]
+        window = (attributes or {})["ome"]["omero"]["channels"][channel]["window"]
         low, high = float(window["start"]), float(window["end"])
     except (LookupError, TypeError, ValueError):
         return None
-    whole = display_range(image.arrays[0].dtype.name)
+    whole = display_range(dtype)
     return (low, high) if math.isfinite(high - low) and low < high and (low, high) != whole else None
 
 
@@ -51,9 +56,36 @@ def _measured_window(array: StoredArray, axis: int | None, channel: int) -> Wind
     return None if window is None else (window.start, window.end)
 
 
+def live_windows(view: LiveView, image_path: str) -> list[Window | None]:
+    """Returns (low, high) of each of the first channels of an image that is being written. Raises
+    ``ShardwrightError``."""
+    acquiring, _ = view.look()
+    path = f"{image_path}/0" if image_path else "0"
+    image, _ = (None, 0) if acquiring is None else acquiring.arrays.get(path, (None, 0))
+    if acquiring is None or image is None or not acquiring.has_frames(image):
+        return []
+    attributes = (view.document(image_path) or {}).get("attributes")
+    grid, spec = acquiring.spec.grids.grids[image], acquiring.spec.arrays[image]
+    newest = grid.index_of(grid.first + int(acquiring.extents.newest[image]))
+    axis = next((i for i, d in enumerate(spec.dimensions[:-2]) if d.axis_type == "channel"), None)
+    found: list[Window | None] = []
+    for channel in range(1 if axis is None else min(spec.channel_count, MOST_CHANNELS)):
+        index = newest if axis is None else (*newest[:axis], channel, *newest[axis + 1 :])
+        # the newest of this channel is a step back, if it did not come yet
+        places = [grid.stored(at) for at in (index, (index[0] - 1, *index[1:])) if min(at) >= 0]
+        frames = (view.read_frames(path, [place])[0] for place in places)
+        window = next((contrast_window(frame) for frame in frames if frame.any()), None)
+        measured = None if window is None else (window.start, window.end)
+        found.append(_stated_window(attributes, spec.dtype, channel) or measured)
+    return found
+
+
 def main() -> int:
+    path, image_path = Path(sys.argv[1]), sys.argv[2]
     try:
-        print(json.dumps(windows(open_store(Path(sys.argv[1])))))
+        view = LiveView(path)
+        found = live_windows(view, image_path)
+        print(json.dumps(found or windows(open_store(path / image_path))))
     except (ShardwrightError, IndexError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -13,7 +13,7 @@ import time
 import zlib
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 import anyio.to_thread
@@ -27,7 +27,7 @@ from .confined import NotServedError, open_in_store
 from .viewer_state import StoredImage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 MOST_LISTED = 50
@@ -48,6 +48,10 @@ _UNREADABLE = (
     TypeError,
     ValueError,
 )  # raised by what is no store of ours
+
+
+# reads zarr.json of the folder with these parts below a store; raises one of ``_UNREADABLE``
+Documents: TypeAlias = "Callable[..., dict[str, Any]]"
 
 
 class NotShownError(Exception):
@@ -93,11 +97,11 @@ class FinishedStore:
         """Returns the number of images, and of places for frames in all of them."""
         if not self.image_path:
             return 1, self.image.frames
-        root, store = self.path.parent, self.path.name
-        paths = list(_image_paths(root, store, _read_json(root, store)))
+        read = _documents_of(self.path.parent, self.path.name)
+        paths = list(_image_paths(read, read()))
         if len(paths) > MOST_COUNTED:
             return len(paths), None
-        images = [found for found in (_image(root, store, path) for path in paths) if found is not None]
+        images = [found for found in (_image(read, path) for path in paths) if found is not None]
         return len(images), sum(image.frames for image in images)
 
 
@@ -123,22 +127,14 @@ class FinishedStores:
     def find(self, store: str) -> FinishedStore:
         """Returns one finished store. ``store``: the name of a folder below the root, not a link. Raises
         ``NotShownError``."""
-        try:
-            group = _read_json(self._root, store)
-        except NotServedError:
-            raise NotShownError("There is no such store.") from None
-        except (OSError, ValueError):
-            raise NotShownError(NO_IMAGE) from None
+        image, image_path = find_image(_documents_of(self._root, store))
         path = self._root / store
         try:
             if (path / WORKSPACE).exists():
                 raise NotShownError("This acquisition is not finished.")
-            for image_path in islice(_image_paths(self._root, store, group), MOST_SOUGHT):
-                if (image := _image(self._root, store, image_path)) is not None:
-                    return FinishedStore(path, path.stat().st_mtime_ns, image, image_path)
-        except _UNREADABLE:
-            pass
-        raise NotShownError(NO_IMAGE)
+            return FinishedStore(path, path.stat().st_mtime_ns, image, image_path)
+        except OSError:
+            raise NotShownError(NO_IMAGE) from None
 
     def _look(self) -> None:
         self._looking = True
@@ -187,35 +183,57 @@ def _read_json(root: Path, *folder: str) -> dict[str, Any]:
     return check_document(json.loads(_read(root, MAX_METADATA_BYTES, *folder, "zarr.json")))
 
 
-def _image_paths(root: Path, store: str, group: dict[str, Any]) -> Iterator[str]:
+def _documents_of(root: Path, store: str) -> Documents:
+    return lambda *folder: _read_json(root, store, *folder)
+
+
+def find_image(read: Documents) -> tuple[StoredImage, str]:
+    """Returns the first image of a store that can be shown, and its folder in the store. Raises
+    ``NotShownError``."""
+    try:
+        group = read()
+    except NotServedError:
+        raise NotShownError("There is no such store.") from None
+    except (OSError, ValueError):
+        raise NotShownError(NO_IMAGE) from None
+    try:
+        for image_path in islice(_image_paths(read, group), MOST_SOUGHT):
+            if (image := _image(read, image_path)) is not None:
+                return image, image_path
+    except _UNREADABLE:
+        pass
+    raise NotShownError(NO_IMAGE)
+
+
+def _image_paths(read: Documents, group: dict[str, Any]) -> Iterator[str]:
     """Yields the folders of a store's images, as its metadata name them, at most ``MAX_IMAGES``; an empty
     name if the store is one image. A well is read when its first image is asked for, and left out if that
     fails. Raises one of ``_UNREADABLE``."""
     ome = group["attributes"]["ome"]
     if "plate" in ome:
         wells = (str(well["path"]) for well in ome["plate"]["wells"][:MAX_IMAGES])
-        yield from islice((path for well in wells for path in _field_paths(root, store, well)), MAX_IMAGES)
+        yield from islice((path for well in wells for path in _field_paths(read, well)), MAX_IMAGES)
     elif "bioformats2raw.layout" in ome:
-        yield from map(str, _read_json(root, store, "OME")["attributes"]["ome"]["series"][:MAX_IMAGES])
+        yield from map(str, read("OME")["attributes"]["ome"]["series"][:MAX_IMAGES])
     else:
         yield ""
 
 
-def _field_paths(root: Path, store: str, well: str) -> list[str]:
+def _field_paths(read: Documents, well: str) -> list[str]:
     try:
-        fields = _read_json(root, store, *well.split("/"))["attributes"]["ome"]["well"]["images"]
+        fields = read(*well.split("/"))["attributes"]["ome"]["well"]["images"]
         return [f"{well}/{field['path']}" for field in fields]
     except _UNREADABLE:
         return []
 
 
-def _image(root: Path, store: str, image_path: str) -> StoredImage | None:
+def _image(read: Documents, image_path: str) -> StoredImage | None:
     """Returns the image in a folder of a store; None if there is none that can be shown."""
-    folder = [store, *image_path.split("/")] if image_path else [store]
+    folder = image_path.split("/") if image_path else []
     try:
-        group = _read_json(root, *folder)
+        group = read(*folder)
         dataset = str(group["attributes"]["ome"]["multiscales"][0]["datasets"][0]["path"])
-        return StoredImage.of(group, _read_json(root, *folder, *dataset.split("/")))
+        return StoredImage.of(group, read(*folder, *dataset.split("/")))
     except (*_UNREADABLE, StopIteration):
         return None
 

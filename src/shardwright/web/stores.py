@@ -1,5 +1,5 @@
 """Serves what stores consist of as far as a Zarr reader over HTTP needs it: their files (``StoreFiles``), or
-the keys of a live view (``web.live``).
+the keys of a live view (``web.live_stores``).
 
 GET, HEAD, ranges and suffix ranges, 404 for chunks that are absent, ETag, 304 and 412, CORS. No listing, no
 hidden files (a store's workspace), no links out of the root. Files are opened and read in a few threads: a

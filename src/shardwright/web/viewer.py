@@ -2,7 +2,8 @@
 store in it.
 
     /api/stores                      the finished stores
-    /view/STORE                      redirects to the client, with a state that shows that store
+    /view/STORE                      redirects to the client, with a state that shows that store: its first
+                                     frame, or the newest one while it is being written
     /neuroglancer/v/local/           the client; from ``v/TOKEN`` it finds where it was loaded from
 
 The wheel's client is made to follow a Python session, which does not exist here. Its address holds its whole
@@ -17,26 +18,33 @@ import contextlib
 import importlib.util
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
 from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from shardwright.model.errors import ShardwrightError
 from shardwright.model.extras import install_line
+from shardwright.model.names import STORE_SUFFIX
 
 from .api import Json
-from .finished import NotShownError
-from .stores import PREFIX
+from .confined import NotServedError
+from .finished import NotShownError, find_image
+from .live_stores import PREFIX as LIVE
+from .stores import PREFIX as FILES
 from .viewer_state import Window, viewer_fragment, viewer_state
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.routing import BaseRoute
 
-    from .finished import FinishedStore, FinishedStores
+    from .finished import FinishedStores
+    from .live_stores import LiveStores
+    from .viewer_state import StoredImage
 
 CLIENT = "/neuroglancer/v/local/"
 VIEW = "/view/"
@@ -85,11 +93,23 @@ def client_folder() -> Path | None:
     )
 
 
-class Viewer:
-    """The endpoints of the viewer, for the stores in ``stores``."""
+@dataclass(frozen=True)
+class _Viewed:
+    """An image of a store that is to be shown. ``is_live``: an acquisition that is not finished."""
 
-    def __init__(self, stores: FinishedStores) -> None:
+    path: Path
+    changed_ns: int
+    image: StoredImage
+    image_path: str
+    is_live: bool = False
+
+
+class Viewer:
+    """The endpoints of the viewer, for the stores in ``stores``, and in ``live`` while they are written."""
+
+    def __init__(self, stores: FinishedStores, live: LiveStores) -> None:
         self._stores = stores
+        self._live = live
         self._folder = client_folder()
         self._files = (
             {}
@@ -140,29 +160,48 @@ class Viewer:
             return PlainTextResponse(MISSING, 404)
         try:
             async with self._one_at_a_time:
-                found = await anyio.to_thread.run_sync(self._stores.find, store, limiter=self._thread)
+                found = await anyio.to_thread.run_sync(self._find, store, limiter=self._thread)
                 windows = await self._windows_of(found)
         except NotShownError as error:
             return PlainTextResponse(f"{error}\n", 404)
-        url = f"{request.url.scheme}://{request.headers['host']}{PREFIX}{store}/"
-        name = found.name
+        host, prefix = request.headers["host"], LIVE if found.is_live else FILES
+        url, name = f"{request.url.scheme}://{host}{prefix}{store}/", store.removesuffix(STORE_SUFFIX)
         if found.image_path:
             url, name = f"{url}{found.image_path}/", f"{name} · {found.image.name or found.image_path}"
-        return RedirectResponse(CLIENT + viewer_fragment(viewer_state(found.image, name, url, windows)), 302)
+        state = viewer_state(found.image, name, url, windows, newest=found.is_live)
+        return RedirectResponse(CLIENT + viewer_fragment(state), 302)
 
-    async def _windows_of(self, store: FinishedStore) -> list[Window | None]:
+    def _find(self, store: str) -> _Viewed:
+        """Raises ``NotShownError``."""
+        with contextlib.suppress(NotServedError, OSError, ShardwrightError):
+            view = self._live.view(store)
+            if not view.is_finished:
+                image, image_path = find_image(lambda *folder: _known(view.document("/".join(folder))))
+                return _Viewed(view.path, 0, image, image_path, is_live=True)
+        found = self._stores.find(store)
+        return _Viewed(found.path, found.changed_ns, found.image, found.image_path)
+
+    async def _windows_of(self, store: _Viewed) -> list[Window | None]:
         """Returns the initial window of each of the first channels; none if they cannot be found in time."""
+        if store.is_live:
+            return await _find_windows(store.path, store.image_path)
         key = (store.path.name, store.changed_ns)
         windows = self._windows.get(key, [])
-        if not windows and any(windows := await _find_windows(store.path / store.image_path)):
+        if not windows and any(windows := await _find_windows(store.path, store.image_path)):
             while len(self._windows) >= MOST_REMEMBERED:
                 del self._windows[next(iter(self._windows))]
             self._windows[key] = windows
         return windows
 
 
-async def _find_windows(path: Path) -> list[Window | None]:
-    program = [sys.executable, "-m", f"{__package__}.contrast", str(path)]
+def _known(document: dict[str, Any] | None) -> dict[str, Any]:
+    if document is None:
+        raise NotServedError
+    return document
+
+
+async def _find_windows(path: Path, image_path: str) -> list[Window | None]:
+    program = [sys.executable, "-m", f"{__package__}.contrast", str(path), image_path]
     pipe, nowhere = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     process = await asyncio.create_subprocess_exec(*program, stdin=nowhere, stdout=pipe, stderr=nowhere)
     try:
@@ -176,8 +215,8 @@ async def _find_windows(path: Path) -> list[Window | None]:
                 process.kill()
 
 
-def viewer_routes(stores: FinishedStores) -> list[BaseRoute]:
-    viewer = Viewer(stores)
+def viewer_routes(stores: FinishedStores, live: LiveStores) -> list[BaseRoute]:
+    viewer = Viewer(stores, live)
     endpoints = {
         "/api/stores": viewer.stores,
         VIEW + "{store}": viewer.view,

@@ -112,9 +112,11 @@ def _looks(ome: Any) -> Iterator[ChannelLook]:
         yield ChannelLook(str(channel.get("label") or f"channel {number}"), named)
 
 
-def viewer_state(image: StoredImage, name: str, url: str, windows: Sequence[Window | None]) -> dict[str, Any]:
+def viewer_state(
+    image: StoredImage, name: str, url: str, windows: Sequence[Window | None], *, newest: bool = False
+) -> dict[str, Any]:
     """Returns the state. ``url``: of the image. ``windows``: of its channels; where there is none it is the
-    whole range of the pixel type."""
+    whole range of the pixel type. ``newest``: it shows the last frames along the time axis, not the first."""
     known = all(unit in _SI_UNITS for unit in image.units)
     layers = [_layer(image, name, url, next(iter(windows), None))]
     if known and min(image.extent("c"), len(image.channels)) > 1:
@@ -134,7 +136,7 @@ def viewer_state(image: StoredImage, name: str, url: str, windows: Sequence[Wind
         "layout": "xy",
         "showAxisLines": False,
     }
-    return state | _place(image) if known else state
+    return state | _place(image, newest) if known else state
 
 
 def _layer(image: StoredImage, name: str, url: str, window: Window | None) -> dict[str, Any]:
@@ -182,15 +184,16 @@ def _dimensions(image: StoredImage) -> dict[str, list[Any]]:
     return dimensions
 
 
-def _place(image: StoredImage) -> dict[str, Any]:
+def _place(image: StoredImage, newest: bool) -> dict[str, Any]:
     """Returns the position: x to the right, y down, the mouse wheel through z, or through time where there is
-    no z; the middle of the first frame in view."""
+    no z; the middle of the first or newest frame in view."""
+    frame = [image.extent(axis) - 1 if newest and axis == "t" else 0 for axis in image.axes[:-2]]
     deep = next((axis for axis in ("z", "t") if image.extent(axis) > 1), None)
     return {
         "dimensions": _dimensions(image),
         "displayDimensions": [*image.axes[:-3:-1], *([] if deep is None else [deep])],
         # whole numbers are the middles of pixels
-        "position": [*(0 for _ in image.shape[:-2]), *((count - 1) / 2 for count in image.shape[-2:])],
+        "position": [*frame, *((count - 1) / 2 for count in image.shape[-2:])],
         "crossSectionScale": max(image.shape[-2:]) / VIEW_PIXELS,
     }
 

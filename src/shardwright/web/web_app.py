@@ -27,11 +27,14 @@ from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from shardwright.read.follow_http import STREAM
+
 from .api import Api, answered_by_the_daemon
 from .finished import FinishedStores
+from .frame_stream import FrameStreams
 from .guard import METHODS, Guard
-from .live import PREFIX as LIVE
-from .live import LiveStores
+from .live_stores import PREFIX as LIVE
+from .live_stores import LiveStores
 from .stores import PREFIX as FILES
 from .stores import StoreFiles, Stores, is_unchanged
 from .viewer import viewer_routes
@@ -60,8 +63,9 @@ def make_app(settings: WebSettings, link: DaemonLink) -> Starlette:
         Route("/api/events", answered_by_the_daemon(api.events)),
         Route("/api/preview/{name}.png", answered_by_the_daemon(api.preview)),
         Route(FILES + "{path:path}", Stores(settings, files.find).respond, methods=METHODS),
+        Route(f"{LIVE}{{store}}/{STREAM}", FrameStreams(live).respond),
         Route(LIVE + "{path:path}", Stores(settings, live.find).respond, methods=METHODS),
-        *viewer_routes(FinishedStores(Path(settings.output_root))),
+        *viewer_routes(FinishedStores(Path(settings.output_root)), live),
         Route("/{path:path}", _options, methods=["OPTIONS"]),
         Route("/{path:path}", page.respond),
     ]

@@ -1,4 +1,4 @@
-// The newest frame of each running acquisition, and what is known of it. One request at a time for each; the daemon copies a frame only for a request.
+// The newest frame of each running acquisition, which opens it in the viewer, and what is known of it. One request at a time for each; the daemon copies a frame only for a request.
 
 import { count, duration, measure } from "./format.js";
 import { make, setText } from "./table.js";
@@ -11,9 +11,12 @@ class Preview {
   #busy = false;
   #asked_ms = -Infinity;
 
-  constructor(name) {
+  constructor(name, path) {
     this.name = name;
     this.image = make("img", { alt: "", width: "320", height: "320" });
+    const store = encodeURIComponent(path.split(/[\\/]/).pop());
+    const view = { href: `view/${store}`, target: "_blank", rel: "noopener", "aria-label": `Open ${name} in neuroglancer, new tab` };
+    this.link = make("a", view, this.image);
     this.words = make("span", { class: "quiet" }, "waiting for a frame");
     this.channel = make("span", { class: "channel", hidden: "" });
     this.range = make("span", { class: "range quiet" });
@@ -22,7 +25,7 @@ class Preview {
       make("div", {}, make("b", {}, name), " ", this.channel, " ", this.words),
       make("div", {}, this.range, " ", this.saturated),
     ];
-    this.element = make("figure", { "data-name": name }, this.image, make("figcaption", {}, ...lines));
+    this.element = make("figure", { "data-name": name }, this.link, make("figcaption", {}, ...lines));
   }
 
   async renew() {
@@ -82,15 +85,16 @@ export class Previews {
   }
 
   show(acquisitions) {
-    const names = acquisitions.filter((each) => each.frames_received > 0).map((each) => each.name).slice(0, MOST);
+    const shown = acquisitions.filter((each) => each.frames_received > 0).slice(0, MOST);
+    const names = shown.map((each) => each.name);
     for (const [name, preview] of this.#shown) {
       if (names.includes(name)) continue;
       preview.close();
       this.#shown.delete(name);
     }
-    for (const name of names) {
+    for (const { name, path } of shown) {
       if (!this.#shown.has(name)) {
-        this.#shown.set(name, new Preview(name));
+        this.#shown.set(name, new Preview(name, path));
         this.list.append(this.#shown.get(name).element);
       }
       this.#shown.get(name).renew();

@@ -1,0 +1,128 @@
+r"""Sends each frame of a store once it is stored, for ``shardwright.follow`` over HTTP.
+
+GET /live/NAME.ome.zarr/.frames?after=N&only_new=1
+
+``after``: all sequences below N are left out; ``only_new``: so are frames that are stored already. The answer
+goes on until the acquisition ends. It consists of lines of JSON, each ended by \n:
+
+    {"met": [[START, STOP], ...]}   first: sequences of frames that are left out, but for those below N
+    {"frame": {"index", "image", "row", "dtype", "shape"}}, and at once the bytes of its pixels, C order:
+                                    as ``shardwright.follow`` gives them
+    {}                              nothing came for a while
+    {"end": true}                   last: the acquisition has ended
+    {"error": {...}}                last: an error, as ``ShardwrightError.to_dict`` gives it
+
+What a client does not take waits in its connection, until that is cut off (``web.connections``).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
+from weakref import WeakSet
+
+import anyio
+import anyio.to_thread
+import numpy as np
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+
+from shardwright.model.errors import ShardwrightError
+
+from .confined import NotServedError
+from .stores import POLICY
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+    from starlette.requests import Request
+
+    from shardwright.read.follow import Follower
+    from shardwright.read.followed import FollowedFrame
+
+    from .live_stores import LiveStores
+
+T = TypeVar("T")
+A = TypeVarTuple("A")
+MOST_FOLLOWERS = 8
+THREADS = 4
+LOOK_S = 0.02
+QUIET_S = 1.0
+_MOST_DIGITS = 15
+
+
+class FrameStreams:
+    """The endpoint. Each answer has a view of its own."""
+
+    def __init__(self, stores: LiveStores) -> None:
+        self._stores = stores
+        self._threads = anyio.CapacityLimiter(THREADS)
+        self._followers: WeakSet[Follower] = WeakSet()  # they end with their answers
+
+    async def respond(self, request: Request) -> Response:
+        after = request.query_params.get("after", "0")
+        if not (after.isascii() and after.isdigit() and len(after) <= _MOST_DIGITS):
+            return PlainTextResponse("after is the number of a frame.\n", 400)
+        if len(self._followers) >= MOST_FOLLOWERS:
+            return PlainTextResponse(
+                f"{MOST_FOLLOWERS} others follow at this time.\n", 503, {"Retry-After": "2"}
+            )
+        store, only_new = request.path_params["store"], request.query_params.get("only_new") == "1"
+        try:
+            follower = await self._in_thread(self._follower, store, int(after), only_new)
+        except NotServedError:
+            return PlainTextResponse("There is no such store.\n", 404)
+        except (ShardwrightError, OSError) as error:
+            return PlainTextResponse(f"It cannot be followed: {error}\n", 500)
+        self._followers.add(follower)
+        headers = {"Content-Security-Policy": POLICY}
+        return StreamingResponse(self._pieces(follower), 200, headers, "application/octet-stream")
+
+    async def _in_thread(self, work: Callable[[*A], T], *arguments: *A) -> T:
+        return await anyio.to_thread.run_sync(work, *arguments, limiter=self._threads)
+
+    def _follower(self, store: str, after: int, only_new: bool) -> Follower:
+        from shardwright.read.follow import Follower
+
+        follower = Follower(self._stores.open(store), after)
+        if only_new:
+            follower.leave_out()
+        return follower
+
+    async def _pieces(self, follower: Follower) -> AsyncIterator[bytes]:
+        try:
+            yield _line({"met": follower.met.ranges()})
+            said_s = time.monotonic()
+            while True:
+                is_over, frames = await self._in_thread(_look, follower)
+                while (piece := await self._in_thread(_next, frames)) is not None:
+                    yield piece
+                    said_s = time.monotonic()
+                if is_over:
+                    yield _line({"end": True})
+                    return
+                if time.monotonic() - said_s > QUIET_S:
+                    yield _line({})
+                    said_s = time.monotonic()
+                await anyio.sleep(LOOK_S)
+        except ShardwrightError as error:
+            yield _line({"error": error.to_dict()})
+
+
+def _look(follower: Follower) -> tuple[bool, Iterator[FollowedFrame]]:
+    return follower.is_over, follower.look()
+
+
+def _next(frames: Iterator[FollowedFrame]) -> bytes | None:
+    """Returns the line and the pixels of the next frame; None without one."""
+    frame = next(frames, None)
+    if frame is None:
+        return None
+    pixels = np.ascontiguousarray(frame.pixels, frame.pixels.dtype.newbyteorder("<"))
+    facts = {"index": frame.index, "image": frame.image, "row": frame.row}
+    form = {"dtype": pixels.dtype.str, "shape": pixels.shape}
+    return _line({"frame": facts | form}) + pixels.tobytes()
+
+
+def _line(facts: dict[str, Any]) -> bytes:
+    return json.dumps(facts, separators=(",", ":")).encode("ascii") + b"\n"

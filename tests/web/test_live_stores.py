@@ -1,0 +1,374 @@
+"""Running acquisitions over HTTP: what readers that know nothing of this software see of them, and what is
+kept from them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import threading
+from urllib.parse import quote
+
+import numpy as np
+import obstore.store
+import pytest
+import tensorstore
+import zarr
+from tests.read.live_judge import SHAPE, frame
+from tests.read.test_live_view import QUICK, InProcess, expected, leave, spec
+from tests.viewers.test_images import HERE, zarrita
+from zarr.storage import FsspecStore, ObjectStore
+
+import shardwright as sw
+from shardwright.model.errors import ShardwrightError, StorageError, TimedOutError
+from shardwright.read.store import open_store
+from shardwright.repack.jobs.compact_store import Options, plan, run
+from shardwright.web import frame_stream
+
+from .test_stores import NAME, OUTSIDE, SECRET, Site
+from .web_process import WebProcess, settings_for
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+__all__ = ["zarrita"]
+STORE = "a.ome.zarr"
+SHARD = "0/c/0/0/0"
+
+
+@pytest.fixture
+def web(tmp_path):
+    with WebProcess(settings_for(tmp_path)) as web:
+        yield web
+        assert web.errors() == ""
+
+
+@pytest.fixture
+def writing(tmp_path):
+    """A writer of which 11 frames are stored: a sealed shard row, and staged frames."""
+    with sw.create(tmp_path / STORE, spec(), **QUICK) as writer:
+        for i in range(11):
+            writer.append(frame(i))
+        writer.flush()
+        yield writer
+
+
+def address(web, scheme="http"):
+    return f"{scheme}://127.0.0.1:{web.port}/live/{STORE}"
+
+
+def get(web, key, method="GET", store=STORE, **headers):
+    return web.ask(
+        f"/live/{quote(store)}/{key}", method, {name.replace("_", "-"): v for name, v in headers.items()}
+    )
+
+
+def by_tensorstore(web):
+    kvstore = {"driver": "http", "base_url": f"{address(web)}/0/"}
+    return tensorstore.open({"driver": "zarr3", "kvstore": kvstore}, read=True).result()
+
+
+def by_obstore(web):
+    store = obstore.store.HTTPStore.from_url(address(web), client_options={"allow_http": True})
+    return zarr.open_group(ObjectStore(store, read_only=True), mode="r")["0"]
+
+
+def by_fsspec(web):
+    return zarr.open_group(FsspecStore.from_url(address(web), read_only=True), mode="r")["0"]
+
+
+READERS = {
+    "tensorstore": lambda web: by_tensorstore(web).read().result(),
+    "zarr-python by obstore": lambda web: by_obstore(web)[...],
+    "zarr-python by fsspec": lambda web: by_fsspec(web)[...],
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"codec": None, "index_location": "start"}, {"codec": sw.Zstd(), "chunk_checksum": True}],
+    ids=["blosc", "none", "zstd"],
+)
+@pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
+def test_readers_see_each_stored_frame(tmp_path, web, reader, fields):
+    with sw.create(tmp_path / STORE, spec(**fields), **QUICK) as writer:
+        for i in range(19):
+            writer.append(frame(i))
+            if i in (1, 5, 18):
+                writer.flush()
+                np.testing.assert_array_equal(READERS[reader](web), expected(i + 1))
+        leave(writer)
+    np.testing.assert_array_equal(READERS[reader](web), expected(19))  # as a dead writer left it
+    with sw.resume(tmp_path / STORE, **QUICK) as writer:
+        writer.append(frame(19))
+    np.testing.assert_array_equal(READERS[reader](web), expected(20))  # finished
+
+
+def test_zarrita(web, writing, zarrita):
+    command = ["node", HERE / "zarrita.mjs", zarrita, address(web), "/0"]
+    (line,) = subprocess.run(command, capture_output=True, check=True, timeout=120).stdout.splitlines()
+    found = json.loads(line)
+    pixels = np.frombuffer(base64.b64decode(found["data"]), found["dtype"]).reshape(found["shape"])
+    np.testing.assert_array_equal(pixels, expected(11))
+
+
+def test_a_reader_that_has_an_older_index_finds_each_chunk_where_it_was(tmp_path, web):
+    """An array that was opened once, with the indexes that it keeps, while shards are sealed, the acquisition
+    ends and is compacted."""
+    with sw.create(tmp_path / STORE, spec(codec=None, shard=4), io="mmap", **QUICK) as writer:
+        for i in range(6):
+            writer.append(frame(i))
+        writer.flush()
+        kept = by_tensorstore(web)
+        lengths = {get(web, SHARD, "HEAD").headers["Content-Length"]}
+        index = get(web, SHARD, Range="bytes=-132").body
+        places = np.frombuffer(index[:128], "<u8").reshape(-1, 2)
+        np.testing.assert_array_equal(kept[:6].read().result(), expected(6))
+        for i in range(6, 16):
+            writer.append(frame(i))
+        writer.flush()
+        lengths.add(get(web, SHARD, "HEAD").headers["Content-Length"])
+        np.testing.assert_array_equal(kept[:6].read().result(), expected(6))
+
+    def chunks():
+        there = [place for place in places.tolist() if place[1] != 2**64 - 1]
+        return [get(web, SHARD, Range=f"bytes={at}-{at + nbytes - 1}").body for at, nbytes in there]
+
+    before = chunks()
+    assert len(before) == 4, "two slabs, one of them staged"
+    run(plan(open_store(tmp_path / STORE), Options(order="row_major")), InProcess())
+    lengths.add(get(web, SHARD, "HEAD").headers["Content-Length"])
+    assert len(lengths) == 1
+    assert chunks() == before
+    np.testing.assert_array_equal(kept[:6].read().result(), expected(6))
+
+
+def test_a_tag_is_of_one_state_and_what_goes_together_is_known(tmp_path, web, writing):
+    tag = get(web, SHARD, "HEAD").headers["ETag"]
+    document = get(web, "0/zarr.json")
+    last = "0/c/1/0/0"
+    open_tag = get(web, last, "HEAD").headers["ETag"]
+    assert get(web, SHARD, If_None_Match=tag).status == 304
+    assert get(web, last, If_None_Match=open_tag).status == 304
+    assert get(web, "0/zarr.json", If_None_Match=document.headers["ETag"]).status == 304
+    assert document.headers["Cache-Control"] == "no-cache"
+    writing.append(frame(11))
+    writing.flush()
+    assert json.loads(get(web, "0/zarr.json").body)["shape"] == [12, *SHAPE]
+    for key, old in (("0/zarr.json", document.headers["ETag"]), (last, open_tag)):
+        assert get(web, key, If_None_Match=old).status == 200
+        assert get(web, key, If_Match=old).status == 200, "frames are only added"
+        assert get(web, key, Range="bytes=0-9", If_Range=old).status == 200
+    assert get(web, SHARD, If_None_Match=tag).status == 304, "it was sealed before"
+    writing.close()
+    with sw.create(tmp_path / STORE, spec(), overwrite=True, **QUICK) as other:
+        for i in range(11):
+            other.append(frame(i + 50))
+        other.flush()
+        answer = get(web, SHARD, If_Match=tag)
+        assert (answer.status, get(web, SHARD, If_Match=answer.headers["ETag"]).status) == (412, 200)
+        np.testing.assert_array_equal(by_obstore(web)[10], frame(60))
+
+
+@pytest.mark.parametrize("header", ["bytes=0-9", "bytes=5000-9000", "bytes=-264", "bytes=0-99999999999"])
+def test_ranges(web, writing, header):
+    whole = get(web, SHARD).body
+    first, _, last = header.removeprefix("bytes=").partition("-")
+    start = int(first) if first else len(whole) - int(last)
+    stop = min(int(last) + 1, len(whole)) if first else len(whole)
+    answer = get(web, SHARD, Range=header)
+    assert (answer.status, answer.body) == (206, whole[start:stop])
+    assert answer.headers["Content-Range"] == f"bytes {start}-{stop - 1}/{len(whole)}"
+    assert get(web, SHARD, Range=f"bytes={len(whole)}-").status == 416
+
+
+def test_what_is_not_there(web, writing):
+    keys = (
+        "",
+        "0",
+        "0/c/9/0/0",
+        "0/c/0/0",
+        "0/c/-1/0/0",
+        "1/zarr.json",
+        "0//zarr.json",
+        "zarr.json/",
+        "0/c/x",
+    )
+    for key in keys:
+        assert get(web, key).status == 404, key
+    for path in ("/live/", "/live//zarr.json", f"/live/{STORE}", "/live/nobody.ome.zarr/zarr.json"):
+        assert web.ask(path).status == 404, path
+
+
+def test_a_chunk_that_is_damaged_is_an_error_and_no_pixels(tmp_path, web):
+    with sw.create(tmp_path / STORE, spec(codec=None), **QUICK) as writer:
+        for i in range(4):
+            writer.append(frame(i))
+        writer.flush()
+        (working,) = (tmp_path / STORE / ".shardwright").glob("c.0.0.0.partial")
+        with working.open("r+b") as file:
+            file.seek(10)
+            file.write(b"\xff\xff")
+        answer = get(web, SHARD)
+        assert (answer.status, b"does not fit its checksum" in answer.body) == (500, True)
+
+
+# ---------------------------------------------------------------------- what is kept from them
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    return Site(tmp_path_factory.mktemp("site"))
+
+
+@pytest.fixture(scope="module")
+def finished(site):
+    with WebProcess(settings_for(site.root, spill_root=site.spill)) as web:
+        yield web
+        assert web.errors() == ""
+
+
+def test_a_finished_store_and_its_spilled_shards_are_served(finished, site):
+    url = f"http://127.0.0.1:{finished.port}/live/{quote(NAME)}"
+    store = obstore.store.HTTPStore.from_url(url, client_options={"allow_http": True})
+    group = zarr.open_group(ObjectStore(store, read_only=True), mode="r")
+    np.testing.assert_array_equal(group["0"][...], site.pixels)
+    assert sorted(group["frames/sequence"][...].tolist()) == list(range(len(site.pixels)))
+
+
+@pytest.mark.parametrize("path", [*OUTSIDE, "/stores/{name}/.frames/secret", "/stores/../.frames"])
+def test_nothing_else_is_served(finished, site, path):
+    path = path.replace("/stores/", "/live/")
+    answer = finished.ask(path.format(name=quote(NAME), private=quote(str(site.private).lstrip("/"))))
+    assert answer.status == 404, answer
+    assert SECRET not in answer.body
+
+
+@pytest.mark.parametrize("store", ["linked.ome.zarr", "notes", ".hidden.ome.zarr", "nobody", "..", "%2e%2e"])
+def test_no_other_folder_is_followed(finished, store):
+    assert finished.ask(f"/live/{store}/.frames").status == 404
+
+
+def test_links_in_a_running_store_lead_nowhere(tmp_path, web, writing):
+    secret = tmp_path / "secret"
+    secret.write_bytes(SECRET)
+    for name in ("out", "c"):
+        (tmp_path / STORE / "0" / "linked" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / STORE / "0" / "linked" / name).symlink_to(secret)
+    (tmp_path / STORE / "0" / "linked" / "zarr.json").symlink_to(tmp_path / STORE / "0" / "zarr.json")
+    shard = tmp_path / STORE / SHARD
+    shard.unlink()
+    shard.symlink_to(secret)
+    for key in ("0/linked/out", "0/linked/c", "0/linked/zarr.json", SHARD):
+        answer = get(web, key)
+        assert (answer.status in (404, 500), SECRET in answer.body) == (True, False), key
+    shard.unlink()
+
+
+def test_a_store_with_shards_elsewhere_is_not_served(tmp_path, web):
+    (tmp_path / "root").mkdir()
+    path = tmp_path / STORE
+    with sw.create(path, spec(), spill_root=tmp_path / "elsewhere", on_full="spill", **QUICK) as writer:
+        writer.append(frame(0))
+        writer.flush()
+        assert get(web, "zarr.json").status == 404
+        assert get(web, ".frames").status == 404
+        with WebProcess(settings_for(tmp_path, spill_root=tmp_path / "elsewhere")) as allowed:
+            assert get(allowed, "zarr.json").status == 200
+
+
+# ---------------------------------------------------------------------- following
+
+
+def test_frames_are_followed_over_http(web, writing):
+    received = []
+    following = threading.Thread(
+        target=lambda: received.extend(sw.follow(address(web), timeout_ms=120_000)), daemon=True
+    )
+    following.start()
+    for i in range(11, 23):
+        writing.append(frame(i), metadata={"exposure_time": i / 8})
+    writing.close()
+    following.join(120)
+    local = {each.index: each for each in sw.follow(writing.path)}
+    assert len(received) == len(local) == 23
+    for each in received:
+        np.testing.assert_array_equal(each.pixels, frame(each.index[0]))
+        here = local[each.index]
+        assert each.row.keys() == here.row.keys()
+        assert [v for k, v in each.row.items() if v == v] == [v for k, v in here.row.items() if v == v]
+
+
+def test_a_connection_that_breaks_is_made_again_and_no_frame_comes_twice(tmp_path, writing):
+    settings = settings_for(tmp_path)
+    with WebProcess(settings) as web:
+        port = web.port
+        frames = sw.follow(address(web), timeout_ms=120_000)
+        received = [next(frames).index[0] for _ in range(4)]
+    for i in range(11, 14):
+        writing.append(frame(i))
+    writing.flush()
+    with WebProcess(settings, port=port) as web:
+        received += [next(frames).index[0] for _ in range(10)]
+        writing.close()
+        assert list(frames) == []
+    assert sorted(received) == list(range(14))
+
+
+def test_only_new_frames_if_so_wished(web, writing):
+    frames = sw.follow(address(web), only_new=True, timeout_ms=120_000)
+    first: list[int] = []
+    reader = threading.Thread(target=lambda: first.append(next(frames).index[0]), daemon=True)
+    reader.start()
+    number = 11
+    while not first:  # it may not have connected yet when a frame comes
+        writing.append(frame(number))
+        writing.flush()
+        number += 1
+        reader.join(0.2)
+    assert first[0] >= 11
+    assert [each.index[0] for each in _until_end(frames, writing)] == list(range(first[0] + 1, number))
+
+
+def _until_end(frames, writer):
+    writer.close()
+    return sorted(frames, key=lambda each: each.index)
+
+
+def test_what_cannot_be_followed(tmp_path, web, writing):
+    with pytest.raises(StorageError, match="There is no such store"):
+        next(iter(sw.follow(f"http://127.0.0.1:{web.port}/live/nobody.ome.zarr")))
+    with pytest.raises(StorageError, match="no rig answers"):
+        next(iter(sw.follow("http://127.0.0.1:9/live/a.ome.zarr")))
+    frames = sw.follow(address(web), timeout_ms=300)
+    with pytest.raises(TimedOutError, match="no new frame"):
+        list(frames)
+    assert get(web, ".frames?after=-1").status == 400
+
+
+def test_an_error_of_the_store_is_one_of_the_follower(tmp_path, web):
+    with sw.create(tmp_path / STORE, spec(codec=None), **QUICK) as writer:
+        for i in range(4):
+            writer.append(frame(i))
+        writer.flush()
+        (working,) = (tmp_path / STORE / ".shardwright").glob("c.0.0.0.partial")
+        with working.open("r+b") as file:
+            file.seek(10)
+            file.write(b"\xff\xff")
+        with pytest.raises(ShardwrightError, match="does not fit its checksum"):
+            list(sw.follow(address(web), timeout_ms=60_000))
+
+
+def test_so_many_follow_at_a_time(web, writing):
+    frames = [sw.follow(address(web)) for _ in range(frame_stream.MOST_FOLLOWERS)]
+    for each in frames:
+        next(each)
+    assert get(web, ".frames").status == 503
+    for each in frames:
+        each.close()
+    while True:  # the server learns of it when it has something to say
+        try:
+            next(sw.follow(address(web)))
+            break
+        except StorageError as error:
+            if "others follow" not in str(error):
+                raise
