@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import tensorstore
 import yaml
 import zarr
 from tests.harness.daemon import serving
+from tests.web.web_process import WebProcess, settings_for
 
 import shardwright as sw
 from shardwright.cli.app import COMMANDS
@@ -21,6 +23,7 @@ from shardwright.cli.app import COMMANDS
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SECURITY = (ROOT / "src/shardwright/ingest/SECURITY.md").read_text(encoding="utf-8")
+WEB = (ROOT / "src/shardwright/web/README.md").read_text(encoding="utf-8")
 DOCUMENTS = [
     ROOT / "README.md",
     *sorted(ROOT.glob("src/**/*.md")),
@@ -133,6 +136,21 @@ def test_example_of_a_camera_on_another_computer(folder, monkeypatch):
     assert stream.receipt.frames_stored == 1
 
 
+def test_example_of_a_running_acquisition_over_http(tmp_path, capsys):
+    names: dict[str, object] = {}
+    with (
+        WebProcess(settings_for(tmp_path)) as web,
+        sw.create(tmp_path / "embryo.ome.zarr", shape=(None, 8, 8), dtype="uint16", axes="tyx") as writer,
+    ):
+        writer.append(np.full((8, 8), 7, np.uint16))
+        writer.flush()
+        threading.Timer(1, writer.close).start()  # the example follows it to its end
+        (example,) = re.findall(r"```python\n(.*?)```", WEB, re.DOTALL)
+        exec(compile(example.replace(":8790", f":{web.port}"), "README.md", "exec"), names)
+    assert "(0,) 7.0" in capsys.readouterr().out
+    assert names["image"].shape == (1, 8, 8)
+
+
 def test_prose_keeps_to_110_columns():
     documents = {path: path.read_text(encoding="utf-8") for path in (*DOCUMENTS, ROOT / "CHANGELOG.md")}
     prose = {
@@ -147,7 +165,7 @@ def test_prose_keeps_to_110_columns():
 def test_every_python_example_is_run_here():
     assert len(PYTHON) == 4
     others = {path.name for path in DOCUMENTS[1:] if "```python" in path.read_text(encoding="utf-8")}
-    assert others - LEFT_OUT == {"SECURITY.md"}
+    assert others - LEFT_OUT == {"SECURITY.md", "README.md"}
 
 
 def test_the_readme_is_read_to_its_end():
