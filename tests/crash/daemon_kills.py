@@ -1,5 +1,6 @@
 """The daemon is killed while a camera's client sends to it, and started again; the client goes on by itself.
-The oracle hears only the client.
+The oracle hears only the client. Beside them a reader looks at the store all the time, to the end of a
+compaction.
 
 The suite's process is what a service manager would be: it starts the daemon again whenever it has died.
 """
@@ -16,19 +17,23 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from tests.compaction.jobs import Here
 from tests.harness.daemon import DaemonProcess
 from tests.harness.fork_server import GIVE_UP_S, Channel, Child, ForkServer
 from tests.properties.readers import with_zarr_python
 
 import shardwright as sw
 from shardwright.model.names import store_name
+from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
+from shardwright.repack.jobs.compact_store import Options, plan, run
 
 from .creation_kills import acquire
 from .kills.oracle import Oracle
 from .kills.processes import Closing, Created, Said, Sealed
 from .kills.scenes import IO_MODES, SCENES, Append, Flush, Pause, Scene, spec_of
 from .kills.trial import KILLED, WORKSPACE
+from .live_reader import Seen, Stop, watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,6 +93,7 @@ class DaemonTrial:
     after_ms: tuple[float, ...] = ()
     stopped_after: int | None = None
     kills: int = 0
+    looks: int = 0
     problems: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -124,13 +130,27 @@ class DaemonTrialRun:
     def run(self) -> DaemonTrial:
         self._start_daemon()
         client = self._server.start(camera, self._endpoint, self._trial.scene)
-        messages = list(self._supervise(client))
-        if client.wait() != 0:
-            self._trial.problems.append(f"the client ended with {client.wait()}")
-        self._oracle.listen(messages)
-        self._stop_daemon()
+        with self._server.start(watch, self._store, self._trial.scene) as reader:
+            messages = list(self._supervise(client, reader))
+            if client.wait() != 0:
+                self._trial.problems.append(f"the client ended with {client.wait()}")
+            self._oracle.listen(messages)
+            self._stop_daemon()
+            if not self._trial.problems:
+                compact(self._store)
+            self._hear(reader)
         self._judge()
         return self._trial
+
+    def _hear(self, reader: Child) -> None:
+        """What the reader has seen, after a last look."""
+        reader.channel.send(Stop())
+        seen = reader.drain()[-1]
+        if isinstance(seen, Seen):
+            self._trial.looks += seen.looks
+            self._trial.problems += [f"the reader: {problem}" for problem in seen.problems]
+        else:
+            self._trial.problems.append(f"the reader failed: {seen}")
 
     def _start_daemon(self) -> None:
         """With the next death of the list, while there is one."""
@@ -139,8 +159,9 @@ class DaemonTrialRun:
         after_ms = next(self._timers, None)
         self._dies_at_s = None if after_ms is None else monotonic() + after_ms / 1000
 
-    def _supervise(self, client: Child) -> Iterator[Any]:
-        """Everything the client says until its end; meanwhile daemons are killed and started."""
+    def _supervise(self, client: Child, reader: Child) -> Iterator[Any]:
+        """Everything the client says until its end, for the reader too; meanwhile daemons are killed and
+        started."""
         give_up = monotonic() + GIVE_UP_S
         while True:
             assert monotonic() < give_up, "the client hangs"
@@ -156,6 +177,7 @@ class DaemonTrialRun:
                 if isinstance(message, Said) and message.stored == self._stop_after:
                     self._stop_after = None
                     self._daemon.signal(signal.SIGTERM)
+                reader.channel.send(message)
                 yield message
 
     def _bury(self) -> None:
@@ -186,6 +208,10 @@ class DaemonTrialRun:
         self._trial.problems += [
             f"verify: {problem}" for problem in verify_store(self._store, threads=1).problems
         ]
+
+
+def compact(store: Path) -> None:
+    run(plan(open_store(store), Options("morton")), Here())
 
 
 def draw_trials(count: int, seed: int) -> Iterator[DaemonTrial]:
@@ -227,7 +253,7 @@ def draw_stop(rng: np.random.Generator) -> DaemonTrial:
 
 def run_daemon_kills(server: ForkServer, count: int, seed: int) -> dict[str, Any]:
     """Trials until ``count`` daemons were killed."""
-    started, trials, kills, violations = monotonic(), 0, 0, []
+    started, trials, kills, looks, violations = monotonic(), 0, 0, 0, []
     while kills < count:
         for trial in draw_trials(count - kills, seed + trials):
             folder = Path(tempfile.mkdtemp(prefix="sw-"))  # short enough for a socket's path
@@ -235,13 +261,14 @@ def run_daemon_kills(server: ForkServer, count: int, seed: int) -> dict[str, Any
                 DaemonTrialRun(server, trial, folder).run()
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
-            trials, kills = trials + 1, kills + trial.kills
+            trials, kills, looks = trials + 1, kills + trial.kills, looks + trial.looks
             if trial.problems:
                 violations.append({"trial": str(trial), "problems": trial.problems})
     return {
         "seed": seed,
         "trials": trials,
         "kills": kills,
+        "looks": looks,
         "seconds": round(monotonic() - started, 1),
         "violations": violations,
     }

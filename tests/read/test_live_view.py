@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from tests.compaction.jobs import Here
 
 import shardwright as sw
 from shardwright.acquire.workers import WorkerPool
@@ -376,20 +377,6 @@ def test_a_view_goes_on_when_another_writer_takes_over(tmp_path):
     assert judge.look() == 20
 
 
-class InProcess:
-    """Runs the tasks of a job here."""
-
-    workers = 1
-
-    def run(self, tasks, on_moved=None):
-        from shardwright.repack.runtime.tasks import run_task
-
-        for task in tasks:
-            yield run_task({**task, "throttle": {**task["throttle"], "idle": False}})
-
-    def close(self) -> None: ...
-
-
 def test_a_read_that_has_begun_ends_in_the_shard_that_was_there(tmp_path):
     path = tmp_path / "a.ome.zarr"
     with sw.create(path, spec(codec=None), io="mmap", **QUICK) as writer:
@@ -400,7 +387,7 @@ def test_a_read_that_has_begun_ends_in_the_shard_that_was_there(tmp_path):
     numbers, chunks = chunks_of_box(array.stored, low, high)
     located = view.locate("0", array, (0, 0, 0), numbers)
     before = (path / "0/c/0/0/0").stat().st_ino
-    run(plan(open_store(path), Options(recompress={"cname": "codec"})), InProcess())
+    run(plan(open_store(path), Options(recompress={"cname": "codec"})), Here())
     assert (path / "0/c/0/0/0").stat().st_ino != before
     np.testing.assert_array_equal(read_box(array.stored, located, chunks, low, high), expected(8)[:, :12])
     np.testing.assert_array_equal(view.read_box("0", (0, 0, 0), low, high), expected(8)[:, :12])

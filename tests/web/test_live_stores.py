@@ -14,8 +14,9 @@ import obstore.store
 import pytest
 import tensorstore
 import zarr
+from tests.compaction.jobs import Here
 from tests.read.live_judge import SHAPE, frame
-from tests.read.test_live_view import QUICK, InProcess, expected, leave, spec
+from tests.read.test_live_view import QUICK, expected, leave, spec
 from tests.viewers.test_images import HERE, zarrita
 from zarr.storage import FsspecStore, ObjectStore
 
@@ -135,7 +136,7 @@ def test_a_reader_that_has_an_older_index_finds_each_chunk_where_it_was(tmp_path
 
     before = chunks()
     assert len(before) == 4, "two slabs, one of them staged"
-    run(plan(open_store(tmp_path / STORE), Options(order="row_major")), InProcess())
+    run(plan(open_store(tmp_path / STORE), Options(order="row_major")), Here())
     lengths.add(get(web, SHARD, "HEAD").headers["Content-Length"])
     assert len(lengths) == 1
     assert chunks() == before

@@ -188,21 +188,38 @@ class Oracle:
             arrays = {image: read(store / path) for image, path in self._arrays(store).items()}
         except Exception as error:
             return [f"an image cannot be read: {error!r}"]
-        problems = []
-        for image, values in arrays.items():
-            problems += self._compare(image, values, tuple(slice(0, n) for n in values.shape))
-        places = {self.scene.frames[self.sent[sequence]].position for sequence in self.promised}
-        problems += [
-            f"{self._say(place)} is outside of what can be read"
-            for place in places
-            if not self._inside(place, arrays)
-        ]
+        problems = self.judge_pixels(arrays)
         try:
             table = frame_table(store)
         except Exception as error:
             return [*problems, f"the frame table cannot be read: {error!r}"]
         problems += self._judge_table(table, arrays) + self._judge_receipt(table)
         return problems if self.scene.images.is_single else problems + self._judge_collection(store, table)
+
+    def judge_pixels(self, arrays: dict[int, np.ndarray], *, may_come: bool = False) -> list[str]:
+        """Every promised frame at its place in the images, no other's pixels anywhere. ``may_come``: a frame
+        that was not promised may have been stored while the arrays were read, shard by shard."""
+        problems = []
+        for image, values in arrays.items():
+            where = tuple(slice(0, n) for n in values.shape)
+            problems += self._compare(image, values, where, may_come=may_come)
+        places = {self.scene.frames[self.sent[sequence]].position for sequence in self.promised}
+        return problems + [
+            f"{self._say(place)} is outside of what can be read"
+            for place in places
+            if not self._inside(place, arrays)
+        ]
+
+    def sequences_in(self, arrays: dict[int, np.ndarray]) -> set[int]:
+        """The sequences of frames whose pixels are at their places in the images."""
+        found = set()
+        for sequence, n in self.sent.items():
+            position = self.scene.frames[n].position
+            if self._inside(position, arrays):
+                plane = arrays[image_of(position)][self._place(position)]
+                if (plane != self._fill(image_of(position))).any() and (plane == self.scene.pixels(n)).all():
+                    found.add(sequence)
+        return found
 
     def _judge_collection(self, store: Path, table: dict[str, np.ndarray]) -> list[str]:
         """Images that have a frame, and no others, have a folder and are named by the store's metadata."""
@@ -254,9 +271,16 @@ class Oracle:
                 yield position, tuple(i - w.start for i, w in zip(index, where, strict=False))
 
     def _compare(
-        self, image: int, values: np.ndarray, where: tuple[slice, ...], *, may_lack: bool = False
+        self,
+        image: int,
+        values: np.ndarray,
+        where: tuple[slice, ...],
+        *,
+        may_lack: bool = False,
+        may_come: bool = False,
     ) -> list[str]:
-        """``may_lack``: a promised frame may be fill value here."""
+        """``may_lack``: a promised frame may be fill value here. ``may_come``: a part of a frame that was not
+        promised may be."""
         problems = []
         promised = {
             self.scene.frames[self.sent[sequence]].position: sequence for sequence in sorted(self.promised)
@@ -271,6 +295,8 @@ class Oracle:
             what = f"{self._say(position)} has {_describe(plane)}"
             if position in promised and not (may_lack and (plane == fill).all()):
                 problems.append(f"{what}, but sequence {promised[position]} was stored")
+            elif may_come and self._is_part_of_frame(position, plane):
+                continue
             elif (plane != fill).any():
                 problems.append(f"{what}, which is neither its frame nor fill value")
         return problems
@@ -284,6 +310,10 @@ class Oracle:
             np.array_equal(plane, self.scene.pixels(n)[where[-2], where[-1]])
             for n in self._candidates(position)
         )
+
+    def _is_part_of_frame(self, position: int, plane: np.ndarray) -> bool:
+        there = plane != self._fill(image_of(position))
+        return any((plane == self.scene.pixels(n))[there].all() for n in self._candidates(position))
 
     def _candidates(self, position: int) -> list[int]:
         """Frames of the script that may have a place: the first that was sent there, or any where places may

@@ -1,0 +1,113 @@
+"""A reader beside the cameras: it looks at a store all the time while its writers write, die and are
+replaced, and the store is compacted. It is told what was promised, and judges every pixel that it sees.
+
+Every other look is that of a client that knows nothing of us: byte ranges of composed shards, decoded by
+zarr-python.
+"""
+
+from __future__ import annotations
+
+import select
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import zarr
+
+import shardwright as sw
+from shardwright.model.errors import StorageError, StoreGoneError
+from shardwright.read.live_shard import LiveKeys
+from shardwright.read.zarr_store import LiveStore
+
+from .kills.oracle import Oracle
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
+    from tests.harness.fork_server import Channel
+
+    from .kills.scenes import Scene
+
+NEW_VIEW_EVERY = 5
+MOST_PROBLEMS = 10
+
+
+@dataclass(frozen=True)
+class Stop:
+    """To the reader: look once more, and end."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """From the reader, at its end."""
+
+    looks: int
+    problems: tuple[str, ...]
+
+
+class ByRanges(LiveStore):
+    """Read by zarr-python's own codec, as over HTTP."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._keys = LiveKeys(self.view, fixed_places=True)
+
+    def _with_our_codec(self, folder: str, document: dict[str, Any]) -> dict[str, Any]:
+        return document
+
+
+class Reader:
+    """``promised`` of its oracle also has what it saw itself: no frame goes back."""
+
+    def __init__(self, store: Path, scene: Scene) -> None:
+        self._path = store
+        self._scene = scene
+        self.oracle = Oracle(scene)
+        self.looks = 0
+        self.problems: list[str] = []
+        self._views: list[LiveStore] = []
+
+    def look(self) -> None:
+        """Looks at every image there is."""
+        try:
+            if not self._views or self.looks % NEW_VIEW_EVERY == 0:
+                self._views = [sw.open(self._path), ByRanges(self._path)]
+            view = self._views[self.looks % 2]
+            arrays = self._arrays(view)
+        except (StorageError, StoreGoneError) as error:
+            self._views = []
+            if self.oracle.promised:
+                self._complain([f"cannot be read: {error}"])
+            return
+        self.looks += 1
+        self._complain(
+            [f"{type(view).__name__}: {each}" for each in self.oracle.judge_pixels(arrays, may_come=True)]
+        )
+        self.oracle.promised |= self.oracle.sequences_in(arrays)
+
+    def _arrays(self, view: LiveStore) -> dict[int, np.ndarray]:
+        arrays = {}
+        for image, path in enumerate(self._scene.images.paths):
+            if view.view.document(path) is not None:
+                arrays[image] = zarr.open_array(view, path=path, mode="r")[...]
+        return arrays
+
+    def _complain(self, problems: list[str]) -> None:
+        self.problems += [f"look {self.looks}: {each}" for each in problems]
+
+
+def watch(channel: Channel, store: Path, scene: Scene) -> None:
+    """Looks until it is told to stop."""
+    reader = Reader(store, scene)
+    stopped = False
+    while not stopped and len(reader.problems) < MOST_PROBLEMS:
+        while select.select([channel.socket], [], [], 0)[0]:
+            message = channel.receive()
+            if message is None:
+                return
+            stopped |= isinstance(message, Stop)
+            if not stopped:
+                reader.oracle.listen([message])
+        if store.exists():
+            reader.look()
+    channel.send(Seen(reader.looks, tuple(reader.problems)))
