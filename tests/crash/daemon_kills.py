@@ -11,6 +11,7 @@ import select
 import shutil
 import signal
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
@@ -144,7 +145,8 @@ class DaemonTrialRun:
 
     def _hear(self, reader: Child) -> None:
         """What the reader has seen, after a last look."""
-        reader.channel.send(Stop())
+        with suppress(OSError):
+            reader.channel.send(Stop())
         seen = reader.drain()[-1]
         if isinstance(seen, Seen):
             self._trial.looks += seen.looks
@@ -177,7 +179,8 @@ class DaemonTrialRun:
                 if isinstance(message, Said) and message.stored == self._stop_after:
                     self._stop_after = None
                     self._daemon.signal(signal.SIGTERM)
-                reader.channel.send(message)
+                with suppress(OSError):  # it has failed: ``_hear`` tells why
+                    reader.channel.send(message)
                 yield message
 
     def _bury(self) -> None:

@@ -77,12 +77,11 @@ class Reader:
         except (StorageError, StoreGoneError) as error:
             self._views = []
             if self.oracle.promised:
-                self._complain([f"cannot be read: {error}"])
+                self.problems.append(f"look {self.looks}: cannot be read: {error}")
             return
         self.looks += 1
-        self._complain(
-            [f"{type(view).__name__}: {each}" for each in self.oracle.judge_pixels(arrays, may_come=True)]
-        )
+        problems = self.oracle.judge_pixels(arrays, may_come=True)
+        self.problems += [f"look {self.looks} by {type(view).__name__}: {each}" for each in problems]
         self.oracle.promised |= self.oracle.sequences_in(arrays)
 
     def _arrays(self, view: LiveStore) -> dict[int, np.ndarray]:
@@ -92,22 +91,19 @@ class Reader:
                 arrays[image] = zarr.open_array(view, path=path, mode="r")[...]
         return arrays
 
-    def _complain(self, problems: list[str]) -> None:
-        self.problems += [f"look {self.looks}: {each}" for each in problems]
-
 
 def watch(channel: Channel, store: Path, scene: Scene) -> None:
     """Looks until it is told to stop."""
     reader = Reader(store, scene)
     stopped = False
-    while not stopped and len(reader.problems) < MOST_PROBLEMS:
-        while select.select([channel.socket], [], [], 0)[0]:
+    while not stopped:
+        enough = len(reader.problems) >= MOST_PROBLEMS
+        while select.select([channel.socket], [], [], 1 if enough else 0)[0]:
             message = channel.receive()
-            if message is None:
-                return
-            stopped |= isinstance(message, Stop)
-            if not stopped:
-                reader.oracle.listen([message])
-        if store.exists():
+            stopped |= message is None or isinstance(message, Stop)
+            if stopped:
+                break
+            reader.oracle.listen([message])
+        if store.exists() and not enough:
             reader.look()
     channel.send(Seen(reader.looks, tuple(reader.problems)))

@@ -385,7 +385,7 @@ def test_a_read_that_has_begun_ends_in_the_shard_that_was_there(tmp_path):
     view, low, high = LiveView(path), (0, 0, 0), (8, 12, 32)
     array = view.array("0")
     numbers, chunks = chunks_of_box(array.stored, low, high)
-    located = view.locate("0", array, (0, 0, 0), numbers)
+    located = view.locate("0", (0, 0, 0), numbers)
     before = (path / "0/c/0/0/0").stat().st_ino
     run(plan(open_store(path), Options(recompress={"cname": "codec"})), Here())
     assert (path / "0/c/0/0/0").stat().st_ino != before

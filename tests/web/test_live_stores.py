@@ -112,10 +112,16 @@ def test_zarrita(web, writing, zarrita):
     np.testing.assert_array_equal(pixels, expected(11))
 
 
-def test_a_reader_that_has_an_older_index_finds_each_chunk_where_it_was(tmp_path, web):
+@pytest.mark.parametrize("fields", [{}, {"codec": None}, {"codec": sw.Zstd(), "chunk_checksum": True}])
+def test_a_reader_that_has_an_older_index_finds_each_chunk_where_it_was(tmp_path, web, fields):
     """An array that was opened once, with the indexes that it keeps, while shards are sealed, the acquisition
     ends and is compacted."""
-    with sw.create(tmp_path / STORE, spec(codec=None, shard=4), io="mmap", **QUICK) as writer:
+
+    def chunks():
+        there = [place for place in places.tolist() if place[1] != 2**64 - 1]
+        return [get(web, SHARD, Range=f"bytes={at}-{at + nbytes - 1}").body for at, nbytes in there]
+
+    with sw.create(tmp_path / STORE, spec(shard=4, **fields), io="mmap", **QUICK) as writer:
         for i in range(6):
             writer.append(frame(i))
         writer.flush()
@@ -124,16 +130,12 @@ def test_a_reader_that_has_an_older_index_finds_each_chunk_where_it_was(tmp_path
         index = get(web, SHARD, Range="bytes=-132").body
         places = np.frombuffer(index[:128], "<u8").reshape(-1, 2)
         np.testing.assert_array_equal(kept[:6].read().result(), expected(6))
+        assert set(map(len, chunks())) == set(places[places[:, 0] != 2**64 - 1][:, 1].tolist())
         for i in range(6, 16):
             writer.append(frame(i))
         writer.flush()
         lengths.add(get(web, SHARD, "HEAD").headers["Content-Length"])
         np.testing.assert_array_equal(kept[:6].read().result(), expected(6))
-
-    def chunks():
-        there = [place for place in places.tolist() if place[1] != 2**64 - 1]
-        return [get(web, SHARD, Range=f"bytes={at}-{at + nbytes - 1}").body for at, nbytes in there]
-
     before = chunks()
     assert len(before) == 4, "two slabs, one of them staged"
     run(plan(open_store(tmp_path / STORE), Options(order="row_major")), Here())

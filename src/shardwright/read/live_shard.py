@@ -7,17 +7,18 @@ sealed, is a complete shard that is made when it is read:
     index at the end     | place 0 | place 1 | ... | place n-1 | index |
     index at the start   | index, to a page edge | place 0 | place 1 | ... | place n-1 |
 
-with a place for each inner chunk of the index, as long as the longest encoded chunk. So the length and the
-places of chunks are known from the first frame on and stay the same, while slabs are stored and shards
-sealed: a client that has an older index finds each chunk where it was. With ``fixed_places`` a finished
-store's shards are made likewise, so that neither the end nor a compaction moves a chunk. A chunk of frames
-that are only staged is in its codec's stored form. ``generation`` changes whenever the bytes may have.
+with a place for each inner chunk of the index. Each chunk that has a frame is listed, in its codec's stored
+form (``LEVEL_STORED``, not compressed), whose length is always the same. So a client that has an older index
+finds each chunk where it was and as long as it was, while frames are staged, stored and sealed: Blosc and
+checksums refuse a chunk of another length. With ``fixed_places`` a finished store's shards are made likewise,
+so that neither the end nor a compaction changes that. ``generation`` changes whenever the bytes may have.
 """
 
 from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ import numpy as np
 
 from shardwright.array.document import encode_document
 from shardwright.codecs.parameters import LEVEL_STORED, CodecParameters
-from shardwright.model.errors import StorageError
+from shardwright.model.errors import SpecError, StorageError
 from shardwright.shard.index import empty_index, encode_index
 from shardwright.shard.layout import page_aligned
 
@@ -86,7 +87,7 @@ class ComposedShard:
 
     @cached_property
     def _place_bytes(self) -> int:
-        return page_aligned(self.array.codecs.max_encoded_bytes(self.array.chunk_bytes))
+        return page_aligned(self._stored_form.max_encoded_bytes)
 
     @property
     def _places_bytes(self) -> int:
@@ -117,37 +118,37 @@ class ComposedShard:
         first = max(0, start - self._data_start) // self._place_bytes
         last = max(0, stop - self._data_start - 1) // self._place_bytes
         for i in range(first, min(last + 1, self.array.chunks_per_shard)):
-            at, nbytes = self._data_start + i * self._place_bytes, int(self._index["nbytes"][i])
-            if self._index["offset"][i] == at and at < stop and at + nbytes > start:
+            at = self._data_start + i * self._place_bytes
+            if self._there[i] and at < stop and at + self._stored_form.max_encoded_bytes > start:
                 _place(out, start, at, self._chunk(i))
         return out.tobytes()
 
     @cached_property
+    def _there(self) -> np.ndarray:
+        """bool[entries]: the chunks that have a frame."""
+        there: np.ndarray = self.located.file != ABSENT
+        there[list(self.located.staged)] = True
+        return there
+
+    @property
     def _index(self) -> np.ndarray:
-        entries, located = empty_index(self.array.chunks_per_shard), self.located
-        there = located.file != ABSENT
-        there[list(located.staged)] = True
-        entries["offset"][there] = self._data_start + np.flatnonzero(there) * self._place_bytes
-        entries["nbytes"][there] = located.nbytes[there]
-        entries["nbytes"][list(located.staged)] = self._stored_form.max_encoded_bytes if located.staged else 0
+        entries = empty_index(self.array.chunks_per_shard)
+        entries["offset"][self._there] = self._data_start + np.flatnonzero(self._there) * self._place_bytes
+        entries["nbytes"][self._there] = self._stored_form.max_encoded_bytes
         return entries
 
     def _chunk(self, number: int) -> bytes:
+        """Returns a chunk with all frames that it has by now."""
         if number not in self._last:
-            chunk = self._staged(number) if number in self.located.staged else self.located.fetch(number)
+            chunk = np.unravel_index(number, self.array.shard_chunks)
+            low = tuple(int(i) * n for i, n in zip(chunk, self.array.chunk_shape, strict=True))
+            high = tuple(a + n for a, n in zip(low, self.array.chunk_shape, strict=True))
+            values = self.view.read_box(self.path, self.coordinates, low, high)
+            if values is None:
+                values = np.full(self.array.chunk_shape, self.array.fill_element)
             self._last.clear()
-            self._last[number] = bytes(chunk)
+            self._last[number] = _in_stored_form(values, self._stored_form)
         return self._last[number]
-
-    def _staged(self, number: int) -> bytes:
-        """Returns a chunk of which frames are staged."""
-        chunk = np.unravel_index(number, self.array.shard_chunks)
-        low = tuple(int(i) * n for i, n in zip(chunk, self.array.chunk_shape, strict=True))
-        high = tuple(a + n for a, n in zip(low, self.array.chunk_shape, strict=True))
-        values = self.view.read_box(self.path, self.coordinates, low, high)
-        if values is None:
-            values = np.full(self.array.chunk_shape, self.array.fill_element)
-        return _in_stored_form(values, self._stored_form)
 
     @cached_property
     def _stored_form(self) -> CodecParameters:
@@ -199,7 +200,7 @@ class LiveKeys:
             document = self._view.document(folder)
             return None if document is None else KeyBytes(encode_document(document))
         shard = self._view.shard_of_key(key)
-        if shard is not None and (self._fixed_places or self._view.is_acquired(shard[0])):
+        if shard is not None and (self._view.is_acquired(shard[0]) or self._is_fixed(shard[1])):
             return self._composed(*shard)
         try:
             file = self._view.open_file(key)
@@ -209,10 +210,14 @@ class LiveKeys:
             raise StorageError(f"cannot open {key}: {error.strerror}") from error
         return KeyFile(file) if stat.S_ISREG(file.status.st_mode) else None
 
+    def _is_fixed(self, array: LiveArray) -> bool:
+        with suppress(SpecError):  # another program's codec: a finished store
+            return self._fixed_places and array.stored.configured_codec() is not None
+        return False
+
     def _composed(self, path: str, array: LiveArray, shard: tuple[int, ...]) -> ComposedShard | None:
-        stored = array.stored
-        located = self._view.locate(path, array, shard, np.arange(stored.chunks_per_shard))
-        return None if located.is_empty else ComposedShard(self._view, path, stored, shard, located)
+        located = self._view.locate(path, shard, np.arange(array.stored.chunks_per_shard))
+        return None if located.is_empty else ComposedShard(self._view, path, array.stored, shard, located)
 
     def below(self, prefix: str) -> set[str]:
         """Returns all keys that begin with ``prefix``."""

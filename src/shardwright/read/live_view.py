@@ -43,7 +43,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -64,6 +64,8 @@ from .live_sealed import SealedShards, version_of
 from .store import parse_array, workspace_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from shardwright.shard.manifest import Manifest
 
     from .box_reader import Opener
@@ -76,6 +78,7 @@ TRIES = 8  # of a read whose files are replaced while it looks for them
 _MANIFEST_PREFIX = "acquisition."
 
 Coordinates = tuple[int, ...]
+T = TypeVar("T")
 
 
 class _ChangedError(Exception):
@@ -284,15 +287,28 @@ class LiveView:
     ) -> np.ndarray[Any, Any] | None:
         """Returns the elements [low, high), counted from the first of a shard, of the array at ``path``; None
         if all of them are fill. Raises ``ShardFormatError``, ``StorageError``, ``StoreGoneError``."""
+
+        def read(array: LiveArray) -> np.ndarray[Any, Any] | None:
+            numbers, chunks = chunks_of_box(array.stored, low, high)
+            located = self._locate(path, array, shard, numbers)
+            return None if located.is_empty else read_box(array.stored, located, chunks, low, high)
+
+        return self._while_it_changes(path, shard, read)
+
+    def locate(self, path: str, shard: Coordinates, numbers: np.ndarray) -> Located:
+        """Returns where the chunks ``numbers`` (int64[n], as the index counts them) of a shard are. Raises as
+        ``read_box``."""
+        return self._while_it_changes(path, shard, lambda array: self._locate(path, array, shard, numbers))
+
+    def _while_it_changes(self, path: str, shard: Coordinates, look: Callable[[LiveArray], T]) -> T:
+        """Returns what ``look`` finds of a shard; it looks again when files are replaced meanwhile."""
         for attempt in range(TRIES):
             array = self.array(path)
             if array is None:
                 self.check_there()
                 raise ShardFormatError(f"{path} is no array that is read here", got=self.path / path)
-            numbers, chunks = chunks_of_box(array.stored, low, high)
             try:
-                located = self.locate(path, array, shard, numbers)
-                return None if located.is_empty else read_box(array.stored, located, chunks, low, high)
+                return look(array)
             except _ChangedError:
                 time.sleep(attempt * CHANGE_S)
             except (ShardFormatError, StorageError):
@@ -335,9 +351,7 @@ class LiveView:
         if self._acquiring is not None:
             self._acquiring.rows.clear()
 
-    def locate(self, path: str, array: LiveArray, shard: Coordinates, numbers: np.ndarray) -> Located:
-        """Returns where the chunks ``numbers`` (int64[n], as the index counts them) of a shard are. Raises as
-        ``read_box``."""
+    def _locate(self, path: str, array: LiveArray, shard: Coordinates, numbers: np.ndarray) -> Located:
         with self._lock:
             acquiring = self._find_state()
             located = Located.nowhere(numbers.size)
