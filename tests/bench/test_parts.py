@@ -1,5 +1,5 @@
-"""The parts of the record on tiny cameras: latency, small, cameras, overload, flat, prediction; and the rows
-that they make of invented times."""
+"""The parts of the record on tiny cameras: latency, small, cameras, overload, flat, prediction, reading and
+seen; and the rows that they make of invented times."""
 
 import json
 import os
@@ -11,7 +11,18 @@ import pytest
 
 from benchmarks import run, testbed
 from benchmarks.__main__ import main
-from benchmarks.cases import Case, cameras, flat, latency, overload, prediction, saved, small
+from benchmarks.cases import (
+    Case,
+    cameras,
+    flat,
+    latency,
+    overload,
+    prediction,
+    reading,
+    saved,
+    seen,
+    small,
+)
 from benchmarks.processes import ProcessFailedError
 from benchmarks.processes import Usage as RealUsage
 from benchmarks.run import outcomes_of_part
@@ -255,6 +266,33 @@ def test_a_camera_that_dies_says_why(tmp_path):
         camera = here.camera(frames, CASE)
         with pytest.raises(ProcessFailedError, match="opened first"):
             camera.send(1)
+
+
+def test_reading(places, monkeypatch):
+    case = Case(frames=8, shape=(64, 64), chunk=(2, 32, 32), shard=(8, 64, 64), distinct=8)
+    monkeypatch.setattr(reading, "LAYOUTS", {"tiny": case})
+    monkeypatch.setattr(reading, "SELECTIONS", {"whole": np.s_[:], "frame": np.s_[7]})
+    part = reading.measure(places, True)
+    names = [f"tiny/{what}/{cache}" for what in ("whole", "frame") for cache in ("warm", "cold")]
+    assert [row["name"] for row in part["rows"]] == names
+    for row in part["rows"]:
+        assert set(row["ms"]) == {"shardwright", "tensorstore", "zarrs", "zarr-python"}
+        fastest = min(ms for name, ms in row["ms"].items() if name != "shardwright")
+        assert row["of_fastest"] == pytest.approx(fastest / row["ms"]["shardwright"], rel=1e-4)
+    assert len(outcomes_of_part("reading", part["rows"])) == 4
+    assert "tiny/frame/cold" in part_text(part, reading.COLUMNS)
+
+
+def test_seen(places, monkeypatch):
+    case = Case(frames=24, shape=(64, 64), chunk=(1, 64, 64), shard=(8, 64, 64), distinct=8)
+    monkeypatch.setattr(seen, "CASES", {"tiny": case})
+    monkeypatch.setattr(seen, "ROUNDS", 1)
+    part = seen.measure(places, False)
+    (row,) = part["rows"]
+    assert row["seen_p50_ms"] > 0
+    assert row["writer_cpu"] > 0
+    assert len(outcomes_of_part("seen", part["rows"])) == 2
+    assert "tiny" in part_text(part, seen.COLUMNS)
 
 
 @pytest.mark.parametrize("part", run.PARTS)

@@ -133,6 +133,9 @@ def test_the_table_asks_what_was_promised():
         ("flat", "cpu_of_young", 1.05, False),
         ("flat", "memory_of_young", 1.05, False),
         ("prediction", "off_by", 0.15, False),
+        ("reading", "of_fastest", 1.0, True),
+        ("seen", "seen_p50_ms", 50.0, False),
+        ("seen", "writer_cpu", 1.05, False),
     }
     assert tuple(run.PARTS) == PARTS
 

@@ -9,8 +9,8 @@ software      versions of the writers and their libraries; null: not installed
 quick         true where sizes were cut for a trial: such a run is no measurement
 comparisons   name -> seconds it took, cores busy with other work before it, rounds, case, one row a
               contender: medians, spread, rounds
-parts         name (latency, small, cameras, overload, flat, prediction) -> the same two, settings, rows: one
-              for each way
+parts         name (latency, small, cameras, overload, flat, prediction, reading, seen) -> the same two,
+              settings, rows: one for each way
 outcomes      each figure that is asked: measured, its spread, and the limit that is asked of it; earlier runs
               also say what kept it from being reached (``binds``, ``verdict``)
 notes         further facts for a reader, such as a writer that could not take part
@@ -28,7 +28,7 @@ from .cases.throughput import COMPARISONS
 
 PATH = Path(__file__).resolve().parent / "RECORD.jsonl"
 VERSION: Literal[1] = 1
-PARTS = ("latency", "small", "cameras", "overload", "flat", "prediction")
+PARTS = ("latency", "small", "cameras", "overload", "flat", "prediction", "reading", "seen")
 BUSY_CORES = 0.2  # busy with other work before a run: above this it is said
 
 

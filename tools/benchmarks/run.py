@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .cases import cameras, flat, latency, outcome, overload, prediction, small
+from .cases import cameras, flat, latency, outcome, overload, prediction, reading, seen, small
 from .cases.throughput import Comparison, outcomes_of
 from .contest import compare
 from .processes import say
@@ -35,6 +35,8 @@ PARTS: dict[str, ModuleType] = {
     "overload": overload,
     "flat": flat,
     "prediction": prediction,
+    "reading": reading,
+    "seen": seen,
 }
 QUICK_FRAMES, QUICK_ROUNDS = 64, 2
 SOFTWARE = (

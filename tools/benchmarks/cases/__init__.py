@@ -150,12 +150,12 @@ def saved(frames: Frames) -> Iterator[Path]:
 
 
 @contextmanager
-def emptied(folder: Path) -> Iterator[None]:
+def emptied(folder: Path) -> Iterator[Path]:
     """Empties the folder and removes it at the end."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
-        yield
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
