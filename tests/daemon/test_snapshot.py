@@ -31,6 +31,7 @@ KEYS = {
         "uptime_s",
         "endpoints",
         "output_root",
+        "status_page",
         "memory",
         "disks",
         "clients",
@@ -117,7 +118,7 @@ def test_the_state_follows_the_life_of_the_daemon(config: Path, events: EventLog
     assert (daemon.snapshot()["state"], daemon.snapshot()["endpoints"]) == ("starting", [])
     daemon._snapshots.starting("kernels")
     assert daemon.snapshot()["waits_for"] == "kernels"
-    daemon._snapshots.serve(("ipc:///in.sock",), stop)
+    daemon._snapshots.serve(("ipc:///in.sock",), "http://127.0.0.1:8790/", stop)
     assert "waits_for" not in daemon.snapshot()
     assert (daemon.snapshot()["state"], daemon.snapshot()["endpoints"]) == ("serving", ["ipc:///in.sock"])
     stop.set()

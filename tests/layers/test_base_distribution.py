@@ -26,6 +26,10 @@ CONTRACTS = {contract["id"]: contract for contract in PROJECT["tool"]["importlin
 DAEMON_MODULES = tuple(module for module, extra in EXTRA_OF_MODULE.items() if extra == "daemon")
 # Imported by name, and brought by another package that we name.
 BROUGHT_BY = {"anyio": "starlette", "llvmlite": "numba", "pydantic_core": "pydantic"}
+ELSEWHERE = {
+    "napari": "napari",
+    "qtpy": "QtPy",
+}  # in an environment of its own (tests/viewers): distribution of each
 # Each reads or writes stores, or a configuration; with arguments that a daemon's machine would take.
 DAEMON_COMMANDS = {
     "check": ["rig.yaml"],
@@ -61,7 +65,8 @@ def names(requirements):
 
 def distributions(modules):
     known = packages_distributions()
-    return {known[BROUGHT_BY.get(module, module)][0].lower().replace("_", "-") for module in modules}
+    names = [ELSEWHERE.get(module) or known[BROUGHT_BY.get(module, module)][0] for module in modules]
+    return {name.lower().replace("_", "-") for name in names}
 
 
 def outside_of(modules):

@@ -42,6 +42,7 @@ COMMANDS = {
     ),
     "drain": ("shardwright.cli.drain", "End a running daemon in good order."),
     "keygen": ("shardwright.cli.keygen", "Make a pair of keys for connections over TCP."),
+    "view": ("shardwright.cli.view", "Open a store in napari or in the browser, while it is written too."),
     "inspect": ("shardwright.cli.inspect", "Show the shards, slots and gaps of a store or of one shard."),
     "verify": ("shardwright.cli.verify", "Decode and check every chunk of a store."),
     "rechunk": ("shardwright.cli.rechunk", "Write the image of a store as a new store with other chunks."),

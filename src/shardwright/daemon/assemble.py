@@ -153,7 +153,8 @@ class Daemon:
             raise
         life.take_signals(None if has_terminal() else self._reloader.ask)
         life.watch_uncaught()
-        self._snapshots.serve(self._server.endpoints, life.stop)
+        page = None if self._web is None else self._web.url
+        self._snapshots.serve(self._server.endpoints, page, life.stop)
         compaction = None if life.stop.is_set() else self._begin(life, unfinished, opened)
         ended = threading.Event()
         if self._manager is not None:

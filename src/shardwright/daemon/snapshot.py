@@ -2,7 +2,8 @@
 
     {"version": 1, "software", "pid", "host", "config", "state": "starting|serving|draining",
      "waits_for": the reason why it is still starting, only while there is one, "uptime_s",
-     "endpoints", "output_root", "memory": {"used_bytes", "budget_bytes"},
+     "endpoints", "output_root", "status_page": its address, null while there is none,
+     "memory": {"used_bytes", "budget_bytes"},
      "disks": [{"path", "role": "root|spill", "free_bytes", "total_bytes", "low_water_bytes"}],
                free and total null where the disk does not answer
      "clients", "foreign_messages",
@@ -54,6 +55,7 @@ class SnapshotTaker:
         events: EventLog,
     ) -> None:
         self._endpoints: Sequence[str] = ()
+        self._status_page: str | None = None
         self._stop: threading.Event | None = None
         self._waits_for = ""
         self._config_file = config_file
@@ -69,9 +71,10 @@ class SnapshotTaker:
         """Sets the reason why the daemon is still starting."""
         self._waits_for = waits_for
 
-    def serve(self, endpoints: Sequence[str], stop: threading.Event) -> None:
+    def serve(self, endpoints: Sequence[str], status_page: str | None, stop: threading.Event) -> None:
         """Marks the daemon as serving, until ``stop``."""
-        self._endpoints, self._stop, self._waits_for = endpoints, stop, ""
+        self._endpoints, self._status_page = endpoints, status_page
+        self._stop, self._waits_for = stop, ""
 
     @property
     def _state(self) -> State:
@@ -91,6 +94,7 @@ class SnapshotTaker:
             "uptime_s": time.monotonic() - self._begun_s,
             "endpoints": list(self._endpoints),
             "output_root": str(self._output_root),
+            "status_page": self._status_page,
             "disks": self._disks.snapshot(),
             **self._server.snapshot(),
             "compaction": self._compaction.snapshot(),

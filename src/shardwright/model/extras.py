@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 EXTRA_OF_MODULE = {
     **dict.fromkeys(("blosc2", "crc32c", "llvmlite", "numba", "structlog", "yaml"), "daemon"),
     **dict.fromkeys(("PIL", "anyio", "prometheus_client", "starlette", "uvicorn"), "web"),
+    **dict.fromkeys(("dask", "napari", "qtpy"), "napari"),
     "distributed": "cluster",
     "neuroglancer": "viewer",
     "obstore": "s3",

@@ -41,6 +41,7 @@ from .viewer import viewer_routes
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+    from starlette.routing import BaseRoute
 
     from shardwright.daemon.web_child import WebSettings
 
@@ -55,21 +56,28 @@ _TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".
 
 def make_app(settings: WebSettings, link: DaemonLink) -> Starlette:
     api, page = Api(link), StaticFolder(STATIC)
-    files, live = StoreFiles(settings), LiveStores(settings)
     routes = [
         Route("/metrics", answered_by_the_daemon(api.metrics)),
         Route("/api/status", answered_by_the_daemon(api.status)),
         Route("/api/history", answered_by_the_daemon(api.history)),
         Route("/api/events", answered_by_the_daemon(api.events)),
         Route("/api/preview/{name}.png", answered_by_the_daemon(api.preview)),
-        Route(FILES + "{path:path}", Stores(settings, files.find).respond, methods=METHODS),
-        Route(f"{LIVE}{{store}}/{STREAM}", FrameStreams(live).respond),
-        Route(LIVE + "{path:path}", Stores(settings, live.find).respond, methods=METHODS),
-        *viewer_routes(FinishedStores(Path(settings.output_root)), live),
+        *store_routes(settings),
         Route("/{path:path}", _options, methods=["OPTIONS"]),
         Route("/{path:path}", page.respond),
     ]
     return Starlette(routes=routes, middleware=[Middleware(Guard, hosts=settings.hosts)])
+
+
+def store_routes(settings: WebSettings) -> list[BaseRoute]:
+    """Returns the addresses that need no daemon: the stores, finished or running, and the viewer for them."""
+    files, live = StoreFiles(settings), LiveStores(settings)
+    return [
+        Route(FILES + "{path:path}", Stores(settings, files.find).respond, methods=METHODS),
+        Route(f"{LIVE}{{store}}/{STREAM}", FrameStreams(live).respond),
+        Route(LIVE + "{path:path}", Stores(settings, live.find).respond, methods=METHODS),
+        *viewer_routes(FinishedStores(Path(settings.output_root)), live),
+    ]
 
 
 async def _options(request: Request) -> Response:

@@ -1,0 +1,201 @@
+"""``shardwright view``: opens a store in napari, or in neuroglancer in the browser; of a daemon's acquisition
+also by its name."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+import threading
+import webbrowser
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import typer
+
+from shardwright.model.errors import (
+    ConfigError,
+    InvalidNameError,
+    SessionLostError,
+    StorageError,
+    TimedOutError,
+    UnknownAcquisitionError,
+)
+from shardwright.model.extras import install_line
+from shardwright.model.names import WORKSPACE, checked_name, store_name
+
+from .control_options import SOCKET, control_client
+
+if TYPE_CHECKING:
+    from typing import Any
+
+_QT_BINDINGS = ("PyQt6", "PySide6", "PyQt5", "PySide2")
+_DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM")
+
+
+class ViewerProgram(StrEnum):
+    """A viewer."""
+
+    napari = "napari"
+    browser = "browser"
+
+
+def command(
+    what: str = typer.Argument(
+        ...,
+        help="A store's folder, or the name of an acquisition of a running daemon.",
+        metavar="PATH_OR_NAME",
+    ),
+    program: ViewerProgram | None = typer.Option(
+        None, "--in", help="By default napari, where it is installed and can open a window."
+    ),
+    images: list[str] = typer.Option(
+        [],
+        "--image",
+        help="In napari: only this image of a store of several; may be repeated.",
+        metavar="NAME",
+    ),
+    config: Path | None = typer.Option(
+        None, "--config", help="For a NAME: the YAML file that the daemon runs with.", metavar="CONFIG"
+    ),
+    socket: Path | None = SOCKET,
+    spill_root: Path | None = typer.Option(
+        None,
+        "--spill-root",
+        help="In the browser: where shards of the store were spilled to.",
+        metavar="PATH",
+    ),
+    no_open: bool = typer.Option(False, "--no-open", help="Only print the address for the browser."),
+    as_json: bool = typer.Option(False, "--json", help="Print what is opened as JSON."),
+) -> None:
+    """Open a store in a viewer: one that is being written, too. In napari the time slider grows with it.
+
+    In the browser neuroglancer shows it, from a port of this computer that is served until Ctrl-C.
+    """
+    found = _found(what, config, socket)
+    if isinstance(found, str):
+        _tell_address(found, as_json=as_json)
+        if not no_open:
+            webbrowser.open(found)
+    elif (program or _program_here()) is ViewerProgram.napari:
+        _open_in_napari(found, images, as_json=as_json)
+    elif images:
+        raise ConfigError("--image needs napari", expected="--in napari", hint=install_line("napari"))
+    else:
+        _open_in_browser(found, spill_root, no_open=no_open, as_json=as_json)
+
+
+# ---------------------------------------------------------------------- what
+
+
+def _found(what: str, config: Path | None, socket: Path | None) -> Path | str:
+    """Returns the store, or an address of the daemon's page where its files are not to be had here. Raises
+    ``StorageError``, ``UnknownAcquisitionError``, ``SessionLostError``."""
+    if _is_folder(Path(what)):
+        path = Path(what).resolve()
+        if not ((path / "zarr.json").exists() or (path / WORKSPACE).exists()):
+            raise StorageError(f"{path} is no store", expected="a folder with zarr.json")
+        return path
+    try:
+        name = checked_name(what)
+    except InvalidNameError:
+        raise StorageError(f"there is no folder {what}", hint="Give the path of a store") from None
+    try:
+        with control_client(config, socket) as daemon:
+            status = daemon.ask("status")["status"]
+    except (SessionLostError, TimedOutError) as error:
+        error.message = f"there is no folder {what}, nor a daemon to ask for it: {error.message}"
+        raise
+    return _of_daemon(status, name)
+
+
+def _of_daemon(status: dict[str, Any], name: str) -> Path | str:
+    """Returns the store of an acquisition that runs or is finished."""
+    running = [
+        Path(acquisition["path"]) for acquisition in status["acquisitions"] if acquisition["name"] == name
+    ]
+    path = running[0] if running else Path(status["output_root"], store_name(name))
+    if _is_folder(path):
+        return path.resolve()
+    page = status.get("status_page")
+    if not running or page is None:
+        raise UnknownAcquisitionError(
+            f"no acquisition {name} is open in this daemon, nor finished",
+            expected=f"{path}, where this user can read it",
+            hint="`shardwright acquisitions` lists those that are open",
+        )
+    return f"{page}view/{quote(path.name)}"
+
+
+def _is_folder(path: Path) -> bool:
+    """False also where this user cannot see it."""
+    with suppress(OSError):
+        return path.is_dir() and os.access(path, os.R_OK | os.X_OK)
+    return False
+
+
+# ---------------------------------------------------------------------- where
+
+
+def _program_here() -> ViewerProgram:
+    """Returns the viewer that is installed here. Raises ``ConfigError`` where there is none."""
+    if _why_no_napari() is None:
+        return ViewerProgram.napari
+    if _is_installed("neuroglancer"):
+        return ViewerProgram.browser
+    raise ConfigError(
+        "view finds no viewer",
+        got=_why_no_napari(),
+        hint=f"{install_line('napari')} for napari, {install_line('viewer')} for the browser",
+    )
+
+
+def _why_no_napari() -> str | None:
+    """Returns why napari cannot open a window here; None if it can."""
+    if not _is_installed("napari"):
+        return "napari is not installed"
+    if not any(map(_is_installed, _QT_BINDINGS)):
+        return "napari has no Qt to draw with: pip install pyqt6"
+    if sys.platform == "linux" and not any(map(os.environ.get, _DISPLAYS)):
+        return "there is no display"
+    return None
+
+
+def _is_installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def _open_in_napari(path: Path, images: list[str], *, as_json: bool) -> None:
+    why = _why_no_napari()
+    if why is not None:
+        raise ConfigError(
+            "view cannot open napari", got=why, hint=f"{install_line('napari')}, or --in browser"
+        )
+    from shardwright.integrations.napari.reader import show
+
+    if as_json:
+        typer.echo(json.dumps({"in": ViewerProgram.napari.value, "path": str(path)}))
+    show(path, images)
+
+
+def _open_in_browser(path: Path, spill_root: Path | None, *, no_open: bool, as_json: bool) -> None:
+    if not _is_installed("neuroglancer"):
+        raise ConfigError(
+            "view needs shardwright[viewer] for the browser: neuroglancer is not installed",
+            hint=install_line("viewer"),
+        )
+    from shardwright.web.one_store import StoreForBrowser
+
+    served = StoreForBrowser(path, None if spill_root is None else spill_root.absolute())
+    _tell_address(served.url, as_json=as_json)
+    if not no_open:  # some browsers, in a terminal, return when they are closed only
+        threading.Thread(target=webbrowser.open, args=[served.url], daemon=True).start()
+    served.serve()
+
+
+def _tell_address(url: str, *, as_json: bool) -> None:
+    typer.echo(json.dumps({"in": ViewerProgram.browser.value, "url": url}) if as_json else url)

@@ -1,0 +1,184 @@
+"""Keeps the layers of a running store up to date: their shapes, their newest pixels, and layers of images
+that begin later.
+
+    thread of its own    looks at the store every LOOK_S; what has changed waits in ``_news``
+    viewer's thread      a timer takes it, gives the layers their new data, and moves the sliders that stood
+                         on the last frame
+
+It ends with the acquisition, when the last of its layers is removed, and with the window.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from napari.layers import Layer
+from napari.utils.notifications import show_warning
+from qtpy.QtCore import QTimer
+
+from shardwright.model.errors import ShardwrightError, StoreGoneError
+from shardwright.read.live_view import LiveView
+
+from .layers import MARK
+
+if TYPE_CHECKING:
+    from napari.viewer import Viewer
+
+    from .layers import Place, ShownLayer, ShownStore
+
+LOOK_S = 0.5
+TAKE_MS = 100
+_growing: set[GrowingLayers] = set()  # viewers hold their callbacks weakly
+
+
+@dataclass(frozen=True)
+class _News:
+    """What a look found. ``problem``: why it failed; ``is_over``: nothing comes any more."""
+
+    layers: list[ShownLayer]
+    is_over: bool = False
+    problem: str | None = None
+
+
+class GrowingLayers:
+    """The layers of a running store in a viewer. Made in the viewer's thread, before the layers are added."""
+
+    def __init__(self, viewer: Viewer, shown: ShownStore) -> None:
+        self._viewer = viewer
+        self._shown = shown
+        self._changes = _Changes(LiveView(shown.store.path, expected=shown.store.view.identity))
+        self._layers: dict[Place, Layer] = {}
+        self._known: set[Place] = set()  # places whose layer there is, or was until the user removed it
+        self._news: _News | None = None  # set by the thread while it is None, taken by the viewer's
+        self._has_warned = False
+        self._ended = threading.Event()
+        viewer.layers.events.inserted.connect(self._on_inserted, position="last")
+        viewer.layers.events.removed.connect(self._on_removed)
+        self._timer = QTimer(viewer.window._qt_window)  # noqa: SLF001  (plugins have no other name for it)
+        self._timer.setInterval(TAKE_MS)
+        self._timer.timeout.connect(self._take)
+        self._timer.destroyed.connect(self._ended.set)  # the window was closed
+        self._timer.start()
+        self._thread = threading.Thread(target=self._watch, name="shardwright view", daemon=True)
+        self._thread.start()
+        _growing.add(self)
+
+    def stop(self) -> None:
+        """Leaves the layers as they are. In the viewer's thread."""
+        if self in _growing:
+            _growing.discard(self)
+            self._ended.set()
+            self._timer.stop()
+            self._viewer.layers.events.inserted.disconnect(self._on_inserted)
+            self._viewer.layers.events.removed.disconnect(self._on_removed)
+
+    # ------------------------------------------------------------------ the thread
+
+    def _watch(self) -> None:
+        while not self._ended.wait(LOOK_S):
+            if self._news is None:
+                self._news = self._look()
+                if self._news is not None and self._news.is_over:
+                    return
+
+    def _look(self) -> _News | None:
+        try:
+            changed, is_over = self._changes.look()
+            return _News(self._shown.layers(), is_over) if changed else None
+        except ShardwrightError as error:
+            return _News([], isinstance(error, StoreGoneError), str(error))
+
+    # ------------------------------------------------------------------ the viewer
+
+    def _on_inserted(self, event: Any) -> None:
+        """Takes in one of our layers. The first puts the slider on the last frame."""
+        layer, mark = event.value, event.value.metadata.get(MARK, {})
+        if mark.get("opening") != self._shown.opening or mark["place"] in self._known:
+            return
+        if not self._known and layer.ndim > 2:
+            self._move([(self._axis(layer, 0), _last(layer, 0))])
+        self._known.add(mark["place"])
+        self._layers[mark["place"]] = layer
+
+    def _on_removed(self, event: Any) -> None:
+        self._layers = {place: layer for place, layer in self._layers.items() if layer is not event.value}
+        if not self._layers:
+            self.stop()
+
+    def _take(self) -> None:
+        """Takes what the thread has found."""
+        if not self._layers:
+            self.stop()  # they were not added to this viewer
+        news = self._news
+        if news is None:
+            return
+        problem = news.problem
+        try:
+            for shown in news.layers:
+                self._grow(shown)
+        except ShardwrightError as error:
+            problem = str(error)
+        if problem is not None and not self._has_warned:
+            show_warning(problem)
+        self._has_warned = problem is not None
+        self._news = None
+        if news.is_over:
+            self.stop()
+
+    def _grow(self, shown: ShownLayer) -> None:
+        layer = self._layers.get(shown.place)
+        if layer is None:
+            if shown.place not in self._known:
+                self._viewer.add_layer(Layer.create(*shown.as_tuple()))
+            return
+        on_last = [axis for axis in range(layer.ndim - 2) if self._stands_on_last(layer, axis)]
+        layer.data = shown.data
+        self._move([(self._axis(layer, axis), _last(layer, axis)) for axis in on_last])
+        if not layer.metadata[MARK]["has_window"] and shown.window is not None:
+            layer.metadata[MARK]["has_window"] = True
+            layer.contrast_limits = shown.window
+
+    def _axis(self, layer: Layer, axis: int) -> int:
+        """Returns the viewer's number of a layer's axis."""
+        return int(self._viewer.dims.ndim) - int(layer.ndim) + axis
+
+    def _stands_on_last(self, layer: Layer, axis: int) -> bool:
+        place = self._viewer.dims.point[self._axis(layer, axis)]
+        return bool(abs(place - _last(layer, axis)) < layer.scale[axis] / 2)
+
+    def _move(self, places: list[tuple[int, float]]) -> None:
+        for axis, place in places:
+            self._viewer.dims.set_point(axis, place)
+
+
+def _last(layer: Layer, axis: int) -> float:
+    """Returns where the last frame of a layer is along an axis, in the units of the viewer."""
+    return float(layer.translate[axis] + layer.scale[axis] * (_shape(layer)[axis] - 1))
+
+
+def _shape(layer: Layer) -> tuple[int, ...]:
+    data = layer.data[0] if layer.multiscale else layer.data
+    return tuple(data.shape)
+
+
+class _Changes:
+    """Tells whether frames were stored since the last look, by a view of its own: a view tells of each slab
+    once."""
+
+    def __init__(self, view: LiveView) -> None:
+        self._view = view
+        self._sequences = b""
+
+    def look(self) -> tuple[bool, bool]:
+        """Returns whether there is something new, and whether the acquisition has ended. Raises as
+        ``LiveView.look``."""
+        acquiring, records = self._view.look()
+        if acquiring is None:
+            return True, True
+        sealed = list(acquiring.take_sealed())
+        before, told = self._sequences, [some["sequence"] for some in (*sealed, *records)]
+        self._sequences = np.unique(np.concatenate([np.zeros(0, np.int64), *told])).tobytes()
+        return bool(sealed) or self._sequences != before, False

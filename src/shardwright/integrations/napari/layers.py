@@ -1,0 +1,284 @@
+"""The images of a store as layers of napari: one for each channel of each image, whose levels are dask arrays
+over a live view.
+
+A dask array is cached by the names of its parts. Those made here have new names each time, since the same
+chunk holds more frames later.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count, product
+from string import hexdigits
+from typing import TYPE_CHECKING, Any
+
+import dask.array
+import numpy as np
+import zarr
+
+from shardwright.array.contrast_window import contrast_window
+from shardwright.array.ome import display_range, scale_and_translation
+from shardwright.model.errors import ShardFormatError, StorageError, UnknownImageError
+from shardwright.read.zarr_store import LiveStore
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator, Sequence
+
+MOST_IMAGES = 24  # that have layers, where none are asked for by name: the first ones
+MARK = "shardwright"  # in the metadata of a layer: which layer it is, of which store, opened as which
+TASK_BYTES = 32 << 20  # of chunks that dask reads at once, unless one is larger
+# The units of OME-Zarr, all of which napari knows.
+_PREFIXES = (
+    *("", "yotta", "zetta", "exa", "peta", "tera", "giga", "mega", "kilo", "hecto", "deca"),
+    *("deci", "centi", "milli", "micro", "nano", "pico", "femto", "atto", "zepto", "yocto"),
+)
+_UNITS = frozenset(
+    [
+        *(f"{prefix}{unit}" for prefix in _PREFIXES for unit in ("meter", "second")),
+        *("angstrom", "foot", "inch", "mile", "parsec", "yard", "day", "hour", "minute"),
+    ]
+)
+
+_openings = count()
+
+Window = tuple[float, float]
+Place = tuple[str, int]  # of a layer in its store: the path of the image, the channel
+
+
+@dataclass(frozen=True)
+class ShownLayer:
+    """A layer as it is now. ``levels``: arrays without the channel axis, the finest first; ``window``: the
+    values shown as black and as the full colour, None while there is no frame to take them from; ``facts``:
+    the other arguments of napari's Image."""
+
+    place: Place
+    levels: list[dask.array.Array]
+    window: Window | None
+    facts: dict[str, Any]
+
+    @property
+    def data(self) -> Any:
+        """The data as napari takes them."""
+        return self.levels if len(self.levels) > 1 else self.levels[0]
+
+    def as_tuple(self) -> tuple[Any, dict[str, Any], str]:
+        """Returns what a reader hands to napari."""
+        limits = self.window or display_range(self.levels[0].dtype.name)
+        return self.data, {**self.facts, "contrast_limits": limits}, "image"
+
+
+@dataclass(frozen=True)
+class _ImageFacts:
+    """An image in the metadata. ``levels``: path, scale and translation of each."""
+
+    path: str
+    name: str
+    axes: list[dict[str, Any]]
+    levels: list[tuple[str, list[float], list[float]]]
+    channels: list[dict[str, Any]]
+
+
+class ShownStore:
+    """The store at ``path`` as layers of napari; of the images with these names or paths, by default of the
+    first. One thread at a time. Raises as ``shardwright.open``."""
+
+    def __init__(self, path: str | os.PathLike[str], images: Sequence[str] = ()) -> None:
+        self.store = LiveStore(path)
+        self.opening = next(_openings)  # of this process: a viewer may show a store twice
+        self._wanted = tuple(images)
+        self._windows: dict[Place, Window] = {}
+
+    def layers(self) -> list[ShownLayer]:
+        """Returns the layers as they are now. Raises ``StorageError`` while no frame is stored,
+        ``UnknownImageError``, ``ShardFormatError`` for metadata that are no images, and as the store does."""
+        return [
+            layer
+            for number, image in enumerate(self._images())
+            for layer in self._layers_of(image, is_first=number == 0)
+        ]
+
+    # ------------------------------------------------------------------ metadata
+
+    def check_is_image(self) -> None:
+        """Raises ``ShardFormatError`` for metadata that are no images, also before the first frame."""
+        if not self.store.view.is_finished:
+            return
+        with _as_ome(self.store):
+            for path in self._image_paths()[:1]:
+                self._image(path)
+
+    def _images(self) -> list[_ImageFacts]:
+        with _as_ome(self.store):
+            paths = self._image_paths()
+            if not self._wanted:
+                paths = paths[:MOST_IMAGES]
+            images = [image for path in paths if (image := self._image(path)) is not None]
+        if not images:
+            raise StorageError(
+                f"no frame of {self.store.path} is stored yet", hint="Open it again once there is one"
+            )
+        for name in self._wanted:
+            if not any(name in (image.name, image.path) for image in images):
+                raise UnknownImageError(
+                    f"{self.store.path} has no image of this name, or none with frames yet",
+                    expected=", ".join(image.name for image in images[:MOST_IMAGES]),
+                    got=name,
+                )
+        return [i for i in images if not self._wanted or {i.name, i.path} & set(self._wanted)]
+
+    def _image_paths(self) -> list[str]:
+        """Returns the folders of the images, the store's own as an empty name."""
+        ome = self._ome("")
+        if "plate" in ome:
+            wells = [str(well["path"]) for well in ome["plate"]["wells"]]
+            return [f"{w}/{field['path']}" for w in wells for field in self._ome(w)["well"]["images"]]
+        if "bioformats2raw.layout" in ome:
+            return [str(path) for path in self._ome("OME")["series"]]
+        return [""]
+
+    def _ome(self, folder: str) -> dict[str, Any]:
+        document = self.store.view.document(folder)
+        ome: dict[str, Any] = {} if document is None else document["attributes"]["ome"]
+        return ome
+
+    def _image(self, path: str) -> _ImageFacts | None:
+        """Returns an image; None before its first frame."""
+        ome = self._ome(path)
+        if not ome:
+            return None
+        multiscale = ome["multiscales"][0]
+        axes = [dict(axis) for axis in multiscale["axes"]]
+        levels = []
+        for dataset in multiscale["datasets"]:
+            folder = f"{path}/{dataset['path']}".lstrip("/")
+            if self.store.view.document(folder) is not None:
+                levels.append((folder, *scale_and_translation(dataset, len(axes))))
+        name = multiscale.get("name") or path or self.store.path.name.split(".")[0]
+        channels = [dict(channel) for channel in (ome.get("omero") or {}).get("channels") or []]
+        return _ImageFacts(path, str(name), axes, levels, channels) if levels else None
+
+    # ------------------------------------------------------------------ layers
+
+    def _layers_of(self, image: _ImageFacts, *, is_first: bool) -> Iterator[ShownLayer]:
+        """Yields a layer for each channel of an image, or one for an image without channels."""
+        arrays = [zarr.open_array(self.store, path=path, mode="r") for path, _, _ in image.levels]
+        levels = _cut_alike(arrays, [scale for _, scale, _ in image.levels])
+        axis = next((i for i, a in enumerate(image.axes) if a.get("type") == "channel"), None)
+        for channel in range(1 if axis is None else levels[0].shape[axis]):
+            look = image.channels[channel] if channel < len(image.channels) else {}
+            at = () if axis is None else (*(slice(None),) * axis, channel)
+            shown, place = [level[at] for level in levels], (image.path, channel)
+            window = self._window(place, look, shown[0])
+            facts = {
+                "name": image.name if axis is None else f"{image.name}: {look.get('label', channel)}",
+                "colormap": _colormap(look, alone=axis is None),
+                "blending": "translucent_noninteractive" if axis is None else "additive",
+                "visible": is_first and bool(look.get("active", True)),
+                "metadata": {MARK: self._mark(place, has_window=window is not None)},
+                "multiscale": len(shown) > 1,
+                "rgb": False,
+                **_axes_facts(image, axis),
+            }
+            yield ShownLayer(place, shown, window, facts)
+
+    def _mark(self, place: Place, *, has_window: bool) -> dict[str, Any]:
+        path = str(self.store.path)
+        return {"store": path, "opening": self.opening, "place": place, "has_window": has_window}
+
+    def _window(self, place: Place, look: dict[str, Any], frames: dask.array.Array) -> Window | None:
+        """Returns the window of a channel, which stays as it was found first."""
+        if place not in self._windows:
+            window = _stated_window(look, frames.dtype.name) or _window_of_newest(frames)
+            if window is None:
+                return None
+            self._windows[place] = window
+        return self._windows[place]
+
+
+@contextmanager
+def _as_ome(store: LiveStore) -> Iterator[None]:
+    """Raises ``ShardFormatError`` where metadata are not as OME-Zarr has them."""
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ShardFormatError(
+            f"the metadata of {store.path} are no images of OME-Zarr 0.5",
+            got=f"{type(error).__name__}: {error}",
+            hint="Is it another program's store? Another reader may open it",
+        ) from None
+
+
+def _cut_alike(arrays: list[zarr.Array[Any]], scales: list[list[float]]) -> list[dask.array.Array]:
+    """Returns the levels as dask arrays. One that was looked at later, when it had grown, ends with the
+    first. Raises ``ShardFormatError`` where an array has other axes than the metadata say."""
+    levels = []
+    for array, scale in zip(arrays, scales, strict=True):
+        if len(array.shape) != len(scale):
+            raise ShardFormatError(f"{array.path} has other axes than its image", expected=len(scale))
+        factors = [max(1, round(s / finest)) for s, finest in zip(scale, scales[0], strict=True)]
+        ends = [-(-n // factor) for n, factor in zip(arrays[0].shape, factors, strict=True)]
+        level = dask.array.from_array(array, chunks=_task_shape(array), name=False)  # type: ignore[no-untyped-call]
+        levels.append(level[tuple(slice(end) for end in ends)])
+    return levels
+
+
+def _task_shape(array: zarr.Array[Any]) -> tuple[int, ...]:
+    """Returns the shape of what dask reads at once: as many whole chunks side by side in a frame as fit into
+    ``TASK_BYTES``, so that none is decoded twice for a frame."""
+    shape = list(array.chunks)
+    nbytes = math.prod(shape) * array.dtype.itemsize
+    for axis in (-1, -2):
+        count = max(1, min(-(-array.shape[axis] // shape[axis]), TASK_BYTES // max(1, nbytes)))
+        shape[axis] *= count
+        nbytes *= count
+    return tuple(shape)
+
+
+def _axes_facts(image: _ImageFacts, channel_axis: int | None) -> dict[str, Any]:
+    """Returns scale, translation, names and units of the axes but the channel's."""
+    kept = [i for i in range(len(image.axes)) if i != channel_axis]
+    _, scale, translation = image.levels[0]
+    units = [image.axes[i].get("unit") for i in kept]
+    return {
+        "scale": [scale[i] for i in kept],
+        "translate": [translation[i] for i in kept],
+        "axis_labels": tuple(str(image.axes[i]["name"]) for i in kept),
+        "units": tuple(unit if unit in _UNITS else "pixel" for unit in units),
+    }
+
+
+def _colormap(look: dict[str, Any], *, alone: bool) -> str:
+    color = str(look.get("color", ""))
+    if len(color) != 6 or set(color) - set(hexdigits) or (alone and color.upper() == "FFFFFF"):
+        return "gray"
+    return f"#{color.lower()}"
+
+
+def _stated_window(look: dict[str, Any], dtype: str) -> Window | None:
+    """Returns the window in the metadata, unless it is the whole range of the dtype, as it is before one is
+    known."""
+    try:
+        low, high = float(look["window"]["start"]), float(look["window"]["end"])
+    except (LookupError, TypeError, ValueError):
+        return None
+    usable = math.isfinite(high - low) and low < high and (low, high) != display_range(dtype)
+    return (low, high) if usable else None
+
+
+def _window_of_newest(frames: dask.array.Array) -> Window | None:
+    """Returns the window of the newest frame that is not all of one value. It is sought at the first and the
+    middle place of the other axes, in the last two time points: the very last may not be complete."""
+    counts = frames.shape[:-2]
+    if not all(frames.shape):
+        return None
+    others = [sorted({0, n // 2}) for n in counts[1:]]
+    times = [(n,) for n in range(counts[0] - 1, max(-1, counts[0] - 3), -1)] if counts else [()]
+    for place in (time + rest for time in times for rest in product(*others)):
+        frame = np.asarray(frames[place])
+        if frame.size and (frame != frame.flat[0]).any():
+            window = contrast_window(frame)
+            return None if window is None else (float(window.start), float(window.end))
+    return None

@@ -1,0 +1,52 @@
+"""python napari_window.py: a real window of napari. Answers each line on standard input, a Python
+expression, with its value as JSON, in the thread of the window and between its other events; with an empty
+line it closes.
+
+``viewer`` is the viewer, ``told`` the notifications so far, ``shown()`` the canvas as uint8[rows,
+columns] of the brightest colour, in the middle ``SIDE`` pixels."""
+
+import json
+import select
+import sys
+import warnings
+
+warnings.simplefilter("ignore")
+import napari  # noqa: E402
+from napari.utils.notifications import notification_manager  # noqa: E402
+from qtpy.QtCore import QTimer  # noqa: E402
+from qtpy.QtWidgets import QApplication  # noqa: E402
+
+SIDE = 200
+answers, sys.stdout = sys.stdout, sys.stderr  # a plugin may print
+told: list[str] = []
+notification_manager.notification_ready.connect(lambda notification: told.append(str(notification.message)))
+viewer = napari.Viewer()
+
+
+def shown() -> list[list[int]]:
+    QApplication.processEvents()
+    picture = viewer.screenshot(canvas_only=True, flash=False)[..., :3].max(axis=-1)
+    top, left = ((n - SIDE) // 2 for n in picture.shape)
+    return picture[top : top + SIDE, left : left + SIDE].tolist()
+
+
+def answer() -> None:
+    if not select.select([sys.stdin], [], [], 0)[0]:
+        return
+    line = sys.stdin.readline()
+    if not line.strip():
+        viewer.close()
+        return
+    value = eval(line, globals())
+    print(
+        json.dumps(value, default=lambda v: v.tolist() if hasattr(v, "tolist") else str(v)),
+        file=answers,
+        flush=True,
+    )
+
+
+timer = QTimer()
+timer.timeout.connect(answer)
+timer.start(10)
+print("ready", file=answers, flush=True)
+napari.run()
