@@ -3,7 +3,8 @@ expression, with its value as JSON, in the thread of the window and between its 
 line it closes.
 
 ``viewer`` is the viewer, ``told`` the notifications so far, ``shown()`` the canvas as uint8[rows,
-columns] of the brightest colour, in the middle ``SIDE`` pixels."""
+columns] of the brightest colour, in the middle ``SIDE`` pixels, ``growing()`` the number of stores that grow,
+``get_reader`` our reader, ``problem(call)`` the message of what it raises."""
 
 import json
 import select
@@ -12,9 +13,12 @@ import warnings
 
 warnings.simplefilter("ignore")
 import napari  # noqa: E402
+import numpy as np  # noqa: E402, F401  (for expressions)
 from napari.utils.notifications import notification_manager  # noqa: E402
 from qtpy.QtCore import QTimer  # noqa: E402
 from qtpy.QtWidgets import QApplication  # noqa: E402
+
+from shardwright.integrations.napari.reader import get_reader  # noqa: E402, F401
 
 SIDE = 200
 answers, sys.stdout = sys.stdout, sys.stderr  # a plugin may print
@@ -30,6 +34,19 @@ def shown() -> list[list[int]]:
     return picture[top : top + SIDE, left : left + SIDE].tolist()
 
 
+def growing() -> int | None:
+    module = sys.modules.get("shardwright.integrations.napari.growing")
+    return None if module is None else len(module._growing)
+
+
+def problem(call) -> str:
+    try:
+        call()
+    except Exception as error:
+        return str(error)
+    return ""
+
+
 def answer() -> None:
     if not select.select([sys.stdin], [], [], 0)[0]:
         return
@@ -37,7 +54,10 @@ def answer() -> None:
     if not line.strip():
         viewer.close()
         return
-    value = eval(line, globals())
+    try:
+        value = {"value": eval(line, globals())}
+    except Exception as error:
+        value = {"raised": f"{type(error).__name__}: {error}"}
     print(
         json.dumps(value, default=lambda v: v.tolist() if hasattr(v, "tolist") else str(v)),
         file=answers,

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import base64
-import contextlib
-import fcntl
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -24,9 +21,10 @@ from tests.web.web_process import WebProcess, settings_for
 
 import shardwright as sw
 
+from .installed import CACHE, installing
+
 pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
 HERE = Path(__file__).parent
-CACHE = HERE.parents[1] / ".cache"  # what is installed on the first use
 MODULES = CACHE / "zarrita" / "node_modules"
 CHANNELS = [
     {"name": "DAPI", "color": "0000FF", "window": (0, 300)},
@@ -90,15 +88,6 @@ def stitched(store):
     return np.concatenate(rows, axis=-2)
 
 
-@contextlib.contextmanager
-def installing():
-    """The workers of xdist share what is installed: one of them is at it at a time."""
-    CACHE.mkdir(exist_ok=True)
-    with (CACHE / "installing").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 @pytest.fixture(scope="module")
 def zarrita():
     npm = shutil.which("npm")
@@ -121,25 +110,6 @@ def test_zarrita(store, zarrita):
         found = json.loads(line)
         pixels = np.frombuffer(base64.b64decode(found["data"]), found["dtype"]).reshape(found["shape"])
         np.testing.assert_array_equal(pixels, values)
-
-
-@pytest.fixture(scope="module")
-def napari():
-    """The Python of an environment that has napari's reader on top of this one: in this one napari would
-    replace packages, and its plugins would load in every test."""
-    folder = CACHE / "napari"
-    python, marker = folder / "bin" / "python", folder / "installed"
-    with installing():
-        if not marker.exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-            (site,) = folder.glob("lib/python*/site-packages")
-            (site / "tests.pth").write_text(str(Path(np.__file__).parents[1]))
-            command = [python, "-m", "pip", "install", "--quiet", "napari-ome-zarr"]
-            if subprocess.run(command, capture_output=True, timeout=300).returncode:
-                pytest.skip("NOT TESTED: napari; pip cannot install napari-ome-zarr here")
-            marker.touch()
-    return python
 
 
 ENDS = [(100, 900), (200, 3000)]

@@ -154,7 +154,8 @@ class ShownStore:
         levels = []
         for dataset in multiscale["datasets"]:
             folder = f"{path}/{dataset['path']}".lstrip("/")
-            if self.store.view.document(folder) is not None:
+            document = self.store.view.document(folder)
+            if document is not None and all(document["shape"]):
                 levels.append((folder, *scale_and_translation(dataset, len(axes))))
         name = multiscale.get("name") or path or self.store.path.name.split(".")[0]
         channels = [dict(channel) for channel in (ome.get("omero") or {}).get("channels") or []]
@@ -175,7 +176,7 @@ class ShownStore:
             facts = {
                 "name": image.name if axis is None else f"{image.name}: {look.get('label', channel)}",
                 "colormap": _colormap(look, alone=axis is None),
-                "blending": "translucent_noninteractive" if axis is None else "additive",
+                "blending": "translucent_no_depth" if axis is None else "additive",
                 "visible": is_first and bool(look.get("active", True)),
                 "metadata": {MARK: self._mark(place, has_window=window is not None)},
                 "multiscale": len(shown) > 1,
