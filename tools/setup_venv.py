@@ -33,9 +33,12 @@ CACHE = ROOT / ".cache"
 STATE = CACHE / "setup.json"
 LOG = CACHE / "setup.log"
 
-# What pip cannot bring, for each extra: program -> the Debian package that has it.
+# What pip cannot bring, for each extra: program -> the Debian package that has it, and what comes along.
 DEBIAN_PACKAGES = {
     "test": {
+        # with the libraries by which Qt and OpenGL draw napari's window on it
+        "Xvfb": "xvfb libegl1 libgl1-mesa-dri "
+        "libxcb-cursor0 libxcb-icccm4 libxcb-keysyms1 libxcb-shape0 libxkbcommon-x11-0",
         "chromium": "chromium",
         "chromedriver": "chromium-driver",
         "faketime": "faketime",
@@ -228,13 +231,17 @@ def missing_programs(wanted: set[str]) -> dict[str, str]:
     }
 
 
+def packages_of(programs: dict[str, str]) -> list[str]:
+    return sorted({package for packages in programs.values() for package in packages.split()})
+
+
 def install_programs(wanted: set[str]) -> None:
     """As root on Debian they are installed. Elsewhere, or if that fails, the set-up goes on without them and
     says what is missing."""
     missing = missing_programs(wanted)
     if not missing:
         return
-    packages = sorted(set(missing.values()))
+    packages = packages_of(missing)
     if os.geteuid() == 0 and shutil.which("apt-get") is not None:
         say(f"installing from Debian: {' '.join(packages)} (a minute)")
         os.environ["DEBIAN_FRONTEND"] = "noninteractive"
@@ -244,7 +251,7 @@ def install_programs(wanted: set[str]) -> None:
         run_logged(["apt-get", "install", "-y", "--no-install-recommends", *packages])
         missing = missing_programs(wanted)
     if missing:
-        command = f"apt-get install {' '.join(sorted(set(missing.values())))}"
+        command = f"apt-get install {' '.join(packages_of(missing))}"
         say(
             f"{', '.join(sorted(missing))} missing: tests that need them fail, or are skipped and say so. "
             f"On Debian or Ubuntu, as root:  {command}"

@@ -191,10 +191,11 @@ def _open_in_browser(path: Path, spill_root: Path | None, *, no_open: bool, as_j
     from shardwright.web.one_store import StoreForBrowser
 
     served = StoreForBrowser(path, None if spill_root is None else spill_root.absolute())
-    _tell_address(served.url, as_json=as_json)
-    if not no_open:  # some browsers, in a terminal, return when they are closed only
-        threading.Thread(target=webbrowser.open, args=[served.url], daemon=True).start()
-    served.serve()
+    with suppress(KeyboardInterrupt):  # how it ends
+        _tell_address(served.url, as_json=as_json)
+        if not no_open:  # some browsers, in a terminal, return when they are closed only
+            threading.Thread(target=webbrowser.open, args=[served.url], daemon=True).start()
+        served.serve()
 
 
 def _tell_address(url: str, *, as_json: bool) -> None:

@@ -7,7 +7,6 @@ the files of this store. What else lies beside it is not there, and pages of oth
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -73,7 +72,7 @@ class StoreForBrowser:
         return f"http://{ADDRESS}:{self._listener.getsockname()[1]}{VIEW}{quote(self._path.name)}"
 
     def serve(self) -> None:
-        """Serves until Ctrl-C or SIGTERM."""
+        """Serves until SIGTERM, or Ctrl-C, which is raised again at the end."""
         app = Starlette(
             routes=[*store_routes(self._settings), Route("/{path:path}", StaticFolder(STATIC).respond)],
             middleware=[
@@ -81,5 +80,5 @@ class StoreForBrowser:
                 Middleware(OnlyStore, store=self._path.name),
             ],
         )
-        with self._listener, contextlib.suppress(KeyboardInterrupt):
+        with self._listener:
             asyncio.run(serve(app, self._listener))

@@ -1,0 +1,187 @@
+"""``shardwright view``: which viewer it takes, what it serves for the browser, and how it finds a daemon's
+acquisition. napari's window itself is tested in tests/viewers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from contextlib import contextmanager
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+import pytest
+from tests.daemon.browser import Browser
+from tests.harness.daemon import CLI, camera, run_cli, serving
+from tests.web.web_process import ask
+
+import shardwright as sw
+
+NOWHERE = (
+    "import os; [os.environ.pop(name, None) for name in ('DISPLAY', 'WAYLAND_DISPLAY', 'QT_QPA_PLATFORM')];"
+)
+
+
+def without(*modules, found=()):
+    """Python in whose process these modules are not installed, and others are."""
+    return (
+        f"{NOWHERE} import importlib.util as u; find = u.find_spec; u.find_spec = lambda name, *a: "
+        f"None if name in {modules!r} else 1 if name in {found!r} else find(name, *a)"
+    )
+
+
+def write(path, frames=3):
+    """A ramp along the columns, from left to right."""
+    with sw.create(path, sw.default_layout((frames, 64, 96), "uint16", "tyx")) as writer:
+        for _ in range(frames):
+            writer.append(np.broadcast_to(np.arange(96, dtype=np.uint16) * 10, (64, 96)).copy())
+    return path
+
+
+@contextmanager
+def viewing(*arguments):
+    """``shardwright view`` for the browser: the address. It ends in good order by Ctrl-C."""
+    command = [*CLI, "view", *map(str, arguments), "--in", "browser", "--no-open", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            told = json.loads(process.stdout.readline())
+            assert told["in"] == "browser"
+            yield urlsplit(told["url"])
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+
+
+def test_a_store_is_served_alone_to_this_computer(tmp_path):
+    store, other = write(tmp_path / "one.ome.zarr"), write(tmp_path / "other.ome.zarr")
+    with viewing(store) as url:
+        assert (url.hostname, url.path) == ("127.0.0.1", "/view/one.ome.zarr")
+        answer = ask(url.port, url.path)
+        assert answer.status == 302
+        client, _, state = answer.headers["Location"].partition("#!")
+        (layer,) = json.loads(unquote(state))["layers"]
+        source = layer["source"].removesuffix("|zarr3:")
+        assert source == f"http://127.0.0.1:{url.port}/stores/one.ome.zarr/"
+        files = f"/stores/{store.name}/"
+        assert ask(url.port, files + "zarr.json").body == (store / "zarr.json").read_bytes()
+        assert ask(url.port, files + "0/c/0/0/0").body == (store / "0/c/0/0/0").read_bytes()
+        for there in (client, "/icon.svg"):
+            assert ask(url.port, there).status == 200, there
+        for absent in (
+            *("/", "/metrics", "/api/stores", "/api/status", f"/stores/{other.name}/zarr.json"),
+            *(f"/view/{other.name}", f"/stores/{store.name}/../{other.name}/zarr.json", "/stores/"),
+        ):
+            assert ask(url.port, absent).status == 404, absent
+        assert ask(url.port, url.path, headers={"Host": "foreign.example"}).status == 421
+        foreign = ask(url.port, files + "zarr.json", headers={"Origin": "http://foreign.example"})
+        assert "Access-Control-Allow-Origin" not in foreign.headers
+
+
+def test_spilled_shards_are_served_from_the_folder_that_is_named(tmp_path):
+    store, spill = write(tmp_path / "one.ome.zarr"), tmp_path / "spill"
+    shard = store / "0/c/0/0/0"
+    spill.mkdir()
+    moved = shard.rename(spill / "0")
+    shard.symlink_to(moved)
+    for options, status in (([], 404), (["--spill-root", spill], 200)):
+        with viewing(store, *options) as url:
+            assert ask(url.port, f"/stores/{store.name}/0/c/0/0/0").status == status
+
+
+@pytest.mark.browser
+def test_the_browser_shows_the_store(tmp_path):
+    with viewing(write(tmp_path / "one.ome.zarr")) as url, Browser() as browser:
+        browser.open(url.geturl())
+
+        def seen():
+            middle = browser.screenshot()[400:600, 300:700, 0].astype(float)
+            return (middle,) if middle.std() > 10 else None
+
+        (shown,) = browser.wait(seen, "the image")
+    columns = np.broadcast_to(np.arange(shown.shape[1]), shown.shape)
+    assert np.corrcoef(shown.ravel(), columns.ravel())[0, 1] > 0.95
+
+
+def test_an_acquisition_is_found_by_its_name(folder):
+    """Running or finished, below the daemon's output root; where its files cannot be read, the daemon's own
+    page shows it."""
+    config, endpoint = folder / "rig.yaml", f"ipc://{folder}/ingest.sock"
+    config.write_text(
+        f"output: {{root: {folder}/data, create: true, in_memory: true}}\n"
+        f"ingest: {{endpoints: ['{endpoint}']}}\nhttp: {{enabled: true, listen: '127.0.0.1:*'}}\n"
+    )
+    with serving(config) as daemon:
+        camera(endpoint, "finished", "--frames", "4", "--shape", "64x64")
+        with viewing("finished", "--socket", folder / "control.sock") as url:
+            assert ask(url.port, url.path).status == 302
+        with sw.connect(endpoint) as client:
+            array = sw.default_layout((None, 64, 64), "uint16", "tyx")
+            with client.acquire("running", array) as stream:
+                stream.append(np.zeros((64, 64), np.uint16))
+                with viewing("running", "--config", config) as url:
+                    assert url.path == "/view/running.ome.zarr"
+                (folder / "data").rename(folder / "elsewhere")
+                shown = run_cli("view", "running", "--config", config, "--no-open")
+                (folder / "elsewhere").rename(folder / "data")
+        page = next(event["status_page"] for event in daemon.events if "status_page" in event)
+        assert (shown.returncode, shown.stdout) == (0, f"{page}view/running.ome.zarr\n"), shown.stderr
+        unknown = run_cli("view", "unknown", "--config", config)
+        assert (unknown.returncode, len(unknown.stderr.splitlines())) == (1, 1)
+        assert "no acquisition unknown is open in this daemon, nor finished" in unknown.stderr
+
+
+@pytest.mark.parametrize(
+    ("what", "problem"),
+    [
+        (".", "is no store; expected a folder with zarr.json"),
+        ("absent/a.ome.zarr", "there is no folder absent/a.ome.zarr"),
+        ("absent", "there is no folder absent, nor a daemon to ask for it: no daemon answers at"),
+    ],
+)
+def test_what_is_not_there_is_named(tmp_path, what, problem):
+    shown = run_cli("view", tmp_path if what == "." else what, "--socket", tmp_path / "control.sock")
+    assert (shown.returncode, len(shown.stderr.splitlines())) == (1, 1)
+    assert problem in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "first", "problem"),
+    [
+        ([], without("napari", "neuroglancer"), "view finds no viewer; got napari is not installed"),
+        (
+            [],
+            without("neuroglancer", found=("napari",)),
+            "napari has no Qt to draw with: pip install pyqt6",
+        ),
+        (["--in", "browser"], without("neuroglancer"), "pip install 'shardwright[viewer]'"),
+        (["--in", "napari"], without("napari"), "pip install 'shardwright[napari]'"),
+        (["--in", "napari"], without(found=("napari", "PyQt6")), "got there is no display"),
+        (["--in", "browser", "--image", "left"], "", "--image needs napari"),
+    ],
+)
+def test_a_viewer_that_is_missing_is_named_with_what_installs_it(tmp_path, options, first, problem):
+    shown = run_cli("view", write(tmp_path / "a.ome.zarr"), *options, first=first)
+    assert (shown.returncode, len(shown.stderr.splitlines())) == (2, 1), shown.stderr
+    assert problem in shown.stderr
+    if "finds no viewer" in problem:
+        assert "'shardwright[napari]' for napari, pip install 'shardwright[viewer]' for the" in shown.stderr
+
+
+def test_the_browser_is_opened_at_the_address(tmp_path):
+    """That of BROWSER, which may run as long as it likes."""
+    store, told = write(tmp_path / "a.ome.zarr"), tmp_path / "told"
+    (tmp_path / "browser").write_text(f'#!/bin/sh\necho "$1" > {told}.new; mv {told}.new {told}; sleep 60\n')
+    (tmp_path / "browser").chmod(0o700)
+    command = [*CLI, "view", str(store), "--in", "browser"]
+    environment = {**os.environ, "BROWSER": f"{tmp_path}/browser %s"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            url = process.stdout.readline().strip()
+            while not told.exists():
+                assert process.poll() is None
+            assert told.read_text().strip() == url
+            assert ask(urlsplit(url).port, urlsplit(url).path).status == 302
+        finally:
+            process.kill()
