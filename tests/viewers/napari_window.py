@@ -2,23 +2,24 @@
 expression, with its value as JSON, in the thread of the window and between its other events; with an empty
 line it closes.
 
-``viewer`` is the viewer, ``told`` the notifications so far, ``shown()`` the canvas as uint8[rows,
+``viewer`` is the viewer, ``told`` the notifications so far, ``canvas()`` the picture as uint8[rows,
 columns] of the brightest colour, in the middle ``SIDE`` pixels, ``growing()`` the number of stores that grow,
-``get_reader`` our reader, ``problem(call)`` the message of what it raises."""
+``get_reader`` and ``show`` ours, ``problem(call)`` the message of what it raises."""
 
 import json
 import select
 import sys
+import threading  # noqa: F401  (for expressions)
 import warnings
 
 warnings.simplefilter("ignore")
 import napari  # noqa: E402
-import numpy as np  # noqa: E402, F401  (for expressions)
+import numpy as np  # noqa: E402, F401
 from napari.utils.notifications import notification_manager  # noqa: E402
 from qtpy.QtCore import QTimer  # noqa: E402
 from qtpy.QtWidgets import QApplication  # noqa: E402
 
-from shardwright.integrations.napari.reader import get_reader  # noqa: E402, F401
+from shardwright.integrations.napari.reader import get_reader, show  # noqa: E402, F401
 
 SIDE = 200
 answers, sys.stdout = sys.stdout, sys.stderr  # a plugin may print
@@ -27,7 +28,7 @@ notification_manager.notification_ready.connect(lambda notification: told.append
 viewer = napari.Viewer()
 
 
-def shown() -> list[list[int]]:
+def canvas() -> list[list[int]]:
     QApplication.processEvents()
     picture = viewer.screenshot(canvas_only=True, flash=False)[..., :3].max(axis=-1)
     top, left = ((n - SIDE) // 2 for n in picture.shape)

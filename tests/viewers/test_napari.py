@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 
 import numpy as np
@@ -137,7 +138,7 @@ def test_a_running_store_grows_and_keeps_its_contrast(window, tmp_path):
             writer.append(ramp(0, axis=i % 2))
         window.until(place, [10, 11])
         assert window.ask("list(viewer.layers[0].contrast_limits)") == limits
-        window.until(f"(lambda s: {DOWNWARDS})(np.array(shown(), int))", True)
+        window.until(f"(lambda s: {DOWNWARDS})(np.array(canvas(), int))", True)
         window.ask(
             "(viewer.dims.set_current_step(0, 4), setattr(viewer.layers[0], 'contrast_limits', (5, 50)))"
         )
@@ -175,6 +176,8 @@ def test_images_that_begin_later_become_layers(window, tmp_path):
         writer.append(ramp(0), image="left")
         writer.flush()
         assert opened(window, writer.path) == ["left"]
+        unknown = window.ask(f"problem(lambda: show({str(writer.path)!r}, ['right']))")
+        assert "has no image of this name, or none with frames yet; expected left; got right" in unknown
         writer.append(ramp(1), image="right")
         shown = "[[layer.name, layer.visible] for layer in viewer.layers]"
         window.until(shown, [["left", True], ["right", False]])
@@ -208,3 +211,43 @@ def test_a_store_without_a_frame_says_so(window, tmp_path):
         writer.flush()
         assert window.ask(f"len({reader}(''))") == 1
         window.until("growing()", 0)  # its layers were not added
+
+
+def test_a_window_that_is_closed_ends_what_grows_in_it(window, tmp_path):
+    """Another window stays."""
+    with sw.create(tmp_path / "a.ome.zarr", running_spec()) as writer:
+        writer.append(ramp(0))
+        writer.flush()
+        opening = f"napari.Viewer().open({str(writer.path)!r}, plugin='shardwright')"
+        assert window.ask(f"[{opening}[0].name, growing()]") == ["a", 1]
+        window.ask("napari.current_viewer().window._qt_window.close()")
+        window.until(
+            "[growing(), [t.name for t in threading.enumerate() if t.name == 'shardwright view']]", [0, []]
+        )
+
+
+VIEW = """
+import json, napari, sys
+from shardwright.cli.app import main
+def run():
+    viewer = napari.current_viewer()
+    print(json.dumps([viewer.title, [layer.name for layer in viewer.layers]]))
+    viewer.close()
+napari.run = run
+main(sys.argv[1:])
+"""
+
+
+def test_the_command_opens_a_window(napari, settings, tmp_path):
+    """By itself, where napari is installed and there is a display; of several images those that are named."""
+    spec = sw.AcquisitionSpec(array=running_spec(), images=["left", "middle", "right"])
+    with sw.create(tmp_path / "a.ome.zarr", spec) as writer:
+        for name in spec.names:
+            writer.append(ramp(0), image=name)
+    command = [napari, "-c", VIEW, "view", writer.path, "--json", "--image", "middle", "--image", "right"]
+
+    shown = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=60)
+    assert shown.returncode == 0, shown.stderr
+    told, title = map(json.loads, shown.stdout.splitlines())
+    assert told == {"in": "napari", "path": str(writer.path)}
+    assert title == ["a.ome.zarr · shardwright", ["middle", "right"]]

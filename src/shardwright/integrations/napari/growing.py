@@ -60,7 +60,7 @@ class GrowingLayers:
         self._timer = QTimer(viewer.window._qt_window)  # noqa: SLF001  (plugins have no other name for it)
         self._timer.setInterval(TAKE_MS)
         self._timer.timeout.connect(self._take)
-        self._timer.destroyed.connect(self._ended.set)  # the window was closed
+        self._timer.destroyed.connect(self._end)  # with its window
         self._timer.start()
         self._thread = threading.Thread(target=self._watch, name="shardwright view", daemon=True)
         self._thread.start()
@@ -68,12 +68,16 @@ class GrowingLayers:
 
     def stop(self) -> None:
         """Leaves the layers as they are. In the viewer's thread."""
-        if self in _growing:
-            _growing.discard(self)
-            self._ended.set()
+        if not self._ended.is_set():
+            self._end()
             self._timer.stop()
+            self._timer.deleteLater()
             self._viewer.layers.events.inserted.disconnect(self._on_inserted)
             self._viewer.layers.events.removed.disconnect(self._on_removed)
+
+    def _end(self) -> None:
+        _growing.discard(self)
+        self._ended.set()
 
     # ------------------------------------------------------------------ the thread
 
