@@ -19,6 +19,7 @@ from napari.utils.notifications import notification_manager  # noqa: E402
 from qtpy.QtCore import QTimer  # noqa: E402
 from qtpy.QtWidgets import QApplication  # noqa: E402
 
+from shardwright.integrations.napari import layers  # noqa: E402, F401
 from shardwright.integrations.napari.reader import get_reader, show  # noqa: E402, F401
 
 SIDE = 200

@@ -191,6 +191,45 @@ def test_images_that_begin_later_become_layers(window, tmp_path):
         assert window.ask("growing()") == 0, "nothing is left that could grow"
 
 
+def test_a_plate_is_one_picture_of_its_wells(window, tmp_path):
+    """Also while wells are visited: a new one, an earlier one, and another number of frames in each."""
+    spec = sw.AcquisitionSpec(array=running_spec(), plate=sw.Plate(rows=2, columns=3, name="cells"))
+    visits = ["B/2/0", "A/3/0", "B/2/0", "A/1/0"]
+    expected = np.zeros((2, 2 * SIZE, 3 * SIZE), np.uint16)
+    with sw.create(tmp_path / "a.ome.zarr", spec) as writer:
+        for i, well in enumerate(visits):
+            row, column, t = "AB".index(well[0]), int(well[2]) - 1, visits[:i].count(well)
+            place = np.s_[t, row * SIZE : (row + 1) * SIZE, column * SIZE : (column + 1) * SIZE]
+            expected[place] = ramp(i + 1)
+            writer.append(ramp(i + 1), image=well)
+            writer.flush()
+            frames = max(map(visits[: i + 1].count, visits))
+            if i == 0:
+                assert opened(window, writer.path) == ["cells"]
+            until = (
+                f"bool((viewer.layers[0].data[{t}, {place[1].start}, {place[2].start}] == {100 * i + 100}))"
+            )
+            window.until(f"len(viewer.layers[0].data) > {t} and {until}", True)
+            np.testing.assert_array_equal(pixels(window, tmp_path, 0), expected[:frames])
+            assert window.ask("len(viewer.layers)") == 1
+    window.until("growing()", 0)
+    window.ask(f"np.save({str(tmp_path / 'part.npy')!r}, viewer.layers[0].data[::-1, 1:-1:3, 70].compute())")
+    np.testing.assert_array_equal(np.load(tmp_path / "part.npy"), expected[::-1, 1:-1:3, 70])
+
+
+def test_of_many_images_the_first_are_shown_and_the_others_told(window, tmp_path):
+    names = ["a", "b", "c", "d", "e"]
+    with sw.create(tmp_path / "a.ome.zarr", sw.AcquisitionSpec(array=running_spec(), images=names)) as writer:
+        for name in names:
+            writer.append(ramp(0), image=name)
+    most = window.ask("layers.MOST_IMAGES")
+    window.ask("setattr(layers, 'MOST_IMAGES', 3)")
+    assert opened(window, writer.path) == names[:3]
+    window.ask(f"setattr(layers, 'MOST_IMAGES', {most})")
+    (told,) = window.ask("told")
+    assert told.startswith("2 more images of a.ome.zarr are not shown")
+
+
 def test_a_store_that_is_deleted_is_one_notification(window, tmp_path):
     with sw.create(tmp_path / "a.ome.zarr", running_spec()) as writer:
         writer.append(ramp(0))

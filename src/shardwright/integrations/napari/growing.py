@@ -11,6 +11,7 @@ It ends with the acquisition, when the last of its layers is removed, and with t
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from .layers import Place, ShownLayer, ShownStore
 
 LOOK_S = 0.5
+REST = 4  # times as long as a look took: of a store of very many images
 TAKE_MS = 100
 _growing: set[GrowingLayers] = set()  # viewers hold their callbacks weakly
 
@@ -82,9 +84,12 @@ class GrowingLayers:
     # ------------------------------------------------------------------ the thread
 
     def _watch(self) -> None:
-        while not self._ended.wait(LOOK_S):
+        pause_s = LOOK_S
+        while not self._ended.wait(pause_s):
             if self._news is None:
+                begin_s = time.monotonic()
                 self._news = self._look()
+                pause_s = max(LOOK_S, REST * (time.monotonic() - begin_s))
                 if self._news is not None and self._news.is_over:
                     return
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, product
 from string import hexdigits
 from typing import TYPE_CHECKING, Any
@@ -23,12 +23,15 @@ from shardwright.array.ome import display_range, scale_and_translation
 from shardwright.model.errors import ShardFormatError, StorageError, UnknownImageError
 from shardwright.read.zarr_store import LiveStore
 
+from .stitched import StitchedLevel
+
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Sequence
 
 MOST_IMAGES = 24  # that have layers, where none are asked for by name: the first ones
 MARK = "shardwright"  # in the metadata of a layer: which layer it is, of which store, opened as which
+MOST_STITCHED_PIXELS = 1 << 26  # of a frame of a plate's coarsest level, which is read as a whole
 TASK_BYTES = 32 << 20  # of chunks that dask reads at once, unless one is larger
 # The units of OME-Zarr, all of which napari knows.
 _PREFIXES = (
@@ -83,22 +86,45 @@ class _ImageFacts:
 
 class ShownStore:
     """The store at ``path`` as layers of napari; of the images with these names or paths, by default of the
-    first. One thread at a time. Raises as ``shardwright.open``."""
+    first, and of a plate as a whole. One thread at a time. Raises as ``shardwright.open``."""
 
     def __init__(self, path: str | os.PathLike[str], images: Sequence[str] = ()) -> None:
         self.store = LiveStore(path)
         self.opening = next(_openings)  # of this process: a viewer may show a store twice
+        self.left_out = 0  # images that have no layer, since there are so many
         self._wanted = tuple(images)
+        self._chosen: dict[str, None] = {}  # paths of images with layers, where none are asked for
         self._windows: dict[Place, Window] = {}
+        self._facts: dict[str, _ImageFacts] = {}  # by path; an image keeps its own
 
     def layers(self) -> list[ShownLayer]:
         """Returns the layers as they are now. Raises ``StorageError`` while no frame is stored,
         ``UnknownImageError``, ``ShardFormatError`` for metadata that are no images, and as the store does."""
+        images = self._images()
+        stitched = None if self._wanted else self._stitched(images)
+        if stitched is not None:
+            frames = self._levels(images[0])[0]
+            return list(self._layers_of(*stitched, frames, is_first=True))
+        if not self._wanted:
+            images = self._first(images)
+        opened = [(image, self._levels(image)) for image in images]
         return [
             layer
-            for number, image in enumerate(self._images())
-            for layer in self._layers_of(image, is_first=number == 0)
+            for number, (image, levels) in enumerate(opened)
+            for layer in self._layers_of(image, levels, levels[0], is_first=number == 0)
         ]
+
+    def _first(self, images: list[_ImageFacts]) -> list[_ImageFacts]:
+        """Returns the images that have layers: at most ``MOST_IMAGES``, always the same once chosen."""
+        for image in images:
+            if len(self._chosen) < MOST_IMAGES:
+                self._chosen.setdefault(image.path)
+        self.left_out = len(images) - len(self._chosen)
+        return [image for image in images if image.path in self._chosen]
+
+    @property
+    def _store_name(self) -> str:
+        return self.store.path.name.split(".")[0]
 
     # ------------------------------------------------------------------ metadata
 
@@ -112,10 +138,7 @@ class ShownStore:
 
     def _images(self) -> list[_ImageFacts]:
         with _as_ome(self.store):
-            paths = self._image_paths()
-            if not self._wanted:
-                paths = paths[:MOST_IMAGES]
-            images = [image for path in paths if (image := self._image(path)) is not None]
+            images = [image for path in self._image_paths() if (image := self._image(path)) is not None]
         if not images:
             raise StorageError(
                 f"no frame of {self.store.path} is stored yet", hint="Open it again once there is one"
@@ -146,6 +169,8 @@ class ShownStore:
 
     def _image(self, path: str) -> _ImageFacts | None:
         """Returns an image; None before its first frame."""
+        if path in self._facts:
+            return self._facts[path]
         ome = self._ome(path)
         if not ome:
             return None
@@ -157,22 +182,64 @@ class ShownStore:
             document = self.store.view.document(folder)
             if document is not None and all(document["shape"]):
                 levels.append((folder, *scale_and_translation(dataset, len(axes))))
-        name = multiscale.get("name") or path or self.store.path.name.split(".")[0]
+        name = multiscale.get("name") or path or self._store_name
         channels = [dict(channel) for channel in (ome.get("omero") or {}).get("channels") or []]
-        return _ImageFacts(path, str(name), axes, levels, channels) if levels else None
+        if len(levels) < len(multiscale["datasets"]):
+            return None
+        self._facts[path] = _ImageFacts(path, str(name), axes, levels, channels)
+        return self._facts[path]
 
     # ------------------------------------------------------------------ layers
 
-    def _layers_of(self, image: _ImageFacts, *, is_first: bool) -> Iterator[ShownLayer]:
-        """Yields a layer for each channel of an image, or one for an image without channels."""
+    def _levels(self, image: _ImageFacts) -> list[dask.array.Array]:
+        """Returns the levels of an image."""
         arrays = [zarr.open_array(self.store, path=path, mode="r") for path, _, _ in image.levels]
-        levels = _cut_alike(arrays, [scale for _, scale, _ in image.levels])
+        levels = [_as_dask(array, array.shape, array.chunks) for array in arrays]
+        return _cut_alike(levels, [scale for _, scale, _ in image.levels])
+
+    def _stitched(self, images: list[_ImageFacts]) -> tuple[_ImageFacts, list[dask.array.Array]] | None:
+        """Returns a plate as one image, the first of each well side by side, and its levels; None for what is
+        no plate, or one that is too large to be seen as a whole."""
+        with _as_ome(self.store):
+            plate = self._ome("").get("plate")
+            if plate is None:
+                return None
+            grid = len(plate["rows"]), len(plate["columns"])
+            places = {w["path"]: (int(w["rowIndex"]), int(w["columnIndex"])) for w in plate["wells"]}
+            wells = {places[image.path.rpartition("/")[0]]: image for image in reversed(images)}
+            name = str(plate.get("name") or self._store_name)
+        first = images[0]
+        levels = [self._stitched_level(wells, grid, number) for number in range(len(first.levels))]
+        if math.prod(levels[-1].shape[-2:]) > MOST_STITCHED_PIXELS:
+            return None
+        whole = replace(first, path="", name=name)
+        return whole, _cut_alike(levels, [scale for _, scale, _ in first.levels])
+
+    def _stitched_level(
+        self, wells: dict[tuple[int, int], _ImageFacts], grid: tuple[int, int], number: int
+    ) -> dask.array.Array:
+        arrays = {
+            place: zarr.open_array(self.store, path=image.levels[number][0], mode="r")
+            for place, image in wells.items()
+            if number < len(image.levels)
+        }
+        chunks = next(iter(arrays.values())).chunks
+        if any(array.ndim != len(chunks) for array in arrays.values()):
+            raise ShardFormatError(f"the images of {self.store.path} have different axes")
+        level = StitchedLevel(arrays, grid)
+        return _as_dask(level, level.tile_shape, chunks, grid)
+
+    def _layers_of(
+        self, image: _ImageFacts, levels: list[dask.array.Array], frames: dask.array.Array, *, is_first: bool
+    ) -> Iterator[ShownLayer]:
+        """Yields a layer for each channel of an image, or one for an image without channels. ``frames``: in
+        which a window is sought."""
         axis = next((i for i, a in enumerate(image.axes) if a.get("type") == "channel"), None)
         for channel in range(1 if axis is None else levels[0].shape[axis]):
             look = image.channels[channel] if channel < len(image.channels) else {}
             at = () if axis is None else (*(slice(None),) * axis, channel)
             shown, place = [level[at] for level in levels], (image.path, channel)
-            window = self._window(place, look, shown[0])
+            window = self._window(place, look, frames[at])
             facts = {
                 "name": image.name if axis is None else f"{image.name}: {look.get('label', channel)}",
                 "colormap": _colormap(look, alone=axis is None),
@@ -212,30 +279,39 @@ def _as_ome(store: LiveStore) -> Iterator[None]:
         ) from None
 
 
-def _cut_alike(arrays: list[zarr.Array[Any]], scales: list[list[float]]) -> list[dask.array.Array]:
-    """Returns the levels as dask arrays. One that was looked at later, when it had grown, ends with the
-    first. Raises ``ShardFormatError`` where an array has other axes than the metadata say."""
-    levels = []
-    for array, scale in zip(arrays, scales, strict=True):
-        if len(array.shape) != len(scale):
-            raise ShardFormatError(f"{array.path} has other axes than its image", expected=len(scale))
-        factors = [max(1, round(s / finest)) for s, finest in zip(scale, scales[0], strict=True)]
-        ends = [-(-n // factor) for n, factor in zip(arrays[0].shape, factors, strict=True)]
-        level = dask.array.from_array(array, chunks=_task_shape(array), name=False)  # type: ignore[no-untyped-call]
-        levels.append(level[tuple(slice(end) for end in ends)])
-    return levels
-
-
-def _task_shape(array: zarr.Array[Any]) -> tuple[int, ...]:
-    """Returns the shape of what dask reads at once: as many whole chunks side by side in a frame as fit into
-    ``TASK_BYTES``, so that none is decoded twice for a frame."""
-    shape = list(array.chunks)
-    nbytes = math.prod(shape) * array.dtype.itemsize
+def _as_dask(
+    array: Any, tile_shape: tuple[int, ...], chunks: tuple[int, ...], grid: tuple[int, int] = (1, 1)
+) -> dask.array.Array:
+    """Returns an array of ``grid`` tiles, rows and columns of them. dask reads as many whole chunks side by
+    side in a frame of a tile as fit into ``TASK_BYTES``, so that none is decoded twice for a frame."""
+    task = list(chunks)
+    nbytes = math.prod(task) * array.dtype.itemsize
     for axis in (-1, -2):
-        count = max(1, min(-(-array.shape[axis] // shape[axis]), TASK_BYTES // max(1, nbytes)))
-        shape[axis] *= count
+        count = max(1, min(-(-tile_shape[axis] // task[axis]), TASK_BYTES // max(1, nbytes)))
+        task[axis] *= count
         nbytes *= count
-    return tuple(shape)
+    parts = [
+        tuple(min(size, n - first) for first in range(0, n, size))
+        for size, n in zip(task, tile_shape, strict=True)
+    ]
+    repeated = [*parts[:-2], parts[-2] * grid[0], parts[-1] * grid[1]]
+    made: dask.array.Array = dask.array.from_array(  # type: ignore[no-untyped-call]
+        array, chunks=tuple(repeated), name=False
+    )
+    return made
+
+
+def _cut_alike(levels: list[dask.array.Array], scales: list[list[float]]) -> list[dask.array.Array]:
+    """Returns the levels such that one that was looked at later, when it had grown, ends with the first.
+    Raises ``ShardFormatError`` where an array has other axes than the metadata say."""
+    cut = []
+    for level, scale in zip(levels, scales, strict=True):
+        if level.ndim != len(scale):
+            raise ShardFormatError("an array has other axes than its image", expected=len(scale))
+        factors = [max(1, round(s / finest)) for s, finest in zip(scale, scales[0], strict=True)]
+        ends = [-(-n // factor) for n, factor in zip(levels[0].shape, factors, strict=True)]
+        cut.append(level[tuple(slice(end) for end in ends)])
+    return cut
 
 
 def _axes_facts(image: _ImageFacts, channel_axis: int | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import napari
 from napari.layers import Layer
+from napari.utils.notifications import show_info
 
 from shardwright.model.errors import ConfigError, ShardwrightError
 
@@ -36,6 +37,7 @@ def get_reader(path: str | list[str]) -> Reader | None:
 
     def read(_: str) -> list[tuple[Any, dict[str, Any], str]]:
         layers = [layer.as_tuple() for layer in shown.layers()]
+        _tell_left_out(shown)
         viewer = napari.current_viewer()
         if viewer is not None:  # else it is read by a program without a window
             _let_grow(viewer, shown)
@@ -55,6 +57,7 @@ def show(path: str | os.PathLike[str], images: Sequence[str] = ()) -> None:
         raise ConfigError(
             "napari finds no Qt to open a window with", got=str(error).split("\n")[0], hint=QT_LINE
         ) from None
+    _tell_left_out(shown)
     _let_grow(viewer, shown)
     for layer in layers:
         viewer.add_layer(Layer.create(*layer.as_tuple()))
@@ -66,3 +69,12 @@ def _let_grow(viewer: Viewer, shown: ShownStore) -> None:
         from .growing import GrowingLayers  # needs a Qt
 
         GrowingLayers(viewer, shown)
+
+
+def _tell_left_out(shown: ShownStore) -> None:
+    if shown.left_out:
+        path = shown.store.path
+        show_info(
+            f"{shown.left_out} more images of {path.name} are not shown; those that you name are opened by "
+            f"`shardwright view {path} --image NAME`"
+        )
