@@ -187,6 +187,7 @@ def test_images_that_begin_later_become_layers(window, tmp_path):
         writer.append(ramp(3), image="right")
         window.until("viewer.layers[0].data.shape[0]", 2)
         assert window.ask(shown) == [["right", False]]
+        assert window.ask("int(viewer.dims.current_step[0])") == 0, "no layer is visible whose end it follows"
         window.ask("viewer.layers.clear()")
         assert window.ask("growing()") == 0, "nothing is left that could grow"
 

@@ -107,10 +107,12 @@ class GrowingLayers:
         layer, mark = event.value, event.value.metadata.get(MARK, {})
         if mark.get("opening") != self._shown.opening or mark["place"] in self._known:
             return
-        if not self._known and layer.ndim > 2:
-            self._move([(self._axis(layer, 0), _last(layer, 0))])
+        is_first = not self._known
         self._known.add(mark["place"])
         self._layers[mark["place"]] = layer
+        if is_first:
+            for axis, last in list(self._last_frames().items())[:1]:
+                self._viewer.dims.set_point(axis, last)
 
     def _on_removed(self, event: Any) -> None:
         self._layers = {place: layer for place, layer in self._layers.items() if layer is not event.value}
@@ -122,55 +124,57 @@ class GrowingLayers:
         if not self._layers:
             self.stop()  # they were not added to this viewer
         news = self._news
-        if news is None:
+        if news is None or not self._layers:
             return
         problem = news.problem
         try:
-            for shown in news.layers:
-                self._grow(shown)
+            self._grow(news.layers)
         except ShardwrightError as error:
             problem = str(error)
+        finally:
+            self._news = None
+            if news.is_over:
+                self.stop()
         if problem is not None and not self._has_warned:
             show_warning(problem)
         self._has_warned = problem is not None
-        self._news = None
-        if news.is_over:
-            self.stop()
 
-    def _grow(self, shown: ShownLayer) -> None:
+    def _grow(self, shown: list[ShownLayer]) -> None:
+        """Gives layers their new data. Sliders on the last frame go to the new last one."""
+        dims = self._viewer.dims
+        on_last = [
+            axis
+            for axis, last in self._last_frames().items()
+            if abs(dims.point[axis] - last) < dims.range[axis].step / 2
+        ]
+        for layer in shown:
+            self._renew(layer)
+        last_frames = self._last_frames()
+        for axis in on_last:
+            dims.set_point(axis, last_frames[axis])
+
+    def _renew(self, shown: ShownLayer) -> None:
         layer = self._layers.get(shown.place)
         if layer is None:
             if shown.place not in self._known:
                 self._viewer.add_layer(Layer.create(*shown.as_tuple()))
             return
-        on_last = [axis for axis in range(layer.ndim - 2) if self._stands_on_last(layer, axis)]
         layer.data = shown.data
-        self._move([(self._axis(layer, axis), _last(layer, axis)) for axis in on_last])
         if not layer.metadata[MARK]["has_window"] and shown.window is not None:
             layer.metadata[MARK]["has_window"] = True
             layer.contrast_limits = shown.window
 
-    def _axis(self, layer: Layer, axis: int) -> int:
-        """Returns the viewer's number of a layer's axis."""
-        return int(self._viewer.dims.ndim) - int(layer.ndim) + axis
-
-    def _stands_on_last(self, layer: Layer, axis: int) -> bool:
-        place = self._viewer.dims.point[self._axis(layer, axis)]
-        return bool(abs(place - _last(layer, axis)) < layer.scale[axis] / 2)
-
-    def _move(self, places: list[tuple[int, float]]) -> None:
-        for axis, place in places:
-            self._viewer.dims.set_point(axis, place)
-
-
-def _last(layer: Layer, axis: int) -> float:
-    """Returns where the last frame of a layer is along an axis, in the units of the viewer."""
-    return float(layer.translate[axis] + layer.scale[axis] * (_shape(layer)[axis] - 1))
-
-
-def _shape(layer: Layer) -> tuple[int, ...]:
-    data = layer.data[0] if layer.multiscale else layer.data
-    return tuple(data.shape)
+    def _last_frames(self) -> dict[int, float]:
+        """Returns where the visible layers end along each axis but a frame's own, by the viewer's numbers of
+        the axes and in its units."""
+        ends: dict[int, float] = {}
+        for layer in self._layers.values():
+            shape = (layer.data[0] if layer.multiscale else layer.data).shape
+            for axis in range(layer.ndim - 2 if layer.visible else 0):
+                last = float(layer.translate[axis] + layer.scale[axis] * (shape[axis] - 1))
+                number = int(self._viewer.dims.ndim) - int(layer.ndim) + axis
+                ends[number] = max(last, ends.get(number, last))
+        return ends
 
 
 class _Changes:
