@@ -123,6 +123,11 @@ def test_an_acquisition_is_found_by_its_name(folder):
                 stream.append(np.zeros((64, 64), np.uint16))
                 with viewing("running", "--config", config) as url:
                     assert url.path == "/view/running.ome.zarr"
+                    stream.flush()
+                    shown = unquote(ask(url.port, url.path).headers["Location"])
+                    assert f"http://127.0.0.1:{url.port}/live/running.ome.zarr/|zarr3:" in shown
+                    document = json.loads(ask(url.port, "/live/running.ome.zarr/0/zarr.json").body)
+                    assert document["shape"] == [1, 64, 64]
                 (folder / "data").rename(folder / "elsewhere")
                 shown = run_cli("view", "running", "--config", config, "--no-open")
                 (folder / "elsewhere").rename(folder / "data")
