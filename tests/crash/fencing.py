@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.harness.fork_server import GIVE_UP_S
 
+from shardwright.acquire import live_scheduler
 from shardwright.model.errors import ShardwrightError
 from shardwright.shard.manifest import has_manifest
 from shardwright.storage import failpoints
@@ -56,7 +57,9 @@ def old_writer(channel: Channel, scene: Scene, path: Path, io: str, call: int) -
     channel.receive()
     points = stop_at(call, channel)
     try:
+        live_scheduler.SHOW_INTERVAL_S = 0.0
         settings: dict[str, Any] = {
+            "live": scene.live,
             "store_within_ms": scene.store_within_ms,
             "sync_interval_ms": scene.sync_interval_ms,
         }

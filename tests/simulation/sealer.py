@@ -30,6 +30,7 @@ from shardwright.acquire.commands import (
     ShardRowReopened,
     ShardRowRewritten,
     ShardRowSealed,
+    Show,
     StoreFinished,
 )
 from shardwright.acquire.commit_ledger import LOGGED, STAGED
@@ -64,7 +65,7 @@ from .story import FILL
 from .workers import STAGING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterable
 
     from shardwright.acquire.commands import SealerCommand, SealerReport
     from shardwright.shard.layout import StoreLayout
@@ -141,7 +142,7 @@ class Sealer:
         except Exception as error:
             return SealerFailed(self._explained(error))
 
-    def _steps_of(self, command: SealerCommand) -> Steps:
+    def _steps_of(self, command: SealerCommand) -> Steps:  # noqa: C901  (one case for each command)
         match command:
             case Prepare():
                 return self._prepare(command)
@@ -159,6 +160,8 @@ class Sealer:
                 return self._abandon(command)
             case Record():
                 return self._record(command)
+            case Show():
+                return self._show(command)
             case Grow():
                 return self._grow(command)
             case FinishStore():
@@ -176,9 +179,7 @@ class Sealer:
         if self.finished or any(isinstance(other, RemoveStore) for other in before):
             raise ViolationError(f"illegal command: {_named(command)} after the store was finished")
         last = {getattr(other, "shard_row", None): other for other in before}
-        for shard_row in (
-            command.keys if isinstance(command, Commit) else (getattr(command, "shard_row", -1),)
-        ):
+        for shard_row in _shard_rows_of(command):
             end = last.get(shard_row)
             if isinstance(end, Seal | Discard | Abandon) and not isinstance(command, Prepare | Rewrite):
                 raise ViolationError(f"illegal command: {_named(command)} while {_named(end)} is asked")
@@ -400,6 +401,19 @@ class Sealer:
             return NotRecorded(command.records, command.release, command.settled, ErrorText.of(error))
         return Recorded(command.records["sequence"].astype(np.int64), command.release, command.settled)
 
+    def _show(self, command: Show) -> Steps:
+        """Nothing but that readers are shown only what is stored, in files that are there."""
+        for shard_row, slabs in command.slabs.items():
+            files = self.files.get(shard_row)
+            if files is None:
+                raise ViolationError(f"illegal command: show slabs of shard row {shard_row} without files")
+            table = files.journal.file.data
+            for slab in slabs:
+                stored = [("chunk", f, slab) in table for f in range(len(files.shards))]
+                if ("frames", slab) not in table or not all(stored):
+                    raise ViolationError(f"illegal command: show slab {slab}, which is not stored")
+            yield
+
     def _grow(self, command: Grow) -> Steps:
         with suppress(StorageError):
             yield from self._with_ballast(lambda: self._grown(command.image, command.extents))
@@ -534,6 +548,16 @@ class Sealer:
         self._check_writer()
         if not self._disk.fill_ballast():
             raise StorageFullError("no room to reserve for sealing another shard")
+
+
+def _shard_rows_of(command: SealerCommand) -> Iterable[int]:
+    match command:
+        case Commit():
+            return command.keys
+        case Show():
+            return command.slabs
+        case _:
+            return (getattr(command, "shard_row", -1),)
 
 
 def _named(command: SealerCommand) -> str:

@@ -29,6 +29,7 @@ BATCH = 3  # frames at most in one call of ``submit``
 # seeds below are of one image, so that those found before images still tell the same story
 MANY_IMAGES_FROM = 100_000_000
 GROWING_FROM = 300_000_000  # from here on, half of the arrays have two axes without a count
+LIVE_FROM = 400_000_000  # from here on, readers of half of the stores see shards grow
 FEW_FILES_FROM = 200_000_000  # from here on, not every image that is filled may have a shard row open
 
 Client = Literal["writer", "resends", "nobody"]
@@ -159,9 +160,12 @@ def draw(seed: int) -> Story:
     filled = grid.open_shard_rows
     if seed >= FEW_FILES_FROM and grid.slower_axes is None and rng.random() < 0.5:
         filled = grid.open_shard_rows_of_one
+    settings = _settings(rng)
+    if seed >= LIVE_FROM and rng.random() < 0.5:
+        settings = replace(settings, live="index")
     return Story(
         shape=shape,
-        settings=_settings(rng),
+        settings=settings,
         ring=ring,
         rows=grid.open_slabs + rng.choice((1, 1, 2, 3, 8)),
         shard_rows=filled + rng.choice((2, 2, 3, 5)),

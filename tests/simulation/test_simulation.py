@@ -7,7 +7,7 @@ import pytest
 from . import creation
 from .mends import MENDS, find
 from .shrink import kind_of, shrink
-from .story import FEW_FILES_FROM, GROWING_FROM, draw
+from .story import FEW_FILES_FROM, GROWING_FROM, LIVE_FROM, draw
 from .world import play
 
 SEEDS = 400  # about 15 s on a core of its own
@@ -21,7 +21,9 @@ def test_every_promise_is_kept() -> None:
     assert not violations, "./tools/prove simulation --seed N tells what happened"
 
 
-@pytest.mark.parametrize("first", [FEW_FILES_FROM, GROWING_FROM], ids=["few files", "growing axes"])
+@pytest.mark.parametrize(
+    "first", [FEW_FILES_FROM, GROWING_FROM, LIVE_FROM], ids=["few files", "growing axes", "live"]
+)
 def test_every_promise_is_kept_in_stories_of_later_kinds(first: int) -> None:
     violations = {seed: play(draw(first + seed))[1] for seed in range(SEEDS // 4)}
     assert not any(violations.values()), violations
@@ -29,13 +31,15 @@ def test_every_promise_is_kept_in_stories_of_later_kinds(first: int) -> None:
 
 @pytest.mark.parametrize(
     "seed",
-    [128632, 362193, 3344211, 4399961, 16308036],
+    [128632, 362193, 3344211, 4399961, 16308036, 400003576, 400004057],
     ids=[
         "given up and found again",
         "rows held while their shard row is rewritten",
         "an entry of a chunk that never reached the disk",
         "passed over by frames that were never stored",
         "sealed by the old writer, not synced, and not copied",
+        "readers of a finished store",
+        "shown again from before its shard row was sealed and reopened",
     ],
 )
 def test_what_was_found_once_is_found_no_more(seed: int) -> None:

@@ -2,7 +2,7 @@
 
 Workers encode and stage; the sealer carries out all other commands, one after the other. A report is made in
 the thread that carried the command out, and the core handles it. A shard row is given by its number: the
-sealer owns its files. ``Discard``, ``Abandon`` and ``Grow`` are answered only when they fail.
+sealer owns its files. ``Discard``, ``Abandon``, ``Show`` and ``Grow`` are answered only when they fail.
 """
 
 from __future__ import annotations
@@ -229,6 +229,14 @@ class NotRecorded:
 
 
 @dataclass(frozen=True)
+class Show:
+    """Let readers of files see stored slabs (``slabs``, by shard row) of shard rows that are not sealed. If
+    that fails, they see them with the next ones, or once the shard row is sealed."""
+
+    slabs: dict[int, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
 class Grow:
     """Let zarr.json of an image cover ``extents`` elements of its growing axes. If that fails, readers see
     them after the next seal or at the end."""
@@ -298,6 +306,7 @@ SealerCommand = (
     | Discard
     | Abandon
     | Record
+    | Show
     | Grow
     | UpdateMetadata
     | FinishStore

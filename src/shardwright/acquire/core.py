@@ -75,6 +75,7 @@ from .commands import (
 )
 from .commit_ledger import LOGGED, STAGED, CommitLedger, Uncommitted, joined
 from .encoding_scheduler import EncodingScheduler
+from .live_scheduler import LiveScheduler
 from .measures import Measures
 from .notices import Notices
 from .reopen import TakingBack
@@ -214,6 +215,7 @@ class Core:
         self.encoders = EncodingScheduler(levels, threads, self.table, limits, self.measures, ask)
         self.scheduler = StagingScheduler(staging_slots, staged_slots, self.table, limits.frame_bytes, ask)
         self.shard_rows = ShardRows(self.grids, limits, ask, settings, self.notices.note)
+        self.live = LiveScheduler(self.grids, ask, on=settings.live != "none")
         self._recorder = _Recorder(ask)
         self._ledger = CommitLedger()
         self._pending: deque[_PendingFrames] = deque()
@@ -476,6 +478,7 @@ class Core:
         self._relieve_ring()
         self._look_at_ring()
         self._stage_and_commit()
+        self._show_stored()
         if self.why is not None:
             self._failing_step()
         elif self.is_finishing and not self._pending:
@@ -754,6 +757,14 @@ class Core:
         if self._ledger.due(now_s, 0.0 if hurry else self.settings.sync_interval_ms / 1000):
             self._commit()
 
+    def _show_stored(self) -> None:
+        """Lets readers of a live store see what is new; once all is sealed, the end of the store does."""
+        if self.live.is_due(self._now.s) and self._life in (Life.OPEN, Life.FINISHING):
+            shard_rows = self.shard_rows.by_number
+            rows = [row for shard_row in shard_rows.values() for row in shard_row.waiting]
+            encoding = self.table.slab[[*self.encoders.rows, *rows]].tolist()
+            self.live.show(self._now.s, shard_rows, encoding, self.accounts.extents)
+
     def _rows_that_wait(self) -> list[int]:
         """Returns rows with frames only in memory: slabs that collect, and slabs that wait for files."""
         collecting = [
@@ -855,6 +866,7 @@ class Core:
         shard_row.frames += sequences.size
         shard_row.owed.discard(int(table.slab[row]))
         self.encoders.stored(row, sequences.size)
+        self.live.stored(shard_row, [int(table.slab[row])])
         held_row = row if self._keeps_frames else None
         self._ledger.add(
             shard_row.number, self._now.s, sequences, slots=self.scheduler.slots_of(row), held_row=held_row
@@ -1028,6 +1040,7 @@ class Core:
             self.shard_rows.opens_again(shard_row.number, earlier)
         self._settle_durable(report.shard_row, self._ledger.take(report.shard_row))
         self._note_sealed_extents(shard_row.number)
+        self.live.sealed(shard_row, self._sealed_extents)
         image = image_of(shard_row.number)
         visible = self.shard_rows.closed.visible(shard_row.number)
         self._ask(Grow(image, visible.extents(tuple(self.accounts.extents[image].tolist()))))
@@ -1079,6 +1092,7 @@ class Core:
             return
         stored = shard_row.done_slabs - {int(self.table.slab[row]) for row in shard_row.waiting}
         shard_row.held_rows = self._ledger.take(shard_row.number).rows if self._keeps_frames else []
+        self.live.forget(shard_row.number)
         self.shard_rows.rewrite(shard_row, stored, {int(self.table.slab[row]) for row in shard_row.held_rows})
 
     def _shard_row_rewritten(self, report: ShardRowRewritten) -> None:
@@ -1091,6 +1105,7 @@ class Core:
             self._fail(report.error)
             return
         self._take_back_held(shard_row, report.saved)
+        self.live.stored(shard_row, sorted(report.saved))
         self.notices.note(
             "shard_rewritten", {"shard_row": shard_row.number, "frames_lost": int(report.lost.size)}
         )
@@ -1308,6 +1323,7 @@ class Core:
         self.shard_rows.restore_closed(standing.closed_shard_rows, standing.holes, standing.earlier)
         for number in standing.closed_shard_rows:
             self._note_sealed_extents(number)
+        self.live.begin(self._sealed_extents)
         for found in restored.shard_rows:
             self._restore_shard_row(found)
         if standing.staged.size and not self._collect_staged(
@@ -1341,6 +1357,7 @@ class Core:
         self.shard_rows.restore(shard_row)
         for slab, filled in stood.holes.items():
             self.shard_rows.holes.remember(slab, filled)
+        self.live.stored(shard_row, stood.whole_slabs)
         if stood.sealing_begun:
             self._close_shard_row(shard_row)
         else:

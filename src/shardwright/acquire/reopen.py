@@ -78,7 +78,7 @@ def reopen_row(
         try:
             made = _Reopening(folder, layout, old, new).run(taking)
             old.check()
-            new.continue_behind()
+            new.continue_behind(old.used() if new.live else None)
             new.sync()
             new.take_names(folder.owner.may_rename)
         except BaseException:

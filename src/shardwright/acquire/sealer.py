@@ -21,6 +21,7 @@ from shardwright.array.grid import image_of
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import (
     FencedError,
+    OutputExistsError,
     ShardwrightError,
     StorageError,
     StorageFullError,
@@ -30,8 +31,10 @@ from shardwright.model.errors import (
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import record_of
+from shardwright.shard.layout import slab_places
+from shardwright.shard.open_shard import REWRITE_SUFFIX
 from shardwright.shard.rewrite import rewrite_shard_row
-from shardwright.shard.shard_row_files import REWRITE_SUFFIX, ShardRowFiles
+from shardwright.shard.shard_row_files import ShardRowFiles
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import free_bytes
 
@@ -56,6 +59,7 @@ from .commands import (
     ShardRowReopened,
     ShardRowRewritten,
     ShardRowSealed,
+    Show,
     StoreFinished,
     UpdateMetadata,
 )
@@ -161,6 +165,8 @@ class Sealer:
                 report = self._finish(command)
             case RemoveStore():
                 report = self._remove_store()
+            case Show():
+                self._show(command)
             case Grow():
                 self._grow(command)
             case UpdateMetadata():
@@ -284,11 +290,24 @@ class Sealer:
         return ShardRowSealed(shard_row, shards, files.renamed, None, time.monotonic_ns() - begun_ns, records)
 
     def _give_names(self, files: ShardRowFiles) -> list[SealedShard]:
-        image = image_of(files.shard_row)
+        self._make_image(image_of(files.shard_row))
+        return files.seal(self.folder.owner.may_rename, self.busy.step)
+
+    def _make_image(self, image: int) -> None:
         self.folder.metadata.make_image(image)  # no shard before the array in which readers find it
         with suppress(StorageError):  # written again at the end
             self.folder.metadata.show(image)
-        return files.seal(self.folder.owner.may_rename, self.busy.step)
+
+    def _show(self, command: Show) -> None:
+        self.folder.owner.may_rename()  # before it makes any file
+        for shard_row, slabs in command.slabs.items():
+            files, layout = self._files.get(shard_row), self._layout.of(shard_row)
+            if files is not None:
+                files.list_stored(slab_places(layout, slab) for slab in slabs)
+                with suppress(StorageError, OutputExistsError):  # the seal reports what does not pass
+                    self._make_image(image_of(shard_row))
+                    files.show(self.folder.owner.may_rename)
+            self.busy.step()
 
     def _discard(self, shard_row: int) -> None:
         files = self._files.pop(shard_row, None)
@@ -307,6 +326,7 @@ class Sealer:
         return Recorded(command.records["sequence"].astype(np.int64), command.release, command.settled)
 
     def _grow(self, command: Grow) -> None:
+        self.folder.owner.may_rename()  # before it makes any file
         with suppress(StorageError):
             self.folder.ballast.spent_on(lambda: self.folder.metadata.grow(command.image, command.extents))
 
@@ -380,6 +400,7 @@ class Sealer:
             packed=packed,
             reopened=reopened,
             suffix=suffix,
+            live=folder.manifest.live,
             step=self.busy.step,
             may_rename=folder.owner.may_rename,
         )

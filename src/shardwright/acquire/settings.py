@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from shardwright.model.errors import SpecError
+from shardwright.model.live_mode import LIVE_MODES
 from shardwright.storage.slot_file import IO_MODES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from shardwright.model.live_mode import LiveMode
     from shardwright.storage.slot_file import IoMode
 
 Durability = Literal["stored", "durable"]
@@ -22,6 +24,7 @@ NameTaken = Literal["fail", "increment", "overwrite"]
 MAX_INTERVAL_MS = 3_600_000
 _CHOICES = {
     "io": IO_MODES,
+    "live": LIVE_MODES,
     "durability": get_args(Durability),
     "overload": get_args(Overload),
     "on_full": get_args(OnFull),
@@ -41,9 +44,11 @@ class WriteSettings:
     ``name_taken``: whether a name that a store has already is an error, gets a number behind it, or is taken
     from that store if it is a finished one, which goes once a frame of the new one is durable.
     ``ballast_bytes`` are reserved on disk for sealing and recovery. Less than ``low_water_bytes`` of free
-    disk raise a warning (0: never)."""
+    disk raise a warning (0: never). ``live``: whether readers of files see frames before their shard is
+    sealed (``shard.live_index``)."""
 
     io: IoMode = "auto"
+    live: LiveMode = "none"
     durability: Durability = "stored"
     store_within_ms: int = 1000
     sync_interval_ms: int = 1000
@@ -77,4 +82,13 @@ class WriteSettings:
                 "on_full='spill' and spill_root belong together",
                 got=f"on_full={values.get('on_full')!r}, {values.get('spill_root')}",
             )
-        return cls(**values)
+        settings = cls(**values)
+        if problem := settings.live_problem():
+            raise SpecError(problem, got=f"live={settings.live!r}")
+        return settings
+
+    def live_problem(self) -> str | None:
+        """Returns why ``live`` does not go with the other settings, and what does; None if it does."""
+        if self.live != "none" and self.on_full == "spill":
+            return "shards that readers see grow cannot spill: choose on_full block or fail, or live none"
+        return None

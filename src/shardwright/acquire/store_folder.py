@@ -42,6 +42,7 @@ from shardwright.model.errors import (
     FencedError,
     OutputExistsError,
     ShardwrightError,
+    SpecError,
     StorageError,
     StorageFullError,
 )
@@ -66,6 +67,7 @@ from shardwright.storage.files import (
     replace_file,
     storage_errors,
     sync_directory,
+    takes_second_names,
     write_file,
 )
 from shardwright.storage.lock import StoreLock
@@ -365,7 +367,10 @@ def _build(store: Path, spec: AcquisitionSpec, limits: Limits, settings: WriteSe
         io=resolve_io(settings.io, roots),
         created_ns=time.time_ns(),
         spill_root=None if settings.spill_root is None else str(settings.spill_root),
+        live=settings.live,
     )
+    if settings.live != "none":
+        _check_live(spec, store)
     FrameLog.create(workspace / LOG_NAME, dtype, identity).close()
     if limits.staging_frames:
         StagingArea.create(
@@ -389,6 +394,23 @@ def _build(store: Path, spec: AcquisitionSpec, limits: Limits, settings: WriteSe
     if settings.spill_root is not None:  # so that a spill root that is missing later is noticed
         make_directories(settings.spill_root / store.name / WORKSPACE)
     return manifest
+
+
+def _check_live(spec: AcquisitionSpec, store: Path) -> None:
+    """Raises ``SpecError`` or ``StorageError`` if readers cannot see the shards of this store grow."""
+    if any(array.index_location != "start" for array in spec.arrays):
+        raise SpecError(
+            "live: index needs the index at the start of each shard",
+            expected="index_location: start of every array",
+            got="end",
+            hint="Set it, or choose live: none",
+        )
+    if not takes_second_names(store / WORKSPACE / "lock"):
+        raise StorageError(
+            f"readers cannot see shards below {store.parent.parent} grow: files there cannot have two names",
+            got="live: index",
+            hint="Choose live: none, or a filesystem with hard links",
+        )
 
 
 def _begin_intact(workspace: Path) -> None:

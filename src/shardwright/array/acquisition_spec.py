@@ -73,7 +73,11 @@ def images_by_name(value: Any) -> Any:
 def acquired_in_order(array: Any, axes: Sequence[str]) -> Any:
     """Returns an array, or its JSON, with its frame axes in this order of acquisition. If it names them in
     another one, that is the order in which they are stored. What does not fit is returned as it is."""
-    facts = array.model_dump() if isinstance(array, ArraySpec) else array
+    facts = array
+    if isinstance(array, ArraySpec):
+        facts = array.model_dump()
+        if "index_location" not in array.model_fields_set:
+            del facts["index_location"]  # so that it may be chosen later
     try:
         by_name = {d["name"] if isinstance(d, dict) else d.name: d for d in facts["dimensions"]}
     except (AttributeError, KeyError, TypeError):
@@ -339,6 +343,31 @@ class AcquisitionSpec(_Frozen):
             for number, image in enumerate(facts["images"])
         ]
         return facts
+
+
+def with_index_at_start(spec: AcquisitionSpec) -> AcquisitionSpec:
+    """Returns the specification with the index at the start of each shard. Raises ``SpecError`` when an array
+    says that it is at the end."""
+
+    def placed(array: ArraySpec | None) -> ArraySpec | None:
+        if array is None or array.index_location == "start":
+            return array
+        if "index_location" in array.model_fields_set:
+            raise SpecError(
+                "the index of each shard must be at its start",
+                expected="index_location: start, or none given",
+                got=array.index_location,
+            )
+        return array.model_copy(update={"index_location": "start"})
+
+    images = tuple(image.model_copy(update={"array": placed(image.array)}) for image in spec.images)
+    return AcquisitionSpec(
+        array=placed(spec.array),
+        images=images,
+        plate=spec.plate,
+        order=spec.order,
+        attributes=spec.attributes,
+    )
 
 
 def _image_in_order(image: Any, axes: Sequence[str]) -> Any:

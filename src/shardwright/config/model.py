@@ -30,8 +30,11 @@ from shardwright.array.acquisition_spec import (
     Plate,
     images_by_name,
     parse_acquisition,
+    with_index_at_start,
 )
 from shardwright.array.spec import ArraySpec, group_attributes, problems_of
+from shardwright.model.errors import SpecError
+from shardwright.model.live_mode import LiveMode  # noqa: TC001
 from shardwright.model.names import NAME_PATTERN
 from shardwright.repack.order import Order  # noqa: TC001
 from shardwright.storage.slot_file import IoMode  # noqa: TC001
@@ -87,6 +90,13 @@ class Output(_Section):
         "the same user that truncates a working file, or a disk that dies, ends the daemon and every "
         "acquisition by SIGBUS); auto: direct where the "
         "filesystem takes it, unless a short measurement there says that pwrite is much faster; never mmap.",
+    )
+    live: LiveMode = Field(
+        default="none",
+        description="Whether any Zarr reader of the files sees frames before their shard is sealed: none, or "
+        "index, within about a second of their slab being stored. The index is then at the start of each "
+        "shard; the filesystem must have hard links, and no stream may spill. FORMAT.md says what is "
+        "promised.",
     )
     create: bool = Field(
         default=False,
@@ -577,7 +587,7 @@ class Config(_Section):
             streams=tuple(
                 StreamSettings(
                     name=stream.name,
-                    spec=stream.acquisition,
+                    spec=self._acquisition_of(stream),
                     ring_frames=None if stream.ring_frames == "auto" else stream.ring_frames,
                     write=self._write_settings(self.reliability_of(stream)),
                 )
@@ -590,6 +600,7 @@ class Config(_Section):
         output = self.output
         return WriteSettings(
             io=output.io,
+            live=output.live,
             durability=reliability.durability,
             store_within_ms=reliability.store_within_ms,
             sync_interval_ms=reliability.sync_interval_ms,
@@ -626,6 +637,7 @@ class Config(_Section):
         if len(set(self.ingest.endpoints)) != len(self.ingest.endpoints):
             raise ValueError("ingest.endpoints: must differ from each other")
         self._check_control_socket()
+        self._check_live()
         if not self.streams and not self.ingest.allow_client_specs:
             raise ValueError(
                 "streams: must name at least one camera while ingest.allow_client_specs is false"
@@ -635,6 +647,20 @@ class Config(_Section):
                 "output.spill_root: is missing, expected a folder on another disk, as on_full is spill"
             )
         return self
+
+    def _check_live(self) -> None:
+        for i, stream in enumerate(self.streams):
+            try:
+                self._acquisition_of(stream)
+            except SpecError as error:
+                raise ValueError(f"streams[{i}]: output.live is {self.output.live}: {error}") from None
+            if problem := self._write_settings(self.reliability_of(stream)).live_problem():
+                raise ValueError(f"output.live: {problem}")
+
+    def _acquisition_of(self, stream: StreamConfig) -> AcquisitionSpec:
+        """The specification of a stream's acquisitions, with the index where ``output.live`` needs it. Raises
+        ``SpecError``."""
+        return stream.acquisition if self.output.live == "none" else with_index_at_start(stream.acquisition)
 
     def _check_control_socket(self) -> None:
         path, ingest = self.control_socket_path or "", self.ingest

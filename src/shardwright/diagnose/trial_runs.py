@@ -261,6 +261,8 @@ def private_configuration(
         stream |= {"overload": None, "on_full": None, "ring_frames": ring_frames[configured.name]}
         stream |= {"images": [], "plate": None, "order": None}
         stream["array"] = configured.largest_array.model_dump(mode="json")
+        if config.output.live != "none":
+            stream["array"]["index_location"] = "start"
     return facts
 
 

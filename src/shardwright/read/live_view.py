@@ -20,6 +20,8 @@ What happens meanwhile, and what the view does:
                                          once its shard row is sealed, has the frame
     a slab is stored                     its chunks count, staged frames of it no more
     an I/O error: files are rewritten    the journal's name is another file: it is read anew
+    a shard has its final name, and is   the journal counts, as without it; staged frames are shown although
+    not sealed (``live`` stores)         there is a file with the final name
     a shard row is opened again          sealed chunks count until the journal has the slab
     the writer is killed                 nothing changes; what was not stored was not shown
     recovery, resume                     what was shown is kept; the view goes on
@@ -404,8 +406,9 @@ class LiveView:
             self._locate_in_row(row, located, file, numbers)
             if row.placement.spill is not None:  # its link may not be made yet
                 final = row.placement.final(row.layout.shard_path(number, file))
-        rest = np.flatnonzero(located.file == ABSENT)
-        is_sealed = self._locate_sealed(located, path, array, shard, numbers, rest, final)
+        rest, is_sealed = np.flatnonzero(located.file == ABSENT), False
+        if row is None or not self._is_shown(acquiring, row, file):
+            is_sealed = self._locate_sealed(located, path, array, shard, numbers, rest, final)
         waiting = {
             slab: frames
             for slab, frames in staged.items()
@@ -415,6 +418,11 @@ class LiveView:
         if is_sealed and waiting:
             waiting = acquiring.not_sealed(number, waiting)
         self._lay_staged(acquiring, located, array, shard, file, numbers, waiting)
+
+    def _is_shown(self, acquiring: LiveAcquisition, row: LiveRow, file: int) -> bool:
+        """Returns whether a shard in progress may have its final name already: there is no other one."""
+        working = row.placement.working(row.layout.shard_path(row.number, file))
+        return acquiring.manifest.live != "none" and not row.is_reopened and working.exists()
 
     def _locate_in_row(self, row: LiveRow, located: Located, file: int, numbers: np.ndarray) -> None:
         """Finds the chunks of stored slabs of a shard row in progress."""

@@ -215,7 +215,7 @@ class _Judge:
             takes_back={
                 slab.slab: slab.filled for slab in holes if not (slab.records["flags"] & PASSED_OVER).any()
             },
-            stored_bytes=self._count_bytes(shard_row, actions, reopened=reopened),
+            stored_bytes=self._count_bytes(shard_row, actions),
             sealing_begun=sealing_begun,
             spilled=shard_row.spilled,
         )
@@ -241,7 +241,7 @@ class _Judge:
             > self._accounts.newest_position(image_of(slab))
         )
 
-    def _count_bytes(self, shard_row: ShardRowFacts, actions: tuple[Action, ...], *, reopened: bool) -> int:
+    def _count_bytes(self, shard_row: ShardRowFacts, actions: tuple[Action, ...]) -> int:
         """Returns the bytes of the shard row's shards and adds them to the account, except those of shards
         with final names, which are in it already."""
         accounts, stored_bytes = self._accounts, 0
@@ -251,7 +251,7 @@ class _Judge:
                 continue
             stored_bytes += shard_row.good_bytes[file]
             accounts.stored_bytes += shard_row.good_bytes[file]
-            if reopened and shard_row.files[file].final:  # it replaces this one, which was counted
+            if shard_row.files[file].final:  # its own, or of one that it replaces: counted as sealed
                 accounts.shards -= 1
                 accounts.stored_bytes -= shard_row.final_bytes[file]
         return stored_bytes

@@ -7,6 +7,7 @@ started again.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from shardwright.acquire.recovered_state import RecoveredShardRow, RecoveredState
@@ -91,6 +92,13 @@ class _RecoveryExecutor:
         self._folder.owner.may_rename()
         set_aside(placement.root, path)
 
+    def _hide(self, working: Path, final: Path) -> None:
+        """Deletes the final name of a file that readers saw grow: nobody knows what is in it."""
+        with storage_errors("look at", final):
+            both = working.exists() and final.exists() and final.samefile(working)
+        if both and self._folder.manifest.live != "none":
+            self._delete(final)
+
     # ------------------------------------------------------------------ shard rows
 
     def _put_away(self, shard_row: ShardRowDecision) -> None:
@@ -108,6 +116,8 @@ class _RecoveryExecutor:
         for file, action in enumerate(shard_row.actions):
             path = self._layout.of(shard_row.number).shard_path(shard_row.number, file)
             if action is Action.SET_ASIDE:
+                if shard_row.number not in self._scanned.facts.log_shard_rows:
+                    self._hide(placement.working(path), placement.final(path))
                 self._set_aside(placement, placement.working(path))
             elif action is Action.SEALED:
                 sync_directory(placement.final(path).parent)  # the rename may not have been durable
@@ -141,6 +151,9 @@ class _RecoveryExecutor:
             if shard_row.torn:
                 journal.clear_slabs(slab.slot_layer for slab in shard_row.torn)
             files.continue_behind()
+            if files.live:  # readers see what is kept and, after a power cut, no more than that
+                files.list_stored(found.whole)
+                self._folder.ballast.spent_on(partial(files.show, self._folder.owner.may_rename))
             files.sync()
         except BaseException:
             journal.close()
@@ -158,7 +171,8 @@ class _RecoveryExecutor:
         if action not in (Action.CONTINUE, Action.LOST):
             return None
         layout = self._layout.of(shard_row.number)
-        path = layout.shard_path(shard_row.number, file)
+        path, record = layout.shard_path(shard_row.number, file), placement.record(layout.array_path(file))
+        live = self._folder.manifest.live
         return OpenShard(
             layout.shard(shard_row.number, file),
             placement.working(path),
@@ -166,7 +180,10 @@ class _RecoveryExecutor:
             self._folder.io,
             link=placement.link(path),
             existing=action is Action.CONTINUE,
-            replaces=placement.record(layout.array_path(file)) if shard_row.reopened else None,
+            replaces=record if shard_row.reopened or live != "none" else None,
+            reopened=shard_row.reopened,
+            live=live,
+            record=record,
         )
 
 

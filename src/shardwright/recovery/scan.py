@@ -13,8 +13,9 @@ from shardwright.acquire.store_folder import is_intact
 from shardwright.model.errors import ShardFormatError
 from shardwright.shard.index import EMPTY as ABSENT
 from shardwright.shard.journal import VALID, JournalLayout, ShardRowJournal, was_never_begun
+from shardwright.shard.open_shard import REWRITE_SUFFIX
 from shardwright.shard.read_back import read_back
-from shardwright.shard.shard_row_files import REWRITE_SUFFIX, WORKING_SUFFIX
+from shardwright.shard.shard_row_files import WORKING_SUFFIX
 from shardwright.storage.files import read_range, storage_errors
 
 from .facts import ShardRowFacts, SlabFacts, StagedFacts, StoreFacts
@@ -160,7 +161,13 @@ class _Scan:
                 holds = bool(((states == VALID) & (entries["offset"] != ABSENT)).any())
             final, link = placement.final(path), placement.link(path)
             facts.append(
-                FileFacts(fact, working=placement.working(path).exists(), final=final.exists(), holds=holds)
+                FileFacts(
+                    fact,
+                    working=placement.working(path).exists(),
+                    final=final.exists(),
+                    holds=holds,
+                    live=self._store.manifest.live != "none",
+                )
             )
             if journal is not None and link is not None and final.exists() and not link.exists():
                 self._unlinked_bytes.append(_bytes_on_disk(final))

@@ -5,7 +5,8 @@ carries them out.
 A journal is created after its shard files and deleted last, so that a shard in progress without a journal
 holds nothing. Its header is written when the names of its shards are durable, and they are deleted when it is
 gone for good: a journal with a header whose shards are missing is of a shard row that was sealed. Only a
-complete shard ever gets a final name, so that a shard under its final name is always valid.
+complete shard ever gets a final name, so that a shard under its final name is always valid; in a live store
+only one that has no other name.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ class JournalFact(Enum):
 @dataclass(frozen=True)
 class FileFacts:
     """``working``: the shard in progress is there; ``final``: a shard has the final name; ``holds``: the
-    journal names a chunk in this file."""
+    journal names a chunk in this file; ``live``: shards in progress of this store may have final names, too.
+    """
 
     journal: JournalFact
     working: bool
     final: bool
     holds: bool
+    live: bool = False
 
 
 class Action(Enum):
@@ -52,9 +55,15 @@ class Case:
     holds: bool | None
     action: Action
     why: str
+    live: bool | None = None
 
     def matches(self, facts: FileFacts) -> bool:
-        pairs = ((self.working, facts.working), (self.final, facts.final), (self.holds, facts.holds))
+        pairs = (
+            (self.working, facts.working),
+            (self.final, facts.final),
+            (self.holds, facts.holds),
+            (self.live, facts.live),
+        )
         return self.journal is facts.journal and all(
             wanted is None or wanted == found for wanted, found in pairs
         )
@@ -65,11 +74,29 @@ TABLE = (
     Case(_J.VALID, True, False, None, Action.CONTINUE, "the writer died before this shard was renamed"),
     Case(
         _J.VALID,
-        None,
+        False,
         True,
         None,
         Action.SEALED,
         "the writer died after this rename, before its shard row was sealed",
+    ),
+    Case(
+        _J.VALID,
+        True,
+        True,
+        None,
+        Action.SEALED,
+        "the rename was done in two steps, as on network filesystems",
+        live=False,
+    ),
+    Case(
+        _J.VALID,
+        True,
+        True,
+        None,
+        Action.CONTINUE,
+        "readers see it grow; the final name is its second one, or still that of a file that it replaces",
+        live=True,
     ),
     Case(
         _J.VALID,

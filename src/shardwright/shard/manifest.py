@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import FencedError, ShardFormatError, StorageError
+from shardwright.model.live_mode import LIVE_MODES, LiveMode
 from shardwright.model.versions import check_version
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import replace_file, storage_errors, sync_directory
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NAME = re.compile(r"acquisition\.([1-9][0-9]{0,9})\.json")
-FORMAT = 4  # 3: one image, of what 0.2 knows, and channels; 2: no channels; 1: of a store never taken over
+# 4: not live; 3: one image, of what 0.2 knows, and channels; 2: no channels; 1: of a store never taken over
+FORMAT = 5
 _MAX_BYTES = 16 << 20
 
 
@@ -41,6 +43,7 @@ class Manifest:
     axes (one image behind the other), are known to have come, although recovery has cleared other traces of
     them; no extents if none are known (before format 4, ``seen_extent`` of the only image). ``files_epoch``:
     of the writer that took the store over last, 0 if none did; its shard rows are in a folder of that number.
+    ``live``: whether shards in progress may have their final names, and how readers then see them grow.
     """
 
     identity: str
@@ -53,6 +56,7 @@ class Manifest:
     seen_stop: int = 0
     seen_extents: tuple[int, ...] = ()
     files_epoch: int = 0
+    live: LiveMode = "none"
 
     @property
     def identity_bytes(self) -> bytes:
@@ -71,6 +75,7 @@ _FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
     "seen_stop": int,
     "seen_extents": (tuple, list),
     "files_epoch": int,
+    "live": str,
 }
 
 
@@ -111,7 +116,10 @@ def write_manifest(
     spec = manifest.spec
     # one image, as earlier releases know it
     grown = any(dimension["count"] is None for dimension in spec.get("dimensions", ())[1:])
-    if not grown and not spec.keys() & {"images", "levels", "frame_json_bytes"}:
+    if manifest.live == "none":
+        del facts["live"]
+        facts["format"] = 4
+    if manifest.live == "none" and not grown and not spec.keys() & {"images", "levels", "frame_json_bytes"}:
         facts["format"] = 3 if spec.get("channels") else 2 if manifest.files_epoch else 1
         extent = {"seen_extent": sum(facts["seen_extents"])}  # of the only image, if it is known
         facts = {
@@ -163,7 +171,9 @@ def _parse(path: Path, facts: dict[str, Any]) -> Manifest:
     check_version(version, FORMAT, path)
     if version == 1:
         facts = {**facts, "files_epoch": 0}
-    if version < FORMAT and type(facts.get("seen_extent")) is int:
+    if version < FORMAT and "live" not in facts:
+        facts = {**facts, "live": "none"}
+    if version < 4 and type(facts.get("seen_extent")) is int:
         facts["seen_extents"] = [extent] if (extent := facts.pop("seen_extent")) else []
     for name, kind in _FIELD_TYPES.items():
         if name not in facts or not isinstance(facts[name], kind) or isinstance(facts[name], bool):
@@ -173,6 +183,8 @@ def _parse(path: Path, facts: dict[str, Any]) -> Manifest:
     if facts.keys() != _FIELD_TYPES.keys():
         raise ShardFormatError(f"{path}: unknown fields", got=sorted(facts.keys() - _FIELD_TYPES.keys()))
     manifest = Manifest(**{**facts, "seen_extents": tuple(facts["seen_extents"])})
+    if manifest.live not in LIVE_MODES:
+        raise ShardFormatError(f"{path}: live is not known", got=repr(manifest.live)[:80])
     if len(manifest.identity) != 32 or set(manifest.identity) - set("0123456789abcdef"):
         raise ShardFormatError(f"{path}: identity is not 32 hex digits", got=repr(manifest.identity)[:80])
     return manifest

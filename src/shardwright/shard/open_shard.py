@@ -3,7 +3,9 @@
 Workers write chunks, into slots or packed, and their (offset, nbytes) into ``entries``; no two workers ever
 touch the same element or byte, so nothing is locked. The sealer's thread creates and seals it: index -> end
 filling (unmap) -> free gaps -> truncate -> sync -> rename without replacing -> folder sync. Only a complete
-shard has a final name; a shard whose seal failed keeps its working name and is never retried in place.
+shard has a final name, unless readers may see it grow (``live``): it then has the final name beside the
+working one, and is sealed by deleting the latter. A shard whose seal failed keeps its working name and is
+never retried in place.
 """
 
 from __future__ import annotations
@@ -18,7 +20,10 @@ import numpy as np
 from shardwright.model.errors import StorageFullError
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
+    add_name,
+    is_name_of,
     make_directories,
+    remove_own,
     rename_without_replacing,
     replace_by_rename,
     storage_errors,
@@ -28,12 +33,17 @@ from shardwright.storage.slot_file import IoMode, SlotFile
 
 from .index import EMPTY, empty_index, encode_index
 from .layout import ShardLayout, page_aligned
+from .live_index import LiveIndex
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from shardwright.model.live_mode import LiveMode
+
     from .shard_sums import ShardSums
+
+REWRITE_SUFFIX = ".rewrite"  # behind the names of files that are to replace failed ones
 
 
 @dataclass(frozen=True)
@@ -49,7 +59,8 @@ class SealedShard:
 class OpenShard:
     """``working_path`` is a name that no reader takes for a chunk, ``final_path`` the chunk's own; both on
     one filesystem. ``replaces``: the record of the array, held while this shard takes the final name from an
-    older one, all of whose frames it has."""
+    older one, all of whose frames it has. ``reopened``: that one was sealed. ``live``: its readers; then
+    ``record`` is that record in any case."""
 
     def __init__(
         self,
@@ -61,9 +72,15 @@ class OpenShard:
         link: Path | None = None,
         existing: bool = False,
         replaces: ShardSums | None = None,
+        reopened: bool = False,
+        live: LiveMode = "none",
+        record: ShardSums | None = None,
     ) -> None:
         self.layout = layout
+        self.live = LiveIndex(layout) if live == "index" else None
         self._replaces = replaces
+        self._record = record
+        self._reopened = reopened
         self.final_path = final_path
         self.link = link
         self._ready: SealedShard | None = None  # complete and synced, under its working name
@@ -134,6 +151,51 @@ class OpenShard:
                 + page_aligned(self.layout.index_bytes)
             )
 
+    # ------------------------------------------------------------------ seen by readers while it grows
+
+    def show(self, may_rename: Callable[[], None]) -> None:
+        """Writes the index that readers find in the unfinished file (``live``), and gives it the final name
+        beside the working one, in place of another file only if that lists no chunk that this one lacks. Does
+        nothing unless it is live, nor in place of a sealed shard, on which frames may rely until this one is
+        sealed, too. Raises ``StorageError``, ``OutputExistsError`` or what ``may_rename`` raises; it may be
+        called again."""
+        live = self.live
+        if live is None or self._reopened:
+            return
+        if live.is_empty and not self._is_shown:
+            return
+        self._file.write_pages(0, live.pages())
+        if not is_name_of(self.final_path, self._file.descriptor) and not live.lacks(self.final_path):
+            self._add_final_name(may_rename)
+
+    @property
+    def _is_shown(self) -> bool:
+        """True if a file of this shard, or of one that it is to replace, has the final name."""
+        return self._replaces is not None and os.path.lexists(self.final_path)
+
+    def _add_final_name(self, may_rename: Callable[[], None]) -> None:
+        may_rename()
+        make_directories(self.final_path.parent)
+        if self._replaces is None:
+            self._reach("shard.before_live_name")
+            may_rename()
+            add_name(self._file.path, self.final_path)
+            self._replaces = self._record
+            return
+        # recovery and a take-over delete this name: an older writer then has nothing to rename
+        path = self._file.path
+        another = path.with_name(f"{path.stem}.link{path.suffix}{REWRITE_SUFFIX}")
+        with storage_errors("link", another):
+            reach("shard.before_live_name")
+            another.unlink(missing_ok=True)
+        add_name(path, another)
+        with self._replaces.held():  # a compaction may be about to replace it too
+            self._reach("shard.before_live_replace")
+            may_rename()
+            replace_by_rename(another, self.final_path)
+
+    # ------------------------------------------------------------------ the end
+
     def sync(self) -> None:
         """Makes durable what was written before this call. Raises ``StorageError``: the shard has then
         failed, even if a later sync succeeds."""
@@ -158,20 +220,29 @@ class OpenShard:
         if not self.renamed:
             may_rename()  # if the store was deleted meanwhile, no folder of it may be made again
             make_directories(self.final_path.parent)
-            self._reach("shard.before_rename")
-            if self._replaces is None:
+            if self.live is not None and is_name_of(self.final_path, self._file.descriptor):
+                sync_directory(self.final_path.parent)  # before its other name is gone
                 may_rename()
-                rename_without_replacing(self._file.path, self.final_path)
+                with storage_errors("delete", self._file.path):
+                    remove_own(self._file.path, self._file.descriptor, "shard")
             else:
-                with self._replaces.held():  # a compaction may be about to replace the old shard too
-                    may_rename()
-                    replace_by_rename(self._file.path, self.final_path)
+                self._take_final_name(may_rename)
             self.renamed = True
         sync_directory(self.final_path.parent)
         if self.link is not None:
             make_link(self.link, self.final_path)
         self._file.close()
         return sealed
+
+    def _take_final_name(self, may_rename: Callable[[], None]) -> None:
+        self._reach("shard.before_rename")
+        if self._replaces is None:
+            may_rename()
+            rename_without_replacing(self._file.path, self.final_path)
+        else:
+            with self._replaces.held():  # a compaction may be about to replace the old shard too
+                may_rename()
+                replace_by_rename(self._file.path, self.final_path)
 
     @property
     def keeps_older(self) -> bool:
@@ -189,12 +260,12 @@ class OpenShard:
     def _finish_file(self) -> SealedShard:
         """Does everything before the rename."""
         live = np.sort(self.entries[self.entries["offset"] != EMPTY], order="offset")
-        if live.size == 0:
+        # one that readers see without being sealed is replaced also if no chunk of it is left
+        if live.size == 0 and (self._reopened or not self._is_shown):
             # chunks of the older shard are missing here only if their copies were lost: it stays as it is
-            stays = self._replaces is not None and os.path.lexists(self.final_path)
-            return SealedShard(self.final_path if stays else None, 0, 0)
+            return SealedShard(self.final_path if self._is_shown else None, 0, 0)
         ends = live["offset"] + live["nbytes"]
-        data_end = int(ends[-1])
+        data_end = int(ends[-1]) if live.size else self.layout.data_start
         index = encode_index(self.entries)
         index_offset = 0 if self.layout.index_at_start else data_end
         self._reach("shard.before_index")

@@ -46,7 +46,7 @@ def rewrite_shard_row(
         saved = [places for places in found.whole if places.slab in stored_slabs]
         for places in saved:
             _copy_slab(old, new, found, places)
-        new.continue_behind()
+        new.continue_behind(old.cursors if new.live else None)
         new.sync()
         new.replace(old, may_rename)
     except BaseException:

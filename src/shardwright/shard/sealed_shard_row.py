@@ -21,7 +21,7 @@ from shardwright.storage.files import open_regular, read_all, storage_errors
 from .index import EMPTY as ABSENT
 from .index import decode_index
 from .journal import CHUNK_ENTRY
-from .layout import slab_places
+from .layout import page_aligned, slab_places
 from .read_back import INNER_CHECKSUM_BYTES
 from .row_checksum import seal_rows
 from .shard_sums import SUMS_NAME, shard_sum
@@ -68,10 +68,17 @@ class _FinalShard:
         except BaseException:
             self.close()
             raise
+        here = self._entries[self._entries["offset"] != ABSENT]
+        self.data_end = min(status.st_size, int((here["offset"] + here["nbytes"]).max(initial=0)))
+        # packed otherwise by a compaction, its chunks may lie where a shard in progress has its index
+        self.keeps_places = int(here["offset"].min(initial=layout.data_start)) >= layout.data_start
         self._was_read = np.zeros(layout.chunks, np.bool_)
         self.data_crcs = np.zeros(layout.chunks, np.uint32)
         # the inner crc32c of each chunk, if chunks have one
         self._own_crcs = np.zeros(layout.chunks, np.uint32)
+
+    def offset(self, entry: int) -> int:
+        return int(self._entries["offset"][entry])
 
     def chunk(self, entry: int) -> bytes | None:
         """Returns the encoded bytes of one chunk, None when it is absent. Raises ``ShardFormatError``."""
@@ -179,6 +186,10 @@ class SealedShardRow:
     def allocated_bytes(self) -> int:
         return sum(shard.allocated_bytes for shard in self._shards if shard is not None)
 
+    def used(self) -> np.ndarray:
+        """Returns int64[files]: the end of the last page that the chunks of each file are in."""
+        return np.array([0 if s is None else page_aligned(s.data_end) for s in self._shards], np.int64)
+
     def chunks(self, places: SlabPlaces) -> list[bytes | None]:
         """Returns the encoded chunks of one slab, in the order of ``places``; None for one that is all
         fill."""
@@ -202,12 +213,13 @@ class SealedShardRow:
             file, entry = int(places.file[i]), int(places.entry[i])
             old, target = self._shards[file], new.slots[file]
             assert old is not None, "it has this chunk"
-            offset = (
-                int(new.cursors[file])
-                if new.journal.packed
-                else target.layout.data_start + int(places.slot[i]) * layout.slot_bytes
-            )
-            new.cursors[file] += len(chunk)
+            if not new.journal.packed:
+                offset = target.layout.data_start + int(places.slot[i]) * layout.slot_bytes
+            elif new.live and old.keeps_places:  # a reader may have the old index, and meet the new file
+                offset = old.offset(entry)
+            else:
+                offset = int(new.cursors[file])
+                new.cursors[file] += len(chunk)
             target.copy_in(offset, chunk)
             entries["offset"][i], entries["nbytes"][i] = offset, len(chunk)
             entries["data_crc"][i] = old.data_crcs[entry]

@@ -27,16 +27,17 @@ from shardwright.storage.failpoints import reach
 from shardwright.storage.files import make_directories, storage_errors, sync_directory
 
 from .journal import JournalLayout, ShardRowJournal
-from .open_shard import OpenShard, SealedShard
+from .open_shard import REWRITE_SUFFIX, OpenShard, SealedShard
 from .shard_sums import ShardSums, Sum, sum_of_journaled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from shardwright.model.live_mode import LiveMode
     from shardwright.storage.slot_file import IoMode
 
-    from .layout import ArrayLayout
+    from .layout import ArrayLayout, SlabPlaces
     from .manifest import Manifest
 
 T = TypeVar("T")
@@ -44,7 +45,6 @@ ALONE = "0/"  # the array of a store with one image: not in the names of its sha
 WORKING_SUFFIX, JOURNAL_SUFFIX = ".partial", ".journal"
 LOG_NAME, STAGING_NAME = "frames.log", "staging"
 TAKEN_PREFIX = "taken-"  # folders of a workspace, followed by the epoch of the writer that took over
-REWRITE_SUFFIX = ".rewrite"  # behind the names of files that are to replace failed ones
 
 
 @dataclass(frozen=True)
@@ -150,6 +150,7 @@ class ShardRowFiles:
         packed: bool | None = None,
         reopened: bool = False,
         suffix: str = "",
+        live: LiveMode = "none",
         step: Callable[[], None] = lambda: None,
         may_rename: Callable[[], None] = lambda: None,
     ) -> ShardRowFiles:
@@ -158,7 +159,7 @@ class ShardRowFiles:
         it raises ``FencedError`` when another writer, who may own it, has taken over. ``packed``: as the
         files that these replace; by default packed unless shards are mapped (encoding in place needs a known
         place). ``reopened``: the shard row was sealed once, and these files replace its shards when it is
-        sealed again.
+        sealed again, or as soon as readers may see that (``live``).
 
         Raises ``StorageFullError`` or ``StorageError``; nothing is left behind then, except shards whose
         journal a power cut might bring back."""
@@ -173,13 +174,17 @@ class ShardRowFiles:
         try:
             for file in range(layout.files_per_shard_row):
                 path = layout.shard_path(shard_row, file)
+                sums = placement.record(layout.array_path(file))
                 make_shard = partial(
                     OpenShard,
                     layout.shard(shard_row, file),
                     final_path=placement.final(path),
                     io=io,
                     link=placement.link(path),
-                    replaces=placement.record(layout.array_path(file)) if reopened else None,
+                    replaces=sums if reopened or (suffix and live != "none") else None,
+                    reopened=reopened,
+                    live=live,
+                    record=sums,
                 )
                 opened.append(_made_by_us(_suffixed(placement.working(path), suffix), make_shard, may_rename))
                 step()
@@ -226,14 +231,34 @@ class ShardRowFiles:
         """True if writes pass the page cache, where they stay until they are written back."""
         return any(shard.cached for shard in self.slots)
 
-    def continue_behind(self) -> None:
+    def continue_behind(self, used: np.ndarray | None = None) -> None:
         """Sets the start of new runs behind existing chunks (from before a crash, or copied) and reserves
-        room for them. Raises ``StorageError``."""
+        room for them. ``used``: int64[files], how far the files that these replace were in use: a reader may
+        still have their index, and find nothing else there. Raises ``StorageError``."""
         if not self.journal.packed:
             return
         for number, shard in enumerate(self.slots):
-            self.cursors[number] = shard.first_free()
+            first = shard.first_free()
+            self.cursors[number] = first if used is None else max(first, int(used[number]))
             shard.reserve_behind(int(self.cursors[number]))
+
+    @property
+    def live(self) -> bool:
+        """True if readers may see the files before they are sealed."""
+        return any(shard.live is not None for shard in self.slots)
+
+    def list_stored(self, slabs: Iterable[SlabPlaces]) -> None:
+        """Notes the chunks of stored slabs, which ``show`` lists."""
+        for places in slabs:
+            for file, shard in enumerate(self.shards):
+                if shard is not None and shard.live is not None:
+                    shard.live.put(places.entry[places.file == file], shard.entries)
+
+    def show(self, may_rename: Callable[[], None]) -> None:
+        """Lets readers see the listed chunks of all files (``OpenShard.show``). Raises ``StorageError``,
+        ``OutputExistsError`` or what ``may_rename`` raises."""
+        for shard in self.slots:
+            shard.show(may_rename)
 
     @property
     def sealed(self) -> int:

@@ -242,6 +242,39 @@ def rename_without_replacing(source: Path, target: Path) -> None:
             raise
 
 
+def add_name(path: Path, name: Path) -> None:
+    """Gives a file one more name on its filesystem. Raises ``OutputExistsError`` when ``name`` exists,
+    ``StorageError``."""
+    with storage_errors("link", name):
+        try:
+            name.hardlink_to(path)
+        except FileExistsError as error:
+            raise OutputExistsError("a file of this name is already there", got=name) from error
+
+
+def takes_second_names(path: Path) -> bool:
+    """Returns whether a file can have two names on its filesystem. Raises ``StorageError``."""
+    name = path.with_name(f"{path.name}.link")
+    try:
+        with storage_errors("link", name):
+            reach("files.before_second_name")
+            add_name(path, name)
+    except StorageError:
+        return False
+    with storage_errors("remove", name):
+        name.unlink()
+    return True
+
+
+def is_name_of(path: Path, descriptor: int) -> bool:
+    """Returns whether a name is one of the open file's. Raises ``StorageError``."""
+    with storage_errors("look at", path):
+        try:
+            return os.path.samestat(os.fstat(descriptor), path.lstat())
+        except FileNotFoundError:
+            return False
+
+
 def exchange(one: Path, other: Path) -> None:
     """Exchanges what two names stand for, in one step. Raises ``StorageError``, also on a filesystem that has
     no such call, as those of networks."""

@@ -96,6 +96,15 @@ class SlotFile:
             self._drop_direct()
             write_all(self.descriptor, offset, data)
 
+    def write_pages(self, offset: int, pages: bytes) -> None:
+        """Writes whole pages at a page's edge in one call, while workers write others: through the page cache
+        or past it, as the file was opened. Only the owner thread. Raises ``StorageError``."""
+        buffer = mmap.mmap(-1, len(pages))  # page-aligned, as direct writes need it
+        buffer[:] = pages
+        with storage_errors("write", self.path):
+            reach("shard.before_live_index")
+            write_all(self.descriptor, offset, memoryview(buffer))
+
     def reserve(self, nbytes: int) -> None:
         """Preallocates further, up to ``nbytes`` in all. Raises ``StorageFullError``, ``StorageError``."""
         with storage_errors("preallocate", self.path):

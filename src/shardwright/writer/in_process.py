@@ -12,7 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwright.array.acquisition_spec import AcquisitionSpec, image_count, parse_acquisition
+from shardwright.array.acquisition_spec import (
+    AcquisitionSpec,
+    image_count,
+    parse_acquisition,
+    with_index_at_start,
+)
 from shardwright.array.default_layout import default_layout
 from shardwright.array.ome import acquisition_warnings
 from shardwright.model.errors import LayoutWarning
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
     from shardwright.acquire.settings import Durability, NameTaken, OnDuplicate, OnFull, Overload
     from shardwright.array.acquisition_spec import Image, Plate
     from shardwright.array.spec import ArraySpec, Channel, Codec, Levels
+    from shardwright.model.live_mode import LiveMode
     from shardwright.storage.slot_file import IoMode
 
     from .writer import Writer
@@ -43,6 +49,7 @@ def create(
     threads: int | None = None,
     memory_bytes: int | None = None,
     io: IoMode = "auto",
+    live: LiveMode = "none",
     durability: Durability = "stored",
     store_within_ms: int = 1000,
     sync_interval_ms: int = 1000,
@@ -96,6 +103,12 @@ def create(
     are filled: ``pwrite``, ``direct``, ``mmap`` (if a working file is truncated, SIGBUS ends this process),
     or ``auto``, which never chooses ``mmap`` (see ``storage.choose_io``: the first use of a filesystem
     measures for a few tenths of a second).
+
+    ``live="index"``: any Zarr reader on this machine sees each stored chunk within about a second, not only
+    sealed shards; the index is then at the start of each shard. FORMAT.md, "Seen by any reader", says what is
+    promised; ``resume`` keeps it. ``SpecError`` with ``index_location="end"`` or ``on_full="spill"``,
+    ``StorageError`` on a filesystem without hard links.
+
     ``on_duplicate``: a frame whose place is taken is an error of the call that finds it (``Writer.append``),
     or with ``count`` only a number in the receipt. The other arguments are those of
     ``acquire.settings.WriteSettings``. A layout that some readers cannot open gives a ``LayoutWarning``.
@@ -112,6 +125,7 @@ def create(
         raise TypeError("create() got overwrite, and also name_taken='increment', which keeps the old store")
     settings = WriteSettings.checked(
         io=io,
+        live=live,
         durability=durability,
         store_within_ms=store_within_ms,
         sync_interval_ms=sync_interval_ms,
@@ -143,6 +157,8 @@ def create(
         "attributes": attributes,
     }
     acquisition = _acquisition(spec, _given(layout), _given(several))
+    if settings.live != "none":
+        acquisition = with_index_at_start(acquisition)
     for warning in acquisition_warnings(acquisition):
         warnings.warn(warning, LayoutWarning, stacklevel=2)
     threads = threads or default_threads()

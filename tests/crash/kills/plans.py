@@ -39,7 +39,7 @@ SYSCALLS = (
         "munmap",
         "fcntl",
     ),
-    *("rename", "renameat2", "unlink", "unlinkat", "mkdir", "rmdir"),
+    *("rename", "renameat2", "linkat", "unlink", "unlinkat", "mkdir", "rmdir"),
 )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from time import sleep
 from typing import TYPE_CHECKING, Any
 
+from shardwright.acquire import live_scheduler
 from shardwright.acquire.workers import WorkerPool
 from shardwright.model.errors import LayoutWarning, ResumeError
 from shardwright.recovery.leftovers import unfinished_stores
@@ -109,6 +110,8 @@ def acquire(channel: Channel, scene: Scene, path: Path, io: str, call: int) -> N
         "store_within_ms": scene.store_within_ms,
         "sync_interval_ms": scene.sync_interval_ms,
     }
+    settings["live"] = scene.live
+    live_scheduler.SHOW_INTERVAL_S = 0.0  # each stored slab is shown
     writer = create(path, scene.spec, threads=scene.threads, io=io, on_duplicate="count", **settings)
     channel.send(Created())
     follow(channel, scene, writer, 0)
@@ -121,6 +124,7 @@ def resume_and_send(channel: Channel, scene: Scene, path: Path, first: int, call
     its place, then closes."""
     channel.receive()
     points = kill_at(call)
+    live_scheduler.SHOW_INTERVAL_S = 0.0
     try:
         writer = resume(
             path,

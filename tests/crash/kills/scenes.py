@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shardwright.array.grid import Grid
+    from shardwright.model.live_mode import LiveMode
 
 METADATA = ("delta_t", "position_z")
 
@@ -54,7 +55,7 @@ class Scene:
     sends all of it.
 
     ``late``: frames may come after their place was closed, so that which of several frames has a place is
-    decided by the frame table.
+    decided by the frame table. ``live``: whether any reader sees its shards grow.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Scene:
     sync_interval_ms: int = 1000
     threads: int = 1
     late: bool = False
+    live: LiveMode = "none"
     frames: tuple[Append, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -333,6 +335,19 @@ def _grown() -> Scene:
     return Scene("grown", spec, tuple(steps), store_within_ms=1, sync_interval_ms=2)
 
 
+def _grow_in_turn() -> Scene:
+    """Two images whose shards any reader sees grow, what a kill leaves of them is read as it lies; with a
+    level, and slabs that wait in the staging area."""
+    spec = sw.AcquisitionSpec(
+        array=spec_of(("t", None, 2, 3), ("y", 16, 8, 1), ("x", 24, 12, 2), levels=1), images=("a", "b")
+    )
+    steps: list[Step] = list(_visits(*_in_turn(9, 7, run=2)))
+    steps[7:7] = [Pause(4)]
+    steps[3:3] = [Flush()]
+    settings = {"store_within_ms": 1, "sync_interval_ms": 3, "threads": 2}
+    return Scene("live", spec, tuple(steps), live="index", **settings)
+
+
 SCENES = {
     scene.name: scene
     for scene in (
@@ -348,6 +363,7 @@ SCENES = {
         _plate(),
         _cameras(),
         _grown(),
+        _grow_in_turn(),
     )
 }
 IO_MODES = ("mmap", "pwrite", "direct")

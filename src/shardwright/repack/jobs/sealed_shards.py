@@ -20,9 +20,9 @@ from shardwright.model.names import WORKSPACE
 from shardwright.read.layouts import store_layout
 from shardwright.read.store import workspace_of
 from shardwright.shard.manifest import Manifest, manifest_path, read_manifest
+from shardwright.shard.open_shard import REWRITE_SUFFIX
 from shardwright.shard.shard_row_files import (
     JOURNAL_SUFFIX,
-    REWRITE_SUFFIX,
     WORKING_SUFFIX,
     placements_of,
     shard_of_working,

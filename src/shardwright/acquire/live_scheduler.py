@@ -1,0 +1,118 @@
+"""Decides when readers of files are told what is stored, in an acquisition whose shards they see grow
+(``live``): at once after a pause, else twice a second. A part of the core: no clock, thread or file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shardwright.array.extents import Extents
+from shardwright.array.grid import image_of
+
+from .commands import Grow, Show
+from .shard_rows import ShardRowState
+from .states import FilesState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from shardwright.array.grid import Grids
+
+    from .commands import Command
+    from .shard_rows import ShardRow
+
+SHOW_INTERVAL_S = 0.5  # together with a commit that the sealer is at: a second
+_LISTED_BY_SEAL = (FilesState.SEALING, FilesState.NO_ROOM_TO_SEAL, FilesState.GONE)
+
+
+class LiveScheduler:
+    """``on`` False: readers see sealed shards, and nothing is done here. ``ask`` takes the commands."""
+
+    def __init__(self, grids: Grids, ask: Callable[[Command], None], *, on: bool) -> None:
+        self.on = on
+        self._grids = grids
+        self._ask = ask
+        self._waiting: dict[int, list[int]] = {}  # stored slabs that are not shown yet, by shard row
+        # by image: stored slabs that its shape does not cover yet, perhaps
+        self._beyond: dict[int, list[int]] = {}
+        self._covered = Extents(grids)
+        self._next_s = 0.0
+
+    # ------------------------------------------------------------------ what is stored
+
+    def stored(self, shard_row: ShardRow, slabs: Iterable[int]) -> None:
+        """Notes stored slabs of a shard row. One that is opened again is seen when it is sealed again."""
+        found, number = list(slabs), shard_row.number
+        if self.on and found and not shard_row.reopened:
+            self._waiting.setdefault(number, []).extend(found)
+            self._beyond.setdefault(image_of(number), []).extend(found)
+
+    def forget(self, shard_row: int) -> None:
+        """Drops the slabs of a shard row whose files are replaced: those in the new ones are noted again."""
+        image, dropped = image_of(shard_row), set(self._waiting.pop(shard_row, ()))
+        if image in self._beyond:
+            self._beyond[image] = [slab for slab in self._beyond[image] if slab not in dropped]
+
+    def sealed(self, shard_row: ShardRow, sealed: np.ndarray) -> None:
+        """Notes a sealed shard row: its shards list all that it has. ``sealed``: as for ``begin``."""
+        self._waiting.pop(shard_row.number, None)
+        if self.on and shard_row.reopened:
+            self.begin(sealed)
+            self._beyond.setdefault(image_of(shard_row.number), [])
+
+    def begin(self, sealed: np.ndarray) -> None:
+        """Lets the shapes cover what is sealed: int64[images, axes], how far that reaches."""
+        np.maximum(self._covered.along, sealed, out=self._covered.along)
+
+    # ------------------------------------------------------------------ what readers are told
+
+    def is_due(self, now_s: float) -> bool:
+        return bool(self._beyond) and now_s >= self._next_s
+
+    def show(
+        self, now_s: float, shard_rows: Mapping[int, ShardRow], encoding: Iterable[int], received: np.ndarray
+    ) -> None:
+        """Lets readers see what is new: chunks first, then the shapes that cover them, but no
+        slab behind one of those in ``encoding``, which may be stored a moment later. ``received``:
+        int64[images, axes], how far frames reach."""
+        self._next_s = now_s + SHOW_INTERVAL_S
+        self._list(shard_rows)
+        held = {image_of(number) for number, shard_row in shard_rows.items() if _hides_slabs(shard_row)}
+        first: dict[int, int] = {}
+        for slab in encoding:
+            first[image_of(slab)] = min(slab, first.get(image_of(slab), slab))
+        for image in sorted(self._beyond.keys() - held):
+            self._cover(image, first.get(image), received)
+
+    def _list(self, shard_rows: Mapping[int, ShardRow]) -> None:
+        slabs: dict[int, tuple[int, ...]] = {}
+        later: dict[int, list[int]] = {}
+        for number, waiting in self._waiting.items():
+            shard_row = shard_rows.get(number)
+            if shard_row is None or shard_row.files_state in _LISTED_BY_SEAL:
+                continue
+            if shard_row.ready:
+                slabs[number] = tuple(waiting)
+            else:
+                later[number] = waiting
+        self._waiting = later
+        if slabs:
+            self._ask(Show(slabs))
+
+    def _cover(self, image: int, stop: int | None, received: np.ndarray) -> None:
+        slabs = self._beyond.pop(image)
+        reached = [slab for slab in slabs if stop is None or slab < stop]
+        if len(reached) < len(slabs):
+            self._beyond[image] = [slab for slab in slabs if stop is not None and slab >= stop]
+        ends = [self._grids.of(slab).last_position_in_slab(slab) for slab in reached]
+        self._covered.reach(np.array(ends, np.int64))
+        axes = len(self._grids.grids[image].growing)
+        extents = np.minimum(self._covered.along[image], received[image])[:axes]
+        self._ask(Grow(image, tuple(extents.tolist())))
+
+
+def _hides_slabs(shard_row: ShardRow) -> bool:
+    """Returns whether stored slabs of a shard row may not be seen yet: it is moved to new files, or is opened
+    again, and its older shards keep the final names."""
+    return shard_row.rewriting or shard_row.reopened or shard_row.state is ShardRowState.REOPENING

@@ -1,0 +1,559 @@
+"""Shards that any reader sees grow (``live``): readers here are zarr-python on the files, which knows nothing
+of journals."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import warnings
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import zarr
+from tests.harness.fork_server import ForkServer
+from tests.harness.json_process import JsonProcess, start_module, wait_for
+
+import shardwright as sw
+from shardwright.acquire import live_scheduler
+from shardwright.acquire.workers import WorkerPool
+from shardwright.config.load import parse_config
+from shardwright.model.errors import ConfigError, FormatVersionError, LayoutWarning, SpecError, StorageError
+from shardwright.read.inspect_shards import inspect_shards
+from shardwright.read.store import open_store
+from shardwright.read.verify_store import verify_store
+from shardwright.recovery.recover_store import recover_store
+from shardwright.repack.jobs.compact_store import Options, plan
+from shardwright.shard.index import decode_index
+from shardwright.shard.manifest import read_manifest
+from shardwright.storage import failpoints
+
+from .live_reader import SHAPE, frame, judge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.harness.fork_server import Channel
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
+    # an index at the start, which JavaScript viewers do not read
+    pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning"),
+]
+QUICK: dict[str, Any] = {"store_within_ms": 20, "sync_interval_ms": 20, "threads": 2}
+LIVE: dict[str, Any] = {**QUICK, "live": "index"}
+IO_MODES = ["mmap", "pwrite", "direct"]
+
+
+def spec(chunk: int = 2, shard: int = 4, **fields: Any) -> sw.ArraySpec:
+    """Two shard files in a shard row, of two chunks in a slab each, which reach over the frame's edge."""
+    (height, width) = SHAPE
+    return sw.ArraySpec(
+        dtype="uint16",
+        dimensions=[
+            sw.Dimension(name="t", count=None, chunk_size=chunk, shard_size_chunks=shard),
+            sw.Dimension(name="y", count=height, chunk_size=12, shard_size_chunks=1),
+            sw.Dimension(name="x", count=width, chunk_size=20, shard_size_chunks=2),
+        ],
+        **fields,
+    )
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each stored slab is shown, however fast they come."""
+    monkeypatch.setattr(live_scheduler, "SHOW_INTERVAL_S", 0.0)
+
+
+@pytest.fixture
+def at_point() -> Iterator[Callable[[str, Callable[[], None] | None], None]]:
+    points = []
+
+    def at(point: str, hook: Callable[[], None] | None) -> None:
+        points.append(point)
+        failpoints.set_hook(point, hook)
+
+    yield at
+    for point in points:
+        failpoints.set_hook(point, None)
+
+
+class Died(BaseException):
+    """A thread that ends as in a kill."""
+
+
+def die() -> None:
+    raise Died
+
+
+def eio() -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def send(writer: sw.Writer, first: int, stop: int) -> None:
+    for i in range(first, stop):
+        writer.append(frame(i))
+
+
+def send_and_close(writer: sw.Writer, first: int, stop: int) -> None:
+    send(writer, first, stop)
+    writer.close()
+
+
+def sees(path: Path, frames: int) -> None:
+    """Waits until a reader of the files sees so many frames, and no wrong one on the way."""
+    wait_for(lambda: looked(path) >= frames, f"{frames} frames in the files")
+    assert looked(path) == frames
+
+
+def looked(path: Path) -> int:
+    try:
+        return judge(path)
+    except AssertionError:
+        raise
+    except Exception:
+        return -1
+
+
+def leave(writer: sw.Writer) -> None:
+    """As a kill leaves it."""
+    failpoints.set_hook("sealer.before_command", die)
+    with pytest.raises(sw.errors.ShardwrightError):
+        writer.close()
+    failpoints.set_hook("sealer.before_command", None)
+
+
+def recover(path: Path, **options: Any) -> Any:
+    pool = WorkerPool(2)
+    pool.start()
+    try:
+        return recover_store(path, pool, threads=2, **options)
+    finally:
+        pool.stop()
+
+
+def final(path: Path, shard: int = 0, row: int = 0) -> Path:
+    return path / "0" / "c" / str(shard) / str(row) / "0"
+
+
+def working(path: Path, shard: int = 0, row: int = 0) -> Path:
+    (found,) = (path / ".shardwright").rglob(f"c.{shard}.{row}.0.partial")
+    return found
+
+
+def index_of(file: Path) -> np.ndarray:
+    return decode_index(file.read_bytes()[: 16 * 8 + 4], 8)
+
+
+def listed(file: Path) -> int:
+    """How many chunks the index of a file lists."""
+    return int((index_of(file)["offset"] != 2**64 - 1).sum())
+
+
+# ---------------------------------------------------------------------- readers in other processes
+
+
+@pytest.mark.parametrize("io", IO_MODES)
+def test_another_process_sees_each_stored_slab(tmp_path, io):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec(), io=io, **LIVE) as writer:
+        send(writer, 0, 2)
+        sees(path, 2)
+        with JsonProcess(start_module("tests.acquire.live_reader", str(path))) as reader:
+            for frames in range(4, 21, 2):  # into the third shard
+                send(writer, frames - 2, frames)
+                while (said := reader.next()) is not None and said.get("seen", 0) < frames:
+                    pass
+                assert said is not None, "it saw a wrong pixel"
+    assert judge(path) == 20
+    assert verify_store(path).ok
+
+
+@pytest.mark.parametrize("io", IO_MODES)
+@pytest.mark.parametrize("codec", ["blosc", None])
+def test_readers_see_no_wrong_pixel_whatever_happens(tmp_path, at_once, at_point, io, codec):
+    """Shards fill and are sealed, meet I/O errors and are rewritten, are sealed early and opened again, and
+    recovered."""
+    path = tmp_path / "a.ome.zarr"
+    many = spec(chunk=1, shard=64, codec=codec)  # an index of more than a page
+    writer = sw.create(path, many, io=io, **LIVE)
+    send(writer, 0, 1)
+    sees(path, 1)
+    with JsonProcess(start_module("tests.acquire.live_reader", str(path))) as reader:
+        send(writer, 1, 150)
+        at_point("shard.before_sync", failpoints.at_time(2, eio))
+        send(writer, 150, 170)
+        writer.flush()
+        at_point("shard.before_sync", None)
+        send(writer, 170, 180)
+        at_point("workspace.before_manifest", die)
+        with pytest.raises(sw.errors.ShardwrightError):
+            writer.close()  # sealed, but for the end of the store
+        at_point("workspace.before_manifest", None)
+        writer = sw.resume(path, **QUICK)
+        send(writer, 180, 230)
+        writer.flush()
+        leave(writer)
+        writer = sw.resume(path, **QUICK)
+        send(writer, 230, 260)
+        writer.close()
+        while (said := reader.next()) is not None and said.get("seen", 0) < 260:
+            assert "seen" in said or "AssertionError" not in said["error"]
+        assert said is not None, "it saw a wrong pixel, or a frame go back"
+    assert judge(path) == writer.receipt.frames_stored == 260
+    assert verify_store(path).ok
+
+
+# ---------------------------------------------------------------------- kills
+
+POINTS = (
+    "slots.after_store",
+    "journal.after_chunks",
+    "shard.before_live_index",
+    "shard.before_live_name",
+    "replace.before_rename",
+    "shard.before_index",
+    "shard.before_truncate",
+    "shard.before_sync",
+    "sums.before_write",
+    "shard.before_delete",
+    "shard.before_rename",
+    "log.before_append",
+    "journal.before_delete",
+    "directory.before_sync",
+)
+
+
+def write_until_killed(channel: Channel, path: Path, io: str, point: str, number: int) -> None:
+    """Says how many frames are stored, and dies when the point is reached for the ``number``-th time."""
+    live_scheduler.SHOW_INTERVAL_S = 0.0
+    warnings.simplefilter("ignore", LayoutWarning)
+    writer = sw.create(path, spec(), io=io, **LIVE)
+    kill = partial(os.kill, os.getpid(), signal.SIGKILL)
+    failpoints.set_hook(point, failpoints.at_time(number, kill))
+    for i in range(0, 40, 2):
+        send(writer, i, i + 2)
+        writer.flush()
+        channel.send(i + 2)
+    writer.close()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    with ForkServer(prepare="tests.crash.fencing") as made:
+        yield made
+
+
+@pytest.mark.parametrize("number", [1, 4])
+@pytest.mark.parametrize("point", POINTS)
+def test_what_a_kill_leaves_is_read_as_it_lies_and_completed(tmp_path, server, point, number):
+    path = tmp_path / "a.ome.zarr"
+    child = server.start(write_until_killed, path, ("direct", "pwrite")[number % 2], point, number)
+    stored = (child.drain() or [0])[-1]
+    assert child.wait() in (-signal.SIGKILL, 0), "some points are not reached so often"
+    left = judge(path)
+    if (path / ".shardwright").exists():
+        assert recover(path).frames_lost == 0
+    assert stored == 0 or judge(path) >= max(stored, left), "nothing goes back, and no stored frame is lost"
+    assert not path.exists() or verify_store(path).ok
+
+
+@pytest.mark.parametrize("io", IO_MODES)
+def test_an_acquisition_goes_on_as_it_was_created(tmp_path, io):
+    path = tmp_path / "a.ome.zarr"
+    writer = sw.create(path, spec(), io=io, **LIVE)
+    send(writer, 0, 6)
+    sees(path, 6)
+    leave(writer)
+    assert judge(path) == 6
+    with sw.resume(path, **QUICK) as writer:
+        assert writer.frames == 6
+        send(writer, 6, 12)
+        sees(path, 12)
+        assert working(path, shard=1).samefile(final(path, shard=1))
+    assert writer.receipt.shards == 4, "a shard that was seen before it was sealed is one shard"
+    assert judge(path) == 12
+    assert verify_store(path).ok
+
+
+def test_an_index_that_is_torn_is_refused_and_recovered(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    writer = sw.create(path, spec(), io="pwrite", **LIVE)
+    send(writer, 0, 6)
+    sees(path, 6)
+    leave(writer)
+    with final(path).open("r+b") as file:
+        file.seek(8)
+        file.write(b"torn")
+    with pytest.raises(ValueError, match="checksum"):
+        judge(path)
+    assert np.array_equal(zarr.open_array(sw.open(path), path="0", mode="r")[5], frame(5)), "by the journal"
+    assert recover(path).frames_kept == 6
+    assert judge(path) == 6
+
+
+def test_chunks_that_a_power_cut_took_are_not_listed_any_more(tmp_path):
+    """The index had reached the disk, the chunk had not."""
+    path = tmp_path / "a.ome.zarr"
+    writer = sw.create(path, spec(), io="pwrite", **LIVE)
+    send(writer, 0, 6)
+    sees(path, 6)
+    leave(writer)
+    (path / ".shardwright" / "boot").unlink()
+    assert listed(final(path)) == 6
+    entry = index_of(final(path))[4]  # of the third slab
+    with final(path).open("r+b") as file:
+        file.seek(int(entry["offset"]))
+        file.write(bytes(int(entry["nbytes"])))
+    with sw.resume(path, **QUICK) as writer:
+        assert listed(final(path)) == 4
+        send(writer, 6, 8)
+    report = verify_store(path)
+    assert report.ok, report.problems
+    pixels = zarr.open_array(path / "0", mode="r")[...]
+    assert not pixels[4:6, :12].any()
+    for i in (0, 1, 2, 3, 6, 7):
+        assert np.array_equal(pixels[i], frame(i))
+
+
+# ---------------------------------------------------------------------- files that replace others
+
+
+@pytest.mark.parametrize("io", IO_MODES)
+def test_a_rewritten_shard_takes_the_final_name_once_it_has_what_was_seen(tmp_path, at_once, at_point, io):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec(), io=io, **LIVE) as writer:
+        send(writer, 0, 4)
+        sees(path, 4)
+        before = final(path).stat().st_ino
+        at_point("shard.before_sync", failpoints.at_time(1, eio))
+        send(writer, 4, 6)
+        writer.flush()
+        at_point("shard.before_sync", None)
+        sees(path, 6)
+        wait_for(lambda: final(path).samefile(working(path)))
+        assert final(path).stat().st_ino != before
+    assert (writer.receipt.frames_stored, judge(path)) == (6, 6)
+    assert verify_store(path).ok
+
+
+@pytest.mark.parametrize("io", IO_MODES)
+@pytest.mark.parametrize("first", [5, 6])
+def test_a_shard_row_that_takes_frames_again_is_seen_once_it_is_sealed(
+    tmp_path, at_once, at_point, io, first
+):
+    """Until then its sealed shards stay: they need no journal. The shape does not grow over what is new."""
+    path = tmp_path / "a.ome.zarr"
+    writer = sw.create(path, spec(), io=io, **LIVE)
+    send(writer, 0, first)
+    at_point("workspace.before_manifest", die)
+    with pytest.raises(sw.errors.ShardwrightError):
+        writer.close()
+    at_point("workspace.before_manifest", None)
+    assert judge(path) == first
+    sealed, places = final(path).stat().st_ino, index_of(final(path))
+    with sw.resume(path, **QUICK) as writer:
+        send(writer, first, 7)
+        writer.flush()
+        assert (judge(path), final(path).stat().st_ino) == (first, sealed)
+        send(writer, 7, 10)
+        sees(path, 10)
+        assert final(path).stat().st_ino != sealed
+        kept = first // 2
+        assert np.array_equal(index_of(final(path))[: 2 * kept], places[: 2 * kept]), (
+            "for who has the old index"
+        )
+    assert judge(path) == 10
+    assert verify_store(path).ok
+
+
+def test_a_shard_whose_journal_is_damaged_is_not_seen_any_more(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    writer = sw.create(path, spec(chunk=1), io="pwrite", **LIVE)  # no frame is staged
+    send(writer, 0, 6)
+    sees(path, 6)
+    leave(writer)
+    with (path / ".shardwright" / "1.journal").open("r+b") as file:
+        file.write(b"damaged!")
+    assert recover(path).frames_kept == 4
+    assert final(path).exists()
+    assert not final(path, shard=1).exists()
+    assert (path / ".shardwright.damaged" / "c.1.0.0.partial").exists()
+
+
+def test_a_store_that_is_taken_over_is_seen_through_the_new_writers_files(tmp_path, at_once):
+    path = tmp_path / "a.ome.zarr"
+    old = sw.create(path, spec(), io="pwrite", **LIVE)
+    send(old, 0, 4)
+    sees(path, 4)
+    was = final(path).stat().st_ino
+    with sw.resume(path, take_over=True, **QUICK) as writer:
+        sees(path, 4)
+        assert final(path).stat().st_ino != was
+        assert final(path).samefile(working(path))
+        with pytest.raises(sw.errors.FencedError):
+            send_and_close(old, 4, 8)
+        send(writer, 4, 8)
+        sees(path, 8)
+    assert judge(path) == 8
+    assert verify_store(path).ok
+
+
+def test_a_file_that_is_no_shard_of_this_acquisition_is_not_replaced(tmp_path, at_once):
+    path = tmp_path / "a.ome.zarr"
+    writer = sw.create(path, spec(), **LIVE)
+    final(path).parent.mkdir(parents=True)
+    final(path).write_bytes(b"another program's")
+    send(writer, 0, 4)
+    writer.flush()
+    assert final(path).read_bytes() == b"another program's"
+    with pytest.raises(sw.errors.OutputExistsError):
+        writer.close()
+    assert final(path).read_bytes() == b"another program's"
+
+
+# ---------------------------------------------------------------------- what else is in the store
+
+
+def test_our_own_readers_know_that_a_shard_is_not_sealed(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec(), **LIVE) as writer:
+        send(writer, 0, 7)
+        writer.flush()
+        sees(path, 6)
+        whole = zarr.open_array(sw.open(path), path="0", mode="r")[...]
+        assert len(whole) == 7, "a frame that is only staged is seen, too"
+        assert all(np.array_equal(pixels, frame(i)) for i, pixels in enumerate(whole))
+        (problem,) = verify_store(path).problems
+        assert "work in progress" in str(problem)
+        store = open_store(path)
+        shards = list(inspect_shards(store, store.arrays[0]))
+        assert [shard.chunks_present for shard in shards] == [6, 6]
+        assert not any(shard.problems for shard in shards)
+        planned = plan(store, Options())
+        assert len(planned.open) == 2, "a compaction leaves them alone"
+        assert not planned.shards
+    assert judge(path) == 7
+
+
+def test_shards_of_fill_value_have_no_file(tmp_path, at_once):
+    path = tmp_path / "a.ome.zarr"
+    blank = np.zeros(SHAPE, np.uint16)
+    with sw.create(path, spec(), **LIVE) as writer:
+        for _ in range(8):
+            writer.append(blank)
+        writer.flush()
+        wait_for(lambda: zarr.open_array(path / "0", mode="r").shape[0] == 8)
+        assert not final(path).exists()
+    assert not final(path).exists()
+    assert verify_store(path).ok
+
+
+def test_levels_and_images_are_seen_to_grow(tmp_path, at_once):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec(levels=1), images=["left", "right"], **LIVE) as writer:
+        for i in range(4):
+            for image in ("left", "right"):
+                writer.append(frame(i), image=image)
+        writer.flush()
+        for image, level in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            array = path / str(image) / str(level)
+            wait_for(lambda array=array: zarr.open_array(array, mode="r").shape[0] == 4)
+            assert zarr.open_array(array, mode="r")[...].all()
+    assert verify_store(path).ok
+
+
+def test_an_older_release_is_told_by_the_manifest(tmp_path, monkeypatch):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec(), **LIVE):
+        manifest = read_manifest(path / ".shardwright")
+        assert manifest.live == "index"
+        monkeypatch.setattr("shardwright.shard.manifest.FORMAT", 4)
+        with pytest.raises(FormatVersionError):
+            read_manifest(path / ".shardwright")
+        monkeypatch.undo()
+
+
+# ---------------------------------------------------------------------- what does not go together
+
+
+def test_the_index_is_at_the_start_unless_the_array_says_otherwise(tmp_path):
+    with sw.create(tmp_path / "a.zarr", spec(), live="index") as writer:
+        assert writer.spec.index_location == "start"
+    with pytest.raises(SpecError, match=r"index_location: start, or none given"):
+        sw.create(tmp_path / "b.zarr", spec(index_location="end"), live="index")
+    assert not list(tmp_path.glob("b*"))
+
+
+def test_an_order_does_not_say_where_the_index_is(tmp_path):
+    array = sw.ArraySpec(
+        dtype="uint16",
+        dimensions=[
+            *(sw.Dimension(name=name, count=2, chunk_size=1) for name in "ctz"),
+            *(sw.Dimension(name=name, count=8, chunk_size=8) for name in "yx"),
+        ],
+    )
+    both = sw.AcquisitionSpec(array=array, images=("a", "b"), order=("t", "p", "z", "c"))
+    with sw.create(tmp_path / "a.zarr", both, live="index") as writer:
+        found = read_manifest(writer.path / ".shardwright").spec
+    assert found["array"]["index_location"] == "start"
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"live": "index", "on_full": "spill", "spill_root": "spill"}, "choose on_full block or fail"),
+        ({"live": "yes"}, "one of none, index"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(tmp_path, settings, says):
+    with pytest.raises(SpecError) as caught:
+        sw.create(tmp_path / "a.zarr", spec(), **settings)
+    assert says in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_filesystem_without_second_names_is_refused(tmp_path, at_point):
+    at_point("files.before_second_name", lambda: (_ for _ in ()).throw(OSError(errno.EPERM, "no links")))
+    with pytest.raises(StorageError, match="cannot have two names") as caught:
+        sw.create(tmp_path / "a.zarr", spec(), live="index")
+    assert "live: none" in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+RIG = """
+output: {{root: ., live: index{spill}}}
+reliability: {{on_full: {on_full}}}
+streams:
+  - name: cam
+    array:
+      dtype: uint16
+      {index}
+      dimensions:
+        - {{name: t, chunk_size: 2, shard_size_chunks: 4}}
+        - {{name: y, count: 20, chunk_size: 20}}
+        - {{name: x, count: 36, chunk_size: 36}}
+"""
+
+
+def test_a_configuration_names_it():
+    config = parse_config(RIG.format(spill="", on_full="block", index=""), file="rig.yaml").config
+    settings = config.ingest_settings(None)
+    assert settings.write.live == "index"
+    assert settings.streams[0].spec.arrays[0].index_location == "start"
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"index": "index_location: end"}, "index_location: start, or none given"),
+        ({"on_full": "spill", "spill": ", spill_root: ./spill"}, "choose on_full block or fail"),
+    ],
+)
+def test_a_configuration_that_does_not_go_together_is_refused(fields, says):
+    with pytest.raises(ConfigError) as caught:
+        parse_config(RIG.format(**{"spill": "", "on_full": "block", "index": "", **fields}), file="rig.yaml")
+    assert says in str(caught.value)
