@@ -65,8 +65,9 @@ class Judge:
         were not stored: they will not come any more."""
         self.look()
         array = zarr.open_array(self._store, path="0", mode="r")[...]
-        self._holes = {i for i in range(len(array)) if not array[i].any()}
-        assert not any(i < self.stored for i in self._holes), "a stored frame is lost"
+        holes = {i for i in range(len(array)) if not array[i].any()}
+        assert not any(i < self.stored for i in holes - self._holes), "a stored frame is lost"
+        self._holes = holes
 
 
 @contextmanager
