@@ -115,6 +115,38 @@ def test_arrays_of_other_writers_are_read_the_same(tmp_path, compressor, checksu
             np.testing.assert_array_equal(array[selection], stores.pixels(layout)[selection])
 
 
+@pytest.mark.parametrize("encoding", ["v2", "default"])
+def test_what_we_do_not_understand_is_left_to_zarr_python(tmp_path, encoding):
+    array = zarr.create_array(
+        tmp_path / "a.zarr",
+        shape=(8, 8),
+        chunks=(2, 2),
+        shards=(4, 4),
+        dtype="uint16",
+        chunk_key_encoding={"name": encoding, "separator": "."},
+    )
+    array[...] = 7
+    assert (zarr.open_array(sw.open(tmp_path / "a.zarr"), mode="r")[...] == 7).all()
+
+
+def test_a_sparse_selection_reads_the_chunks_that_it_wants(tmp_path, monkeypatch):
+    with sw.create(tmp_path / "a.ome.zarr", spec(chunk=1, shard=64), **QUICK) as writer:
+        for i in range(64):
+            writer.append(frame(i))
+    array = opened(sw.open(tmp_path / "a.ome.zarr"))
+    boxes = []
+    real = LiveView.read_box
+    monkeypatch.setattr(LiveView, "read_box", lambda *args: boxes.append(args) or real(*args))
+    np.testing.assert_array_equal(array[::20], expected(64)[::20])
+    np.testing.assert_array_equal(array.oindex[[0, 63]], expected(64)[[0, 63]])
+    np.testing.assert_array_equal(
+        array.vindex[[0, 63], [1, 2], [3, 4]], expected(64)[[0, 63], [1, 2], [3, 4]]
+    )
+    assert not boxes
+    np.testing.assert_array_equal(array[3:40:2], expected(64)[3:40:2])
+    assert boxes
+
+
 def test_metadata_are_those_of_the_files(finished):
     ours, files = opened(sw.open(finished)), zarr.open_array(finished / "0", mode="r")
     assert ours.metadata.to_dict() == files.metadata.to_dict()

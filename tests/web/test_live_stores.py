@@ -263,8 +263,41 @@ def test_links_in_a_running_store_lead_nowhere(tmp_path, web, writing):
     shard.symlink_to(secret)
     for key in ("0/linked/out", "0/linked/c", "0/linked/zarr.json", SHARD):
         answer = get(web, key)
-        assert (answer.status in (404, 500), SECRET in answer.body) == (True, False), key
+        assert (answer.status, SECRET in answer.body) == (500 if key == SHARD else 404, False), key
     shard.unlink()
+
+
+def test_a_linked_workspace_leads_nowhere(tmp_path):
+    (tmp_path / "private").mkdir()
+    (tmp_path / "root" / STORE).mkdir(parents=True)
+    with sw.create(tmp_path / "private" / STORE, spec(), **QUICK) as writer:
+        for i in range(11):
+            writer.append(frame(i))
+        writer.flush()
+        (tmp_path / "root" / STORE / "zarr.json").write_bytes((writer.path / "zarr.json").read_bytes())
+        (tmp_path / "root" / STORE / ".shardwright").symlink_to(writer.path / ".shardwright")
+        with WebProcess(settings_for(tmp_path / "root")) as web:
+            for key in ("zarr.json", "0/zarr.json", SHARD, ".frames"):
+                assert get(web, key).status == 404, key
+
+
+@pytest.mark.parametrize(
+    "key", [f"0/c/{2**63}/0/0", f"0/c/{2**40}/0/0", f"{'x' * 300}/c/0/0/0", "0/zarr.json/c/0"]
+)
+def test_a_key_that_cannot_be_is_not_there(web, writing, key):
+    assert get(web, key).status == 404
+    writing.close()
+    assert get(web, key).status == 404
+
+
+def test_a_tag_is_of_one_opening(tmp_path, writing):
+    """Numbers of files are used again: what was opened anew may be another store."""
+    tags = []
+    for _ in range(2):
+        with WebProcess(settings_for(tmp_path)) as web:
+            tags.append(get(web, SHARD, "HEAD").headers["ETag"])
+            assert get(web, SHARD, If_Match=tags[0]).status == (200 if len(tags) == 1 else 412)
+    assert len(set(tags)) == 2
 
 
 def test_a_store_with_shards_elsewhere_is_not_served(tmp_path, web):
@@ -342,9 +375,11 @@ def test_what_cannot_be_followed(tmp_path, web, writing):
         next(iter(sw.follow(f"http://127.0.0.1:{web.port}/live/nobody.ome.zarr")))
     with pytest.raises(StorageError, match="no rig answers"):
         next(iter(sw.follow("http://127.0.0.1:9/live/a.ome.zarr")))
-    frames = sw.follow(address(web), timeout_ms=300)
-    with pytest.raises(TimedOutError, match="no new frame"):
-        list(frames)
+    for timeout_ms in (0, 300):
+        frames = sw.follow(address(web), timeout_ms=timeout_ms)
+        received = []
+        with pytest.raises(TimedOutError, match="no new frame"):
+            received.extend(each.index[0] for each in frames)
     assert get(web, ".frames?after=-1").status == 400
 
 
@@ -359,6 +394,28 @@ def test_an_error_of_the_store_is_one_of_the_follower(tmp_path, web):
             file.write(b"\xff\xff")
         with pytest.raises(ShardwrightError, match="does not fit its checksum"):
             list(sw.follow(address(web), timeout_ms=60_000))
+
+
+def test_so_many_follow_at_a_time_however_they_come(web, writing):
+    connections = [web.connect() for _ in range(3 * frame_stream.MOST_FOLLOWERS)]
+    for each in connections:
+        each.sendall(f"GET /live/{STORE}/.frames HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+    said = [each.recv(12) for each in connections]
+    for each in connections:
+        each.close()
+    assert said.count(b"HTTP/1.1 200") == frame_stream.MOST_FOLLOWERS
+    assert said.count(b"HTTP/1.1 503") == 2 * frame_stream.MOST_FOLLOWERS
+
+
+def test_a_head_of_the_stream_ends(web, writing):
+    """So that the connection's next request is answered."""
+    head = f"HEAD /live/{STORE}/.frames HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    assert (
+        web.say(f"{head}GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode()).count(
+            b"HTTP/1.1 200"
+        )
+        == 2
+    )
 
 
 def test_so_many_follow_at_a_time(web, writing):

@@ -7,6 +7,7 @@ in between. When the acquisition has ended the frame table of the finished store
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 POLL_S = 0.01
 _INDEX = "index_"
+_MOST_READ_TOGETHER_BYTES = 64 << 20  # of frames of one slab
 
 Columns = dict[str, np.ndarray]
 
@@ -117,13 +119,18 @@ class Follower:
         pixels: dict[int, np.ndarray[Any, Any]] = {}
         for i, slab in slabs.items():
             if i not in pixels:
-                mine = members[slab]
+                mine = members[slab][: max(1, _MOST_READ_TOGETHER_BYTES // self._frame_bytes(paths[slab[0]]))]
+                del members[slab][: len(mine)]
                 frames = self._view.read_frames(paths[slab[0]], [places[k] for k in mine])
                 pixels.update(zip(mine, frames, strict=True))
             row = {name: _plain(values[i]) for name, values in columns.items()}
             wanted = {_INDEX + axis for axis in axes[slab[0]][0]}
             index = tuple(value for name, value in row.items() if name in wanted)
             yield FollowedFrame(index, names[slab[0]], pixels.pop(i), row)
+
+    def _frame_bytes(self, path: str) -> int:
+        array = self._view.array(path)
+        return 1 if array is None else math.prod(array.stored.shape[-2:]) * array.stored.dtype.itemsize
 
     def _axes(self, path: str) -> tuple[list[str], tuple[int, ...]]:
         """Returns the names of an array's frame axes (storage order), and the shape of its slabs along

@@ -54,7 +54,7 @@ class HttpFollower:
         waited_from_s = time.monotonic()
         while True:
             try:
-                with self._connect(min(SILENCE_S, longest_s)) as answer:
+                with self._connect() as answer:
                     for frame in self._read(answer):
                         if frame is not None:
                             yield frame
@@ -80,7 +80,7 @@ class HttpFollower:
                 )
             time.sleep(AGAIN_S)
 
-    def _connect(self, timeout_s: float) -> http.client.HTTPResponse:
+    def _connect(self) -> http.client.HTTPResponse:
         """Raises ``OSError`` when there is no connection or the server is busy."""
         asked: dict[str, int] = {"after": self._met.all_before}
         if self._only_new and not self._connected:
@@ -88,7 +88,7 @@ class HttpFollower:
         address = urllib.parse.quote(self._url, safe=":/[]%")
         try:
             answer: http.client.HTTPResponse = _OPENER.open(
-                f"{address}/{STREAM}?{urllib.parse.urlencode(asked)}", timeout=timeout_s
+                f"{address}/{STREAM}?{urllib.parse.urlencode(asked)}", timeout=SILENCE_S
             )
         except urllib.error.HTTPError as error:
             with error:
@@ -100,7 +100,6 @@ class HttpFollower:
             raise StorageError(
                 f"{self._url} cannot be followed", got=f"{error.code}: {said}", hint="Is its name right?"
             ) from None
-        self._connected = True
         return answer
 
     def _read(self, answer: http.client.HTTPResponse) -> Iterator[FollowedFrame | None]:
@@ -114,6 +113,7 @@ class HttpFollower:
                 match json.loads(line):
                     case {"met": list(ranges)}:
                         self._met.meet((int(start), int(stop)) for start, stop in ranges)
+                        self._connected = True
                     case {"frame": dict(facts)}:
                         frame = _frame(facts, answer)
                         if self._met.new_ones(np.array([frame.row["sequence"]], np.int64)).size:

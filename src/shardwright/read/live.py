@@ -35,10 +35,10 @@ def follow(
     path: str | os.PathLike[str], *, timeout_ms: float | None = None, only_new: bool = False
 ) -> Iterator[FollowedFrame]:
     """Yields each frame of an acquisition once it is stored: its ``index`` in acquisition order, the name of
-    its ``image``, its ``pixels`` and its ``row`` of the frame table, each frame once, those that are found
-    together in the order in which they were sent. Ends when the acquisition has ended. ``path`` may be the
-    address of a store at a rig's status page, ``http://RIG:8790/live/NAME.ome.zarr``: then a connection that
-    breaks is made again.
+    its ``image``, its ``pixels`` and its ``row`` of the frame table, each frame once, those of a shard row
+    that are found together in the order in which they were sent. Ends when the acquisition has ended.
+    ``path`` may be the address of a store at a rig's status page, ``http://RIG:8790/live/NAME.ome.zarr``:
+    then a connection that breaks is made again.
 
     ``only_new`` leaves out frames that are stored at the time of the call. Raises ``TimedOutError`` when no
     frame comes within ``timeout_ms``, ``StorageError`` when there is no store at ``path`` or no rig answers,

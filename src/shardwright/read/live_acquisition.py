@@ -139,11 +139,16 @@ class LiveAcquisition:
         """Opens journals that are new, and drops those that are gone or replaced."""
         there: dict[int, tuple[int, Placement]] = {}
         for placement in self._placements:
-            with suppress(FileNotFoundError), os.scandir(placement.files) as entries:
-                for entry in entries:
-                    name = entry.name.removesuffix(JOURNAL_SUFFIX)
-                    if name != entry.name and name.isdecimal():
-                        there[int(name)] = entry.inode(), placement
+            try:
+                with os.scandir(placement.files) as entries:
+                    for entry in entries:
+                        name = entry.name.removesuffix(JOURNAL_SUFFIX)
+                        if name != entry.name and name.isdecimal():
+                            there[int(name)] = entry.inode(), placement
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                raise StorageError(f"cannot look into {placement.files}: {error.strerror}") from error
         for number, row in list(self.rows.items()):
             if number not in there or there[number][0] != row.identity[1]:
                 del self.rows[number]
@@ -208,14 +213,20 @@ class LiveAcquisition:
             for number in reversed(new):
                 self._extend_over(number, self._log)
 
+    @property
+    def folders(self) -> list[Path]:
+        """The folders with work in progress."""
+        return [placement.files for placement in self._placements]
+
     def not_sealed(
-        self, shard_row: int, staged: dict[int, list[StagedFrame]]
+        self, shard_row: int, staged: dict[int, list[StagedFrame]], *, has_shards: bool
     ) -> dict[int, list[StagedFrame]]:
-        """Returns those of the staged frames of a shard row, by slab, that its sealed shards lack: they
-        came since, and the shard row is opened again for them. The slots of others may be used again."""
+        """Returns those of the staged frames of a shard row, by slab, that it lacks if it was sealed: they
+        came since, and it is opened again for them. The slots of others may be used again. ``has_shards``:
+        there is a shard with its final name, which there is none of if all is fill."""
         self._find_sealed()
         if self._log is None or shard_row not in self._log.shard_rows:
-            return {}
+            return {} if has_shards else staged
         with suppress(ShardFormatError):  # damaged: recovery reports it
             sealed = self._log.shard_row_records(shard_row)["sequence"]
             new = {

@@ -18,9 +18,11 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
+from collections import OrderedDict
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import crc32c
@@ -32,15 +34,19 @@ from shardwright.model.errors import SpecError, StorageError
 from shardwright.shard.index import empty_index, encode_index
 from shardwright.shard.layout import page_aligned
 
-from .box_reader import ABSENT
+from .box_reader import ABSENT, NO_CRC
 from .live_acquisition import DOCUMENT
+from .live_sealed import version_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from .box_reader import Located, ReadFile
     from .live_view import LiveArray, LiveView
     from .store import StoredArray
+
+
+MOST_KEPT_BYTES, MOST_MADE = 256 << 20, 2
 
 
 class KeyFile:
@@ -69,6 +75,36 @@ class KeyBytes:
         return self._data[start:stop]
 
 
+class KeptChunks:
+    """The chunks that were made last, since each is asked for in pieces: at most ``MOST_KEPT_BYTES``, and one
+    however large it is. Used by several threads, ``MOST_MADE`` of which make one at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # a shard may be let go while this thread has it
+        self._making = threading.BoundedSemaphore(MOST_MADE)
+        self._kept: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+
+    def get(self, key: tuple[int, int], make: Callable[[], bytes]) -> bytes:
+        """Returns the chunk of this key, made now if it is not kept."""
+        with self._lock:
+            if (kept := self._kept.get(key)) is not None:
+                self._kept.move_to_end(key)
+                return kept
+        with self._making:
+            made = make()
+        with self._lock:
+            self._kept[key] = made
+            while len(self._kept) > 1 and sum(map(len, self._kept.values())) > MOST_KEPT_BYTES:
+                self._kept.popitem(last=False)
+        return made
+
+    def forget(self, shard: int) -> None:
+        """Forgets the chunks of a shard that nobody reads any more."""
+        with self._lock:
+            for key in [key for key in self._kept if key[0] == shard]:
+                del self._kept[key]
+
+
 @dataclass(frozen=True)
 class ComposedShard:
     """A shard as it was when it was found. ``located``: all chunks, as the index counts them."""
@@ -78,7 +114,7 @@ class ComposedShard:
     array: StoredArray
     coordinates: tuple[int, ...]
     located: Located
-    _last: dict[int, bytes] = field(default_factory=dict)  # the chunk that was read last
+    kept: KeptChunks
 
     @property
     def nbytes(self) -> int:
@@ -105,8 +141,15 @@ class ComposedShard:
             value = crc32c.crc32c(np.ascontiguousarray(facts).tobytes(), value)
         for i, frames in sorted(located.staged.items()):
             value = crc32c.crc32c(np.array([i, *(place for place, _ in frames)], np.int64).tobytes(), value)
-        files = "-".join(f"{file.status.st_ino:x}" for file in located.files)
-        return f"{value:08x}-{files}"
+        for number, file in enumerate(located.files):
+            # a shard in progress gets new bytes all the time; what of it is listed has its checksum above
+            sealed = (located.crc[located.file == number] == NO_CRC).all()
+            version = version_of(file.status) if sealed else (file.status.st_ino,)
+            value = crc32c.crc32c(np.array(version, np.uint64).tobytes(), value)
+        return f"{value:08x}-{int(self._there.sum()):x}"
+
+    def __del__(self) -> None:
+        self.kept.forget(id(self))
 
     def read(self, start: int, stop: int) -> bytes:
         """Returns the bytes [start, stop). Raises ``ShardFormatError``, ``StorageError``,
@@ -114,13 +157,13 @@ class ComposedShard:
         out = np.zeros(max(0, min(stop, self.nbytes) - start), np.uint8)
         index_at = 0 if self._data_start else self._places_bytes
         if start < index_at + self.array.index_bytes and stop > index_at:
-            _place(out, start, index_at, encode_index(self._index))
+            _place(out, start, index_at, self._index)
         first = max(0, start - self._data_start) // self._place_bytes
         last = max(0, stop - self._data_start - 1) // self._place_bytes
         for i in range(first, min(last + 1, self.array.chunks_per_shard)):
             at = self._data_start + i * self._place_bytes
             if self._there[i] and at < stop and at + self._stored_form.max_encoded_bytes > start:
-                _place(out, start, at, self._chunk(i))
+                _place(out, start, at, self.kept.get((id(self), i), partial(self._chunk, i)))
         return out.tobytes()
 
     @cached_property
@@ -130,25 +173,22 @@ class ComposedShard:
         there[list(self.located.staged)] = True
         return there
 
-    @property
-    def _index(self) -> np.ndarray:
+    @cached_property
+    def _index(self) -> bytes:
         entries = empty_index(self.array.chunks_per_shard)
         entries["offset"][self._there] = self._data_start + np.flatnonzero(self._there) * self._place_bytes
         entries["nbytes"][self._there] = self._stored_form.max_encoded_bytes
-        return entries
+        return encode_index(entries)
 
     def _chunk(self, number: int) -> bytes:
         """Returns a chunk with all frames that it has by now."""
-        if number not in self._last:
-            chunk = np.unravel_index(number, self.array.shard_chunks)
-            low = tuple(int(i) * n for i, n in zip(chunk, self.array.chunk_shape, strict=True))
-            high = tuple(a + n for a, n in zip(low, self.array.chunk_shape, strict=True))
-            values = self.view.read_box(self.path, self.coordinates, low, high)
-            if values is None:
-                values = np.full(self.array.chunk_shape, self.array.fill_element)
-            self._last.clear()
-            self._last[number] = _in_stored_form(values, self._stored_form)
-        return self._last[number]
+        chunk = np.unravel_index(number, self.array.shard_chunks)
+        low = tuple(int(i) * n for i, n in zip(chunk, self.array.chunk_shape, strict=True))
+        high = tuple(a + n for a, n in zip(low, self.array.chunk_shape, strict=True))
+        values = self.view.read_box(self.path, self.coordinates, low, high)
+        if values is None:
+            values = np.full(self.array.chunk_shape, self.array.fill_element)
+        return _in_stored_form(values, self._stored_form)
 
     @cached_property
     def _stored_form(self) -> CodecParameters:
@@ -181,9 +221,10 @@ class LiveKeys:
     """The keys of a view. Those of hidden files and folders, as ours are, are not there. ``fixed_places``:
     also shards of a finished store are composed."""
 
-    def __init__(self, view: LiveView, *, fixed_places: bool = False) -> None:
+    def __init__(self, view: LiveView, *, fixed_places: bool = False, kept: KeptChunks | None = None) -> None:
         self._view = view
         self._fixed_places = fixed_places
+        self._kept = kept or KeptChunks()
 
     @staticmethod
     def is_visible(key: str) -> bool:
@@ -217,7 +258,9 @@ class LiveKeys:
 
     def _composed(self, path: str, array: LiveArray, shard: tuple[int, ...]) -> ComposedShard | None:
         located = self._view.locate(path, shard, np.arange(array.stored.chunks_per_shard))
-        return None if located.is_empty else ComposedShard(self._view, path, array.stored, shard, located)
+        if located.is_empty:
+            return None
+        return ComposedShard(self._view, path, array.stored, shard, located, self._kept)
 
     def below(self, prefix: str) -> set[str]:
         """Returns all keys that begin with ``prefix``."""

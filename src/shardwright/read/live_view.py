@@ -37,6 +37,7 @@ the frames of a slab once the slab is stored; until then these places are fill t
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -50,6 +51,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from shardwright.array.consolidated import FIELD as CONSOLIDATED
+from shardwright.array.document import check_document
 from shardwright.array.levels import array_documents
 from shardwright.codecs.parameters import codec_metadata
 from shardwright.model.errors import ShardFormatError, StorageError, StoreGoneError
@@ -77,7 +79,9 @@ if TYPE_CHECKING:
 
 CHANGE_S = 0.03  # a frame is copied, a file renamed within a few of it, even by a writer that has to wait
 TRIES = 8  # of a read whose files are replaced while it looks for them
+NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 _MANIFEST_PREFIX = "acquisition."
+_MOST_COORDINATE = 1 << 32  # of a shard
 
 Coordinates = tuple[int, ...]
 T = TypeVar("T")
@@ -188,11 +192,12 @@ class LiveView:
         return self._acquiring
 
     @property
-    def second_root(self) -> str | None:
-        """The second root for shards of an unfinished store; None without one. Raises as ``look``."""
+    def places(self) -> tuple[str | None, list[Path]]:
+        """The second root for shards of an unfinished store, None without one, and the folders with its work
+        in progress, none in a finished store. Raises as ``look``."""
         with self._lock:
             acquiring = self._find_state()
-            return None if acquiring is None else acquiring.manifest.spill_root
+            return (None, []) if acquiring is None else (acquiring.manifest.spill_root, acquiring.folders)
 
     @property
     def is_finished(self) -> bool:
@@ -229,13 +234,19 @@ class LiveView:
             acquiring = self._find_state()
             if acquiring is not None and path in acquiring.arrays:
                 return self._live_array(acquiring, path)
-            with suppress(FileNotFoundError, ShardFormatError):
-                version = version_of(os.stat(key_in(path, DOCUMENT), dir_fd=self._folder))
+            with suppress(ShardFormatError):
+                try:
+                    version = version_of(os.stat(key_in(path, DOCUMENT), dir_fd=self._folder))
+                except OSError as error:
+                    if error.errno in NOT_THERE:
+                        return None
+                    raise StorageError(f"cannot look into {self.path / path}: {error.strerror}") from error
                 known = self._arrays.get(path)
                 if known is None or known[0] != version:
                     document = self._documents.find(None, path)
                     if document is None:
                         return None
+                    check_document(document)  # what we do not understand is left to the user's library
                     known = self._arrays[path] = version, parse_array(self.path / path, document)
                     self.check_there()
                 return LiveArray(known[1])
@@ -264,7 +275,9 @@ class LiveView:
         path, found, below = key.partition("/c/")
         array = self.array(path) if found else None
         coordinates = None if array is None else array.stored.coordinates_of(f"c/{below}")
-        return None if array is None or coordinates is None else (path, array, coordinates)
+        if array is None or coordinates is None or max(coordinates) > _MOST_COORDINATE:
+            return None
+        return path, array, coordinates
 
     def is_acquired(self, path: str) -> bool:
         """Returns whether an unfinished acquisition writes this array. Raises as ``array``."""
@@ -415,8 +428,8 @@ class LiveView:
             if slab in acquiring.slabs_of(number)
             and not (row is not None and row.stored[row.slot_layer[slab]])
         }
-        if is_sealed and waiting:
-            waiting = acquiring.not_sealed(number, waiting)
+        if waiting:
+            waiting = acquiring.not_sealed(number, waiting, has_shards=is_sealed)
         self._lay_staged(acquiring, located, array, shard, file, numbers, waiting)
 
     def _is_shown(self, acquiring: LiveAcquisition, row: LiveRow, file: int) -> bool:

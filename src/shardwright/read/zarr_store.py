@@ -45,6 +45,9 @@ _MOST_READ_AT_ONCE_BYTES = (
 )  # of chunks, decoded: another thread would cost more than the wait for it
 
 
+_MOST_BOXED = 4  # chunks that are decoded for each one that is wanted
+
+
 class LiveStore(Store):
     """The store at ``path``, read-only: as it is being written, was left, or is finished. Pickled, it is
     opened again where it is unpickled, and must be the same store there. Raises as ``LiveView`` does."""
@@ -205,6 +208,8 @@ class LiveShardingCodec(ShardingCodec):
         view, key = byte_getter.store.view, byte_getter.path
         axes = selection if isinstance(selection, tuple) else (selection,)
         bounds = [_bounds_along(axis, n) for axis, n in zip(axes, shard_spec.shape, strict=True)]
+        if _is_sparse(axes, bounds, self.chunk_shape):
+            return await super()._decode_partial_single(byte_getter, selection, shard_spec)
         itemsize = shard_spec.dtype.to_native_dtype().itemsize
         chunks = math.prod(-(-b // c) - a // c for (a, b, _), c in zip(bounds, self.chunk_shape, strict=True))
         if chunks * math.prod(self.chunk_shape) * itemsize <= _MOST_READ_AT_ONCE_BYTES:
@@ -240,6 +245,22 @@ def _shard_of(key: str, rank: int) -> tuple[str, tuple[int, ...]]:
     if "." in parts[-1]:  # the other separator of chunk keys
         return "/".join(parts[:-1]), tuple(map(int, parts[-1].split(".")[1:]))
     return "/".join(parts[: -rank - 1]), tuple(map(int, parts[-rank:]))
+
+
+def _is_sparse(
+    axes: tuple[Any, ...], bounds: list[tuple[int, int, Any]], chunk_shape: tuple[int, ...]
+) -> bool:
+    """Returns whether a selection touches few of the chunks in the box around it: then each is read by
+    itself."""
+    boxed, touched = 1, 1
+    for axis, (low, high, within), chunk in zip(axes, bounds, chunk_shape, strict=True):
+        along = -(-high // chunk) - low // chunk
+        boxed *= along
+        if isinstance(axis, slice):
+            touched *= min(along, -(-(high - low) // within.step))
+        elif not isinstance(axis, (int, np.integer)):
+            touched *= np.unique((within + low) // chunk).size
+    return boxed > _MOST_BOXED * max(1, touched)
 
 
 def _bounds_along(axis: Any, size: int) -> tuple[int, int, Any]:

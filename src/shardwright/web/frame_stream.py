@@ -51,22 +51,30 @@ QUIET_S = 1.0
 _MOST_DIGITS = 15
 
 
+class _Seat:
+    """Of one follower; free when nobody has it any more."""
+
+
 class FrameStreams:
     """The endpoint. Each answer has a view of its own."""
 
     def __init__(self, stores: LiveStores) -> None:
         self._stores = stores
         self._threads = anyio.CapacityLimiter(THREADS)
-        self._followers: WeakSet[Follower] = WeakSet()  # they end with their answers
+        self._followers: WeakSet[_Seat] = WeakSet()
 
     async def respond(self, request: Request) -> Response:
         after = request.query_params.get("after", "0")
         if not (after.isascii() and after.isdigit() and len(after) <= _MOST_DIGITS):
             return PlainTextResponse("after is the number of a frame.\n", 400)
+        if request.method == "HEAD":
+            return Response()
         if len(self._followers) >= MOST_FOLLOWERS:
             return PlainTextResponse(
                 f"{MOST_FOLLOWERS} others follow at this time.\n", 503, {"Retry-After": "2"}
             )
+        place = _Seat()
+        self._followers.add(place)  # before anything is awaited
         store, only_new = request.path_params["store"], request.query_params.get("only_new") == "1"
         try:
             follower = await self._in_thread(self._follower, store, int(after), only_new)
@@ -74,9 +82,8 @@ class FrameStreams:
             return PlainTextResponse("There is no such store.\n", 404)
         except (ShardwrightError, OSError) as error:
             return PlainTextResponse(f"It cannot be followed: {error}\n", 500)
-        self._followers.add(follower)
         headers = {"Content-Security-Policy": POLICY}
-        return StreamingResponse(self._pieces(follower), 200, headers, "application/octet-stream")
+        return StreamingResponse(self._pieces(follower, place), 200, headers, "application/octet-stream")
 
     async def _in_thread(self, work: Callable[[*A], T], *arguments: *A) -> T:
         return await anyio.to_thread.run_sync(work, *arguments, limiter=self._threads)
@@ -89,7 +96,8 @@ class FrameStreams:
             follower.leave_out()
         return follower
 
-    async def _pieces(self, follower: Follower) -> AsyncIterator[bytes]:
+    async def _pieces(self, follower: Follower, place: _Seat) -> AsyncIterator[bytes]:
+        """``place`` is taken as long as this runs."""
         try:
             yield _line({"met": follower.met.ranges()})
             said_s = time.monotonic()

@@ -6,18 +6,21 @@ finished ones.
     /live/NAME.ome.zarr/.frames  each frame once it is stored (``web.frame_stream``)
 
 What a client has read of an acquisition goes together with all that it reads later of it: frames are only
-added. So ``ETag`` changes with every slab, and ``If-Match`` fails only for another store of that name.
+added. So ``ETag`` changes with every slab, and ``If-Match`` fails only for another store of that name, or one
+that this process has opened anew since.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import secrets
 import stat
 import threading
 from collections import OrderedDict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from shardwright.model.errors import StorageError, StoreGoneError
 
@@ -26,7 +29,7 @@ from .stores import PIECE_BYTES
 
 if TYPE_CHECKING:
     from shardwright.daemon.web_child import WebSettings
-    from shardwright.read.live_shard import ComposedShard, KeyBytes, KeyFile, LiveKeys
+    from shardwright.read.live_shard import ComposedShard, KeptChunks, KeyBytes, KeyFile, LiveKeys
     from shardwright.read.live_view import LiveView
 
     from .stores import Served
@@ -39,7 +42,7 @@ class _LiveKey:
     """A key of a live view that is being served."""
 
     def __init__(self, store: str, key: KeyFile | KeyBytes | ComposedShard) -> None:
-        """``store`` is another one for each store of a name."""
+        """``store``: the tag of the open store."""
         self._store = store
         self._key = key
         self.size = key.nbytes
@@ -54,6 +57,15 @@ class _LiveKey:
     def close(self) -> None: ...  # its file is closed when nobody has it any more
 
 
+class _OpenStore(NamedTuple):
+    """An open store. ``tag``: another one each time that a store is opened, since numbers of files are used
+    again."""
+
+    view: LiveView
+    keys: LiveKeys
+    tag: str
+
+
 class LiveStores:
     """The live views of the stores below the output root. Used by several threads."""
 
@@ -61,7 +73,8 @@ class LiveStores:
         self._root = settings.output_root
         self._spill_root = settings.spill_root
         self._lock = threading.Lock()
-        self._keys: OrderedDict[str, tuple[LiveView, LiveKeys]] = OrderedDict()
+        self._keys: OrderedDict[str, _OpenStore] = OrderedDict()
+        self._kept: KeptChunks | None = None
 
     def find(self, path: str) -> Served:
         """Returns what ``path`` is, which begins with the store. Raises ``NotServedError``, ``OSError``,
@@ -69,19 +82,19 @@ class LiveStores:
         store, _, key = path.partition("/")
         if not all(map(is_plain, path.split("/"))):
             raise NotServedError
-        view, keys = self._of(store)
+        known = self._of(store)
         try:
-            self._check(view)
-            found = keys.find(key)
+            self._check(known.view)
+            found = known.keys.find(key)
         except StoreGoneError:
             raise NotServedError from None
         if found is None:
             raise NotServedError
-        return _LiveKey(f"{view.identity[1]:x}", found)
+        return _LiveKey(known.tag, found)
 
     def view(self, store: str) -> LiveView:
         """Returns the view of a store. Raises as ``find``."""
-        view, _ = self._of(store)
+        view = self._of(store).view
         self._check(view)
         return view
 
@@ -104,14 +117,16 @@ class LiveStores:
         self._check(view)
         return view
 
-    def _of(self, store: str) -> tuple[LiveView, LiveKeys]:
-        from shardwright.read.live_shard import LiveKeys
+    def _of(self, store: str) -> _OpenStore:
+        from shardwright.read.live_shard import KeptChunks, LiveKeys
 
         with self._lock:
             known = self._keys.pop(store, None)
-            if known is None or not self._is_current(store, known[0]):
+            if known is None or not self._is_current(store, known.view):
                 view = self.open(store)
-                known = view, LiveKeys(view, fixed_places=True)
+                kept = self._kept = self._kept or KeptChunks()
+                keys = LiveKeys(view, fixed_places=True, kept=kept)
+                known = _OpenStore(view, keys, secrets.token_hex(6))
             self._keys[store] = known
             while len(self._keys) > MOST_VIEWS:
                 self._keys.popitem(last=False)
@@ -125,13 +140,19 @@ class LiveStores:
         return (status.st_dev, status.st_ino) == view.identity
 
     def _check(self, view: LiveView) -> None:
-        """Raises ``NotServedError`` for a store whose shards may lie in a folder that is not served."""
-        if view.second_root not in (None, self._spill_root):
+        """Raises ``NotServedError`` for a store whose shards, sealed or in progress, may lie in a folder that
+        is not served."""
+        second_root, folders = view.places
+        if second_root not in (None, self._spill_root):
             raise NotServedError
+        for folder in folders:
+            root = next(r for r in (self._root, second_root) if r and folder.is_relative_to(r))
+            if Path(os.path.realpath(folder)) != Path(os.path.realpath(root), folder.relative_to(root)):
+                raise NotServedError  # a link leads elsewhere
 
     def _open_key(self, store: str, key: str) -> int:
         try:
             parts = [store, *key.split("/")]
             return open_in_store(self._root, self._spill_root, parts, unfinished=True)
         except NotServedError:
-            raise FileNotFoundError(key) from None
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), key) from None
