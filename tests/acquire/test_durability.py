@@ -457,10 +457,10 @@ def test_who_must_end_does_not_wait_for_room_and_leaves_what_is_stored_to_recove
         drive.submit(*range(2, 11), 2)
         if waits_already:
             acquisition.finish()
+        drive.until(lambda: acquisition.accounts.frames_stored == 11)
+        if waits_already:
             drive.still()
             assert acquisition.state is AcquisitionState.FINISHING, "it waits, with nobody at work"
-        else:
-            drive.until(lambda: acquisition.accounts.frames_stored == 11)
         stored = acquisition.accounts.frames_stored
         acquisition.wait_for_room_no_longer()
         acquisition.finish()

@@ -10,6 +10,10 @@ server under them. Needs root.
 
 What a machine lacks is a loud skip that names the package. Leaving a disk's ``with`` block unmounts it and
 ends its processes.
+
+A mount namespace that begins meanwhile (``tests.power``) has a copy of the mount. The folder around it is a
+shared mount, so that unmounting reaches the copy: else the filesystem lives on, shut down as a power cut
+left it, and the next ``mount`` is of that one again.
 """
 
 from __future__ import annotations
@@ -100,6 +104,8 @@ class LoopDisk:
 
     def __enter__(self) -> Self:
         try:
+            run("mount", "--bind", self._folder, self._folder)
+            run("mount", "--make-shared", self._folder)
             self.path.mkdir()
             with self._image.open("xb") as image:
                 image.truncate(self._nbytes)
@@ -199,6 +205,8 @@ class LoopDisk:
             if self._mounted:
                 run("umount", "-l", self.path)
             self._detach()
+            with contextlib.suppress(subprocess.CalledProcessError):  # entering failed before it was mounted
+                run("umount", "-l", self._folder)
             if self.keep_as is not None:
                 shutil.move(self._image, self.keep_as)
             shutil.rmtree(self._folder, ignore_errors=True)

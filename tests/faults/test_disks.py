@@ -83,3 +83,17 @@ def test_a_frozen_filesystem_keeps_writers_waiting_and_readers_not(tmp_path):
         disk.keep_as = tmp_path / "kept"
     assert b"before" in (tmp_path / "kept").read_bytes()
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_power_is_cut_though_a_mount_namespace_has_a_copy_of_the_mount():
+    with LoopDisk() as disk:
+        namespace = ["unshare", "--mount", "--propagation", "slave", "sh", "-c", "echo ready; read end"]
+        with subprocess.Popen(namespace, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == b"ready\n"
+            write_synced(disk.path / "before", b"before")
+            disk.cut_power()
+            assert (disk.path / "before").read_bytes() == b"before"
+            write_synced(disk.path / "after", b"after")
+            other.communicate()
+    assert mounts_below(disk.path.parent) == []

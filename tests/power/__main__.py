@@ -97,7 +97,7 @@ def main() -> int:
         tool("unshare"),
         "--mount",
         "--propagation",
-        "private",
+        "slave",  # what is unmounted outside goes here, too: see ``tests.faults.disks``
         "--pid",
         "--fork",
         "--kill-child",
