@@ -3,9 +3,12 @@ of journals."""
 
 from __future__ import annotations
 
+import base64
 import errno
+import json
 import os
 import signal
+import subprocess
 import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,6 +18,7 @@ import pytest
 import zarr
 from tests.harness.fork_server import ForkServer
 from tests.harness.json_process import JsonProcess, start_module, wait_for
+from tests.viewers.test_images import HERE, zarrita
 
 import shardwright as sw
 from shardwright.acquire import live_scheduler
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
 
     from tests.harness.fork_server import Channel
 
+__all__ = ["zarrita"]
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
     # an index at the start, which JavaScript viewers do not read
@@ -45,7 +50,14 @@ pytestmark = [
 ]
 QUICK: dict[str, Any] = {"store_within_ms": 20, "sync_interval_ms": 20, "threads": 2}
 LIVE: dict[str, Any] = {**QUICK, "live": "index"}
-IO_MODES = ["mmap", "pwrite", "direct"]
+APPEND: dict[str, Any] = {**QUICK, "live": "append"}
+MODES = pytest.mark.parametrize("live", [LIVE, APPEND], ids=["index", "append"])
+WAYS = pytest.mark.parametrize(
+    "live",
+    [{**LIVE, "io": io} for io in ("mmap", "pwrite", "direct")]
+    + [{**APPEND, "io": io} for io in ("pwrite", "direct")],
+    ids=lambda live: f"{live['live']}-{live['io']}",
+)
 
 
 def spec(chunk: int = 2, shard: int = 4, **fields: Any) -> sw.ArraySpec:
@@ -144,22 +156,23 @@ def working(path: Path, shard: int = 0, row: int = 0) -> Path:
     return found
 
 
-def index_of(file: Path) -> np.ndarray:
-    return decode_index(file.read_bytes()[: 16 * 8 + 4], 8)
+def index_of(file: Path, live: dict[str, Any] = LIVE) -> np.ndarray:
+    data = file.read_bytes()
+    return decode_index(data[: 16 * 8 + 4] if live["live"] == "index" else data[-16 * 8 - 4 :], 8)
 
 
-def listed(file: Path) -> int:
+def listed(file: Path, live: dict[str, Any]) -> int:
     """How many chunks the index of a file lists."""
-    return int((index_of(file)["offset"] != 2**64 - 1).sum())
+    return int((index_of(file, live)["offset"] != 2**64 - 1).sum())
 
 
 # ---------------------------------------------------------------------- readers in other processes
 
 
-@pytest.mark.parametrize("io", IO_MODES)
-def test_another_process_sees_each_stored_slab(tmp_path, io):
+@WAYS
+def test_another_process_sees_each_stored_slab(tmp_path, live):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(), io=io, **LIVE) as writer:
+    with sw.create(path, spec(), **live) as writer:
         send(writer, 0, 2)
         sees(path, 2)
         with JsonProcess(start_module("tests.acquire.live_reader", str(path))) as reader:
@@ -172,14 +185,14 @@ def test_another_process_sees_each_stored_slab(tmp_path, io):
     assert verify_store(path).ok
 
 
-@pytest.mark.parametrize("io", IO_MODES)
+@WAYS
 @pytest.mark.parametrize("codec", ["blosc", None])
-def test_readers_see_no_wrong_pixel_whatever_happens(tmp_path, at_once, at_point, io, codec):
+def test_readers_see_no_wrong_pixel_whatever_happens(tmp_path, at_once, at_point, live, codec):
     """Shards fill and are sealed, meet I/O errors and are rewritten, are sealed early and opened again, and
     recovered."""
     path = tmp_path / "a.ome.zarr"
     many = spec(chunk=1, shard=64, codec=codec)  # an index of more than a page
-    writer = sw.create(path, many, io=io, **LIVE)
+    writer = sw.create(path, many, **live)
     send(writer, 0, 1)
     sees(path, 1)
     with JsonProcess(start_module("tests.acquire.live_reader", str(path))) as reader:
@@ -213,6 +226,12 @@ POINTS = (
     "slots.after_store",
     "journal.after_chunks",
     "shard.before_live_index",
+    "growing.before_create",
+    "growing.before_preallocate",
+    "growing.before_write",
+    "growing.before_clear",
+    "growing.before_truncate",
+    "growing.before_sync",
     "shard.before_live_name",
     "replace.before_rename",
     "shard.before_index",
@@ -227,11 +246,11 @@ POINTS = (
 )
 
 
-def write_until_killed(channel: Channel, path: Path, io: str, point: str, number: int) -> None:
+def write_until_killed(channel: Channel, path: Path, live: dict[str, Any], point: str, number: int) -> None:
     """Says how many frames are stored, and dies when the point is reached for the ``number``-th time."""
     live_scheduler.SHOW_INTERVAL_S = 0.0
     warnings.simplefilter("ignore", LayoutWarning)
-    writer = sw.create(path, spec(), io=io, **LIVE)
+    writer = sw.create(path, spec(), **live)
     kill = partial(os.kill, os.getpid(), signal.SIGKILL)
     failpoints.set_hook(point, failpoints.at_time(number, kill))
     for i in range(0, 40, 2):
@@ -247,11 +266,13 @@ def server() -> Iterator[ForkServer]:
         yield made
 
 
+@MODES
 @pytest.mark.parametrize("number", [1, 4])
 @pytest.mark.parametrize("point", POINTS)
-def test_what_a_kill_leaves_is_read_as_it_lies_and_completed(tmp_path, server, point, number):
+def test_what_a_kill_leaves_is_read_as_it_lies_and_completed(tmp_path, server, point, number, live):
     path = tmp_path / "a.ome.zarr"
-    child = server.start(write_until_killed, path, ("direct", "pwrite")[number % 2], point, number)
+    settings = {**live, "io": ("direct", "pwrite")[number % 2]}
+    child = server.start(write_until_killed, path, settings, point, number)
     stored = (child.drain() or [0])[-1]
     assert child.wait() in (-signal.SIGKILL, 0), "some points are not reached so often"
     left = judge(path)
@@ -261,10 +282,10 @@ def test_what_a_kill_leaves_is_read_as_it_lies_and_completed(tmp_path, server, p
     assert not path.exists() or verify_store(path).ok
 
 
-@pytest.mark.parametrize("io", IO_MODES)
-def test_an_acquisition_goes_on_as_it_was_created(tmp_path, io):
+@WAYS
+def test_an_acquisition_goes_on_as_it_was_created(tmp_path, live):
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec(), io=io, **LIVE)
+    writer = sw.create(path, spec(), **live)
     send(writer, 0, 6)
     sees(path, 6)
     leave(writer)
@@ -273,7 +294,8 @@ def test_an_acquisition_goes_on_as_it_was_created(tmp_path, io):
         assert writer.frames == 6
         send(writer, 6, 12)
         sees(path, 12)
-        assert working(path, shard=1).samefile(final(path, shard=1))
+        is_one = working(path, shard=1).samefile(final(path, shard=1))
+        assert is_one == (live["live"] == "index")
     assert writer.receipt.shards == 4, "a shard that was seen before it was sealed is one shard"
     assert judge(path) == 12
     assert verify_store(path).ok
@@ -303,13 +325,13 @@ def test_chunks_that_a_power_cut_took_are_not_listed_any_more(tmp_path):
     sees(path, 6)
     leave(writer)
     (path / ".shardwright" / "boot").unlink()
-    assert listed(final(path)) == 6
+    assert listed(final(path), LIVE) == 6
     entry = index_of(final(path))[4]  # of the third slab
     with final(path).open("r+b") as file:
         file.seek(int(entry["offset"]))
         file.write(bytes(int(entry["nbytes"])))
     with sw.resume(path, **QUICK) as writer:
-        assert listed(final(path)) == 4
+        assert listed(final(path), LIVE) == 4
         send(writer, 6, 8)
     report = verify_store(path)
     assert report.ok, report.problems
@@ -319,42 +341,238 @@ def test_chunks_that_a_power_cut_took_are_not_listed_any_more(tmp_path):
         assert np.array_equal(pixels[i], frame(i))
 
 
+# ---------------------------------------------------------------------- a copy that grows
+
+
+def test_a_copy_only_ever_grows_and_is_the_sealed_shard(tmp_path, at_once):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec(chunk=1, shard=64), io="pwrite", **APPEND) as writer:
+        earlier = b""
+        for i in range(8):
+            send(writer, i, i + 1)
+            sees(path, i + 1)
+            now = final(path).read_bytes()
+            assert now.startswith(earlier)
+            assert len(now) > len(earlier)
+            assert len(now) % 4096 == 0
+            earlier = now
+        number = final(path).stat().st_ino
+    sealed = final(path)
+    assert sealed.stat().st_ino == number
+    data, index = sealed.read_bytes(), index_of_many(sealed)
+    assert len(data) == len(earlier), "there was nothing to add"
+    chunks = np.zeros(len(data), bool)
+    for entry in index[index["offset"] != 2**64 - 1]:
+        where = slice(int(entry["offset"]), int(entry["offset"] + entry["nbytes"]))
+        assert data[where] == earlier[where], "for who has an older index"
+        chunks[where] = True
+    chunks[-(16 * 128 + 4) :] = True
+    assert not np.frombuffer(data, np.uint8)[~chunks].any(), "older indexes would be bytes of unknown meaning"
+    assert sealed.stat().st_blocks * 512 <= len(data), "room behind the end is given back"
+    assert verify_store(path).ok
+    planned = plan(open_store(path), Options())
+    assert not planned.open
+    assert len(planned.shards) == 2
+
+
+def index_of_many(file: Path) -> np.ndarray:
+    return decode_index(file.read_bytes()[-(16 * 128 + 4) :], 128)
+
+
+def test_a_write_that_a_kill_cut_in_two_is_refused_and_recovered(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    writer = sw.create(path, spec(), io="pwrite", **APPEND)
+    send(writer, 0, 4)
+    sees(path, 4)
+    send(writer, 4, 6)
+    sees(path, 6)
+    leave(writer)
+    places, size = index_of(final(path), APPEND), final(path).stat().st_size
+    with final(path).open("ab") as file:
+        file.write(b"half a chunk" * 700)
+    with pytest.raises(ValueError, match="checksum"):
+        judge(path)
+    assert np.array_equal(zarr.open_array(sw.open(path), path="0", mode="r")[5], frame(5)), "by the journal"
+    with sw.resume(path, **QUICK) as writer:
+        assert judge(path) == 6
+        assert final(path).stat().st_size == size
+        assert np.array_equal(index_of(final(path), APPEND), places), "for who has the old index"
+        send(writer, 6, 8)
+    assert judge(path) == 8
+    assert verify_store(path).ok
+
+
+def test_a_file_without_any_sound_index_is_made_anew(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    writer = sw.create(path, spec(), io="pwrite", **APPEND)
+    send(writer, 0, 4)
+    sees(path, 4)
+    leave(writer)
+    final(path).write_bytes(b"damaged" * 3000)
+    assert recover(path).frames_kept == 4
+    assert judge(path) == 4
+    assert verify_store(path).ok
+
+
+def test_chunks_that_a_power_cut_took_are_not_listed_in_the_copy_any_more(tmp_path):
+    """The copy had reached the disk, the chunk in the file in progress had not, nor another one's copy."""
+    path = tmp_path / "a.ome.zarr"
+    writer = sw.create(path, spec(chunk=1), io="pwrite", **APPEND)
+    send(writer, 0, 3)
+    sees(path, 3)
+    leave(writer)
+    (path / ".shardwright" / "boot").unlink()
+    before = index_of(final(path), APPEND)
+    lost, damaged = int(before[2]["offset"]), int(before[4]["offset"])
+    start = working(path).read_bytes().index(final(path).read_bytes()[lost : lost + int(before[2]["nbytes"])])
+    for file, place, nbytes in (
+        (working(path), start, int(before[2]["nbytes"])),
+        (final(path), damaged, int(before[4]["nbytes"])),
+    ):
+        with file.open("r+b") as opened:
+            opened.seek(place)
+            opened.write(bytes(nbytes))
+    with sw.resume(path, **QUICK) as writer:
+        now = index_of(final(path), APPEND)
+        assert now[2]["offset"] == 2**64 - 1, "as recovery reports"
+        assert now[4]["offset"] not in (2**64 - 1, damaged), "copied again, to another place"
+        assert np.array_equal(now[[0, 1]], before[[0, 1]])
+        send(writer, 3, 4)
+    assert verify_store(path).ok
+    pixels = zarr.open_array(path / "0", mode="r")[...]
+    assert not pixels[1, :12].any()
+    for i in (0, 2, 3):
+        assert np.array_equal(pixels[i], frame(i))
+
+
+def test_a_full_disk_hides_nothing_and_the_copy_goes_on_when_there_is_room(tmp_path, at_once, at_point):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec(chunk=1, shard=8), io="pwrite", on_full="block", **APPEND) as writer:
+        send(writer, 0, 2)
+        sees(path, 2)
+        size = final(path).stat().st_size
+        at_point("growing.before_write", lambda: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+        send(writer, 2, 8)
+        wait_for(lambda: writer.watermark.stored == 8, "stored all the same")
+        seen, now = judge(path), final(path).stat().st_size
+        at_point("growing.before_write", None)
+        assert (seen, now) == (2, size)
+        send(writer, 8, 10)
+        sees(path, 10)
+    assert judge(path) == 10
+    assert verify_store(path).ok
+
+
+def test_a_full_disk_when_the_copy_is_made_costs_readers_alone(tmp_path, at_once, at_point):
+    path = tmp_path / "a.ome.zarr"
+    at_point("growing.before_preallocate", lambda: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+    with sw.create(path, spec(), io="pwrite", **APPEND) as writer:
+        send(writer, 0, 4)
+        writer.flush()
+        send(writer, 4, 8)
+    assert judge(path) == writer.receipt.frames_stored == 8
+    assert not list(path.rglob("*.copy.*"))
+    assert verify_store(path).ok
+
+
+def test_a_sync_of_the_copy_that_fails_leads_to_another_one(tmp_path, at_once, at_point):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec(chunk=1), io="pwrite", **APPEND) as writer:
+        send(writer, 0, 3)
+        sees(path, 3)
+        before, places = final(path).stat().st_ino, index_of(final(path), APPEND)
+        at_point("growing.before_sync", failpoints.at_time(1, eio))
+        send(writer, 3, 6)
+        writer.flush()
+    assert final(path).stat().st_ino != before
+    assert np.array_equal(index_of(final(path), APPEND)[:6], places[:6])
+    assert (writer.receipt.frames_stored, judge(path)) == (6, 6)
+    assert verify_store(path).ok
+
+
+def test_a_copy_without_the_final_name_is_deleted_by_recovery(tmp_path, at_once, at_point):
+    path = tmp_path / "a.ome.zarr"
+    writer = sw.create(path, spec(), io="pwrite", **APPEND)
+    at_point("shard.before_live_name", die)
+    send(writer, 0, 2)
+    with pytest.raises(sw.errors.ShardwrightError):
+        writer.close()
+    at_point("shard.before_live_name", None)
+    assert [file.name for file in path.rglob("*.copy.*")] == ["c.0.0.0.copy.partial.rewrite"]
+    with sw.resume(path, **QUICK) as writer:
+        assert not list(path.rglob("*.copy.*"))
+        send(writer, 2, 4)
+        sees(path, 4)
+    assert verify_store(path).ok
+
+
+def test_pieces_are_appended_in_writes_of_their_own(tmp_path, at_once, monkeypatch):
+    """As many as there are, each with an index, of any size."""
+    monkeypatch.setattr("shardwright.shard.growing_copy.PIECE_BYTES", 1500)
+    monkeypatch.setattr("shardwright.shard.growing_copy.MOST_PARTS", 2)
+    path = tmp_path / "a.ome.zarr"
+    writer = sw.create(path, spec(chunk=1, shard=32, codec=None), io="pwrite", **APPEND)
+    send(writer, 0, 20)
+    writer.flush()
+    sees(path, 20)
+    assert final(path).stat().st_size > 20 * 4096
+    leave(writer)
+    assert recover(path).frames_kept == 20
+    assert judge(path) == 20
+    assert verify_store(path).ok
+
+
+def test_zarrita_reads_a_copy_that_grows(tmp_path, zarrita):
+    """It finds an index only at the end."""
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec(), **APPEND) as writer:
+        send(writer, 0, 6)
+        sees(path, 6)
+        command = ["node", HERE / "zarrita.mjs", zarrita, path, "/0"]
+        (line,) = subprocess.run(command, capture_output=True, check=True, timeout=120).stdout.splitlines()
+    found = json.loads(line)
+    pixels = np.frombuffer(base64.b64decode(found["data"]), found["dtype"]).reshape(found["shape"])
+    assert len(pixels) == 6
+    assert all(np.array_equal(seen, frame(i)) for i, seen in enumerate(pixels))
+
+
 # ---------------------------------------------------------------------- files that replace others
 
 
-@pytest.mark.parametrize("io", IO_MODES)
-def test_a_rewritten_shard_takes_the_final_name_once_it_has_what_was_seen(tmp_path, at_once, at_point, io):
+@WAYS
+def test_a_rewritten_shard_takes_the_final_name_once_it_has_what_was_seen(tmp_path, at_once, at_point, live):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(), io=io, **LIVE) as writer:
+    with sw.create(path, spec(), **live) as writer:
         send(writer, 0, 4)
         sees(path, 4)
-        before = final(path).stat().st_ino
+        before, places = final(path).stat().st_ino, index_of(final(path), live)
         at_point("shard.before_sync", failpoints.at_time(1, eio))
         send(writer, 4, 6)
         writer.flush()
         at_point("shard.before_sync", None)
         sees(path, 6)
-        wait_for(lambda: final(path).samefile(working(path)))
-        assert final(path).stat().st_ino != before
+        wait_for(lambda: final(path).stat().st_ino != before)
+        assert final(path).samefile(working(path)) == (live["live"] == "index")
+        assert np.array_equal(index_of(final(path), live)[:4], places[:4]), "for who has the old index"
     assert (writer.receipt.frames_stored, judge(path)) == (6, 6)
     assert verify_store(path).ok
 
 
-@pytest.mark.parametrize("io", IO_MODES)
+@WAYS
 @pytest.mark.parametrize("first", [5, 6])
 def test_a_shard_row_that_takes_frames_again_is_seen_once_it_is_sealed(
-    tmp_path, at_once, at_point, io, first
+    tmp_path, at_once, at_point, live, first
 ):
     """Until then its sealed shards stay: they need no journal. The shape does not grow over what is new."""
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec(), io=io, **LIVE)
+    writer = sw.create(path, spec(), **live)
     send(writer, 0, first)
     at_point("workspace.before_manifest", die)
     with pytest.raises(sw.errors.ShardwrightError):
         writer.close()
     at_point("workspace.before_manifest", None)
     assert judge(path) == first
-    sealed, places = final(path).stat().st_ino, index_of(final(path))
+    sealed, places = final(path).stat().st_ino, index_of(final(path), live)
     with sw.resume(path, **QUICK) as writer:
         send(writer, first, 7)
         writer.flush()
@@ -363,16 +581,16 @@ def test_a_shard_row_that_takes_frames_again_is_seen_once_it_is_sealed(
         sees(path, 10)
         assert final(path).stat().st_ino != sealed
         kept = first // 2
-        assert np.array_equal(index_of(final(path))[: 2 * kept], places[: 2 * kept]), (
-            "for who has the old index"
-        )
+        found = index_of(final(path), live)
+        assert np.array_equal(found[: 2 * kept], places[: 2 * kept]), "for who has the old index"
     assert judge(path) == 10
     assert verify_store(path).ok
 
 
-def test_a_shard_whose_journal_is_damaged_is_not_seen_any_more(tmp_path):
+@MODES
+def test_a_shard_whose_journal_is_damaged_is_not_seen_any_more(tmp_path, live):
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec(chunk=1), io="pwrite", **LIVE)  # no frame is staged
+    writer = sw.create(path, spec(chunk=1), io="pwrite", **live)  # no frame is staged
     send(writer, 0, 6)
     sees(path, 6)
     leave(writer)
@@ -384,16 +602,17 @@ def test_a_shard_whose_journal_is_damaged_is_not_seen_any_more(tmp_path):
     assert (path / ".shardwright.damaged" / "c.1.0.0.partial").exists()
 
 
-def test_a_store_that_is_taken_over_is_seen_through_the_new_writers_files(tmp_path, at_once):
+@MODES
+def test_a_store_that_is_taken_over_is_seen_through_the_new_writers_files(tmp_path, at_once, live):
     path = tmp_path / "a.ome.zarr"
-    old = sw.create(path, spec(), io="pwrite", **LIVE)
+    old = sw.create(path, spec(), io="pwrite", **live)
     send(old, 0, 4)
     sees(path, 4)
     was = final(path).stat().st_ino
     with sw.resume(path, take_over=True, **QUICK) as writer:
         sees(path, 4)
         assert final(path).stat().st_ino != was
-        assert final(path).samefile(working(path))
+        assert final(path).samefile(working(path)) == (live["live"] == "index")
         with pytest.raises(sw.errors.FencedError):
             send_and_close(old, 4, 8)
         send(writer, 4, 8)
@@ -402,9 +621,10 @@ def test_a_store_that_is_taken_over_is_seen_through_the_new_writers_files(tmp_pa
     assert verify_store(path).ok
 
 
-def test_a_file_that_is_no_shard_of_this_acquisition_is_not_replaced(tmp_path, at_once):
+@MODES
+def test_a_file_that_is_no_shard_of_this_acquisition_is_not_replaced(tmp_path, at_once, live):
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec(), **LIVE)
+    writer = sw.create(path, spec(), **live)
     final(path).parent.mkdir(parents=True)
     final(path).write_bytes(b"another program's")
     send(writer, 0, 4)
@@ -418,9 +638,10 @@ def test_a_file_that_is_no_shard_of_this_acquisition_is_not_replaced(tmp_path, a
 # ---------------------------------------------------------------------- what else is in the store
 
 
-def test_our_own_readers_know_that_a_shard_is_not_sealed(tmp_path):
+@MODES
+def test_our_own_readers_know_that_a_shard_is_not_sealed(tmp_path, live):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(), **LIVE) as writer:
+    with sw.create(path, spec(), **live) as writer:
         send(writer, 0, 7)
         writer.flush()
         sees(path, 6)
@@ -439,10 +660,11 @@ def test_our_own_readers_know_that_a_shard_is_not_sealed(tmp_path):
     assert judge(path) == 7
 
 
-def test_shards_of_fill_value_have_no_file(tmp_path, at_once):
+@MODES
+def test_shards_of_fill_value_have_no_file(tmp_path, at_once, live):
     path = tmp_path / "a.ome.zarr"
     blank = np.zeros(SHAPE, np.uint16)
-    with sw.create(path, spec(), **LIVE) as writer:
+    with sw.create(path, spec(), **live) as writer:
         for _ in range(8):
             writer.append(blank)
         writer.flush()
@@ -452,9 +674,10 @@ def test_shards_of_fill_value_have_no_file(tmp_path, at_once):
     assert verify_store(path).ok
 
 
-def test_levels_and_images_are_seen_to_grow(tmp_path, at_once):
+@MODES
+def test_levels_and_images_are_seen_to_grow(tmp_path, at_once, live):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(levels=1), images=["left", "right"], **LIVE) as writer:
+    with sw.create(path, spec(levels=1), images=["left", "right"], **live) as writer:
         for i in range(4):
             for image in ("left", "right"):
                 writer.append(frame(i), image=image)
@@ -506,7 +729,9 @@ def test_an_order_does_not_say_where_the_index_is(tmp_path):
     ("settings", "says"),
     [
         ({"live": "index", "on_full": "spill", "spill_root": "spill"}, "choose on_full block or fail"),
-        ({"live": "yes"}, "one of none, index"),
+        ({"live": "append", "on_full": "spill", "spill_root": "spill"}, "choose on_full block or fail"),
+        ({"live": "append", "io": "mmap"}, "choose io pwrite, direct or auto"),
+        ({"live": "yes"}, "one of none, index, append"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(tmp_path, settings, says):
@@ -520,7 +745,7 @@ def test_a_filesystem_without_second_names_is_refused(tmp_path, at_point):
     at_point("files.before_second_name", lambda: (_ for _ in ()).throw(OSError(errno.EPERM, "no links")))
     with pytest.raises(StorageError, match="cannot have two names") as caught:
         sw.create(tmp_path / "a.zarr", spec(), live="index")
-    assert "live: none" in str(caught.value)
+    assert "live: append or none" in str(caught.value)
     assert not list(tmp_path.iterdir())
 
 

@@ -12,11 +12,11 @@ import pytest
 from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.model.errors import FencedError, StorageError
-from shardwright.model.names import WORKSPACE
+from shardwright.model.names import REWRITE_SUFFIX, WORKSPACE
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.journal import ShardRowJournal
 from shardwright.shard.layout import PAGE_BYTES, ArrayLayout
-from shardwright.shard.open_shard import REWRITE_SUFFIX, OpenShard
+from shardwright.shard.open_shard import OpenShard
 from shardwright.shard.shard_row_files import Placement, ShardRowFiles, shard_of_working
 from shardwright.storage import failpoints
 

@@ -45,7 +45,7 @@ class WriteSettings:
     from that store if it is a finished one, which goes once a frame of the new one is durable.
     ``ballast_bytes`` are reserved on disk for sealing and recovery. Less than ``low_water_bytes`` of free
     disk raise a warning (0: never). ``live``: whether readers of files see frames before their shard is
-    sealed (``shard.live_index``)."""
+    sealed, and how (``shard.live_index``, ``shard.growing_copy``)."""
 
     io: IoMode = "auto"
     live: LiveMode = "none"
@@ -91,4 +91,11 @@ class WriteSettings:
         """Returns why ``live`` does not go with the other settings, and what does; None if it does."""
         if self.live != "none" and self.on_full == "spill":
             return "shards that readers see grow cannot spill: choose on_full block or fail, or live none"
+        if self.live == "append" and self.io == "mmap":
+            return "a copy that grows is made of files that are written: choose io pwrite, direct or auto"
         return None
+
+    @property
+    def wanted_io(self) -> IoMode:
+        """``io``, but where it is left to us and chunks are read back at once, through the page cache."""
+        return "pwrite" if self.live == "append" and self.io == "auto" else self.io

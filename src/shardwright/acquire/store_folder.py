@@ -46,6 +46,7 @@ from shardwright.model.errors import (
     StorageError,
     StorageFullError,
 )
+from shardwright.model.live_mode import index_location_of
 from shardwright.model.machine import boot_id
 from shardwright.model.names import WORKSPACE, numbered
 from shardwright.shard.frame_log import FrameLog
@@ -91,6 +92,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
+    from shardwright.model.live_mode import LiveMode
     from shardwright.storage.slot_file import IoMode
 
     from .limits import Limits
@@ -364,13 +366,12 @@ def _build(store: Path, spec: AcquisitionSpec, limits: Limits, settings: WriteSe
         writer_epoch=1,
         client_epoch=1,
         spec=spec.to_json(),
-        io=resolve_io(settings.io, roots),
+        io=resolve_io(settings.wanted_io, roots),
         created_ns=time.time_ns(),
         spill_root=None if settings.spill_root is None else str(settings.spill_root),
         live=settings.live,
     )
-    if settings.live != "none":
-        _check_live(spec, store)
+    _check_live(spec, store, settings.live)
     FrameLog.create(workspace / LOG_NAME, dtype, identity).close()
     if limits.staging_frames:
         StagingArea.create(
@@ -396,20 +397,20 @@ def _build(store: Path, spec: AcquisitionSpec, limits: Limits, settings: WriteSe
     return manifest
 
 
-def _check_live(spec: AcquisitionSpec, store: Path) -> None:
+def _check_live(spec: AcquisitionSpec, store: Path, live: LiveMode) -> None:
     """Raises ``SpecError`` or ``StorageError`` if readers cannot see the shards of this store grow."""
-    if any(array.index_location != "start" for array in spec.arrays):
+    location = index_location_of(live)
+    if location is not None and any(array.index_location != location for array in spec.arrays):
         raise SpecError(
-            "live: index needs the index at the start of each shard",
-            expected="index_location: start of every array",
-            got="end",
+            f"live: {live} needs the index at the {location} of each shard",
+            expected=f"index_location: {location} of every array",
             hint="Set it, or choose live: none",
         )
-    if not takes_second_names(store / WORKSPACE / "lock"):
+    if live == "index" and not takes_second_names(store / WORKSPACE / "lock"):
         raise StorageError(
             f"readers cannot see shards below {store.parent.parent} grow: files there cannot have two names",
             got="live: index",
-            hint="Choose live: none, or a filesystem with hard links",
+            hint="Choose live: append or none, or a filesystem with hard links",
         )
 
 

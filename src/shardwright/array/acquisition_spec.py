@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from shardwright.model.errors import SpecError, UnknownImageError
+from shardwright.model.live_mode import index_location_of
 from shardwright.wire.messages import MAX_IMAGES
 
 from .grid import Grid, Grids
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy as np
+
+    from shardwright.model.live_mode import LiveMode
 
 ARRAY_NAME = "0"  # of an image's array, in the folder of the image
 MAX_IMAGE_NAME_CHARACTERS = 128
@@ -345,20 +348,24 @@ class AcquisitionSpec(_Frozen):
         return facts
 
 
-def with_index_at_start(spec: AcquisitionSpec) -> AcquisitionSpec:
-    """Returns the specification with the index at the start of each shard. Raises ``SpecError`` when an array
-    says that it is at the end."""
+def with_index_for(live: LiveMode, spec: AcquisitionSpec) -> AcquisitionSpec:
+    """Returns the specification with the index of each shard where ``live`` needs it. Raises ``SpecError``
+    when an array says that it is elsewhere."""
+    location = index_location_of(live)
 
     def placed(array: ArraySpec | None) -> ArraySpec | None:
-        if array is None or array.index_location == "start":
+        if array is None or array.index_location == location:
             return array
         if "index_location" in array.model_fields_set:
             raise SpecError(
-                "the index of each shard must be at its start",
-                expected="index_location: start, or none given",
+                f"live: {live} needs the index at the {location} of each shard",
+                expected=f"index_location: {location}, or none given",
                 got=array.index_location,
             )
-        return array.model_copy(update={"index_location": "start"})
+        return array.model_copy(update={"index_location": location})
+
+    if location is None:
+        return spec
 
     images = tuple(image.model_copy(update={"array": placed(image.array)}) for image in spec.images)
     return AcquisitionSpec(

@@ -30,7 +30,7 @@ from shardwright.array.acquisition_spec import (
     Plate,
     images_by_name,
     parse_acquisition,
-    with_index_at_start,
+    with_index_for,
 )
 from shardwright.array.spec import ArraySpec, group_attributes, problems_of
 from shardwright.model.errors import SpecError
@@ -93,10 +93,10 @@ class Output(_Section):
     )
     live: LiveMode = Field(
         default="none",
-        description="Whether any Zarr reader of the files sees frames before their shard is sealed: none, or "
-        "index, within about a second of their slab being stored. The index is then at the start of each "
-        "shard; the filesystem must have hard links, and no stream may spill. FORMAT.md says what is "
-        "promised.",
+        description="Whether any Zarr reader of the files sees frames before their shard is sealed, within "
+        "about a second of their slab being stored: none; index, at the start of each shard, on a filesystem "
+        "with hard links; append, at the end of a copy that grows, so that encoded bytes are written twice "
+        "(not with io: mmap). No stream may spill. FORMAT.md says what is promised.",
     )
     create: bool = Field(
         default=False,
@@ -653,14 +653,14 @@ class Config(_Section):
             try:
                 self._acquisition_of(stream)
             except SpecError as error:
-                raise ValueError(f"streams[{i}]: output.live is {self.output.live}: {error}") from None
+                raise ValueError(f"streams[{i}], output.live: {error}") from None
             if problem := self._write_settings(self.reliability_of(stream)).live_problem():
                 raise ValueError(f"output.live: {problem}")
 
     def _acquisition_of(self, stream: StreamConfig) -> AcquisitionSpec:
         """The specification of a stream's acquisitions, with the index where ``output.live`` needs it. Raises
         ``SpecError``."""
-        return stream.acquisition if self.output.live == "none" else with_index_at_start(stream.acquisition)
+        return with_index_for(self.output.live, stream.acquisition)
 
     def _check_control_socket(self) -> None:
         path, ingest = self.control_socket_path or "", self.ingest

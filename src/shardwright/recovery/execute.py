@@ -93,10 +93,11 @@ class _RecoveryExecutor:
         set_aside(placement.root, path)
 
     def _hide(self, working: Path, final: Path) -> None:
-        """Deletes the final name of a file that readers saw grow: nobody knows what is in it."""
+        """Deletes the final name of a file that readers saw grow, or its copy: nobody knows what is in it."""
+        live = self._folder.manifest.live
         with storage_errors("look at", final):
-            both = working.exists() and final.exists() and final.samefile(working)
-        if both and self._folder.manifest.live != "none":
+            both = working.exists() and final.exists() and (live == "append" or final.samefile(working))
+        if both and live != "none":
             self._delete(final)
 
     # ------------------------------------------------------------------ shard rows
@@ -153,7 +154,8 @@ class _RecoveryExecutor:
             files.continue_behind()
             if files.live:  # readers see what is kept and, after a power cut, no more than that
                 files.list_stored(found.whole)
-                self._folder.ballast.spent_on(partial(files.show, self._folder.owner.may_rename))
+                show = partial(files.show, self._folder.owner.may_rename, even_fewer=True)
+                self._folder.ballast.spent_on(show)
             files.sync()
         except BaseException:
             journal.close()

@@ -11,9 +11,9 @@ import numpy as np
 
 from shardwright.acquire.store_folder import is_intact
 from shardwright.model.errors import ShardFormatError
+from shardwright.model.names import REWRITE_SUFFIX
 from shardwright.shard.index import EMPTY as ABSENT
 from shardwright.shard.journal import VALID, JournalLayout, ShardRowJournal, was_never_begun
-from shardwright.shard.open_shard import REWRITE_SUFFIX
 from shardwright.shard.read_back import read_back
 from shardwright.shard.shard_row_files import WORKING_SUFFIX
 from shardwright.storage.files import read_range, storage_errors

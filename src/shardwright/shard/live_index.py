@@ -4,7 +4,8 @@ readers that know nothing of journals. FORMAT.md, "Seen by any reader".
 It lists chunks of stored slabs, and no others, and is written again, all pages in one write, when there are
 more. A reader that meets it half written gets a checksum error. It must be at the start: who reads a whole
 shard at once reads the index before the chunks, so that these are there. An index at the end would be read
-after them, and might list chunks that were not there when their place was read.
+after them, and might list chunks that were not there when their place was read (``growing_copy`` has an index
+at the end).
 """
 
 from __future__ import annotations
@@ -13,33 +14,74 @@ import os
 from typing import TYPE_CHECKING
 
 from shardwright.model.errors import ShardFormatError
-from shardwright.storage.files import read_range
+from shardwright.model.names import REWRITE_SUFFIX
+from shardwright.storage.failpoints import reach
+from shardwright.storage.files import (
+    add_name,
+    is_name_of,
+    make_directories,
+    read_range,
+    replace_by_rename,
+    storage_errors,
+)
 
 from .index import EMPTY, decode_index, empty_index, encode_index
 from .layout import page_aligned
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     import numpy as np
 
+    from shardwright.storage.slot_file import SlotFile
+
     from .layout import ShardLayout
+    from .shard_sums import ShardSums
+
+
+def beside(working: Path, word: str) -> Path:
+    """Returns the name of a file that is to get a shard's final name, beside the one in progress. Recovery
+    and a take-over delete it: an older writer then has nothing to rename."""
+    return working.with_name(f"{working.stem}.{word}{working.suffix}{REWRITE_SUFFIX}")
 
 
 class LiveIndex:
-    """What readers of one file are told. Owner's thread only."""
+    """The index that readers find in the file in progress, and its final name beside the working one. Owner's
+    thread only."""
 
-    def __init__(self, layout: ShardLayout) -> None:
+    def __init__(self, layout: ShardLayout, file: SlotFile, final_path: Path) -> None:
         self._layout = layout
+        self._file = file
+        self._final_path = final_path
         self._entries = empty_index(layout.chunks)
 
-    @property
-    def is_empty(self) -> bool:
-        return bool((self._entries["offset"] == EMPTY).all())
+    def put(self, chunks: np.ndarray, entries: np.ndarray) -> None:
+        """Lists the chunks with these numbers, int64[n], as ``entries`` of the whole shard have them."""
+        self._entries[chunks] = entries[chunks]
 
-    def lacks(self, path: Path) -> bool:
-        """Returns whether the file that has the name ``path`` lists a chunk that this one does not: readers
-        would miss it. A file without a sound index lists none. Raises ``StorageError``."""
+    def show(self, may_rename: Callable[[], None], replaces: ShardSums | None, *, even_fewer: bool) -> bool:
+        """Writes the index, and gives the file its final name if another one has it that lists no chunk that
+        this one lacks (or ``even_fewer``), or if none has it. ``replaces``: held while it takes the name of
+        another one, which it must not without. Returns whether there is a file with the final name. Raises
+        ``StorageError``, ``OutputExistsError`` or what ``may_rename`` raises; it may be called again."""
+        exists = replaces is not None and os.path.lexists(self._final_path)
+        if not exists and bool((self._entries["offset"] == EMPTY).all()):
+            return False
+        index = encode_index(self._entries)
+        self._file.write_pages(0, index + bytes(page_aligned(len(index)) - len(index)))
+        if not self.has_final_name and (even_fewer or not self._lacks_of(self._final_path)):
+            self._take_final_name(may_rename, replaces)
+        return True
+
+    @property
+    def has_final_name(self) -> bool:
+        """True if the file has its final name, too. Raises ``StorageError``."""
+        return is_name_of(self._final_path, self._file.descriptor)
+
+    def _lacks_of(self, path: Path) -> bool:
+        """Returns whether the file with the name ``path`` lists a chunk that this one does not: readers would
+        miss it. A file without a sound index lists none. Raises ``StorageError``."""
         if not os.path.lexists(path):
             return False
         try:
@@ -49,11 +91,32 @@ class LiveIndex:
             return False
         return bool(((theirs["offset"] != EMPTY) & (self._entries["offset"] == EMPTY)).any())
 
-    def put(self, chunks: np.ndarray, entries: np.ndarray) -> None:
-        """Lists the chunks with these numbers, int64[n], as ``entries`` of the whole shard have them."""
-        self._entries[chunks] = entries[chunks]
+    def _take_final_name(self, may_rename: Callable[[], None], replaces: ShardSums | None) -> None:
+        may_rename()
+        make_directories(self._final_path.parent)
+        working = self._file.path
+        if replaces is None:
+            with storage_errors("link", self._final_path):
+                reach("shard.before_live_name")
+            may_rename()
+            add_name(working, self._final_path)
+            return
+        another = beside(working, "link")
+        with storage_errors("link", another):
+            reach("shard.before_live_name")
+            another.unlink(missing_ok=True)
+        add_name(working, another)
+        with replaces.held():  # a compaction may be about to replace it too
+            with storage_errors("rename to", self._final_path):
+                reach("shard.before_live_replace")
+            may_rename()
+            replace_by_rename(another, self._final_path)
 
-    def pages(self) -> bytes:
-        """Returns the encoded index, and zeros to a page's edge."""
-        index = encode_index(self._entries)
-        return index + bytes(page_aligned(len(index)) - len(index))
+    def complete(self, entries: np.ndarray) -> int:
+        """Returns 0: the file in progress is the one that readers see."""
+        del entries
+        return 0
+
+    def close(self) -> None: ...
+
+    def discard(self) -> None: ...

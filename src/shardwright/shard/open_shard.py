@@ -3,9 +3,9 @@
 Workers write chunks, into slots or packed, and their (offset, nbytes) into ``entries``; no two workers ever
 touch the same element or byte, so nothing is locked. The sealer's thread creates and seals it: index -> end
 filling (unmap) -> free gaps -> truncate -> sync -> rename without replacing -> folder sync. Only a complete
-shard has a final name, unless readers may see it grow (``live``): it then has the final name beside the
-working one, and is sealed by deleting the latter. A shard whose seal failed keeps its working name and is
-never retried in place.
+shard has a final name, unless readers may see it grow (``live``): then it has the final name beside the
+working one, or a copy that grows has it, and it is sealed by deleting the working name. A shard whose seal
+failed keeps its working name and is never retried in place.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ import numpy as np
 from shardwright.model.errors import StorageFullError
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
-    add_name,
-    is_name_of,
     make_directories,
     remove_own,
     rename_without_replacing,
@@ -31,6 +29,7 @@ from shardwright.storage.files import (
 )
 from shardwright.storage.slot_file import IoMode, SlotFile
 
+from .growing_copy import GrowingCopy
 from .index import EMPTY, empty_index, encode_index
 from .layout import ShardLayout, page_aligned
 from .live_index import LiveIndex
@@ -43,7 +42,11 @@ if TYPE_CHECKING:
 
     from .shard_sums import ShardSums
 
-REWRITE_SUFFIX = ".rewrite"  # behind the names of files that are to replace failed ones
+_LIVE: dict[LiveMode, type[LiveIndex | GrowingCopy] | None] = {
+    "none": None,
+    "index": LiveIndex,
+    "append": GrowingCopy,
+}
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,6 @@ class OpenShard:
         record: ShardSums | None = None,
     ) -> None:
         self.layout = layout
-        self.live = LiveIndex(layout) if live == "index" else None
         self._replaces = replaces
         self._record = record
         self._reopened = reopened
@@ -87,6 +89,8 @@ class OpenShard:
         self.renamed = False
         self.entries = empty_index(layout.chunks)
         self._file = SlotFile(working_path, layout.file_bytes, io, existing=existing)
+        shown = _LIVE[live]
+        self.live = None if shown is None else shown(layout, self._file, final_path)
 
     @property
     def slots_address(self) -> int | None:
@@ -153,46 +157,21 @@ class OpenShard:
 
     # ------------------------------------------------------------------ seen by readers while it grows
 
-    def show(self, may_rename: Callable[[], None]) -> None:
-        """Writes the index that readers find in the unfinished file (``live``), and gives it the final name
-        beside the working one, in place of another file only if that lists no chunk that this one lacks. Does
-        nothing unless it is live, nor in place of a sealed shard, on which frames may rely until this one is
-        sealed, too. Raises ``StorageError``, ``OutputExistsError`` or what ``may_rename`` raises; it may be
-        called again."""
-        live = self.live
-        if live is None or self._reopened:
+    def show(self, may_rename: Callable[[], None], *, even_fewer: bool = False) -> None:
+        """Lets readers find the chunks that were put into ``live`` under the final name, in place of another
+        file only if that lists no chunk that this one lacks, or with ``even_fewer``. Does nothing unless it
+        is live, nor in place of a sealed shard, on which frames may rely until this one is sealed, too.
+        Raises ``StorageError``, ``OutputExistsError`` or what ``may_rename`` raises; it may be called
+        again."""
+        if self.live is None or self._reopened:
             return
-        if live.is_empty and not self._is_shown:
-            return
-        self._file.write_pages(0, live.pages())
-        if not is_name_of(self.final_path, self._file.descriptor) and not live.lacks(self.final_path):
-            self._add_final_name(may_rename)
+        if self.live.show(may_rename, self._replaces, even_fewer=even_fewer):
+            self._replaces = self._record
 
     @property
     def _is_shown(self) -> bool:
         """True if a file of this shard, or of one that it is to replace, has the final name."""
         return self._replaces is not None and os.path.lexists(self.final_path)
-
-    def _add_final_name(self, may_rename: Callable[[], None]) -> None:
-        may_rename()
-        make_directories(self.final_path.parent)
-        if self._replaces is None:
-            self._reach("shard.before_live_name")
-            may_rename()
-            add_name(self._file.path, self.final_path)
-            self._replaces = self._record
-            return
-        # recovery and a take-over delete this name: an older writer then has nothing to rename
-        path = self._file.path
-        another = path.with_name(f"{path.stem}.link{path.suffix}{REWRITE_SUFFIX}")
-        with storage_errors("link", another):
-            reach("shard.before_live_name")
-            another.unlink(missing_ok=True)
-        add_name(path, another)
-        with self._replaces.held():  # a compaction may be about to replace it too
-            self._reach("shard.before_live_replace")
-            may_rename()
-            replace_by_rename(another, self.final_path)
 
     # ------------------------------------------------------------------ the end
 
@@ -214,24 +193,26 @@ class OpenShard:
             # frames
             if not self.renamed:
                 may_rename()
-                self._file.discard()
+                self.discard()
                 self.renamed = True
             return sealed
         if not self.renamed:
             may_rename()  # if the store was deleted meanwhile, no folder of it may be made again
             make_directories(self.final_path.parent)
-            if self.live is not None and is_name_of(self.final_path, self._file.descriptor):
+            if self.live is not None and self.live.has_final_name:
                 sync_directory(self.final_path.parent)  # before its other name is gone
                 may_rename()
                 with storage_errors("delete", self._file.path):
                     remove_own(self._file.path, self._file.descriptor, "shard")
             else:
                 self._take_final_name(may_rename)
+                if self.live is not None:
+                    self.live.discard()
             self.renamed = True
         sync_directory(self.final_path.parent)
         if self.link is not None:
             make_link(self.link, self.final_path)
-        self._file.close()
+        self.abandon()
         return sealed
 
     def _take_final_name(self, may_rename: Callable[[], None]) -> None:
@@ -264,6 +245,10 @@ class OpenShard:
         if live.size == 0 and (self._reopened or not self._is_shown):
             # chunks of the older shard are missing here only if their copies were lost: it stays as it is
             return SealedShard(self.final_path if self._is_shown else None, 0, 0)
+        shown = None if self._reopened or not live.size else self.live
+        if shown is not None and (length := shown.complete(self.entries)):
+            stored_bytes = int(live["nbytes"].sum()) + self.layout.index_bytes
+            return SealedShard(self.final_path, stored_bytes, length - stored_bytes)
         ends = live["offset"] + live["nbytes"]
         data_end = int(ends[-1]) if live.size else self.layout.data_start
         index = encode_index(self.entries)
@@ -297,10 +282,14 @@ class OpenShard:
 
     def discard(self) -> None:
         """Deletes a shard that holds nothing."""
+        if self.live is not None:
+            self.live.discard()
         self._file.discard()
 
     def abandon(self) -> None:
-        """Closes the shard without sealing it; the working file stays for recovery."""
+        """Closes the shard; if it is not sealed the working file stays for recovery."""
+        if self.live is not None:
+            self.live.close()
         self._file.close()
 
 

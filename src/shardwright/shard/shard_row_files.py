@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from shardwright.model.errors import ShardFormatError, ShardwrightError, StorageError
-from shardwright.model.names import WORKSPACE
+from shardwright.model.names import REWRITE_SUFFIX, WORKSPACE
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import make_directories, storage_errors, sync_directory
 
 from .journal import JournalLayout, ShardRowJournal
-from .open_shard import REWRITE_SUFFIX, OpenShard, SealedShard
+from .open_shard import OpenShard, SealedShard
 from .shard_sums import ShardSums, Sum, sum_of_journaled
 
 if TYPE_CHECKING:
@@ -254,11 +254,11 @@ class ShardRowFiles:
                 if shard is not None and shard.live is not None:
                     shard.live.put(places.entry[places.file == file], shard.entries)
 
-    def show(self, may_rename: Callable[[], None]) -> None:
+    def show(self, may_rename: Callable[[], None], *, even_fewer: bool = False) -> None:
         """Lets readers see the listed chunks of all files (``OpenShard.show``). Raises ``StorageError``,
         ``OutputExistsError`` or what ``may_rename`` raises."""
         for shard in self.slots:
-            shard.show(may_rename)
+            shard.show(may_rename, even_fewer=even_fewer)
 
     @property
     def sealed(self) -> int:

@@ -88,6 +88,16 @@ def preallocate(descriptor: int, nbytes: int, *, start: int = 0) -> bool:
     return True
 
 
+def preallocate_behind(descriptor: int, nbytes: int) -> None:
+    """Reserves real blocks for the first ``nbytes`` of a file, which keeps its size. Does nothing where the
+    filesystem cannot. Raises ``OSError``."""
+    try:
+        _call(_libc.fallocate, descriptor, _FALLOC_KEEP_SIZE, 0, nbytes)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+
+
 def punch_hole(descriptor: int, offset: int, nbytes: int) -> bool:
     """Gives the blocks of a gap back to the filesystem; the file keeps its size. Returns False, and the gap
     stays, if the filesystem cannot, or has no room for its bookkeeping. Raises ``OSError`` only for an I/O

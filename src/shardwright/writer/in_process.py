@@ -16,7 +16,7 @@ from shardwright.array.acquisition_spec import (
     AcquisitionSpec,
     image_count,
     parse_acquisition,
-    with_index_at_start,
+    with_index_for,
 )
 from shardwright.array.default_layout import default_layout
 from shardwright.array.ome import acquisition_warnings
@@ -105,9 +105,11 @@ def create(
     measures for a few tenths of a second).
 
     ``live="index"``: any Zarr reader on this machine sees each stored chunk within about a second, not only
-    sealed shards; the index is then at the start of each shard. FORMAT.md, "Seen by any reader", says what is
-    promised; ``resume`` keeps it. ``SpecError`` with ``index_location="end"`` or ``on_full="spill"``,
-    ``StorageError`` on a filesystem without hard links.
+    sealed shards; the index is then at the start of each shard. ``live="append"``: likewise with an index at
+    the end, which every reader knows; encoded bytes are written twice. FORMAT.md, "Seen by any reader", says
+    what is promised; ``resume`` keeps it. ``SpecError`` with an ``index_location`` elsewhere, with
+    ``on_full="spill"``, and of ``append`` with ``io="mmap"``; ``StorageError`` for ``index`` on a filesystem
+    without hard links.
 
     ``on_duplicate``: a frame whose place is taken is an error of the call that finds it (``Writer.append``),
     or with ``count`` only a number in the receipt. The other arguments are those of
@@ -157,8 +159,7 @@ def create(
         "attributes": attributes,
     }
     acquisition = _acquisition(spec, _given(layout), _given(several))
-    if settings.live != "none":
-        acquisition = with_index_at_start(acquisition)
+    acquisition = with_index_for(settings.live, acquisition)
     for warning in acquisition_warnings(acquisition):
         warnings.warn(warning, LayoutWarning, stacklevel=2)
     threads = threads or default_threads()

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING
 
 from shardwright.array.acquisition_spec import AcquisitionSpec, parse_acquisition
 from shardwright.model.errors import ShardFormatError, SpecError, StorageError
-from shardwright.model.names import WORKSPACE
+from shardwright.model.names import REWRITE_SUFFIX, WORKSPACE
 from shardwright.read.layouts import store_layout
 from shardwright.read.store import workspace_of
 from shardwright.shard.manifest import Manifest, manifest_path, read_manifest
-from shardwright.shard.open_shard import REWRITE_SUFFIX
 from shardwright.shard.shard_row_files import (
     JOURNAL_SUFFIX,
     WORKING_SUFFIX,

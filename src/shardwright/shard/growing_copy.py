@@ -1,0 +1,244 @@
+"""The file that readers find under the final name of an unfinished shard, with an index at its end (``live:
+append``; ZEP 2's append-only strategy). FORMAT.md, "Seen by any reader".
+
+    | chunks | index | chunks | index | ... | chunks | index |      each index has pages of its own
+
+Chunks of stored slabs are copied from the file in progress, and appended with a new index in one write. No
+byte before the end ever changes, so that whoever has an index, or reads the file from its start, finds each
+chunk that it lists; who meets a write half done gets a checksum error. The file in progress and the journal
+stay what recovery relies on, until the copy has all chunks and is synced, and is the sealed shard. A copy
+that is made again, by recovery or after an I/O error, has all bytes of the earlier one at their places.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.storage.failpoints import reach
+from shardwright.storage.files import (
+    make_directories,
+    open_regular,
+    read_all,
+    rename_without_replacing,
+    replace_by_rename,
+    storage_errors,
+)
+from shardwright.storage.growing_file import GrowingFile
+
+from .index import EMPTY, decode_index, empty_index, encode_index
+from .layout import PAGE_BYTES, page_aligned
+from .live_index import beside
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from shardwright.storage.slot_file import SlotFile
+
+    from .layout import ShardLayout
+    from .shard_sums import ShardSums
+
+PIECE_BYTES = 4 << 20  # appended in one write, unless one run is longer: a kill hardly ever meets it
+MOST_PARTS = 512  # of one write; the system takes 1024
+_PLAUSIBLE = 64  # entries that are looked at before a checksum is computed
+_MOST_SOUGHT_BYTES = 1 << 30
+
+
+class GrowingCopy:
+    """The copy of one file in progress. Owner's thread only."""
+
+    def __init__(self, layout: ShardLayout, file: SlotFile, final_path: Path) -> None:
+        self._layout = layout
+        self._source = file
+        self._final_path = final_path
+        self._stored = empty_index(layout.chunks)  # chunks to be shown, as the file in progress has them
+        self._entries = empty_index(layout.chunks)  # as the copy has them
+        self._copy: GrowingFile | None = None
+        self._earlier = empty_index(layout.chunks)  # as the file listed them whose name this one takes
+
+    def put(self, chunks: np.ndarray, entries: np.ndarray) -> None:
+        """Notes chunks with these numbers, int64[n], for the next ``show``; ``entries``: of the whole file in
+        progress."""
+        self._stored[chunks] = entries[chunks]
+
+    def show(self, may_rename: Callable[[], None], replaces: ShardSums | None, *, even_fewer: bool) -> bool:
+        """Appends the chunks that were noted. Else as ``LiveIndex.show``."""
+        exists = replaces is not None and os.path.lexists(self._final_path)
+        if not exists and not self._waiting.size and self._copy is None:
+            return False
+        self._append_waiting(exists)
+        if not self.has_final_name and (even_fewer or not self._lacks_earlier):
+            self._take_final_name(may_rename, replaces)
+        return True
+
+    @property
+    def has_final_name(self) -> bool:
+        """True if the copy has the shard's final name. Raises ``StorageError``."""
+        return self._copy is not None and self._copy.has_name(self._final_path)
+
+    def complete(self, entries: np.ndarray) -> int:
+        """Appends all other chunks of the shard and makes the copy durable, with zeros between chunks.
+        Returns its length; 0 if it does not have the final name: it is then of no use. Raises
+        ``StorageError``; after a ``StorageFullError`` it may be called again."""
+        copy = self._copy
+        if copy is None or not self.has_final_name:
+            return 0
+        self.put(np.flatnonzero(entries["offset"] != EMPTY), entries)
+        self._append_waiting(is_earlier_kept=False)
+        live = np.sort(self._entries[self._entries["offset"] != EMPTY], order="offset")
+        starts, nbytes = live["offset"].astype(np.int64), live["nbytes"].astype(np.int64)
+        begin = np.append(0, starts + nbytes)
+        stop = np.append(starts, copy.nbytes - self._layout.index_bytes)
+        for gap in np.flatnonzero(begin < stop).tolist():  # with the earlier indexes
+            copy.clear(int(begin[gap]), int(stop[gap]))
+        copy.finish()
+        return copy.nbytes
+
+    def close(self) -> None:
+        if self._copy is not None:
+            self._copy.close()
+
+    def discard(self) -> None:
+        """Deletes a copy that never got the final name. Raises ``StorageError``."""
+        copy, self._copy = self._copy, None
+        if copy is not None:
+            copy.close() if copy.path == self._final_path else copy.discard()
+
+    # ------------------------------------------------------------------ pieces
+
+    @property
+    def _waiting(self) -> np.ndarray:
+        """int64[n]: the numbers of chunks that the copy lacks."""
+        lacks = (self._stored["offset"] != EMPTY) & (self._entries["offset"] == EMPTY)
+        found: np.ndarray = np.flatnonzero(lacks)
+        return found
+
+    @property
+    def _lacks_earlier(self) -> bool:
+        return bool(((self._earlier["offset"] != EMPTY) & (self._entries["offset"] == EMPTY)).any())
+
+    def _append_waiting(self, is_earlier_kept: bool) -> None:
+        """Makes the copy if there is none, with what the file has that it is to replace if
+        ``is_earlier_kept``, and appends what is waiting."""
+        if self._copy is None:
+            self._copy = self._made()
+            try:
+                if is_earlier_kept:
+                    self._keep_earlier(self._copy)
+            except BaseException:
+                self.discard()
+                raise
+        pieces = list(self._pieces(self._waiting))
+        if not pieces and (self._lacks_earlier or not self._copy.nbytes):
+            pieces = [[]]  # the index alone
+        for piece in pieces:
+            self._append(self._copy, piece)
+
+    def _made(self) -> GrowingFile:
+        path = beside(self._source.path, "copy")
+        with storage_errors("remove", path):
+            reach("growing.before_delete")
+            path.unlink(missing_ok=True)
+        return GrowingFile(path, self._layout.file_bytes)
+
+    def _pieces(self, chunks: np.ndarray) -> Iterator[list[np.ndarray]]:
+        """Yields runs of chunks, which lie together in the file in progress, as many as one write takes."""
+        chunks = chunks[np.argsort(self._stored["offset"][chunks], kind="stable")]
+        start, nbytes = self._stored["offset"][chunks], self._stored["nbytes"][chunks]
+        runs = np.split(chunks, np.flatnonzero(start[1:] != start[:-1] + nbytes[:-1]) + 1)
+        piece: list[np.ndarray] = []
+        taken = 0
+        for run in runs if chunks.size else ():
+            ends = np.cumsum(self._stored["nbytes"][run].astype(np.int64))
+            for part in np.split(run, np.flatnonzero(np.diff(ends // PIECE_BYTES)) + 1):
+                count = int(self._stored["nbytes"][part].sum())
+                if piece and (taken + count > PIECE_BYTES or len(piece) == MOST_PARTS):
+                    yield piece
+                    piece, taken = [], 0
+                piece.append(part)
+                taken += count
+        if piece:
+            yield piece
+
+    def _append(self, copy: GrowingFile, runs: list[np.ndarray]) -> None:
+        """Appends runs of chunks, and the index that lists them."""
+        entries, place, parts = self._entries.copy(), copy.nbytes, []
+        for run in runs:
+            start = int(self._stored["offset"][run[0]])
+            count = int(self._stored["nbytes"][run].sum())
+            data = self._source.read(start, count)
+            if len(data) < count:
+                raise StorageError(f"{self._source.path} ends before a chunk that was stored")
+            entries["offset"][run] = self._stored["offset"][run] + np.uint64(place) - np.uint64(start)
+            entries["nbytes"][run] = self._stored["nbytes"][run]
+            parts.append(data)
+            place += count
+        index = encode_index(entries)
+        zeros = page_aligned(place) - place + page_aligned(len(index)) - len(index)
+        copy.append([*parts, bytes(zeros) + index])
+        self._entries = entries
+
+    # ------------------------------------------------------------------ the file with the final name
+
+    def _keep_earlier(self, copy: GrowingFile) -> None:
+        """Copies the file that has the final name, up to its last sound index. Its chunks are listed if they
+        are those of the file in progress; after a power cut they may not be. Raises ``StorageError``."""
+        with storage_errors("read", self._final_path), open_regular(self._final_path, buffering=0) as file:
+            descriptor = file.fileno()
+            end = _last_sound_end(descriptor, self._layout)
+            if end is None:
+                return
+            index_at = end - self._layout.index_bytes
+            encoded = read_all(descriptor, index_at, self._layout.index_bytes)
+            self._earlier = decode_index(encoded, self._layout.chunks).copy()
+            for place in range(0, end, PIECE_BYTES):
+                copy.append([read_all(descriptor, place, min(PIECE_BYTES, end - place))])
+            theirs, mine = self._earlier, self._stored
+            both = (theirs["offset"] != EMPTY) & (mine["offset"] != EMPTY)
+            for i in np.flatnonzero(both & (theirs["nbytes"] == mine["nbytes"])).tolist():
+                count = int(mine["nbytes"][i])
+                kept = read_all(descriptor, int(theirs["offset"][i]), count)
+                if kept == self._source.read(int(mine["offset"][i]), count):
+                    self._entries[i] = theirs[i]
+
+    def _take_final_name(self, may_rename: Callable[[], None], replaces: ShardSums | None) -> None:
+        assert self._copy is not None
+        may_rename()
+        make_directories(self._final_path.parent)
+        with storage_errors("rename to", self._final_path):
+            reach("shard.before_live_name")
+        if replaces is None:
+            may_rename()
+            rename_without_replacing(self._copy.path, self._final_path)
+        else:
+            with replaces.held():  # a compaction may be about to replace it too
+                with storage_errors("rename to", self._final_path):
+                    reach("shard.before_live_replace")
+                may_rename()
+                replace_by_rename(self._copy.path, self._final_path)
+        self._copy.path = self._final_path
+        self._earlier = empty_index(self._layout.chunks)
+
+
+def _last_sound_end(descriptor: int, layout: ShardLayout) -> int | None:
+    """Returns where the last sound index of a growing file ends: at its end, unless a kill has cut a write in
+    two. None if there is none. Raises ``OSError``."""
+    size, count = os.fstat(descriptor).st_size, layout.index_bytes
+    sought = 0
+    for end in range(size // PAGE_BYTES * PAGE_BYTES, count - 1, -PAGE_BYTES):
+        head = np.frombuffer(read_all(descriptor, end - count, min(count - 4, 16 * _PLAUSIBLE)), "<u8")
+        here = head[head != EMPTY].reshape(-1)
+        if (here > end).any():
+            continue  # no offset, no length
+        with suppress(ShardFormatError):
+            decode_index(read_all(descriptor, end - count, count), layout.chunks)
+            return end
+        sought += count
+        if sought > _MOST_SOUGHT_BYTES:
+            break
+    return None
