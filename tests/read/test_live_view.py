@@ -28,7 +28,7 @@ from shardwright.read.live_view import LiveView
 from shardwright.read.store import open_store
 from shardwright.recovery.recover_store import recover_store
 from shardwright.repack.jobs.compact_store import Options, plan, run
-from shardwright.storage import failpoints
+from shardwright.storage import failpoints, slot_file
 
 from .live_judge import SHAPE, Judge, frame, looking_at_every_step
 
@@ -246,30 +246,28 @@ def test_several_axes_without_a_count_end_with_their_newest_stored_frame(tmp_pat
         np.testing.assert_array_equal(followed[index], frame(number))
 
 
-def test_shards_in_a_second_root_are_found(tmp_path):
+def test_shards_in_a_second_root_are_found(tmp_path, monkeypatch):
     path, second = tmp_path / "a.ome.zarr", tmp_path / "second"
-    writer = sw.create(path, spec(), spill_root=second, on_full="spill", **QUICK)
-    try:
+    preallocate = slot_file.preallocate
+
+    def full(descriptor: int, nbytes: int, *, start: int = 0) -> bool:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().is_relative_to(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return preallocate(descriptor, nbytes, start=start)
+
+    with sw.create(path, spec(), spill_root=second, on_full="spill", **QUICK) as writer:
         judge = Judge(path)
         for i in range(2 * 8):
             writer.append(frame(i))
         writer.flush()
-        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-        def no_room() -> None:
-            raise full
-
-        failpoints.set_hook("slots.before_preallocate", no_room)
+        monkeypatch.setattr(slot_file, "preallocate", full)
         with looking_at_every_step(judge, new_views=False):
-            for i in range(16, 40):
+            for i in range(16, 60):
                 writer.append(frame(i))
             writer.flush()
-            judge.stored = 40
-            assert judge.look() == 40
-            writer.close()
-    finally:
-        failpoints.set_hook("slots.before_preallocate", None)
-        writer.close()
+            judge.stored = 60
+            assert judge.look() == 60
+    assert any(file.is_symlink() for file in path.rglob("c/*/0/0")), "it was really spilled"
     judge.look(again=True)
 
 

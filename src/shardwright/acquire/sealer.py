@@ -93,6 +93,8 @@ class Sealer:
         self._layout = layout
         self._report = report
         self._files: dict[int, ShardRowFiles] = {}  # of shard rows that are neither sealed nor given up
+        self._not_shown: set[int] = set()  # of these: readers lack stored slabs of them
+        self._grows_later: dict[int, Grow] = {}  # by image: asked for while a shard row of it was not shown
         self._commands: SimpleQueue[SealerCommand | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -273,6 +275,8 @@ class Sealer:
         shard_row, files = command.shard_row, self._files.get(command.shard_row)
         try:
             assert files is not None, "only files that are ready are sealed"
+            if files.live:
+                self._not_shown.add(shard_row)
             sealed = self.folder.ballast.spent_on(lambda: self._give_names(files))
             records = files.frame_records()
             self._log(BlockKind.SHARD_ROW, shard_row, records)
@@ -284,6 +288,7 @@ class Sealer:
                 shard_row, 0, files is not None and files.renamed, self._explained(error), 0, None
             )
         del self._files[shard_row]
+        self._is_shown(shard_row)
         if records.size:
             self.folder.remove_replaced(_FILES_AT_ONCE)
         shards = sum(s.path is not None for s in sealed)
@@ -304,10 +309,22 @@ class Sealer:
             files, layout = self._files.get(shard_row), self._layout.of(shard_row)
             if files is not None:
                 files.list_stored(slab_places(layout, slab) for slab in slabs)
+                self._not_shown.add(shard_row)
                 with suppress(StorageError, OutputExistsError):  # the seal reports what does not pass
                     self._make_image(image_of(shard_row))
                     files.show(self.folder.owner.may_rename)
+                    self._is_shown(shard_row)
             self.busy.step()
+
+    def _hides_rows(self, image: int) -> bool:
+        return any(row in self._files and image_of(row) == image for row in self._not_shown)
+
+    def _is_shown(self, shard_row: int) -> None:
+        """Notes that readers see all that was to be shown of a shard row, sealed or not."""
+        self._not_shown.discard(shard_row)
+        image = image_of(shard_row)
+        if not self._hides_rows(image) and (command := self._grows_later.pop(image, None)) is not None:
+            self._grow(command)
 
     def _discard(self, shard_row: int) -> None:
         files = self._files.pop(shard_row, None)
@@ -327,6 +344,9 @@ class Sealer:
 
     def _grow(self, command: Grow) -> None:
         self.folder.owner.may_rename()  # before it makes any file
+        if self._hides_rows(command.image):
+            self._grows_later[command.image] = command  # else its shape would cover frames that readers lack
+            return
         with suppress(StorageError):
             self.folder.ballast.spent_on(lambda: self.folder.metadata.grow(command.image, command.extents))
 

@@ -59,6 +59,7 @@ class GrowingCopy:
         self._stored = empty_index(layout.chunks)  # chunks to be shown, as the file in progress has them
         self._entries = empty_index(layout.chunks)  # as the copy has them
         self._copy: GrowingFile | None = None
+        self._is_complete = False
         self._earlier = empty_index(layout.chunks)  # as the file listed them whose name this one takes
 
     def put(self, chunks: np.ndarray, entries: np.ndarray) -> None:
@@ -71,7 +72,7 @@ class GrowingCopy:
         exists = replaces is not None and os.path.lexists(self._final_path)
         if not exists and not self._waiting.size and self._copy is None:
             return False
-        self._append_waiting(exists)
+        self._append_waiting(is_earlier_kept=exists)
         if not self.has_final_name and (even_fewer or not self._lacks_earlier):
             self._take_final_name(may_rename, replaces)
         return True
@@ -81,15 +82,16 @@ class GrowingCopy:
         """True if the copy has the shard's final name. Raises ``StorageError``."""
         return self._copy is not None and self._copy.has_name(self._final_path)
 
-    def complete(self, entries: np.ndarray) -> int:
+    def complete(self, entries: np.ndarray, *, is_shown: bool) -> int:
         """Appends all other chunks of the shard and makes the copy durable, with zeros between chunks.
-        Returns its length; 0 if it does not have the final name: it is then of no use. Raises
-        ``StorageError``; after a ``StorageFullError`` it may be called again."""
-        copy = self._copy
-        if copy is None or not self.has_final_name:
+        ``is_shown``: readers know a file with the final name. Returns its length; 0 if there is none, so that
+        the file in progress is as good. Raises ``StorageError``; after a ``StorageFullError`` it may be
+        called again."""
+        was_taken = self._copy is not None and self._copy.path == self._final_path and not self.has_final_name
+        if not is_shown or was_taken:
             return 0
         self.put(np.flatnonzero(entries["offset"] != EMPTY), entries)
-        self._append_waiting(is_earlier_kept=False)
+        copy = self._append_waiting(is_earlier_kept=True)
         live = np.sort(self._entries[self._entries["offset"] != EMPTY], order="offset")
         starts, nbytes = live["offset"].astype(np.int64), live["nbytes"].astype(np.int64)
         begin = np.append(0, starts + nbytes)
@@ -97,7 +99,15 @@ class GrowingCopy:
         for gap in np.flatnonzero(begin < stop).tolist():  # with the earlier indexes
             copy.clear(int(begin[gap]), int(stop[gap]))
         copy.finish()
+        self._is_complete = True
         return copy.nbytes
+
+    def seal(self, may_rename: Callable[[], None], replaces: ShardSums | None) -> bool:
+        """Returns whether the copy is the sealed shard, and gives it the final name if so. Raises as
+        ``show``."""
+        if self._is_complete and not self.has_final_name:
+            self._take_final_name(may_rename, replaces)
+        return self._is_complete
 
     def close(self) -> None:
         if self._copy is not None:
@@ -122,7 +132,7 @@ class GrowingCopy:
     def _lacks_earlier(self) -> bool:
         return bool(((self._earlier["offset"] != EMPTY) & (self._entries["offset"] == EMPTY)).any())
 
-    def _append_waiting(self, is_earlier_kept: bool) -> None:
+    def _append_waiting(self, *, is_earlier_kept: bool) -> GrowingFile:
         """Makes the copy if there is none, with what the file has that it is to replace if
         ``is_earlier_kept``, and appends what is waiting."""
         if self._copy is None:
@@ -138,6 +148,7 @@ class GrowingCopy:
             pieces = [[]]  # the index alone
         for piece in pieces:
             self._append(self._copy, piece)
+        return self._copy
 
     def _made(self) -> GrowingFile:
         path = beside(self._source.path, "copy")

@@ -112,10 +112,15 @@ class LiveIndex:
             may_rename()
             replace_by_rename(another, self._final_path)
 
-    def complete(self, entries: np.ndarray) -> int:
+    def complete(self, entries: np.ndarray, *, is_shown: bool) -> int:
         """Returns 0: the file in progress is the one that readers see."""
-        del entries
+        del entries, is_shown
         return 0
+
+    def seal(self, may_rename: Callable[[], None], replaces: ShardSums | None) -> bool:
+        """Returns whether the file has its final name already. Raises ``StorageError``."""
+        del may_rename, replaces
+        return self.has_final_name
 
     def close(self) -> None: ...
 

@@ -199,7 +199,7 @@ class OpenShard:
         if not self.renamed:
             may_rename()  # if the store was deleted meanwhile, no folder of it may be made again
             make_directories(self.final_path.parent)
-            if self.live is not None and self.live.has_final_name:
+            if self.live is not None and self.live.seal(may_rename, self._replaces):
                 sync_directory(self.final_path.parent)  # before its other name is gone
                 may_rename()
                 with storage_errors("delete", self._file.path):
@@ -246,7 +246,7 @@ class OpenShard:
             # chunks of the older shard are missing here only if their copies were lost: it stays as it is
             return SealedShard(self.final_path if self._is_shown else None, 0, 0)
         shown = None if self._reopened or not live.size else self.live
-        if shown is not None and (length := shown.complete(self.entries)):
+        if shown is not None and (length := shown.complete(self.entries, is_shown=self._is_shown)):
             stored_bytes = int(live["nbytes"].sum()) + self.layout.index_bytes
             return SealedShard(self.final_path, stored_bytes, length - stored_bytes)
         ends = live["offset"] + live["nbytes"]

@@ -1,0 +1,31 @@
+"""Files that grow (``live: append``), read by a viewer's library on the same disk."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+
+import numpy as np
+from tests.acquire.live_reader import frame
+from tests.acquire.test_live_files import APPEND, sees, send, spec
+
+import shardwright as sw
+
+from .test_images import HERE, zarrita
+
+__all__ = ["zarrita"]
+
+
+def test_zarrita_reads_a_copy_that_grows(tmp_path, zarrita):
+    """It finds an index only at the end."""
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec(), **APPEND) as writer:
+        send(writer, 0, 6)
+        sees(path, 6)
+        command = ["node", HERE / "zarrita.mjs", zarrita, path, "/0"]
+        (line,) = subprocess.run(command, capture_output=True, check=True, timeout=120).stdout.splitlines()
+    found = json.loads(line)
+    pixels = np.frombuffer(base64.b64decode(found["data"]), found["dtype"]).reshape(found["shape"])
+    assert len(pixels) == 6
+    assert all(np.array_equal(seen, frame(i)) for i, seen in enumerate(pixels))
