@@ -1,6 +1,6 @@
 """The daemon is killed while a camera's client sends to it, and started again; the client goes on by itself.
 The oracle hears only the client. Beside them a reader looks at the store all the time, to the end of a
-compaction.
+compaction, and a follower takes each frame as it is stored.
 
 The suite's process is what a service manager would be: it starts the daemon again whenever it has died.
 """
@@ -24,6 +24,7 @@ from tests.harness.fork_server import GIVE_UP_S, Channel, Child, ForkServer
 from tests.properties.readers import with_zarr_python
 
 import shardwright as sw
+from shardwright.array.acquisition_spec import with_index_for
 from shardwright.model.names import store_name
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
@@ -34,7 +35,7 @@ from .kills.oracle import Oracle
 from .kills.processes import Closing, Created, Said, Sealed
 from .kills.scenes import IO_MODES, SCENES, Append, Flush, Pause, Scene, spec_of
 from .kills.trial import KILLED, WORKSPACE
-from .live_reader import Seen, Stop, watch
+from .live_reader import Followed, Seen, Stop, follow_to_the_end, watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,18 +47,19 @@ FIRST_SEALS = frozenset({"shard.before_index"})
 NAME = "killed"
 LEAST_INTERVAL_MS = 10  # of a daemon's configuration
 CONFIG = """\
-output: {{root: ./data, io: {io}, ballast: 1MiB, low_water: 1MiB, in_memory: true}}
+output: {{root: ./data, spill_root: ./second, io: {io}, live: {live}, ballast: 1MiB, low_water: 1MiB,
+  in_memory: true}}
 ingest: {{endpoints: ["ipc://./in.sock"], heartbeat_ms: 20, session_timeout_ms: 1000}}
 workers: {{threads: 1}}
 memory: {{budget: 2GiB}}
-reliability: {{store_within_ms: {store_within_ms}, sync_interval_ms: {sync_interval_ms}}}
+reliability: {{store_within_ms: {store_within_ms}, sync_interval_ms: {sync_interval_ms}, on_full: {on_full}}}
 """
 
 
 def camera(channel: Channel, endpoint: str, scene: Scene) -> None:
     """Sends the whole scene through whatever happens to the daemon."""
     with sw.connect(endpoint, timeout_ms=30_000) as connection:
-        stream = acquire(connection, NAME, scene.spec)
+        stream = acquire(connection, NAME, with_index_for(scene.live, scene.images))
         channel.send(Created())
         n = stored = durable = 0
         for step in scene.steps:
@@ -79,7 +81,7 @@ def camera(channel: Channel, endpoint: str, scene: Scene) -> None:
 def dies_at(call: int, after: frozenset[str]) -> str:
     """A daemon's sabotage: killed at the ``call``-th storage call from the first of ``after`` on (0:
     never)."""
-    return f"from tests.crash.kills.processes import kill_at\nkill_at({call}, {after})"
+    return f"from tests.crash.kills.processes import fill_now_and_then, kill_at\nkill_at({call}, {after})\n"
 
 
 @dataclass
@@ -93,6 +95,8 @@ class DaemonTrial:
     calls: tuple[int, ...] = ()
     after_ms: tuple[float, ...] = ()
     stopped_after: int | None = None
+    spills: bool = False
+    spilled: int = 0
     kills: int = 0
     looks: int = 0
     problems: list[str] = field(default_factory=list)
@@ -100,8 +104,8 @@ class DaemonTrial:
     def __str__(self) -> str:
         stopped = "" if self.stopped_after is None else f" stopped after {self.stopped_after} frames and"
         return (
-            f"{self.scene.name}, {self.io}, daemons{stopped} killed at storage calls {self.calls} or "
-            f"after {self.after_ms} ms"
+            f"{self.scene.name}, {self.io}, {'spilling ' if self.spills else ''}daemons{stopped} killed at "
+            f"storage calls {self.calls} or after {self.after_ms} ms"
         )
 
 
@@ -114,11 +118,15 @@ class DaemonTrialRun:
         self._oracle = Oracle(trial.scene)
         self._store = folder / "data" / store_name(NAME)
         self._config = folder / "rig.yaml"
-        (folder / "data").mkdir()
+        self._data = folder / "data"
+        for made in (self._data, folder / "second"):
+            made.mkdir()
         scene = trial.scene
         self._config.write_text(
             CONFIG.format(
-                io=trial.io,
+                io=scene.io(trial.io),
+                live=scene.live,
+                on_full="spill" if trial.spills else "block",
                 store_within_ms=max(LEAST_INTERVAL_MS, scene.store_within_ms),
                 sync_interval_ms=max(LEAST_INTERVAL_MS, scene.sync_interval_ms),
             )
@@ -131,12 +139,17 @@ class DaemonTrialRun:
     def run(self) -> DaemonTrial:
         self._start_daemon()
         client = self._server.start(camera, self._endpoint, self._trial.scene)
-        with self._server.start(watch, self._store, self._trial.scene) as reader:
+        with (
+            self._server.start(watch, self._store, self._trial.scene) as reader,
+            self._server.start(follow_to_the_end, self._store) as follower,
+        ):
             messages = list(self._supervise(client, reader))
             if client.wait() != 0:
                 self._trial.problems.append(f"the client ended with {client.wait()}")
             self._oracle.listen(messages)
             self._stop_daemon()
+            self._trial.spilled += sum(file.is_symlink() for file in self._store.rglob("c/**/*"))
+            self._hear_follower(follower)
             if not self._trial.problems:
                 compact(self._store)
             self._hear(reader)
@@ -154,10 +167,21 @@ class DaemonTrialRun:
         else:
             self._trial.problems.append(f"the reader failed: {seen}")
 
+    def _hear_follower(self, follower: Child) -> None:
+        """It ends by itself, with the acquisition."""
+        came = (follower.drain() or [None])[-1]
+        if isinstance(came, Followed):
+            self._trial.problems += [f"the follower: {problem}" for problem in came.problems(self._oracle)]
+        else:
+            self._trial.problems.append(f"the follower failed: {came}")
+
     def _start_daemon(self) -> None:
         """With the next death of the list, while there is one."""
         after = FIRST_STORES if self._trial.stopped_after is None else FIRST_SEALS
-        self._daemon = DaemonProcess(self._config, sabotage=dies_at(next(self._deaths, 0), after))
+        sabotage = dies_at(next(self._deaths, 0), after)
+        if self._trial.spills:
+            sabotage += f"fill_now_and_then({str(self._data)!r}, {self._trial.kills})"
+        self._daemon = DaemonProcess(self._config, sabotage=sabotage)
         after_ms = next(self._timers, None)
         self._dies_at_s = None if after_ms is None else monotonic() + after_ms / 1000
 
@@ -229,10 +253,14 @@ def draw_trials(count: int, seed: int) -> Iterator[DaemonTrial]:
             continue
         deaths = int(min(rng.integers(1, 4), count - planned))
         scene, io = scenes[int(rng.integers(len(scenes)))], IO_MODES[int(rng.integers(len(IO_MODES)))]
-        if rng.random() < 0.75:
-            yield DaemonTrial(scene, io, calls=tuple(int(n) for n in rng.integers(1, 40, deaths)))
-        else:
-            yield DaemonTrial(scene, io, after_ms=tuple(float(ms) for ms in rng.uniform(20, 150, deaths)))
+        calls, after_ms, which = rng.integers(1, 40, deaths), rng.uniform(20, 150, deaths), rng.random()
+        yield DaemonTrial(
+            scene,
+            io,
+            calls=tuple(int(n) for n in calls) if which < 0.75 else (),
+            after_ms=() if which < 0.75 else tuple(float(ms) for ms in after_ms),
+            spills=scene.live == "none" and rng.random() < 0.4,
+        )
         planned += deaths
 
 
@@ -256,7 +284,7 @@ def draw_stop(rng: np.random.Generator) -> DaemonTrial:
 
 def run_daemon_kills(server: ForkServer, count: int, seed: int) -> dict[str, Any]:
     """Trials until ``count`` daemons were killed."""
-    started, trials, kills, looks, violations = monotonic(), 0, 0, 0, []
+    started, trials, kills, looks, spilled, violations = monotonic(), 0, 0, 0, 0, []
     while kills < count:
         for trial in draw_trials(count - kills, seed + trials):
             folder = Path(tempfile.mkdtemp(prefix="sw-"))  # short enough for a socket's path
@@ -265,6 +293,7 @@ def run_daemon_kills(server: ForkServer, count: int, seed: int) -> dict[str, Any
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
             trials, kills, looks = trials + 1, kills + trial.kills, looks + trial.looks
+            spilled += trial.spilled
             if trial.problems:
                 violations.append({"trial": str(trial), "problems": trial.problems})
     return {
@@ -272,6 +301,7 @@ def run_daemon_kills(server: ForkServer, count: int, seed: int) -> dict[str, Any
         "trials": trials,
         "kills": kills,
         "looks": looks,
+        "spilled": spilled,
         "seconds": round(monotonic() - started, 1),
         "violations": violations,
     }

@@ -63,7 +63,7 @@ def old_writer(channel: Channel, scene: Scene, path: Path, io: str, call: int) -
             "store_within_ms": scene.store_within_ms,
             "sync_interval_ms": scene.sync_interval_ms,
         }
-        writer = create(path, scene.spec, threads=1, io=io, on_duplicate="count", **settings)
+        writer = create(path, scene.spec, threads=1, io=scene.io(io), on_duplicate="count", **settings)
         channel.send(Created())
         follow(channel, scene, writer, 0)
         channel.send(Sealed(writer.close().to_dict(), tuple(points)))

@@ -1,5 +1,6 @@
-"""A reader beside the cameras: it looks at a store all the time while its writers write, die and are
-replaced, and the store is compacted. It is told what was promised, and judges every pixel that it sees.
+"""Readers beside the cameras. One looks at a store all the time while its writers write, die and are
+replaced, and the store is compacted. It is told what was promised, and judges every pixel that it sees. The
+other follows the acquisition to its end.
 
 Every other look is that of a client that knows nothing of us: byte ranges of composed shards, decoded by
 zarr-python.
@@ -9,11 +10,15 @@ from __future__ import annotations
 
 import select
 from dataclasses import dataclass
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
+import crc32c
 import zarr
+from tests.harness.fork_server import GIVE_UP_S
 
 import shardwright as sw
+from shardwright.array.grid import image_of
 from shardwright.model.errors import StorageError, StoreGoneError
 from shardwright.read.live_shard import LiveKeys
 from shardwright.read.zarr_store import LiveStore
@@ -43,6 +48,29 @@ class Seen:
 
     looks: int
     problems: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Followed:
+    """From the follower, at its end: (image, index, crc32c of its pixels) of each frame, by sequence."""
+
+    frames: tuple[tuple[int, str, tuple[int, ...], int], ...]
+
+    def problems(self, oracle: Oracle) -> list[str]:
+        """Each place that was promised a frame got one, once, and none with other pixels or of another
+        place."""
+        scene, problems, seen = oracle.scene, [], set()
+        for sequence, *came in self.frames:
+            n = oracle.sent.get(sequence)
+            if n is None or (position := scene.frames[n].position) in seen:
+                problems.append(f"sequence {sequence} was never sent, or its place has come before")
+                continue
+            seen.add(position)
+            name, crc = scene.images.names[image_of(position)], crc32c.crc32c(scene.pixels(n).tobytes())
+            if came != [name, scene.index(position), crc]:
+                problems.append(f"sequence {sequence} came as {came[:2]}, or with other pixels")
+        promised = {scene.frames[oracle.sent[sequence]].position for sequence in oracle.promised}
+        return [*problems, *(f"place {position} never came" for position in sorted(promised - seen))]
 
 
 class ByRanges(LiveStore):
@@ -107,3 +135,19 @@ def watch(channel: Channel, store: Path, scene: Scene) -> None:
         if store.exists() and not enough:
             reader.look()
     channel.send(Seen(reader.looks, tuple(reader.problems)))
+
+
+def follow_to_the_end(channel: Channel, store: Path) -> None:
+    """Follows from the first frame on. A store that is gone had no frame: another one gets its name."""
+    give_up = monotonic() + GIVE_UP_S
+    while monotonic() < give_up:
+        came = []
+        try:
+            for frame in sw.follow(store, timeout_ms=1000 * GIVE_UP_S):
+                crc = crc32c.crc32c(frame.pixels.tobytes())
+                came.append((int(frame.row["sequence"]), frame.image, frame.index, crc))
+        except (StorageError, StoreGoneError):
+            sleep(0.01)
+        else:
+            channel.send(Followed(tuple(came)))
+            return

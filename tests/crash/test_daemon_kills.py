@@ -1,5 +1,5 @@
-"""P1 through the daemon: killed while a client sends, and started again, it has every frame, and a reader
-beside it sees no other pixels. ``./tools/prove kills`` kills more."""
+"""P1 through the daemon: killed while a client sends, and started again, it has every frame, a reader beside
+it sees no other pixels, and a follower gets each frame once. ``./tools/prove kills`` kills more."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ def test_a_killed_daemon_loses_nothing(server: ForkServer) -> None:
     summary = run_daemon_kills(server, 20, seed=1)
     assert summary["kills"] >= 20
     assert summary["looks"] > summary["trials"], "the reader has seen something"
+    assert summary["spilled"] > 0
     assert summary["violations"] == []
 
 

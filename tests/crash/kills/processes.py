@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import random
 import signal
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 from time import sleep
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +17,12 @@ from shardwright.acquire.workers import WorkerPool
 from shardwright.model.errors import LayoutWarning, ResumeError
 from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.recovery.recover_store import recover_store
-from shardwright.storage import failpoints
+from shardwright.storage import failpoints, slot_file
 from shardwright.writer.in_process import create, resume
 
 from .scenes import Append, Flush, Pause
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.harness.fork_server import Channel
 
     from shardwright.writer.writer import Writer
@@ -100,6 +101,18 @@ def kill_at(number: int, after: frozenset[str] = frozenset()) -> list[str]:
     return points
 
 
+def fill_now_and_then(root: str, seed: int) -> None:
+    """Half of the time there is no room for shards below ``root``."""
+    preallocate, rng = slot_file.preallocate, random.Random(seed)
+
+    def try_to(descriptor: int, nbytes: int, *, start: int = 0) -> bool:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().is_relative_to(root) and rng.random() < 0.5:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return preallocate(descriptor, nbytes, start=start)
+
+    slot_file.preallocate = try_to
+
+
 def acquire(channel: Channel, scene: Scene, path: Path, io: str, call: int) -> None:
     """The whole scene, dying at storage call ``call``. Starts when told to, so that whoever wants to trace it
     can attach."""
@@ -112,7 +125,9 @@ def acquire(channel: Channel, scene: Scene, path: Path, io: str, call: int) -> N
     }
     settings["live"] = scene.live
     live_scheduler.SHOW_INTERVAL_S = 0.0  # each stored slab is shown
-    writer = create(path, scene.spec, threads=scene.threads, io=io, on_duplicate="count", **settings)
+    writer = create(
+        path, scene.spec, threads=scene.threads, io=scene.io(io), on_duplicate="count", **settings
+    )
     channel.send(Created())
     follow(channel, scene, writer, 0)
     channel.send(Closing(len(points)))

@@ -75,6 +75,10 @@ class Scene:
     def images(self) -> AcquisitionSpec:
         return parse_acquisition(self.spec)
 
+    def io(self, drawn: str) -> str:
+        """How its shards are filled, of what was drawn: a copy that grows is not made of mapped files."""
+        return "pwrite" if (self.live, drawn) == ("append", "mmap") else drawn
+
     def grid(self, image: int) -> Grid:
         return self.images.grids.grids[image]
 
@@ -335,7 +339,7 @@ def _grown() -> Scene:
     return Scene("grown", spec, tuple(steps), store_within_ms=1, sync_interval_ms=2)
 
 
-def _grow_in_turn() -> Scene:
+def _grow_in_turn(name: str, live: LiveMode) -> Scene:
     """Two images whose shards any reader sees grow, what a kill leaves of them is read as it lies; with a
     level, and slabs that wait in the staging area."""
     spec = sw.AcquisitionSpec(
@@ -345,7 +349,7 @@ def _grow_in_turn() -> Scene:
     steps[7:7] = [Pause(4)]
     steps[3:3] = [Flush()]
     settings = {"store_within_ms": 1, "sync_interval_ms": 3, "threads": 2}
-    return Scene("live", spec, tuple(steps), live="index", **settings)
+    return Scene(name, spec, tuple(steps), live=live, **settings)
 
 
 SCENES = {
@@ -363,7 +367,8 @@ SCENES = {
         _plate(),
         _cameras(),
         _grown(),
-        _grow_in_turn(),
+        _grow_in_turn("live", "index"),
+        _grow_in_turn("live append", "append"),
     )
 }
 IO_MODES = ("mmap", "pwrite", "direct")
