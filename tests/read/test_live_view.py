@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -22,8 +23,10 @@ from tests.compaction.jobs import Here
 
 import shardwright as sw
 from shardwright.acquire.workers import WorkerPool
+from shardwright.array.grid import image_of
 from shardwright.model.errors import ShardFormatError, StorageError, StoreGoneError
 from shardwright.read.box_reader import chunks_of_box, read_box
+from shardwright.read.live_row import LiveRow
 from shardwright.read.live_view import LiveView
 from shardwright.read.store import open_store
 from shardwright.recovery.recover_store import recover_store
@@ -269,6 +272,72 @@ def test_shards_in_a_second_root_are_found(tmp_path, monkeypatch):
             assert judge.look() == 60
     assert any(file.is_symlink() for file in path.rglob("c/*/0/0")), "it was really spilled"
     judge.look(again=True)
+
+
+def many_images(tmp_path, count: int) -> sw.Writer:
+    """Each with a frame that is stored, in a shard row of its own."""
+    names = [f"p{i}" for i in range(count)]
+    writer = sw.create(tmp_path / "a.ome.zarr", spec(chunk=1), images=names, **QUICK)
+    for i, name in enumerate(names):
+        writer.append(frame(i), image=name)
+    writer.flush()
+    return writer
+
+
+def test_of_very_many_shard_rows_few_journals_are_open(tmp_path, monkeypatch):
+    monkeypatch.setattr("shardwright.read.live_row.MOST_OPEN_JOURNALS", 4)
+    with many_images(tmp_path, 20) as writer:
+        view = LiveView(writer.path)
+        for _ in range(3):
+            view.look()
+        open_files = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+        mine = Counter(str(file) for file in open_files if file.name.endswith(".journal"))
+        assert sum(count - 1 for count in mine.values()) == 4, "one of each is the writer's"
+        for i in range(20):
+            writer.append(frame(100 + i), image=f"p{i}")
+        writer.flush()
+        group = zarr.open_group(sw.open(writer.path), mode="r")
+        for i in range(20):
+            np.testing.assert_array_equal(group[f"{i}/0"][...], [frame(i), frame(100 + i)])
+            assert view.document(f"{i}/0")["shape"][0] == 2
+
+
+def test_opening_an_image_looks_at_its_own_shard_rows(tmp_path, monkeypatch):
+    with many_images(tmp_path, 9) as writer:
+        view = LiveView(writer.path)
+        looked: list[int] = []
+        look = LiveRow.look
+        monkeypatch.setattr(LiveRow, "look", lambda row: looked.append(image_of(row.number)) or look(row))
+        view.document("3/0")
+        view.document("3")
+        assert set(looked) == {3}
+        view.document("OME")
+        assert set(looked) == set(range(9))
+
+
+@pytest.mark.parametrize("file", ["staging", ".journal"])
+def test_what_cannot_be_opened_for_a_moment_is_an_error_and_nothing_is_missing_later(
+    tmp_path, monkeypatch, file
+):
+    with sw.create(tmp_path / "a.ome.zarr", spec(chunk=4), **QUICK) as writer:
+        for i in range(14):
+            writer.append(frame(i))
+        writer.flush()
+        opened, left = os.open, [OSError(errno.EMFILE, os.strerror(errno.EMFILE))]
+
+        def open_once(path, flags, *args, **more):
+            if left and str(path).endswith(file):
+                raise left.pop()
+            return opened(path, flags, *args, **more)
+
+        view = LiveView(writer.path)
+        view._acquiring = None
+        monkeypatch.setattr(os, "open", open_once)
+        with pytest.raises(StorageError, match="Raise the limit of open files"):
+            view.look()
+        assert not left
+        view.look()
+        assert view.document("0")["shape"][0] == 14
 
 
 # ---------------------------------------------------------------------- its life

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardwright.array.acquisition_spec import parse_acquisition
+from shardwright.array.acquisition_spec import ARRAY_NAME, parse_acquisition
 from shardwright.array.extents import Extents
 from shardwright.array.grid import image_of
 from shardwright.model.errors import ShardFormatError, StorageError
@@ -19,7 +19,7 @@ from shardwright.shard.layout import slabs_of_shard_row
 from shardwright.shard.shard_row_files import JOURNAL_SUFFIX, LOG_NAME, STAGING_NAME, placements_of
 
 from .layouts import store_layout
-from .live_row import LiveRow, open_row
+from .live_row import LiveRow, OpenJournals, open_row
 from .live_staging import open_staging
 
 DOCUMENT = "zarr.json"
@@ -66,6 +66,7 @@ class LiveAcquisition:
         self.layout = store_layout(self.spec)
         self.record = record_of(self.spec)
         self.rows: dict[int, LiveRow] = {}
+        self._open_journals = OpenJournals()
         self.extents = Extents(self.spec.grids)
         self.arrays = {
             path: (image, level)
@@ -133,7 +134,7 @@ class LiveAcquisition:
 
     def _open_row(self, number: int, placement: Placement) -> LiveRow | None:
         layout, identity = self.layout.of(number), self.manifest.identity_bytes
-        return open_row(layout, number, placement, self.record, identity)
+        return open_row(layout, number, placement, self.record, identity, self._open_journals)
 
     def _find_rows(self) -> None:
         """Opens journals that are new, and drops those that are gone or replaced."""
@@ -176,15 +177,23 @@ class LiveAcquisition:
         along = self.extents.along[image, : len(self.spec.grids.grids[image].growing)]
         return tuple(along.tolist())
 
-    def look(self) -> list[np.ndarray]:
+    def image_at(self, path: str) -> int | None:
+        """Returns the image whose array, level or group has this path, None if it is of none or of all."""
+        found = self.arrays.get(path) or self.arrays.get(key_in(path, ARRAY_NAME))
+        return None if found is None else found[0]
+
+    def look(self, only: int | None = None) -> list[np.ndarray]:
         """Looks at all that may have changed; returns the records of frames that are staged, and of those
-        whose slab was found stored since the last look. Raises ``StorageError``."""
+        whose slab was found stored since the last look. ``only``: the image whose shard rows are looked at.
+        Raises ``StorageError``."""
         found: list[np.ndarray] = []
         if self.staging is not None:
             staged = [frame.record for frames in self.staging.look().values() for frame in frames]
             found += [np.array(staged, self.record)] if staged else []
         self._find_rows()
         for row in self.rows.values():
+            if only not in (None, image_of(row.number)):
+                continue
             with suppress(StorageError):  # its disk fails: what was found before stays
                 found += [records for _, records in row.look()]
         for records in found:

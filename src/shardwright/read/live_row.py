@@ -8,12 +8,14 @@ whose first entry is there.
 from __future__ import annotations
 
 import os
+from collections import OrderedDict
 from contextlib import suppress
 from typing import TYPE_CHECKING
+from weakref import ref
 
 import numpy as np
 
-from shardwright.model.errors import ShardFormatError
+from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.shard.journal import CHUNK_ENTRY, JournalLayout, ShardRowJournal
 from shardwright.shard.layout import slabs_of_shard_row
 
@@ -21,11 +23,28 @@ if TYPE_CHECKING:
     from shardwright.shard.layout import ArrayLayout
     from shardwright.shard.shard_row_files import Placement
 
+MOST_OPEN_JOURNALS = 64  # of one view: an acquisition may have a shard row in progress for each position
 Identity = tuple[int, int]  # device and inode
 
 
 def identity_of(status: os.stat_result) -> Identity:
     return status.st_dev, status.st_ino
+
+
+class OpenJournals:
+    """The rows whose journals are open, those that were used last at the end."""
+
+    def __init__(self) -> None:
+        self._rows: OrderedDict[ref[LiveRow], None] = OrderedDict()
+
+    def used(self, row: LiveRow) -> None:
+        """Notes that a row uses its journal now; closes that of another one if there are too many."""
+        self._rows[ref(row)] = None
+        self._rows.move_to_end(ref(row))
+        while len(self._rows) > MOST_OPEN_JOURNALS:
+            oldest = self._rows.popitem(last=False)[0]()
+            if oldest is not None:
+                oldest.let_go()
 
 
 class LiveRow:
@@ -40,16 +59,19 @@ class LiveRow:
         placement: Placement,
         record: np.dtype[np.void],
         identity_bytes: bytes,
+        opened: OpenJournals,
     ) -> None:
         """Raises ``ShardFormatError`` for a journal that is damaged or not made yet, ``StorageError``."""
+        self._opened = opened
         self.layout = layout
         self.number = shard_row
         self.placement = placement
         tables = JournalLayout.of(layout, shard_row, record)
-        self._journal = ShardRowJournal.open(
-            placement.journal(shard_row), tables, identity_bytes, shard_row, read_only=True
-        )
-        self.identity = identity_of(os.fstat(self._journal.descriptor))
+        self._path, self._facts = placement.journal(shard_row), (tables, identity_bytes, shard_row)
+        self._open: ShardRowJournal | None = ShardRowJournal.open(self._path, *self._facts, read_only=True)
+        self.identity = identity_of(os.fstat(self._open.descriptor))
+        self.is_reopened = self._open.reopened
+        opened.used(self)
         self.slabs = slabs_of_shard_row(layout, shard_row)
         places = [layout.layer_of_slab(slab) for slab in self.slabs]
         self.slot_layer = {slab: place[1] for slab, place in zip(self.slabs, places, strict=True)}
@@ -64,8 +86,10 @@ class LiveRow:
         """Returns (slab, frame records) of each slab that is stored since the last look. Raises
         ``StorageError``."""
         waiting = np.flatnonzero(~self.stored)
-        for layer in waiting[self._journal.begun(waiting)].tolist():
-            self._read(layer)
+        journal = self._journal() if waiting.size else None
+        if journal is not None:
+            for layer in waiting[journal.begun(waiting)].tolist():
+                self._read(layer)
         found, self._untold = self._untold, []
         return found
 
@@ -76,8 +100,34 @@ class LiveRow:
             self._read(layer)
         return bool(self.stored[layer])
 
+    def _journal(self) -> ShardRowJournal | None:
+        """Returns the journal, opened again if need be; None if its name is another file's by now, or
+        nobody's. Raises ``StorageError``."""
+        if self._open is None:
+            try:
+                opened = ShardRowJournal.open(self._path, *self._facts, read_only=True)
+            except ShardFormatError:
+                return None
+            except StorageError as error:
+                if isinstance(error.__cause__, FileNotFoundError):
+                    return None
+                raise
+            if identity_of(os.fstat(opened.descriptor)) != self.identity:
+                opened.close()
+                return None
+            self._open = opened
+        self._opened.used(self)
+        return self._open
+
+    def let_go(self) -> None:
+        """Closes the journal until it is needed again."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
     def _read(self, layer: int) -> None:
-        found = self._journal.read_stored_slab(layer)
+        journal = self._journal()
+        found = None if journal is None else journal.read_stored_slab(layer)
         if found is None:
             return
         records, valid, entries = found
@@ -90,16 +140,12 @@ class LiveRow:
         """Returns whether the journal's name is still this one's: if not, the shard row is sealed, its files
         were replaced, or another writer has them."""
         with suppress(OSError):
-            return identity_of(self._journal.path.stat()) == self.identity
+            return identity_of(self._path.stat()) == self.identity
         return False
 
-    @property
-    def is_reopened(self) -> bool:
-        return self._journal.reopened
-
-    def __del__(self) -> None:  # not sooner: another thread may still read what the view lets go
+    def __del__(self) -> None:
         with suppress(AttributeError):  # it was never opened
-            self._journal.close()
+            self.let_go()
 
 
 def open_row(
@@ -108,12 +154,15 @@ def open_row(
     placement: Placement,
     record: np.dtype[np.void],
     identity_bytes: bytes,
+    opened: OpenJournals,
 ) -> LiveRow | None:
     """Opens the journal of a shard row. Returns None where none says anything: it is gone, has no header yet,
-    so that nothing is stored there, or is damaged, which recovery reports."""
+    so that nothing is stored there, or is damaged, which recovery reports. Raises ``StorageError``."""
     if not placement.journal(shard_row).exists():  # of a sealed shard row: the usual case
         return None
     try:
-        return LiveRow(layout, shard_row, placement, record, identity_bytes)
-    except (ShardFormatError, OSError):
-        return None
+        return LiveRow(layout, shard_row, placement, record, identity_bytes, opened)
+    except (ShardFormatError, StorageError) as error:
+        if isinstance(error, ShardFormatError) or isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise

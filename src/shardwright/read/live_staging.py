@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from shardwright.model.errors import ShardFormatError
+from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.shard.staging import StagingArea, slots_in
 from shardwright.storage.files import storage_errors
 
@@ -105,8 +105,11 @@ def _words_of(records: np.ndarray) -> np.ndarray:
 def open_staging(
     path: Path, spec: AcquisitionSpec, record: np.dtype[np.void], identity: bytes
 ) -> LiveStaging | None:
-    """As ``LiveStaging.open``; None as well for one that is damaged or just going, which recovery reports."""
+    """As ``LiveStaging.open``; None as well for one that is damaged, which recovery reports, or just going.
+    Raises ``StorageError``: stored frames may be there."""
     try:
         return LiveStaging.open(path, spec, record, identity)
-    except (ShardFormatError, OSError):
-        return None
+    except (ShardFormatError, StorageError) as error:
+        if isinstance(error, ShardFormatError) or isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise

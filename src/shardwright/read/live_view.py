@@ -220,7 +220,9 @@ class LiveView:
         own) as it is now, None if there is none. Consolidated metadata are left out: they would describe an
         earlier state. Raises ``ShardFormatError``, ``StorageError``, ``StoreGoneError``."""
         with self._lock:
-            acquiring, _ = self.look()
+            acquiring = self._find_state()
+            if acquiring is not None:
+                acquiring.look(acquiring.image_at(path))
             document = self._documents.find(acquiring, path)
             self.check_there()
         if document is not None:

@@ -53,11 +53,11 @@ def storage_errors(operation: str, path: Path | str) -> Iterator[None]:
         raise
     except OSError as error:
         kind = StorageFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
-        hint = (
-            "Free some space on this filesystem, or choose another output root"
-            if kind is StorageFullError
-            else None
-        )
+        hint = {
+            errno.ENOSPC: "Free some space on this filesystem, or choose another output root",
+            errno.EDQUOT: "Free some space on this filesystem, or choose another output root",
+            errno.EMFILE: "Raise the limit of open files of this process: ulimit -n",
+        }.get(error.errno or 0)
         raise kind(f"cannot {operation} {path}: {error.strerror or error}", hint=hint) from error
 
 
