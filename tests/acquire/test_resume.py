@@ -26,7 +26,7 @@ from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.recovery.recover_store import recover_store
 from shardwright.recovery.resume import restore
-from shardwright.storage import failpoints, files
+from shardwright.storage import failpoints, files, slot_file
 
 from .conftest import sealer_is_done
 
@@ -519,6 +519,34 @@ def test_a_second_root_that_is_not_mounted_stops_recovery(tmp_path, shared_pool,
         recover_store(left, shared_pool, threads=2)
     (spill / "left.zarr" / ".shardwright").mkdir(parents=True)
     assert recover_store(left, shared_pool, threads=2).frames_kept == 3
+
+
+def test_a_writer_that_goes_on_spills_to_the_root_of_the_store_and_says_so(tmp_path, caplog):
+    path, second = tmp_path / "a.zarr", tmp_path / "second"
+    dimensions = [
+        sw.Dimension(name="t", count=None, chunk_size=1, shard_size_chunks=2),
+        *(sw.Dimension(name=name, count=8, chunk_size=8) for name in "yx"),
+    ]
+    spec = sw.ArraySpec(dtype="uint16", dimensions=dimensions)
+    with sw.create(path, spec, on_full="spill", spill_root=second) as writer:
+        writer.append(np.ones((8, 8), np.uint16))
+        writer.flush()
+        left = shutil.copytree(path, tmp_path / "left.zarr")
+        (second / "left.zarr" / ".shardwright").mkdir(parents=True)
+    preallocate = slot_file.preallocate
+
+    def full(descriptor: int, nbytes: int, *, start: int = 0) -> bool:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().is_relative_to(left):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return preallocate(descriptor, nbytes, start=start)
+
+    with pytest.MonkeyPatch.context() as patch, sw.resume(left, on_full="spill") as writer:
+        patch.setattr(slot_file, "preallocate", full)
+        for _ in range(9):
+            writer.append(np.ones((8, 8), np.uint16))
+    assert writer.receipt.frames_stored == 10
+    assert any(file.is_symlink() for file in left.rglob("c/*/0/0"))
+    assert f"'root': '{second}'" in caplog.text
 
 
 def test_rot_in_the_last_slab_is_said(crash, shared_pool, rot):

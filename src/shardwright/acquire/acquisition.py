@@ -80,7 +80,7 @@ class Acquisition:
             self.folder = StoreFolder.create(path, parse_acquisition(spec), limits, settings)
         else:
             self.folder = restored.folder
-            settings = replace(settings, live=self.folder.manifest.live)  # as it was created
+            settings = self.folder.as_created(settings)
         self._is_new = restored is None
         try:
             self._assemble(

@@ -232,6 +232,12 @@ class StoreFolder:
             self.manifest = replace(self.manifest, seen_stop=stop, seen_extents=extents)
             write_manifest(self.workspace, self.manifest)
 
+    def as_created(self, settings: WriteSettings) -> WriteSettings:
+        """Returns the settings of a writer that goes on, with what was decided when the store was made."""
+        root = self.manifest.spill_root
+        spill_root = None if root is None else type(self.path)(root)
+        return replace(settings, live=self.manifest.live, spill_root=spill_root)
+
     def placement(self, *, spill: bool) -> Placement:
         """Returns where the files of a shard row go."""
         return self.placements()[-1 if spill else 0]
