@@ -41,6 +41,29 @@ def test_ranges_and_their_checksums(tmp_path_factory, asked):
     assert again.tolist() == crcs.tolist()
 
 
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3000), st.integers(1, 1500)), min_size=1))
+def test_pieces_of_several_files(tmp_path_factory, asked):
+    folder = tmp_path_factory.mktemp("read")
+    files = [np.random.default_rng(i).bytes(4000) for i in range(3)]
+    for i, data in enumerate(files):
+        (folder / str(i)).write_bytes(data)
+    places = np.cumsum([0, *(count for _, _, count in asked)])
+    pieces = [(*each, place) for each, place in zip(asked, places.tolist(), strict=False)]
+    memory, expected = np.zeros(places[-1], np.uint8), bytearray(int(places[-1]))
+    descriptors = [os.open(folder / str(i), os.O_RDONLY) for i in range(3)]
+    try:
+        done, number = file_io.read_pieces(
+            np.array(descriptors, np.int64), np.array(pieces, np.int64), memory.ctypes.data
+        )
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+    assert (done, number != 0) == reference.read_pieces(files, pieces, expected)
+    assert number in (0, file_io.FILE_ENDED)
+    ends = places[done] if number else places[-1]
+    assert memory[:ends].tobytes() == expected[:ends]
+
+
 def test_a_long_range_goes_in_steps(tmp_path):
     data = np.random.default_rng(3).integers(0, 256, 1_000_003).astype(np.uint8)
     data.tofile(tmp_path / "file")

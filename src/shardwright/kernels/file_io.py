@@ -168,6 +168,24 @@ def read_ranges(descriptor: int, offsets: Any, addresses: Any, nbytes: Any, crcs
 
 
 @njit(nogil=True, cache=CACHE)
+def read_pieces(descriptors: Any, pieces: Any, address: int) -> Any:
+    """Reads pieces of several files into one memory, at ``address``.
+
+    descriptors  int64[F]   of each file
+    pieces       int64[n,4] of each piece: the number of its file, its place there, its bytes, its place in
+                 memory
+
+    Returns (n, 0), or the number of the first piece that cannot be read and its errno or ``FILE_ENDED``.
+    """
+    for i in range(pieces.shape[0]):
+        file, offset, count, place = pieces[i]
+        number = read_at(descriptors[file], address + place, count, offset)
+        if number != 0:
+            return i, number
+    return pieces.shape[0], 0
+
+
+@njit(nogil=True, cache=CACHE)
 def will_need(descriptor: int, offsets: Any, nbytes: Any) -> None:
     """Lets the system fetch ``nbytes[i]`` bytes at ``offsets[i]`` of a file (int64 arrays) into the page
     cache, without waiting for them."""

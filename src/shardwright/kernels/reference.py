@@ -288,6 +288,19 @@ def read_ranges(
     return [(piece, crc32c(piece, crc)) for piece, crc in zip(pieces, crcs, strict=True)]
 
 
+def read_pieces(
+    files: Sequence[bytes], pieces: Sequence[Sequence[int]], memory: bytearray
+) -> tuple[int, bool]:
+    """Lays pieces (file, offset, bytes, place in memory) into ``memory``. Returns the number of those before
+    the first that is not there whole, and whether there is such a one."""
+    for i, (file, offset, count, place) in enumerate(pieces):
+        piece = files[file][offset : offset + count]
+        if len(piece) < count:
+            return i, True
+        memory[place : place + count] = piece
+    return len(pieces), False
+
+
 # ------------------------------------------------------------------ journal and staging area
 
 

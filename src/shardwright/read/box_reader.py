@@ -19,7 +19,8 @@ import numpy as np
 
 from shardwright.codecs.decode import decode_chunk_into
 from shardwright.kernels.cuts import BLOSC, OTHER, PLAIN, ZSTD, decode_cuts
-from shardwright.model.errors import ShardFormatError
+from shardwright.kernels.file_io import FILE_ENDED, read_pieces, will_need
+from shardwright.model.errors import ShardFormatError, ShardwrightError, StorageError
 from shardwright.shard.read_back import fits_checksum
 from shardwright.storage.files import read_all, storage_errors
 
@@ -31,7 +32,10 @@ if TYPE_CHECKING:
 
 COALESCE_BYTES = 64 << 10  # chunks with at most such a gap between them are fetched together
 BATCH_BYTES = 1 << 20  # fetched and then decoded by one thread; less is not worth another one
-PART_BYTES = 512 << 10  # a chunk of its own is decoded in parts of at least so much, each in a thread
+# a chunk of its own is decoded in parts of at least so much, each in a thread: handing one over costs as much
+# as decoding half of it
+PART_BYTES = 2 << 20
+BATCHES_AHEAD = 8  # that the system fetches from the disk meanwhile
 ABSENT, NO_CRC = -1, -1
 _LEAST_KEPT_BYTES, _MOST_KEPT_BYTES, _MOST_KEPT = 128 << 10, 128 << 20, 3  # memory of boxes, to be used again
 
@@ -62,23 +66,11 @@ class ReadFile:
         with storage_errors("read", self.path):
             data = read_all(self.descriptor, offset, nbytes)
         if len(data) < nbytes:
-            raise ShardFormatError(
-                f"{self.path} ends too early", expected=f"{nbytes} bytes at {offset}", got=len(data)
-            )
+            raise self.ends_early(offset, nbytes)
         return memoryview(data)
 
-    def read_into(self, offset: int, buffer: np.ndarray) -> None:
-        """Fills uint8[n] from ``offset``. Raises as ``read``."""
-        done = 0
-        with storage_errors("read", self.path):
-            while done < buffer.size and (
-                count := os.preadv(self.descriptor, [buffer[done:].data], offset + done)
-            ):
-                done += count
-        if done < buffer.size:
-            raise ShardFormatError(
-                f"{self.path} ends too early", expected=f"{buffer.size} bytes at {offset}", got=done
-            )
+    def ends_early(self, offset: int, nbytes: int) -> ShardFormatError:
+        return ShardFormatError(f"{self.path} ends too early", expected=f"{nbytes} bytes at {offset}")
 
     def __del__(self) -> None:
         if hasattr(self, "descriptor"):
@@ -168,10 +160,13 @@ def read_box(
         out[...] = array.fill_element
     reading = _BoxReading(array, located, chunks, cuts_of_box(array, chunks, low, high), out)
     batches = _batches(located)
+    for batch in batches[:BATCHES_AHEAD]:
+        reading.announce(batch)
     if len(batches) == 1:
         reading.read(batches[0], alone=True)
     else:
-        _all_of(reading.read, batches)
+        ahead = [*batches[BATCHES_AHEAD:], *[None] * BATCHES_AHEAD]
+        _all_of(reading.read_one, zip(batches, ahead, strict=False))
     for i, frames in located.staged.items():
         reading.lay_over(i, frames)
     return out
@@ -302,13 +297,28 @@ class _BoxReading:
         self._shapes = np.array([array.chunk_shape, out.shape], np.int64)
         form = _KERNEL_FORMS.get(array.codecs.compressor, OTHER)
         self._form = form, array.codecs.checksum, array.dtype.itemsize
+        self._descriptors = np.array([file.descriptor for file in located.files], np.int64)
+
+    def announce(self, batch: _Fetch) -> None:
+        """Lets the system begin to fetch a batch from the disk."""
+        for file in np.unique(batch.reads[:, 0]).tolist():
+            mine = batch.reads[batch.reads[:, 0] == file]
+            will_need(int(self._descriptors[file]), mine[:, 1], mine[:, 2])
+
+    def read_one(self, batches: tuple[_Fetch, _Fetch | None]) -> None:
+        """Reads a batch, after it has announced another one."""
+        batch, ahead = batches
+        if ahead is not None:
+            self.announce(ahead)
+        self.read(batch)
 
     def read(self, batch: _Fetch, *, alone: bool = False) -> None:
         """Fetches and decodes some chunks. ``alone``: no other batch is read; threads may help."""
         located, chunks = self._located, batch.chunks
         data = _scratch("encoded", batch.nbytes)
-        for file, offset, count, place in batch.reads.tolist():
-            located.files[file].read_into(offset, data[place : place + count])
+        number, error = read_pieces(self._descriptors, batch.reads, data.ctypes.data)
+        if error:
+            raise self._error_of(batch.reads[number], error)
         for i in np.flatnonzero(located.crc[chunks] != NO_CRC).tolist():
             located.check(int(chunks[i]), self._encoded(batch, i, data))
         sources, nbytes, cuts = batch.places + data.ctypes.data, located.nbytes[chunks], self._cuts[chunks]
@@ -318,6 +328,12 @@ class _BoxReading:
             done = self._decode_all(sources, nbytes, cuts)
         for i in np.flatnonzero(~done).tolist():
             self._decode(int(chunks[i]), self._encoded(batch, i, data))
+
+    def _error_of(self, read: np.ndarray, error: int) -> ShardwrightError:
+        file = self._located.files[int(read[0])]
+        if error == FILE_ENDED:
+            return file.ends_early(int(read[1]), int(read[2]))
+        return StorageError(f"cannot read {file.path}: {os.strerror(error)}")
 
     def _decode_all(self, sources: np.ndarray, nbytes: np.ndarray, cuts: np.ndarray) -> np.ndarray:
         done = np.zeros(len(cuts), np.bool_)

@@ -461,6 +461,8 @@ class LiveView:
             return  # it has got its final name, or is all fill
         except OSError as error:
             raise StorageError(f"cannot read a shard in progress: {error.strerror}") from error
+        # pages read ahead, of chunks that are still to come, would be in the way of the writer's direct I/O
+        os.posix_fadvise(working.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         entries_of = np.zeros(table.size, INDEX_ENTRY)
         entries_of["offset"], entries_of["nbytes"] = table["offset"], table["nbytes"]
         located.put(working, chosen, entries_of, table["data_crc"].astype(np.int64))

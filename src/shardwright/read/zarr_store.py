@@ -40,11 +40,8 @@ if TYPE_CHECKING:
 
 CODEC_NAME = "shardwright.shards"
 _STANDARD = "sharding_indexed"
-_MOST_READ_AT_ONCE_BYTES = (
-    512 << 10
-)  # of chunks, decoded: another thread would cost more than the wait for it
-
-
+# of chunks, decoded, in the thread of zarr-python: another thread would cost more than the wait for it
+_MOST_READ_AT_ONCE_BYTES = 2 << 20
 _MOST_BOXED = 4  # chunks that are decoded for each one that is wanted
 
 

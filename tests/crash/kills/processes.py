@@ -102,11 +102,12 @@ def kill_at(number: int, after: frozenset[str] = frozenset()) -> list[str]:
 
 
 def fill_now_and_then(root: str, seed: int) -> None:
-    """Half of the time there is no room for shards below ``root``."""
+    """Half of the time there is no room for new shards below ``root``."""
     preallocate, rng = slot_file.preallocate, random.Random(seed)
 
     def try_to(descriptor: int, nbytes: int, *, start: int = 0) -> bool:
-        if Path(f"/proc/self/fd/{descriptor}").readlink().is_relative_to(root) and rng.random() < 0.5:
+        is_new_there = not start and Path(f"/proc/self/fd/{descriptor}").readlink().is_relative_to(root)
+        if is_new_there and rng.random() < 0.5:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return preallocate(descriptor, nbytes, start=start)
 
