@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.harness.json_process import wait_for
 
 import shardwright as sw
 from shardwright.array.grid import Grid
@@ -56,6 +57,23 @@ def test_the_cost_of_one_stream(tmp_path: Path) -> None:
         == (32 << 20) + planned.safety.journals * planned.safety.journal_bytes + 10 * 2**20
     )
     assert plan.disk_reserved_bytes == planned.limits.disk_reserved_bytes + planned.safety.disk_bytes
+
+
+def test_copies_that_readers_see_grow_take_room_of_the_disk(tmp_path: Path) -> None:
+    plain, plan = (
+        make_plan(parse_config(rig(tmp_path, output=f", ballast: 10MiB{live}")))
+        for live in ("", ", live: append")
+    )
+    (planned,) = plan.streams
+    assert plan.disk_reserved_bytes == plain.disk_reserved_bytes + planned.copies_bytes
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, planned.spec, live="append", store_within_ms=20) as writer:
+        for value in range(1, 1 + planned.limits.frames_per_slab):
+            writer.append(np.full(planned.spec.frame_shape, value, planned.spec.dtype))
+        writer.flush()
+        wait_for(lambda: len(list(path.glob("0/c/*/*/*"))) == planned.limits.shard_files_per_shard_row)
+        copies = [file.stat().st_blocks * 512 for file in path.glob("0/c/*/*/*")]
+    assert 0 < sum(copies) <= planned.copies_bytes
 
 
 def test_the_plan_as_json_names_promises_and_cost(tmp_path: Path) -> None:

@@ -312,7 +312,7 @@ class Sealer:
                 self._not_shown.add(shard_row)
                 with suppress(StorageError, OutputExistsError):  # the seal reports what does not pass
                     self._make_image(image_of(shard_row))
-                    files.show(self.folder.owner.may_rename)
+                    files.show(self.folder.owner.may_rename, self.busy.step)
                     self._is_shown(shard_row)
             self.busy.step()
 

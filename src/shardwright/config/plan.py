@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 class StreamPlan:
     """The plan of one stream. Rates are None where no frame rate is known. ``spec``: of the image with the
     largest frames. ``shard_files_per_frame`` counts the fraction of a shared file, ``disk_frame_bytes`` the
-    levels as well, uncompressed; both of the image that has most."""
+    levels as well, uncompressed; both of the image that has most. ``copies_bytes``: of the copies of shards
+    in progress that readers see grow (``live: append``)."""
 
     name: str
     acquisition: AcquisitionSpec
@@ -57,6 +58,7 @@ class StreamPlan:
     frame_rate_hz: float | None
     shard_files_per_frame: float
     disk_frame_bytes: float
+    copies_bytes: int
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -73,7 +75,7 @@ class StreamPlan:
     @property
     def disk_reserved_bytes(self) -> int:
         """Disk that the stream takes when it opens: preallocated shards, and the needs of crash safety."""
-        return self.limits.disk_reserved_bytes + self.safety.disk_bytes
+        return self.limits.disk_reserved_bytes + self.copies_bytes + self.safety.disk_bytes
 
     @property
     def data_rate_bytes_per_s(self) -> float | None:
@@ -285,6 +287,7 @@ def _plan_stream(
         frame_rate_hz=frame_rate_hz or stream.frame_rate_hz,
         shard_files_per_frame=max(map(shard_files_per_frame, grids)),
         disk_frame_bytes=max(map(disk_frame_bytes, grids)),
+        copies_bytes=limits.mapped_bytes if config.output.live == "append" else 0,
     )
 
 

@@ -254,11 +254,18 @@ class ShardRowFiles:
                 if shard is not None and shard.live is not None:
                     shard.live.put(places.entry[places.file == file], shard.entries)
 
-    def show(self, may_rename: Callable[[], None], *, even_fewer: bool = False) -> None:
+    def show(
+        self,
+        may_rename: Callable[[], None],
+        step: Callable[[], None] = lambda: None,
+        *,
+        even_fewer: bool = False,
+    ) -> None:
         """Lets readers see the listed chunks of all files (``OpenShard.show``). Raises ``StorageError``,
         ``OutputExistsError`` or what ``may_rename`` raises."""
         for shard in self.slots:
             shard.show(may_rename, even_fewer=even_fewer)
+            step()
 
     @property
     def sealed(self) -> int:
