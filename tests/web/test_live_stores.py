@@ -4,9 +4,12 @@ kept from them."""
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+import socket
 import subprocess
 import threading
+import time
 from urllib.parse import quote
 
 import numpy as np
@@ -16,12 +19,14 @@ import tensorstore
 import zarr
 from tests.compaction.jobs import Here
 from tests.read.live_judge import SHAPE, frame
+from tests.read.test_follow import Following
 from tests.read.test_live_view import QUICK, expected, leave, spec
 from tests.viewers.test_images import HERE, zarrita
 from zarr.storage import FsspecStore, ObjectStore
 
 import shardwright as sw
 from shardwright.model.errors import ShardwrightError, StorageError, TimedOutError
+from shardwright.read.followed import MOST_BEYOND, MOST_RANGES, MetSequences
 from shardwright.read.store import open_store
 from shardwright.repack.jobs.compact_store import Options, plan, run
 from shardwright.web import frame_stream
@@ -350,6 +355,90 @@ def test_a_connection_that_breaks_is_made_again_and_no_frame_comes_twice(tmp_pat
     assert sorted(received) == list(range(14))
 
 
+class Relay:
+    """A way to a server that can be cut. ``sent``: the bytes that came along each connection."""
+
+    def __init__(self, port):
+        self._to = ("127.0.0.1", port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._near, self._threads = None, []
+        self.port = self._listener.getsockname()[1]
+        self.sent = []
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):  # it is shut down
+            while True:
+                near, far, sent = self._listener.accept()[0], socket.create_connection(self._to), bytearray()
+                ways = (near, far, bytearray()), (far, near, sent)
+                threads = [threading.Thread(target=self._carry, args=way, daemon=True) for way in ways]
+                self._near, self._threads = near, threads
+                for thread in threads:
+                    thread.start()
+                self.sent.append(sent)
+
+    def _carry(self, one, other, carried):
+        with contextlib.suppress(OSError), one:
+            while data := one.recv(1 << 16):
+                carried += data
+                other.sendall(data)
+            for each in (one, other):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def cut(self):
+        with contextlib.suppress(OSError):
+            self._near.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join()
+        self._listener.close()
+        self.cut()
+
+
+@pytest.mark.parametrize("only_new", [False, True])
+def test_frames_that_came_are_not_sent_again_where_others_were_never_stored(tmp_path, web, only_new):
+    """Each duplicate has a sequence of its own, which never comes."""
+    options = {"on_duplicate": "count", **QUICK}
+    with Relay(web.port) as relay, sw.create(tmp_path / STORE, spec(), **options) as writer:
+
+        def append(*numbers):
+            for number in (*numbers, *numbers):
+                writer.append(frame(number), frame_id=number)
+            writer.flush()
+
+        append(*range(9))
+        following = Following(address(relay), only_new=only_new)
+        while not (relay.sent and b'{"met":' in relay.sent[0]):
+            time.sleep(0.01)
+        for count, number in enumerate((9, 10, 11), 1 if only_new else 10):
+            append(number)
+            following.wait_for(count)
+            if number < 11:
+                relay.cut()
+        writer.close()
+        received = [each.index[0] for each in following.end()]
+    assert sorted(received) == list(range(9 if only_new else 0, 12))
+    assert [sent.count(b'{"frame":') for sent in relay.sent] == [1 if only_new else 10, 1, 1]
+
+
+def test_what_is_said_of_met_sequences_is_bounded():
+    met = MetSequences()
+    met.meet([(0, 5)])
+    assert met.ranges_beyond() == []
+    long = [(100 * i, 100 * i + 50) for i in range(1, MOST_RANGES + 1)]
+    met.meet([*long, (7, 9), (200_000, 200_001)])
+    assert met.ranges_beyond() == long
+    met.meet([(MOST_BEYOND - 90, MOST_BEYOND + 200)])
+    assert met.ranges_beyond()[-1] == (MOST_BEYOND - 90, MOST_BEYOND + 5)
+
+
 def test_only_new_frames_if_so_wished(web, writing):
     frames = sw.follow(address(web), only_new=True, timeout_ms=120_000)
     first: list[int] = []
@@ -381,6 +470,9 @@ def test_what_cannot_be_followed(tmp_path, web, writing):
         with pytest.raises(TimedOutError, match="no new frame"):
             received.extend(each.index[0] for each in frames)
     assert get(web, ".frames?after=-1").status == 400
+    many = ",".join(f"{2 * i}-{2 * i + 1}" for i in range(MOST_RANGES + 1))
+    for met in ("", "4", "4-4", "5-4", "-1-4", "1-2,", "1-x", many, f"8-{MOST_BEYOND + 8}"):
+        assert get(web, f".frames?after=7&met={met}").status == 400, met
 
 
 def test_an_error_of_the_store_is_one_of_the_follower(tmp_path, web):

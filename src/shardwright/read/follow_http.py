@@ -82,13 +82,15 @@ class HttpFollower:
 
     def _connect(self) -> http.client.HTTPResponse:
         """Raises ``OSError`` when there is no connection or the server is busy."""
-        asked: dict[str, int] = {"after": self._met.all_before}
+        asked: dict[str, int | str] = {"after": self._met.all_before}
+        if beyond := self._met.ranges_beyond():  # a frame that was never stored is a hole for good
+            asked["met"] = ",".join(f"{start}-{stop}" for start, stop in beyond)
         if self._only_new and not self._connected:
             asked["only_new"] = 1
         address = urllib.parse.quote(self._url, safe=":/[]%")
         try:
             answer: http.client.HTTPResponse = _OPENER.open(
-                f"{address}/{STREAM}?{urllib.parse.urlencode(asked)}", timeout=SILENCE_S
+                f"{address}/{STREAM}?{urllib.parse.urlencode(asked, safe=',')}", timeout=SILENCE_S
             )
         except urllib.error.HTTPError as error:
             with error:

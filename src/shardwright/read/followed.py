@@ -10,6 +10,10 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+# of what a follower over HTTP has met when it connects again, since it is a part of an address
+MOST_RANGES = 256
+MOST_BEYOND = 1 << 24
+
 
 @dataclass(frozen=True)
 class FollowedFrame:
@@ -51,6 +55,14 @@ class MetSequences:
         """Returns [start, stop) of what was met, without those before the first."""
         edges = np.flatnonzero(np.diff(self._met.astype(np.int8), prepend=0, append=0)) + self._first
         return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
+
+    def ranges_beyond(self) -> list[tuple[int, int]]:
+        """Returns [start, stop) of what was met beyond ``all_before``, in order: the ``MOST_RANGES`` longest,
+        as far as ``MOST_BEYOND`` sequences beyond it."""
+        first = self.all_before
+        end = first + MOST_BEYOND
+        beyond = [(start, min(stop, end)) for start, stop in self.ranges() if first < start < end]
+        return sorted(sorted(beyond, key=lambda each: each[0] - each[1])[:MOST_RANGES])
 
     @property
     def all_before(self) -> int:

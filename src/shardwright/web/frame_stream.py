@@ -1,9 +1,10 @@
 r"""Sends each frame of a store once it is stored, for ``shardwright.follow`` over HTTP.
 
-GET /live/NAME.ome.zarr/.frames?after=N&only_new=1
+GET /live/NAME.ome.zarr/.frames?after=N&met=START-STOP,START-STOP&only_new=1
 
-``after``: all sequences below N are left out; ``only_new``: so are frames that are stored already. The answer
-goes on until the acquisition ends. It consists of lines of JSON, each ended by \n:
+Left out are all sequences below ``after``, those in [START, STOP) of ``met`` (at most ``MOST_RANGES``, which
+end at most ``MOST_BEYOND`` beyond N: a byte is held for each sequence), and with ``only_new`` frames that are
+stored already. The answer goes on until the acquisition ends. It consists of lines of JSON, each ended by \n:
 
     {"met": [[START, STOP], ...]}   first: sequences of frames that are left out, but for those below N
     {"frame": {"index", "image", "row", "dtype", "shape"}}, and at once the bytes of its pixels, C order:
@@ -18,8 +19,9 @@ What a client does not take waits in its connection, until that is cut off (``we
 from __future__ import annotations
 
 import json
+import re
 import time
-from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, TypeVarTuple
 from weakref import WeakSet
 
 import anyio
@@ -28,6 +30,7 @@ import numpy as np
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from shardwright.model.errors import ShardwrightError
+from shardwright.read.followed import MOST_BEYOND, MOST_RANGES
 
 from .confined import NotServedError
 from .stores import POLICY
@@ -35,6 +38,7 @@ from .stores import POLICY
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
+    from starlette.datastructures import QueryParams
     from starlette.requests import Request
 
     from shardwright.read.follow import Follower
@@ -48,7 +52,29 @@ MOST_FOLLOWERS = 8
 THREADS = 4
 LOOK_S = 0.02
 QUIET_S = 1.0
-_MOST_DIGITS = 15
+_NUMBER = re.compile(r"[0-9]{1,15}")
+_RANGE = re.compile(rf"({_NUMBER.pattern})-({_NUMBER.pattern})")
+
+
+class _Asked(NamedTuple):
+    """The parameters of a request."""
+
+    after: int
+    met: list[tuple[int, int]]
+    only_new: bool
+
+    @classmethod
+    def of(cls, parameters: QueryParams) -> _Asked | None:
+        """Returns None for parameters that are malformed or exceed the limits."""
+        after, met = parameters.get("after", "0"), parameters.get("met")
+        found = [] if met is None else [_RANGE.fullmatch(each) for each in met.split(",", MOST_RANGES)]
+        if not _NUMBER.fullmatch(after) or len(found) > MOST_RANGES:
+            return None
+        ranges = [(int(each[1]), int(each[2])) for each in found if each is not None]
+        sound = all(start < stop <= int(after) + MOST_BEYOND for start, stop in ranges)
+        if len(ranges) < len(found) or not sound:
+            return None
+        return cls(int(after), ranges, parameters.get("only_new") == "1")
 
 
 class _Seat:
@@ -64,9 +90,11 @@ class FrameStreams:
         self._followers: WeakSet[_Seat] = WeakSet()
 
     async def respond(self, request: Request) -> Response:
-        after = request.query_params.get("after", "0")
-        if not (after.isascii() and after.isdigit() and len(after) <= _MOST_DIGITS):
-            return PlainTextResponse("after is the number of a frame.\n", 400)
+        asked = _Asked.of(request.query_params)
+        if asked is None:
+            return PlainTextResponse(
+                f"after=NUMBER and met=START-STOP,... are expected, at most {MOST_RANGES} ranges.\n", 400
+            )
         if request.method == "HEAD":
             return Response()
         if len(self._followers) >= MOST_FOLLOWERS:
@@ -75,9 +103,8 @@ class FrameStreams:
             )
         place = _Seat()
         self._followers.add(place)  # before anything is awaited
-        store, only_new = request.path_params["store"], request.query_params.get("only_new") == "1"
         try:
-            follower = await self._in_thread(self._follower, store, int(after), only_new)
+            follower = await self._in_thread(self._follower, request.path_params["store"], asked)
         except NotServedError:
             return PlainTextResponse("There is no such store.\n", 404)
         except (ShardwrightError, OSError) as error:
@@ -88,11 +115,12 @@ class FrameStreams:
     async def _in_thread(self, work: Callable[[*A], T], *arguments: *A) -> T:
         return await anyio.to_thread.run_sync(work, *arguments, limiter=self._threads)
 
-    def _follower(self, store: str, after: int, only_new: bool) -> Follower:
+    def _follower(self, store: str, asked: _Asked) -> Follower:
         from shardwright.read.follow import Follower
 
-        follower = Follower(self._stores.open(store), after)
-        if only_new:
+        follower = Follower(self._stores.open(store), asked.after)
+        follower.met.meet(asked.met)
+        if asked.only_new:
             follower.leave_out()
         return follower
 
