@@ -488,6 +488,22 @@ def test_an_error_of_the_store_is_one_of_the_follower(tmp_path, web):
             list(sw.follow(address(web), timeout_ms=60_000))
 
 
+def test_an_error_that_nobody_foresaw_ends_it_and_is_logged(tmp_path):
+    """A frame table that its own document does not describe."""
+    with sw.create(tmp_path / STORE, spec(), **QUICK) as writer:
+        writer.append(frame(0))
+    document = tmp_path / STORE / "frames/zarr.json"
+    facts = json.loads(document.read_text())
+    facts["attributes"]["shardwright"]["columns"].remove("sequence")
+    document.write_text(json.dumps(facts))
+    with WebProcess(settings_for(tmp_path)) as web:
+        with pytest.raises(ShardwrightError, match=r"failed to read its store; got KeyError.*sequence"):
+            list(sw.follow(address(web), timeout_ms=120_000))
+        logged = web.errors()
+    assert "a follower cannot be served" in logged
+    assert "KeyError: 'sequence'" in logged
+
+
 def test_so_many_follow_at_a_time_however_they_come(web, writing):
     connections = [web.connect() for _ in range(3 * frame_stream.MOST_FOLLOWERS)]
     for each in connections:

@@ -19,6 +19,7 @@ What a client does not take waits in its connection, until that is cut off (``we
 from __future__ import annotations
 
 import json
+import logging
 import re
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, TypeVarTuple
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
     from .live_stores import LiveStores
 
+log = logging.getLogger("shardwright")
 T = TypeVar("T")
 A = TypeVarTuple("A")
 MOST_FOLLOWERS = 8
@@ -143,6 +145,13 @@ class FrameStreams:
                 await anyio.sleep(LOOK_S)
         except ShardwrightError as error:
             yield _line({"error": error.to_dict()})
+        except Exception as error:
+            # a stream that only breaks would be asked for again for ever
+            log.exception("a follower cannot be served")
+            unforeseen = ShardwrightError(
+                "the rig failed to read its store", got=repr(error)[:200], hint="Its log says more"
+            )
+            yield _line({"error": unforeseen.to_dict()})
 
 
 def _look(follower: Follower) -> tuple[bool, Iterator[FollowedFrame]]:
