@@ -504,6 +504,24 @@ def test_an_error_that_nobody_foresaw_ends_it_and_is_logged(tmp_path):
     assert "KeyError: 'sequence'" in logged
 
 
+def test_pages_elsewhere_may_follow_where_the_configuration_lets_them(tmp_path, web, writing):
+    for key in (".frames?after=-1", "zarr.json"):
+        for method in ("GET", "HEAD", "OPTIONS"):
+            headers = get(web, key, method, Origin="https://viewer.example").headers
+            assert headers["Access-Control-Allow-Origin"] == "*", (key, method)
+            assert "sandbox" in headers["Content-Security-Policy"]
+    both = [get(web, key, "OPTIONS").headers for key in (".frames", "zarr.json")]
+    for name in ("Allow", "Access-Control-Allow-Methods", "Access-Control-Allow-Headers"):
+        assert both[0][name] == both[1][name], name
+    writing.close()
+    with WebProcess(settings_for(tmp_path, origins=("https://viewer.example",))) as strict:
+        for origin, allowed in (("https://viewer.example",) * 2, ("https://evil.example", None)):
+            followed = get(strict, ".frames", Origin=origin)
+            assert followed.body.endswith(b'{"end":true}\n')
+            assert followed.headers["Access-Control-Allow-Origin"] == allowed
+            assert followed.headers["Vary"] == "Origin"
+
+
 def test_so_many_follow_at_a_time_however_they_come(web, writing):
     connections = [web.connect() for _ in range(3 * frame_stream.MOST_FOLLOWERS)]
     for each in connections:

@@ -34,7 +34,7 @@ from shardwright.model.errors import ShardwrightError
 from shardwright.read.followed import MOST_BEYOND, MOST_RANGES
 
 from .confined import NotServedError
-from .stores import POLICY
+from .stores import preflight, store_headers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from starlette.datastructures import QueryParams
     from starlette.requests import Request
 
+    from shardwright.daemon.web_child import WebSettings
     from shardwright.read.follow import Follower
     from shardwright.read.followed import FollowedFrame
 
@@ -86,12 +87,18 @@ class _Seat:
 class FrameStreams:
     """The endpoint. Each answer has a view of its own."""
 
-    def __init__(self, stores: LiveStores) -> None:
+    def __init__(self, settings: WebSettings, stores: LiveStores) -> None:
+        self._settings = settings
         self._stores = stores
         self._threads = anyio.CapacityLimiter(THREADS)
         self._followers: WeakSet[_Seat] = WeakSet()
 
     async def respond(self, request: Request) -> Response:
+        response = preflight() if request.method == "OPTIONS" else await self._answer(request)
+        response.headers.update(store_headers(self._settings, request))
+        return response
+
+    async def _answer(self, request: Request) -> Response:
         asked = _Asked.of(request.query_params)
         if asked is None:
             return PlainTextResponse(
@@ -111,8 +118,7 @@ class FrameStreams:
             return PlainTextResponse("There is no such store.\n", 404)
         except (ShardwrightError, OSError) as error:
             return PlainTextResponse(f"It cannot be followed: {error}\n", 500)
-        headers = {"Content-Security-Policy": POLICY}
-        return StreamingResponse(self._pieces(follower, place), 200, headers, "application/octet-stream")
+        return StreamingResponse(self._pieces(follower, place), media_type="application/octet-stream")
 
     async def _in_thread(self, work: Callable[[*A], T], *arguments: *A) -> T:
         return await anyio.to_thread.run_sync(work, *arguments, limiter=self._threads)

@@ -110,38 +110,12 @@ class Stores:
 
     async def respond(self, request: Request) -> Response:
         response = await self._answer(request)
-        response.headers.update(
-            {"Content-Security-Policy": POLICY, "Accept-Ranges": "bytes", **self._cors(request)}
-        )
+        response.headers.update({"Accept-Ranges": "bytes", **store_headers(self._settings, request)})
         return response
-
-    def _cors(self, request: Request) -> dict[str, str]:
-        """Returns the CORS headers: pages of which origins may read the answer."""
-        allowed, origin = self._settings.origins, request.headers.get("origin")
-        shared = {
-            "Access-Control-Expose-Headers": ANSWER_HEADERS,
-            "Cross-Origin-Resource-Policy": "cross-origin",
-        }
-        if "*" in allowed:
-            return {"Access-Control-Allow-Origin": "*", **shared}
-        if origin is not None and origin in allowed:
-            return {"Access-Control-Allow-Origin": origin, "Vary": "Origin", **shared}
-        return {"Vary": "Origin"}
 
     async def _answer(self, request: Request) -> Response:
         if request.method == "OPTIONS":
-            asked = {
-                "Access-Control-Allow-Methods": "GET, HEAD",
-                "Access-Control-Allow-Headers": REQUEST_HEADERS,
-            }
-            return Response(
-                status_code=204,
-                headers={
-                    **asked,
-                    "Access-Control-Max-Age": str(PREFLIGHT_SECONDS),
-                    "Allow": "GET, HEAD, OPTIONS",
-                },
-            )
+            return preflight()
         if self._reads >= THREADS + MOST_WAITING:
             return PlainTextResponse(
                 "The disk is too slow for more requests at once.\n", 503, {"Retry-After": "2"}
@@ -204,6 +178,33 @@ class Stores:
                 yield piece
         finally:
             file.close()
+
+
+def store_headers(settings: WebSettings, request: Request) -> dict[str, str]:
+    """Returns the headers of every answer that is of a store: no browser may run it, and pages of which
+    origins may read it (CORS)."""
+    allowed, origin = settings.origins, request.headers.get("origin")
+    policy = {"Content-Security-Policy": POLICY}
+    shared = {
+        "Access-Control-Expose-Headers": ANSWER_HEADERS,
+        "Cross-Origin-Resource-Policy": "cross-origin",
+    }
+    if "*" in allowed:
+        return {**policy, "Access-Control-Allow-Origin": "*", **shared}
+    if origin is not None and origin in allowed:
+        return {**policy, "Access-Control-Allow-Origin": origin, "Vary": "Origin", **shared}
+    return {**policy, "Vary": "Origin"}
+
+
+def preflight() -> Response:
+    """Returns the answer to OPTIONS."""
+    headers = {
+        "Access-Control-Allow-Methods": "GET, HEAD",
+        "Access-Control-Allow-Headers": REQUEST_HEADERS,
+        "Access-Control-Max-Age": str(PREFLIGHT_SECONDS),
+        "Allow": "GET, HEAD, OPTIONS",
+    }
+    return Response(status_code=204, headers=headers)
 
 
 def _content_type(path: str) -> str:

@@ -74,7 +74,7 @@ def store_routes(settings: WebSettings) -> list[BaseRoute]:
     files, live = StoreFiles(settings), LiveStores(settings)
     return [
         Route(FILES + "{path:path}", Stores(settings, files.find).respond, methods=METHODS),
-        Route(f"{LIVE}{{store}}/{STREAM}", FrameStreams(live).respond),
+        Route(f"{LIVE}{{store}}/{STREAM}", FrameStreams(settings, live).respond, methods=METHODS),
         Route(LIVE + "{path:path}", Stores(settings, live.find).respond, methods=METHODS),
         *viewer_routes(FinishedStores(Path(settings.output_root)), live),
     ]
