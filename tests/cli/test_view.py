@@ -93,7 +93,7 @@ def test_spilled_shards_are_served_from_the_folder_that_is_named(tmp_path):
 
 @pytest.mark.browser
 def test_the_browser_shows_the_store(tmp_path):
-    with viewing(write(tmp_path / "one.ome.zarr")) as url, Browser() as browser:
+    with viewing(write(tmp_path / "a b#c%41?d.ome.zarr")) as url, Browser() as browser:
         browser.open(url.geturl())
 
         def seen():

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import anyio
 import numpy as np
@@ -239,6 +239,33 @@ def test_a_link_leads_to_the_client_with_the_store_in_it(root, web):
     }
     assert state["displayDimensions"] == ["x", "y", "t"]
     assert state["position"] == [0, 19.5, 34.5]
+
+
+ODD = "a b#c%41?d|e"
+
+
+def test_odd_names_lead_to_their_store(tmp_path):
+    """The source in the state is an address, which the client asks as it stands."""
+    store = write_collection(tmp_path / f"{ODD}.ome.zarr", "positions")
+    (store / "1").rename(store / ODD)
+    document = store / "OME/zarr.json"
+    document.write_text(document.read_text().replace('"1"', json.dumps(ODD)))
+    with (
+        WebProcess(settings_for(tmp_path)) as web,
+        sw.create(tmp_path / f"{ODD} too.ome.zarr", SMALL) as writer,
+    ):
+        writer.append(np.zeros((24, 32), np.uint16))
+        writer.flush()
+        for path, image in ((store, f"{ODD}/"), (writer.path, "")):
+            (layer,) = state_of(web.ask(f"/view/{quote(path.name)}"))["layers"]
+            source = layer["source"].removesuffix("|zarr3:").removeprefix(f"http://127.0.0.1:{web.port}")
+            assert not set(source) & set(" #?|")
+            answer = web.ask(f"{source}zarr.json")
+            assert answer.status == 200
+            assert (
+                json.loads(answer.body)["attributes"]
+                == json.loads((path / image / "zarr.json").read_text())["attributes"]
+            )
 
 
 def test_a_store_whose_pixels_cannot_be_read_is_opened_all_the_same(root, web):

@@ -21,6 +21,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import anyio
 import anyio.to_thread
@@ -165,9 +166,10 @@ class Viewer:
         except NotShownError as error:
             return PlainTextResponse(f"{error}\n", 404)
         host, prefix = request.headers["host"], LIVE if found.is_live else FILES
-        url, name = f"{request.url.scheme}://{host}{prefix}{store}/", store.removesuffix(STORE_SUFFIX)
+        name = store.removesuffix(STORE_SUFFIX)
+        url = f"{request.url.scheme}://{host}{prefix}{quote(store, safe='')}/"
         if found.image_path:
-            url, name = f"{url}{found.image_path}/", f"{name} · {found.image.name or found.image_path}"
+            url, name = f"{url}{quote(found.image_path)}/", f"{name} · {found.image.name or found.image_path}"
         state = viewer_state(found.image, name, url, windows, newest=found.is_live)
         return RedirectResponse(CLIENT + viewer_fragment(state), 302)
 
