@@ -91,6 +91,20 @@ def test_spilled_shards_are_served_from_the_folder_that_is_named(tmp_path):
             assert ask(url.port, f"/stores/{store.name}/0/c/0/0/0").status == status
 
 
+def test_a_running_store_names_the_folder_of_its_spilled_shards_itself(tmp_path):
+    spec = sw.default_layout((None, 64, 64), "uint16", "tyx")
+    spill = {"spill_root": tmp_path / "spill", "on_full": "spill"}
+    with sw.create(tmp_path / "a.ome.zarr", spec, **spill) as writer:
+        writer.append(np.zeros((64, 64), np.uint16))
+        writer.flush()
+        with viewing(writer.path) as url:
+            assert ask(url.port, url.path).status == 302
+            assert ask(url.port, f"/live/{writer.path.name}/0/zarr.json").status == 200
+        with viewing(writer.path, "--spill-root", tmp_path) as url:
+            refused = ask(url.port, url.path)
+            assert (refused.status, b"may lie in a second folder" in refused.body) == (404, True)
+
+
 @pytest.mark.browser
 def test_the_browser_shows_the_store(tmp_path):
     with viewing(write(tmp_path / "a b#c%41?d.ome.zarr")) as url, Browser() as browser:
@@ -110,9 +124,11 @@ def test_an_acquisition_is_found_by_its_name(folder):
     page shows it."""
     config, endpoint = folder / "rig.yaml", f"ipc://{folder}/ingest.sock"
     config.write_text(
-        f"output: {{root: {folder}/data, create: true, in_memory: true}}\n"
+        f"output: {{root: {folder}/data, spill_root: {folder}/spill, create: true, in_memory: true}}\n"
         f"ingest: {{endpoints: ['{endpoint}']}}\nhttp: {{enabled: true, listen: '127.0.0.1:*'}}\n"
+        "reliability: {on_full: spill}\n"
     )
+    (folder / "spill").mkdir()
     with serving(config) as daemon:
         camera(endpoint, "finished", "--frames", "4", "--shape", "64x64")
         with viewing("finished", "--socket", folder / "control.sock") as url:
@@ -150,6 +166,30 @@ def test_what_is_not_there_is_named(tmp_path, what, problem):
     shown = run_cli("view", tmp_path if what == "." else what, "--socket", tmp_path / "control.sock")
     assert (shown.returncode, len(shown.stderr.splitlines())) == (1, 1)
     assert problem in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("what", "problem"),
+    [
+        ("a.ome.zarr/0", "Give the store that it is a part of: {folder}/a.ome.zarr"),
+        ("a.ome.zarr/frames/sequence", "Give the store that it is a part of: {folder}/a.ome.zarr"),
+        (".hidden.ome.zarr", "expected a name that does not begin with a dot"),
+        ("running.ome.zarr/0", "is a part of an unfinished store; expected {folder}/running.ome.zarr"),
+        ("empty.zarr", "a browser cannot show {folder}/empty.zarr; got This store holds no image"),
+    ],
+)
+def test_what_a_browser_cannot_be_shown_is_told_at_once(tmp_path, what, problem):
+    for name in ("a.ome.zarr", ".hidden.ome.zarr"):
+        write(tmp_path / name)
+    (tmp_path / "empty.zarr").mkdir()
+    (tmp_path / "empty.zarr/zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
+    spec = sw.default_layout((None, 64, 64), "uint16", "tyx")
+    with sw.create(tmp_path / "running.ome.zarr", spec) as writer:
+        writer.append(np.zeros((64, 64), np.uint16))
+        writer.flush()
+        shown = run_cli("view", tmp_path / what, "--in", "browser", "--no-open")
+    assert (shown.returncode, len(shown.stderr.splitlines())) == (1, 1), shown.stderr
+    assert problem.format(folder=tmp_path) in shown.stderr
 
 
 @pytest.mark.parametrize(

@@ -313,6 +313,7 @@ def test_a_store_with_shards_elsewhere_is_not_served(tmp_path, web):
         writer.flush()
         assert get(web, "zarr.json").status == 404
         assert get(web, ".frames").status == 404
+        assert b"may lie in a second folder, which is not served here" in web.ask(f"/view/{STORE}").body
         with WebProcess(settings_for(tmp_path, spill_root=tmp_path / "elsewhere")) as allowed:
             assert get(allowed, "zarr.json").status == 200
 

@@ -38,6 +38,10 @@ PREFIX = "/live/"
 MOST_VIEWS = 4
 
 
+class ElsewhereError(NotServedError):
+    """A running store that reaches into a folder that is not served. The message is for its user."""
+
+
 class _LiveKey:
     """A key of a live view that is being served."""
 
@@ -140,15 +144,18 @@ class LiveStores:
         return (status.st_dev, status.st_ino) == view.identity
 
     def _check(self, view: LiveView) -> None:
-        """Raises ``NotServedError`` for a store whose shards, sealed or in progress, may lie in a folder that
+        """Raises ``ElsewhereError`` for a store whose shards, sealed or in progress, may lie in a folder that
         is not served."""
         second_root, folders = view.places
         if second_root not in (None, self._spill_root):
-            raise NotServedError
+            raise ElsewhereError(
+                "Shards of this acquisition may lie in a second folder, which is not served here. Run "
+                "`shardwright view` on the store, or set output.spill_root to that folder."
+            )
         for folder in folders:
             root = next(r for r in (self._root, second_root) if r and folder.is_relative_to(r))
             if Path(os.path.realpath(folder)) != Path(os.path.realpath(root), folder.relative_to(root)):
-                raise NotServedError  # a link leads elsewhere
+                raise ElsewhereError("A link in the path of this acquisition's folders leads elsewhere.")
 
     def _open_key(self, store: str, key: str) -> int:
         try:

@@ -17,8 +17,13 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from shardwright.daemon.web_child import WebSettings
+from shardwright.model.errors import StorageError
+from shardwright.model.names import WORKSPACE
+from shardwright.read.live_view import LiveView
 
+from .confined import STORE_MARK, is_plain
 from .connections import serve
+from .finished import FinishedStores, NotShownError
 from .guard import LOOPBACK_NAMES, Guard
 from .viewer import CLIENT, VIEW
 from .web_app import STATIC, StaticFolder, store_routes
@@ -51,10 +56,12 @@ class OnlyStore:
 
 class StoreForBrowser:
     """A port of this computer on which a browser sees the store at ``path``, a folder and no link; its shards
-    may be links to below ``spill_root``."""
+    may be links to below ``spill_root``, by default to where its acquisition spills them. Raises
+    ``StorageError`` when a browser cannot show it."""
 
     def __init__(self, path: Path, spill_root: Path | None = None) -> None:
         self._path = path
+        second_root = _checked(path).places[0]
         self._listener = socket.create_server((ADDRESS, 0))
         self._settings = WebSettings(
             control_socket="",
@@ -63,7 +70,7 @@ class StoreForBrowser:
             origins=(),
             preview_hz=1,
             output_root=str(path.parent),
-            spill_root=None if spill_root is None else str(spill_root),
+            spill_root=second_root if spill_root is None else str(spill_root),
         )
 
     @property
@@ -82,3 +89,30 @@ class StoreForBrowser:
         )
         with self._listener:
             asyncio.run(serve(app, self._listener))
+
+
+def _checked(path: Path) -> LiveView:
+    """Returns the view of a store that is shown by now, or may be once it has frames. Raises
+    ``StorageError``."""
+    if not is_plain(path.name):
+        raise StorageError(
+            f"{path} is hidden, and not shown in a browser",
+            expected="a name that does not begin with a dot",
+            hint="Rename the store, or open it with --in napari",
+        )
+    view = LiveView(path)
+    if view.is_finished and not (path / WORKSPACE).exists():
+        try:
+            FinishedStores(path.parent).find(path.name)
+        except NotShownError as error:
+            store = _store_of(path)
+            hint = None if store == path else f"Give the store that it is a part of: {store}"
+            raise StorageError(f"a browser cannot show {path}", got=str(error), hint=hint) from None
+    return view
+
+
+def _store_of(path: Path) -> Path:
+    """Returns the store that a folder is a part of, or is."""
+    while (path.parent / STORE_MARK).exists():
+        path = path.parent
+    return path

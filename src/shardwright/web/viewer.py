@@ -36,6 +36,7 @@ from .api import Json
 from .confined import NotServedError
 from .finished import NotShownError, find_image
 from .live_stores import PREFIX as LIVE
+from .live_stores import ElsewhereError
 from .stores import PREFIX as FILES
 from .viewer_state import Window, viewer_fragment, viewer_state
 
@@ -175,11 +176,15 @@ class Viewer:
 
     def _find(self, store: str) -> _Viewed:
         """Raises ``NotShownError``."""
-        with contextlib.suppress(NotServedError, OSError, ShardwrightError):
+        try:
             view = self._live.view(store)
             if not view.is_finished:
                 image, image_path = find_image(lambda *folder: _known(view.document("/".join(folder))))
                 return _Viewed(view.path, 0, image, image_path, is_live=True)
+        except ElsewhereError as error:
+            raise NotShownError(str(error)) from None
+        except (NotServedError, OSError, ShardwrightError):
+            pass
         found = self._stores.find(store)
         return _Viewed(found.path, found.changed_ns, found.image, found.image_path)
 
