@@ -25,8 +25,10 @@ import shardwright as sw
 from shardwright.acquire.workers import WorkerPool
 from shardwright.array.grid import image_of
 from shardwright.model.errors import ShardFormatError, StorageError, StoreGoneError
+from shardwright.read import live_staging
 from shardwright.read.box_reader import chunks_of_box, read_box
 from shardwright.read.live_row import LiveRow
+from shardwright.read.live_staging import KeptPixels
 from shardwright.read.live_view import LiveView
 from shardwright.read.store import open_store
 from shardwright.recovery.recover_store import recover_store
@@ -542,6 +544,28 @@ def test_no_store_and_a_part_of_one_are_refused(tmp_path):
 
 
 # ---------------------------------------------------------------------- damage
+
+
+def test_views_share_one_memory_for_staged_pixels(tmp_path, monkeypatch):
+    frame_bytes = frame(0).nbytes
+    monkeypatch.setattr(live_staging, "MOST_KEPT_BYTES", 4 * frame_bytes)
+    kept = KeptPixels()
+    with (
+        sw.create(tmp_path / "a.ome.zarr", spec(), **QUICK) as one,
+        sw.create(tmp_path / "b.ome.zarr", spec(), **QUICK) as other,
+    ):
+        views = []
+        for first, writer in enumerate((one, other)):
+            for i in range(3):
+                writer.append(frame(10 * first + i))
+            writer.flush()
+            views.append(LiveView(writer.path, kept_pixels=kept))
+        for _ in range(2):
+            for first, view in enumerate(views):
+                found = view.read_frames("0", [(i,) for i in range(3)])
+                np.testing.assert_array_equal(found, [frame(10 * first + i) for i in range(3)])
+                held = [values.nbytes for values in kept._kept.values()]
+                assert frame_bytes <= sum(held) == kept._nbytes <= 4 * frame_bytes
 
 
 def test_a_chunk_that_does_not_fit_the_journal_is_an_error_and_no_pixels(tmp_path):

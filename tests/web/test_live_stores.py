@@ -6,10 +6,12 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import shutil
 import socket
 import subprocess
 import threading
 import time
+from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
@@ -30,6 +32,8 @@ from shardwright.read.followed import MOST_BEYOND, MOST_RANGES, MetSequences
 from shardwright.read.store import open_store
 from shardwright.repack.jobs.compact_store import Options, plan, run
 from shardwright.web import frame_stream
+from shardwright.web.connections import VIEW_DESCRIPTORS
+from shardwright.web.live_stores import MOST_VIEWS
 
 from .test_stores import NAME, OUTSIDE, SECRET, Site
 from .web_process import WebProcess, settings_for
@@ -303,6 +307,43 @@ def test_a_tag_is_of_one_opening(tmp_path, writing):
             tags.append(get(web, SHARD, "HEAD").headers["ETag"])
             assert get(web, SHARD, If_Match=tags[0]).status == (200 if len(tags) == 1 else 412)
     assert len(set(tags)) == 2
+
+
+def open_below(web, folder):
+    """What the process has open there."""
+    paths = [link.readlink() for link in Path(f"/proc/{web.process.pid}/fd").iterdir()]
+    return [path for path in paths if path.is_relative_to(folder)]
+
+
+def test_32_stores_are_read_at_once_and_the_views_are_bounded(tmp_path, web):
+    writer = sw.create(tmp_path / STORE, spec(), **QUICK)
+    for i in range(11):
+        writer.append(frame(i))
+    writer.flush()
+    leave(writer)
+    stores = [f"{i}.ome.zarr" for i in range(MOST_VIEWS + 3)]
+    for store in stores:
+        shutil.copytree(tmp_path / STORE, tmp_path / store)
+    tags = [get(web, SHARD, store=store).headers["ETag"] for store in stores[:32]]
+    for store, tag in zip(stores, tags, strict=False):
+        assert get(web, SHARD, store=store, If_Match=tag).status == 200
+    for store in stores:
+        assert get(web, SHARD, store=store).status == 200
+    folders = [path for path in open_below(web, tmp_path) if path.parent == tmp_path]
+    assert len(folders) == MOST_VIEWS
+    assert get(web, SHARD, store=stores[0], If_Match=tags[0]).status == 412
+
+
+def test_the_descriptors_of_a_view_are_bounded(tmp_path, web):
+    with sw.create(tmp_path / STORE, spec(chunk=1, shard=1), **QUICK) as writer:
+        for i in range(50):
+            writer.append(frame(i))
+        writer.flush()
+        for i in range(50):
+            for row in (0, 1):
+                assert get(web, f"0/c/{i}/{row}/0").status == 200
+        open_now = [path for path in open_below(web, tmp_path) if path.suffix != ".journal"]
+        assert VIEW_DESCRIPTORS // 2 < len(open_now) <= VIEW_DESCRIPTORS
 
 
 def test_a_store_with_shards_elsewhere_is_not_served(tmp_path, web):

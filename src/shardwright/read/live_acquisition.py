@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from shardwright.shard.manifest import Manifest
     from shardwright.shard.shard_row_files import Placement
 
-    from .live_staging import StagedFrame
+    from .live_staging import KeptPixels, StagedFrame
 
 
 def key_in(folder: str, name: str) -> str:
@@ -59,7 +59,9 @@ class LiveAcquisition:
     """Used under the lock of its view. ``version`` changes with the manifest. ``extents``: of frames
     that are stored. ``arrays``: (image, level) by the path of each array."""
 
-    def __init__(self, path: Path, manifest: Manifest, version: tuple[Any, ...]) -> None:
+    def __init__(
+        self, path: Path, manifest: Manifest, version: tuple[Any, ...], kept_pixels: KeptPixels
+    ) -> None:
         self.manifest = manifest
         self.version = version
         self.spec = parse_acquisition(manifest.spec)
@@ -79,7 +81,9 @@ class LiveAcquisition:
         self._log: FrameLog | None = None
         self._sealed: list[int] = []  # shard rows, for ``take_sealed``
         self._slabs: dict[int, frozenset[int]] = {}
-        self.staging = open_staging(files / STAGING_NAME, self.spec, self.record, manifest.identity_bytes)
+        self.staging = open_staging(
+            files / STAGING_NAME, self.spec, self.record, manifest.identity_bytes, kept_pixels
+        )
 
     # ------------------------------------------------------------------ shard rows
 

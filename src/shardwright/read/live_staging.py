@@ -7,6 +7,7 @@ the earlier frame is stored.
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,20 +34,51 @@ class StagedFrame(NamedTuple):
     record: np.void
 
 
+class KeptPixels:
+    """The pixels of staged frames that were read last: at most ``MOST_KEPT_BYTES``, and a frame however large
+    it is. May be shared by views, of several threads. A key: the identity of the acquisition, the slot, and
+    the checksum of the record."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[bytes, int, int], np.ndarray[Any, Any]] = OrderedDict()
+        self._nbytes = 0
+
+    def get(self, key: tuple[bytes, int, int]) -> np.ndarray[Any, Any] | None:
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
+
+    def keep(self, key: tuple[bytes, int, int], values: np.ndarray[Any, Any]) -> None:
+        with self._lock:
+            if key not in self._kept:  # another thread may have read it, too
+                self._kept[key] = values
+                self._nbytes += values.nbytes
+            while len(self._kept) > 1 and self._nbytes > MOST_KEPT_BYTES:
+                self._nbytes -= self._kept.popitem(last=False)[1].nbytes
+
+
 class LiveStaging:
     """The staging area of one acquisition. Used under the lock of its view."""
 
-    def __init__(self, area: StagingArea, spec: AcquisitionSpec) -> None:
+    def __init__(self, area: StagingArea, spec: AcquisitionSpec, identity: bytes, kept: KeptPixels) -> None:
         self._area = area
         self._spec = spec
+        self._identity = identity
+        self._kept = kept
         self._records = np.zeros(area.slots, area.record)  # as they were read last
         self._valid = np.zeros(area.slots, np.bool_)
         self._by_slab: dict[int, list[StagedFrame]] = {}
-        self._pixels: OrderedDict[tuple[int, int], np.ndarray[Any, Any]] = OrderedDict()
 
     @classmethod
     def open(
-        cls, path: Path, spec: AcquisitionSpec, record: np.dtype[np.void], identity: bytes
+        cls,
+        path: Path,
+        spec: AcquisitionSpec,
+        record: np.dtype[np.void],
+        identity: bytes,
+        kept: KeptPixels,
     ) -> LiveStaging | None:
         """Opens a staging area; returns None if there is none. Raises ``ShardFormatError``,
         ``StorageError``."""
@@ -56,7 +88,8 @@ class LiveStaging:
             nbytes = path.stat().st_size
         frame_bytes = spec.grids.slot_bytes
         slots = slots_in(nbytes, frame_bytes, record.itemsize)
-        return cls(StagingArea.open(path, slots, frame_bytes, record, identity, read_only=True), spec)
+        area = StagingArea.open(path, slots, frame_bytes, record, identity, read_only=True)
+        return cls(area, spec, identity, kept)
 
     def look(self) -> dict[int, list[StagedFrame]]:
         """Returns the frames by their slabs. Raises ``StorageError``."""
@@ -81,17 +114,14 @@ class LiveStaging:
         position = int(frame.record["position"])
         grid = self._spec.grids.of(position)
         spec = self._spec.arrays[grid.image]
-        key = frame.slot, int(frame.record["record_crc"])
-        if (kept := self._pixels.get(key)) is not None:
-            self._pixels.move_to_end(key)
+        key = self._identity, frame.slot, int(frame.record["record_crc"])
+        if (kept := self._kept.get(key)) is not None:
             return kept
         data = self._area.read_pixels(frame.slot, grid.frame_bytes, int(frame.record["pixels_crc"]))
         if data is None:
             return None
         values = data.view(np.dtype(spec.dtype).newbyteorder("<")).reshape(grid.frame_shape)
-        self._pixels[key] = values
-        while sum(kept.nbytes for kept in self._pixels.values()) > MOST_KEPT_BYTES and len(self._pixels) > 1:
-            self._pixels.popitem(last=False)
+        self._kept.keep(key, values)
         return values
 
     def __del__(self) -> None:
@@ -103,12 +133,12 @@ def _words_of(records: np.ndarray) -> np.ndarray:
 
 
 def open_staging(
-    path: Path, spec: AcquisitionSpec, record: np.dtype[np.void], identity: bytes
+    path: Path, spec: AcquisitionSpec, record: np.dtype[np.void], identity: bytes, kept: KeptPixels
 ) -> LiveStaging | None:
     """As ``LiveStaging.open``; None as well for one that is damaged, which recovery reports, or just going.
     Raises ``StorageError``: stored frames may be there."""
     try:
-        return LiveStaging.open(path, spec, record, identity)
+        return LiveStaging.open(path, spec, record, identity, kept)
     except (ShardFormatError, StorageError) as error:
         if isinstance(error, ShardFormatError) or isinstance(error.__cause__, FileNotFoundError):
             return None

@@ -65,6 +65,7 @@ from .live_acquisition import DOCUMENT, LiveAcquisition, key_in, slots_of_layer
 from .live_documents import LiveDocuments
 from .live_row import identity_of
 from .live_sealed import SealedShards, version_of
+from .live_staging import KeptPixels
 from .store import parse_array, workspace_of
 
 if TYPE_CHECKING:
@@ -112,9 +113,11 @@ class LiveView:
         *,
         expected: tuple[int, int] | None = None,
         open_key: Opener | None = None,
+        kept_pixels: KeptPixels | None = None,
     ) -> None:
         """``expected``: the ``identity`` of the store when it was opened before; it is compared where it can
-        be, on the same device. ``open_key`` opens the file of a key instead of its path below the store."""
+        be, on the same device. ``open_key`` opens the file of a key instead of its path below the store.
+        ``kept_pixels``: shared by several views."""
         self.path = Path(path).absolute()
         with storage_errors("open", self.path):
             self._folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -123,6 +126,7 @@ class LiveView:
             raise StoreGoneError(f"{self.path} is another store's name by now", hint="Open it again")
         self._lock = threading.RLock()
         self._acquiring: LiveAcquisition | None = None
+        self._kept_pixels = kept_pixels or KeptPixels()
         self._open_key = open_key or partial(_open_below, self._folder)
         self._sealed = SealedShards(self.path, self._folder, self._open_key)
         self._arrays: dict[str, tuple[tuple[int, ...], StoredArray]] = {}
@@ -186,7 +190,7 @@ class LiveView:
             if before is not None and _same_writer(before.manifest, manifest):
                 before.manifest, before.version = manifest, version
             else:
-                self._acquiring = LiveAcquisition(self.path, manifest, version)
+                self._acquiring = LiveAcquisition(self.path, manifest, version, self._kept_pixels)
                 if before is not None:
                     self._acquiring.goes_on_from(before)
         return self._acquiring

@@ -15,6 +15,12 @@ from typing import TYPE_CHECKING
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from shardwright.read.live_row import MOST_OPEN_JOURNALS
+from shardwright.read.live_sealed import MOST_OPEN_SHARDS
+
+from .frame_stream import MOST_FOLLOWERS
+from .live_stores import MOST_VIEWS
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -27,8 +33,10 @@ KEEP_ALIVE_S = 15  # a page polls every second or two, a scraper every fifteen
 STALL_S = 20.0
 SHUTDOWN_S = 1
 ACCEPTED_A_ROUND = 64
-# each connection may have a file open, the libraries have some, and a live view has one for each shard row
-DESCRIPTORS = 4 * MAX_CONNECTIONS + 4096
+# of a live view: its folder, frame log and staging area, the sealed shards and the journals that it keeps open
+VIEW_DESCRIPTORS = 8 + MOST_OPEN_SHARDS + MOST_OPEN_JOURNALS
+# each connection may have a file open, and the libraries have some
+DESCRIPTORS = 4 * MAX_CONNECTIONS + (MOST_VIEWS + MOST_FOLLOWERS) * VIEW_DESCRIPTORS + 1024
 
 
 class LimitedConnection(H11Protocol):

@@ -7,7 +7,7 @@ finished ones.
 
 What a client has read of an acquisition goes together with all that it reads later of it: frames are only
 added. So ``ETag`` changes with every slab, and ``If-Match`` fails only for another store of that name, or one
-that this process has opened anew since.
+that this process has opened anew since: after ``MOST_VIEWS`` others were read.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardwright.model.errors import StorageError, StoreGoneError
+from shardwright.read.live_staging import KeptPixels
 
 from .confined import NotServedError, is_plain, open_in_store
 from .stores import PIECE_BYTES
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
     from .stores import Served
 
 PREFIX = "/live/"
-MOST_VIEWS = 4
+# A client's tags hold as long as its store stays open, so there is a view for each store that may be read at
+# the same time. Their pixels and chunks share one memory; ``web.connections`` counts their descriptors.
+MOST_VIEWS = 32
 
 
 class ElsewhereError(NotServedError):
@@ -79,6 +82,7 @@ class LiveStores:
         self._lock = threading.Lock()
         self._keys: OrderedDict[str, _OpenStore] = OrderedDict()
         self._kept: KeptChunks | None = None
+        self._kept_pixels = KeptPixels()  # also of followers
 
     def find(self, path: str) -> Served:
         """Returns what ``path`` is, which begins with the store. Raises ``NotServedError``, ``OSError``,
@@ -111,7 +115,8 @@ class LiveStores:
         path = Path(self._root, store)
         try:
             status = path.lstat()
-            view = LiveView(path, open_key=partial(self._open_key, store))
+            open_key = partial(self._open_key, store)
+            view = LiveView(path, open_key=open_key, kept_pixels=self._kept_pixels)
         except StorageError:
             raise NotServedError from None  # no store, or one that cannot be opened
         except (FileNotFoundError, NotADirectoryError):
