@@ -41,8 +41,9 @@ def follow(
     then a connection that breaks is made again.
 
     ``only_new`` leaves out frames that are stored at the time of the call. Raises ``TimedOutError`` when no
-    frame comes within ``timeout_ms``, ``StorageError`` when there is no store at ``path`` or no rig answers,
-    ``StoreGoneError`` when it is deleted or moved meanwhile, as an acquisition that ends without a frame is,
+    frame comes within ``timeout_ms`` (over HTTP it is raised up to about a second late, or five if the
+    rig is silent), ``StorageError`` when there is no store at ``path`` or no rig answers, ``StoreGoneError``
+    when it is deleted or moved meanwhile, as an acquisition that ends without a frame is,
     ``ShardFormatError`` for damaged bytes. Needs ``shardwright[daemon]`` but for an address (``ConfigError``
     where that is not installed).
     """
