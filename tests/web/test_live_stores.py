@@ -311,7 +311,10 @@ def test_a_tag_is_of_one_opening(tmp_path, writing):
 
 def open_below(web, folder):
     """What the process has open there."""
-    paths = [link.readlink() for link in Path(f"/proc/{web.process.pid}/fd").iterdir()]
+    paths = []
+    for link in Path(f"/proc/{web.process.pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            paths.append(link.readlink())
     return [path for path in paths if path.is_relative_to(folder)]
 
 
