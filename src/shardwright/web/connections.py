@@ -33,7 +33,7 @@ KEEP_ALIVE_S = 15  # a page polls every second or two, a scraper every fifteen
 STALL_S = 20.0
 SHUTDOWN_S = 1
 ACCEPTED_A_ROUND = 64
-# of a live view: its folder, frame log and staging area, the sealed shards and the journals that it keeps open
+# of a live view: its folder, frame log, staging area, and the sealed shards and journals that it keeps open
 VIEW_DESCRIPTORS = 8 + MOST_OPEN_SHARDS + MOST_OPEN_JOURNALS
 # each connection may have a file open, and the libraries have some
 DESCRIPTORS = 4 * MAX_CONNECTIONS + (MOST_VIEWS + MOST_FOLLOWERS) * VIEW_DESCRIPTORS + 1024
