@@ -29,6 +29,7 @@ from zarr.storage import FsspecStore, ObjectStore
 import shardwright as sw
 from shardwright.model.errors import ShardwrightError, StorageError, TimedOutError
 from shardwright.read.followed import MOST_BEYOND, MOST_RANGES, MetSequences
+from shardwright.read.live_sealed import MOST_OPEN_SHARDS
 from shardwright.read.store import open_store
 from shardwright.repack.jobs.compact_store import Options, plan, run
 from shardwright.web import frame_stream
@@ -345,7 +346,7 @@ def test_the_descriptors_of_a_view_are_bounded(tmp_path, web):
         for i in range(50):
             for row in (0, 1):
                 assert get(web, f"0/c/{i}/{row}/0").status == 200
-        assert VIEW_DESCRIPTORS // 2 < len(open_below(web, tmp_path)) <= VIEW_DESCRIPTORS
+        assert MOST_OPEN_SHARDS <= len(open_below(web, tmp_path)) <= VIEW_DESCRIPTORS
 
 
 def test_a_store_with_shards_elsewhere_is_not_served(tmp_path, web):

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def open(path: str | os.PathLike[str]) -> LiveStore:  # noqa: A001  (its name for users is shardwright.open)
     """Opens a store for zarr-python 3, read-only: one that is being written, that a dead writer left, or that
     is finished. ``zarr.open(shardwright.open(path))`` shows every frame that is stored, in sealed shards or
-    not, and covers them in its shape; open it again to see more frames. Nothing is locked or written.
+    not, and covers them in its shape; open it again to see more frames. A frame that is stored while it is
+    read, and has several shards, may be there in part. Nothing is locked or written.
 
     The store may be used from any thread, and be pickled to other processes. Raises ``StorageError`` when
     there is no store at ``path``, and later ``StoreGoneError`` when it is deleted, moved, or its name is
