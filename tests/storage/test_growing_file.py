@@ -68,6 +68,7 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(file, monkeypatch, when):
         file.append([b"one", b"two"])
     monkeypatch.undo()
     assert file.path.read_bytes() == b"sound"
+    assert sizes(file.path) == (5, 64 * PAGE), "the room stays"
     file.append([b" again"])
     assert file.path.read_bytes() == b"sound again"
 

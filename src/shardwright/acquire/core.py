@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from shardwright.array.extents import Extents
 from shardwright.array.grid import image_of
 from shardwright.kernels.place import DUPLICATE, LATE, PLACED, slabs_and_places
 from shardwright.model.error_text import ErrorText
@@ -1025,7 +1026,7 @@ class Core:
         self.shard_rows.sealed(report.shard_row)
         self.accounts.shards += report.shards
         self._count_bytes(shard_row, report.shards * self._layout.of(report.shard_row).index_bytes)
-        records = report.records
+        records, received = report.records, self.accounts.extents[image_of(shard_row.number)]
         if (
             shard_row.opens_again
             and records is not None
@@ -1038,12 +1039,16 @@ class Core:
                 stored_bytes=shard_row.stored_bytes,
             )
             self.shard_rows.opens_again(shard_row.number, earlier)
+            # frames that it will take are not in it yet: the shape must not cover them
+            sealed = Extents(self.grids)
+            sealed.reach(records["position"].astype(np.int64))
+            received = np.minimum(received, sealed.along[image_of(shard_row.number)])
         self._settle_durable(report.shard_row, self._ledger.take(report.shard_row))
         self._note_sealed_extents(shard_row.number)
         self.live.sealed(shard_row, self._sealed_extents)
         image = image_of(shard_row.number)
         visible = self.shard_rows.closed.visible(shard_row.number)
-        self._ask(Grow(image, visible.extents(tuple(self.accounts.extents[image].tolist()))))
+        self._ask(Grow(image, visible.extents(tuple(received.tolist()))))
 
     def _note_sealed_extents(self, number: int) -> None:
         sealed, ends = self._sealed_extents[image_of(number)], self.grids.of(number).ends_of(number)

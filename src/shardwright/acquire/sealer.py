@@ -288,7 +288,7 @@ class Sealer:
                 shard_row, 0, files is not None and files.renamed, self._explained(error), 0, None
             )
         del self._files[shard_row]
-        self._is_shown(shard_row)
+        self._note_shown(shard_row)
         if records.size:
             self.folder.remove_replaced(_FILES_AT_ONCE)
         shards = sum(s.path is not None for s in sealed)
@@ -312,15 +312,15 @@ class Sealer:
                 self._not_shown.add(shard_row)
                 with suppress(StorageError, OutputExistsError):  # the seal reports what does not pass
                     self._make_image(image_of(shard_row))
-                    files.show(self.folder.owner.may_rename, self.busy.step)
-                    self._is_shown(shard_row)
+                    if files.show(self.folder.owner.may_rename, self.busy.step):
+                        self._note_shown(shard_row)
             self.busy.step()
 
     def _hides_rows(self, image: int) -> bool:
         return any(row in self._files and image_of(row) == image for row in self._not_shown)
 
-    def _is_shown(self, shard_row: int) -> None:
-        """Notes that readers see all that was to be shown of a shard row, sealed or not."""
+    def _note_shown(self, shard_row: int) -> None:
+        """Notes that readers see all that was to be shown of a shard row, sealed or not, or never will."""
         self._not_shown.discard(shard_row)
         image = image_of(shard_row)
         if not self._hides_rows(image) and (command := self._grows_later.pop(image, None)) is not None:
@@ -330,10 +330,12 @@ class Sealer:
         files = self._files.pop(shard_row, None)
         if files is not None:  # they could be made
             files.discard(self.folder.owner.may_rename)
+        self._note_shown(shard_row)
 
     def _abandon(self, shard_row: int) -> None:
         if (files := self._files.pop(shard_row, None)) is not None:
             files.abandon()
+        self._not_shown.discard(shard_row)
 
     def _record(self, command: Record) -> Recorded | NotRecorded:
         try:

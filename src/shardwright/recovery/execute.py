@@ -7,10 +7,12 @@ started again.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from shardwright.acquire.recovered_state import RecoveredShardRow, RecoveredState
+from shardwright.model.errors import StorageFullError
 from shardwright.shard.frame_record import record_of
 from shardwright.shard.journal import JournalLayout, ShardRowJournal
 from shardwright.shard.open_shard import OpenShard, make_link
@@ -155,7 +157,8 @@ class _RecoveryExecutor:
             if files.live:  # readers see what is kept and, after a power cut, no more than that
                 files.list_stored(found.whole)
                 show = partial(files.show, self._folder.owner.may_rename, even_fewer=True)
-                self._folder.ballast.spent_on(show)
+                with suppress(StorageFullError):  # they keep what they see; sealing waits for room
+                    self._folder.ballast.spent_on(show)
             files.sync()
         except BaseException:
             journal.close()

@@ -4,10 +4,11 @@ append``; ZEP 2's append-only strategy). FORMAT.md, "Seen by any reader".
     | chunks | index | chunks | index | ... | chunks | index |      each index has pages of its own
 
 Chunks of stored slabs are copied from the file in progress, and appended with a new index in one write. No
-byte before the end ever changes, so that whoever has an index, or reads the file from its start, finds each
-chunk that it lists; who meets a write half done gets a checksum error. The file in progress and the journal
-stay what recovery relies on, until the copy has all chunks and is synced, and is the sealed shard. A copy
-that is made again, by recovery or after an I/O error, has all bytes of the earlier one at their places.
+byte of a chunk that an index lists ever changes, so that whoever has an index, or reads the file from its
+start, finds each chunk that it lists; who meets a write half done gets a checksum error. The file in progress
+and the journal stay what recovery relies on, until the copy has all chunks and is synced, and is the sealed
+shard. A copy that is made again, by recovery or after an I/O error, has all chunks of the earlier one at
+their places.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.model.errors import ShardFormatError, ShardwrightError, StorageError
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
     make_directories,
@@ -30,7 +31,7 @@ from shardwright.storage.files import (
 )
 from shardwright.storage.growing_file import GrowingFile
 
-from .index import EMPTY, decode_index, empty_index, encode_index
+from .index import CHECKSUM_BYTES, EMPTY, INDEX_ENTRY, decode_index, empty_index, encode_index
 from .layout import PAGE_BYTES, page_aligned
 from .live_index import beside
 
@@ -43,7 +44,9 @@ if TYPE_CHECKING:
     from .layout import ShardLayout
     from .shard_sums import ShardSums
 
-PIECE_BYTES = 4 << 20  # appended in one write, unless one run is longer: a kill hardly ever meets it
+PIECE_BYTES = 4 << 20  # appended in one write, unless one chunk is longer: a kill hardly ever meets it
+# indexes may take as much as chunks, and this: else many shows of small slabs would fill the disk with them
+FREE_INDEX_BYTES = 16 << 20
 MOST_PARTS = 512  # of one write; the system takes 1024
 _PLAUSIBLE = 64  # entries that are looked at before a checksum is computed
 _MOST_SOUGHT_BYTES = 1 << 30
@@ -67,22 +70,31 @@ class GrowingCopy:
         progress."""
         self._stored[chunks] = entries[chunks]
 
-    def show(self, may_rename: Callable[[], None], replaces: ShardSums | None, *, even_fewer: bool) -> bool:
-        """Appends the chunks that were noted. Else as ``LiveIndex.show``."""
+    def show(
+        self,
+        may_rename: Callable[[], None],
+        replaces: ShardSums | None,
+        step: Callable[[], None],
+        *,
+        even_fewer: bool,
+    ) -> bool:
+        """Appends the chunks that were noted, unless they are few for another index. Else as
+        ``LiveIndex.show``."""
         exists = replaces is not None and os.path.lexists(self._final_path)
         if not exists and not self._waiting.size and self._copy is None:
-            return False
-        self._append_waiting(is_earlier_kept=exists)
+            return True
+        if self._is_worth_an_index:
+            self._append_waiting(step, is_earlier_kept=exists)
         if not self.has_final_name and (even_fewer or not self._lacks_earlier):
             self._take_final_name(may_rename, replaces)
-        return True
+        return self.has_final_name and not self._waiting.size
 
     @property
     def has_final_name(self) -> bool:
         """True if the copy has the shard's final name. Raises ``StorageError``."""
         return self._copy is not None and self._copy.has_name(self._final_path)
 
-    def complete(self, entries: np.ndarray, *, is_shown: bool) -> int:
+    def complete(self, entries: np.ndarray, step: Callable[[], None], *, is_shown: bool) -> int:
         """Appends all other chunks of the shard and makes the copy durable, with zeros between chunks.
         ``is_shown``: readers know a file with the final name. Returns its length; 0 if there is none, so that
         the file in progress is as good. Raises ``StorageError``; after a ``StorageFullError`` it may be
@@ -91,7 +103,7 @@ class GrowingCopy:
         if not is_shown or was_taken:
             return 0
         self.put(np.flatnonzero(entries["offset"] != EMPTY), entries)
-        copy = self._append_waiting(is_earlier_kept=True)
+        copy = self._append_waiting(step, is_earlier_kept=True)
         live = np.sort(self._entries[self._entries["offset"] != EMPTY], order="offset")
         starts, nbytes = live["offset"].astype(np.int64), live["nbytes"].astype(np.int64)
         begin = np.append(0, starts + nbytes)
@@ -132,22 +144,31 @@ class GrowingCopy:
     def _lacks_earlier(self) -> bool:
         return bool(((self._earlier["offset"] != EMPTY) & (self._entries["offset"] == EMPTY)).any())
 
-    def _append_waiting(self, *, is_earlier_kept: bool) -> GrowingFile:
+    @property
+    def _is_worth_an_index(self) -> bool:
+        if self._copy is None:
+            return True
+        listed, waiting = self._entries["offset"] != EMPTY, self._waiting
+        chunk_bytes = int(self._entries["nbytes"][listed].sum()) + int(self._stored["nbytes"][waiting].sum())
+        grown = self._copy.nbytes + page_aligned(self._layout.index_bytes)
+        return grown <= 2 * chunk_bytes + FREE_INDEX_BYTES
+
+    def _append_waiting(self, step: Callable[[], None], *, is_earlier_kept: bool) -> GrowingFile:
         """Makes the copy if there is none, with what the file has that it is to replace if
         ``is_earlier_kept``, and appends what is waiting."""
+        pieces: list[list[np.ndarray]] = []
         if self._copy is None:
             self._copy = self._made()
             try:
                 if is_earlier_kept:
-                    self._keep_earlier(self._copy)
+                    self._keep_earlier(self._copy, step)
             except BaseException:
                 self.discard()
                 raise
-        pieces = list(self._pieces(self._waiting))
-        if not pieces and (self._lacks_earlier or not self._copy.nbytes):
-            pieces = [[]]  # the index alone
-        for piece in pieces:
+            pieces = [[]]  # an index of its own, whatever the earlier file ends with
+        for piece in list(self._pieces(self._waiting)) or pieces:
             self._append(self._copy, piece)
+            step()
         return self._copy
 
     def _made(self) -> GrowingFile:
@@ -196,26 +217,31 @@ class GrowingCopy:
 
     # ------------------------------------------------------------------ the file with the final name
 
-    def _keep_earlier(self, copy: GrowingFile) -> None:
-        """Copies the file that has the final name, up to its last sound index. Its chunks are listed if they
-        are those of the file in progress; after a power cut they may not be. Raises ``StorageError``."""
-        with storage_errors("read", self._final_path), open_regular(self._final_path, buffering=0) as file:
-            descriptor = file.fileno()
-            end = _last_sound_end(descriptor, self._layout)
-            if end is None:
-                return
-            index_at = end - self._layout.index_bytes
-            encoded = read_all(descriptor, index_at, self._layout.index_bytes)
-            self._earlier = decode_index(encoded, self._layout.chunks).copy()
-            for place in range(0, end, PIECE_BYTES):
-                copy.append([read_all(descriptor, place, min(PIECE_BYTES, end - place))])
-            theirs, mine = self._earlier, self._stored
-            both = (theirs["offset"] != EMPTY) & (mine["offset"] != EMPTY)
-            for i in np.flatnonzero(both & (theirs["nbytes"] == mine["nbytes"])).tolist():
-                count = int(mine["nbytes"][i])
-                kept = read_all(descriptor, int(theirs["offset"][i]), count)
-                if kept == self._source.read(int(mine["offset"][i]), count):
-                    self._entries[i] = theirs[i]
+    def _keep_earlier(self, copy: GrowingFile, step: Callable[[], None]) -> None:
+        """Copies the file that has the final name, up to its last sound index; none of it if it cannot be
+        read. Its chunks are listed if they are those of the file in progress; after a power cut they may not
+        be. Raises ``StorageError`` for the copy and the file in progress."""
+        try:
+            with open_regular(self._final_path, buffering=0) as file:
+                self._earlier, end = _last_sound_index(file.fileno(), self._layout)
+                for place in range(0, end, PIECE_BYTES):
+                    copy.append([read_all(file.fileno(), place, min(PIECE_BYTES, end - place))])
+                    step()
+                self._list_kept(file.fileno(), step)
+        except ShardwrightError:
+            raise
+        except OSError:  # of no more use to readers
+            self._earlier, self._entries = (empty_index(self._layout.chunks) for _ in range(2))
+
+    def _list_kept(self, descriptor: int, step: Callable[[], None]) -> None:
+        theirs, mine = self._earlier, self._stored
+        both = (theirs["offset"] != EMPTY) & (mine["offset"] != EMPTY)
+        for i in np.flatnonzero(both & (theirs["nbytes"] == mine["nbytes"])).tolist():
+            count = int(mine["nbytes"][i])
+            kept = read_all(descriptor, int(theirs["offset"][i]), count)
+            if kept == self._source.read(int(mine["offset"][i]), count):
+                self._entries[i] = theirs[i]
+            step()
 
     def _take_final_name(self, may_rename: Callable[[], None], replaces: ShardSums | None) -> None:
         assert self._copy is not None
@@ -236,20 +262,20 @@ class GrowingCopy:
         self._earlier = empty_index(self._layout.chunks)
 
 
-def _last_sound_end(descriptor: int, layout: ShardLayout) -> int | None:
-    """Returns where the last sound index of a growing file ends: at its end, unless a kill has cut a write in
-    two. None if there is none. Raises ``OSError``."""
+def _last_sound_index(descriptor: int, layout: ShardLayout) -> tuple[np.ndarray, int]:
+    """Returns the last sound index of a growing file, and where it ends: at the file's end, unless a kill has
+    cut a write in two. An empty index and 0 if there is none. Raises ``OSError``."""
     size, count = os.fstat(descriptor).st_size, layout.index_bytes
-    sought = 0
+    some, sought = min(count - CHECKSUM_BYTES, INDEX_ENTRY.itemsize * _PLAUSIBLE), 0
     for end in range(size // PAGE_BYTES * PAGE_BYTES, count - 1, -PAGE_BYTES):
-        head = np.frombuffer(read_all(descriptor, end - count, min(count - 4, 16 * _PLAUSIBLE)), "<u8")
-        here = head[head != EMPTY].reshape(-1)
-        if (here > end).any():
+        first = read_all(descriptor, end - count, some)
+        last = read_all(descriptor, end - CHECKSUM_BYTES - some, some)
+        values = np.frombuffer(first + last, "<u8")
+        if ((values > end) & (values != EMPTY)).any():
             continue  # no offset, no length
         with suppress(ShardFormatError):
-            decode_index(read_all(descriptor, end - count, count), layout.chunks)
-            return end
+            return decode_index(read_all(descriptor, end - count, count), layout.chunks).copy(), end
         sought += count
         if sought > _MOST_SOUGHT_BYTES:
             break
-    return None
+    return empty_index(layout.chunks), 0

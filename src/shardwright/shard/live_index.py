@@ -60,19 +60,28 @@ class LiveIndex:
         """Lists the chunks with these numbers, int64[n], as ``entries`` of the whole shard have them."""
         self._entries[chunks] = entries[chunks]
 
-    def show(self, may_rename: Callable[[], None], replaces: ShardSums | None, *, even_fewer: bool) -> bool:
+    def show(
+        self,
+        may_rename: Callable[[], None],
+        replaces: ShardSums | None,
+        step: Callable[[], None],
+        *,
+        even_fewer: bool,
+    ) -> bool:
         """Writes the index, and gives the file its final name if another one has it that lists no chunk that
         this one lacks (or ``even_fewer``), or if none has it. ``replaces``: held while it takes the name of
-        another one, which it must not without. Returns whether there is a file with the final name. Raises
-        ``StorageError``, ``OutputExistsError`` or what ``may_rename`` raises; it may be called again."""
+        another one, which it must not without. ``step`` is called now and then. Returns whether readers see
+        all chunks that were put. Raises ``StorageError``, ``OutputExistsError`` or what ``may_rename``
+        raises; it may be called again."""
         exists = replaces is not None and os.path.lexists(self._final_path)
         if not exists and bool((self._entries["offset"] == EMPTY).all()):
-            return False
+            return True
         index = encode_index(self._entries)
         self._file.write_pages(0, index + bytes(page_aligned(len(index)) - len(index)))
         if not self.has_final_name and (even_fewer or not self._lacks_of(self._final_path)):
             self._take_final_name(may_rename, replaces)
-        return True
+        step()
+        return self.has_final_name
 
     @property
     def has_final_name(self) -> bool:
@@ -112,9 +121,9 @@ class LiveIndex:
             may_rename()
             replace_by_rename(another, self._final_path)
 
-    def complete(self, entries: np.ndarray, *, is_shown: bool) -> int:
+    def complete(self, entries: np.ndarray, step: Callable[[], None], *, is_shown: bool) -> int:
         """Returns 0: the file in progress is the one that readers see."""
-        del entries, is_shown
+        del entries, step, is_shown
         return 0
 
     def seal(self, may_rename: Callable[[], None], replaces: ShardSums | None) -> bool:

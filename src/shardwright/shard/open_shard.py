@@ -157,16 +157,21 @@ class OpenShard:
 
     # ------------------------------------------------------------------ seen by readers while it grows
 
-    def show(self, may_rename: Callable[[], None], *, even_fewer: bool = False) -> None:
+    def show(
+        self, may_rename: Callable[[], None], step: Callable[[], None], *, even_fewer: bool = False
+    ) -> bool:
         """Lets readers find the chunks that were put into ``live`` under the final name, in place of another
         file only if that lists no chunk that this one lacks, or with ``even_fewer``. Does nothing unless it
         is live, nor in place of a sealed shard, on which frames may rely until this one is sealed, too.
-        Raises ``StorageError``, ``OutputExistsError`` or what ``may_rename`` raises; it may be called
-        again."""
+        Returns whether they see all. Raises ``StorageError``, ``OutputExistsError`` or what ``may_rename``
+        raises; it may be called again."""
         if self.live is None or self._reopened:
-            return
-        if self.live.show(may_rename, self._replaces, even_fewer=even_fewer):
-            self._replaces = self._record
+            return True
+        try:
+            return self.live.show(may_rename, self._replaces, step, even_fewer=even_fewer)
+        finally:
+            if self.live.has_final_name:
+                self._replaces = self._record
 
     @property
     def _is_shown(self) -> bool:
@@ -231,14 +236,14 @@ class OpenShard:
         assert self._ready is not None
         return self._ready.path is not None and not self._ready.stored_bytes
 
-    def complete(self) -> SealedShard:
+    def complete(self, step: Callable[[], None] = lambda: None) -> SealedShard:
         """Does everything but the final name: index, gaps, length, sync. Repeated calls do nothing more.
         Raises ``StorageError``."""
         if self._ready is None:
-            self._ready = self._finish_file()
+            self._ready = self._finish_file(step)
         return self._ready
 
-    def _finish_file(self) -> SealedShard:
+    def _finish_file(self, step: Callable[[], None]) -> SealedShard:
         """Does everything before the rename."""
         live = np.sort(self.entries[self.entries["offset"] != EMPTY], order="offset")
         # one that readers see without being sealed is replaced also if no chunk of it is left
@@ -246,7 +251,9 @@ class OpenShard:
             # chunks of the older shard are missing here only if their copies were lost: it stays as it is
             return SealedShard(self.final_path if self._is_shown else None, 0, 0)
         shown = None if self._reopened or not live.size else self.live
-        if shown is not None and (length := shown.complete(self.entries, is_shown=self._is_shown)):
+        if shown is not None and (length := shown.complete(self.entries, step, is_shown=self._is_shown)):
+            # a power cut may come before all shards of the shard row are sealed: recovery relies on this one
+            self._file.sync()
             stored_bytes = int(live["nbytes"].sum()) + self.layout.index_bytes
             return SealedShard(self.final_path, stored_bytes, length - stored_bytes)
         ends = live["offset"] + live["nbytes"]

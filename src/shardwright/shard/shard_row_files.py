@@ -260,12 +260,11 @@ class ShardRowFiles:
         step: Callable[[], None] = lambda: None,
         *,
         even_fewer: bool = False,
-    ) -> None:
-        """Lets readers see the listed chunks of all files (``OpenShard.show``). Raises ``StorageError``,
-        ``OutputExistsError`` or what ``may_rename`` raises."""
-        for shard in self.slots:
-            shard.show(may_rename, even_fewer=even_fewer)
-            step()
+    ) -> bool:
+        """Lets readers see the listed chunks of all files (``OpenShard.show``). Returns whether they see all.
+        Raises ``StorageError``, ``OutputExistsError`` or what ``may_rename`` raises."""
+        shown = [shard.show(may_rename, step, even_fewer=even_fewer) for shard in self.slots]
+        return all(shown)
 
     @property
     def sealed(self) -> int:
@@ -297,7 +296,7 @@ class ShardRowFiles:
         continues where it stopped.
         """
         for shard in self.slots:
-            shard.complete()
+            shard.complete(step)
             step()
         self.journal.sync()
         self._record_sums(may_rename)

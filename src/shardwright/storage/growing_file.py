@@ -1,8 +1,9 @@
 """A file that readers have open while it grows: bytes are only ever added behind its end, each piece in one
 write, so that it always ends with all of a piece or, for a moment, with a part of one.
 
-Room is reserved behind its end: a full disk is met when it is made. Failpoints: ``growing.before_create``,
-``before_preallocate``, ``before_write``, ``before_clear``, ``before_truncate``, ``before_sync``,
+Room is reserved behind its end, so that a full disk is met when it is made, as long as it does not grow
+beyond that room. Failpoints: ``growing.before_create``,
+``before_preallocate``, ``before_write``, ``before_cut``, ``before_clear``, ``before_truncate``, ``before_sync``,
 ``before_delete``.
 """
 
@@ -39,6 +40,7 @@ class GrowingFile:
         """Makes a new, empty file. Raises ``StorageFullError``, ``StorageError``; a failure leaves none."""
         self.path = path
         self.nbytes = 0
+        self._room_bytes = room_bytes
         self._sync = DataSync("growing")
         with storage_errors("make", path):
             reach("growing.before_create")
@@ -62,9 +64,16 @@ class GrowingFile:
                     write_all(self.descriptor, self.nbytes + done, memoryview(b"".join(parts))[done:])
         except BaseException:
             with suppress(OSError):
-                os.ftruncate(self.descriptor, self.nbytes)
+                self._cut()
             raise
         self.nbytes += nbytes
+
+    def _cut(self) -> None:
+        """Takes a part of a piece away, and reserves the room again that goes with it."""
+        if os.fstat(self.descriptor).st_size > self.nbytes:
+            reach("growing.before_cut")
+            os.ftruncate(self.descriptor, self.nbytes)
+            preallocate_behind(self.descriptor, self._room_bytes)
 
     def clear(self, start: int, stop: int) -> None:
         """Makes bytes that no reader needs zeros, and gives whole pages of them back. Raises
