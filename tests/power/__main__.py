@@ -178,7 +178,11 @@ def next_round(
         how = given.job[len(state.rounds) // len(filesystems) % len(given.job)]
     if given.compaction or given.job:
         scenario = replace(
-            scenario, compaction=how, interruption="none", pause_ms=(0,) * len(scenario.pause_ms)
+            scenario,
+            compaction=how,
+            interruption="none",
+            live="none",
+            pause_ms=(0,) * len(scenario.pause_ms),
         )
     wanted = min(given.images_per_round, given.images - state.images)
     begun = time.monotonic()

@@ -6,17 +6,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 import shardwright as sw
 from shardwright.array.acquisition_spec import parse_acquisition
+from shardwright.model.live_mode import index_location_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
+    from shardwright.model.live_mode import LiveMode
 
 STORE = "run.ome.zarr"
 FRAMES = 24
@@ -58,6 +60,7 @@ class Scenario:
     levels: int
     images: int
     plate: bool  # of several images: fields of wells, or else series
+    live: LiveMode
     compaction: str | None = None
 
     @classmethod
@@ -90,7 +93,14 @@ class Scenario:
             levels=choose(0, 0, 2),
             images=choose(1, 1, 1, 1, 2, 3),
             plate=choose(False, True),
+            live=choose("none", "none", "none", "index", "append"),
         )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a store is made with; a copy that grows is not made of mapped files."""
+        io = "pwrite" if (self.live, self.io) == ("append", "mmap") else self.io
+        return {"io": io, "live": self.live}
 
     @property
     def parts(self) -> tuple[slice, ...]:
@@ -136,7 +146,7 @@ class Scenario:
                 sw.Dimension(name="x", count=columns, chunk_size=chunk_columns, shard_size_chunks=2),
             ),
             codec=codecs[self.codec],
-            index_location=self.index_location,
+            index_location=index_location_of(self.live) or self.index_location,
             chunk_checksum=True,
             levels=self.levels if self.compaction is None else None,
         )

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 import shardwright as sw
+from shardwright.acquire import live_scheduler
 from shardwright.storage import failpoints
 
 from .mutants import MUTANTS
@@ -99,6 +100,7 @@ def act(channel: Channel, what: Act, root: Path, log: Path, mutant: str | None, 
     if mutant:
         MUTANTS[mutant].apply()
     promises, store = Promises(channel, log), root / STORE
+    live_scheduler.SHOW_INTERVAL_S = 0.0
     settings = {
         "threads": 2,
         "sync_interval_ms": scenario.sync_interval_ms,
@@ -131,7 +133,7 @@ def act(channel: Channel, what: Act, root: Path, log: Path, mutant: str | None, 
         promises.watch(writer)
         run_to_the_end(writer, scenario, promises, writer.frames)
     elif what in ("write-and-die", "write-and-hang"):
-        writer = sw.create(store, scenario.acquisition, io=scenario.io, **settings)
+        writer = sw.create(store, scenario.acquisition, **scenario.settings, **settings)
         write_frames(writer, scenario, promises, first=0, stop=scenario.killed_after)
         if what == "write-and-die":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -139,7 +141,7 @@ def act(channel: Channel, what: Act, root: Path, log: Path, mutant: str | None, 
         run_to_the_end(writer, scenario, promises, scenario.killed_after)
     else:
         run_to_the_end(
-            sw.create(store, scenario.acquisition, io=scenario.io, **settings), scenario, promises, 0
+            sw.create(store, scenario.acquisition, **scenario.settings, **settings), scenario, promises, 0
         )
 
 

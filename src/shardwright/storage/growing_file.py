@@ -2,9 +2,8 @@
 write, so that it always ends with all of a piece or, for a moment, with a part of one.
 
 Room is reserved behind its end, so that a full disk is met when it is made, as long as it does not grow
-beyond that room. Failpoints: ``growing.before_create``,
-``before_preallocate``, ``before_write``, ``before_cut``, ``before_clear``, ``before_truncate``, ``before_sync``,
-``before_delete``.
+beyond that room. Failpoints: ``growing.before_create``, ``before_preallocate``, ``before_write``,
+``before_cut``, ``before_clear``, ``before_truncate``, ``before_sync``, ``before_delete``.
 """
 
 from __future__ import annotations
