@@ -271,6 +271,11 @@ def test_records_are_appended_and_loaded_again(tmp_path):
     assert [json.loads(line)["quick"] for line in path.read_text().splitlines()] == [False, True]
     record.append(whole(comparisons={}), path)
     assert record.newest(path) == first, "nor is a part the whole"
+    older = whole(parts={})  # from before the parts were added
+    for name, each in (("older", older), ("part", whole(comparisons={}))):
+        record.append(each, tmp_path / name)
+    (tmp_path / "both").write_text((tmp_path / "older").read_text() + (tmp_path / "part").read_text())
+    assert record.newest(tmp_path / "both") == older
 
 
 def test_a_record_in_several_pieces(tmp_path, monkeypatch):

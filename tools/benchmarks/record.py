@@ -133,8 +133,10 @@ def load(path: Path = PATH) -> list[Record]:
 
 
 def newest(path: Path = PATH) -> Record:
-    """The last whole record, else the last one. Raises ``RecordError``."""
+    """The last whole record, else, when a comparison or a part was added since, the last of those with most
+    comparisons. Raises ``RecordError``."""
     records = load(path)
     if not records:
         raise RecordError(f"{path} is empty. Make a record with tools/bench record")
-    return next((record for record in reversed(records) if record.is_whole), records[-1])
+    measured = {id(record): 0 if record.quick else len(record.comparisons) for record in records}
+    return max(reversed(records), key=lambda record: (record.is_whole, measured[id(record)]))

@@ -63,7 +63,8 @@ class GrowingCopy:
         self._entries = empty_index(layout.chunks)  # as the copy has them
         self._copy: GrowingFile | None = None
         self._is_complete = False
-        self._earlier = empty_index(layout.chunks)  # as the file listed them whose name this one takes
+        # as the file listed them whose name this one is to take
+        self._earlier: np.ndarray | None = None
 
     def put(self, chunks: np.ndarray, entries: np.ndarray) -> None:
         """Notes chunks with these numbers, int64[n], for the next ``show``; ``entries``: of the whole file in
@@ -142,7 +143,10 @@ class GrowingCopy:
 
     @property
     def _lacks_earlier(self) -> bool:
-        return bool(((self._earlier["offset"] != EMPTY) & (self._entries["offset"] == EMPTY)).any())
+        earlier = self._earlier
+        return earlier is not None and bool(
+            ((earlier["offset"] != EMPTY) & (self._entries["offset"] == EMPTY)).any()
+        )
 
     @property
     def _is_worth_an_index(self) -> bool:
@@ -227,14 +231,14 @@ class GrowingCopy:
                 for place in range(0, end, PIECE_BYTES):
                     copy.append([read_all(file.fileno(), place, min(PIECE_BYTES, end - place))])
                     step()
-                self._list_kept(file.fileno(), step)
+                self._list_kept(file.fileno(), self._earlier, step)
         except ShardwrightError:
             raise
         except OSError:  # of no more use to readers
-            self._earlier, self._entries = (empty_index(self._layout.chunks) for _ in range(2))
+            self._earlier, self._entries = None, empty_index(self._layout.chunks)
 
-    def _list_kept(self, descriptor: int, step: Callable[[], None]) -> None:
-        theirs, mine = self._earlier, self._stored
+    def _list_kept(self, descriptor: int, theirs: np.ndarray, step: Callable[[], None]) -> None:
+        mine = self._stored
         both = (theirs["offset"] != EMPTY) & (mine["offset"] != EMPTY)
         for i in np.flatnonzero(both & (theirs["nbytes"] == mine["nbytes"])).tolist():
             count = int(mine["nbytes"][i])
@@ -259,7 +263,7 @@ class GrowingCopy:
                 may_rename()
                 replace_by_rename(self._copy.path, self._final_path)
         self._copy.path = self._final_path
-        self._earlier = empty_index(self._layout.chunks)
+        self._earlier = None
 
 
 def _last_sound_index(descriptor: int, layout: ShardLayout) -> tuple[np.ndarray, int]:
