@@ -800,6 +800,7 @@ def test_levels_and_images_are_seen_to_grow(tmp_path, at_once, live):
         writer.flush()
         for image, level in ((0, 0), (0, 1), (1, 0), (1, 1)):
             array = path / str(image) / str(level)
+            wait_for((array / "zarr.json").exists)
             wait_for(lambda array=array: zarr.open_array(array, mode="r").shape[0] == 4)
             assert zarr.open_array(array, mode="r")[...].all()
     assert verify_store(path).ok
