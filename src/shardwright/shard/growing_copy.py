@@ -62,6 +62,7 @@ class GrowingCopy:
         self._stored = empty_index(layout.chunks)  # chunks to be shown, as the file in progress has them
         self._entries = empty_index(layout.chunks)  # as the copy has them
         self._copy: GrowingFile | None = None
+        self._has_index = False  # of its own, whatever the earlier file ends with
         self._is_complete = False
         # as the file listed them whose name this one is to take
         self._earlier: np.ndarray | None = None
@@ -160,7 +161,6 @@ class GrowingCopy:
     def _append_waiting(self, step: Callable[[], None], *, is_earlier_kept: bool) -> GrowingFile:
         """Makes the copy if there is none, with what the file has that it is to replace if
         ``is_earlier_kept``, and appends what is waiting."""
-        pieces: list[list[np.ndarray]] = []
         if self._copy is None:
             self._copy = self._made()
             try:
@@ -169,8 +169,8 @@ class GrowingCopy:
             except BaseException:
                 self.discard()
                 raise
-            pieces = [[]]  # an index of its own, whatever the earlier file ends with
-        for piece in list(self._pieces(self._waiting)) or pieces:
+        pieces = list(self._pieces(self._waiting))
+        for piece in pieces if pieces or self._has_index else [[]]:
             self._append(self._copy, piece)
             step()
         return self._copy
@@ -217,7 +217,7 @@ class GrowingCopy:
         index = encode_index(entries)
         zeros = page_aligned(place) - place + page_aligned(len(index)) - len(index)
         copy.append([*parts, bytes(zeros) + index])
-        self._entries = entries
+        self._entries, self._has_index = entries, True
 
     # ------------------------------------------------------------------ the file with the final name
 
