@@ -1,5 +1,5 @@
-"""The parts of the record on tiny cameras: latency, small, cameras, overload, flat, prediction, reading and
-seen; and the rows that they make of invented times."""
+"""The parts of the record on tiny cameras: latency, small, cameras, overload, flat, prediction, reading,
+seen and shards; and the rows that they make of invented times."""
 
 import json
 import os
@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import zarr
 
 from benchmarks import run, testbed
 from benchmarks.__main__ import main
@@ -21,6 +22,7 @@ from benchmarks.cases import (
     reading,
     saved,
     seen,
+    shards,
     small,
 )
 from benchmarks.processes import ProcessFailedError
@@ -293,6 +295,32 @@ def test_seen(places, monkeypatch):
     assert row["writer_cpu"] > 0
     assert len(outcomes_of_part("seen", part["rows"])) == 2
     assert "tiny" in part_text(part, seen.COLUMNS)
+
+
+@pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
+def test_shards(places, monkeypatch):
+    monkeypatch.setattr(shards, "SIDES", (32,))
+    monkeypatch.setattr(shards, "FRAMES", {32: 40})
+    monkeypatch.setattr(shards, "SHORT_ROUNDS", 1)
+    part = shards.measure(places, True)
+    (row,) = part["rows"]
+    assert set(row["by_round"]) == {"shardwright", "acquire-zarr", "tensorstore", "zarr-python", "floor"}
+    assert row["of_fastest_peer"] > 0
+    assert min(row["opened_ms"], row["closed_ms"]) > 0
+    assert len(outcomes_of_part("shards", part["rows"])) == 1
+    assert "32x32" in part_text(part, shards.COLUMNS)
+
+
+def test_every_writer_of_small_shards_writes_the_same(tmp_path):
+    frames = np.random.default_rng(2).integers(1, 500, (shards.DISTINCT, 8, 8)).astype(np.uint16)
+    for name, write in shards.WRITERS.items():
+        write(tmp_path / name, frames, 5)
+        if name == "floor":
+            assert len([path for path in (tmp_path / name).rglob("0") if path.is_file()]) == 5
+            continue
+        array = zarr.open(tmp_path / name, mode="r")
+        array = array["0"] if isinstance(array, zarr.Group) else array
+        assert np.array_equal(array[:5], frames[:5]), name
 
 
 @pytest.mark.parametrize("part", run.PARTS)

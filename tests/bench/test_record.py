@@ -136,6 +136,7 @@ def test_the_table_asks_what_was_promised():
         ("reading", "of_fastest", 1.0, True),
         ("seen", "seen_p50_ms", 50.0, False),
         ("seen", "writer_cpu", 1.05, False),
+        ("shards", "of_fastest_peer", 1.5, True),
     }
     assert tuple(run.PARTS) == PARTS
 

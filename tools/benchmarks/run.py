@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .cases import cameras, flat, latency, outcome, overload, prediction, reading, seen, small
+from .cases import cameras, flat, latency, outcome, overload, prediction, reading, seen, shards, small
 from .cases.throughput import Comparison, outcomes_of
 from .contest import compare
 from .processes import say
@@ -37,6 +37,7 @@ PARTS: dict[str, ModuleType] = {
     "prediction": prediction,
     "reading": reading,
     "seen": seen,
+    "shards": shards,
 }
 QUICK_FRAMES, QUICK_ROUNDS = 64, 2
 SOFTWARE = (
