@@ -79,3 +79,13 @@ def _map(address: int | None, nbytes: int, protection: int, flags: int, descript
     if mapped is None or mapped == _FAILED:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return int(mapped)
+
+
+def lies_in_file(memory: object) -> bool:
+    """Returns whether an array is memory of a mapped file, through whichever objects between them."""
+    owner: object = memory
+    while owner is not None:
+        if isinstance(owner, mmap.mmap):
+            return True
+        owner = owner.obj if isinstance(owner, memoryview) else getattr(owner, "base", None)
+    return False

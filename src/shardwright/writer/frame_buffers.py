@@ -1,5 +1,6 @@
 """The frame buffers of the in-process writer: one allocation, possibly an earlier writer's, with a slot for
-each frame, and the table of which frame is in which slot."""
+each frame, and the table of which frame is in which slot. A frame that is not copied takes a slot as well,
+whose memory is not used: its own memory is kept until the slot is free again."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.kernels.copy import copy_streaming
+from shardwright.storage.shared_mapping import lies_in_file
 from shardwright.storage.spare_memory import spare_memory
 from shardwright.wire.free_slots import FreeSlots
 
@@ -53,6 +55,25 @@ class SlotTable:
         return np.concatenate((self._slot_at[places[home]], np.array(rest, np.int64)))
 
 
+class Lent:
+    """Memory of the caller that is read in place of a slot's: one object for all frames of a stack."""
+
+    __slots__ = ("pixels",)
+
+    def __init__(self, pixels: np.ndarray) -> None:
+        self.pixels = pixels
+
+
+def can_be_lent(pixels: np.ndarray) -> bool:
+    """Returns whether the kernels can read a frame, or a stack of them, where it lies: in order, aligned,
+    little-endian, and not in a mapped file, which another process may truncate (SIGBUS)."""
+    if not (pixels.flags.c_contiguous and pixels.flags.aligned) or pixels.dtype != pixels.dtype.newbyteorder(
+        "<"
+    ):
+        return False
+    return not lies_in_file(pixels)
+
+
 class FrameBuffers:
     """Belongs to the writer's thread."""
 
@@ -60,6 +81,7 @@ class FrameBuffers:
         self._free = FreeSlots(slots)
         self._table = SlotTable(slots)
         self._slot_bytes = slot_bytes
+        self._lent = np.full(slots, None, object)  # by slot
         self._memory = spare_memory.take(slots * slot_bytes)  # last: once taken, it must be given back
         self._slots = self._memory[: slots * slot_bytes].reshape(slots, slot_bytes)
         self.address = int(self._slots.ctypes.data)
@@ -73,11 +95,21 @@ class FrameBuffers:
 
     def give_back(self, sequence: int, slots: npt.NDArray[np.int64]) -> None:
         """Returns the slots that ``take`` gave for these frames, which are not submitted."""
+        self._lent[slots] = None
         self._free.give_back_first(self._table.pop(np.arange(sequence, sequence + slots.size)))
 
     def release(self, sequences: np.ndarray) -> None:
         """Frees the slots of these frames, which have no reader any more."""
-        self._free.give_back(self._table.pop(sequences.astype(np.int64)))
+        slots = self._table.pop(sequences.astype(np.int64))
+        self._lent[slots] = None
+        self._free.give_back(slots)
+
+    def lend(self, slots: npt.NDArray[np.int64], pixels: np.ndarray) -> npt.NDArray[np.int64]:
+        """Keeps the memory of frames (count, rows, columns) until their slots, which the caller took, are
+        free again; returns the frames' addresses. ``can_be_lent`` must have said so."""
+        self._lent[slots] = Lent(pixels)
+        addresses: npt.NDArray[np.int64] = int(pixels.ctypes.data) + pixels[0].nbytes * np.arange(slots.size)
+        return addresses
 
     def put(self, slot: int, pixels: np.ndarray) -> int:
         """Copies a frame to a slot that the caller took; returns the slot's address."""
@@ -104,4 +136,5 @@ class FrameBuffers:
 
     def close(self) -> None:
         """Leaves the memory to the next writer. Only when no thread reads pixels any more."""
+        self._lent[:] = None
         spare_memory.give_back(self._memory)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.acquire.accounts import SequenceSet
 from shardwright.acquire.acquisition import Acquisition, AcquisitionState
 from shardwright.acquire.workers import WorkerPool
 from shardwright.array.frame_intake import FrameIntake
@@ -26,7 +27,7 @@ from shardwright.model.errors import (
 from shardwright.model.receipt import Watermark
 from shardwright.wire.descriptor import FRAME_DROPPED, JSON_FIELD, METADATA_FIELDS
 
-from .frame_buffers import FrameBuffers
+from .frame_buffers import FrameBuffers, can_be_lent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -65,6 +66,9 @@ class Writer:
         self._wake = threading.Event()
         self._receipt: Receipt | None = None
         self._ended = False
+        self._copied = 0  # frames that could not be used as they lie
+        # under _lock: frames whose memory is not read any more; None before the first was lent
+        self._returned: SequenceSet | None = None
         # under _lock: updates of metadata whose caller waits, and the answers that came to them
         self._updates_asked: set[int] = set()
         self._answers: dict[int, ErrorText | None] = {}
@@ -111,6 +115,19 @@ class Writer:
         return self._count
 
     @property
+    def released(self) -> int:
+        """The number of frames, as ``frames`` counts them, from the first on without a hole, whose memory is
+        not read any more: the caller may change that of frames below it. With ``copy=True`` that is every
+        frame whose ``append`` has returned."""
+        with self._lock:
+            return self._count if self._returned is None else self._returned.value
+
+    @property
+    def copied(self) -> int:
+        """The number of frames that were given with ``copy=False`` and had to be copied all the same."""
+        return self._copied
+
+    @property
     def receipt(self) -> Receipt:
         """The receipt so far; final once the writer is closed."""
         if self._receipt is not None:
@@ -133,6 +150,7 @@ class Writer:
         index: tuple[int, ...] | None = None,
         frame_id: int | None = None,
         metadata: Mapping[str, Any] | None = None,
+        copy: bool = True,
     ) -> None:
         """Stores one frame. Its place is ``index`` (acquisition order, the axes before the frame's own), else
         ``frame_id``, else the count of appends. With several images ``image`` names its own; then the frames
@@ -147,7 +165,13 @@ class Writer:
         the array's ``frame_fields`` name; anything else that is JSON, text included, where the array has
         ``frame_json_bytes``.
 
-        The frame is copied before this returns. While the ring is full the call waits (``block``,
+        The frame is copied before this returns. With ``copy=False`` it is not: the writer reads the caller's
+        memory until the frame is stored (with ``durable``, until that), keeps a reference to it as long, and
+        the caller must not change it before ``released`` has passed the frame. A frame that cannot be read as
+        it lies (not in C order, of the other byte order, in a mapped file that may be truncated) is copied
+        and counted (``copied``). It takes a place of the ring like any other.
+
+        While the ring is full the call waits (``block``,
         ``degrade``), drops the frame (counted and recorded) or fails, as ``overload`` says. Raises
         ``FrameShapeError``, ``FrameDtypeError``, ``FrameIndexError``, ``UnknownImageError``,
         ``MetadataError`` (nothing is stored then), ``OverloadError``, ``ClosedError``, or what broke the
@@ -161,11 +185,12 @@ class Writer:
         if position is None:
             position = self._intake.check_count(self._count)
         self._describe(position, frame_id, placed.columns)
+        lent = False
         try:
             with self._changed:
                 slots = self._free_slots()
             if slots.size:
-                self._put(slots, pixels)
+                lent = self._put(slots, pixels, copy=copy)
             else:
                 self._descriptor["flags"], self._address[0] = FRAME_DROPPED, 0
         except BaseException:
@@ -173,6 +198,7 @@ class Writer:
                 self._intake.give_back([position])
             raise
         with self._changed:
+            self._note_lent(1, lent=lent)
             self._count += 1
             self._acquisition.submit(self._descriptor, self._address)
             self._collect()
@@ -186,13 +212,15 @@ class Writer:
         indices: npt.ArrayLike | None = None,
         frame_ids: npt.ArrayLike | None = None,
         metadata: Mapping[str, Any] | None = None,
+        copy: bool = True,
     ) -> None:
         """Appends each of ``frames`` (count, rows, columns) in turn, with one copy and almost no Python for
         each: for small frames at a high rate.
 
         ``indices``: integers (count, axes); ``frame_ids``: integers (count,); each value of ``metadata``: one
         for all, or a list or array of one for each. All are of one ``image``, or without its name the next
-        ones in the acquisition's ``order``. Raises as ``append`` does. A fault of one frame is raised before
+        ones in the acquisition's ``order``. ``copy``: as for ``append``; the whole stack is kept while any
+        of its frames is read. Raises as ``append`` does. A fault of one frame is raised before
         any of them is stored.
         """
         if self._receipt is not None:
@@ -204,23 +232,39 @@ class Writer:
         # parts, so that workers begin while the rest is copied
         most = max(self.limits.frames_per_slab, BATCH_BYTES // self.limits.frame_bytes)
         done = 0
+        lent = not copy and can_be_lent(pixels)
+        self._copied += len(pixels) if not (copy or lent) else 0
         try:
             while done < len(pixels):
                 part = slice(done, done + min(most, len(pixels) - done))
-                done += self._append_part(pixels[part], records[part])
+                done += self._append_part(pixels[part], records[part], lent=lent)
         except BaseException:
             if not named:
                 self._intake.give_back(records["position"][done:].tolist())
             raise
 
-    def _put(self, slots: np.ndarray, pixels: np.ndarray) -> None:
+    def _put(self, slots: np.ndarray, pixels: np.ndarray, *, copy: bool) -> bool:
+        """Sets the address of a frame: in its slot, or where it lies. Returns whether it is lent."""
         try:
+            if not copy and can_be_lent(pixels):
+                self._address[:] = self._ring.lend(slots, pixels[None])
+                return True
+            self._copied += not copy
             self._address[0] = self._ring.put(slots.item(), pixels)
         except BaseException:
             self._give_back(slots)
             raise
+        return False
 
-    def _append_part(self, pixels: np.ndarray, records: np.ndarray) -> int:
+    def _note_lent(self, frames: int, *, lent: bool) -> None:
+        """Notes the next frames for ``released``. Under the lock."""
+        if lent and self._returned is None:
+            self._returned = SequenceSet()
+            self._returned.value = self._returned.stop = self._count
+        if self._returned is not None and not lent:
+            self._returned.add(np.arange(self._count, self._count + frames))
+
+    def _append_part(self, pixels: np.ndarray, records: np.ndarray, *, lent: bool) -> int:
         """Appends the first of these frames, as many as there is room for, or drops all of them. Returns how
         many."""
         with self._changed:
@@ -230,7 +274,8 @@ class Writer:
         addresses = np.zeros(len(records), np.int64)
         if not dropped:
             try:
-                addresses = self._ring.put_many(slots, pixels[: slots.size])
+                put = self._ring.lend if lent else self._ring.put_many
+                addresses = put(slots, pixels[: slots.size])
             except BaseException:
                 self._give_back(slots)
                 raise
@@ -238,6 +283,7 @@ class Writer:
         records["sequence"] = np.arange(self._count, self._count + len(records))
         records["camera_ns"], records["monotonic_ns"] = time.time_ns(), time.monotonic_ns()
         with self._changed:
+            self._note_lent(len(records), lent=lent and not dropped)
             self._count += len(records)
             self._acquisition.submit(records, addresses)
             self._collect()
@@ -411,7 +457,10 @@ class Writer:
     def _collect(self, *, raising: bool = True) -> None:
         """Passes on the acquisition's released frames and events, and raises its error. Under the lock."""
         self._acquisition.see_ring(self._ring.used, self.limits.ring_frames)
-        self._ring.release(self._acquisition.poll())
+        released = self._acquisition.poll()
+        self._ring.release(released)
+        if self._returned is not None:
+            self._returned.add(released)
         for name, facts in self._acquisition.take_events():
             log.warning("%s: %s %s", self.path.name, name, facts)
         if (

@@ -8,6 +8,7 @@ from pymmcore_plus.mda import mda_listeners_connected
 from useq import WellPlatePlan
 
 import shardwright as sw
+from shardwright.writer.writer import Writer
 
 UNITS = {"t": "second", "z": "micrometer", "y": "micrometer", "x": "micrometer"}
 
@@ -106,7 +107,9 @@ class FramesToWriter:
             # not measured for frames that the hardware triggers: where the stage was sent, then
             stage = meta.get("position", {"x": event.x_pos, "y": event.y_pos, "z": event.z_pos})
             metadata |= {f"position_{axis}": um for axis, um in stage.items() if um is not None}
-            self.writer.append(pixels, image=image, index=index, metadata=metadata)
+            # the engine makes a new array of each frame, and nobody writes into it
+            own = {"copy": False} if isinstance(self.writer, Writer) else {}
+            self.writer.append(pixels, image=image, index=index, metadata=metadata, **own)
         except Exception as error:
             self.errors.append(error)
         self.frames[place] = pixels.copy()
