@@ -211,23 +211,23 @@ def test_a_tick_within_a_millisecond_of_the_last_one_looks_at_nothing(spec_of, m
 
 
 def test_the_answer_for_files_that_were_discarded_is_not_for_those_asked_for_since(spec_of):
-    drive = Drive(spec_of(chunk=1, shard=1))
+    drive = Drive(spec_of(chunk=1, shard=2))
     first = of(Prepare, drive.send(0))
     assert [command.shard_row for command in first] == [1]
-    later = drive.send(2)  # shard row 1 is not next any more
+    later = drive.send(4)  # shard row 1 is not next any more
     assert of(Discard, later) == [Discard(1)]
-    (again,) = [command for command in of(Prepare, drive.send(1)) if command.shard_row == 1]
+    (again,) = [command for command in of(Prepare, drive.send(2)) if command.shard_row == 1]
     assert of(Encode, drive.tell(prepared(first[0]))) == [], "these files are about to be deleted"
     files = object()
     (slab,) = of(Encode, drive.tell(prepared(again, files)))
-    assert (slab.slab, slab.files) == (1, files)
+    assert (slab.slab, slab.files) == (2, files)
 
 
 def test_files_that_cannot_be_made_end_it_before_a_slab_is_full(spec_of):
     """A flush would wait for ever for the frame that collects."""
-    drive = Drive(spec_of(chunk=2, shard=1))
-    (prepare,) = of(Prepare, drive.send(0, 1))
-    drive.send(2)
+    drive = Drive(spec_of(chunk=2, shard=2))
+    (prepare,) = of(Prepare, drive.send(0, 1, 2, 3))
+    drive.send(4)
     drive.core.flush(drive.now())
     drive.tell(prepared(prepare, error=ErrorText(StorageError, "Input/output error")))
     assert drive.core.state is AcquisitionState.FAILING

@@ -504,13 +504,13 @@ def test_frames_that_were_staged_outlive_a_slab_that_cannot_be_encoded(
 def test_files_that_cannot_be_prepared_are_found_out_at_the_end_at_the_latest(
     tmp_path, shared_pool, drive_of, spec_of, frames
 ):
-    drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=4, shard=1), shared_pool, settings())
+    drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=2, shard=2), shared_pool, settings())
     drive.submit(*range(4))
     drive.still()
     failpoints.set_hook("shard.before_preallocate", lambda: (_ for _ in ()).throw(EIO))
     try:
-        for slab in range(2, 2 + frames):
-            drive.submit(4 * slab)
+        for shard_row in range(2, 2 + frames):
+            drive.submit(4 * shard_row)
         drive.finish()
     finally:
         failpoints.set_hook("shard.before_preallocate", None)

@@ -133,9 +133,9 @@ def traced_bytes() -> int:
 
 
 def test_shards_leave_nothing_behind(tmp_path, shared_pool, drive_of, spec_of, calls):
-    """One slab of 16 frames a shard; the first shards are for whatever has a size of its own."""
+    """Two slabs of 8 frames a shard; the first shards are for whatever has a size of its own."""
     drive = drive_of(
-        tmp_path / "a", spec_of(chunk=16, shard=1, y=(8, 8, 1), x=(8, 8, 1)), shared_pool, NO_CLOCKS
+        tmp_path / "a", spec_of(chunk=8, shard=2, y=(8, 8, 1), x=(8, 8, 1)), shared_pool, NO_CLOCKS
     )
 
     def write(shards: int) -> tuple[Counter[str], int]:

@@ -220,7 +220,7 @@ def test_writing_it_again_replaces_it(store, log_of):
 
 
 POINTS = [
-    *("table.before_create", "table.before_delete", "replace.before_write", "replace.before_sync"),
+    *("table.before_create", "table.before_delete", "replace.before_write", "table.before_sync"),
     *("folder.before_rename", "directory.before_sync"),
 ]
 

@@ -567,7 +567,10 @@ def test_rot_and_strangers_among_sealed_shards_do_not_stop_recovery(crash, share
         file.write(b"\xff")
     (left / "0" / "c" / ".DS_Store").write_bytes(b"?")
     assert recover_store(left, shared_pool, threads=2).frames_kept == 7
-    assert np.array_equal(zarr.open_array(left / "0", mode="r")[2:], drive.expected(range(7))[2:])
+    array, rotten = zarr.open_array(left / "0", mode="r"), int(sealed[0].relative_to(left).parts[2])
+    for first in range(0, 7, 2):
+        if first != 2 * rotten:
+            assert np.array_equal(array[first : first + 2], drive.expected(range(7))[first : first + 2])
 
 
 def test_recovery_on_a_full_disk_begins_in_the_ballast_s_room(crash, shared_pool):

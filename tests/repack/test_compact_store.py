@@ -111,7 +111,8 @@ def test_a_damaged_shard_stays_and_the_rest_is_done(store: Path) -> None:
 
 def test_open_shards_are_skipped_and_named(tmp_path: Path) -> None:
     store = tmp_path / "run.ome.zarr"
-    with sw.create(store, gappy.spec(), io="mmap") as writer:
+    spec = sw.AcquisitionSpec(array=gappy.spec()).in_rows(1)
+    with sw.create(store, spec, io="mmap") as writer:
         frames = gappy.pixels(3)
         for frame in frames[:-1]:
             writer.append(frame)

@@ -118,7 +118,7 @@ def test_what_was_not_sent_is_named_and_sent_by_the_next_run_and_nothing_is_made
 
     def refuse_one(tasks):
         for task in tasks:
-            if task["key"] == "0/c/0/0/0":
+            if task["key"] == "1/c/0/0/0":
                 error = StorageError("the line is bad")
                 yield {
                     "kind": "move",
@@ -135,7 +135,7 @@ def test_what_was_not_sent_is_named_and_sent_by_the_next_run_and_nothing_is_made
     assert (first.ok, first.made, [failure["key"] for failure in first.failures]) == (
         False,
         [],
-        ["0/c/0/0/0"],
+        ["1/c/0/0/0"],
     )
     assert open_destination(place).size("zarr.json") is None
     other = RechunkOptions({"z": 2})

@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.array.grid import Grid
-from shardwright.shard.layout import PAGE_BYTES, ArrayLayout, PlaneChunks, largest_shard, page_aligned
+from shardwright.shard.layout import (
+    PAGE_BYTES,
+    ArrayLayout,
+    PlaneChunks,
+    largest_shard,
+    page_aligned,
+    slab_places,
+)
 
 
 @st.composite
@@ -38,7 +45,7 @@ def slabs_of_shard_row(grid: Grid, shard_row: int) -> list[int]:
     most = (
         math.prod(grid.slab_counts)
         if not grid.unlimited
-        else 4 * max(1, math.prod(grid.slab_counts[1:])) * grid.shard_chunks[0]
+        else 4 * max(1, math.prod(grid.slab_counts[1:])) * grid.row_slabs[0]
     )
     return [slab for slab in range(most) if grid.shard_row_of_slab(slab) == shard_row]
 
@@ -53,7 +60,7 @@ def test_slots_of_a_shard_tile_it(grid, max_encoded, at_start, data):
     )
     shard_row = data.draw(st.integers(0, shard_rows - 1))
     plane = layout.plane
-    for file in range(layout.files_per_shard_row):
+    for file in range(layout.files_of(shard_row)):
         shard = layout.shard(shard_row, file)
         slots, entries = [], []
         for slab in slabs_of_shard_row(grid, shard_row):
@@ -136,3 +143,27 @@ def test_edge_shards_are_smaller():
         [2, 2, 1, 1],
     ]
     assert {layout.shard(shard_row, file).chunks for file in range(4) for shard_row in range(2)} == {4}
+
+
+@given(grid=grids(), shards=st.integers(2, 9), slower=st.integers(0, 2), data=st.data())
+def test_a_split_shard_row_has_shards_of_its_own_for_each_slab(grid, shards, slower, data):
+    grid = replace(grid, shard_chunks=(1,) * len(grid.chunk)).split_row(shards, slower)
+    assert math.prod(grid.row_shards) <= shards
+    assert all(n == 1 for n in grid.row_shards[:slower]), "no row stays open while other images come"
+    layout = ArrayLayout.of(grid, 100, False)
+    shard_row = data.draw(st.integers(0, min(5, max(1, math.prod(grid.shard_row_counts)) - 1)))
+    slabs = slabs_of_shard_row(grid, shard_row)
+    files = layout.files_per_slab * (len(slabs) if grid.is_split else 1)
+    assert layout.files_of(shard_row) == files
+    keys = {}
+    for slab in slabs:
+        places = slab_places(layout, slab)
+        for file in np.unique(places.file).tolist():
+            mine = np.sort(places.slot[places.file == file])
+            assert mine.tolist() == list(range(layout.shard(shard_row, file).slots))
+            assert not grid.is_split or file // layout.files_per_slab == places.slot_layer
+            keys[file] = layout.shard_key(shard_row, file)
+            shard = tuple(int(part) for part in keys[file].split("/")[1:])
+            assert layout.file_of_shard(0, shard) == (shard_row, file)
+            assert shard[:-2] == grid.stored(grid.slab_coordinates(slab)), "a shard is one slab deep"
+    assert len(set(keys.values())) == len(keys)

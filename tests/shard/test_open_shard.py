@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shardwright.model.errors import OutputExistsError, StorageError, StorageFullError
-from shardwright.shard.index import EMPTY, INDEX_ENTRY, decode_index
+from shardwright.shard.index import EMPTY, decode_index
 from shardwright.shard.layout import PAGE_BYTES, ShardLayout
 from shardwright.shard.open_shard import OpenShard
 from shardwright.storage.choose_io import resolve_io
@@ -31,6 +31,10 @@ def paths(tmp_path):
     return tmp_path / "work" / "c.0.partial", tmp_path / "array" / "c" / "0"
 
 
+def note(shard: OpenShard, entry: int, offset: int, nbytes: int) -> None:
+    shard.entries[entry] = offset, nbytes
+
+
 def fill(shard: OpenShard, chunks: dict[int, bytes], entry_of=lambda slot: slot) -> None:
     """Put chunk bytes into slots as workers do."""
     for slot, data in chunks.items():
@@ -43,7 +47,7 @@ def fill(shard: OpenShard, chunks: dict[int, bytes], entry_of=lambda slot: slot)
             os.pwrite(shard.descriptor, page[first : first + len(padded)], offset)
         else:
             shard._file._bytes[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
-        shard.record(np.array([entry_of(slot)]), np.array([offset]), np.array([len(data)]))
+        note(shard, entry_of(slot), offset, len(data))
 
 
 CHUNKS = {0: b"a" * 5000, 1: b"b" * SLOT_BYTES, 3: b"c" * 17}  # slot 2 is all fill
@@ -186,13 +190,3 @@ def test_a_full_disk_refuses_the_shard_and_leaves_nothing(paths, failing, mode):
         OpenShard(ShardLayout(1, 1, PAGE_BYTES, False), working, final, mode)
     assert not working.exists()
     assert open_descriptors() == descriptors
-
-
-def test_record_skips_absent_chunks(paths):
-    shard = OpenShard(ShardLayout(4, 4, PAGE_BYTES, True), *paths, "mmap")
-    shard.record(np.array([2, 0]), np.array([PAGE_BYTES, 3 * PAGE_BYTES]), np.array([9, 0]))
-    expected = np.array([(EMPTY, EMPTY)] * 4, INDEX_ENTRY)
-    expected[2] = (PAGE_BYTES, 9)
-    assert shard.entries.tolist() == expected.tolist()
-    shard.discard()
-    assert not paths[0].exists()

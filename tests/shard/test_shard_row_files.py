@@ -14,6 +14,7 @@ from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.model.errors import FencedError, StorageError
 from shardwright.model.names import REWRITE_SUFFIX, WORKSPACE
 from shardwright.shard.frame_record import record_dtype
+from shardwright.shard.index import EMPTY
 from shardwright.shard.journal import ShardRowJournal
 from shardwright.shard.layout import PAGE_BYTES, ArrayLayout
 from shardwright.shard.open_shard import OpenShard
@@ -193,6 +194,20 @@ def test_a_rewrite_that_takes_only_some_names_leaves_every_shard_in_its_place(st
     assert descriptors_below(store) == []
 
 
+def note(files: ShardRowFiles, entry: int, offset: int, nbytes: int) -> None:
+    files.note_stored(np.array([0]), np.array([entry]), np.array([offset]), np.array([nbytes]))
+
+
+def test_chunks_that_are_all_fill_stay_absent(store):
+    files = create(store, layout=DEEP)
+    one, two = np.array([0, 0]), np.array([2, 1])
+    files.note_stored(one, two, np.array([PAGE_BYTES, 3 * PAGE_BYTES]), np.array([9, 0]))
+    here = files.slots[0].entries["offset"] != EMPTY
+    assert np.flatnonzero(here).tolist() == [2]
+    assert files.slots[0].entries[2].tolist() == (PAGE_BYTES, 9)
+    files.abandon()
+
+
 def test_packed_shards_go_on_behind_what_is_kept_with_room_for_all_that_may_come(store):
     """What a crash left of chunks that are not believed lies between the kept ones and is not used again: at
     worst the file must become longer."""
@@ -202,7 +217,7 @@ def test_packed_shards_go_on_behind_what_is_kept_with_room_for_all_that_may_come
     assert files.cursors[0] == shard.layout.data_start
     size = shard.working_path.stat().st_size
     last = (shard.layout.slots - 1) * shard.layout.slot_bytes
-    shard.record(np.array([1]), np.array([last]), np.array([shard.layout.slot_bytes]))
+    note(files, 1, last, shard.layout.slot_bytes)
     files.continue_behind()
     assert files.cursors[0] == shard.layout.slots * shard.layout.slot_bytes
     assert shard.working_path.stat().st_size >= size + (shard.layout.slots - 1) * shard.layout.slot_bytes
@@ -213,8 +228,8 @@ def test_packed_shards_go_on_behind_what_is_kept_with_room_for_all_that_may_come
 def test_without_room_for_that_the_writes_to_come_will_say_so(store, failing):
     files = create(store, layout=DEEP)
     shard = files.slots[0]
-    shard.record(np.array([1]), np.array([shard.layout.slot_bytes + 5]), np.array([7]))
-    shard.record(np.array([2]), np.array([(shard.layout.slots - 1) * shard.layout.slot_bytes]), np.array([5]))
+    note(files, 1, shard.layout.slot_bytes + 5, 7)
+    note(files, 2, (shard.layout.slots - 1) * shard.layout.slot_bytes, 5)
     failing("shard.before_reserve", errno.ENOSPC)
     files.continue_behind()
     assert files.cursors[0] == (shard.layout.slots - 1) * shard.layout.slot_bytes + PAGE_BYTES
@@ -227,7 +242,7 @@ def test_the_index_of_a_seal_that_a_crash_cut_short_is_gone_from_packed_shards(s
     files = create(store, layout=DEEP)
     shard = files.slots[0]
     shard.copy_in(0, b"\1" * (PAGE_BYTES + 700))
-    shard.record(np.array([1]), np.array([0]), np.array([PAGE_BYTES + 100]))
+    note(files, 1, 0, PAGE_BYTES + 100)
     if not punches:
         monkeypatch.setattr("shardwright.storage.slot_file.punch_hole", lambda *_: False)
     files.continue_behind()
@@ -238,7 +253,7 @@ def test_the_index_of_a_seal_that_a_crash_cut_short_is_gone_from_packed_shards(s
 
 def test_slotted_shards_keep_their_places(store):
     files = create(store, layout=DEEP, packed=False)
-    files.slots[0].record(np.array([1]), np.array([4096]), np.array([7]))
+    note(files, 1, 4096, 7)
     files.continue_behind()
     assert files.cursors[0] == 0
     files.abandon()

@@ -241,7 +241,7 @@ class Sealer:
     def _reopened(self, command: Reopen) -> Steps:
         disk, shard_row = self._disk, command.shard_row
         layout = self._layout.of(shard_row)
-        sealed = [disk.names.get(final(shard_row, file)) for file in range(layout.files_per_shard_row)]
+        sealed = [disk.names.get(final(shard_row, file)) for file in range(layout.files_of(shard_row))]
         old = [{} if file is None else sealed_content(file) for file in sealed]
         for f, file in enumerate(sealed):
             sums = disk.sums.get((shard_row, f))
@@ -499,7 +499,7 @@ class Sealer:
             self._disk,
             self._place,
             shard_row,
-            self._layout.of(shard_row).files_per_shard_row,
+            self._layout.of(shard_row).files_of(shard_row),
             self._check_writer,
             reopened=reopened,
             suffix=suffix,

@@ -288,7 +288,7 @@ def rewrite_files(
         disk,
         old.place,
         old.shard_row,
-        layout.files_per_shard_row,
+        layout.files_of(old.shard_row),
         check_writer,
         reopened=old.journal.reopened,
         suffix=REWRITE,

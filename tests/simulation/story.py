@@ -129,7 +129,8 @@ def plan_of(shape: Shape) -> Plan:
     if shape.order is not None:
         axes = names[: len(shape.axes)]
         order = (*axes[: shape.order], "p", *axes[shape.order :])
-    spec = sw.AcquisitionSpec(array=array, images=images, order=order)
+    # the files of this world have slots of every slab of their shard row: it has no split rows
+    spec = sw.AcquisitionSpec(array=array, images=images, order=order).in_rows(1)
     return Plan(spec, store_layout(spec), SlabEncoder(array, spec.grids.grids[0]).degrade_levels)
 
 

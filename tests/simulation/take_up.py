@@ -147,7 +147,7 @@ class _Scan:
         if not isinstance(table.data[HEADER], bool):
             fact = JournalFact.DAMAGED  # a power cut tore it
         layout = self._layout.of(number)
-        count = layout.files_per_shard_row
+        count = layout.files_of(number)
         files = tuple(
             FileFacts(
                 fact,

@@ -230,8 +230,9 @@ class NotRecorded:
 
 @dataclass(frozen=True)
 class Show:
-    """Let readers of files see stored slabs (``slabs``, by shard row) of shard rows that are not sealed. If
-    that fails, they see them with the next ones, or once the shard row is sealed."""
+    """Let readers of files see stored slabs (``slabs``, by shard row) of shard rows that are not sealed: the
+    files grow for them, or are whole and get their names. If that fails, they see them with the next ones, or
+    once the shard row is sealed."""
 
     slabs: dict[int, tuple[int, ...]]
 

@@ -216,7 +216,9 @@ class Core:
         self.encoders = EncodingScheduler(levels, threads, self.table, limits, self.measures, ask)
         self.scheduler = StagingScheduler(staging_slots, staged_slots, self.table, limits.frame_bytes, ask)
         self.shard_rows = ShardRows(self.grids, limits, ask, settings, self.notices.note)
-        self.live = LiveScheduler(self.grids, ask, on=settings.live != "none")
+        # of a split shard row, shards of stored slabs need not wait for the others
+        shows = settings.live != "none" or self.grids.row_shards > 1
+        self.live = LiveScheduler(self.grids, ask, on=shows)
         self._recorder = _Recorder(ask)
         self._ledger = CommitLedger()
         self._pending: deque[_PendingFrames] = deque()
@@ -763,8 +765,10 @@ class Core:
         if self.live.is_due(self._now.s) and self._life in (Life.OPEN, Life.FINISHING):
             shard_rows = self.shard_rows.by_number
             rows = [row for shard_row in shard_rows.values() for row in shard_row.waiting]
-            encoding = self.table.slab[[*self.encoders.rows, *rows]].tolist()
-            self.live.show(self._now.s, shard_rows, encoding, self.accounts.extents)
+            if self.settings.live == "none":  # then a shape covers no frame that is still to come
+                rows += self.table.collecting_rows()
+            behind = self.table.slab[[*self.encoders.rows, *rows]].tolist()
+            self.live.show(self._now.s, shard_rows, behind, self.accounts.extents)
 
     def _rows_that_wait(self) -> list[int]:
         """Returns rows with frames only in memory: slabs that collect, and slabs that wait for files."""

@@ -22,7 +22,7 @@ from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import WorkerError
 from shardwright.read.layouts import array_layout
 from shardwright.shard.journal import CHUNK_ENTRY, ShardRowJournal
-from shardwright.shard.layout import PAGE_BYTES
+from shardwright.shard.layout import PAGE_BYTES, slab_places
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import raise_errno, storage_errors
 
@@ -106,24 +106,20 @@ class SlabEncoder:
         chunk journals the frames before its chunks, so that the frames of a slab are journaled when all of
         its chunks are.
         """
-        plane, slot_bytes = self.layout.plane, self.layout.slot_bytes
-        index_layer, slot_layer = self.layout.layer_of_slab(slab)
-        part = slice(first, stop)
-        file = plane.file[part]
-        slot = slot_layer * plane.layer_slots[file] + plane.slot[part]
-        entry = index_layer * plane.layer_entries + plane.entry[part]
-        offset = files.slots[0].layout.data_start + slot * slot_bytes  # unless packed
-        mapped = [shard.slots_address for shard in files.slots]
+        slot_bytes, part = self.layout.slot_bytes, slice(first, stop)
+        places = slab_places(self.layout, slab, part)
+        file, slot, slot_layer = places.file, places.slot, places.slot_layer
+        offset = files.journal.layout.data_start + slot * slot_bytes  # unless packed
+        addresses, descriptors = files.addresses, files.descriptors
         targets = (
-            self._mapped_slots(mapped, file, slot)
-            if None not in mapped
-            else state.slots(stop - first, slot_bytes)
+            state.slots(stop - first, slot_bytes)
+            if addresses is None
+            else addresses[file] + slot * slot_bytes
         )
         packed = files.journal.packed
-        descriptors = np.array([shard.descriptor for shard in files.slots], np.int64)
         reach("slots.before_store")
         nbytes, _, crcs = self.to_slots(frames, part, targets, file if packed else NOT_PACKED, state, level)
-        if None in mapped:
+        if addresses is None:
             self._write(files, descriptors, file, offset, targets, nbytes)
         if files.cached:
             start_writeback(descriptors, file, offset, nbytes)
@@ -131,9 +127,7 @@ class SlabEncoder:
         if first == 0:
             self._journal_frames(files.journal, slot_layer, records, frames != 0, state)
         self._journal_chunks(files.journal, file, slot, offset, nbytes, crcs, state)
-        for number, shard in enumerate(files.slots):
-            mine = file == number
-            shard.record(entry[mine], offset[mine], nbytes[mine])
+        files.note_stored(file, places.entry, offset, nbytes)
         return nbytes
 
     def to_slots(
@@ -162,10 +156,6 @@ class SlabEncoder:
             encoded,
         )
         return encoded
-
-    def _mapped_slots(self, addresses: list[int | None], file: np.ndarray, slot: np.ndarray) -> np.ndarray:
-        targets: np.ndarray = np.array(addresses, np.int64)[file] + slot * self.layout.slot_bytes
-        return targets
 
     def _write(
         self,

@@ -26,7 +26,7 @@ from shardwright.model.names import WORKSPACE
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import record_of
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import publish_folder, storage_errors, sync_directory, write_file
+from shardwright.storage.files import publish_folder, storage_errors, synced_as_one, write_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,7 +58,11 @@ def write_frame_table(
     _remove(built)
     _remove(workspace / _REPLACED)
     try:
-        _build(built, spec, log)
+        with storage_errors("create folder", built):
+            reach("table.before_create")
+            built.mkdir()
+        with synced_as_one(built, "table"):
+            _build(built, spec, log)
     except BaseException:
         shutil.rmtree(built, ignore_errors=True)  # on a full disk it would hold the last free blocks
         raise
@@ -70,10 +74,12 @@ def write_frame_table(
 
 
 def _build(folder: Path, spec: AcquisitionSpec, log: FrameLog) -> None:
-    empty, chunk_rows = np.zeros(0, record_of(spec)), rows_per_chunk(spec)
+    """Writes all files of the table, none of them durable yet. Chunks are no longer than the table, so that
+    that of a short acquisition costs little."""
+    empty = np.zeros(0, record_of(spec))
+    chunk_rows = max(1, min(rows_per_chunk(spec), log.rows))
     columns = {name: values.dtype for name, values in table_columns(empty, spec)}
     with storage_errors("create folder", folder):
-        folder.mkdir()
         for name in columns:
             reach("table.before_create")
             (folder / name).mkdir()
@@ -83,14 +89,11 @@ def _build(folder: Path, spec: AcquisitionSpec, log: FrameLog) -> None:
         for name, values in table_columns(records, spec):
             padded = np.zeros(chunk_rows, values.dtype.newbyteorder("<"))
             padded[: records.size] = values
-            write_file(folder / name / "c" / str(chunk), _encode_chunk(padded))
+            write_file(folder / name / "c" / str(chunk), _encode_chunk(padded), synced=False)
         rows += records.size
     for name, dtype in columns.items():
-        write_file(folder / name / "zarr.json", column_document(rows, chunk_rows, dtype))
-        sync_directory(folder / name / "c")
-        sync_directory(folder / name)
-    write_file(folder / "zarr.json", table_document(rows, list(columns), spec))
-    sync_directory(folder)
+        write_file(folder / name / "zarr.json", column_document(rows, chunk_rows, dtype), synced=False)
+    write_file(folder / "zarr.json", table_document(rows, list(columns), spec), synced=False)
 
 
 def _chunks(log: FrameLog, buffer: np.ndarray) -> Iterator[np.ndarray]:

@@ -88,7 +88,8 @@ class _ArrayNeeds(NamedTuple):
             index_bytes=shards[0].index_bytes,
             shard_file_bytes=shards[0].file_bytes,
             shard_files_per_shard_row=grid.files_per_shard_row,
-            shard_row_bytes=sum(
+            shard_row_bytes=math.prod(grid.row_shards)
+            * sum(
                 math.prod(level.plane_shards) * shard.file_bytes
                 for level, shard in zip(levels, shards, strict=True)
             ),
@@ -157,7 +158,8 @@ class Limits:
         rows = max(MIN_ROWS, 2 * grids.open_slabs + -(-ring // shallowest) + 2)
         files = needs.shard_files_per_shard_row
         open_shard_rows = min(
-            grids.open_shard_rows + max(2, min(64, REORDER_DISK_BYTES // max(needs.shard_row_bytes, 1))),
+            grids.open_shard_rows
+            + max(2, min(64 // grids.row_shards, REORDER_DISK_BYTES // max(needs.shard_row_bytes, 1))),
             _shard_rows_within_descriptors(grids, files, descriptors),
         )
         # what is filled in order, and one that is being sealed

@@ -1,5 +1,6 @@
 """Decides when readers of files are told what is stored, in an acquisition whose shards they see grow
-(``live``): at once after a pause, else twice a second. A part of the core: no clock, thread or file."""
+(``live``), or whose split shard rows have whole shards before they are sealed: at once after a pause, else
+twice a second. A part of the core: no clock, thread or file."""
 
 from __future__ import annotations
 

@@ -234,7 +234,12 @@ class Sealer:
                 command.stored_slabs,
                 command.held_slabs,
                 lambda: self._create(
-                    shard_row, spill=command.spill, packed=packed, reopened=reopened, suffix=REWRITE_SUFFIX
+                    shard_row,
+                    spill=command.spill,
+                    packed=packed,
+                    reopened=reopened,
+                    suffix=REWRITE_SUFFIX,
+                    keep=old,
                 ),
                 self.folder.owner.may_rename,
             )
@@ -308,10 +313,13 @@ class Sealer:
         for shard_row, slabs in command.slabs.items():
             files, layout = self._files.get(shard_row), self._layout.of(shard_row)
             if files is not None:
-                files.list_stored(slab_places(layout, slab) for slab in slabs)
+                places = [slab_places(layout, slab) for slab in slabs]
+                files.list_stored(places)
                 self._not_shown.add(shard_row)
                 with suppress(StorageError, OutputExistsError):  # the seal reports what does not pass
                     self._make_image(image_of(shard_row))
+                    if not files.live:
+                        files.seal_slabs(places, self.folder.owner.may_rename, self.busy.step)
                     if files.show(self.folder.owner.may_rename, self.busy.step):
                         self._note_shown(shard_row)
             self.busy.step()
@@ -408,6 +416,7 @@ class Sealer:
         packed: bool | None = None,
         reopened: bool = False,
         suffix: str = "",
+        keep: ShardRowFiles | None = None,
     ) -> ShardRowFiles:
         folder = self.folder
         folder.owner.may_rename()  # raises if the names in the workspace belong to another writer
@@ -423,6 +432,7 @@ class Sealer:
             reopened=reopened,
             suffix=suffix,
             live=folder.manifest.live,
+            keep=keep,
             step=self.busy.step,
             may_rename=folder.owner.may_rename,
         )

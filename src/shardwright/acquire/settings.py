@@ -22,6 +22,7 @@ OnFull = Literal["block", "spill", "fail"]
 OnDuplicate = Literal["count", "fail"]
 NameTaken = Literal["fail", "increment", "overwrite"]
 MAX_INTERVAL_MS = 3_600_000
+CACHED_SLAB_BYTES = 256 << 10  # slabs of up to so many go through the page cache, unless told otherwise
 _CHOICES = {
     "io": IO_MODES,
     "live": LIVE_MODES,
@@ -95,7 +96,9 @@ class WriteSettings:
             return "a copy that grows is made of files that are written: choose io pwrite, direct or auto"
         return None
 
-    @property
-    def wanted_io(self) -> IoMode:
-        """``io``, but where it is left to us and chunks are read back at once, through the page cache."""
-        return "pwrite" if self.live == "append" and self.io == "auto" else self.io
+    def wanted_io(self, slab_bytes: int) -> IoMode:
+        """Returns ``io``, but where it is left to us through the page cache if chunks are read back at once,
+        or if the slabs are so small that a worker would wait for the disk at each: 64 against 6 microseconds
+        for 20 KB."""
+        cached = self.live == "append" or slab_bytes <= CACHED_SLAB_BYTES
+        return "pwrite" if cached and self.io == "auto" else self.io

@@ -372,10 +372,11 @@ def _build(store: Path, spec: AcquisitionSpec, limits: Limits, settings: WriteSe
         writer_epoch=1,
         client_epoch=1,
         spec=spec.to_json(),
-        io=resolve_io(settings.wanted_io, roots),
+        io=resolve_io(settings.wanted_io(limits.slab_bytes), roots),
         created_ns=time.time_ns(),
         spill_root=None if settings.spill_root is None else str(settings.spill_root),
         live=settings.live,
+        row_shards=spec.grids.row_shards,
     )
     _check_live(spec, store, settings.live)
     FrameLog.create(workspace / LOG_NAME, dtype, identity).close()

@@ -330,9 +330,16 @@ class AcquisitionSpec(_Frozen):
 
     @cached_property
     def grids(self) -> Grids:
-        """The grids of all images."""
+        """The grids of all images, for a new store."""
         slower = None if self.order is None else self.order.index(POSITIONS_AXIS)
-        return Grids(tuple(Grid.of(array, i) for i, array in enumerate(self.arrays)), slower)
+        grids = Grids(tuple(Grid.of(array, i) for i, array in enumerate(self.arrays)), slower)
+        return grids.split_rows(grids.most_row_shards)
+
+    def in_rows(self, shards: int) -> AcquisitionSpec:
+        """Returns the specification for a store whose shard rows have up to ``shards`` shards each."""
+        spec = self.model_copy()
+        spec.__dict__["grids"] = self.grids.split_rows(shards)
+        return spec
 
     def to_json(self, *, for_client: bool = False) -> dict[str, Any]:
         """Returns JSON values: those of the array alone if there is one image without a name, and no more to

@@ -7,7 +7,8 @@ array.
     slab                  the frames that share one chunk coordinate along every frame axis; they complete one
                           layer of inner chunks
     shard row             the slabs that share one shard coordinate along every frame axis; one shard file for
-                          each shard of the frame plane
+                          each shard of the frame plane. Where a shard is a single slab deep, several that
+                          follow each other in acquisition order make one shard row (``split_row``)
 
 Positions, slabs and shard rows are numbers. Those of image k of an acquisition begin at ``k << IMAGE_SHIFT``,
 so that every number names its image as well; an image alone is image 0.
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from .spec import ArraySpec
+
+MOST_ROW_SHARDS = 64  # along the frame axes
+MOST_ROW_FILES = 256
+ROW_BYTES = 64 << 20  # of pixels, in a shard row of several shards
 
 Number = TypeVar("Number", int, "npt.NDArray[np.int64]")  # one, or many at once
 
@@ -83,6 +88,8 @@ class Grid:
     itemsize: int
     growing: tuple[int, ...] = ()
     image: int = 0
+    # the shards of a shard row along each frame axis; all 1 unless it is split
+    row_shards: tuple[int, ...] = ()
     levels: tuple[Grid, ...] = ()  # above the image; a slab and a shard row have the same number in each
 
     @classmethod
@@ -114,6 +121,42 @@ class Grid:
         )
         assert all(level.slab_counts == grid.slab_counts for level in levels), "no window leaves its slab"
         return replace(grid, levels=levels)
+
+    def __post_init__(self) -> None:
+        if not self.row_shards:
+            object.__setattr__(self, "row_shards", (1,) * len(self.chunk))
+        assert self.is_split <= self.may_split, "a slab of a shard row of several shards is one shard deep"
+
+    @cached_property
+    def may_split(self) -> bool:
+        """True if a shard is one slab deep, so that several can make a shard row."""
+        return math.prod(self.shard_chunks) == 1 and not self.is_ragged
+
+    @cached_property
+    def is_split(self) -> bool:
+        """True if a shard row has several shards along the frame axes, one for each of its slabs."""
+        return math.prod(self.row_shards) > 1
+
+    def split_row(self, shards: int, slower_axes: int) -> Grid:
+        """Returns the grid with shard rows of up to ``shards`` shards that follow each other in acquisition
+        order, along axes that change faster than the image (``slower_axes`` do not). The files of one shard
+        row are made, synced and sealed together, which costs little more than for one."""
+        along, room = [1] * len(self.counts), shards if self.may_split else 1
+        for axis in range(len(self.counts) - 1, slower_axes - 1, -1):
+            count = self.slab_counts[axis]
+            along[axis] = min(room, count) if count else room
+            room //= along[axis]
+            if along[axis] != count:
+                break
+        levels = tuple(replace(level, row_shards=tuple(along)) for level in self.levels)
+        return replace(self, row_shards=tuple(along), levels=levels)
+
+    @property
+    def most_row_shards(self) -> int:
+        """The number of shards of which a shard row should be made."""
+        slab_bytes = self.frames_per_slab * self.frame_bytes
+        most = min(MOST_ROW_SHARDS, ROW_BYTES // slab_bytes, MOST_ROW_FILES // self.files_per_slab)
+        return max(1, most) if self.may_split else 1
 
     @property
     def first(self) -> int:
@@ -162,9 +205,14 @@ class Grid:
         return tuple(_ceil_div(n, c) for n, c in zip(self.counts, self.chunk, strict=True))
 
     @cached_property
+    def row_slabs(self) -> tuple[int, ...]:
+        """The number of slabs of a shard row along each frame axis."""
+        return tuple(s * n for s, n in zip(self.shard_chunks, self.row_shards, strict=True))
+
+    @cached_property
     def shard_row_counts(self) -> tuple[int, ...]:
         """The number of shard rows along each frame axis (0 for an unlimited first one)."""
-        return tuple(_ceil_div(n, s) for n, s in zip(self.slab_counts, self.shard_chunks, strict=True))
+        return tuple(_ceil_div(n, s) for n, s in zip(self.slab_counts, self.row_slabs, strict=True))
 
     @cached_property
     def plane_chunks(self) -> tuple[int, int]:
@@ -181,10 +229,15 @@ class Grid:
             _ceil_div(self.plane_chunks[1], self.plane_shard_chunks[1]),
         )
 
-    @property
-    def files_per_shard_row(self) -> int:
+    @cached_property
+    def files_per_slab(self) -> int:
         """The number of shard files that cover one frame, and those of its levels."""
         return sum(math.prod(grid.plane_shards) for grid in (self, *self.levels))
+
+    @property
+    def files_per_shard_row(self) -> int:
+        """The number of shard files of a whole shard row."""
+        return self.files_per_slab * math.prod(self.row_shards)
 
     @property
     def frame_bytes(self) -> int:
@@ -289,9 +342,7 @@ class Grid:
         return self._number(tuple(end - 1 for end in ends), self.counts)
 
     def shard_row_of_slab(self, slab: int) -> int:
-        coordinates = tuple(
-            g // s for g, s in zip(self.slab_coordinates(slab), self.shard_chunks, strict=True)
-        )
+        coordinates = tuple(g // s for g, s in zip(self.slab_coordinates(slab), self.row_slabs, strict=True))
         return self._number(coordinates, self.shard_row_counts)
 
     def shard_row_coordinates(self, shard_row: int) -> tuple[int, ...]:
@@ -311,7 +362,7 @@ class Grid:
         order)."""
         extent = []
         for axis, (h, s, n) in enumerate(
-            zip(self.shard_row_coordinates(shard_row), self.shard_chunks, self.slab_counts, strict=True)
+            zip(self.shard_row_coordinates(shard_row), self.row_slabs, self.slab_counts, strict=True)
         ):
             extent.append(s if axis == 0 and self.unlimited else min(s, n - h * s))
         return tuple(extent)
@@ -361,7 +412,7 @@ class Grid:
     @cached_property
     def shard_row_frames(self) -> tuple[int, ...]:
         """The number of frames of a shard row along each frame axis."""
-        return tuple(c * s for c, s in zip(self.chunk, self.shard_chunks, strict=True))
+        return tuple(c * s for c, s in zip(self.chunk, self.row_slabs, strict=True))
 
     @cached_property
     def open_shard_rows(self) -> int:
@@ -398,6 +449,25 @@ class Grids:
 
     grids: tuple[Grid, ...]
     slower_axes: int | None = None
+
+    @property
+    def row_shards(self) -> int:
+        """The most shards of a shard row along the frame axes."""
+        return max(math.prod(grid.row_shards) for grid in self.grids)
+
+    @property
+    def most_row_shards(self) -> int:
+        """The number of shards of which a shard row should be made, of those images that allow it."""
+        return min((grid.most_row_shards for grid in self.grids if grid.may_split), default=1)
+
+    def split_rows(self, shards: int) -> Grids:
+        """Returns the grids as ``Grid.split_row`` makes them. No shard row is left open while the frames of
+        another image come."""
+        if len(self.grids) == 1:
+            return Grids((self.grids[0].split_row(shards, 0),), self.slower_axes)
+        slower = (len(g.counts) if self.slower_axes is None else self.slower_axes for g in self.grids)
+        split = (grid.split_row(shards, axes) for grid, axes in zip(self.grids, slower, strict=True))
+        return Grids(tuple(split), self.slower_axes)
 
     def of(self, number: int) -> Grid:
         """Returns the grid of the image to which a position, a slab or a shard row belongs."""

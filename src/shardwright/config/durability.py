@@ -46,7 +46,7 @@ class SafetyCost:
     def of(cls, acquisition: AcquisitionSpec, limits: Limits, ballast_bytes: int) -> SafetyCost:
         return cls(
             staging_bytes=limits.staging_frames * page_aligned(limits.frame_bytes),
-            journal_bytes=max(journal_bytes(array, Grid.of(array)) for array in acquisition.distinct_arrays),
+            journal_bytes=max(journal_bytes(array, grid) for array, grid in grids_of_distinct(acquisition)),
             journals=limits.disk_reserved_bytes // limits.shard_row_bytes,
             ballast_bytes=ballast_bytes,
         )
@@ -63,7 +63,13 @@ def journal_bytes(spec: ArraySpec, grid: Grid) -> int:
     """Returns the size of the largest row's journal: the first row's, since only far edges cut rows."""
     codec = CodecParameters.of(spec, grid.chunk_bytes)
     layout = ArrayLayout.of(grid, codec.max_encoded_bytes, spec.index_location == "start")
-    return JournalLayout.of(layout, 0, record_of(spec)).file_bytes
+    return JournalLayout.of(layout, grid.first, record_of(spec)).file_bytes
+
+
+def grids_of_distinct(acquisition: AcquisitionSpec) -> list[tuple[ArraySpec, Grid]]:
+    """Returns each array of an acquisition once, with the grid of the first image that has it."""
+    both = zip(acquisition.arrays, acquisition.grids.grids, strict=True)
+    return list({id(array): (array, grid) for array, grid in reversed(list(both))}.values())
 
 
 def ring_warnings(reliability: Reliability, ring_seconds: float | None) -> list[str]:

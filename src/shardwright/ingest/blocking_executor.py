@@ -16,7 +16,6 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import OutputExistsError, ResumeError, ShardwrightError, WorkerError
 from shardwright.model.names import WORKSPACE
@@ -160,7 +159,7 @@ class BlockingExecutor:
 
 def _spec_found(path: Path) -> AcquisitionSpec | None:
     try:
-        return parse_acquisition(read_manifest(path / WORKSPACE).spec)
+        return read_manifest(path / WORKSPACE).acquisition
     except ShardwrightError:
         return None  # resuming raises the reason
 

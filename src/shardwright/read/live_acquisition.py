@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardwright.array.acquisition_spec import ARRAY_NAME, parse_acquisition
+from shardwright.array.acquisition_spec import ARRAY_NAME
 from shardwright.array.extents import Extents
 from shardwright.array.grid import image_of
 from shardwright.model.errors import ShardFormatError, StorageError
@@ -42,7 +42,7 @@ def key_in(folder: str, name: str) -> str:
 
 def slots_of_layer(plane: PlaneChunks, file: int) -> np.ndarray:
     """Returns int64[layer_entries]: the slot within a layer of each index entry of a layer in a shard file,
-    -1 for chunks past the array."""
+    -1 for chunks past the array. ``file``: within those of a slab."""
     mine = np.flatnonzero(plane.file == file)
     slots = np.full(plane.layer_entries, -1, np.int64)
     slots[plane.entry[mine]] = plane.slot[mine]
@@ -64,7 +64,7 @@ class LiveAcquisition:
     ) -> None:
         self.manifest = manifest
         self.version = version
-        self.spec = parse_acquisition(manifest.spec)
+        self.spec = manifest.acquisition
         self.layout = store_layout(self.spec)
         self.record = record_of(self.spec)
         self.rows: dict[int, LiveRow] = {}
@@ -88,18 +88,8 @@ class LiveAcquisition:
     # ------------------------------------------------------------------ shard rows
 
     def file_of_shard(self, image: int, level: int, shard: tuple[int, ...]) -> tuple[int, int] | None:
-        """Returns the shard row and the number of its file that a shard of an array is; None outside the
-        array."""
-        layout = self.layout.arrays[image]
-        plane = layout.plane.levels[level]
-        acquired = [0] * len(layout.grid.counts)
-        for axis, i in zip(layout.grid.stored_axes, shard[:-2], strict=True):
-            acquired[axis] = i
-        number = layout.grid.shard_row_at(tuple(acquired))
-        rows, columns = plane.grid.plane_shards
-        if number is None or not (0 <= shard[-2] < rows and 0 <= shard[-1] < columns):
-            return None
-        return number, plane.first_file + shard[-2] * columns + shard[-1]
+        """As ``ArrayLayout.file_of_shard``."""
+        return self.layout.arrays[image].file_of_shard(level, shard)
 
     def keys(self) -> set[str]:
         """Returns the keys of zarr.json of images with frames and of the groups above, and those of the
@@ -114,7 +104,7 @@ class LiveAcquisition:
         shards = {
             self.layout.of(row).shard_path(row, file)
             for row in rows
-            for file in range(self.layout.of(row).files_per_shard_row)
+            for file in range(self.layout.of(row).files_of(row))
         }
         return shards | {key_in(folder, DOCUMENT) for folder in folders}
 

@@ -75,8 +75,7 @@ class LiveRow:
         self.slabs = slabs_of_shard_row(layout, shard_row)
         places = [layout.layer_of_slab(slab) for slab in self.slabs]
         self.slot_layer = {slab: place[1] for slab, place in zip(self.slabs, places, strict=True)}
-        self.index_layer = {slab: place[0] for slab, place in zip(self.slabs, places, strict=True)}
-        self.slab_of_index_layer = {layer: slab for slab, layer in self.index_layer.items()}
+        self._slab_of_index_layer = {place[0]: slab for slab, place in zip(self.slabs, places, strict=True)}
         self._slab_of_slot_layer = {layer: slab for slab, layer in self.slot_layer.items()}
         self.tables = [np.zeros(slots, CHUNK_ENTRY) for slots in tables.slots]
         self.stored = np.zeros(tables.slabs, np.bool_)
@@ -92,6 +91,12 @@ class LiveRow:
                 self._read(layer)
         found, self._untold = self._untold, []
         return found
+
+    def slab_in(self, file: int, index_layer: int) -> int | None:
+        """Returns the slab that a layer of a file's index belongs to, None past the array."""
+        if self.layout.grid.is_split:
+            return self._slab_of_slot_layer[file // self.layout.files_per_slab]
+        return self._slab_of_index_layer.get(index_layer)
 
     def is_stored(self, slab: int) -> bool:
         """Looks at one slab, whose chunks are then in ``tables``. Raises ``StorageError``."""
@@ -131,8 +136,8 @@ class LiveRow:
         if found is None:
             return
         records, valid, entries = found
-        for table, mine in zip(self.tables, entries, strict=True):
-            table[layer * mine.size : (layer + 1) * mine.size] = mine
+        for (file, first, slots), mine in zip(self._facts[0].slots_of_slab(layer), entries, strict=True):
+            self.tables[file][first : first + slots] = mine
         self.stored[layer] = True
         self._untold.append((self._slab_of_slot_layer[layer], records[valid]))
 

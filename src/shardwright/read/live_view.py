@@ -445,17 +445,19 @@ class LiveView:
 
     def _locate_in_row(self, row: LiveRow, located: Located, file: int, numbers: np.ndarray) -> None:
         """Finds the chunks of stored slabs of a shard row in progress."""
-        plane = row.layout.plane
+        layout, plane = row.layout, row.layout.plane
         layers, entries = np.divmod(numbers, plane.layer_entries)
-        slots, layer_slots = slots_of_layer(plane, file)[entries], int(plane.layer_slots[file])
+        of_slab = file % layout.files_per_slab
+        slots, layer_slots = slots_of_layer(plane, of_slab)[entries], int(plane.layer_slots[of_slab])
         where, places = [], []
         for layer in np.unique(layers).tolist():
-            slab = row.slab_of_index_layer.get(layer)
+            slab = row.slab_in(file, layer)
             if slab is None or not row.is_stored(slab):
                 continue
             chosen = np.flatnonzero((layers == layer) & (slots >= 0))
             where.append(chosen)
-            places.append(row.slot_layer[slab] * layer_slots + slots[chosen])
+            first = 0 if layout.grid.is_split else row.slot_layer[slab] * layer_slots
+            places.append(first + slots[chosen])
         if not where:
             return
         chosen, table = np.concatenate(where), row.tables[file][np.concatenate(places)]
@@ -484,11 +486,13 @@ class LiveView:
         """Adds the staged frames of slabs that are not stored to the chunks of these slabs."""
         layout = acquiring.layout.arrays[array.image]
         layers, entries = np.divmod(numbers, layout.plane.layer_entries)
-        layers[slots_of_layer(layout.plane, file)[entries] < 0] = -1  # past the array
+        own_slab, of_slab = divmod(file, layout.files_per_slab)
+        layers[slots_of_layer(layout.plane, of_slab)[entries] < 0] = -1  # past the array
         top, left = (i * n for i, n in zip(shard[-2:], array.stored.shard_shape[-2:], strict=True))
         for slab, frames in staged.items():
-            where = np.flatnonzero(layers == layout.layer_of_slab(slab)[0])
-            if not where.size:
+            index_layer, slot_layer = layout.layer_of_slab(slab)
+            where = np.flatnonzero(layers == index_layer)
+            if not where.size or (layout.grid.is_split and slot_layer != own_slab):
                 continue
             assert acquiring.staging is not None, "it has these frames"
             pixels = partial(self._staged_pixels, acquiring.staging, at=(top, left))

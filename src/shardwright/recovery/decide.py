@@ -200,7 +200,7 @@ class _Judge:
             self._evidence.take_torn(slab)
         for slab in whole:
             self._accounts.find(slab.records)
-        sealing_begun = any(action in (Action.SEALED, Action.ALL_FILL) for action in actions)
+        sealing_begun = self._sealing_begun(shard_row.number, actions, whole)
         if sealing_begun:
             self._shut.add(shard_row.number)
         self._whole.update(slab.slab for slab in whole)
@@ -220,6 +220,16 @@ class _Judge:
             spilled=shard_row.spilled,
         )
         return ShardRowDecision(shard_row.number, actions, reopened, torn=torn, standing=standing)
+
+    def _sealing_begun(self, shard_row: int, actions: tuple[Action, ...], whole: list[SlabFacts]) -> bool:
+        """Returns whether all frames of a shard row are in its journal: its sealing came as far as the names.
+        Of a split one, shards of whole slabs get their names ahead of it."""
+        layout = self._layout.of(shard_row)
+        ahead = {slab.slot_layer for slab in whole} if layout.grid.is_split else set()
+        return any(
+            action in (Action.SEALED, Action.ALL_FILL) and file // layout.files_per_slab not in ahead
+            for file, action in enumerate(actions)
+        )
 
     def _open_beyond_newest(self, shard_rows: Iterable[ShardRowDecision]) -> None:
         """Lets slabs that reach beyond every frame of the account take frames again, whatever had passed them

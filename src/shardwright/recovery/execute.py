@@ -11,6 +11,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from shardwright.acquire.recovered_state import RecoveredShardRow, RecoveredState
 from shardwright.model.errors import StorageFullError
 from shardwright.shard.frame_record import record_of
@@ -149,7 +151,9 @@ class _RecoveryExecutor:
                 shards.append(self._open(placement, shard_row, file, action))
             if Action.LOST in shard_row.actions:  # made anew: a power cut must not take it away again
                 sync_directory(placement.files)
-            files = ShardRowFiles(shard_row.number, placement, shards, journal, layout.paths_of_files)
+            files = ShardRowFiles(
+                shard_row.number, placement, shards, journal, layout.paths_of_files(shard_row.number)
+            )
             _note_entries(files, found)
             if shard_row.torn:
                 journal.clear_slabs(slab.slot_layer for slab in shard_row.torn)
@@ -195,8 +199,8 @@ class _RecoveryExecutor:
 def _note_entries(files: ShardRowFiles, found: ReadBack) -> None:
     """Sets the index of each shard in progress, for whole slabs."""
     for places in found.whole:
-        for file, shard in enumerate(files.shards):
-            if shard is not None:
+        for file in np.unique(places.file).tolist():
+            if (shard := files.shards[file]) is not None:
                 mine = places.file == file
                 entries = found.entries[file][places.slot[mine]]
                 shard.entries["offset"][places.entry[mine]] = entries["offset"]

@@ -124,7 +124,7 @@ class _Scan:
         named = {
             placement.working(self._layout.of(number).shard_path(number, file))
             for number in begun
-            for file in range(self._layout.of(number).files_per_shard_row)
+            for file in range(self._layout.of(number).files_of(number))
         }
         working = [placement.files / name for name in names if name.endswith(WORKING_SUFFIX)]
         self._strays += [(Stray.SHARD, path) for path in working if path not in named]
@@ -154,7 +154,7 @@ class _Scan:
         self, placement: Placement, number: int, fact: JournalFact, journal: ShardRowJournal | None
     ) -> tuple[FileFacts, ...]:
         facts, layout = [], self._layout.of(number)
-        for file in range(layout.files_per_shard_row):
+        for file in range(layout.files_of(number)):
             path, holds = layout.shard_path(number, file), False
             if journal is not None:
                 entries, states = journal.read_chunks(file)

@@ -134,7 +134,7 @@ def _keep_final_names(store: Unfinished, copies: Placement) -> None:
     paths = [
         store.layout.of(number).shard_path(number, file)
         for number, _ in journals(copies)
-        for file in range(store.layout.of(number).files_per_shard_row)
+        for file in range(store.layout.of(number).files_of(number))
     ]
     sealed = [copies.final(path) for path in paths]
     for folder in sorted({path.parent for path in sealed if path.exists()}):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import crc32c
 
-from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.model.errors import FormatVersionError, ResumeError, ShardFormatError, StorageError
 from shardwright.model.names import STORE_SUFFIX, WORKSPACE, number_behind
 from shardwright.model.versions import check_version
@@ -53,7 +52,7 @@ class Unfinished:
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path = path
         self.manifest = manifest
-        self.spec = parse_acquisition(manifest.spec)
+        self.spec = manifest.acquisition
         self.record_dtype = record_of(self.spec)
         self.placements = placements_of(path, manifest)
 

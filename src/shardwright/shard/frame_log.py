@@ -337,9 +337,9 @@ class FrameLog:
         self._find_blocks(size)
         self._torn_end = self._end
         for place in self._written_pieces(self._end, size):
-            data = self._read(place, min(EXTENT_BYTES, size - place)).rstrip(b"\0")
-            if data:
-                self._torn_end = place + len(data)
+            data = np.frombuffer(self._read(place, min(EXTENT_BYTES, size - place)), np.uint8)
+            if data.any():
+                self._torn_end = place + int(np.flatnonzero(data)[-1]) + 1
         self.torn_bytes = self._torn_end - self._end
 
     def _find_blocks(self, size: int) -> None:

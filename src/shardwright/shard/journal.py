@@ -15,8 +15,10 @@ replace those that have the final names.
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -78,7 +80,8 @@ class JournalHeader(NamedTuple):
 @dataclass(frozen=True)
 class JournalLayout:
     """The layout of one shard row's journal. ``record``: ``frame_record.record_dtype`` of its array.
-    ``slots`` counts the slots of each of its shard files, ``slabs`` the slot layers."""
+    ``slots`` counts the slots of each of its shard files, ``slabs`` the slot layers. ``is_split``: each slab
+    has files of its own, as many as any other; else every file has slots of every slab."""
 
     slabs: int
     frames_per_slab: int
@@ -86,33 +89,43 @@ class JournalLayout:
     slots: tuple[int, ...]
     data_start: int
     slot_bytes: int
+    is_split: bool = False
 
     @classmethod
     def of(cls, layout: ArrayLayout, shard_row: int, record: np.dtype[np.void]) -> JournalLayout:
-        shards = [layout.shard(shard_row, file) for file in range(layout.files_per_shard_row)]
-        slabs = shards[0].slots // int(layout.plane.layer_slots[0])
-        slots = tuple(shard.slots for shard in shards)
-        return cls(slabs, layout.grid.frames_per_slab, record, slots, shards[0].data_start, layout.slot_bytes)
+        shards = [layout.shard(shard_row, file) for file in range(layout.files_per_slab)]
+        slabs, grid = math.prod(layout.grid.shard_row_extent_chunks(shard_row)), layout.grid
+        slots = tuple(shard.slots for shard in shards) * (slabs if grid.is_split else 1)
+        start = shards[0].data_start
+        return cls(slabs, grid.frames_per_slab, record, slots, start, layout.slot_bytes, grid.is_split)
 
     @property
     def files(self) -> int:
         return len(self.slots)
 
+    def slots_of_slab(self, slot_layer: int) -> list[tuple[int, int, int]]:
+        """Returns (file, first slot, slots) of one slab in each file that has slots of it."""
+        if self.is_split:
+            files = self.files // self.slabs
+            first = slot_layer * files
+            return [(file, 0, self.slots[file]) for file in range(first, first + files)]
+        counts = [slots // self.slabs for slots in self.slots]
+        return [(file, slot_layer * count, count) for file, count in enumerate(counts)]
+
     @property
     def slab_record_bytes(self) -> int:
         return self.frames_per_slab * self.record.itemsize
 
-    @property
-    def _table_edges(self) -> list[int]:
-        """The starts of each file's chunk entries, and the end of the last ones."""
+    @cached_property
+    def _table_edges(self) -> np.ndarray:
+        """int64[files + 1]: the starts of each file's chunk entries, and the end of the last ones."""
         start = PAGE_BYTES + page_aligned(self.slabs * self.slab_record_bytes)
-        return list(
-            accumulate((page_aligned(slots * CHUNK_ENTRY.itemsize) for slots in self.slots), initial=start)
-        )
+        tables = (page_aligned(slots * CHUNK_ENTRY.itemsize) for slots in self.slots)
+        return np.array(list(accumulate(tables, initial=start)), np.int64)
 
     @property
     def file_bytes(self) -> int:
-        return self._table_edges[-1]
+        return int(self._table_edges[-1])
 
     def frames_place(self, slot_layer: int) -> int:
         """Returns the start of the frame records of one slab."""
@@ -122,11 +135,11 @@ class JournalLayout:
     def chunk_place(self, file: int, slot: int) -> int:
         """Returns the place of one slot's entry."""
         assert 0 <= slot < self.slots[file], f"slot {slot} of {self.slots[file]}"
-        return self._table_edges[file] + slot * CHUNK_ENTRY.itemsize
+        return int(self._table_edges[file]) + slot * CHUNK_ENTRY.itemsize
 
     def chunk_places(self, files: np.ndarray, slots: np.ndarray) -> np.ndarray:
         """Returns ``chunk_place`` of each pair: int64[n] each."""
-        places: np.ndarray = np.array(self._table_edges, np.int64)[files] + slots * CHUNK_ENTRY.itemsize
+        places: np.ndarray = self._table_edges[files] + slots * CHUNK_ENTRY.itemsize
         return places
 
 
@@ -252,10 +265,11 @@ class ShardRowJournal:
         """Returns bool[n]: for each of these slabs (int64[n], ascending) whether the entry of its first chunk
         is written, without which it is not stored. Raises ``StorageError``."""
         layer_slots = self.layout.slots[0] // self.layout.slabs
-        if layer_slots > _MOST_SLOTS_READ_OVER:
+        if layer_slots > _MOST_SLOTS_READ_OVER or self.layout.is_split:
+            firsts = (self.layout.slots_of_slab(layer)[0] for layer in slot_layers.tolist())
             read = (
-                self._file.read_table(self.layout.chunk_place(0, layer * layer_slots), 1, CHUNK_ENTRY)
-                for layer in slot_layers.tolist()
+                self._file.read_table(self.layout.chunk_place(file, slot), 1, CHUNK_ENTRY)
+                for file, slot, _ in firsts
             )
             return np.array([entry["nbytes"][0] != 0 for entry in read], np.bool_)
         if not slot_layers.size:
@@ -267,17 +281,16 @@ class ShardRowJournal:
         return written
 
     def read_stored_slab(self, slot_layer: int) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]] | None:
-        """Returns (frame records [frames_per_slab], bool of the same shape: written; CHUNK_ENTRY of each
-        file's slots) of a slab that is stored, None for any other. The chunks' bytes are not checked. Raises
-        ``StorageError``.
+        """Returns (frame records [frames_per_slab], bool of the same shape: written; CHUNK_ENTRY of each of
+        ``slots_of_slab``) of a slab that is stored, None for any other. The chunks' bytes are not checked.
+        Raises ``StorageError``.
 
         Another process may be writing: the records are read last, since they are written before the last
         entries, and cleared before any.
         """
         tables = []
-        for file, slots in enumerate(self.layout.slots):
-            layer_slots = slots // self.layout.slabs
-            entries, states = self._read_chunks(file, slot_layer * layer_slots, layer_slots)
+        for file, first, slots in self.layout.slots_of_slab(slot_layer):
+            entries, states = self._read_chunks(file, first, slots)
             if not (states == VALID).all():
                 return None
             tables.append(entries)
@@ -293,32 +306,31 @@ class ShardRowJournal:
             self._file.write(
                 self.layout.frames_place(slot_layer), bytes(self.layout.slab_record_bytes), "clear"
             )
-            for file, slots in enumerate(self.layout.slots):
-                layer_slots = slots // self.layout.slabs
-                place = self.layout.chunk_place(file, slot_layer * layer_slots)
-                self._file.write(place, bytes(layer_slots * CHUNK_ENTRY.itemsize), "clear")
+            for file, first, slots in self.layout.slots_of_slab(slot_layer):
+                place = self.layout.chunk_place(file, first)
+                self._file.write(place, bytes(slots * CHUNK_ENTRY.itemsize), "clear")
 
     def copy_slab(self, slot_layer: int, records: np.ndarray, entries: list[np.ndarray]) -> None:
-        """Writes a slab as in another journal of this shard row: its frame records, then for each file its
-        CHUNK_ENTRY in the order of slots.
+        """Writes a slab as in another journal of this shard row: its frame records, then for each of
+        ``slots_of_slab`` its CHUNK_ENTRY in the order of slots.
 
         Raises ``StorageError``.
         """
         self._file.write(self.layout.frames_place(slot_layer), records.tobytes(), "copy")
-        for file, table in enumerate(entries):
-            if table.size:
-                self._file.write(
-                    self.layout.chunk_place(file, slot_layer * table.size), table.tobytes(), "copy"
-                )
+        for (file, first, slots), table in zip(self.layout.slots_of_slab(slot_layer), entries, strict=True):
+            assert table.size == slots, "an entry for each slot"
+            if slots:
+                self._file.write(self.layout.chunk_place(file, first), table.tobytes(), "copy")
 
     def rename(self, path: Path) -> None:
         """Gives it the name of a journal that it replaces; the folder is not synced. Raises
         ``StorageError``."""
         self._file.rename(path)
 
-    def sync(self) -> None:
-        """Makes everything written so far durable. Raises ``StorageError``."""
-        self._file.sync()
+    def sync(self, *, whole: bool = False) -> None:
+        """Makes everything written so far durable, with ``whole`` also of all other files of its filesystem.
+        Raises ``StorageError``."""
+        self._file.sync(whole=whole)
 
     def close(self) -> None:
         self._file.close()

@@ -194,8 +194,15 @@ class ArrayLayout:
         return index_bytes(self.chunks_per_shard)
 
     @property
-    def files_per_shard_row(self) -> int:
+    def files_per_slab(self) -> int:
         return len(self.plane.layer_slots)
+
+    def files_of(self, shard_row: int) -> int:
+        """Returns the number of files of a shard row. If it is split, those of its first slab come first, and
+        so on; there are fewer at the array's far edges."""
+        grid = self.grid
+        shards = math.prod(grid.shard_row_extent_chunks(shard_row)) if grid.is_split else 1
+        return self.files_per_slab * shards
 
     @property
     def chunks_per_shard(self) -> int:
@@ -203,46 +210,81 @@ class ArrayLayout:
 
     def shard(self, shard_row: int, file: int) -> ShardLayout:
         """Returns the layout of one file of a shard row; smaller at the array's far edges."""
-        layers = math.prod(self.grid.shard_row_extent_chunks(shard_row))
+        layers = 1 if self.grid.is_split else math.prod(self.grid.shard_row_extent_chunks(shard_row))
         return ShardLayout(
             self.chunks_per_shard,
-            layers * int(self.plane.layer_slots[file]),
+            layers * int(self.plane.layer_slots[file % self.files_per_slab]),
             self.slot_bytes,
             self.index_at_start,
         )
 
     def layer_of_slab(self, slab: int) -> tuple[int, int]:
         """Returns (rank among index layers, rank among slot layers) of a slab within its shard row, both in
-        storage order."""
+        storage order. If that is split the latter is the rank of the slab's own shards as well."""
         grid = self.grid
         shard_row = grid.shard_row_of_slab(slab)
         place = grid.stored(
-            tuple(g % s for g, s in zip(grid.slab_coordinates(slab), grid.shard_chunks, strict=True))
+            tuple(g % s for g, s in zip(grid.slab_coordinates(slab), grid.row_slabs, strict=True))
         )
         whole, live = grid.stored(grid.shard_chunks), grid.stored(grid.shard_row_extent_chunks(shard_row))
         index_layer = slot_layer = 0
         for i, all_of_axis, live_of_axis in zip(place, whole, live, strict=True):
             index_layer = index_layer * all_of_axis + i
             slot_layer = slot_layer * live_of_axis + i
-        return index_layer, slot_layer
+        return (0 if grid.is_split else index_layer), slot_layer
 
     def array_path(self, file: int) -> str:
         """The path in the store of the array to which a file of a shard row belongs, e.g. ``0``, or ``2`` for
         level 2."""
-        return level_path(self.path, self.plane.level_of(file))
+        return level_path(self.path, self.plane.level_of(file % self.files_per_slab))
 
-    @property
-    def paths_of_files(self) -> list[str]:
-        """``array_path`` of each file of a shard row."""
-        return [self.array_path(file) for file in range(self.files_per_shard_row)]
+    def paths_of_files(self, shard_row: int) -> list[str]:
+        """Returns ``array_path`` of each file of a shard row."""
+        of_slab = [self.array_path(file) for file in range(self.files_per_slab)]
+        return of_slab * (self.files_of(shard_row) // self.files_per_slab)
 
     def shard_key(self, shard_row: int, file: int) -> str:
         """The Zarr chunk key of one file in its array, e.g. ``c/0/0/1``."""
+        slot_layer, file = divmod(file, self.files_per_slab)
         level = self.plane.levels[self.plane.level_of(file)]
         shards_x = level.grid.plane_shards[1]
         y, x = divmod(file - level.first_file, shards_x)
-        coordinates = (*self.grid.stored(self.grid.shard_row_coordinates(shard_row)), y, x)
-        return "/".join(["c", *map(str, coordinates)])
+        return "/".join(["c", *map(str, (*self._shard_coordinates(shard_row, slot_layer), y, x))])
+
+    def _shard_coordinates(self, shard_row: int, slot_layer: int) -> list[int]:
+        """Returns the coordinates of a shard along the frame axes, in storage order. ``slot_layer``: of its
+        slab, if the shard row is split."""
+        grid = self.grid
+        corner = [h * n for h, n in zip(grid.shard_row_coordinates(shard_row), grid.row_shards, strict=True)]
+        coordinates = list(grid.stored(tuple(corner)))
+        if grid.is_split:
+            live = grid.stored(grid.shard_row_extent_chunks(shard_row))
+            for axis in range(len(live) - 1, -1, -1):
+                slot_layer, within = divmod(slot_layer, live[axis])
+                coordinates[axis] += within
+        return coordinates
+
+    def file_of_shard(self, level: int, shard: tuple[int, ...]) -> tuple[int, int] | None:
+        """Returns the shard row and the number of its file that a shard of the array, or of a level of it,
+        is; None outside the array. Inverse of ``shard_key``."""
+        grid, plane = self.grid, self.plane.levels[level]
+        acquired = [0] * len(grid.counts)
+        for axis, i in zip(grid.stored_axes, shard[:-2], strict=True):
+            acquired[axis] = i
+        if min(shard, default=0) < 0:
+            return None
+        row = grid.shard_row_at(tuple(i // n for i, n in zip(acquired, grid.row_shards, strict=True)))
+        rows, columns = plane.grid.plane_shards
+        if row is None or shard[-2] >= rows or shard[-1] >= columns:
+            return None
+        slot_layer, live = 0, grid.shard_row_extent_chunks(row)
+        if grid.is_split:
+            for axis in grid.stored_axes:
+                within = acquired[axis] % grid.row_shards[axis]
+                if within >= live[axis]:
+                    return None
+                slot_layer = slot_layer * live[axis] + within
+        return row, slot_layer * self.files_per_slab + plane.first_file + shard[-2] * columns + shard[-1]
 
     def shard_path(self, shard_row: int, file: int) -> str:
         """The path of one file in its store, e.g. ``0/c/0/0/1``."""
@@ -282,7 +324,7 @@ class SlabPlaces:
 def slabs_of_shard_row(layout: ArrayLayout, shard_row: int) -> list[int]:
     """Returns every slab of a shard row that lies inside the array, in acquisition order."""
     grid = layout.grid
-    corner = [h * s for h, s in zip(grid.shard_row_coordinates(shard_row), grid.shard_chunks, strict=True)]
+    corner = [h * s for h, s in zip(grid.shard_row_coordinates(shard_row), grid.row_slabs, strict=True)]
     slabs = [0]
     for first, extent, count in zip(
         corner, grid.shard_row_extent_chunks(shard_row), grid.slab_counts, strict=True
@@ -296,8 +338,11 @@ def frames_of_shard_row(layout: ArrayLayout, shard_row: int) -> int:
     return sum(map(layout.grid.frames_in_slab, slabs_of_shard_row(layout, shard_row)))
 
 
-def slab_places(layout: ArrayLayout, slab: int) -> SlabPlaces:
-    plane = layout.plane
-    index_layer, slot_layer = layout.layer_of_slab(slab)
-    slot = slot_layer * plane.layer_slots[plane.file] + plane.slot
-    return SlabPlaces(slab, slot_layer, plane.file, slot, index_layer * plane.layer_entries + plane.entry)
+def slab_places(layout: ArrayLayout, slab: int, part: slice = slice(None)) -> SlabPlaces:
+    """Returns the places of a slab's chunks, or of a part of them."""
+    plane, (index_layer, slot_layer) = layout.plane, layout.layer_of_slab(slab)
+    file, slot, entry = plane.file[part], plane.slot[part], plane.entry[part]
+    if layout.grid.is_split:
+        return SlabPlaces(slab, slot_layer, slot_layer * layout.files_per_slab + file, slot, entry)
+    slot = slot_layer * plane.layer_slots[file] + slot
+    return SlabPlaces(slab, slot_layer, file, slot, index_layer * plane.layer_entries + entry)

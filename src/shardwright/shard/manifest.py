@@ -10,12 +10,15 @@ atomically and synced. A JSON object with the fields of ``Manifest``, ``format``
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from shardwright.model.errors import FencedError, ShardFormatError, StorageError
+from shardwright.array.acquisition_spec import AcquisitionSpec, parse_acquisition
+from shardwright.array.grid import MOST_ROW_SHARDS
+from shardwright.model.errors import FencedError, ShardFormatError
 from shardwright.model.live_mode import LIVE_MODES, LiveMode
 from shardwright.model.versions import check_version
 from shardwright.storage.failpoints import reach
@@ -28,8 +31,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NAME = re.compile(r"acquisition\.([1-9][0-9]{0,9})\.json")
-# 4: not live; 3: one image, of what 0.2 knows, and channels; 2: no channels; 1: of a store never taken over
-FORMAT = 5
+# 5: one shard a row along the frame axes; 4: not live; 3: one image, of what 0.2 knows, and channels; 2: no
+# channels; 1: of a store never taken over
+FORMAT = 6
 _MAX_BYTES = 16 << 20
 
 
@@ -44,6 +48,7 @@ class Manifest:
     them; no extents if none are known (before format 4, ``seen_extent`` of the only image). ``files_epoch``:
     of the writer that took the store over last, 0 if none did; its shard rows are in a folder of that number.
     ``live``: whether shards in progress may have their final names, and how readers then see them grow.
+    ``row_shards``: the most shards of a shard row along the frame axes (``Grid.split_row``).
     """
 
     identity: str
@@ -57,6 +62,12 @@ class Manifest:
     seen_extents: tuple[int, ...] = ()
     files_epoch: int = 0
     live: LiveMode = "none"
+    row_shards: int = 1
+
+    @property
+    def acquisition(self) -> AcquisitionSpec:
+        """The specification of the acquisition. Raises ``SpecError``."""
+        return parse_acquisition(self.spec).in_rows(self.row_shards)
 
     @property
     def identity_bytes(self) -> bytes:
@@ -76,6 +87,7 @@ _FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
     "seen_extents": (tuple, list),
     "files_epoch": int,
     "live": str,
+    "row_shards": int,
 }
 
 
@@ -102,7 +114,7 @@ def delete_manifests(workspace: Path, *, up_to_epoch: int) -> None:
 
 def _epochs(workspace: Path) -> list[int]:
     with storage_errors("look into", workspace):
-        names = [entry.name for entry in workspace.iterdir()] if workspace.is_dir() else []
+        names = os.listdir(workspace) if workspace.is_dir() else []  # noqa: PTH208  (before every rename)
     return sorted(int(found[1]) for found in map(_NAME.fullmatch, names) if found)
 
 
@@ -116,10 +128,13 @@ def write_manifest(
     spec = manifest.spec
     # one image, as earlier releases know it
     grown = any(dimension["count"] is None for dimension in spec.get("dimensions", ())[1:])
-    if manifest.live == "none":
+    if manifest.row_shards == 1:
+        del facts["row_shards"]
+        facts["format"] = 5
+    if manifest.live == "none" and manifest.row_shards == 1:
         del facts["live"]
         facts["format"] = 4
-    if manifest.live == "none" and not grown and not spec.keys() & {"images", "levels", "frame_json_bytes"}:
+    if facts["format"] == 4 and not grown and not spec.keys() & {"images", "levels", "frame_json_bytes"}:
         facts["format"] = 3 if spec.get("channels") else 2 if manifest.files_epoch else 1
         extent = {"seen_extent": sum(facts["seen_extents"])}  # of the only image, if it is known
         facts = {
@@ -151,15 +166,15 @@ def read_manifest(workspace: Path) -> Manifest:
 def check_writer_epoch(workspace: Path, epoch: int) -> None:
     """Checks that no other writer has taken the acquisition over or finished it, before every rename to a
     final name. Raises ``FencedError``."""
-    try:
-        current = read_manifest(workspace).writer_epoch
-    except StorageError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            raise FencedError(
-                f"the acquisition of {workspace.parent} was taken over and finished by another writer",
-                expected=f"writer epoch {epoch}",
-            ) from error
-        raise
+    # the next writer writes its own, then deletes ours
+    if manifest_path(workspace, epoch).exists() and not manifest_path(workspace, epoch + 1).exists():
+        return
+    current = max(_epochs(workspace), default=None)  # the highest counts
+    if current is None:
+        raise FencedError(
+            f"the acquisition of {workspace.parent} was taken over and finished by another writer",
+            expected=f"writer epoch {epoch}",
+        )
     if current != epoch:
         raise FencedError(
             f"another writer has taken {workspace.parent} over", expected=f"writer epoch {epoch}", got=current
@@ -171,8 +186,10 @@ def _parse(path: Path, facts: dict[str, Any]) -> Manifest:
     check_version(version, FORMAT, path)
     if version == 1:
         facts = {**facts, "files_epoch": 0}
-    if version < FORMAT and "live" not in facts:
+    if version < 5 and "live" not in facts:
         facts = {**facts, "live": "none"}
+    if version < 6 and "row_shards" not in facts:
+        facts = {**facts, "row_shards": 1}
     if version < 4 and type(facts.get("seen_extent")) is int:
         facts["seen_extents"] = [extent] if (extent := facts.pop("seen_extent")) else []
     for name, kind in _FIELD_TYPES.items():
@@ -183,6 +200,8 @@ def _parse(path: Path, facts: dict[str, Any]) -> Manifest:
     if facts.keys() != _FIELD_TYPES.keys():
         raise ShardFormatError(f"{path}: unknown fields", got=sorted(facts.keys() - _FIELD_TYPES.keys()))
     manifest = Manifest(**{**facts, "seen_extents": tuple(facts["seen_extents"])})
+    if not 1 <= manifest.row_shards <= MOST_ROW_SHARDS:
+        raise ShardFormatError(f"{path}: row_shards is out of range", got=manifest.row_shards)
     if manifest.live not in LIVE_MODES:
         raise ShardFormatError(f"{path}: live is not known", got=repr(manifest.live)[:80])
     if len(manifest.identity) != 32 or set(manifest.identity) - set("0123456789abcdef"):

@@ -85,7 +85,7 @@ class OpenShard:
         self._reopened = reopened
         self.final_path = final_path
         self.link = link
-        self._ready: SealedShard | None = None  # complete and synced, under its working name
+        self._ready: SealedShard | None = None  # complete, under its working name
         self.renamed = False
         self.entries = empty_index(layout.chunks)
         self._file = SlotFile(working_path, layout.file_bytes, io, existing=existing)
@@ -113,13 +113,6 @@ class OpenShard:
     def rename(self, path: Path) -> None:
         """Gives the shard another working name; a file that has it is replaced. Raises ``StorageError``."""
         self._file.rename(path)
-
-    def record(self, entries: np.ndarray, offsets: np.ndarray, nbytes: np.ndarray) -> None:
-        """Sets the index entries of encoded chunks: int64 arrays of equal length; chunks of 0 bytes stay
-        absent. Called by each worker for its own chunks."""
-        here = nbytes > 0
-        self.entries["offset"][entries[here]] = offsets[here]
-        self.entries["nbytes"][entries[here]] = nbytes[here]
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """Returns bytes of the file as they are now. Raises ``StorageError``."""
@@ -186,12 +179,21 @@ class OpenShard:
         self._file.sync()
 
     def seal(self, may_rename: Callable[[], None] = lambda: None) -> SealedShard:
-        """Completes the file and gives it its final name. Raises ``StorageError`` (it has then failed),
-        ``OutputExistsError`` or what ``may_rename`` raises.
+        """Completes the file, makes it durable and gives it its final name, durable as well. Raises
+        ``StorageError`` (it has then failed), ``OutputExistsError`` or what ``may_rename`` raises.
 
         After a ``StorageFullError``, once there is room, it may be called again and continues where it
         stopped.
         """
+        self.complete()
+        self.sync()
+        sealed = self.take_name(may_rename)
+        self.end()
+        return sealed
+
+    def take_name(self, may_rename: Callable[[], None], *, synced: bool = True) -> SealedShard:
+        """Gives a complete and durable file its final name, which is durable unless the caller syncs many at
+        once (``synced``). Raises as ``seal`` does."""
         sealed = self.complete()
         if not sealed.stored_bytes:
             # only now: a missing file means that sealing has begun, and by then the journal must have all
@@ -203,7 +205,7 @@ class OpenShard:
             return sealed
         if not self.renamed:
             may_rename()  # if the store was deleted meanwhile, no folder of it may be made again
-            make_directories(self.final_path.parent)
+            make_directories(self.final_path.parent, synced=synced)
             if self.live is not None and self.live.seal(may_rename, self._replaces):
                 sync_directory(self.final_path.parent)  # before its other name is gone
                 may_rename()
@@ -214,11 +216,17 @@ class OpenShard:
                 if self.live is not None:
                     self.live.discard()
             self.renamed = True
-        sync_directory(self.final_path.parent)
-        if self.link is not None:
-            make_link(self.link, self.final_path)
-        self.abandon()
+        if synced:
+            sync_directory(self.final_path.parent)
         return sealed
+
+    def end(self) -> None:
+        """Makes the store's link to a shard below the second root, and closes the file. Once its final name
+        is durable. Raises ``StorageError``."""
+        if self.link is not None and self.complete().stored_bytes:
+            make_link(self.link, self.final_path)
+        self._file.drop_cache()
+        self.abandon()
 
     def _take_final_name(self, may_rename: Callable[[], None]) -> None:
         self._reach("shard.before_rename")
@@ -237,8 +245,8 @@ class OpenShard:
         return self._ready.path is not None and not self._ready.stored_bytes
 
     def complete(self, step: Callable[[], None] = lambda: None) -> SealedShard:
-        """Does everything but the final name: index, gaps, length, sync. Repeated calls do nothing more.
-        Raises ``StorageError``."""
+        """Does everything but the final name: index, gaps, length. Then it must be synced. Repeated calls do
+        nothing more. Raises ``StorageError``."""
         if self._ready is None:
             self._ready = self._finish_file(step)
         return self._ready
@@ -252,8 +260,6 @@ class OpenShard:
             return SealedShard(self.final_path if self._is_shown else None, 0, 0)
         shown = None if self._reopened or not live.size else self.live
         if shown is not None and (length := shown.complete(self.entries, step, is_shown=self._is_shown)):
-            # a power cut may come before all shards of the shard row are sealed: recovery relies on this one
-            self._file.sync()
             stored_bytes = int(live["nbytes"].sum()) + self.layout.index_bytes
             return SealedShard(self.final_path, stored_bytes, length - stored_bytes)
         ends = live["offset"] + live["nbytes"]
@@ -265,8 +271,6 @@ class OpenShard:
         self._file.end_filling()
         gap_bytes = self._give_gaps_back(live["offset"], ends)
         self._file.truncate(data_end if self.layout.index_at_start else data_end + len(index))
-        self._file.sync()
-        self._file.drop_cache()
         return SealedShard(self.final_path, int(live["nbytes"].sum()) + len(index), gap_bytes)
 
     def _reach(self, point: str) -> None:

@@ -60,9 +60,7 @@ class ReadBack:
     def was_stored(self, places: SlabPlaces) -> bool:
         """Returns whether every chunk of a slab was journaled, so that its frames may have been
         acknowledged."""
-        return all(
-            bool(written[places.slot[places.file == f]].all()) for f, written in enumerate(self.written)
-        )
+        return all(bool(self.written[f][places.slot[places.file == f]].all()) for f in np.unique(places.file))
 
     def has_all_records(self, places: SlabPlaces) -> bool:
         """Returns whether there is a record of every frame of a stored slab."""
@@ -113,7 +111,7 @@ def read_back(
     for slab in slabs_of_shard_row(layout, shard_row):
         places = slab_places(layout, slab)
         state, journaled = (
-            np.concatenate([table[f][places.slot[places.file == f]] for f in range(len(table))])
+            np.concatenate([table[f][places.slot[places.file == f]] for f in np.unique(places.file)])
             for table in (good, written)
         )
         if state.all() and has_all_records(found.frames_of(places)):

@@ -40,12 +40,14 @@ def rewrite_shard_row(
     ``create`` makes new files with ``REWRITE_SUFFIX``. Raises ``StorageError``; the content of the old files
     can then still be recovered.
     """
-    found = read_back(layout, old.shard_row, old.journal, old.shards)
+    sealed = set(old.sealed)
+    shards = [None if file in sealed else shard for file, shard in enumerate(old.shards)]
+    found = read_back(layout, old.shard_row, old.journal, shards)
     new = create()
     try:
         saved = [places for places in found.whole if places.slab in stored_slabs]
         for places in saved:
-            _copy_slab(old, new, found, places)
+            _copy_slab(old, new, found, places, sealed)
         new.continue_behind(old.cursors if new.live else None)
         new.sync()
         new.replace(old, may_rename)
@@ -60,16 +62,20 @@ def rewrite_shard_row(
     return new, saved_slabs, np.concatenate([np.zeros(0, found.records.dtype), *records])
 
 
-def _copy_slab(old: ShardRowFiles, new: ShardRowFiles, found: ReadBack, places: SlabPlaces) -> None:
+def _copy_slab(
+    old: ShardRowFiles, new: ShardRowFiles, found: ReadBack, places: SlabPlaces, sealed: set[int]
+) -> None:
+    """Copies one slab; of ``sealed`` files, which stay, only what the journal says."""
     tables = []
-    for file, (source, target) in enumerate(zip(old.slots, new.slots, strict=True)):
-        mine = places.file == file
+    for file, _, _ in new.journal.layout.slots_of_slab(places.slot_layer):
+        source, target, mine = old.shards[file], new.shards[file], places.file == file
         entries = found.entries[file][places.slot[mine]]
-        for entry in entries[entries["offset"] != ABSENT]:
-            offset = int(entry["offset"])
-            target.copy_in(offset, source.read(offset, int(entry["nbytes"])))
-        target.entries["offset"][places.entry[mine]] = entries["offset"]
-        target.entries["nbytes"][places.entry[mine]] = entries["nbytes"]
+        if source is not None and target is not None and file not in sealed:
+            for entry in entries[entries["offset"] != ABSENT]:
+                offset = int(entry["offset"])
+                target.copy_in(offset, source.read(offset, int(entry["nbytes"])))
+            target.entries["offset"][places.entry[mine]] = entries["offset"]
+            target.entries["nbytes"][places.entry[mine]] = entries["nbytes"]
         tables.append(entries[np.argsort(places.slot[mine])])
     records = np.where(
         found.record_valid[places.slot_layer],

@@ -146,7 +146,7 @@ class SealedShardRow:
         self.placement = placement_of(layout, shard_row, placements)
         self._paths = [
             self.placement.final(layout.shard_path(shard_row, file))
-            for file in range(layout.files_per_shard_row)
+            for file in range(layout.files_of(shard_row))
         ]
         self._known = _sums_on_record(layout, shard_row, self.placement)
         self._shards: list[_FinalShard | None] = []
@@ -226,7 +226,7 @@ class SealedShardRow:
             target.entries["offset"][entry], target.entries["nbytes"][entry] = offset, len(chunk)
         seal_rows(entries, new.journal.seed)
         tables = []
-        for file in range(layout.files_per_shard_row):
+        for file, _, _ in new.journal.layout.slots_of_slab(places.slot_layer):
             mine = np.flatnonzero(places.file == file)
             tables.append(entries[mine[np.argsort(places.slot[mine])]])
         new.journal.copy_slab(places.slot_layer, _sealed(records, new.journal.seed), tables)
@@ -236,9 +236,9 @@ class SealedShardRow:
 def _sums_on_record(layout: ArrayLayout, shard_row: int, placement: Placement) -> list[set[Sum]]:
     """Returns the sums of each file of a shard row, as the record of its array has them."""
     keys: dict[str, dict[str, int]] = {}
-    for file, path in enumerate(layout.paths_of_files):
+    for file, path in enumerate(layout.paths_of_files(shard_row)):
         keys.setdefault(path, {})[layout.shard_key(shard_row, file)] = file
-    known: list[set[Sum]] = [set() for _ in range(layout.files_per_shard_row)]
+    known: list[set[Sum]] = [set() for _ in range(layout.files_of(shard_row))]
     for path, files in keys.items():
         sums = placement.record(path)
         with _old(sums.path):
@@ -252,7 +252,7 @@ def placement_of(layout: ArrayLayout, shard_row: int, placements: Iterable[Place
     places = list(placements)
     for placement in places:
         finals = [
-            placement.final(layout.shard_path(shard_row, file)) for file in range(layout.files_per_shard_row)
+            placement.final(layout.shard_path(shard_row, file)) for file in range(layout.files_of(shard_row))
         ]
         if any(final.is_file() and not final.is_symlink() for final in finals):
             return placement

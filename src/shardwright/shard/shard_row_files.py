@@ -24,14 +24,20 @@ import numpy as np
 from shardwright.model.errors import ShardFormatError, ShardwrightError, StorageError
 from shardwright.model.names import REWRITE_SUFFIX, WORKSPACE
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import make_directories, storage_errors, sync_directory
+from shardwright.storage.files import (
+    make_directories,
+    storage_errors,
+    sync_directory,
+    syncs_whole_filesystems,
+)
 
+from .index import empty_index
 from .journal import JournalLayout, ShardRowJournal
 from .open_shard import OpenShard, SealedShard
 from .shard_sums import ShardSums, Sum, sum_of_journaled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
     from pathlib import Path
 
     from shardwright.model.live_mode import LiveMode
@@ -41,6 +47,7 @@ if TYPE_CHECKING:
     from .manifest import Manifest
 
 T = TypeVar("T")
+MOST_SYNCED_ALONE = 4  # files of a shard row; more are synced by one call for the whole filesystem
 ALONE = "0/"  # the array of a store with one image: not in the names of its shards in progress
 WORKING_SUFFIX, JOURNAL_SUFFIX = ".partial", ".journal"
 LOG_NAME, STAGING_NAME = "frames.log", "staging"
@@ -132,8 +139,18 @@ class ShardRowFiles:
         self.shards = shards
         self.journal = journal
         # packed: the start of each file's next run; workers add to it
-        self.cursors = np.array([shard.layout.data_start for shard in self.slots], np.int64)
-        self._sealed: list[SealedShard] = []
+        self.cursors = np.full(len(shards), journal.layout.data_start, np.int64)
+        self.descriptors = np.array([-1 if s is None else s.descriptor for s in shards], np.int64)
+        mapped = [0 if s is None else s.slots_address or 0 for s in shards]
+        # int64[files], of slot 0 of each file if they are mapped
+        self.addresses = np.array(mapped, np.int64) if any(mapped) else None
+        chunks = max((shard.layout.chunks for shard in self.slots), default=0)
+        self._entries = empty_index(len(shards) * chunks).reshape(len(shards), chunks)
+        for shard, entries in zip(shards, self._entries, strict=True):
+            if shard is not None:
+                entries[:] = shard.entries
+                shard.entries = entries
+        self.sealed: dict[int, SealedShard] = {}  # by file: those that have their final names, durably
         self._recorded: dict[int, Sum] = {}  # by file: sums that are on record already
 
     @classmethod
@@ -151,6 +168,7 @@ class ShardRowFiles:
         reopened: bool = False,
         suffix: str = "",
         live: LiveMode = "none",
+        keep: ShardRowFiles | None = None,
         step: Callable[[], None] = lambda: None,
         may_rename: Callable[[], None] = lambda: None,
     ) -> ShardRowFiles:
@@ -159,7 +177,8 @@ class ShardRowFiles:
         it raises ``FencedError`` when another writer, who may own it, has taken over. ``packed``: as the
         files that these replace; by default packed unless shards are mapped (encoding in place needs a known
         place). ``reopened``: the shard row was sealed once, and these files replace its shards when it is
-        sealed again, or as soon as readers may see that (``live``).
+        sealed again, or as soon as readers may see that (``live``). ``keep``: the files that these replace;
+        those of them that have their final names stay.
 
         Raises ``StorageFullError`` or ``StorageError``; nothing is left behind then, except shards whose
         journal a power cut might bring back."""
@@ -170,9 +189,13 @@ class ShardRowFiles:
         journal_path = _suffixed(placement.journal(shard_row), suffix)
         if _remove(journal_path, may_rename):  # before the shards that it may speak of
             sync_directory(placement.files)
-        opened: list[OpenShard] = []
+        opened: list[OpenShard | None] = []
+        sealed = {} if keep is None else dict(keep.sealed)
         try:
-            for file in range(layout.files_per_shard_row):
+            for file in range(layout.files_of(shard_row)):
+                if keep is not None and (file in sealed or keep.shards[file] is None):
+                    opened.append(keep.shards[file])
+                    continue
                 path = layout.shard_path(shard_row, file)
                 sums = placement.record(layout.array_path(file))
                 make_shard = partial(
@@ -199,12 +222,15 @@ class ShardRowFiles:
             )
         except BaseException:
             gone = _is_gone(journal_path, may_rename)
-            for shard in opened:
+            for file, shard in enumerate(opened):
                 # closed in any case; a file that stays holds nothing, and recovery deletes it
                 with suppress(StorageError):
-                    shard.discard() if gone else shard.abandon()
+                    if shard is not None and file not in sealed:
+                        shard.discard() if gone else shard.abandon()
             raise
-        return cls(shard_row, placement, list(opened), journal, layout.paths_of_files)
+        files = cls(shard_row, placement, opened, journal, layout.paths_of_files(shard_row))
+        files.sealed = sealed
+        return files
 
     def replace(self, old: ShardRowFiles, may_rename: Callable[[], None] = lambda: None) -> None:
         """Gives these files (made with a suffix) the names of ``old``, shards first: the old journal fits
@@ -215,7 +241,7 @@ class ShardRowFiles:
     def take_names(self, may_rename: Callable[[], None] = lambda: None) -> None:
         """Removes the suffix from the names of these files, the journal's last: without it shards in progress
         count as empty."""
-        for shard in self.slots:
+        for shard in self._unsealed:
             may_rename()
             shard.rename(without_suffix(shard.working_path))
         # after a power cut, this journal without a shard in progress would mean that the shard row was sealed
@@ -237,10 +263,22 @@ class ShardRowFiles:
         still have their index, and find nothing else there. Raises ``StorageError``."""
         if not self.journal.packed:
             return
-        for number, shard in enumerate(self.slots):
+        for number, shard in enumerate(self.shards):
+            if shard is None or shard.renamed:
+                continue
             first = shard.first_free()
             self.cursors[number] = first if used is None else max(first, int(used[number]))
             shard.reserve_behind(int(self.cursors[number]))
+
+    def note_stored(
+        self, files: np.ndarray, entries: np.ndarray, offsets: np.ndarray, nbytes: np.ndarray
+    ) -> None:
+        """Sets the index entries of encoded chunks: int64 arrays of equal length; chunks of 0 bytes stay
+        absent. Called by each worker for its own chunks."""
+        here = nbytes > 0
+        places = files[here], entries[here]
+        self._entries["offset"][places] = offsets[here]
+        self._entries["nbytes"][places] = nbytes[here]
 
     @property
     def live(self) -> bool:
@@ -267,51 +305,89 @@ class ShardRowFiles:
         return all(shown)
 
     @property
-    def sealed(self) -> int:
-        """The number of files that have their final name."""
-        return len(self._sealed)
+    def _unsealed(self) -> list[OpenShard]:
+        return [
+            shard for file, shard in enumerate(self.shards) if shard is not None and file not in self.sealed
+        ]
 
     @property
     def renamed(self) -> bool:
-        """True if a file has its final name, perhaps not durably, or had it before a crash: the shard row can
-        then no longer be rewritten."""
-        return len(self.slots) < len(self.shards) or any(shard.renamed for shard in self.slots)
+        """True if the shard row can no longer be rewritten: a file has its final name, perhaps not durably,
+        or had it before a crash. In a split shard row whole slabs have theirs ahead of the others."""
+        ahead = self.journal.layout.is_split
+        return any(
+            not ahead if shard is None else shard.renamed and not (ahead and file in self.sealed)
+            for file, shard in enumerate(self.shards)
+        )
 
     def sync(self, step: Callable[[], None] = lambda: None) -> None:
         """Makes durable what was written before this call: data, then journal. Raises ``StorageError``; the
         shard row has then failed."""
-        for shard in self.slots:
+        self._sync(self._unsealed, step)
+
+    def _sync(self, shards: list[OpenShard], step: Callable[[], None]) -> None:
+        """Makes some shards durable, then the journal."""
+        if _synced_together(shards):
+            self.journal.sync(whole=True)
+            return
+        for shard in shards:
             shard.sync()
             step()
         self.journal.sync()
 
+    def seal_slabs(
+        self,
+        slabs: Iterable[SlabPlaces],
+        may_rename: Callable[[], None],
+        step: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Gives the shards of stored slabs of a split shard row their final names, before all of it is
+        stored. Raises as ``seal`` does."""
+        assert self.journal.layout.is_split, "else every shard has other slabs as well"
+        self._seal(sorted({file for places in slabs for file in places.file.tolist()}), may_rename, step)
+
     def seal(
         self, may_rename: Callable[[], None], step: Callable[[], None] = lambda: None
     ) -> list[SealedShard]:
-        """Completes every file, syncs the journal, and only then gives the first file its final name: from
-        then on recovery seals the rest as it is. ``may_rename`` raises ``FencedError`` when another writer
-        has taken over.
+        """Completes every file, makes all of them and the journal durable, and only then gives the first file
+        its final name: from then on recovery seals the rest as it is. ``may_rename`` raises ``FencedError``
+        when another writer has taken over.
 
         Raises ``StorageError``. After a ``StorageFullError``, once there is room, it may be called again and
         continues where it stopped.
         """
-        for shard in self.slots:
+        self._seal(range(len(self.shards)), may_rename, step)
+        return list(self.sealed.values())
+
+    def _seal(self, files: Iterable[int], may_rename: Callable[[], None], step: Callable[[], None]) -> None:
+        todo = {
+            file: shard
+            for file in files
+            if (shard := self.shards[file]) is not None and file not in self.sealed
+        }
+        for shard in todo.values():
             shard.complete(step)
             step()
-        self.journal.sync()
-        self._record_sums(may_rename)
-        for shard in self.slots[self.sealed :]:
-            self._sealed.append(shard.seal(may_rename))
+        together = _synced_together(todo.values())
+        self._sync(list(todo.values()), step)
+        self._record_sums(todo, may_rename)
+        sealed = {}
+        for file, shard in todo.items():
+            sealed[file] = shard.take_name(may_rename, synced=not together)
             step()
-        return self._sealed
+        if together:
+            self.journal.sync(whole=True)
+        for file, shard in todo.items():
+            shard.end()
+            self.sealed[file] = sealed[file]
 
-    def _record_sums(self, may_rename: Callable[[], None]) -> None:
-        """Appends the sums of all files to the records of their arrays, before the first one gets its final
+    def _record_sums(self, shards: dict[int, OpenShard], may_rename: Callable[[], None]) -> None:
+        """Appends the sums of some files to the records of their arrays, before the first one gets its final
         name: no shard may have one without a sum on record."""
         by_array: dict[str, dict[str, Sum]] = {}
         recorded = {}
-        for file, shard in enumerate(self.shards):
-            if shard is None or shard.keeps_older:
+        for file, shard in shards.items():
+            if shard.keeps_older:
                 continue
             with suppress(ShardFormatError):  # then it has no sum on record; the shard itself is whole
                 found = sum_of_journaled(shard.entries, self.journal, file)
@@ -376,6 +452,10 @@ class ShardRowFiles:
         self.journal.close()
         for shard in self.slots:
             shard.abandon()
+
+
+def _synced_together(shards: Collection[OpenShard]) -> bool:
+    return len(shards) > MOST_SYNCED_ALONE and syncs_whole_filesystems()
 
 
 def _made_by_us(path: Path, make: Callable[[Path], T], may_remove: Callable[[], None]) -> T:

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import mmap
 import os
+import re
 import stat
 import struct
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -41,6 +42,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; not in Python's mmap
+_libc.syncfs.argtypes = (ctypes.c_int,)
 _libc.renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
 
 
@@ -342,9 +344,51 @@ def sync_directory(path: Path) -> None:
             os.close(descriptor)
 
 
-def make_directories(path: Path) -> None:
-    """Makes a folder and its missing parents, each new name durable in its parent. Raises
-    ``StorageError``."""
+def sync_filesystem(descriptor: int) -> None:
+    """Makes all that was written to the filesystem of an open file since it was opened durable, data and
+    names, by one call (syncfs): where many files are written that costs one commit of its journal instead of
+    one for each. What other programs have written there meanwhile is synced with it. Only a descriptor that
+    was open before a write is told of its failure. Raises ``OSError``."""
+    _call(_libc.syncfs, descriptor)
+
+
+def syncs_whole_filesystems() -> bool:
+    """Returns whether this kernel tells ``sync_filesystem`` of failed writes: since Linux 5.8."""
+    release = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    return release is not None and (int(release[1]), int(release[2])) >= (5, 8)
+
+
+@contextmanager
+def synced_as_one(folder: Path, kind: str) -> Iterator[None]:
+    """A context at whose end all that was written within it below ``folder`` is durable. ``kind``: of the
+    failpoint. Raises ``StorageError``."""
+    if not syncs_whole_filesystems():
+        yield
+        for path, _, files in os.walk(folder):
+            _sync_each(folder.__class__(path), files)
+        return
+    with storage_errors("sync", folder):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield
+        with storage_errors("sync", folder):
+            reach(f"{kind}.before_sync")
+            sync_filesystem(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_each(folder: Path, names: list[str]) -> None:
+    for name in names:
+        with storage_errors("sync", folder / name), open_regular(folder / name) as file:
+            reach("files.before_sync")
+            os.fsync(file.fileno())
+    sync_directory(folder)
+
+
+def make_directories(path: Path, *, synced: bool = True) -> None:
+    """Makes a folder and its missing parents, each new name durable in its parent unless the caller syncs
+    many at once (``synced``). Raises ``StorageError``."""
     missing = []
     with storage_errors("create folder", path):  # a folder above it may be closed to this user
         while not path.is_dir():
@@ -354,7 +398,8 @@ def make_directories(path: Path) -> None:
         with storage_errors("create folder", directory):
             reach("directory.before_create")
             directory.mkdir(exist_ok=True)
-        sync_directory(directory.parent)
+        if synced:
+            sync_directory(directory.parent)
 
 
 class AtomicFile:
@@ -548,9 +593,9 @@ class DataSync:
         self._kind = kind
         self._failed = False
 
-    def sync(self, descriptor: int, path: Path) -> None:
-        """Makes everything written so far durable. Raises ``StorageError``: the file has then failed for
-        good."""
+    def sync(self, descriptor: int, path: Path, *, whole: bool = False) -> None:
+        """Makes everything written so far durable, with ``whole`` as ``sync_filesystem`` does. Raises
+        ``StorageError``: the file has then failed for good."""
         if self._failed:
             raise StorageError(
                 f"a sync of {path} failed before; what was written since the last good one may be gone"
@@ -558,16 +603,17 @@ class DataSync:
         self._failed = True
         with storage_errors("sync", path):
             reach(f"{self._kind}.before_sync")
-            os.fdatasync(descriptor)
+            (sync_filesystem if whole else sync_data)(descriptor)
         self._failed = False
 
 
-def write_file(path: Path, data: bytes) -> None:
-    """Writes a whole new file, its bytes durable; its name is durable after ``sync_directory``. Raises
-    ``StorageError``, also when it exists."""
+def write_file(path: Path, data: bytes, *, synced: bool = True) -> None:
+    """Writes a whole new file, its bytes durable unless the caller syncs many at once (``synced``); its name
+    is durable after ``sync_directory``. Raises ``StorageError``, also when it exists."""
     with AtomicFile(path, "replace") as new:
         new.write(0, data)
-        new.sync()
+        if synced:
+            new.sync()
         new.keep()
 
 

@@ -101,9 +101,9 @@ class TableFile:
             reach(f"{self.kind}.before_{what}")
             write_all(self.descriptor, offset, data)
 
-    def sync(self) -> None:
+    def sync(self, *, whole: bool = False) -> None:
         """As ``DataSync.sync``."""
-        self._sync.sync(self.descriptor, self.path)
+        self._sync.sync(self.descriptor, self.path, whole=whole)
 
     def rename(self, path: Path) -> None:
         """Renames the file and replaces any file of that name; the folder is not synced. Raises

@@ -235,6 +235,16 @@ def _flushing() -> Scene:
     return Scene("flushing", spec, tuple(steps))
 
 
+def _small_shards() -> Scene:
+    """A shard for each frame and channel: a shard row has many, and some have their names before it is
+    full."""
+    spec = spec_of(("t", None, 1, 1), ("c", 2, 1, 1), ("y", 16, 8, 2), ("x", 24, 24, 1))
+    steps: list[Step] = []
+    for frame in _in_order(14):
+        steps += [frame, Pause(2)] if frame.position % 3 == 2 else [frame]
+    return Scene("small shards", spec, tuple(steps), threads=2, sync_interval_ms=3)
+
+
 def _levels() -> Scene:
     """Levels are further files of the shard rows of their image: all of them or none."""
     spec = spec_of(
@@ -361,6 +371,7 @@ SCENES = {
         _slow_camera(),
         _twice(),
         _flushing(),
+        _small_shards(),
         _levels(),
         _positions(),
         _ordered_positions(),

@@ -14,7 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shardwright.array.acquisition_spec import AcquisitionSpec, parse_acquisition
 from shardwright.model.errors import ShardFormatError, SpecError, StorageError
 from shardwright.model.names import REWRITE_SUFFIX, WORKSPACE
 from shardwright.read.layouts import store_layout
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.read.store import Store, StoredArray
 
 
@@ -114,8 +114,8 @@ def _open_shards(store: Store) -> tuple[bool, set[Path]]:
     for name in names:
         number = name.removesuffix(JOURNAL_SUFFIX)
         if name.endswith(JOURNAL_SUFFIX) and number.isdecimal():
-            array = layout.of(int(number))
-            shards |= {root / array.shard_path(int(number), f) for f in range(array.files_per_shard_row)}
+            array, row = layout.of(int(number)), int(number)
+            shards |= {root / array.shard_path(row, f) for f in range(array.files_of(row))}
         elif name.endswith(WORKING_SUFFIX):
             shards.add(root / shard_of_working(name))
     return True, shards
@@ -134,7 +134,7 @@ def _manifest_of(workspace: Path) -> Manifest | None:
 
 def _spec_of(root: Path, manifest: Manifest) -> AcquisitionSpec:
     try:
-        return parse_acquisition(manifest.spec)
+        return manifest.acquisition
     except SpecError as error:
         raise ShardFormatError(
             f"{manifest_path(root / WORKSPACE, manifest.writer_epoch)} does not describe an array: {error}"
