@@ -132,11 +132,11 @@ def traced_bytes() -> int:
     return tracemalloc.get_traced_memory()[0]
 
 
-def test_shards_leave_nothing_behind(tmp_path, shared_pool, drive_of, spec_of, calls):
+def test_shards_leave_nothing_behind(tmp_path, drive_of, spec_of, calls):
     """Two slabs of 8 frames a shard; the first shards are for whatever has a size of its own."""
-    drive = drive_of(
-        tmp_path / "a", spec_of(chunk=8, shard=2, y=(8, 8, 1), x=(8, 8, 1)), shared_pool, NO_CLOCKS
-    )
+    pool = WorkerPool(1)  # a second one might get its memory only after the first shards
+    pool.start()
+    drive = drive_of(tmp_path / "a", spec_of(chunk=8, shard=2, y=(8, 8, 1), x=(8, 8, 1)), pool, NO_CLOCKS)
 
     def write(shards: int) -> tuple[Counter[str], int]:
         """Storage calls by their points, and bytes that are held afterwards."""
@@ -169,6 +169,7 @@ def test_shards_leave_nothing_behind(tmp_path, shared_pool, drive_of, spec_of, c
     )
     drive.released.update(range(drive.submitted))
     assert drive.finish().shards == 300
+    pool.stop()
 
 
 def test_a_hole_that_was_filled_leaves_a_set_of_sequences_as_small_as_before():

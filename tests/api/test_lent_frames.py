@@ -83,7 +83,7 @@ def test_durable_frames_are_kept_until_they_are_durable(tmp_path):
     failpoints.set_hook("sealer.before_commit", lambda: held.append(writer.released))
     try:
         arguments = {"durability": "durable", "sync_interval_ms": 5, "chunks": {"t": 1}}
-        with create(tmp_path / "a.ome.zarr", 6, **arguments) as writer:
+        with create(tmp_path / "a.ome.zarr", 8, **arguments) as writer:  # two are still to come
             for frame in frames_of(6):
                 writer.append(frame, copy=False)
             writer.flush()

@@ -31,8 +31,8 @@ from shardwright.storage.files import synced_as_one
 from . import Asked, least_and_most
 
 SIDES = (128, 1024)
-FRAMES = {128: 4000, 1024: 400}
-ROUNDS, DISTINCT, PENDING = 5, 64, 32
+FRAMES = {128: 1000, 1024: 200}
+ROUNDS, DISTINCT, PENDING = 3, 64, 32
 SHORT_FRAMES, SHORT_ROUNDS = 4, 30
 ASKED = (
     Asked("of_fastest_peer", "shards of one frame: at least 1.5 times the fastest peer", 1.5, at_least=True),
