@@ -74,6 +74,17 @@ def test_a_creation_that_is_under_way_is_left_alone(tmp_path, spec_of, at_point)
     assert names(tmp_path) == ["a.zarr", "other.zarr"]
 
 
+def test_a_file_with_the_name_of_a_making_folder_is_left_alone(tmp_path, spec_of):
+    """A disk that lost its tables may show the folder that was removed as a file."""
+    file = tmp_path / ".shardwright-0123456789abcdef.making"
+    file.write_bytes(b"of another file")
+    with sw.create(tmp_path / "a.zarr", spec_of()) as writer:
+        assert unfinished_stores(tmp_path) == [tmp_path / "a.zarr"]
+        writer.append(FRAME)
+    assert unfinished_stores(tmp_path) == []
+    assert file.read_bytes() == b"of another file"
+
+
 def test_a_creation_whose_folder_is_taken_for_abandoned_begins_anew(tmp_path, spec_of, at_point):
     """It is not locked from its very first moment."""
 

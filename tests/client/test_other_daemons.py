@@ -122,6 +122,23 @@ def test_a_daemon_that_vanishes_is_noticed_before_its_timeout(answering):
         connection.acquire("a", SPEC)
 
 
+def test_a_daemon_that_dies_before_it_welcomes_is_waited_for(answering):
+    """As a service manager starts the next one."""
+    first = answering(None)
+    again: list[str] = []
+    starts = threading.Timer(0.3, lambda: again.append(answering([welcome(Counter(CONNECTION))])))
+    starts.start()  # at the same endpoint
+    with sw.connect(first, reconnect_timeout_ms=0) as connection:
+        assert connection.daemon.session_timeout_ms == 20_000
+    starts.join()
+    assert again == [first]
+
+
+def test_daemons_that_all_die_before_they_welcome_are_given_up_in_the_end(answering):
+    with pytest.raises(errors.SessionLostError, match="no daemon answered"):
+        sw.connect(answering(None), timeout_ms=500)
+
+
 def test_an_answer_to_a_request_nobody_made_ends_the_connection(answering):
     counter = Counter(CONNECTION)
     opened = {

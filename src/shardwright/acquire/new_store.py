@@ -61,13 +61,16 @@ def is_making_folder(folder: Path) -> bool:
 
 
 def abandoned(root: Path) -> list[Path]:
-    """Returns the making folders below ``root`` that no process holds and no store needs. Raises
-    ``StorageError``."""
+    """Returns the making folders below ``root`` that no process holds and no store needs. A file of such a
+    name is none: a disk that failed may show one. Raises ``StorageError``."""
     with storage_errors("look into", root):
         return sorted(
             folder
             for folder in root.iterdir()
-            if is_making_folder(folder) and not is_locked(folder / LOCK) and not is_undecided(folder)
+            if is_making_folder(folder)
+            and folder.is_dir()
+            and not is_locked(folder / LOCK)
+            and not is_undecided(folder)
         )
 
 

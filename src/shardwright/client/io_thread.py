@@ -236,16 +236,9 @@ class IoThread:
     def _lose(self, why: ErrorText) -> None:
         """Drops the connection. Every stream keeps what was not released. Requests to open that were sent
         fail, since the daemon's progress with them is unknown."""
-        if self._welcome is None or self._reconnect_timeout_ms == 0:
-            raise _Over(why)
         now_s = time.monotonic()
-        if not why.is_a(SessionLostError):
-            self._refusal = why
-        if self._lost_since_s is None:
-            self._lost_since_s = now_s
-        elif (now_s - self._lost_since_s) * 1000 > self._reconnect_timeout_ms:
-            # the last refusal is a better reason than "too late"
-            raise _Over(self._refusal or why)
+        if self._welcome is not None:  # else ``connect`` waits for a daemon, and for the next one
+            self._check_time_left(why, now_s)
         for request in self._sent & self._opens.keys():
             self._opens.pop(request)[1].fail(why)
         self._sent.clear()
@@ -258,6 +251,18 @@ class IoThread:
         self._socket.close(0)
         self._socket = None
         self._next_try_s, self._backoff_s = now_s + self._backoff_s, min(2 * self._backoff_s, MAX_BACKOFF_S)
+
+    def _check_time_left(self, why: ErrorText, now_s: float) -> None:
+        """Raises ``_Over`` once the time for a new connection is over."""
+        if self._reconnect_timeout_ms == 0:
+            raise _Over(why)
+        if not why.is_a(SessionLostError):
+            self._refusal = why
+        if self._lost_since_s is None:
+            self._lost_since_s = now_s
+        elif (now_s - self._lost_since_s) * 1000 > self._reconnect_timeout_ms:
+            # the last refusal is a better reason than "too late"
+            raise _Over(self._refusal or why)
 
     def _wait_for_next_try(self, context: zmq.Context[Any]) -> None:
         poller = zmq.Poller()
