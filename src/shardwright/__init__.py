@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .array.acquisition_spec import AcquisitionSpec, Image, Plate
 from .array.default_layout import default_layout
+from .array.frame_claim import FrameClaim
 from .array.spec import ArraySpec, Blosc, Channel, Dimension, Gzip, Levels, Zstd
 from .model import errors
 from .model.receipt import Receipt, Watermark
@@ -30,6 +31,7 @@ __all__ = [
     "Channel",
     "Curve",
     "Dimension",
+    "FrameClaim",
     "Gzip",
     "Image",
     "Levels",

@@ -143,8 +143,9 @@ def test_many_frames_go_on_counting_whatever_the_ring_holds(path, spec_of):
     assert np.array_equal(read(path), frames)
 
 
+@pytest.mark.parametrize("copy", [False, True])
 @pytest.mark.parametrize("many", [False, True])
-def test_an_interrupted_copy_costs_no_slot(path, spec_of, monkeypatch, many):
+def test_an_interrupted_copy_costs_no_slot(path, spec_of, monkeypatch, many, copy):
     """More often than the ring has slots; then everything goes on."""
 
     frames = np.stack([frame(i) for i in range(12)])
@@ -153,12 +154,12 @@ def test_an_interrupted_copy_costs_no_slot(path, spec_of, monkeypatch, many):
         ring._free.take(writer.limits.ring_frames - 5)
         for _ in range(7):
             with monkeypatch.context() as patched:
-                for name in ("put", "put_many"):
+                for name in ("put", "put_many", "lend"):
                     patched.setattr(ring, name, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
                 with pytest.raises(KeyboardInterrupt):
-                    writer.append_many(frames[:3]) if many else writer.append(frames[0])
+                    writer.append_many(frames[:3], copy=copy) if many else writer.append(frames[0], copy=copy)
         assert ring.used == 0
-        writer.append_many(frames)
+        writer.append_many(frames, copy=copy)
     assert np.array_equal(read(path), frames)
 
 

@@ -3,8 +3,10 @@ is kept exactly as long as it is read, and what cannot be read so is copied and 
 
 from __future__ import annotations
 
+import errno
 import gc
 import mmap
+import os
 import time
 import weakref
 
@@ -190,3 +192,40 @@ def test_frames_are_let_go_when_the_writer_fails(tmp_path, failing):
         writer.close()
     gc.collect()
     assert alive() is None
+    assert writer.released == writer.frames
+
+
+def test_a_stack_is_kept_by_one_reference_until_its_last_frame_is_stored(tmp_path):
+    pixels = frames_of(5)
+    with create(tmp_path / "a.ome.zarr", 6, store_within_ms=600_000) as writer:
+        stack, alive = watched(pixels)
+        writer.append_many(stack, copy=False)
+        del stack
+        wait_for(lambda: writer.released == 4)
+        assert len({id(lent) for lent in writer._ring._lent if lent is not None}) == 1
+        assert alive() is not None
+        writer.append(pixels[0], copy=False)
+        wait_for(lambda: writer.released == 6)
+        gc.collect()
+        wait_for(lambda: alive() is None)
+    assert np.array_equal(stored(tmp_path / "a.ome.zarr")[:5], pixels)
+
+
+def test_frames_are_kept_for_the_new_file_after_an_io_error(tmp_path, caplog):
+    pixels, refs = frames_of(12), []
+
+    def fail() -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    failpoints.set_hook("slots.before_write", failpoints.at_time(3, fail))
+    with create(tmp_path / "a.ome.zarr", 12, chunks={"t": 2, "y": 20, "x": 24}) as writer:
+        for frame in pixels:
+            memory, alive = watched(frame)
+            refs.append(alive)
+            writer.append(memory, copy=False)
+        del memory
+    gc.collect()
+    failpoints.set_hook("slots.before_write", None)
+    assert "shard_rewritten" in caplog.text
+    assert not any(alive() is not None for alive in refs)
+    assert np.array_equal(stored(tmp_path / "a.ome.zarr"), pixels)

@@ -48,6 +48,7 @@ def test_every_exported_name_is_there():
         "Channel",
         "Curve",
         "Dimension",
+        "FrameClaim",
         "Gzip",
         "Image",
         "Levels",

@@ -82,11 +82,13 @@ def test_latency_is_measured_in_process_and_through_the_daemon(places, monkeypat
     assert [row["name"] for row in part["rows"]] == ["in-process disk", "daemon-shm no-disk"]
     assert part["floor"]["name"] == f"copy alone, {len(os.sched_getaffinity(0))} busy"
     assert part["floor"]["rate_hz"] == part["rows"][0]["rate_hz"]
+    assert part["floor"]["copy_p99_9_ms"] == part["rows"][0]["copy_p99_9_ms"]
     shown = part_text(part, latency.COLUMNS)
     assert part["floor"]["name"] in shown
     for row in part["rows"]:
         assert row["frames"] == sum(row["histogram"]) == 24
         assert row["rate_hz"] == pytest.approx(0.8 * row["sustainable_hz"])
+        assert row["p99_9_of_copy"] == row["latency_ms"]["p99_9"] / row["copy_p99_9_ms"]
         assert row["name"] in shown
     assert len(outcomes_of_part("latency", part["rows"])) == 4
 

@@ -65,7 +65,11 @@ def camera(channel: Channel, endpoint: str, scene: Scene) -> None:
         for step in scene.steps:
             match step:
                 case Append():
-                    stream.append(scene.pixels(n), **scene.facts(n))
+                    if n % 2:
+                        with stream.claim(**scene.facts(n)) as into:
+                            into[...] = scene.pixels(n)
+                    else:
+                        stream.append(scene.pixels(n), **scene.facts(n))
                     n += 1
                 case Flush():
                     stream.flush()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Script:
     """``pause_s`` lies between two frames. ``cycle``: so many different frames are made before the first is
-    sent, then repeated."""
+    sent, then repeated. ``claims``: frames are filled in place, and so many claims stay open beside."""
 
     endpoint: str
     name: str
@@ -45,6 +45,7 @@ class Script:
     cycle: int | None = None
     reopen: bool = False
     close: bool = True
+    claims: int | None = None
 
     def to_line(self) -> str:
         return json.dumps(asdict(self))
@@ -153,13 +154,18 @@ def run(script: Script) -> None:
             script.name, spec, stream=script.stream, **({"reopen": True} if script.reopen else {})
         )
         say(opened=stream.path, stored=stream.watermark.stored, durable=stream.watermark.durable)
+        still_open = [stream.claim() for _ in range(script.claims or 0)]
         for arrival in script.arrivals:
             frame = (
                 made[arrival.frame_id % script.cycle]
                 if script.cycle
                 else pixels(arrival.frame_id, arrival.copy, script.shape)
             )
-            stream.append(frame, frame_id=arrival.frame_id)
+            if script.claims is None:
+                stream.append(frame, frame_id=arrival.frame_id)
+            else:
+                with stream.claim(frame_id=arrival.frame_id) as into:
+                    into[:] = frame
             say(
                 sent=stream.frames_sent,
                 stored=stream.watermark.stored,
@@ -176,6 +182,7 @@ def run(script: Script) -> None:
                 at_s=time.monotonic(),
             )
             time.sleep(0.05)
+        del still_open
         stream.close()
         say(receipt=stream.receipt.to_dict())
 

@@ -4,11 +4,15 @@ send and those who judge."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import shardwright as sw
 from shardwright.simulate.photons import PhotonFrames
+
+if TYPE_CHECKING:
+    from shardwright.writer.writer import Writer
 
 # how a frame arrives: with its pixels, or only told of
 FRAME, DROPPED, NOT_HELD = "frame", "dropped", "not_held"
@@ -60,3 +64,15 @@ def pixels(frame_id: int, copy: int = 0, shape: tuple[int, int] = SHAPE) -> np.n
     frame = source.frame(frame_id)
     frame.reshape(-1)[:64] += np.uint16(1)  # no pixel is 0: fill value is told from any frame
     return frame
+
+
+WAYS = ("copied", "claimed", "lent")
+
+
+def hand_over(writer: Writer, way: str, frame: np.ndarray, **facts: Any) -> None:
+    """Gives a writer a frame in one of the ``WAYS``. A lent one must not be changed after that."""
+    if way == "claimed":
+        with writer.claim(**facts) as into:
+            into[...] = frame
+    else:
+        writer.append(frame, copy=way == "copied", **facts)

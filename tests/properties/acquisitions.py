@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from hypothesis import strategies as st
+from tests.harness.frames import WAYS
 
 import shardwright as sw
 from shardwright.array.level_shapes import MAX_FACTOR
@@ -53,6 +54,11 @@ class Arrival:
     content: str
     seed: int
     after_refused: str | None
+
+    @property
+    def way(self) -> str:
+        """How its pixels are handed over."""
+        return WAYS[self.seed % len(WAYS)]
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from hypothesis import strategies as st
+from tests.harness.frames import WAYS, hand_over
 
 import shardwright as sw
 from shardwright.array.acquisition_spec import POSITIONS_AXIS, AcquisitionSpec
@@ -38,7 +39,14 @@ class Images:
         for frame in self.frames[first:stop]:
             facts = {"image": self.spec.names[frame.image], "index": self.index(frame)}
             given = {"index": ("image", "index"), "image": ("image",), "nothing": ()}[self.named]
-            writer.append(self.pixels(frame), **{name: facts[name] for name in given})
+            named = {name: facts[name] for name in given}
+            hand_over(writer, self.way(frame), self.pixels(frame), **named)
+
+    def way(self, frame: Frame) -> str:
+        """How its pixels are handed over: not by claim where only its place tells their form."""
+        forms = {(array.frame_shape, array.dtype) for array in self.spec.arrays}
+        ways = WAYS if self.named != "nothing" or len(forms) == 1 else ("copied", "lent")
+        return ways[frame.seed % len(ways)]
 
     def index(self, frame: Frame) -> tuple[int, ...]:
         counts = places(self.spec.arrays[frame.image])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import yaozarrs
 from hypothesis import given, settings
+from tests.harness.frames import hand_over
 
 import shardwright as sw
 from shardwright.array.ome import layout_warnings
@@ -60,8 +61,9 @@ def write(acquired: Acquired, path: Path) -> tuple[sw.Receipt, list[np.ndarray]]
             }
             if arrival.after_refused:
                 refused(writer, acquired.spec, arrival.after_refused)
-            writer.append(frame, **names[arrival.how])
-            frame.fill(0)  # the writer has its own copy
+            hand_over(writer, arrival.way, frame, **names[arrival.how])
+            if arrival.way != "lent":
+                frame.fill(0)  # the writer has its own copy
     return writer.receipt, sent
 
 

@@ -55,6 +55,7 @@ SOFTWARE = (
 ROOT = Path(__file__).resolve().parents[2]
 NOTES = """\
 Peers write through the page cache and never sync; the bench syncs for them, inside their time.
+-uncopied reads frames where they lie (copy=False); -claim counts the copy by which its camera fills a slot.
 Floors write no file format, no frame table and no index; the kernel floor takes frames from where they lie.
 floor-together: each frame copied into a ring, the kernel, and O_DIRECT to the disk, all at once.\
 """.splitlines()

@@ -148,7 +148,7 @@ def _name(one: Row) -> str:
 
 def _reached(one: Row) -> str:
     """Whether the limit was kept, and with whom it was compared. Earlier records also say what bound it."""
-    versus, binds = "" if _way(one) else f" / {one['against']}", one.get("binds")
+    versus, binds = "" if _way(one) or not one["against"] else f" / {one['against']}", one.get("binds")
     if _margin(one) >= 1:
         return f"reached{versus}"
     return f"**not reached**{versus}{f'; {binds}' if binds else ''}"

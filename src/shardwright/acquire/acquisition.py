@@ -396,6 +396,11 @@ class Acquisition:
         return self.core.in_flight
 
     @property
+    def held_frames(self) -> int:
+        """As ``SlabTable.held_frames``."""
+        return self.core.table.held_frames
+
+    @property
     def unrecorded_frames(self) -> int:
         """As ``Core.unrecorded_frames``."""
         return self.core.unrecorded_frames

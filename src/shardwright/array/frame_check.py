@@ -32,12 +32,14 @@ Columns = tuple[float | bytes, ...]
 class FrameCheck:
     """Checks frames of one array. Changes nothing, so any thread may call it.
 
-    ``no_metadata``: what ``metadata`` returns for a frame that has none.
+    ``no_metadata``: what ``metadata`` returns for a frame that has none. ``form``: an array of a frame's
+    shape and dtype, without memory for its pixels.
     """
 
     def __init__(self, spec: ArraySpec, grid: Grid) -> None:
         self._shape = spec.frame_shape
         self._dtype = np.dtype(spec.dtype).newbyteorder("<")
+        self.form: npt.NDArray[Any] = np.broadcast_to(np.zeros((), self._dtype), self._shape)
         self._frame_fields = spec.frame_fields
         self._fields = spec.metadata_fields
         self._json_bytes = spec.frame_json_bytes

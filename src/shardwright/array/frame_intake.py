@@ -106,6 +106,29 @@ class FrameIntake:
             return pixels, records, False, False
         return pixels, records, counted and self._alone, True
 
+    def form(
+        self,
+        image: str | None,
+        index: Sequence[int] | None,
+        frame_id: int | None,
+        metadata: Mapping[str, Any] | None,
+    ) -> npt.NDArray[Any]:
+        """Returns ``FrameCheck.form`` of a frame that ``one`` gets later. Takes no place; raises what ``one``
+        would raise now, and ``FrameIndexError`` where only the place would tell the form."""
+        if metadata is not None:
+            self._first.metadata(metadata)
+        named = image is not None or index is not None or frame_id is not None
+        if self._follows_order(named=named):
+            if len({(array.frame_shape, array.dtype) for array in self._spec.arrays}) > 1:
+                raise FrameIndexError(
+                    "the claim of a frame without a place, among images of different shapes or dtypes",
+                    expected="an image and an index for each frame",
+                )
+            return self._first.form
+        check = self._first if self._alone and image is None else self._check_of(self._spec.number_of(image))
+        check.position(check.form, index, frame_id)
+        return check.form
+
     def check_count(self, count: int) -> int:
         """Returns the position of the frame of that number, of a single image. Raises ``FrameIndexError``
         when the image is full."""

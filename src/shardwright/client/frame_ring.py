@@ -61,6 +61,11 @@ class FrameRing:
         views = self.frames[:, 0, :nbytes].view(pixels.dtype)
         views.reshape(len(self.frames), *pixels.shape[-2:])[slots] = pixels
 
+    def pixels(self, slot: int, form: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Returns the pixels of one slot, of the shape and dtype of ``form``, uncopied."""
+        first = slot * self._slot_bytes
+        return np.frombuffer(self._bytes[first : first + form.nbytes], form.dtype).reshape(form.shape)
+
     @classmethod
     def local(cls, spec: AcquisitionSpec, slot_count: int, spare: FrameRing | None = None) -> FrameRing:
         """Makes a ring in local memory. ``spare``: an unused ring of as many bytes, whose memory is

@@ -409,6 +409,7 @@ def new_link(
         first_sequence=opened.next_sequence,
         overload=opened.overload,
         keep_ring=keep_ring,
+        held_frames=spec.grids.held_frames,
     )
     return Link(request, session, opened, spec, welcome, outbox)
 

@@ -1,10 +1,10 @@
 """The state of one stream that the user's threads and the I/O thread share: the ring and its free slots, the
 batch being filled, sealed batches, the watermark, and how the stream ended.
 
-Rules: ``_lock`` guards everything. The user's threads call ``take_slot`` and ``take_slots``, ``give_back``,
-``add`` and ``add_many``, ``drop`` and ``drop_many``, ``flush``, ``update``, ``finish`` and
-``wait_for_end``; the ring's thread calls ``swap_ring``; the I/O thread calls the rest. The only I/O under the
-lock is the wake-up byte, which never blocks.
+Rules: ``_lock`` guards everything. The user's threads call ``take_slot`` and ``take_slots``, ``claim_slot``,
+``end_claim`` and ``give_back_claimed``, ``give_back``, ``add`` and ``add_many``, ``drop`` and ``drop_many``,
+``flush``, ``update``, ``finish`` and ``wait_for_end``; the ring's thread calls ``swap_ring``; the I/O thread
+calls the rest. The only I/O under the lock is the wake-up byte, which never blocks.
 
 Memory is bounded by the ring, and as batch_queue.py says.
 """
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from shardwright.array.frame_claim import all_claimed
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ClosedError, MetadataError, OverloadError, TimedOutError
 from shardwright.model.receipt import Watermark
@@ -47,7 +48,9 @@ _NO_SLOTS = np.zeros(0, np.int64)
 class Outbox:
     """The outbox of one stream. ``check_position`` checks a frame that is placed by its own count; ``wake``
     wakes the I/O thread. ``first_sequence`` is the stream's first. ``keep_ring`` gets the ring when the
-    stream has ended well and no thread uses it any more; it may be called from any thread."""
+    stream has ended well and no thread uses it any more; it may be called from any thread. ``held_frames``:
+    the most that wait for the rest of their slab when frames come in order; a slot is not released before.
+    """
 
     def __init__(
         self,
@@ -60,9 +63,12 @@ class Outbox:
         first_sequence: int = 0,
         overload: Overload = "block",
         keep_ring: Callable[[FrameRing], None] = lambda _: None,
+        held_frames: int = 0,
     ) -> None:
         self._free = FreeSlots(slot_count)
+        self._most_claimed = slot_count - held_frames  # from here on a wait for a slot may have no end
         self._copying = 0  # slots that threads of the user have taken and not added yet
+        self._claimed = 0  # slots of open claims, into which a camera may write as long as it likes
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._ring: FrameRing | None = None
@@ -131,6 +137,26 @@ class Outbox:
             self._copying += 1
             return self._free.take_one()
 
+    def claim_slot(self) -> tuple[int, FrameRing] | None:
+        """As ``take_slot``, with the ring in which the slot is filled; ``end_claim`` comes before ``add`` or
+        ``give_back``."""
+        with self._changed:
+            if not self._wait_for_slots():
+                return None
+            assert self._ring is not None, "an open stream has a ring"
+            self._claimed += 1
+            return self._free.take_one(), self._ring
+
+    def end_claim(self) -> None:
+        """Turns a claimed slot into one of ``take_slot``."""
+        with self._lock:
+            self._claimed -= 1
+            self._copying += 1
+
+    def give_back_claimed(self, slot: int) -> None:
+        self.end_claim()
+        self.give_back(slot)
+
     def take_slots(self, most: int) -> npt.NDArray[np.int64]:
         """Returns free slots for up to ``most`` frames, never more than a batch's, so that one batch is sent
         while the next is copied. As ``take_slot``; empty where frames are to be dropped."""
@@ -154,6 +180,8 @@ class Outbox:
                 self._queue.seal()
             if self._overload == "drop":
                 return False
+            if self._claimed and self._claimed >= self._most_claimed:
+                raise all_claimed(self._claimed, len(self._slot_added))
             if self._overload == "fail":
                 hint = "Close the stream: the frames that it has sent are sealed"
                 self._error = ErrorText(
@@ -405,6 +433,7 @@ class Outbox:
         memory."""
         with self._lock:
             ring, self._ring = self._ring, None
-            unused = self._receipt is not None and self._error is None and not self._copying
+            in_use = self._copying or self._claimed  # what a camera may still write into is not for others
+            unused = self._receipt is not None and self._error is None and not in_use
         if ring is not None and unused:
             self._keep_ring(ring)

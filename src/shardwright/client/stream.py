@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardwright.array.frame_claim import FrameClaim
 from shardwright.array.frame_intake import FrameIntake, Placed
 from shardwright.array.update import checked_update
 from shardwright.model.errors import (
@@ -17,7 +20,7 @@ from shardwright.model.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import TracebackType
 
     import numpy.typing as npt
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from shardwright.model.receipt import Receipt, Watermark
     from shardwright.wire.controls import Transport
 
+    from .frame_ring import FrameRing
     from .link import Link, Loss
 
 
@@ -41,6 +45,7 @@ class Stream:
         self._intake = FrameIntake(link.spec, link.opened.next_sequence, self._first_of)
         self._forget = forget
         self._closed = False
+        self._scratch: npt.NDArray[np.uint8] | None = None  # for claims whose frames are to be dropped
 
     @property
     def path(self) -> str:
@@ -154,14 +159,112 @@ class Stream:
             return
         try:
             ring = self._outbox.ring
-            while True:
-                if ring is not None:  # else the stream has ended, and add will raise
-                    ring.put(slot, pixels)
-                ring = self._outbox.add(ring, slot, position, frame_id, columns)
-                if ring is None:
-                    return
+            if ring is not None:  # else the stream has ended, and add will raise
+                ring.put(slot, pixels)
+            self._add_one(ring, slot, pixels, placed, frame_id)
         except BaseException:
             self._outbox.give_back(slot)
+            raise
+
+    def _add_one(
+        self, ring: FrameRing | None, slot: int, pixels: npt.NDArray[Any], placed: Placed, frame_id: int
+    ) -> None:
+        """Adds the frame that lies in ``slot`` of ``ring``; it is copied to a ring that replaces that one."""
+        position, columns, _ = placed
+        while (newer := self._outbox.add(ring, slot, position, frame_id, columns)) is not None:
+            newer.put(slot, pixels)
+            ring = newer
+
+    def claim(
+        self,
+        *,
+        image: str | None = None,
+        index: Sequence[int] | None = None,
+        frame_id: int | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> FrameClaim:
+        """Claims memory for one frame, into which a camera's driver writes: it is sent without a copy.
+
+            with stream.claim(index=(7, 0)) as pixels:  # (rows, columns) of the image's dtype, any content
+                camera.read_into(pixels)
+
+        Leaving the block sends the frame as ``append`` does, with ``metadata`` as they are then; an exception
+        gives the memory back. Several may be claimed at once, by any thread, and committed in any order:
+        frames that name no place are counted as they are committed. ``pixels`` must not be written after the
+        block.
+
+        While the ring is full, ``block`` waits here and ``fail`` raises; with ``drop`` the frame goes into
+        memory that is not kept, and is recorded as dropped at the end of the block. Raises as ``append``
+        does, here what is wrong already, at the end of the block what becomes wrong meanwhile;
+        ``OverloadError`` also where the ring is full of claims, and frames that may wait for them. Claims
+        that are open when the stream is closed are given back: a later commit raises ``ClosedError``. Over a
+        reconnection claims stay open.
+        """
+        form = self._intake.form(image, index, frame_id, metadata)
+        if self._images.is_single and index is None and frame_id is None:
+            self._intake.check_count(self._outbox.next_sequence)
+        claimed = self._outbox.claim_slot()
+        place = (image, index, frame_id, metadata)
+        if claimed is None:
+            return FrameClaim(self._scratch_of(form), partial(self._commit_dropped, *place), lambda: None)
+        slot, ring = claimed
+        return FrameClaim(
+            ring.pixels(slot, form),
+            partial(self._commit, slot, ring, *place),
+            partial(self._outbox.give_back_claimed, slot),
+        )
+
+    def _scratch_of(self, form: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Returns pixels in memory that all frames which are to be dropped share."""
+        if self._scratch is None:
+            self._scratch = np.empty(self._images.grids.slot_bytes, np.uint8)
+        return self._scratch[: form.nbytes].view(form.dtype).reshape(form.shape)
+
+    def _commit(
+        self,
+        slot: int,
+        ring: FrameRing,
+        image: str | None,
+        index: Sequence[int] | None,
+        frame_id: int | None,
+        metadata: Mapping[str, Any] | None,
+        pixels: npt.NDArray[Any],
+    ) -> None:
+        self._outbox.end_claim()
+        try:
+            with self._placed(pixels, image, index, frame_id, metadata) as placed:
+                self._add_one(ring, slot, pixels, placed, -1 if frame_id is None else frame_id)
+        except BaseException:
+            self._outbox.give_back(slot)
+            raise
+
+    def _commit_dropped(
+        self,
+        image: str | None,
+        index: Sequence[int] | None,
+        frame_id: int | None,
+        metadata: Mapping[str, Any] | None,
+        pixels: npt.NDArray[Any],
+    ) -> None:
+        with self._placed(pixels, image, index, frame_id, metadata) as placed:
+            self._outbox.drop(placed.position, -1 if frame_id is None else frame_id, placed.columns)
+
+    @contextmanager
+    def _placed(
+        self,
+        pixels: npt.NDArray[Any],
+        image: str | None,
+        index: Sequence[int] | None,
+        frame_id: int | None,
+        metadata: Mapping[str, Any] | None,
+    ) -> Iterator[Placed]:
+        """Gives the checked frame; its place is given back if the block fails."""
+        placed = self._intake.one(pixels, image, index, frame_id, metadata)
+        try:
+            yield placed
+        except BaseException:
+            if not placed.named and placed.position is not None:
+                self._intake.give_back([placed.position])
             raise
 
     def append_many(

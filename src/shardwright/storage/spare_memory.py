@@ -66,6 +66,12 @@ class SpareMemory:
             while self._in_use_bytes + sum(block.size for block in self._kept) > self._most_bytes:
                 self._kept.pop(0)
 
+    def leave(self, block: np.ndarray) -> None:
+        """Leaves a block to those who still refer to it: it is not used again."""
+        if block.size >= LEAST_BYTES:
+            with self._lock:
+                self._in_use_bytes -= block.size
+
     def release(self) -> None:
         """Frees all kept blocks."""
         with self._lock:

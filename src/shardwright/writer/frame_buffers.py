@@ -82,21 +82,29 @@ class FrameBuffers:
         self._table = SlotTable(slots)
         self._slot_bytes = slot_bytes
         self._lent = np.full(slots, None, object)  # by slot
+        self.claimed = 0  # slots that are taken, without a frame that is submitted
+        self._scratch: np.ndarray | None = None  # for claims whose frames are to be dropped
         self._memory = spare_memory.take(slots * slot_bytes)  # last: once taken, it must be given back
         self._slots = self._memory[: slots * slot_bytes].reshape(slots, slot_bytes)
         self.address = int(self._slots.ctypes.data)
 
-    def take(self, sequence: int, most: int = 1) -> npt.NDArray[np.int64]:
-        """Takes and returns free slots for frames ``sequence`` onwards: as many as are free, at most
-        ``most``."""
+    def take(self, most: int = 1) -> npt.NDArray[np.int64]:
+        """Claims and returns free slots: as many as are free, at most ``most``. ``enter`` or ``give_back``
+        follows."""
         slots = self._free.take(most)
-        self._table.add(sequence, slots)
+        self.claimed += slots.size
         return slots
 
-    def give_back(self, sequence: int, slots: npt.NDArray[np.int64]) -> None:
-        """Returns the slots that ``take`` gave for these frames, which are not submitted."""
+    def enter(self, sequence: int, slots: npt.NDArray[np.int64]) -> None:
+        """Makes claimed slots those of frames ``sequence`` onwards."""
+        self.claimed -= slots.size
+        self._table.add(sequence, slots)
+
+    def give_back(self, slots: npt.NDArray[np.int64]) -> None:
+        """Frees claimed slots whose frames are not submitted."""
         self._lent[slots] = None
-        self._free.give_back_first(self._table.pop(np.arange(sequence, sequence + slots.size)))
+        self.claimed -= slots.size
+        self._free.give_back_first(slots)
 
     def release(self, sequences: np.ndarray) -> None:
         """Frees the slots of these frames, which have no reader any more."""
@@ -111,10 +119,25 @@ class FrameBuffers:
         addresses: npt.NDArray[np.int64] = int(pixels.ctypes.data) + pixels[0].nbytes * np.arange(slots.size)
         return addresses
 
+    def pixels(self, slots: npt.NDArray[np.int64], form: np.ndarray) -> np.ndarray:
+        """Returns the pixels, of the shape and dtype of ``form``, that lie in a claimed slot. Without a slot
+        they are in memory that all frames which are to be dropped share."""
+        if slots.size:
+            memory = self._slots[slots.item()]
+        else:
+            if self._scratch is None:
+                self._scratch = np.empty(self._slot_bytes, np.uint8)
+            memory = self._scratch
+        pixels: np.ndarray = memory[: form.nbytes].view(form.dtype).reshape(form.shape)
+        return pixels
+
+    def address_of(self, slot: int) -> int:
+        return self.address + slot * self._slot_bytes
+
     def put(self, slot: int, pixels: np.ndarray) -> int:
         """Copies a frame to a slot that the caller took; returns the slot's address."""
         assert pixels.nbytes <= self._slot_bytes, "the intake has checked it"
-        address = self.address + slot * self._slot_bytes
+        address = self.address_of(slot)
         dtype = pixels.dtype.newbyteorder("<")
         if pixels.nbytes >= STREAM_FROM_BYTES and pixels.flags.c_contiguous and pixels.dtype == dtype:
             copy_streaming(address, int(pixels.ctypes.data), pixels.nbytes)
@@ -132,9 +155,13 @@ class FrameBuffers:
 
     @property
     def used(self) -> int:
-        return self._table.used
+        return self._table.used + self.claimed
 
     def close(self) -> None:
-        """Leaves the memory to the next writer. Only when no thread reads pixels any more."""
+        """Leaves the memory to the next writer, unless a camera may still write into claimed slots. Only when
+        no thread reads pixels any more."""
         self._lent[:] = None
-        spare_memory.give_back(self._memory)
+        if self.claimed:
+            spare_memory.leave(self._memory)
+        else:
+            spare_memory.give_back(self._memory)

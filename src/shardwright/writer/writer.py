@@ -1,5 +1,5 @@
 """The in-process writer: appends frames without a daemon. One copy into a ring of recycled frame buffers,
-then the daemon's pipeline."""
+or none (``copy=False``, ``claim``), then the daemon's pipeline."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy.typing as npt
 from shardwright.acquire.accounts import SequenceSet
 from shardwright.acquire.acquisition import Acquisition, AcquisitionState
 from shardwright.acquire.workers import WorkerPool
+from shardwright.array.frame_claim import FrameClaim, all_claimed
 from shardwright.array.frame_intake import FrameIntake
 from shardwright.array.update import checked_update
 from shardwright.model.errors import (
@@ -66,7 +68,7 @@ class Writer:
         self._wake = threading.Event()
         self._receipt: Receipt | None = None
         self._ended = False
-        self._copied = 0  # frames that could not be used as they lie
+        self._copied = 0  # frames of copy=False that could not be read as they lie
         # under _lock: frames whose memory is not read any more; None before the first was lent
         self._returned: SequenceSet | None = None
         # under _lock: updates of metadata whose caller waits, and the answers that came to them
@@ -166,19 +168,17 @@ class Writer:
         ``frame_json_bytes``.
 
         The frame is copied before this returns. With ``copy=False`` it is not: the writer reads the caller's
-        memory until the frame is stored (with ``durable``, until that), keeps a reference to it as long, and
-        the caller must not change it before ``released`` has passed the frame. A frame that cannot be read as
-        it lies (not in C order, of the other byte order, in a mapped file that may be truncated) is copied
-        and counted (``copied``). It takes a place of the ring like any other.
+        memory until the frame is stored (durable, with that ``durability``) and keeps a reference to it as
+        long; the caller must not change it before ``released`` has passed the frame. It takes a place of the
+        ring like any other. A frame that cannot be read as it lies (not in C order, not aligned, in a mapped
+        file, which may be truncated) is copied and counted (``copied``).
 
-        While the ring is full the call waits (``block``,
-        ``degrade``), drops the frame (counted and recorded) or fails, as ``overload`` says. Raises
-        ``FrameShapeError``, ``FrameDtypeError``, ``FrameIndexError``, ``UnknownImageError``,
-        ``MetadataError`` (nothing is stored then), ``OverloadError``, ``ClosedError``, or what broke the
-        pipeline.
+        While the ring is full the call waits (``block``, ``degrade``), drops the frame (counted and recorded)
+        or fails, as ``overload`` says. Raises ``FrameShapeError``, ``FrameDtypeError``, ``FrameIndexError``,
+        ``UnknownImageError``, ``MetadataError`` (nothing is stored then), ``OverloadError``, ``ClosedError``,
+        or what broke the pipeline.
         """
-        if self._receipt is not None:
-            raise ClosedError("this writer is closed", hint="Append inside the with block")
+        self._check_open()
         pixels = np.asarray(frame)
         placed = self._intake.one(pixels, image, index, frame_id, metadata)
         position = placed.position
@@ -197,12 +197,71 @@ class Writer:
             if not placed.named:
                 self._intake.give_back([position])
             raise
+        self._submit(slots, self._descriptor, self._address, lent=lent)
+
+    def claim(
+        self,
+        *,
+        image: str | None = None,
+        index: tuple[int, ...] | None = None,
+        frame_id: int | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> FrameClaim:
+        """Claims memory for one frame, into which a camera's driver writes: no copy is made.
+
+            with writer.claim(index=(7, 0)) as pixels:  # (rows, columns) of the image's dtype, any content
+                camera.read_into(pixels)
+
+        Leaving the block stores the frame as ``append`` does, with ``metadata`` as they are then; an
+        exception gives the memory back. Several may be claimed at once and committed in any order: frames
+        that name no place are counted as they are committed. ``pixels`` must not be written after the block.
+
+        While the ring is full, ``block`` and ``degrade`` wait here; with ``drop`` the frame goes into memory
+        that is not kept, and is recorded as dropped at the end of the block. Raises as ``append`` does, here
+        what is wrong already, at the end of the block what becomes wrong meanwhile; ``OverloadError`` also
+        where the ring is full of claims, and frames that may wait for them. Claims that are open when the
+        writer is closed are given back: a later commit raises ``ClosedError``.
+        """
+        self._check_open()
+        form = self._intake.form(image, index, frame_id, metadata)
+        if self.images.is_single and index is None and frame_id is None:
+            self._intake.check_count(self._count)
         with self._changed:
-            self._note_lent(1, lent=lent)
-            self._count += 1
-            self._acquisition.submit(self._descriptor, self._address)
-            self._collect()
-            self._check_places()
+            slots = self._free_slots()
+        return FrameClaim(
+            self._ring.pixels(slots, form),
+            partial(self._commit, slots, image, index, frame_id, metadata),
+            partial(self._give_back, slots),
+        )
+
+    def _commit(
+        self,
+        slots: np.ndarray,
+        image: str | None,
+        index: tuple[int, ...] | None,
+        frame_id: int | None,
+        metadata: Mapping[str, Any] | None,
+        pixels: np.ndarray,
+    ) -> None:
+        try:
+            self._check_open()
+            placed = self._intake.one(pixels, image, index, frame_id, metadata)
+            position = placed.position
+            if position is None:
+                position = self._intake.check_count(self._count)
+        except BaseException:
+            self._give_back(slots)
+            raise
+        self._describe(position, frame_id, placed.columns)
+        if slots.size:
+            self._address[0] = self._ring.address_of(slots.item())
+        else:
+            self._descriptor["flags"], self._address[0] = FRAME_DROPPED, 0
+        self._submit(slots, self._descriptor, self._address, lent=False)
+
+    def _check_open(self) -> None:
+        if self._receipt is not None:
+            raise ClosedError("this writer is closed", hint="Append inside the with block")
 
     def append_many(
         self,
@@ -223,8 +282,7 @@ class Writer:
         of its frames is read. Raises as ``append`` does. A fault of one frame is raised before
         any of them is stored.
         """
-        if self._receipt is not None:
-            raise ClosedError("this writer is closed", hint="Append inside the with block")
+        self._check_open()
         pixels, records, counted, named = self._intake.many(frames, image, indices, frame_ids, metadata)
         if counted and len(pixels):
             self._intake.check_count(self._count + len(pixels) - 1)
@@ -233,11 +291,10 @@ class Writer:
         most = max(self.limits.frames_per_slab, BATCH_BYTES // self.limits.frame_bytes)
         done = 0
         lent = not copy and can_be_lent(pixels)
-        self._copied += len(pixels) if not (copy or lent) else 0
         try:
             while done < len(pixels):
                 part = slice(done, done + min(most, len(pixels) - done))
-                done += self._append_part(pixels[part], records[part], lent=lent)
+                done += self._append_part(pixels[part], records[part], copy=copy, lent=lent)
         except BaseException:
             if not named:
                 self._intake.give_back(records["position"][done:].tolist())
@@ -264,7 +321,7 @@ class Writer:
         if self._returned is not None and not lent:
             self._returned.add(np.arange(self._count, self._count + frames))
 
-    def _append_part(self, pixels: np.ndarray, records: np.ndarray, *, lent: bool) -> int:
+    def _append_part(self, pixels: np.ndarray, records: np.ndarray, *, copy: bool, lent: bool) -> int:
         """Appends the first of these frames, as many as there is room for, or drops all of them. Returns how
         many."""
         with self._changed:
@@ -282,13 +339,19 @@ class Writer:
         records["flags"] = FRAME_DROPPED if dropped else 0
         records["sequence"] = np.arange(self._count, self._count + len(records))
         records["camera_ns"], records["monotonic_ns"] = time.time_ns(), time.monotonic_ns()
+        self._copied += slots.size if not (copy or lent) else 0
+        self._submit(slots, records, addresses, lent=lent and not dropped)
+        return len(records)
+
+    def _submit(self, slots: np.ndarray, records: np.ndarray, addresses: np.ndarray, *, lent: bool) -> None:
+        """Submits the next frames, which are in ``slots``, or are dropped if there are none."""
         with self._changed:
-            self._note_lent(len(records), lent=lent and not dropped)
+            self._ring.enter(self._count, slots)
+            self._note_lent(len(records), lent=lent)
             self._count += len(records)
             self._acquisition.submit(records, addresses)
             self._collect()
             self._check_places()
-        return len(records)
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Waits until every frame appended so far is durable. Raises ``TimedOutError``, or what broke the
@@ -370,6 +433,7 @@ class Writer:
             self._acquisition.close()
             self._pool.stop()
             self._ring.close()
+            self._returned = None  # nothing reads a frame any more
             if trouble := self._receipt.trouble:
                 log.warning(
                     "%s: not every frame is in its place: %s",
@@ -420,13 +484,13 @@ class Writer:
         record["monotonic_ns"] = time.monotonic_ns()
 
     def _free_slots(self, most: int = 1) -> np.ndarray:
-        """Returns slots for the next frames, int64[n]: as many as are free, at most ``most``; none when they
-        are to be dropped. Under the lock."""
+        """Returns slots for frames, int64[n]: as many as are free, at most ``most``; none when they are to be
+        dropped. Under the lock."""
         overload = self._acquisition.settings.overload
-        slots = self._ring.take(self._count, most)
+        slots = self._ring.take(most)
         while not slots.size:
             self._collect()
-            slots = self._ring.take(self._count, most)
+            slots = self._ring.take(most)
             if slots.size or (
                 overload == "drop" and self._acquisition.unrecorded_frames < MAX_UNRECORDED_FRAMES
             ):
@@ -437,13 +501,17 @@ class Writer:
                     expected="a free frame buffer",
                     got=f"{self.limits.ring_frames} in use",
                 )
+            if self._ring.claimed and self._ring.claimed + self._acquisition.held_frames >= self._ring.used:
+                raise all_claimed(self._ring.claimed, self.limits.ring_frames)
             self._changed.wait(_POLL_S)
         return slots
 
     def _give_back(self, slots: np.ndarray) -> None:
-        """Frees slots whose frames are not submitted, as after Ctrl-C during a copy."""
+        """Frees slots whose frames are not submitted: those of a claim that is given up, or after Ctrl-C
+        during a copy. With the writer they are gone."""
         with self._changed:
-            self._ring.give_back(self._count, slots)
+            if not self._ended:
+                self._ring.give_back(slots)
 
     def _check_places(self) -> None:
         """Raises the error of a duplicate frame, if any. Under the lock, or once the acquisition has

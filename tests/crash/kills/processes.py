@@ -12,6 +12,8 @@ from pathlib import Path
 from time import sleep
 from typing import TYPE_CHECKING, Any
 
+from tests.harness.frames import WAYS, hand_over
+
 from shardwright.acquire import live_scheduler
 from shardwright.acquire.workers import WorkerPool
 from shardwright.model.errors import LayoutWarning, ResumeError
@@ -166,7 +168,7 @@ def follow(channel: Channel, scene: Scene, writer: Writer, first: int) -> None:
             continue
         match step:
             case Append():
-                writer.append(scene.pixels(n), **scene.facts(n))
+                hand_over(writer, WAYS[n % len(WAYS)], scene.pixels(n), **scene.facts(n))
                 n += 1
             case Flush():
                 writer.flush()

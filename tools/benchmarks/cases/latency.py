@@ -10,8 +10,9 @@ For each way (in process, through the daemon) on the disk and without one:
                        waiting behind a slow one shows as well
     around a shard     the largest of the ``AROUND`` appends from a shard's last frame on, each against the
                        median of the run; ``elsewhere``: the same around the edges of slabs that end no shard
-    copy alone         the floor: the same copies at the same rate without our code, beside as many busy
-                       processes as there are processors, which is the cost of sharing these
+    copy alone         the floor of each way: the same copies at its rate without our code, into memory that
+                       has been used before, beside as many busy processes as there are processors, which is
+                       the cost of sharing these
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ WAYS = (("in-process", "disk"), ("daemon-shm", "disk"), ("in-process", "no-disk"
 # Edges of the histogram's bins: half a power of two each, from 0.06 ms to 2 s.
 BIN_EDGES_MS = tuple(round(0.0625 * 2 ** (i / 2), 4) for i in range(31))
 ASKED = (
-    Asked("p99_9_of_period", "append at 80 % of the sustainable rate: p99.9 below one frame period", 1.0),
+    Asked("p99_9_of_copy", "append at 80 % of the sustainable rate: p99.9 at most 1.2x that of a copy", 1.2),
     Asked("worst_rollover_of_median", "no append around a shard's change above 2x the median", 2.0),
 )
 COLUMNS = {
@@ -59,14 +60,19 @@ COLUMNS = {
 def measure(
     places: Places, quick: bool, *, share: float = SHARE, shards: int | None = None, case: Case | None = None
 ) -> dict[str, Any]:
-    """One row for each way, and the floor. ``case``: another one than the record's, for tests."""
+    """One row for each way with its floor, and the first floor whole. ``case``: another one than the
+    record's, for tests."""
     case = case or Case()
     shards = shards or (4 if quick else SHARDS)
     frames = case.draw()
     with saved(frames) as file:
         rows = [_one_way(target, place, places, file, case, share, shards) for target, place in WAYS]
+    floors = [_copy_alone(frames, row, shards, case) for row in rows]
+    for row, floor in zip(rows, floors, strict=True):
+        row["copy_p99_9_ms"] = floor["copy_p99_9_ms"] = floor["latency_ms"]["p99_9"]
+        row["p99_9_of_copy"] = row["latency_ms"]["p99_9"] / row["copy_p99_9_ms"]
     settings = {"share": share, "shards": shards, "frames_around": AROUND, "bin_edges_ms": list(BIN_EDGES_MS)}
-    return {"settings": settings, "rows": rows, "floor": _copy_alone(frames, rows[0], shards, case)}
+    return {"settings": settings, "rows": rows, "floor": floors[0]}
 
 
 def _one_way(
@@ -105,7 +111,7 @@ def _sustainable_hz(camera: Camera, case: Case, root: Path) -> float:
 def _copy_alone(frames: np.ndarray, paced: dict[str, Any], shards: int, case: Case) -> dict[str, Any]:
     """``paced``: the row whose rate it has."""
     processors = len(os.sched_getaffinity(0))
-    ring = np.zeros((3 * case.distinct, *case.shape), frames.dtype)
+    ring = np.full((3 * case.distinct, *case.shape), 1, frames.dtype)  # touched: a ring of ours is
     times_ns = np.zeros((2, shards * case.shard[0]))
     period_ns = 1e9 / paced["rate_hz"]
     busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(processors)]

@@ -1,5 +1,9 @@
 """shardwright in this process, and its daemon with this process as the camera, with the number of threads it
-chooses itself."""
+chooses itself.
+
+Three ways to hand a frame over: ``append`` copies it; ``append(copy=False)`` has it read where it lies, among
+the bench's frames; with ``claim`` the camera writes it into the slot, and that copy is counted as well.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,12 @@ from typing import Literal
 
 import shardwright as sw
 from benchmarks.peers import Contender, check_last_shard
-from benchmarks.testbed import Daemon
+from benchmarks.testbed import Daemon, Sink
 from shardwright.acquire.limits import Limits, default_threads
+from shardwright.client.stream import Stream
+from shardwright.kernels.copy import copy_streaming
 from shardwright.storage.slot_file import IoMode
+from shardwright.writer.writer import Writer
 
 
 class InProcess(Contender):
@@ -26,10 +33,13 @@ class InProcess(Contender):
 
     def write(self, path: Path) -> int:
         with sw.create(path, self.spec(), io=self.io) as writer:
-            for i in range(self.case.frames):
-                writer.append(self.frame(i))
+            self.send(writer)
         assert writer.receipt.frames_durable == self.case.frames
         return writer.receipt.bytes_stored
+
+    def send(self, writer: Writer) -> None:
+        for i in range(self.case.frames):
+            writer.append(self.frame(i))
 
     def verify(self, path: Path) -> None:
         check_last_shard(path / "0", self)
@@ -58,6 +68,25 @@ class InProcessDirect(InProcess):
     io = "direct"
 
 
+class InProcessUncopied(InProcess):
+    def send(self, writer: Writer) -> None:
+        for i in range(self.case.frames):
+            writer.append(self.frame(i), copy=False)
+
+
+def fill_claims(contender: Contender, sink: Sink) -> None:
+    """The camera's driver: one copy, past the caches, as cheap as they come."""
+    for i in range(contender.case.frames):
+        frame = contender.frame(i)
+        with sink.claim() as pixels:
+            copy_streaming(pixels.ctypes.data, frame.ctypes.data, frame.nbytes)
+
+
+class InProcessClaim(InProcess):
+    def send(self, writer: Writer) -> None:
+        fill_claims(self, writer)
+
+
 class DaemonSharedMemory(Contender):
     kind = "ours"
     transport: Literal["shm", "message"] = "shm"
@@ -68,11 +97,14 @@ class DaemonSharedMemory(Contender):
 
     def write(self, path: Path) -> int:
         with self._connection.acquire(path.name, stream="bench") as stream:
-            for i in range(self.case.frames):
-                stream.append(self.frame(i))
+            self.send(stream)
         assert stream.receipt.frames_durable == self.case.frames
         self._written = Path(stream.path)
         return stream.receipt.bytes_stored
+
+    def send(self, stream: Stream) -> None:
+        for i in range(self.case.frames):
+            stream.append(self.frame(i))
 
     def verify(self, path: Path) -> None:
         check_last_shard(self._written / "0", self)
@@ -93,3 +125,8 @@ class DaemonSharedMemory(Contender):
 
 class DaemonMessage(DaemonSharedMemory):
     transport = "message"
+
+
+class DaemonClaim(DaemonSharedMemory):
+    def send(self, stream: Stream) -> None:
+        fill_claims(self, stream)
