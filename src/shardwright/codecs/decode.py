@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import blosc2
 import crc32c
 import numpy as np
 import numpy.typing as npt
@@ -179,8 +178,13 @@ def _decode_plain(data: memoryview, out: npt.NDArray[np.uint8]) -> None:
 
 
 @cache
-def _let_blosc_run_without_gil() -> None:
+def _blosc() -> Any:
+    """Returns blosc2, which runs without the GIL. Imported by the first chunk that needs it: it takes a tenth
+    of a second, which a writer that opens a new store would wait for in vain."""
+    import blosc2
+
     blosc2.set_releasegil(True)
+    return blosc2
 
 
 def _decode_blosc(data: memoryview, out: npt.NDArray[np.uint8]) -> None:
@@ -188,9 +192,9 @@ def _decode_blosc(data: memoryview, out: npt.NDArray[np.uint8]) -> None:
     if header.stored:
         out[:] = np.frombuffer(data, np.uint8)[BLOSC_HEADER_BYTES:]
         return
-    _let_blosc_run_without_gil()
+    blosc = _blosc()
     try:
-        blosc2.decompress2(data, dst=out, nthreads=1)
+        blosc.decompress2(data, dst=out, nthreads=1)
     except (RuntimeError, ValueError) as error:
         raise ShardFormatError(
             f"blosc chunk ({header.compressor}, {header.filter}) does not decode"

@@ -10,15 +10,20 @@ If none is usable, kernels are compiled at each start.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
 import stat
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numba
 
 from shardwright.codecs import native, parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 COMPILED = "compiled"  # a file in the folder: set once every kernel of the pipeline is cached there
 KEPT = 4  # folders of other versions; older ones are deleted
@@ -77,6 +82,19 @@ def choose_cache_folder() -> Path | None:
 def is_compiled(folder: Path | None) -> bool:
     """Returns whether the kernels need only be loaded: a tenth of a second in place of half a minute."""
     return folder is not None and (folder / COMPILED).exists()
+
+
+@contextlib.contextmanager
+def one_compiles(folder: Path | None) -> Iterator[None]:
+    """A context that only one process at a time is in while the folder is not complete: of several that start
+    at once the first compiles, the others wait for it and load."""
+    with contextlib.ExitStack() as held:
+        if folder is not None and not is_compiled(folder):
+            with contextlib.suppress(OSError):  # a folder that cannot be written is never complete
+                lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                held.callback(os.close, lock)
+                fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def note_compiled(folder: Path | None) -> None:

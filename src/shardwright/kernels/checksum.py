@@ -145,4 +145,4 @@ def crc32c_from(seed: int, address: int, count: int) -> Any:
 @njit(nogil=True, cache=CACHE)
 def crc32c_at(address: int, count: int) -> Any:
     """Returns the crc32c of ``count`` bytes in memory, as uint32."""
-    return crc32c_from(0, address, count)
+    return crc32c_from(int(np.int64(0)), address, count)  # a literal would be compiled once more

@@ -219,7 +219,7 @@ def compress_blosc(out: Any, address: int, codec: Any, contexts: Any, scratch: i
 @njit(nogil=True, cache=CACHE)
 def compress_zstd(address: int, capacity: int, level: int, contexts: Any, scratch: int, source: Any) -> int:
     chunk_bytes = source[6]
-    gather_range(source, 0, chunk_bytes, scratch)
+    gather_range(source, int(np.int64(0)), chunk_bytes, scratch)
     written = zstd_compress(contexts[CONTEXT_ZSTD], address, capacity, scratch, chunk_bytes, level)
     return 0 if zstd_is_error(written) else int(written)
 
@@ -231,7 +231,7 @@ def compress_gzip(
     """Writes a zlib stream (2-byte header, deflate, 4-byte Adler) so that its deflate part starts right
     behind the gzip header, then overwrites header and Adler with gzip's header and trailer."""
     chunk_bytes = source[6]
-    gather_range(source, 0, chunk_bytes, scratch)
+    gather_range(source, int(np.int64(0)), chunk_bytes, scratch)
     zlib_start = GZIP_HEADER_BYTES - 2
     room = capacity - zlib_start - (GZIP_TRAILER_BYTES - 4)
     written = compress_zlib(contexts, scratch, chunk_bytes, address + zlib_start, room, level)

@@ -26,7 +26,7 @@ from shardwright.codecs.parameters import (
 from .checksum import crc32c_at
 from .compressed import compress_blosc, compress_gzip, compress_zstd
 from .gather import is_all_fill
-from .native_calls import CACHE, NATIVE_AVAILABLE, bytes_at, put_u32
+from .native_calls import CACHE, NATIVE_AVAILABLE, address_of, bytes_at, put_u32
 from .stored import store_blosc, store_gzip, store_plain, store_zstd
 
 ABSENT, COMPRESSED, STORED = 0, 1, 2  # the form of a chunk, in ``forms``
@@ -107,7 +107,7 @@ def encode_chunks(
     (contexts, scratch), (nbytes, forms, crcs) = tools, encoded
     checksum, chunk_bytes = codec[6], codec[7]
     room = capacity - (CHECKSUM_BYTES if checksum else 0)
-    fill, work = int(fill_row.ctypes.data), int(scratch.ctypes.data)
+    fill, work = address_of(fill_row), address_of(scratch)
     packed, end = files.size > 0, slots[0] if slots.size else 0
     for i in range(slots.size):
         if packed:

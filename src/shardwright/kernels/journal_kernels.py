@@ -16,7 +16,7 @@ from numba import njit
 
 from .checksum import crc32c_at, crc32c_from
 from .file_io import write_at
-from .native_calls import CACHE, memcpy, memset, put_u32, put_u64
+from .native_calls import CACHE, address_of, memcpy, memset, put_u32, put_u64
 
 CHUNK_ENTRY_BYTES = 32
 RECORD_CRC_BYTES, PIXELS_CRC_BYTES = 4, 4  # the last two fields of a frame record: pixels_crc, record_crc
@@ -36,7 +36,7 @@ def _put_chunk_entry(
     put_u32(
         entries,
         start + 28,
-        np.int64(crc32c_from(seed, int(entries.ctypes.data) + start, CHUNK_ENTRY_BYTES - 4)),
+        np.int64(crc32c_from(seed, address_of(entries) + start, CHUNK_ENTRY_BYTES - 4)),
     )
 
 
@@ -65,7 +65,7 @@ def journal_chunks(
         _put_chunk_entry(
             scratch, i * CHUNK_ENTRY_BYTES, offsets[i], nbytes[i], np.int64(crcs[i]), writer_epoch, seed
         )
-    address = int(scratch.ctypes.data)
+    address = address_of(scratch)
     first = 0
     while first < places.size:
         stop = first + 1
@@ -101,13 +101,13 @@ def journal_frames(descriptor: int, place: int, records: Any, filled: Any, seed:
     assert scratch.size >= count * record_bytes
     for i in range(count):
         record = scratch[i * record_bytes : (i + 1) * record_bytes]
-        address = int(record.ctypes.data)
+        address = address_of(record)
         if filled[i]:
-            memcpy(address, int(records[i].ctypes.data), record_bytes)
-            _seal_record(record, address, 0, seed)
+            memcpy(address, address_of(records[i]), record_bytes)
+            _seal_record(record, address, int(np.int64(0)), seed)
         else:
             memset(address, 0, record_bytes)
-    return write_at(descriptor, int(scratch.ctypes.data), count * record_bytes, place)
+    return write_at(descriptor, address_of(scratch), count * record_bytes, place)
 
 
 @njit(nogil=True, cache=CACHE)
@@ -133,7 +133,7 @@ def stage_frames(
         if number != 0:
             return int(number)
         record = records[i]
-        address = int(record.ctypes.data)
+        address = address_of(record)
         _seal_record(record, address, np.int64(crc32c_at(addresses[i], frame_bytes)), seed)
         number = write_at(descriptor, address, record.size, entry_places[i])
         if number != 0:

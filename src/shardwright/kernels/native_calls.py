@@ -82,6 +82,13 @@ def fetch_add(typingctx: Any, address: Any, amount: Any) -> Any:
 
 
 @njit(inline="always")
+def address_of(array: Any) -> int:
+    """Returns the address of an array as int64: as numba gives it, unsigned, every kernel that takes an
+    address would be compiled once more."""
+    return int(np.int64(array.ctypes.data))
+
+
+@njit(inline="always")
 def bytes_at(address: int, count: int) -> Any:
     """Returns a uint8[count] view of memory; with bounds checking on, writes past ``count`` raise."""
     return carray(as_pointer(address), (count,), np.uint8)

@@ -79,7 +79,8 @@ def place_frames(first: int, batch: Any, grid: Any, table: Any, statuses: Any, c
             continue
         row_addresses[row, place] = addresses[i]
         row_sequences[row, place] = sequences[i]
-        row_records[row, place] = records[i]
+        for word in range(records.shape[1]):  # assigning the row at once would compile numba's strings: 1.3 s
+            row_records[row, place, word] = records[i, word]
         row_frames[row] += 1
         statuses[i] = PLACED
         if row_frames[row] == row_expected[row]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba import njit
 
 from shardwright.codecs.parameters import (
@@ -50,7 +51,7 @@ def store_blosc(out: Any, address: int, codec: Any, source: Any) -> int:
         block_bytes,
         chunk_bytes + BLOSC_HEADER_BYTES,
     )
-    gather_range(source, 0, chunk_bytes, address + BLOSC_HEADER_BYTES)
+    gather_range(source, int(np.int64(0)), chunk_bytes, address + BLOSC_HEADER_BYTES)
     return int(chunk_bytes + BLOSC_HEADER_BYTES)
 
 
@@ -101,5 +102,5 @@ def store_gzip(out: Any, address: int, source: Any) -> int:
 @njit(nogil=True, cache=CACHE)
 def store_plain(address: int, source: Any) -> int:
     chunk_bytes = source[6]
-    gather_range(source, 0, chunk_bytes, address)
+    gather_range(source, int(np.int64(0)), chunk_bytes, address)
     return int(chunk_bytes)

@@ -1,16 +1,20 @@
 """Compiles every kernel, or loads it from numba's cache, before the first frame: a compilation in the frame
-path would cost seconds."""
+path would cost seconds. The encoding takes longer than all others, which another process compiles meanwhile
+(numba compiles in one thread at a time)."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 
 from shardwright.codecs.parameters import KIND_NONE, CodecParameters
 
 from . import CACHE_FOLDER
-from .cache import is_compiled, note_compiled
+from .cache import is_compiled, note_compiled, one_compiles
 from .compressed import CompressorContexts
 from .copy import copy_streaming
 from .encode import NOT_PACKED, encode_chunks, room_for
@@ -19,9 +23,9 @@ from .journal_kernels import journal_chunks, journal_frames, stage_frames
 from .place import place_frames, slabs_and_places
 from .sample_pixels import sample_pixels
 
-COMPILING = (
-    "compiling the kernels, once after an installation or an upgrade: this takes 20 seconds to a minute"
-)
+COMPILING = "compiling the kernels, once after an installation or an upgrade: this takes 5 to 30 seconds"
+OTHERS = "from shardwright.kernels.warm_up import run_others; run_others()"  # for a process of its own
+MOST_S = 120.0  # that it may take; then its part is compiled here
 _lock = threading.Lock()  # held while kernels are compiled: a second thread waits, and then finds them done
 _done = False  # in this process; under _lock
 
@@ -37,12 +41,43 @@ def warm_up() -> None:
     global _done  # noqa: PLW0603
     with _lock:
         if not _done:
-            _run_each()
-            note_compiled(CACHE_FOLDER)
+            with one_compiles(CACHE_FOLDER):
+                _run_each()
+                note_compiled(CACHE_FOLDER)
             _done = True
 
 
 def _run_each() -> None:
+    others = None if CACHE_FOLDER is None or is_compiled(CACHE_FOLDER) else _start_others()
+    try:
+        _run_encoding()
+        if others is not None:
+            others.wait(MOST_S)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        if others is not None:
+            others.kill()
+            others.wait()
+    run_others()  # what the other process has compiled is loaded
+
+
+def _start_others() -> subprocess.Popen[bytes] | None:
+    """Starts a process that compiles the other kernels into the same folder; None where this one is no
+    Python, but a program with one in it."""
+    if not Path(sys.executable or "").name.startswith("python"):
+        return None
+    nowhere = subprocess.DEVNULL
+    try:
+        # -P: what lies in the working folder is not imported
+        return subprocess.Popen(  # noqa: S603  (our own interpreter)
+            [sys.executable, "-P", "-c", OTHERS], stdin=nowhere, stdout=nowhere, stderr=nowhere
+        )
+    except OSError:
+        return None
+
+
+def _run_encoding() -> None:
     contexts = CompressorContexts()
     frame, slot = np.ones(64, np.uint8), np.zeros(4096, np.uint8)
     codec = CodecParameters(KIND_NONE, 0, 0, 0, 0, 1, checksum=True, chunk_bytes=64)
@@ -58,6 +93,11 @@ def _run_each() -> None:
         room_for(1),
     )
     contexts.close()
+
+
+def run_others() -> None:
+    """Runs every kernel but the encoding."""
+    frame, slot = np.ones(64, np.uint8), np.zeros(4096, np.uint8)
     copy_streaming(int(slot.ctypes.data), int(frame.ctypes.data), frame.size)
     one = np.ones(1, np.int64)
     write_slots(-one, 0 * one, one, 0 * one, 1)
