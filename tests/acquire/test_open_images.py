@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
-from typing import TYPE_CHECKING
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
 import zarr
-from tests.harness.process_status import ProcessPeak, process_status
+from tests.harness.process_status import ProcessPeak, ProcessStatus, process_status
 
 import shardwright as sw
 from shardwright.acquire import limits as limits_module
 from shardwright.acquire.limits import OWN_DESCRIPTORS, SPARE_DESCRIPTORS, Limits, default_threads
 from shardwright.read.verify_store import verify_store
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
+CHECKOUT = Path(__file__).parents[2]
 MORE_BYTES = 8 << 20  # of the allocator and of Python, as they come and go
 
 
@@ -103,3 +105,43 @@ def test_with_few_descriptors_shards_are_sealed_and_opened_again(tmp_path, monke
     assert Limits.derive(spec, threads=2).open_shard_rows == 9
     written(tmp_path / "a.ome.zarr", spec, list(range(13)), 6)
     check(tmp_path / "a.ome.zarr", spec, list(range(13)), 6)
+
+
+SHORT = """
+import json, os, sys, threading
+import numpy as np
+import shardwright as sw
+from tests.harness.process_status import process_status
+
+def acquire(count):
+    for _ in range(count):
+        layout = {"chunks": {"t": 1024}, "shards": {"t": 1 << 15}, "axes": "tyx", "dtype": "uint16"}
+        with sw.create(sys.argv[1], shape=(None, 8, 8), **layout, overwrite=True) as writer:
+            writer.append(np.ones((8, 8), np.uint16))
+    return process_status(os.getpid())._replace(threads=threading.active_count())
+
+print(json.dumps([acquire(60), acquire(100)]))
+"""
+
+
+def test_short_acquisitions_one_after_the_other_leave_nothing_behind(tmp_path):
+    """No memory, thread or open file, of a process that does nothing else. A shard row has room for many more
+    frames than come."""
+    command = [sys.executable, "-c", SHORT, str(tmp_path / "a.ome.zarr")]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    before, after = (ProcessStatus(*status) for status in json.loads(done.stdout))
+    assert after.own_bytes - before.own_bytes < MORE_BYTES // 2
+    assert (after.threads, after.descriptors) == (before.threads, before.descriptors)
+
+
+def test_the_end_of_a_shard_row_takes_no_memory_for_frames_that_did_not_come(tmp_path):
+    layout = {"chunks": {"t": 1024}, "shards": {"t": 1 << 16}, "axes": "tyx", "dtype": "uint16"}
+    with sw.create(tmp_path / "a.ome.zarr", shape=(None, 8, 8), **layout) as writer:
+        writer.append(np.ones((8, 8), np.uint16))
+        writer.flush()
+        tracemalloc.start()
+        writer.close()
+        _, most_bytes = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert most_bytes < MORE_BYTES // 4, "a table of the records of all frames has 8 MB"

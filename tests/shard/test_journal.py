@@ -6,6 +6,8 @@ from __future__ import annotations
 import errno
 import os
 import struct
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import crc32c
@@ -34,6 +36,8 @@ from .sidecars import (
 from .test_layout import grids, slabs_of_shard_row
 
 SEED = seed_of()
+# one shard of 64 slabs of 1000 frames
+DEEP = {"counts": (64_000,), "chunk": (1000,), "shard_chunks": (64,), "stored_axes": (0,), "row_shards": (1,)}
 
 
 @pytest.fixture
@@ -120,6 +124,24 @@ def test_what_was_written_is_read_by_another_process_too(journal, path):
     assert entries[4].tolist()[:2] == (2**64 - 1, 2**64 - 1)
     assert (again.read_chunks(0)[1] == EMPTY).all()
     again.close()
+
+
+@given(places=st.sets(st.integers(0, 64 * 1000 - 1), max_size=40), damaged=st.integers(0, 40))
+def test_frames_are_found_wherever_they_were_written(places, damaged):
+    """Records cross the limits of pages, and most pages are never written."""
+    record = record_dtype(3)
+    layout = JournalLayout.of(ArrayLayout.of(replace(GRID, **DEEP), 100, index_at_start=False), 0, record)
+    with tempfile.TemporaryDirectory() as folder:
+        journal = ShardRowJournal.create(Path(folder, "0.journal"), layout, IDENTITY, 0, 3, packed=True)
+        for number, place in enumerate(sorted(places)):
+            data = bytearray(frame_record(SEED, sequence=place, dtype=record))
+            data[9] ^= number == damaged
+            put(journal, layout.frames_place(0) + place * record.itemsize, bytes(data))
+        whole, valid = journal.read_frames()
+        found = journal.written_frames()
+        journal.close()
+    assert found.tobytes() == whole[valid].tobytes()
+    assert found.size == len(places) - (damaged < len(places))
 
 
 @pytest.mark.parametrize("before", ["nothing", "another entry"])

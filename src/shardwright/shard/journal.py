@@ -239,6 +239,19 @@ class ShardRowJournal:
         records = self._file.read_table(PAGE_BYTES, shape[0] * shape[1], self.layout.record)
         return records.reshape(shape), checked_rows(records, self.seed).reshape(shape)
 
+    def written_frames(self) -> np.ndarray:
+        """Returns the frame records that are written and undamaged, in the order of their places, without
+        reading the parts of the table that were never written. Raises ``StorageError``."""
+        record, done = self.layout.record, 0
+        stop = self.layout.slabs * self.layout.frames_per_slab
+        found = [np.zeros(0, record)]
+        for begun, end in self._file.written_ranges(PAGE_BYTES, PAGE_BYTES + stop * record.itemsize):
+            first = max(done, (begun - PAGE_BYTES) // record.itemsize)
+            done = min(stop, -((PAGE_BYTES - end) // record.itemsize))
+            records = self._file.read_table(PAGE_BYTES + first * record.itemsize, done - first, record)
+            found.append(records[checked_rows(records, self.seed)])
+        return np.concatenate(found)
+
     def read_chunks(self, file: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns (CHUNK_ENTRY[slots], uint8[slots] of EMPTY, VALID or TORN) of one shard file. Raises
         ``StorageError``.

@@ -30,6 +30,7 @@ from shardwright.storage.files import (
     sync_directory,
     syncs_whole_filesystems,
 )
+from shardwright.storage.side_by_side import side_by_side
 
 from .index import empty_index
 from .journal import JournalLayout, ShardRowJournal
@@ -189,28 +190,31 @@ class ShardRowFiles:
         journal_path = _suffixed(placement.journal(shard_row), suffix)
         if _remove(journal_path, may_rename):  # before the shards that it may speak of
             sync_directory(placement.files)
-        opened: list[OpenShard | None] = []
+        opened: list[OpenShard | None] = [None] * layout.files_of(shard_row)
         sealed = {} if keep is None else dict(keep.sealed)
+
+        def open_shard(file: int) -> None:
+            if keep is not None and (file in sealed or keep.shards[file] is None):
+                opened[file] = keep.shards[file]
+                return
+            path = layout.shard_path(shard_row, file)
+            sums = placement.record(layout.array_path(file))
+            make_shard = partial(
+                OpenShard,
+                layout.shard(shard_row, file),
+                final_path=placement.final(path),
+                io=io,
+                link=placement.link(path),
+                replaces=sums if reopened or (suffix and live != "none") else None,
+                reopened=reopened,
+                live=live,
+                record=sums,
+            )
+            opened[file] = _made_by_us(_suffixed(placement.working(path), suffix), make_shard, may_rename)
+            step()
+
         try:
-            for file in range(layout.files_of(shard_row)):
-                if keep is not None and (file in sealed or keep.shards[file] is None):
-                    opened.append(keep.shards[file])
-                    continue
-                path = layout.shard_path(shard_row, file)
-                sums = placement.record(layout.array_path(file))
-                make_shard = partial(
-                    OpenShard,
-                    layout.shard(shard_row, file),
-                    final_path=placement.final(path),
-                    io=io,
-                    link=placement.link(path),
-                    replaces=sums if reopened or (suffix and live != "none") else None,
-                    reopened=reopened,
-                    live=live,
-                    record=sums,
-                )
-                opened.append(_made_by_us(_suffixed(placement.working(path), suffix), make_shard, may_rename))
-                step()
+            side_by_side(open_shard, len(opened))
             journal = ShardRowJournal.create(
                 journal_path,
                 JournalLayout.of(layout, shard_row, record),
@@ -365,21 +369,26 @@ class ShardRowFiles:
             for file in files
             if (shard := self.shards[file]) is not None and file not in self.sealed
         }
-        for shard in todo.values():
-            shard.complete(step)
+        shards = list(todo.values())
+
+        def complete(number: int) -> None:
+            shards[number].complete(step)
             step()
-        together = _synced_together(todo.values())
-        self._sync(list(todo.values()), step)
+
+        def take_name(number: int) -> None:
+            shards[number].take_name(may_rename, synced=not together)
+            step()
+
+        side_by_side(complete, len(shards))
+        together = _synced_together(shards)
+        self._sync(shards, step)
         self._record_sums(todo, may_rename)
-        sealed = {}
-        for file, shard in todo.items():
-            sealed[file] = shard.take_name(may_rename, synced=not together)
-            step()
+        side_by_side(take_name, len(shards))
         if together:
             self.journal.sync(whole=True)
         for file, shard in todo.items():
             shard.end()
-            self.sealed[file] = sealed[file]
+            self.sealed[file] = shard.complete()
 
     def _record_sums(self, shards: dict[int, OpenShard], may_rename: Callable[[], None]) -> None:
         """Appends the sums of some files to the records of their arrays, before the first one gets its final
@@ -402,8 +411,7 @@ class ShardRowFiles:
 
     def frame_records(self) -> np.ndarray:
         """Returns the records of all frames in the journal, in order of their sequence."""
-        records, valid = self.journal.read_frames()
-        found: np.ndarray = records[valid]
+        found = self.journal.written_frames()
         ordered: np.ndarray = found[np.argsort(found["sequence"], kind="stable")]
         return ordered
 

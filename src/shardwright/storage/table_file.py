@@ -9,6 +9,7 @@ before are durable. Later writes meet no full disk. Before every step there is a
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import stat
@@ -22,7 +23,10 @@ from .failpoints import reach
 from .files import DataSync, preallocate, remove_own, storage_errors, sync_directory, write_all
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+_MOST_AT_ONCE_BYTES = 1 << 20
 
 
 class TableFile:
@@ -93,6 +97,22 @@ class TableFile:
         table = np.empty(count, dtype)
         self.read_into(offset, table)
         return table
+
+    def written_ranges(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yields the parts of [start, stop) that may have been written, at most a MiB each; the rest are
+        zeros. Raises ``StorageError``."""
+        while start < stop:
+            with storage_errors("read", self.path):
+                try:
+                    start = os.lseek(self.descriptor, start, os.SEEK_DATA)
+                except OSError as error:
+                    if error.errno != errno.ENXIO:
+                        raise
+                    return  # nothing but a hole up to the end
+                end = min(os.lseek(self.descriptor, start, os.SEEK_HOLE), stop, start + _MOST_AT_ONCE_BYTES)
+            if start < stop:
+                yield start, end
+            start = end
 
     def write(self, offset: int, data: bytes, what: str) -> None:
         """Writes ``data`` at ``offset``. Raises ``StorageError``. ``what`` names the failpoint:

@@ -1,0 +1,41 @@
+"""Runs calls of the filesystem in a few threads at once. To make, name or delete a file costs time in the
+kernel, without the GIL and in each folder by itself: half a millisecond on ext4 of a virtual disk, where two
+threads make twice as many."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MOST_THREADS = 4
+LEAST_EACH = 4  # calls; a thread for fewer gains nothing
+
+
+def side_by_side(action: Callable[[int], Any], count: int) -> None:
+    """Calls ``action`` with each of 0 ... ``count`` - 1, once and in any order; returns when all are done.
+    The first error ends it: raised here once no thread is in a call any more, so that what was done can be
+    undone. The threads, of which the caller is one, end with it."""
+    threads = min(MOST_THREADS, os.cpu_count() or 1, count // LEAST_EACH)
+    numbers = itertools.count()  # next() on it is atomic under the interpreter's lock
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            while not errors and (number := next(numbers)) < count:
+                action(number)
+        except BaseException as error:  # noqa: BLE001  (raised by the caller)
+            errors.append(error)
+
+    others = [threading.Thread(target=work, name=f"shardwright-files-{i}") for i in range(1, threads)]
+    for other in others:
+        other.start()
+    work()
+    for other in others:
+        other.join()
+    if errors:
+        raise errors[0]
