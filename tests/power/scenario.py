@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 STORE = "run.ome.zarr"
 FRAMES = 24
 FRAMES_PER_CHUNK, CHUNKS_PER_SHARD = 4, 2  # along t: three shard rows of two files each
+FRAMES_PER_SMALL_SHARD = 2  # of one chunk along t: one shard row of 24 files
 FRAME_SHAPE, CHUNK_SHAPE = (48, 64), (24, 32)
 BLANK_FRAMES = range(12, 16)  # of the fill value: their chunks are not stored at all
 IMAGES = {1: (FRAMES,), 2: (16, 8), 3: (8, 12, 4)}  # number of images -> frames of each
@@ -61,6 +62,7 @@ class Scenario:
     images: int
     plate: bool  # of several images: fields of wells, or else series
     live: LiveMode
+    small: bool  # shards, of which many make one shard row
     compaction: str | None = None
 
     @classmethod
@@ -94,6 +96,7 @@ class Scenario:
             images=choose(1, 1, 1, 1, 2, 3),
             plate=choose(False, True),
             live=choose("none", "none", "none", "index", "append"),
+            small=choose(False, False, True),
         )
 
     @property
@@ -132,16 +135,21 @@ class Scenario:
         return parse_acquisition({"array": self.spec, **several})
 
     @property
+    def along(self) -> tuple[int, int]:
+        """(frames of a chunk, chunks of a shard) along t."""
+        small = self.small and self.compaction is None
+        return (FRAMES_PER_SMALL_SHARD, 1) if small else (FRAMES_PER_CHUNK, CHUNKS_PER_SHARD)
+
+    @property
     def spec(self) -> sw.ArraySpec:
         """Of every image. Chunks carry a crc32c, so that a reader can tell a torn one."""
         (rows, columns), (chunk_rows, chunk_columns) = FRAME_SHAPE, CHUNK_SHAPE
+        along = self.along
         codecs = {"none": None, "lz4": sw.Blosc(), "zstd": sw.Zstd()}
         return sw.ArraySpec(
             dtype="uint16",
             dimensions=(
-                sw.Dimension(
-                    name="t", count=None, chunk_size=FRAMES_PER_CHUNK, shard_size_chunks=CHUNKS_PER_SHARD
-                ),
+                sw.Dimension(name="t", count=None, chunk_size=along[0], shard_size_chunks=along[1]),
                 sw.Dimension(name="y", count=rows, chunk_size=chunk_rows, shard_size_chunks=1),
                 sw.Dimension(name="x", count=columns, chunk_size=chunk_columns, shard_size_chunks=2),
             ),

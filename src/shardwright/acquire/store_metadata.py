@@ -180,7 +180,7 @@ class StoreMetadata:
     def finish(self, extents: Sequence[tuple[int, ...]], images: list[int]) -> None:
         """Writes the final shapes, contrast windows and attributes. ``extents`` by image; ``images``: those
         to which frames came. Raises ``StorageError`` or what ``may_rename`` raises."""
-        for image in images:
+        for image in [*images, *self._begun()]:
             self.make_image(image)
             self.grow(image, extents[image])
         sealed = self.samples.sealed_windows(self._path, images) if self._is_resumed else {}
@@ -193,6 +193,14 @@ class StoreMetadata:
         for updated in self._updated:
             if updated is not None or self._spec.is_single:  # else the collection has them
                 self._write_updated(updated)
+
+    def _begun(self) -> list[int]:
+        """The images that a writer had begun to make when it died, with frames that no disk has: they are
+        made, as those are that it had made by then."""
+        if not self._is_resumed or self._spec.is_single:
+            return []
+        missing = [image for image in range(len(self._spec.arrays)) if image not in self._extents]
+        return [image for image in missing if self._group_folder(image).is_dir()]
 
     @property
     def unwritten(self) -> tuple[int, ...]:

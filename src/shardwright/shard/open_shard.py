@@ -200,6 +200,8 @@ class OpenShard:
             # frames
             if not self.renamed:
                 may_rename()
+                if sealed.path is None and self._is_shown:
+                    self._hide(may_rename)
                 self.discard()
                 self.renamed = True
             return sealed
@@ -228,6 +230,14 @@ class OpenShard:
         self._file.drop_cache()
         self.abandon()
 
+    def _hide(self, may_rename: Callable[[], None]) -> None:
+        """Deletes the final name of a file of which readers saw chunks that are lost; none is left."""
+        with storage_errors("delete", self.final_path):
+            reach("shard.before_hide")
+            self.final_path.unlink(missing_ok=True)
+        sync_directory(self.final_path.parent)
+        may_rename()
+
     def _take_final_name(self, may_rename: Callable[[], None]) -> None:
         self._reach("shard.before_rename")
         if self._replaces is None:
@@ -254,16 +264,15 @@ class OpenShard:
     def _finish_file(self, step: Callable[[], None]) -> SealedShard:
         """Does everything before the rename."""
         live = np.sort(self.entries[self.entries["offset"] != EMPTY], order="offset")
-        # one that readers see without being sealed is replaced also if no chunk of it is left
-        if live.size == 0 and (self._reopened or not self._is_shown):
+        if live.size == 0:
             # chunks of the older shard are missing here only if their copies were lost: it stays as it is
-            return SealedShard(self.final_path if self._is_shown else None, 0, 0)
-        shown = None if self._reopened or not live.size else self.live
+            return SealedShard(self.final_path if self._reopened and self._is_shown else None, 0, 0)
+        shown = None if self._reopened else self.live
         if shown is not None and (length := shown.complete(self.entries, step, is_shown=self._is_shown)):
             stored_bytes = int(live["nbytes"].sum()) + self.layout.index_bytes
             return SealedShard(self.final_path, stored_bytes, length - stored_bytes)
         ends = live["offset"] + live["nbytes"]
-        data_end = int(ends[-1]) if live.size else self.layout.data_start
+        data_end = int(ends[-1])
         index = encode_index(self.entries)
         index_offset = 0 if self.layout.index_at_start else data_end
         self._reach("shard.before_index")
