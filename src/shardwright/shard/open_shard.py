@@ -200,9 +200,7 @@ class OpenShard:
             # frames
             if not self.renamed:
                 may_rename()
-                if sealed.path is None and self._is_shown:
-                    self._hide(may_rename)
-                self.discard()
+                self.remove(may_rename)
                 self.renamed = True
             return sealed
         if not self.renamed:
@@ -229,14 +227,6 @@ class OpenShard:
             make_link(self.link, self.final_path)
         self._file.drop_cache()
         self.abandon()
-
-    def _hide(self, may_rename: Callable[[], None]) -> None:
-        """Deletes the final name of a file of which readers saw chunks that are lost; none is left."""
-        with storage_errors("delete", self.final_path):
-            reach("shard.before_hide")
-            self.final_path.unlink(missing_ok=True)
-        sync_directory(self.final_path.parent)
-        may_rename()
 
     def _take_final_name(self, may_rename: Callable[[], None]) -> None:
         self._reach("shard.before_rename")
@@ -300,8 +290,20 @@ class OpenShard:
             previous_end = end
         return gap_bytes
 
+    def remove(self, may_rename: Callable[[], None]) -> None:
+        """Deletes a shard that holds nothing, also under the final name by which readers saw chunks that a
+        power cut took; a sealed one that it was to replace stays. Raises ``StorageError`` or what
+        ``may_rename`` raises."""
+        if self._is_shown and not self._reopened:
+            may_rename()
+            with storage_errors("delete", self.final_path):
+                reach("shard.before_hide")
+                self.final_path.unlink(missing_ok=True)
+            sync_directory(self.final_path.parent)
+        self.discard()
+
     def discard(self) -> None:
-        """Deletes a shard that holds nothing."""
+        """Deletes a working file that holds nothing."""
         if self.live is not None:
             self.live.discard()
         self._file.discard()

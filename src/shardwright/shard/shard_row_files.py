@@ -431,11 +431,12 @@ class ShardRowFiles:
         except BaseException:
             self.abandon()
             raise
-        errors: list[StorageError] = []
+        errors: list[ShardwrightError] = []
         for shard in self.slots:
             try:
-                shard.discard()
-            except StorageError as error:
+                shard.remove(may_rename)
+            except ShardwrightError as error:
+                shard.abandon()
                 errors.append(error)
         if errors:
             raise errors[0]
