@@ -15,7 +15,16 @@ import pytest
 from shardwright.daemon.kernel_cache import FOLDER
 
 UNIT = Path(__file__).parents[2] / "systemd" / "shardwright@.service"
-PROGRAM = Path(sys.executable).parent / "shardwright"
+# the command, also from a checkout in a folder that no unit could run it from
+INSTALL = """
+import sys
+from shardwright.cli.app import main
+from shardwright.daemon import installation
+installation.HIDDEN_BY_UNITS = ()
+sys.argv[0] = "shardwright"
+main()
+"""
+PROGRAM = f"{sys.executable} -c '{INSTALL}'"
 COMPILES = "from shardwright.kernels.warm_up import compiles; print(compiles())"
 
 
