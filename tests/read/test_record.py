@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -53,13 +54,19 @@ def frame(number: int) -> np.ndarray:
     return np.random.default_rng(number).poisson(90, (16, 16)).astype(np.uint16) + 1
 
 
-def write(path: Path, io: str = "mmap", frames: int = FRAMES, **options: Any) -> Path:
+def write(
+    path: Path, io: str = "mmap", frames: int = FRAMES, *, in_turn: bool = False, **options: Any
+) -> Path:
+    """``in_turn``: each frame is stored before the next, so that no shard row is sealed ahead of an earlier
+    one whose slab a worker still has."""
     with (
         warnings.catch_warnings(action="ignore", category=sw.errors.LayoutWarning),
         sw.create(path, spec(**options), io=io) as writer,
     ):
         for number in range(frames):
             writer.append(frame(number))
+            while in_turn and writer.watermark.stored <= number:
+                time.sleep(0.001)
     return path
 
 
@@ -429,7 +436,7 @@ def test_a_writer_that_is_killed_around_it_and_goes_on(tmp_path: Path, point: st
 
     def job() -> None:
         set_hook(point, at_time(number, lambda: os.kill(os.getpid(), signal.SIGKILL)))
-        write(store, io="mmap" if number % 2 else "pwrite", frames=3)
+        write(store, io="mmap" if number % 2 else "pwrite", frames=3, in_turn=True)
 
     assert killed(job)
     with sw.resume(store) as writer:
