@@ -1,5 +1,5 @@
-"""The parts of the record on tiny cameras: latency, small, cameras, overload, flat, prediction, reading,
-seen and shards; and the rows that they make of invented times."""
+"""The parts of the record on tiny cameras: latency, small, cameras, overload, fair, flat, prediction,
+reading, seen and shards; and the rows that they make of invented times."""
 
 import json
 import os
@@ -15,6 +15,7 @@ from benchmarks.__main__ import main
 from benchmarks.cases import (
     Case,
     cameras,
+    fair,
     flat,
     latency,
     overload,
@@ -212,6 +213,26 @@ def test_a_camera_that_is_too_fast_is_measured_under_both_policies(places):
     assert f"{row['runs'][1]['due']:,}" in part_text(part, overload.COLUMNS)
 
 
+def test_a_small_camera_is_measured_alone_and_beside_a_greedy_one(places, monkeypatch):
+    monkeypatch.setattr(fair, "RATE_HZ", 20.0)
+    part = fair.measure(places, False, seconds=1.0, small=CASE, greedy=SMALL_OVERLOAD)
+    (row,) = part["rows"]
+    for one in (row["alone"], row["beside"]):
+        assert one["due"] == 20 >= one["taken"]
+        assert 0 < one["p50"] <= one["max"]
+    assert (row["stored_ms_most"], row["taken_of_due"]) == (row["beside"]["max"], row["beside"]["taken"] / 20)
+    assert row["greedy_hz"] > 0
+    assert "stored within ms" in part_text(part, fair.COLUMNS)
+
+
+@pytest.mark.parametrize(("most", "taken", "figures"), [(700.0, 300, [700, 1]), (1200.0, 270, [1200, 0.9])])
+def test_a_small_camera_that_has_to_wait_is_seen(most, taken, figures):
+    alone, beside = ({"max": ms, "due": 300, "taken": count} for ms, count in ((600.0, 300), (most, taken)))
+    found = outcomes_of_part("fair", [fair.row(alone, beside, 100.0)])
+    assert [one["value"] for one in found] == figures
+    assert [one["limit"] for one in found] == [fair.STORE_WITHIN_MS, 1]
+
+
 def test_a_disk_without_room_for_it_is_said_before_it_is_filled(places):
     with pytest.raises(OSError, match=r"GB free; a run of 0\.3 s may take"):
         overload.measure(places, False, seconds=0.3, times=1e9, case=SMALL_OVERLOAD)
@@ -306,8 +327,10 @@ def test_shards(places, monkeypatch):
     monkeypatch.setattr(shards, "SHORT_ROUNDS", 1)
     part = shards.measure(places, True)
     (row,) = part["rows"]
-    assert set(row["by_round"]) == {"shardwright", "acquire-zarr", "tensorstore", "zarr-python", "floor"}
-    assert row["of_fastest_peer"] > 0
+    peers = {"acquire-zarr", "tensorstore", "zarr-python"}
+    assert set(row["by_round"]) == {"shardwright", "shardwright-durable", "floor"} | peers
+    assert row["fastest_peer"] in peers
+    assert min(row["of_fastest_peer"], row["durable_of_floor"], row["durable_frames_per_s"]) > 0
     assert min(row["opened_ms"], row["closed_ms"]) > 0
     assert len(outcomes_of_part("shards", part["rows"])) == 1
     assert "32x32" in part_text(part, shards.COLUMNS)

@@ -135,6 +135,8 @@ def test_the_table_asks_what_was_promised():
         ("cameras", "of_one_stream", 0.9, True),
         ("overload", "taken_of_due", 0.99, True),
         ("overload", "frames_lost", 0.0, False),
+        ("fair", "stored_ms_most", 1000.0, False),
+        ("fair", "taken_of_due", 1.0, True),
         ("flat", "time_of_young", 1.05, False),
         ("flat", "cpu_of_young", 1.05, False),
         ("flat", "memory_of_young", 1.05, False),

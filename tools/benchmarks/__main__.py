@@ -21,9 +21,9 @@ DESCRIPTION = """Writers compared on the same frames, layout and codec, final sy
 tools/bench record    all comparisons and parts, appended to benchmarks/RECORD.jsonl; --list, --only
 tools/bench chart     draw the chart of the newest record, and renew the READMEs' tables
 tools/bench latency   how long append takes; small: 20,000 frames a second; cameras: four at once;
-                      overload: a camera that is faster than the codec; flat: after a million frames;
-                      prediction: check --measure against the rate then held; reading: of a finished
-                      store; seen: from append to another process
+                      overload: a camera that is faster than the codec; fair: a slow one beside it;
+                      flat: after a million frames; prediction: check --measure against the rate then
+                      held; reading: of a finished store; seen: from append to another process
 tools/bench compact   ways to repack a store
 """
 FOLDER = Path(__file__).resolve().parents[2] / ".cache" / "bench"

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .cases import cameras, flat, latency, outcome, overload, prediction, reading, seen, shards, small
+from .cases import cameras, fair, flat, latency, outcome, overload, prediction, reading, seen, shards, small
 from .cases.throughput import Comparison, outcomes_of
 from .contest import compare
 from .processes import say
@@ -33,6 +33,7 @@ PARTS: dict[str, ModuleType] = {
     "small": small,
     "cameras": cameras,
     "overload": overload,
+    "fair": fair,
     "flat": flat,
     "prediction": prediction,
     "reading": reading,

@@ -5,7 +5,7 @@ A camera's process (``python -m benchmarks.testbed FRAMES FACTS``) answers, with
 which all processes share:
 
 {"do": "open", "path": P, "spec": S or null, "settings": {}}   -> {}    settings of create or acquire
-{"do": "send", "frames": N, "rate_hz": R or null, "seconds": T or null, "save": FILE or null}
+{"do": "send", "frames": N, "rate_hz": R or null, "seconds": T or null, "save": FILE or null, "stored": B}
                            -> {"begin_ns": B, "end_ns": E, "sent": N}   first append begun, last one done
 {"do": "flush"}            -> {"end_ns": E}                             all that was sent is durable
 {"do": "close"}            -> {"end_ns": E, "receipt": R}
@@ -13,7 +13,8 @@ which all processes share:
 ``rate_hz``: frame i is due at begin + i / rate; up to ``SLEEP_PER_FRAME_HZ`` the camera sleeps until each,
 above it hands over every millisecond the frames that are due, as drivers of fast cameras do. A camera with a
 rate stops after ``seconds``. ``save``: int64[2, N] nanoseconds, how long each append took and how long after
-its due time it was done.
+its due time it was done; with ``stored`` int64[3, N], how long after its append began it was stored, to a
+millisecond.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -183,11 +185,24 @@ def delete_stores(root: Path) -> None:
 
 
 def send(
-    sink: Sink, frames: Frames, count: int, rate_hz: float | None, seconds: float | None, save: str | None
+    sink: Sink,
+    frames: Frames,
+    count: int,
+    rate_hz: float | None,
+    seconds: float | None,
+    save: str | None,
+    stored: bool | None = None,
 ) -> dict[str, int]:
     """As fast as the sink takes the frames, or at a rate. A late frame is handed over at once."""
     if rate_hz is not None:
+        stored_ns = np.zeros(count if stored else 0, np.int64)
+        watch = threading.Thread(target=_watch_stored, args=(sink, stored_ns), daemon=True)
+        watch.start()
         times, answer = send_paced(sink, frames, count, rate_hz, seconds)
+        watch.join()
+        if stored:
+            begun_ns = answer["begin_ns"] + (np.arange(count) * 1e9 / rate_hz).astype(np.int64)
+            times = np.vstack((times, stored_ns - begun_ns - times[1] + times[0]))
         if save is not None:
             np.save(save, times)
         return answer
@@ -196,6 +211,16 @@ def send(
     for i in range(count):
         append(frames[i % distinct])
     return {"begin_ns": begin_ns, "end_ns": time.monotonic_ns(), "sent": count}
+
+
+def _watch_stored(sink: Sink, stored_ns: np.ndarray) -> None:
+    """Sets when each frame was stored; ends when all are."""
+    done = 0
+    while done < len(stored_ns):
+        stored = sink.watermark.stored
+        stored_ns[done:stored] = time.monotonic_ns()
+        done = max(done, stored)
+        time.sleep(TICK_S)
 
 
 def send_paced(
@@ -253,7 +278,9 @@ def main() -> None:
             return {}
         assert sink is not None, "opened first"
         if command["do"] == "send":
-            return send(sink, frames, command["frames"], *map(command.get, ("rate_hz", "seconds", "save")))
+            return send(
+                sink, frames, command["frames"], *map(command.get, ("rate_hz", "seconds", "save", "stored"))
+            )
         if command["do"] == "flush":
             sink.flush()
             return {"end_ns": time.monotonic_ns()}

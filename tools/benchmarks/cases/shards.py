@@ -2,8 +2,9 @@
 it costs to open and close an acquisition.
 
 All writers have the same frames, codec and layout; the clock runs from before the store is made until
-everything is synced. *floor* is a bare loop that writes the same encoded bytes into files of the same names
-and syncs them at once. A round has every writer in turn.
+everything is synced. *shardwright-durable* gives a frame back only once it is durable. *floor* is a bare loop
+in two threads that writes as many bytes into files of the same names, all synced at once. A round has every
+writer in turn.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,6 +29,7 @@ from zarr.codecs import BloscCodec
 import shardwright as sw
 from benchmarks.processes import say
 from benchmarks.testbed import Places
+from shardwright.acquire.settings import Durability
 from shardwright.storage.files import synced_as_one
 
 from . import Asked, least_and_most
@@ -43,6 +47,8 @@ COLUMNS = {
     "least": "of_fastest_peer_spread.least",
     "most": "of_fastest_peer_spread.most",
     "of the floor": "of_floor",
+    "durable frames/s": "durable_frames_per_s",
+    "durable of the floor": "durable_of_floor",
     "opened ms": "opened_ms",
     "closed ms": "closed_ms",
 }
@@ -79,16 +85,16 @@ def _rounds(folder: Path, frames: Frames, count: int, rounds: int) -> dict[str, 
     return found
 
 
-def _ours(path: Path, frames: Frames, count: int) -> None:
-    with _created(path, frames, count) as writer:
+def _ours(path: Path, frames: Frames, count: int, durability: Durability = "stored") -> None:
+    with _created(path, frames, count, durability) as writer:
         for i in range(count):
             writer.append(frames[i % DISTINCT])
 
 
-def _created(path: Path, frames: Frames, count: int) -> Any:
-    one = {"t": 1, "y": frames.shape[1], "x": frames.shape[2]}
+def _created(path: Path, frames: Frames, count: int, durability: Durability = "stored") -> sw.Writer:
+    one, shape = {"t": 1, "y": frames.shape[1], "x": frames.shape[2]}, (count, *frames.shape[1:])
     return sw.create(
-        path, shape=(count, *frames.shape[1:]), dtype="uint16", axes="tyx", chunks=one, shards=one
+        path, shape=shape, dtype="uint16", axes="tyx", chunks=one, shards=one, durability=durability
     )
 
 
@@ -177,15 +183,20 @@ def _floor(path: Path, frames: Frames, count: int) -> None:
     """Two folders and a file for each frame, as many bytes as the codec leaves."""
     data = frames[0].tobytes()[: frames[0].nbytes * 3 // 5]
     (path / "0" / "c").mkdir(parents=True)
-    for i in range(count):
+
+    def write(i: int) -> None:
         folder = path / "0" / "c" / str(i)
         folder.mkdir()
         (folder / "0").mkdir()
         (folder / "0" / "0").write_bytes(data)
 
+    with ThreadPoolExecutor(2) as threads:
+        deque(threads.map(write, range(count)), maxlen=0)
+
 
 WRITERS: dict[str, Callable[[Path, Frames, int], None]] = {
     "shardwright": _ours,
+    "shardwright-durable": partial(_ours, durability="durable"),
     "acquire-zarr": _acquire_zarr,
     "tensorstore": _tensorstore,
     "zarr-python": _zarr_python,
@@ -213,8 +224,8 @@ def _opened_and_closed(folder: Path, frames: Frames) -> tuple[float, float]:
 
 def row(side: int, found: dict[str, list[float]], opened_ms: float, closed_ms: float) -> dict[str, Any]:
     """``found``: frames per second of each writer, by round."""
-    ours, floor = found["shardwright"], found["floor"]
-    peers = {name: speeds for name, speeds in found.items() if name not in ("shardwright", "floor")}
+    ours, durable, floor = (found[name] for name in ("shardwright", "shardwright-durable", "floor"))
+    peers = {name: found[name] for name in ("acquire-zarr", "tensorstore", "zarr-python")}
     fastest = max(peers, key=lambda name: median(peers[name]))
     ratios = [a / b for a, b in zip(ours, peers[fastest], strict=True)]
     return {
@@ -226,6 +237,8 @@ def row(side: int, found: dict[str, list[float]], opened_ms: float, closed_ms: f
         "of_fastest_peer": median(ratios),
         "of_fastest_peer_spread": least_and_most(ratios),
         "of_floor": median(a / b for a, b in zip(ours, floor, strict=True)),
+        "durable_frames_per_s": median(durable),
+        "durable_of_floor": median(a / b for a, b in zip(durable, floor, strict=True)),
         "opened_ms": opened_ms,
         "closed_ms": closed_ms,
     }
