@@ -508,10 +508,13 @@ def test_clients_are_welcomed_and_wait_while_the_daemon_is_not_ready_to_take_fra
     assert stream.receipt.frames_stored == 1
 
 
-def test_a_daemon_that_is_stopped_before_it_is_ready_refuses_who_waits(start, double, spec_of, tmp_path):
+def test_a_daemon_that_is_stopped_before_it_is_ready_refuses_who_waits(
+    start, double, spec_of, wait, tmp_path
+):
     daemon = start(doubled=double, held=True, adopt=[tmp_path / "a.ome.zarr"])
     with sw.connect(daemon.ipc) as connection, ThreadPoolExecutor(1) as threads:
         opening = threads.submit(connection.acquire, "b", spec_of())
+        wait(lambda: daemon.server._openings._pending)  # else nobody waits yet, and it ends unheard
         daemon.ask_to_stop()
         with pytest.raises(errors.SessionLostError):
             opening.result(30)
