@@ -318,7 +318,7 @@ def _judge_stream(
 
 
 def floors_of(rates: StreamRates, measured: Measured) -> tuple[Floor, ...]:
-    """The lowest first. Without the processors' where too few frames went through to take a tick of them."""
+    """The lowest first."""
     transport = measured.daemon_transport
     runs, disk, ratio = (
         rates.acquisitions[transport],
@@ -343,9 +343,8 @@ def floors_of(rates: StreamRates, measured: Measured) -> tuple[Floor, ...]:
             "one camera into shared memory" if transport == "shm" else "messages over ipc",
         ),
     ]
-    if runs.cpu_s_per_gb > 0:
-        basis = f"{cores} cores, {runs.cpu_s_per_gb:.2f} CPU s/GB: {_shares(rates, transport)}"
-        found.append(Floor("processors", cores / runs.cpu_s_per_gb * 1e9, basis))
+    basis = f"{cores} cores, {runs.cpu_s_per_gb:.2f} CPU s/GB: {_shares(rates, transport)}"
+    found.append(Floor("processors", cores / runs.cpu_s_per_gb * 1e9, basis))
     return tuple(sorted(found, key=lambda floor: floor.bytes_per_s))
 
 

@@ -7,8 +7,12 @@ import ctypes
 import fcntl
 import json
 import os
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
+from subprocess import PIPE
 from types import SimpleNamespace
 
 import numpy as np
@@ -26,6 +30,7 @@ from shardwright.diagnose.trial_runs import (
     PREFIX,
     Extent,
     Mark,
+    cpu_seconds,
     extent_of,
     private_configuration,
     run,
@@ -289,6 +294,19 @@ def test_a_run_ends_when_it_should(config, clock, tmp_path, extent, frames):
     if frames > 4:  # else what was stored is all there is, and the rate that of the whole
         assert found.sustained_bytes_per_s == pytest.approx(4 * stream.limits.frame_bytes)
         assert found.cpu_s_per_gb == pytest.approx(1.5 / (4 * stream.limits.frame_bytes) * 1e9)
+
+
+def test_processor_time_is_counted_finer_than_ticks():
+    """A short trial on a busy machine takes less than a tick of 10 ms, and still has a floor of it."""
+    before_s = time.process_time()
+    own_s = cpu_seconds((os.getpid(),))
+    assert before_s < own_s < time.process_time()
+    with subprocess.Popen([sys.executable, "-c", "input(1)"], stdin=PIPE, stdout=PIPE) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdout.read(1)  # it runs
+        assert cpu_seconds((child.pid, os.getpid())) > own_s + cpu_seconds((child.pid,)) > own_s
+        child.stdin.write(b"\n")
 
 
 def test_frames_that_were_lost_make_no_measurement(config, clock, tmp_path):

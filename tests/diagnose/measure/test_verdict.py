@@ -76,14 +76,6 @@ def test_floors_are_those_of_raw_pixels_the_lowest_first():
     assert floors[0].basis == "2 cores, 1.00 CPU s/GB: kernel 40%, disk 5%, transport 20%, rest 35%"
 
 
-def test_runs_too_short_to_take_processor_time_have_no_floor_of_it(plan):
-    """A busy machine sends so few frames in a trial that its clock does not move."""
-    change = {"acquisitions": {"shm": acquisitions(1.8 * GB, cpu_s_per_gb=0.0)}}
-    floors = floors_of(replace(RATES, **change), measured(**change))
-    assert [floor.name for floor in floors] == ["disk", "kernel", "transport"]
-    assert judge_at(plan, 0.5, **change).held == judge_at(plan, 0.5).held
-
-
 @pytest.mark.parametrize(
     ("name", "change"),
     [
