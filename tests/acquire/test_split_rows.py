@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import shutil
+import time
 from collections import Counter
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 import zarr
 
 import shardwright as sw
+from shardwright.acquire.limits import Limits
 from shardwright.acquire.settings import CACHED_SLAB_BYTES, WriteSettings
 from shardwright.recovery.recover_store import recover_store
 from shardwright.shard.manifest import read_manifest
@@ -92,8 +94,8 @@ def test_many_shards_cost_few_syncs(tmp_path, drive_of, spec_of, shared_pool, sy
 def test_a_kernel_that_hides_errors_of_whole_filesystems_syncs_each_file(
     tmp_path, drive_of, spec_of, shared_pool, syncs, monkeypatch
 ):
-    for module in ("shard.shard_row_files", "storage.files"):
-        monkeypatch.setattr(f"shardwright.{module}.syncs_whole_filesystems", lambda: False)
+    for module in ("shard.shard_row_files", "storage.filesystems"):
+        monkeypatch.setattr(f"shardwright.{module}.syncs_as_one", lambda path: False)
     drive = drive_of(tmp_path / "a", one_file(spec_of), shared_pool, STILL)
     syncs.clear()
     drive.submit(*range(16))
@@ -186,3 +188,103 @@ def test_small_slabs_go_through_the_page_cache_unless_told_otherwise():
     assert WriteSettings().wanted_io(CACHED_SLAB_BYTES) == "pwrite"
     assert WriteSettings().wanted_io(CACHED_SLAB_BYTES + 1) == "auto"
     assert WriteSettings(io="direct").wanted_io(1) == "direct"
+
+
+# ------------------------------------------------------------------ frames in another order
+
+
+@pytest.mark.parametrize("chunk", [1, 2])
+def test_frames_in_any_order_are_stored(tmp_path, spec_of, monkeypatch, chunk):
+    """A frame is not late because its shard is made together with others: their row opens again."""
+    monkeypatch.setattr("shardwright.acquire.limits.REORDER_DISK_BYTES", 0)
+    frames = np.random.default_rng(3).integers(1, 1000, (400, 4, 6)).astype(np.uint16)
+    order = np.random.default_rng(4).permutation(400).tolist()
+    with sw.create(tmp_path / "a.ome.zarr", one_file(spec_of, chunk=chunk), threads=2) as writer:
+        assert writer.limits.open_shard_rows == 3, "of 64 slabs each: fewer than there are"
+        for place in order:
+            writer.append(frames[place], index=(place,))
+    assert (writer.receipt.frames_stored, writer.receipt.frames_late) == (400, 0)
+    assert np.array_equal(zarr.open_array(writer.path / "0", mode="r")[...], frames)
+
+
+def test_as_many_rows_may_be_open_as_of_larger_shards(spec_of):
+    """An axis that changes slowest although another was said to."""
+    limits = [
+        Limits.derive(spec_of(chunk=1, shard=shard, y=(4, 2, 2), x=(6, 3, 2)), threads=2) for shard in (1, 8)
+    ]
+    assert limits[0].open_shard_rows == limits[1].open_shard_rows
+
+
+@pytest.mark.parametrize("order", [("p", "t"), ("t", "p")])
+def test_images_of_which_one_has_shards_of_one_slab(tmp_path, order):
+    def array(shard: int) -> sw.ArraySpec:
+        axes = (("t", 20, 1, shard), ("y", 8, 8, 1), ("x", 8, 8, 1))
+        return sw.ArraySpec(
+            dtype="uint16",
+            dimensions=[
+                sw.Dimension(name=n, count=c, chunk_size=k, shard_size_chunks=s) for n, c, k, s in axes
+            ],
+        )
+
+    path, images = tmp_path / "a.ome.zarr", {"split": array(1), "whole": array(20)}
+    places = [(name, t) for name in images for t in range(20)]
+    if order == ("t", "p"):
+        places.sort(key=lambda place: place[1])
+    with sw.create(path, images=images, order=order, threads=2) as writer:
+        for name, t in places:
+            writer.append(np.full((8, 8), t + 1, np.uint16), image=name)
+            time.sleep(0.03)  # so that readers are told of what is stored more than once
+    assert writer.receipt.frames_stored == 40
+    for name in ("0", "1"):
+        assert zarr.open_array(path / name / "0", mode="r")[:, 0, 0].tolist() == list(range(1, 21))
+
+
+# ------------------------------------------------------------------ what fails while shards get their names
+
+
+def failing(point: str, error: OSError, number: int = 1):
+    def fail() -> None:
+        raise error
+
+    failpoints.set_hook(point, failpoints.at_time(number, fail))
+
+
+def test_a_sync_that_fails_is_told_at_once(tmp_path, drive_of, spec_of, shared_pool):
+    """The kernel tells of it once; if the writer is killed now, nobody may trust the pages in memory."""
+    drive = drive_of(tmp_path / "a", one_file(spec_of), shared_pool, STILL)
+    assert (drive.path / ".shardwright/boot").exists()
+    failing("shard.before_sync", EIO)
+    try:
+        drive.submit(0)
+        events = {}
+        drive.until(lambda: events.update(drive.acquisition.take_events()) or "shard_rewritten" in events)
+    finally:
+        failpoints.set_hook("shard.before_sync", None)
+    assert "Input/output error" in events["io_error"]["reason"]
+    assert not (drive.path / ".shardwright/boot").exists()
+    drive.until(lambda: shards_of(drive.path) == [0])
+    assert drive.finish().frames_stored == 1
+
+
+def test_a_full_disk_delays_names(tmp_path, drive_of, spec_of, shared_pool):
+    """The shards get them with the next ones."""
+    drive = drive_of(tmp_path / "a", one_file(spec_of), shared_pool, SLOW)
+    full, reached = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), []
+
+    def fail() -> None:
+        reached.append(1)
+        raise full
+
+    failpoints.set_hook("shard.before_rename", fail)
+    try:
+        drive.submit(0, 1)
+        drive.until(lambda: reached)
+        drive.still()
+    finally:
+        failpoints.set_hook("shard.before_rename", None)
+    assert shards_of(drive.path) == []
+    assert shape_of(drive.path) <= 1, "no shape covers what readers lack"
+    drive.submit(2)
+    drive.until(lambda: shards_of(drive.path) == [0, 1, 2])
+    drive.until(lambda: shape_of(drive.path) == 3)
+    assert drive.finish().frames_lost == 0

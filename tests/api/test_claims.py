@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import mmap
+import multiprocessing
+import os
 import time
 
 import numpy as np
@@ -221,3 +223,42 @@ def test_open_claims_end_with_their_writer(path):
         with pytest.raises(ClosedError):
             writer.claim()
     assert writer.receipt.frames_stored == 1
+
+
+def test_claims_are_no_backlog(path, small_ring):
+    """A camera may keep most of the ring claimed; nothing else waits for the workers."""
+    pixels = frames_of(60)
+    with create(path, 60, chunks={"t": 1, "y": 20, "x": 24}, overload="degrade") as writer:
+        claims = [writer.claim() for _ in range(writer.limits.ring_frames * 3 // 4)]
+        for frame in pixels:
+            writer.append(frame)
+            while writer.watermark.stored < writer.frames:
+                time.sleep(0.001)
+        for claim in claims:
+            claim.give_back()
+    assert (writer.receipt.frames_faster, writer.receipt.frames_uncompressed) == (0, 0)
+    assert np.array_equal(stored(path), pixels)
+
+
+def test_frames_that_an_earlier_process_staged_hold_no_slot(path):
+    """They wait for the rest of their slab like others, but in the staging area."""
+    child = multiprocessing.get_context("spawn").Process(target=_stage_three, args=(path,))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    with sw.resume(path) as writer:
+        assert writer.frames == 3
+        assert writer._acquisition.held_frames == 0
+        for frame in frames_of(5)[3:]:
+            writer.append(frame)
+        while writer._acquisition.held_frames != 1:
+            time.sleep(0.001)
+    assert np.array_equal(stored(path)[:5], frames_of(5))
+
+
+def _stage_three(path) -> None:
+    writer = create(path, 6, chunks={"t": 4, "y": 20, "x": 24})
+    for frame in frames_of(3):
+        writer.append(frame)
+    writer.flush()
+    os._exit(0)

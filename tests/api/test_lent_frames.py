@@ -229,3 +229,23 @@ def test_frames_are_kept_for_the_new_file_after_an_io_error(tmp_path, caplog):
     assert "shard_rewritten" in caplog.text
     assert not any(alive() is not None for alive in refs)
     assert np.array_equal(stored(tmp_path / "a.ome.zarr"), pixels)
+
+
+def test_memory_is_let_go_outside_of_the_locks_of_the_writer(tmp_path):
+    """Its last reference may call back into the caller's code, which may ask the writer."""
+    answers = []
+    with create(tmp_path / "a.ome.zarr", 8) as writer:
+
+        def ask() -> None:
+            answers.append(writer._changed.acquire(timeout=10))
+            if answers[-1]:
+                writer._changed.release()
+
+        for n, frame in enumerate(frames_of(8)):
+            memory = Memory(frame.tobytes())
+            weakref.finalize(memory, ask)
+            writer.append(np.frombuffer(memory, frame.dtype).reshape(frame.shape), copy=False)
+            del memory
+            if n % 2:
+                wait_for(lambda n=n: len(answers) == n + 1)
+    assert answers == [True] * 8

@@ -279,3 +279,22 @@ def test_a_client_that_dies_with_open_claims_loses_only_them(start, transport: s
     assert (ended["frames_received"], ended["frames_stored"]) == (7, 7)
     for i, frame in enumerate(stored(daemon.root / "victim.ome.zarr")[:7]):
         np.testing.assert_array_equal(frame, pixels(i, shape=(8, 12)))
+
+
+def test_a_claim_that_outlives_its_stream_writes_into_no_other(start, few_slots, frames_of):
+    """The next stream of the connection may have as large a ring, but not this one."""
+    frames = frames_of(3)
+    daemon = start(few_slots(chunk=3, store_within_ms=600_000))
+    with sw.connect(daemon.ipc, transport="shm") as connection:
+        with connection.acquire("a", stream="cam0") as first:
+            claims = [first.claim() for _ in range(6)]
+        with connection.acquire("b", stream="cam0") as second:
+            for frame in frames[:2]:
+                second.append(frame)
+            for claim in claims:  # the driver goes on filling what it was given
+                claim.pixels[...] = 7
+            second.append(frames[2])
+        for claim in claims:
+            with pytest.raises(errors.ClosedError):
+                claim.commit()
+    np.testing.assert_array_equal(stored(second.path), frames)

@@ -1,6 +1,7 @@
 """The folder of compiled kernels: old ones go, the one in use stays, and it says whether there is anything to
 compile."""
 
+import fcntl
 import os
 
 import pytest
@@ -75,3 +76,14 @@ def test_in_a_program_it_is_a_line_of_the_log(monkeypatch, tmp_path, caplog):
     assert [(record.name, record.levelname, record.getMessage()) for record in caplog.records] == [
         ("shardwright", "WARNING", warm_up.COMPILING)
     ]
+
+
+def test_a_process_that_was_stopped_while_it_compiled_is_not_waited_for_without_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "LONGEST_COMPILATION_S", 0.2)
+    with (tmp_path / "lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with cache.one_compiles(tmp_path):
+            pass  # both compile
+    monkeypatch.setattr(cache, "LONGEST_COMPILATION_S", 60.0)
+    with cache.one_compiles(tmp_path), (tmp_path / "lock").open("w") as other, pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -47,7 +47,7 @@ def as_bytes(records: np.ndarray) -> np.ndarray:
 
 
 def test_journal(tmp_path, grid):
-    layout = ArrayLayout.of(grid, 300, index_at_start=True)
+    layout = ArrayLayout.of(grid, 300, index_place="start")
     tables = JournalLayout.of(layout, 1, RECORD)
     path = tmp_path / "1.journal"
     journal = ShardRowJournal.create(path, tables, IDENTITY, 1, writer_epoch=9, packed=False)

@@ -73,6 +73,7 @@ ARGUED = {
     ): "only whether it has changed: an index or a document is read again where another file has its name",
     ("read/live_shard.py", "st_mtime_ns"): "only whether it has changed: the generation by which a client "
     "knows a file",
+    ("diagnose/trial_runs.py", "time.clock_gettime"): "no wall clock: the processor time of a process",
     ("storage/lock.py", "datetime.now"): "recorded: since when a lock is held, in the message that names "
     "its holder",
 }

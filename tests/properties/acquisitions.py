@@ -170,7 +170,16 @@ def specs(
         ),
         attributes=draw(st.sampled_from([{}, {"sample": "embryo", "nested": {"a": [1, 2.5, None]}}])),
     )
+    if draw(st.integers(0, 4)) == 4:
+        spec = without_shards(spec)
     return draw(levels(spec)) if draw(st.booleans()) else spec
+
+
+def without_shards(spec: sw.ArraySpec) -> sw.ArraySpec:
+    """The same array with a file for each chunk."""
+    facts = spec.model_dump()
+    dimensions = [{**d, "shard_size_chunks": None} for d in facts["dimensions"]]
+    return parse_spec({**facts, "dimensions": dimensions, "index_location": "end"})
 
 
 def places(spec: sw.ArraySpec) -> tuple[int, ...]:

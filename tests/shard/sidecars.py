@@ -26,7 +26,7 @@ GRID = Grid(
     plane_shard_chunks=(2, 2),
     itemsize=2,
 )
-ARRAY = ArrayLayout.of(GRID, 100, index_at_start=True)
+ARRAY = ArrayLayout.of(GRID, 100, index_place="start")
 LAYOUT = JournalLayout.of(ARRAY, 0, RECORD)
 LAST_GROUP = 2  # half as many slabs
 

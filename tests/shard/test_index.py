@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.model.errors import ShardFormatError
-from shardwright.shard.index import EMPTY, INDEX_ENTRY, decode_index, empty_index, encode_index, index_bytes
+from shardwright.shard.index import EMPTY, INDEX_ENTRY, ShardIndex, decode_index, empty_index, encode_index
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1)), min_size=1, max_size=20))
 def test_round_trip(pairs):
     entries = np.array(pairs, INDEX_ENTRY)
     data = encode_index(entries)
-    assert len(data) == index_bytes(len(pairs)) == 16 * len(pairs) + 4
+    assert len(data) == ShardIndex(len(pairs), "end").nbytes == 16 * len(pairs) + 4
     assert decode_index(data, len(pairs)).tolist() == pairs
 
 
@@ -52,3 +52,37 @@ def test_every_flipped_bit_is_noticed():
 def test_a_wrong_size_is_named(size):
     with pytest.raises(ShardFormatError, match=rf"expected 36 bytes; got {size} bytes"):
         decode_index(bytes(size), 2)
+
+
+@pytest.mark.parametrize(
+    ("place", "offset", "data", "before", "behind"),
+    [("end", 100, (0, 64), 0, 36), ("start", 0, (36, 100), 36, 0), ("none", 100, (0, 100), 0, 0)],
+)
+def test_its_place_in_a_file(place, offset, data, before, behind):
+    index = ShardIndex(1 if place == "none" else 2, place)
+    assert (index.nbytes, index.before_bytes, index.behind_bytes) == (before + behind, before, behind)
+    assert index.offset(100) == offset
+    assert index.data_range(100) == data
+
+
+@pytest.mark.parametrize("place", ["end", "start"])
+def test_an_index_is_read_from_its_place(place):
+    index, entries = ShardIndex(2, place), np.array([(40, 7), (EMPTY, EMPTY)], INDEX_ENTRY)
+    chunk, encoded = bytes(range(60)), index.encode(entries)
+    file = encoded + chunk if place == "start" else chunk + encoded
+    assert index.read(len(file), lambda offset, nbytes: file[offset : offset + nbytes]).tolist() == [
+        (40, 7),
+        (EMPTY, EMPTY),
+    ]
+    with pytest.raises(ShardFormatError, match="shorter than its index; expected 36 bytes or more; got 35"):
+        index.read(35, lambda offset, nbytes: file[offset : offset + nbytes])
+
+
+def test_without_shards_the_file_is_the_chunk():
+    index = ShardIndex(1, "none")
+    assert index.encode(np.array([(0, 7)], INDEX_ENTRY)) == b""
+
+    def read(offset: int, nbytes: int) -> bytes:
+        raise AssertionError("there is nothing to be read")
+
+    assert index.read(7, read).tolist() == [(0, 7)]

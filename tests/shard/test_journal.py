@@ -56,7 +56,7 @@ def journal(path):
 def test_places_never_overlap_and_fill_the_file(grid, shard_row, further):
     """Every frame of every slab and every slot of every file has a place of its own, none in the header, all
     inside the file."""
-    layout = ArrayLayout.of(grid, 100, index_at_start=False)
+    layout = ArrayLayout.of(grid, 100, index_place="end")
     slabs = slabs_of_shard_row(grid, shard_row)
     if not slabs:
         return
@@ -130,7 +130,7 @@ def test_what_was_written_is_read_by_another_process_too(journal, path):
 def test_frames_are_found_wherever_they_were_written(places, damaged):
     """Records cross the limits of pages, and most pages are never written."""
     record = record_dtype(3)
-    layout = JournalLayout.of(ArrayLayout.of(replace(GRID, **DEEP), 100, index_at_start=False), 0, record)
+    layout = JournalLayout.of(ArrayLayout.of(replace(GRID, **DEEP), 100, index_place="end"), 0, record)
     with tempfile.TemporaryDirectory() as folder:
         journal = ShardRowJournal.create(Path(folder, "0.journal"), layout, IDENTITY, 0, 3, packed=True)
         for number, place in enumerate(sorted(places)):
@@ -317,9 +317,9 @@ def test_the_journal_of_another_acquisition_shard_row_or_layout_is_refused(journ
     refused(path, identity=bytes(16), match="identity")
     refused(path, shard_row=1, match="shard_row")
     refused(path, layout=JournalLayout.of(ARRAY, LAST_GROUP, RECORD), match="wrong size|slabs")
-    wider = ArrayLayout.of(GRID, 5000, index_at_start=True)
+    wider = ArrayLayout.of(GRID, 5000, index_place="start")
     refused(path, layout=JournalLayout.of(wider, 0, RECORD), match="slot_bytes")
-    at_end = ArrayLayout.of(GRID, 100, index_at_start=False)
+    at_end = ArrayLayout.of(GRID, 100, index_place="end")
     refused(path, layout=JournalLayout.of(at_end, 0, RECORD), match="data_start")
 
 

@@ -50,9 +50,14 @@ def slabs_of_shard_row(grid: Grid, shard_row: int) -> list[int]:
     return [slab for slab in range(most) if grid.shard_row_of_slab(slab) == shard_row]
 
 
-@given(grid=grids(), max_encoded=st.integers(1, 3 * PAGE_BYTES), at_start=st.booleans(), data=st.data())
-def test_slots_of_a_shard_tile_it(grid, max_encoded, at_start, data):
-    layout = ArrayLayout.of(grid, max_encoded, at_start)
+@given(
+    grid=grids(),
+    max_encoded=st.integers(1, 3 * PAGE_BYTES),
+    place=st.sampled_from(["end", "start"]),
+    data=st.data(),
+)
+def test_slots_of_a_shard_tile_it(grid, max_encoded, place, data):
+    layout = ArrayLayout.of(grid, max_encoded, place)
     shard_rows = (
         math.prod(grid.shard_row_counts)
         if not grid.unlimited
@@ -79,10 +84,10 @@ def test_slots_of_a_shard_tile_it(grid, max_encoded, at_start, data):
         assert shard.slot_bytes % PAGE_BYTES == 0
         assert max_encoded <= shard.slot_bytes < max_encoded + PAGE_BYTES
         assert shard.data_start % PAGE_BYTES == 0
-        assert (shard.data_start >= shard.index_bytes) == at_start
+        assert (shard.data_start >= shard.index_bytes) == (place == "start")
         room_behind = shard.file_bytes - shard.data_start - shard.slots * shard.slot_bytes
-        assert room_behind == (0 if at_start else page_aligned(shard.index_bytes))
-        largest = largest_shard(grid, max_encoded, at_start)
+        assert room_behind == (0 if place == "start" else page_aligned(shard.index_bytes))
+        largest = largest_shard(grid, max_encoded, place)
         assert shard.slots <= largest.slots == math.prod(grid.shard_chunks) * max(layout.plane.layer_slots)
         assert (shard.chunks, shard.slot_bytes) == (largest.chunks, largest.slot_bytes)
         assert shard.file_bytes <= largest.file_bytes
@@ -92,7 +97,7 @@ def test_slots_of_a_shard_tile_it(grid, max_encoded, at_start, data):
 def test_keys_and_entries_are_those_of_the_zarr_grid(grid):
     """Each chunk's shard key and index entry against plain arithmetic on the chunk's coordinates in storage
     order."""
-    layout = ArrayLayout.of(grid, 1, False)
+    layout = ArrayLayout.of(grid, 1, "end")
     plane = layout.plane
     stored_shard = (*grid.stored(grid.shard_chunks), *grid.plane_shard_chunks)
     chunks_y, chunks_x = grid.plane_chunks
@@ -135,7 +140,7 @@ def test_plane_geometry_covers_each_pixel_once(grid):
 
 def test_edge_shards_are_smaller():
     grid = Grid((5,), (2,), (2,), (0,), (5, 4), (2, 2), (2, 1), 1)
-    layout = ArrayLayout.of(grid, 100, False)
+    layout = ArrayLayout.of(grid, 100, "end")
     # 3 slabs in shard rows of 2; 3 x 2 chunks a frame in files of 2 x 1: shard row 0 and shard row 1, upper
     # and lower files
     assert [[layout.shard(shard_row, file).slots for file in range(4)] for shard_row in range(2)] == [
@@ -150,7 +155,7 @@ def test_a_split_shard_row_has_shards_of_its_own_for_each_slab(grid, shards, slo
     grid = replace(grid, shard_chunks=(1,) * len(grid.chunk)).split_row(shards, slower)
     assert math.prod(grid.row_shards) <= shards
     assert all(n == 1 for n in grid.row_shards[:slower]), "no row stays open while other images come"
-    layout = ArrayLayout.of(grid, 100, False)
+    layout = ArrayLayout.of(grid, 100, "end")
     shard_row = data.draw(st.integers(0, min(5, max(1, math.prod(grid.shard_row_counts)) - 1)))
     slabs = slabs_of_shard_row(grid, shard_row)
     files = layout.files_per_slab * (len(slabs) if grid.is_split else 1)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
+import os
+from pathlib import Path
 
 import crc32c
 import pytest
@@ -175,3 +178,14 @@ def test_a_manifest_under_another_s_name_is_refused(tmp_path):
     (tmp_path / MANIFEST_NAME).rename(tmp_path / "acquisition.3.json")
     with pytest.raises(ShardFormatError, match="not what its name says"):
         read_manifest(tmp_path)
+
+
+def test_a_folder_that_cannot_be_looked_at_is_no_take_over(tmp_path, monkeypatch):
+    """A server may not answer for a moment; the error names the folder, and nothing is given up."""
+
+    def stale(path: Path) -> bool:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(Path, "exists", stale)
+    with pytest.raises(StorageError, match=f"cannot look at {tmp_path}: Stale file handle"):
+        check_writer_epoch(tmp_path, 1)

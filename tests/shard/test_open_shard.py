@@ -81,7 +81,7 @@ def check_sealed(path, at_start: bool) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_seal_byte_for_byte(paths, mode, at_start):
     working, final = paths
-    layout = ShardLayout(chunks=5, slots=4, slot_bytes=SLOT_BYTES, index_at_start=at_start)
+    layout = ShardLayout(chunks=5, slots=4, slot_bytes=SLOT_BYTES, index_place="start" if at_start else "end")
     shard = OpenShard(layout, working, final, mode)
     assert working.stat().st_size == layout.file_bytes
     assert working.stat().st_blocks * 512 >= layout.file_bytes, "real blocks, not a sparse file"

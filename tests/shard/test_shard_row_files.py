@@ -16,7 +16,7 @@ from shardwright.model.names import REWRITE_SUFFIX, WORKSPACE
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.index import EMPTY
 from shardwright.shard.journal import ShardRowJournal
-from shardwright.shard.layout import PAGE_BYTES, ArrayLayout
+from shardwright.shard.layout import PAGE_BYTES, ArrayLayout, slab_places
 from shardwright.shard.open_shard import OpenShard
 from shardwright.shard.shard_row_files import Placement, ShardRowFiles, shard_of_working
 from shardwright.storage import failpoints
@@ -28,7 +28,7 @@ def layout_of(shard: int) -> ArrayLayout:
         dtype="uint16",
         dimensions=[Dimension(name="t", count=None, chunk_size=2, shard_size_chunks=shard), *frame],
     )
-    return ArrayLayout.of(Grid.of(spec), 4096, index_at_start=False)
+    return ArrayLayout.of(Grid.of(spec), 4096, "end")
 
 
 LAYOUT, DEEP = layout_of(1), layout_of(4)
@@ -338,3 +338,42 @@ def test_a_rewrite_whose_names_are_not_durable_keeps_its_journal(store, failing)
     old.abandon()
     assert Placement(store).journal(0).exists()
     assert descriptors_below(store) == []
+
+
+def split_layout(slabs: int) -> ArrayLayout:
+    frame = [Dimension(name=n, count=8, chunk_size=4, shard_size_chunks=2) for n in "yx"]
+    spec = ArraySpec(
+        dtype="uint16",
+        dimensions=[Dimension(name="t", count=slabs, chunk_size=1, shard_size_chunks=1), *frame],
+    )
+    return ArrayLayout.of(Grid.of(spec).split_row(slabs, 0), 4096, "end")
+
+
+def test_a_sync_of_many_names_that_fails_costs_no_shard(store: Path) -> None:
+    """Their bytes are durable: each folder is synced, and only the journal has to be made again."""
+    layout = split_layout(8)
+    files = create(store, layout=layout)
+    for file in range(8):
+        files.slots[file].copy_in(0, b"chunk")
+        files.note_stored(*(np.array([n], np.int64) for n in (file, 0, 0, 5)))
+    whole, folders = [], []
+
+    def watch(point: str) -> None:
+        if point == "directory.before_sync":
+            folders.append(len(whole))
+        if point == "journal.before_sync":
+            whole.append(1)
+            if len(whole) == 2:  # the first makes the bytes durable
+                raise OSError(errno.EIO, "input/output error")
+
+    failpoints.watch_all(watch)
+    try:
+        with pytest.raises(StorageError, match="input/output error"):
+            files.seal_slabs([slab_places(layout, slab) for slab in range(8)], lambda: None)
+    finally:
+        failpoints.watch_all(None)
+    assert len(files.sealed) == 8
+    assert not files.renamed, "the shard row can be moved to a new journal"
+    assert folders.count(2) >= 8, "of each shard, behind the sync that failed"
+    assert len([path for path in (store / "0/c").rglob("*") if path.is_file()]) == 8
+    files.abandon()

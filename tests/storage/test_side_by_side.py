@@ -47,3 +47,42 @@ def test_the_first_error_ends_it_when_no_call_is_going_on(monkeypatch):
         side_by_side(call, 100)
     assert sorted([*ended, 1]) == sorted(begun)
     assert len(begun) <= 3
+
+
+def test_without_threads_the_caller_does_all(monkeypatch):
+    monkeypatch.setattr(module.os, "cpu_count", lambda: MOST_THREADS)
+    start, started = threading.Thread.start, []
+
+    def only_one(thread: threading.Thread) -> None:
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", only_one)
+    called: Counter[int] = Counter()
+    side_by_side(lambda number: called.update((number,)), 100)
+    assert called == Counter(range(100))
+    assert not started[0].is_alive()
+
+
+def test_an_interrupt_while_it_waits_ends_no_call_of_another_thread(monkeypatch):
+    """What these calls have made is undone behind it."""
+    monkeypatch.setattr(module.os, "cpu_count", lambda: 2)
+    join, interrupts, going_on, ended = threading.Thread.join, [KeyboardInterrupt()], threading.Event(), []
+
+    def interrupted(thread: threading.Thread) -> None:
+        if interrupts:
+            raise interrupts.pop()
+        join(thread)
+
+    def call(number: int) -> None:
+        if threading.current_thread() is not caller:
+            going_on.wait(0.2)  # longer than the caller's own calls
+        ended.append(number)
+
+    caller = threading.current_thread()
+    monkeypatch.setattr(threading.Thread, "join", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        side_by_side(call, 20)
+    assert sorted(ended) == list(range(20))

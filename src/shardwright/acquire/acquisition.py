@@ -397,8 +397,8 @@ class Acquisition:
 
     @property
     def held_frames(self) -> int:
-        """As ``SlabTable.held_frames``."""
-        return self.core.table.held_frames
+        """The frames that wait in the ring for the rest of their slab."""
+        return self.core.held_frames
 
     @property
     def unrecorded_frames(self) -> int:

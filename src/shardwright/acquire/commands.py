@@ -232,9 +232,16 @@ class NotRecorded:
 class Show:
     """Let readers of files see stored slabs (``slabs``, by shard row) of shard rows that are not sealed: the
     files grow for them, or are whole and get their names. If that fails, they see them with the next ones, or
-    once the shard row is sealed."""
+    once the shard row is sealed. -> ``NotShown``, if files of a shard row failed"""
 
     slabs: dict[int, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class NotShown:
+    """Files of these shard rows met an I/O error: what was stored in them may not be durable."""
+
+    failed: dict[int, ErrorText]
 
 
 @dataclass(frozen=True)
@@ -321,6 +328,7 @@ SealerReport = (
     | ShardRowRewritten
     | ShardRowSealed
     | Committed
+    | NotShown
     | Recorded
     | NotRecorded
     | MetadataUpdated

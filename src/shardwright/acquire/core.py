@@ -62,6 +62,7 @@ from .commands import (
     Grow,
     MetadataUpdated,
     NotRecorded,
+    NotShown,
     Record,
     Recorded,
     RemoveStore,
@@ -216,9 +217,7 @@ class Core:
         self.encoders = EncodingScheduler(levels, threads, self.table, limits, self.measures, ask)
         self.scheduler = StagingScheduler(staging_slots, staged_slots, self.table, limits.frame_bytes, ask)
         self.shard_rows = ShardRows(self.grids, limits, ask, settings, self.notices.note)
-        # of a split shard row, shards of stored slabs need not wait for the others
-        shows = settings.live != "none" or self.grids.row_shards > 1
-        self.live = LiveScheduler(self.grids, ask, on=shows)
+        self.live = LiveScheduler(self.grids, ask, live=settings.live != "none")
         self._recorder = _Recorder(ask)
         self._ledger = CommitLedger()
         self._pending: deque[_PendingFrames] = deque()
@@ -262,6 +261,12 @@ class Core:
         """The number of slabs and staging tasks at the workers. While it is not 0, workers may read submitted
         pixels."""
         return len(self.encoders.rows) + int(self.scheduler.tasks.sum())
+
+    @property
+    def held_frames(self) -> int:
+        """The number of frames that wait in the camera's ring for the rest of their slab; those that an
+        earlier process has staged are not in it."""
+        return max(0, self.table.held_frames - self._restored_frames.size)
 
     @property
     def unrecorded_frames(self) -> int:
@@ -562,10 +567,12 @@ class Core:
                 number not in self.shard_rows.by_number
                 and (oldest_shard_row := self.shard_rows.oldest_when_all_open(image_of(slab))) is not None
             ):
-                # where fewer may be open than frames in order need, its frames are not late: it opens again
+                # its frames are not late, it opens again, where fewer may be open than frames in order need,
+                # and where a frame would be late only because its shard shares files with others
                 too_few = self.limits.open_shard_rows <= self.grids.open_shard_rows
-                oldest_shard_row.opens_again |= too_few
-                self._close_shard_row(oldest_shard_row, passed_over=not too_few)
+                set_aside = too_few or self.grids.of(oldest_shard_row.number).is_split
+                oldest_shard_row.opens_again |= set_aside
+                self._close_shard_row(oldest_shard_row, passed_over=not set_aside)
             return Wait.FILES
         shard_row = self.shard_rows.by_number[number]
         # closed by an early end: its empty places can be filled only after the shard row is sealed and
@@ -823,6 +830,8 @@ class Core:
                 self._shard_row_sealed(report)
             case Committed():
                 self._committed(report)
+            case NotShown():
+                self._not_shown(report)
             case Recorded():
                 self._recorded(report)
             case NotRecorded():
@@ -938,6 +947,13 @@ class Core:
             self._ledger.take(STAGED)  # these frames become durable with their slabs
         for shard_row in list(self.shard_rows.by_number.values()):
             self._rewrite_if_idle(shard_row)
+
+    def _not_shown(self, report: NotShown) -> None:
+        for number, error in report.failed.items():
+            shard_row = self.shard_rows.by_number.get(number)
+            # one that is sealed or moved to new files anyway says itself what does not pass
+            if shard_row is not None and shard_row.ready and not self._rewrite(shard_row, error):
+                self._fail(error)
 
     def _commit_failed(self, key: int, error: ErrorText) -> None:
         if key == STAGED and error.is_a(StorageError):

@@ -26,7 +26,8 @@ from shardwright.model.names import WORKSPACE
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import record_of
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import publish_folder, storage_errors, synced_as_one, write_file
+from shardwright.storage.files import publish_folder, storage_errors, write_file
+from shardwright.storage.filesystems import synced_as_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -77,8 +77,7 @@ class _ArrayNeeds(NamedTuple):
     @classmethod
     def of(cls, array: ArraySpec, grid: Grid) -> _ArrayNeeds:
         codec, levels = CodecParameters.of(array, grid.chunk_bytes), (grid, *grid.levels)
-        at_start = array.index_location == "start"
-        shards = [largest_shard(level, codec.max_encoded_bytes, at_start) for level in levels]
+        shards = [largest_shard(level, codec.max_encoded_bytes, array.index_place) for level in levels]
         task_chunks = chunks_per_task(grid, codec)
         return cls(
             slab_bytes=grid.frames_per_slab * grid.frame_bytes,
@@ -158,8 +157,7 @@ class Limits:
         rows = max(MIN_ROWS, 2 * grids.open_slabs + -(-ring // shallowest) + 2)
         files = needs.shard_files_per_shard_row
         open_shard_rows = min(
-            grids.open_shard_rows
-            + max(2, min(64 // grids.row_shards, REORDER_DISK_BYTES // max(needs.shard_row_bytes, 1))),
+            grids.open_shard_rows + max(2, min(64, REORDER_DISK_BYTES // max(needs.shard_row_bytes, 1))),
             _shard_rows_within_descriptors(grids, files, descriptors),
         )
         # what is filled in order, and one that is being sealed

@@ -28,10 +28,11 @@ _LISTED_BY_SEAL = (FilesState.SEALING, FilesState.NO_ROOM_TO_SEAL, FilesState.GO
 
 
 class LiveScheduler:
-    """``on`` False: readers see sealed shards, and nothing is done here. ``ask`` takes the commands."""
+    """``live`` False: readers see only whole shards, and of shard rows that are not split nothing before they
+    are sealed. ``ask`` takes the commands."""
 
-    def __init__(self, grids: Grids, ask: Callable[[Command], None], *, on: bool) -> None:
-        self.on = on
+    def __init__(self, grids: Grids, ask: Callable[[Command], None], *, live: bool) -> None:
+        self._live = live
         self._grids = grids
         self._ask = ask
         self._waiting: dict[int, list[int]] = {}  # stored slabs that are not shown yet, by shard row
@@ -45,9 +46,12 @@ class LiveScheduler:
     def stored(self, shard_row: ShardRow, slabs: Iterable[int]) -> None:
         """Notes stored slabs of a shard row. One that is opened again is seen when it is sealed again."""
         found, number = list(slabs), shard_row.number
-        if self.on and found and not shard_row.reopened:
+        if self._is_seen_early(number) and found and not shard_row.reopened:
             self._waiting.setdefault(number, []).extend(found)
             self._beyond.setdefault(image_of(number), []).extend(found)
+
+    def _is_seen_early(self, shard_row: int) -> bool:
+        return self._live or self._grids.of(shard_row).is_split
 
     def forget(self, shard_row: int) -> None:
         """Drops the slabs of a shard row whose files are replaced: those in the new ones are noted again."""
@@ -58,7 +62,7 @@ class LiveScheduler:
     def sealed(self, shard_row: ShardRow, sealed: np.ndarray) -> None:
         """Notes a sealed shard row: its shards list all that it has. ``sealed``: as for ``begin``."""
         self._waiting.pop(shard_row.number, None)
-        if self.on and shard_row.reopened:
+        if self._is_seen_early(shard_row.number) and shard_row.reopened:
             self.begin(sealed)
             self._beyond.setdefault(image_of(shard_row.number), [])
 

@@ -47,6 +47,7 @@ from .commands import (
     Grow,
     MetadataUpdated,
     NotRecorded,
+    NotShown,
     Prepare,
     Record,
     Recorded,
@@ -71,7 +72,7 @@ from .store_folder import end_intact
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardwright.shard.layout import StoreLayout
+    from shardwright.shard.layout import SlabPlaces, StoreLayout
     from shardwright.shard.open_shard import SealedShard
 
     from .commands import SealerCommand, SealerReport
@@ -93,7 +94,8 @@ class Sealer:
         self._layout = layout
         self._report = report
         self._files: dict[int, ShardRowFiles] = {}  # of shard rows that are neither sealed nor given up
-        self._not_shown: set[int] = set()  # of these: readers lack stored slabs of them
+        # of these: readers lack stored slabs of them; the slabs whose shards are to get their names ahead
+        self._not_shown: dict[int, list[SlabPlaces]] = {}
         self._grows_later: dict[int, Grow] = {}  # by image: asked for while a shard row of it was not shown
         self._commands: SimpleQueue[SealerCommand | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -168,7 +170,7 @@ class Sealer:
             case RemoveStore():
                 report = self._remove_store()
             case Show():
-                self._show(command)
+                report = self._show(command)
             case Grow():
                 self._grow(command)
             case UpdateMetadata():
@@ -244,6 +246,8 @@ class Sealer:
                 self.folder.owner.may_rename,
             )
             self._files[shard_row] = files
+            if shard_row in self._not_shown:
+                self._not_shown[shard_row] = []  # those in the new files are asked for again
             lost["fate"], lost["reason"] = FrameStatus.LOST, Reason.IO_ERROR
             if lost.size:
                 self._log(BlockKind.EVENTS, -1, lost)
@@ -281,7 +285,7 @@ class Sealer:
         try:
             assert files is not None, "only files that are ready are sealed"
             if files.live:
-                self._not_shown.add(shard_row)
+                self._not_shown.setdefault(shard_row, [])
             sealed = self.folder.ballast.spent_on(lambda: self._give_names(files))
             records = files.frame_records()
             self._log(BlockKind.SHARD_ROW, shard_row, records)
@@ -308,28 +312,45 @@ class Sealer:
         with suppress(StorageError):  # written again at the end
             self.folder.metadata.show(image)
 
-    def _show(self, command: Show) -> None:
+    def _show(self, command: Show) -> NotShown | None:
         self.folder.owner.may_rename()  # before it makes any file
+        failed: dict[int, ErrorText] = {}
         for shard_row, slabs in command.slabs.items():
-            files, layout = self._files.get(shard_row), self._layout.of(shard_row)
-            if files is not None:
-                places = [slab_places(layout, slab) for slab in slabs]
-                files.list_stored(places)
-                self._not_shown.add(shard_row)
-                with suppress(StorageError, OutputExistsError):  # the seal reports what does not pass
-                    self._make_image(image_of(shard_row))
-                    if not files.live:
-                        files.seal_slabs(places, self.folder.owner.may_rename, self.busy.step)
-                    if files.show(self.folder.owner.may_rename, self.busy.step):
-                        self._note_shown(shard_row)
+            if (files := self._files.get(shard_row)) is not None:
+                places = [slab_places(self._layout.of(shard_row), slab) for slab in slabs]
+                try:
+                    self._show_row(files, places)
+                except (StorageFullError, OutputExistsError):
+                    pass  # they get their names with the next ones; else the seal reports what does not pass
+                except StorageError as error:
+                    failed[shard_row] = self._explained(error, in_sync=True)
             self.busy.step()
+        return NotShown(failed) if failed else None
+
+    def _show_row(self, files: ShardRowFiles, places: list[SlabPlaces]) -> None:
+        waiting = self._not_shown.setdefault(files.shard_row, [])
+        if files.live:
+            files.list_stored(places)
+        else:
+            waiting += places
+        try:
+            self._make_image(image_of(files.shard_row))
+        except StorageError:
+            return  # made with the next ones, or when it is sealed
+        if files.live:
+            with suppress(StorageError, OutputExistsError):  # a file for readers alone: nothing relies on it
+                if files.show(self.folder.owner.may_rename, self.busy.step):
+                    self._note_shown(files.shard_row)
+            return
+        files.seal_slabs(waiting, self.folder.owner.may_rename, self.busy.step)
+        self._note_shown(files.shard_row)
 
     def _hides_rows(self, image: int) -> bool:
         return any(row in self._files and image_of(row) == image for row in self._not_shown)
 
     def _note_shown(self, shard_row: int) -> None:
         """Notes that readers see all that was to be shown of a shard row, sealed or not, or never will."""
-        self._not_shown.discard(shard_row)
+        self._not_shown.pop(shard_row, None)
         image = image_of(shard_row)
         if not self._hides_rows(image) and (command := self._grows_later.pop(image, None)) is not None:
             self._grow(command)
@@ -343,7 +364,7 @@ class Sealer:
     def _abandon(self, shard_row: int) -> None:
         if (files := self._files.pop(shard_row, None)) is not None:
             files.abandon()
-        self._not_shown.discard(shard_row)
+        self._not_shown.pop(shard_row, None)
 
     def _record(self, command: Record) -> Recorded | NotRecorded:
         try:

@@ -59,7 +59,7 @@ def _smaller(array: ArraySpec, *, shards: bool) -> ArraySpec | None:
     held."""
     *frame_axes, y, x = array.dimensions
     for axes in ([*frame_axes, y, x],) if shards else (frame_axes, [y, x]):
-        largest = max(axes, key=lambda d: d.shard_size_chunks if shards else d.chunk_size, default=None)
+        largest = max(axes, key=lambda d: d.shard_chunks if shards else d.chunk_size, default=None)
         half = None if largest is None else _half(largest, shards=shards)
         if half is not None:
             dimensions = tuple(half if d is largest else d for d in array.dimensions)
@@ -68,9 +68,9 @@ def _smaller(array: ArraySpec, *, shards: bool) -> ArraySpec | None:
 
 
 def _half(d: Dimension, *, shards: bool) -> Dimension | None:
-    chunk, shard = d.chunk_size, d.shard_size_chunks
+    chunk, shard = d.chunk_size, d.shard_chunks
     if shards:
         return d.model_copy(update={"shard_size_chunks": shard // 2}) if shard > 1 else None
-    return (
-        d.model_copy(update={"chunk_size": chunk // 2, "shard_size_chunks": shard * 2}) if chunk > 1 else None
-    )
+    longer = None if d.shard_size_chunks is None else shard * 2
+    half = d.model_copy(update={"chunk_size": chunk // 2, "shard_size_chunks": longer})
+    return half if chunk > 1 else None

@@ -407,7 +407,7 @@ def _build(store: Path, spec: AcquisitionSpec, limits: Limits, settings: WriteSe
 def _check_live(spec: AcquisitionSpec, store: Path, live: LiveMode) -> None:
     """Raises ``SpecError`` or ``StorageError`` if readers cannot see the shards of this store grow."""
     location = index_location_of(live)
-    if location is not None and any(array.index_location != location for array in spec.arrays):
+    if location is not None and any(array.index_place != location for array in spec.arrays):
         raise SpecError(
             f"live: {live} needs the index at the {location} of each shard",
             expected=f"index_location: {location} of every array",

@@ -361,8 +361,14 @@ def with_index_for(live: LiveMode, spec: AcquisitionSpec) -> AcquisitionSpec:
     location = index_location_of(live)
 
     def placed(array: ArraySpec | None) -> ArraySpec | None:
-        if array is None or array.index_location == location:
+        if array is None or array.index_place == location:
             return array
+        if array.index_place == "none":
+            raise SpecError(
+                f"live: {live} shows shards while they grow, and an array without shards has none",
+                expected="shard_size_chunks of 1 or more along every axis",
+                hint="Choose live: none; sw.open and the web service show what is stored all the same",
+            )
         if "index_location" in array.model_fields_set:
             raise SpecError(
                 f"live: {live} needs the index at the {location} of each shard",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -35,7 +35,7 @@ def default_layout(
     axes: str | Sequence[str],
     *,
     chunks: Mapping[str, int] | None = None,
-    shards: Mapping[str, int] | None = None,
+    shards: Mapping[str, int] | Literal[False] | None = None,
     scales: Mapping[str, float] | None = None,
     units: Mapping[str, str] | None = None,
     order: Sequence[str] | None = None,
@@ -65,8 +65,9 @@ def default_layout(
 
     For 2048 x 2048 frames of uint16 that is 16 x 256 x 256 in 64 x 2048 x 2048, as in the benchmarks.
     ``chunks`` and ``shards`` choose otherwise along single axes, in elements: ``chunks={"z": 1}``,
-    ``shards={"t": 64}``; the others adapt. ``scales`` and ``units`` by axis, as in ``Dimension``; ``fields``
-    are further ones of ``ArraySpec``, such as ``codec``. Raises ``SpecError``.
+    ``shards={"t": 64}``; the others adapt. ``shards=False``: none, each chunk is a file. ``scales`` and
+    ``units`` by axis, as in ``Dimension``; ``fields`` are further ones of ``ArraySpec``, such as ``codec``.
+    Raises ``SpecError``.
     """
     names = _checked_axes(shape, axes)
     slower, order = _split_order(order, names)
@@ -94,14 +95,15 @@ def default_layout(
     )
     chunk = _default_chunk(plain, dict.fromkeys(waiting, 1) | _sizes("chunks", chunks, names))
     shard_bytes = SHARD_BYTES // min(images if waiting else 1, MOST_SHARE)
-    shard = _default_shard(plain, chunk, _sizes("shards", shards, names), shard_bytes)
+    given = _sizes("shards", shards or None, names)
+    shard = None if shards is False else _default_shard(plain, chunk, given, shard_bytes)
     scales, units = _by_axis("scales", scales, names), _by_axis("units", units, names)
     dimensions = [
         {
             "name": d.name,
             "count": d.count,
             "chunk_size": chunk[d.name],
-            "shard_size_chunks": shard[d.name] // chunk[d.name],
+            "shard_size_chunks": None if shard is None else shard[d.name] // chunk[d.name],
             "scale": scales.get(d.name, 1.0),
             "unit": units.get(d.name),
         }
@@ -132,10 +134,10 @@ def layout_advice(spec: ArraySpec) -> str:
     return sizes_text([(name, size, shard[name] // size) for name, size in chunk.items()])
 
 
-def sizes_text(axes: Iterable[tuple[str, int, int]]) -> str:
+def sizes_text(axes: Iterable[tuple[str, int, int | None]]) -> str:
     """Returns the sizes of a layout in words; ``axes``: (name, chunk_size, shard_size_chunks) of each."""
     names, chunks, shards = (", ".join(map(str, values)) for values in zip(*axes, strict=True))
-    return f"chunk_size {chunks} with shard_size_chunks {shards} along {names}"
+    return f"chunk_size {chunks} with shard_size_chunks {shards} along {names}".replace("None", "null")
 
 
 def default_chunk_bytes(spec: ArraySpec) -> int:

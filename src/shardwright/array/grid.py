@@ -99,11 +99,11 @@ class Grid:
         grid = cls(
             counts=spec.frame_counts,
             chunk=tuple(d.chunk_size for d in frame_axes),
-            shard_chunks=tuple(d.shard_size_chunks for d in frame_axes),
+            shard_chunks=tuple(d.shard_chunks for d in frame_axes),
             stored_axes=tuple(names.index(d.name) for d in spec.stored_dimensions[:-2]),
             frame_shape=spec.frame_shape,
             plane_chunk=(plane[0].chunk_size, plane[1].chunk_size),
-            plane_shard_chunks=(plane[0].shard_size_chunks, plane[1].shard_size_chunks),
+            plane_shard_chunks=(plane[0].shard_chunks, plane[1].shard_chunks),
             itemsize=spec.itemsize,
             growing=spec.growing_axes,
             image=image,

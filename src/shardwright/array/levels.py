@@ -21,12 +21,12 @@ from shardwright.model.errors import ShardFormatError
 
 from .consolidated import FIELD as CONSOLIDATED
 from .document import encode_document, understood
-from .metadata import CREATOR_ATTRIBUTE, array_metadata
+from .metadata import CREATOR_ATTRIBUTE, array_codecs, array_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from .spec import ArraySpec
+    from .spec import ArraySpec, IndexPlace
 
 
 def multiscale_of(attributes: dict[str, Any] | None) -> dict[str, Any]:
@@ -71,16 +71,16 @@ def derived_array(
     shard_shape: tuple[int, ...],
     chunk_shape: tuple[int, ...],
     chunk_codecs: list[Any],
+    index_place: IndexPlace,
     made: dict[str, Any],
 ) -> bytes:
     """Returns zarr.json of an array with another shape, other chunks or another codec than ``document``, and
-    all its other fields of Zarr v3: dtype, fill value, axes, attributes, index location. ``made`` records
-    how, under the creator's attribute."""
+    all its other fields of Zarr v3: dtype, fill value, axes, attributes. ``made`` records how, under the
+    creator's attribute."""
     changed = copy.deepcopy(understood(document))
     changed["shape"] = list(shape)
     changed["chunk_grid"]["configuration"]["chunk_shape"] = list(shard_shape)
-    sharding = changed["codecs"][0]["configuration"]
-    sharding["chunk_shape"], sharding["codecs"] = list(chunk_shape), chunk_codecs
+    changed["codecs"] = array_codecs(index_place, chunk_shape, chunk_codecs)
     attributes = changed.get("attributes") or {}
     before = attributes.get(CREATOR_ATTRIBUTE)
     changed["attributes"] = {
@@ -108,7 +108,7 @@ def array_documents(
     stored = [[d.name for d in spec.dimensions].index(d.name) for d in spec.stored_dimensions]
     for number, level in enumerate(spec.level_shapes, 1):
         assert spec.levels is not None, "it has shapes"
-        shards = [c * d.shard_size_chunks for c, d in zip(level.chunk, spec.dimensions, strict=True)]
+        shards = [c * d.shard_chunks for c, d in zip(level.chunk, spec.dimensions, strict=True)]
         shape = [*level.counts]
         for axis, extent in zip(spec.growing_axes, extents, strict=False):
             shape[axis] = extent
@@ -120,6 +120,7 @@ def array_documents(
                 shard_shape=tuple(shards[i] for i in stored),
                 chunk_shape=tuple(level.chunk[i] for i in stored),
                 chunk_codecs=chunk_codecs,
+                index_place=spec.index_place,
                 made=made,
             )
         )

@@ -13,7 +13,7 @@ from .ome import ome_attributes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .spec import ArraySpec
+    from .spec import ArraySpec, IndexPlace
 
 CREATOR_ATTRIBUTE = "shardwright"
 
@@ -39,15 +39,24 @@ def array_shape(spec: ArraySpec, extents: Sequence[int]) -> list[int]:
     return [grown.get(d.name, d.count or 0) for d in spec.stored_dimensions]
 
 
-def array_metadata(spec: ArraySpec, extents: Sequence[int], chunk_codecs: list[dict[str, Any]]) -> bytes:
-    """Returns zarr.json of the image array. ``chunk_codecs`` are the inner chunk's codecs."""
-    stored = spec.stored_dimensions
+def array_codecs(
+    index_place: IndexPlace, chunk_shape: Sequence[int], chunk_codecs: list[Any]
+) -> list[dict[str, Any]]:
+    """Returns the codecs of an array: those of its chunks, within the one of its shards if it has any."""
+    if index_place == "none":
+        return chunk_codecs
     sharding = {
-        "chunk_shape": [d.chunk_size for d in stored],
+        "chunk_shape": list(chunk_shape),
         "codecs": chunk_codecs,
         "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}],
-        "index_location": spec.index_location,
+        "index_location": index_place,
     }
+    return [{"name": "sharding_indexed", "configuration": sharding}]
+
+
+def array_metadata(spec: ArraySpec, extents: Sequence[int], chunk_codecs: list[dict[str, Any]]) -> bytes:
+    """Returns zarr.json of the image array. ``chunk_codecs`` are the codecs of a chunk."""
+    stored = spec.stored_dimensions
     document = {
         "zarr_format": 3,
         "node_type": "array",
@@ -56,7 +65,7 @@ def array_metadata(spec: ArraySpec, extents: Sequence[int], chunk_codecs: list[d
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [d.shard_size for d in stored]}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
         "fill_value": fill_value_json(spec),
-        "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
+        "codecs": array_codecs(spec.index_place, [d.chunk_size for d in stored], chunk_codecs),
         "attributes": spec.attributes,
         "dimension_names": [d.name for d in stored],
     }

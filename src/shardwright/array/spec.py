@@ -86,6 +86,7 @@ _DTYPE_NAME = re.compile(r"[<>=|]?[A-Za-z?]+[0-9]*")  # NumPy takes more: "\n" i
 _FIELD_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 AxisType = Literal["time", "channel", "space", "other"]
+IndexPlace = Literal["end", "start", "none"]  # where shards have their index; "none": there are no shards
 Method = Literal["mean", "min", "max", "nearest"]
 METHODS: tuple[Method, ...] = get_args(Method)
 _TYPE_BY_NAME: dict[str, AxisType] = {"t": "time", "c": "channel", "z": "space", "y": "space", "x": "space"}
@@ -105,7 +106,8 @@ class _Frozen(BaseModel):
 class Dimension(_Frozen):
     """One axis, in the order frames are acquired. ``count=None``: as long as frames make it, which must then
     name their index, unless only the first axis has no count; further ones have at most 65,536 elements.
-    ``scale`` is in ``unit`` per pixel or step.
+    ``scale`` is in ``unit`` per pixel or step. ``shard_size_chunks=None``, for every axis of an array: there
+    are no shards, each chunk is a file.
 
     ``scale=0`` stands for *unknown*, as acquisition programs report an uncalibrated pixel size. OME-Zarr has
     no unknown scale and allows none of 0, so it becomes its neutral one: ``scale`` 1.0 and no ``unit``, which
@@ -115,7 +117,7 @@ class Dimension(_Frozen):
     name: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,31}$")
     count: int | None = Field(default=None, gt=0, le=MAX_FRAMES)
     chunk_size: int = Field(gt=0, le=MAX_CHUNK_BYTES)
-    shard_size_chunks: int = Field(default=1, gt=0, le=MAX_CHUNKS_PER_SHARD)
+    shard_size_chunks: int | None = Field(default=1, gt=0, le=MAX_CHUNKS_PER_SHARD)
     type: AxisType | None = None
     unit: str | None = Field(default=None, max_length=MAX_UNIT_CHARACTERS)
     scale: float = Field(default=1.0, ge=0, allow_inf_nan=False)
@@ -132,9 +134,14 @@ class Dimension(_Frozen):
         return self.type or _TYPE_BY_NAME.get(self.name.lower(), "other")
 
     @property
+    def shard_chunks(self) -> int:
+        """Chunks along this axis in one file: a shard, or a chunk alone."""
+        return self.shard_size_chunks or 1
+
+    @property
     def shard_size(self) -> int:
-        """Elements along this axis in one shard."""
-        return self.chunk_size * self.shard_size_chunks
+        """Elements along this axis in one file."""
+        return self.chunk_size * self.shard_chunks
 
 
 class Channel(_Frozen):
@@ -357,6 +364,7 @@ class ArraySpec(_Frozen):
         if any(d.count is None for d in self.dimensions[-2:]):
             raise ValueError("dimensions: the two axes of the frame itself need a count")
         self._check_growing()
+        self._check_sharding()
         if self.storage_order is not None:
             if sorted(self.storage_order) != sorted(names):
                 raise ValueError(
@@ -403,8 +411,18 @@ class ArraySpec(_Frozen):
                     raise ValueError(
                         f"dimensions: {d.name!r} has no count and changes faster than {slower.name!r}, which "
                         f"therefore needs chunk_size 1 and shard_size_chunks 1; got {slower.chunk_size} and "
-                        f"{slower.shard_size_chunks}"
+                        f"{slower.shard_chunks}"
                     )
+
+    def _check_sharding(self) -> None:
+        without = [d.name for d in self.dimensions if d.shard_size_chunks is None]
+        if without and len(without) < len(self.dimensions):
+            raise ValueError(
+                f"dimensions: shard_size_chunks is null along {', '.join(without)} and not along others, "
+                f"expected a number for each axis (1: shards of one chunk), or null for each (no shards)"
+            )
+        if without and self.index_location != "end":
+            raise ValueError("index_location: is of shards, and an array of shard_size_chunks null has none")
 
     def _check_sizes(self) -> None:
         """Checks every product of the axes' numbers for which an array, a table or a file is made. The limits
@@ -428,7 +446,7 @@ class ArraySpec(_Frozen):
             (
                 "inner chunks in a shard",
                 MAX_CHUNKS_PER_SHARD,
-                math.prod(d.shard_size_chunks for d in self.dimensions),
+                math.prod(d.shard_chunks for d in self.dimensions),
                 self.dimensions,
             ),
             (
@@ -470,6 +488,11 @@ class ArraySpec(_Frozen):
         """The frame axes whose extent follows from the frames that came: the first one, and those without a
         count."""
         return tuple(place for place, d in enumerate(self.dimensions[:-2]) if place == 0 or d.count is None)
+
+    @property
+    def index_place(self) -> IndexPlace:
+        """Where its shards have their index."""
+        return "none" if self.dimensions[0].shard_size_chunks is None else self.index_location
 
     @property
     def level_count(self) -> int:

@@ -299,7 +299,7 @@ class Link:
         if total is not None:
             self._step(ClientEvent.FINISH)
             self.finish_sent = True
-            yield self._counter.control(Kind.FINISH, Finish(total).to_body())
+            yield self._counter.control(Kind.FINISH, Finish(total, self.outbox.claimed).to_body())
 
     def _next_frames(self) -> list[Any] | None:
         room = MAX_PIXELLESS_FRAMES - self._pixelless_in_flight

@@ -100,6 +100,11 @@ class Outbox:
         return self._queue.next_sequence - self._first_sequence - self._dropped
 
     @property
+    def claimed(self) -> int:
+        """The number of open claims."""
+        return self._claimed
+
+    @property
     def next_sequence(self) -> int:
         """The sequence of the frame that is added next."""
         return self._queue.next_sequence

@@ -98,6 +98,7 @@ class Session:
         self._before = acquisition.receipt() if recovered else None
         self._on_event = on_event
         self._old_rings: list[Ring] = []
+        self._ring_is_written = False  # by a driver, into slots that were claimed, also after the end
         self._losses: deque[tuple[int, int, ErrorText]] = deque(maxlen=MAX_KEPT_LOSSES)
         self._ended_by: DaemonEvent | None = None
         self._updates: dict[int, int] = {}  # the acquisition's number of an update: the lease's
@@ -346,6 +347,7 @@ class Session:
                 expected=f"{self.credit.next_sequence} frames",
                 got=finish.frames,
             )
+        self._ring_is_written |= finish.claimed > 0
         self.acquisition.finish(keep_empty=False)
 
     # From the daemon
@@ -440,8 +442,8 @@ class Session:
         self.acquisition.close()
         if self.lease is not None and self.lease.ring is not None:
             ring = self.lease.ring
-            # Only after an end that the client asked for: after any other it may still be copying a frame.
-            ring.close() if self._ended_by is None else ring.free()
+            # after an end that the client did not ask for, it may still be copying a frame
+            ring.free() if self._ended_by is not None or self._ring_is_written else ring.close()
         if self._ended_by is DaemonEvent.STOPPING:
             why = self.why_ended or ErrorText(SessionLostError, "the daemon is stopping")
             self._send(Kind.ERROR, Problem(why, fatal=True, receipt=receipt).to_body())

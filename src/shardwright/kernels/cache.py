@@ -15,6 +15,7 @@ import hashlib
 import os
 import shutil
 import stat
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 COMPILED = "compiled"  # a file in the folder: set once every kernel of the pipeline is cached there
+LONGEST_COMPILATION_S, _LOOK_S = 300.0, 0.05
 KEPT = 4  # folders of other versions; older ones are deleted
 
 
@@ -87,14 +89,25 @@ def is_compiled(folder: Path | None) -> bool:
 @contextlib.contextmanager
 def one_compiles(folder: Path | None) -> Iterator[None]:
     """A context that only one process at a time is in while the folder is not complete: of several that start
-    at once the first compiles, the others wait for it and load."""
+    at once the first compiles, the others wait for it and load; not for ever."""
     with contextlib.ExitStack() as held:
         if folder is not None and not is_compiled(folder):
             with contextlib.suppress(OSError):  # a folder that cannot be written is never complete
                 lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 held.callback(os.close, lock)
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                _wait_for(lock)
         yield
+
+
+def _wait_for(lock: int) -> None:
+    """Takes the lock once its holder has compiled or died. One that was stopped meanwhile is not waited for
+    longer than any compilation takes: two may compile the same."""
+    give_up_s = time.monotonic() + LONGEST_COMPILATION_S
+    while time.monotonic() < give_up_s:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(_LOOK_S)
 
 
 def note_compiled(folder: Path | None) -> None:

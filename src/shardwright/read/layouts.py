@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def array_layout(spec: ArraySpec, grid: Grid) -> ArrayLayout:
     """Returns the layout of an array."""
     codec = CodecParameters.of(spec, grid.chunk_bytes)
-    return ArrayLayout.of(grid, codec.max_encoded_bytes, spec.index_location == "start")
+    return ArrayLayout.of(grid, codec.max_encoded_bytes, spec.index_place)
 
 
 def store_layout(spec: AcquisitionSpec) -> StoreLayout:

@@ -9,7 +9,6 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from shardwright.model.errors import ShardFormatError, ShardwrightError, StorageError
-from shardwright.shard.index import decode_index
 
 from .box_reader import ReadFile
 from .shard_file import check_entries
@@ -36,15 +35,14 @@ class IndexedShard:
         """Raises ``ShardFormatError`` for a file that is no shard of this array, ``StorageError``."""
         self.file = file
         self.identity = version_of(file.status)
-        size, index = file.status.st_size, array.index_bytes
-        if size < index:
+        size = file.status.st_size
+        try:
+            self.entries = array.index.read(size, lambda offset, nbytes: bytes(file.read(offset, nbytes)))
+        except ShardFormatError as error:
             raise ShardFormatError(
-                f"{file.path} is shorter than its index", expected=f"{index} bytes or more", got=size
-            )
-        at_start = array.index_location == "start"
-        encoded = bytes(file.read(0 if at_start else size - index, index))
-        self.entries = decode_index(encoded, array.chunks_per_shard)
-        data = (index, size) if at_start else (0, size - index)
+                f"{file.path}: {error.message}", expected=error.expected, got=error.got
+            ) from None
+        data = array.index.data_range(size)
         if faults := check_entries(array, coordinates, self.entries, data).faults:
             number, fault = faults[0]
             raise ShardFormatError(f"{file.path}: entry {number} of the index: {fault}")

@@ -6,6 +6,7 @@ sealed, is a complete shard that is made when it is read:
 
     index at the end     | place 0 | place 1 | ... | place n-1 | index |
     index at the start   | index, to a page edge | place 0 | place 1 | ... | place n-1 |
+    without shards       | the chunk |
 
 with a place for each inner chunk of the index. Each chunk that has a frame is listed, in its codec's stored
 form (``LEVEL_STORED``, not compressed), whose length is always the same. So a client that has an older index
@@ -31,7 +32,7 @@ import numpy as np
 from shardwright.array.document import encode_document
 from shardwright.codecs.parameters import LEVEL_STORED, CodecParameters
 from shardwright.model.errors import SpecError, StorageError
-from shardwright.shard.index import empty_index, encode_index
+from shardwright.shard.index import empty_index
 from shardwright.shard.layout import page_aligned
 
 from .box_reader import ABSENT, NO_CRC
@@ -119,11 +120,12 @@ class ComposedShard:
     @property
     def nbytes(self) -> int:
         """The length of the shard; the same at all times."""
-        return self._data_start + self._places_bytes + (0 if self._data_start else self.array.index_bytes)
+        return self._data_start + self._places_bytes + self.array.index.behind_bytes
 
     @cached_property
     def _place_bytes(self) -> int:
-        return page_aligned(self._stored_form.max_encoded_bytes)
+        nbytes = self._stored_form.max_encoded_bytes
+        return page_aligned(nbytes) if self.array.is_sharded else nbytes
 
     @property
     def _places_bytes(self) -> int:
@@ -131,7 +133,7 @@ class ComposedShard:
 
     @cached_property
     def _data_start(self) -> int:
-        return page_aligned(self.array.index_bytes) if self.array.index_location == "start" else 0
+        return page_aligned(self.array.index.before_bytes)
 
     @cached_property
     def generation(self) -> str:
@@ -155,7 +157,7 @@ class ComposedShard:
         """Returns the bytes [start, stop). Raises ``ShardFormatError``, ``StorageError``,
         ``StoreGoneError``."""
         out = np.zeros(max(0, min(stop, self.nbytes) - start), np.uint8)
-        index_at = 0 if self._data_start else self._places_bytes
+        index_at = self.array.index.offset(self._data_start + self._places_bytes)
         if start < index_at + self.array.index_bytes and stop > index_at:
             _place(out, start, index_at, self._index)
         first = max(0, start - self._data_start) // self._place_bytes
@@ -178,7 +180,7 @@ class ComposedShard:
         entries = empty_index(self.array.chunks_per_shard)
         entries["offset"][self._there] = self._data_start + np.flatnonzero(self._there) * self._place_bytes
         entries["nbytes"][self._there] = self._stored_form.max_encoded_bytes
-        return encode_index(entries)
+        return self.array.index.encode(entries)
 
     def _chunk(self, number: int) -> bytes:
         """Returns a chunk with all frames that it has by now."""

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.model.errors import ShardFormatError, StorageError
-from shardwright.shard.index import EMPTY, decode_index
+from shardwright.shard.index import EMPTY
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,26 +56,22 @@ class ShardFile:
         return self._fd
 
     @property
-    def index_offset(self) -> int:
-        return 0 if self.array.index_location == "start" else self.file_bytes - self.array.index_bytes
-
-    @property
     def data_range(self) -> tuple[int, int]:
         """[start, stop) of the bytes in which chunks may lie: the file without its index."""
-        if self.array.index_location == "start":
-            return self.array.index_bytes, self.file_bytes
-        return 0, self.index_offset
+        return self.array.index.data_range(self.file_bytes)
+
+    @property
+    def index_offset(self) -> int:
+        return self.array.index.offset(self.data_range[1])
 
     def read_index(self) -> npt.NDArray[np.void]:
         """Returns INDEX_ENTRY[chunks_per_shard], its crc32c checked."""
-        size = self.array.index_bytes
-        if self.file_bytes < size:
-            raise ShardFormatError(
-                "shard is shorter than its index", expected=f"{size} bytes or more", got=self.file_bytes
-            )
-        data = bytearray(size)
-        self.read_into(self.index_offset, memoryview(data))
-        return decode_index(bytes(data), self.array.chunks_per_shard)
+        return self.array.index.read(self.file_bytes, self._read)
+
+    def _read(self, offset: int, nbytes: int) -> bytes:
+        data = bytearray(nbytes)
+        self.read_into(offset, memoryview(data))
+        return bytes(data)
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fills ``buffer`` from ``offset``. Raises ``ShardFormatError`` if the file was truncated

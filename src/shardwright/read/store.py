@@ -1,9 +1,10 @@
 """Opens a store for reading: finds its zarr.json files and parses them, strictly, for the layouts that
 shardwright writes.
 
-Accepted: Zarr v3, a regular grid with one level of ``sharding_indexed``, chunk keys of the "default"
+Accepted: Zarr v3, a regular grid with one level of ``sharding_indexed`` or none, chunk keys of the "default"
 encoding, inner codecs as ``codecs.decode`` knows them, index codecs bytes (little) + crc32c. Anything else
-raises a ``ShardFormatError`` that names it. Every command reads zarr.json by ``read_metadata``, so that none
+raises a ``ShardFormatError`` that names it. A chunk of an array without shards is taken for a shard of one
+chunk (``shard.index``). Every command reads zarr.json by ``read_metadata``, so that none
 bypasses ``array.document``.
 """
 
@@ -27,13 +28,14 @@ from shardwright.codecs.decode import ChunkCodecs
 from shardwright.codecs.parameters import CodecParameters, codec_of
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.names import WORKSPACE
+from shardwright.shard.index import ShardIndex
 from shardwright.storage.files import open_regular
 from shardwright.wire.messages import MAX_IMAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from shardwright.array.spec import Blosc, Gzip, Zstd
+    from shardwright.array.spec import Blosc, Gzip, IndexPlace, Zstd
 
 MAX_METADATA_BYTES = 16 * 1024 * 1024
 MAX_DATASETS = 256  # of a group: levels of its images; each is inspected as a whole
@@ -44,7 +46,8 @@ _KEY_PART = re.compile(r"0|[1-9][0-9]{0,18}")
 
 @dataclass(frozen=True)
 class StoredArray:
-    """One sharded array on disk, as its zarr.json describes it. Shapes are in storage order."""
+    """One array on disk, as its zarr.json describes it. Shapes are in storage order. ``index_location``:
+    "none" without shards; shards are then the chunks."""
 
     path: Path
     shape: tuple[int, ...]
@@ -54,7 +57,7 @@ class StoredArray:
     fill_value: Any
     codecs: ChunkCodecs
     codec_metadata: list[Any]
-    index_location: str
+    index_location: IndexPlace
     separator: str
     dimension_names: tuple[str | None, ...] | None
 
@@ -87,8 +90,17 @@ class StoredArray:
         return math.prod(self.shard_chunks)
 
     @property
+    def index(self) -> ShardIndex:
+        """The index of each of its shards."""
+        return ShardIndex(self.chunks_per_shard, self.index_location)
+
+    @property
     def index_bytes(self) -> int:
-        return 16 * self.chunks_per_shard + 4
+        return self.index.nbytes
+
+    @property
+    def is_sharded(self) -> bool:
+        return self.index_location != "none"
 
     @property
     def grid_shape(self) -> tuple[int, ...]:
@@ -420,10 +432,9 @@ def _parse(folder: Path, document: dict[str, Any]) -> StoredArray:
         )
     dtype = np.dtype(document["data_type"]).newbyteorder("<")
     shape = _sizes("shape", document["shape"], least=0)
-    shard_shape = _sizes(
-        "chunk_grid", document["chunk_grid"]["configuration"]["chunk_shape"], rank=len(shape)
-    )
-    sharding = _sharding(document["codecs"])
+    grid = document["chunk_grid"]["configuration"]["chunk_shape"]
+    shard_shape = _sizes("chunk_grid", grid, rank=len(shape))
+    sharding = _sharding(document["codecs"], grid)
     chunk_shape = _sizes("chunk_shape", sharding["chunk_shape"], rank=len(shape))
     if any(s % c for s, c in zip(shard_shape, chunk_shape, strict=True)):
         raise ShardFormatError(
@@ -446,7 +457,7 @@ def _parse(folder: Path, document: dict[str, Any]) -> StoredArray:
         fill_value=document["fill_value"],
         codecs=ChunkCodecs.of(sharding["codecs"], dtype.itemsize),
         codec_metadata=sharding["codecs"],
-        index_location=_index_location(sharding),
+        index_location=sharding["index_location"],
         separator=_separator(document["chunk_key_encoding"]),
         dimension_names=None if names is None else tuple(names),
     )
@@ -476,9 +487,13 @@ def _sizes(name: str, value: Any, *, least: int = 1, rank: int | None = None) ->
     return tuple(value)
 
 
-def _sharding(codecs: Any) -> dict[str, Any]:
+def _sharding(codecs: Any, chunk_shape: Any) -> dict[str, Any]:
+    """Returns the configuration of the sharding codec, or what stands for it in an array without shards, of
+    chunks of ``chunk_shape``."""
     names = [codec["name"] if isinstance(codec, dict) else codec for codec in codecs]
-    if names != ["sharding_indexed"]:
+    if "sharding_indexed" not in names:
+        return {"chunk_shape": chunk_shape, "codecs": codecs, "index_location": "none"}
+    if len(names) != 1:
         raise ShardFormatError("codecs not supported", expected="['sharding_indexed']", got=names)
     configuration: dict[str, Any] = codecs[0]["configuration"]
     index_codecs = [
@@ -492,16 +507,12 @@ def _sharding(codecs: Any) -> dict[str, Any]:
         raise ShardFormatError(
             "index_codecs not supported", expected="bytes (little) and crc32c", got=index_codecs
         )
-    return configuration
-
-
-def _index_location(sharding: dict[str, Any]) -> str:
-    location = sharding.get("index_location", "end")
+    location = configuration.get("index_location", "end")
     if location not in ("start", "end"):
         raise ShardFormatError(
             "index_location not supported", expected="'start' or 'end'", got=repr(location)
         )
-    return str(location)
+    return {**configuration, "index_location": location}
 
 
 def _separator(encoding: Any) -> str:

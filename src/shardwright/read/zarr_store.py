@@ -3,7 +3,8 @@
 The store hands out zarr.json as it is now, except that sharded arrays name the codec below instead of
 ``sharding_indexed``. It is that codec, with the same chunks and metadata, but asks the view for all that a
 selection takes of a shard at once: chunks that lie together are fetched together, decoded on all processors,
-and come from one state of the shard. Other codecs than ours are left to zarr-python.
+and come from one state of the shard. Other codecs than ours are left to zarr-python, and arrays without
+shards to its reading key by key.
 """
 
 from __future__ import annotations
@@ -108,7 +109,8 @@ class LiveStore(Store):
         return None if found is None else found.read(*_bounds(found.nbytes, byte_range))
 
     def _with_our_codec(self, folder: str, document: dict[str, Any]) -> dict[str, Any]:
-        if document["node_type"] != "array" or self.view.array(folder) is None:
+        array = self.view.array(folder) if document["node_type"] == "array" else None
+        if array is None or not array.stored.is_sharded:
             return document
         (codec,) = document["codecs"]
         return {**document, "codecs": [{**codec, "name": CODEC_NAME}]}

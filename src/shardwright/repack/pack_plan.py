@@ -3,6 +3,7 @@ checked. Shared by compaction and by moves, which pack shards on their way.
 
     index at the end:    | chunk | chunk | ... | chunk | index |
     index at the start:  | index | chunk | chunk | ... | chunk |
+    without shards:      | chunk |
 
 Chunks follow each other in the chosen order without gaps. Absent chunks stay absent.
 """
@@ -60,8 +61,8 @@ class PackPlan:
             entries["offset"][chunks].astype(np.int64),
             entries["nbytes"][chunks].astype(np.int64),
         )
-        data_start = array.index_bytes if array.index_location == "start" else 0
-        return cls(array, shard_coordinates, chunks, offsets, nbytes, _gap_bytes(data_start, offsets, nbytes))
+        gap_bytes = _gap_bytes(array.index.before_bytes, offsets, nbytes)
+        return cls(array, shard_coordinates, chunks, offsets, nbytes, gap_bytes)
 
     def with_sizes(self, nbytes: Int64s) -> PackPlan:
         """The same plan for chunks that were encoded again and have other sizes."""
@@ -78,7 +79,7 @@ class PackPlan:
 
     @property
     def data_start(self) -> int:
-        return self.array.index_bytes if self.array.index_location == "start" else 0
+        return self.array.index.before_bytes
 
     @property
     def live_bytes(self) -> int:
@@ -100,7 +101,7 @@ class PackPlan:
 
     @property
     def index_offset(self) -> int:
-        return 0 if self.array.index_location == "start" else self.data_end
+        return self.array.index.offset(self.data_end)
 
     @property
     def file_bytes(self) -> int:

@@ -4,6 +4,8 @@ any pixel arrives.
     index at the end:    | slot 0 | slot 1 | ... | slot n-1 | room for the index |
                          sealed: the index follows the last chunk, the tail is cut
     index at the start:  | index, to a page edge | slot 0 | slot 1 | ... | slot n-1 |
+    without shards:      | slot 0 |
+                         sealed: the tail is cut, so that the file is the encoded chunk
 
 A *layer* is the set of one slab's chunks in one shard file: they are neighbours in slot order, so that a slab
 is written as one run. Slots exist only for chunks that touch the array; chunks past its edge have an index
@@ -21,10 +23,11 @@ import numpy as np
 from shardwright.array.acquisition_spec import ARRAY_NAME, level_path
 from shardwright.array.grid import image_of
 
-from .index import index_bytes
+from .index import ShardIndex
 
 if TYPE_CHECKING:
     from shardwright.array.grid import Grid, Grids
+    from shardwright.array.spec import IndexPlace
 
 PAGE_BYTES = 4096  # slots never share a page of the page cache or a block of the usual filesystems
 
@@ -41,24 +44,27 @@ class ShardLayout:
     chunks: int
     slots: int
     slot_bytes: int
-    index_at_start: bool
+    index_place: IndexPlace
+
+    @property
+    def index(self) -> ShardIndex:
+        return ShardIndex(self.chunks, self.index_place)
 
     @property
     def index_bytes(self) -> int:
-        return index_bytes(self.chunks)
+        return self.index.nbytes
 
     @property
     def data_start(self) -> int:
-        return page_aligned(self.index_bytes) if self.index_at_start else 0
+        return page_aligned(self.index.before_bytes)
 
     @property
     def file_bytes(self) -> int:
         """The preallocated size: every slot and the index."""
-        tail = 0 if self.index_at_start else page_aligned(self.index_bytes)
-        return self.data_start + self.slots * self.slot_bytes + tail
+        return self.data_start + self.slots * self.slot_bytes + page_aligned(self.index.behind_bytes)
 
 
-def largest_shard(grid: Grid, max_encoded_bytes: int, index_at_start: bool) -> ShardLayout:
+def largest_shard(grid: Grid, max_encoded_bytes: int, index_place: IndexPlace) -> ShardLayout:
     """Returns the layout of the largest shard file of an array, without building any table."""
     layers = math.prod(grid.shard_chunks)
     return ShardLayout(
@@ -66,7 +72,7 @@ def largest_shard(grid: Grid, max_encoded_bytes: int, index_at_start: bool) -> S
         layers
         * math.prod(min(s, n) for s, n in zip(grid.plane_shard_chunks, grid.plane_chunks, strict=True)),
         page_aligned(max_encoded_bytes),
-        index_at_start,
+        index_place,
     )
 
 
@@ -177,12 +183,12 @@ class ArrayLayout:
     grid: Grid
     plane: PlaneChunks
     slot_bytes: int
-    index_at_start: bool
+    index_place: IndexPlace
     path: str = ARRAY_NAME
 
     @classmethod
-    def of(cls, grid: Grid, max_encoded_bytes: int, index_at_start: bool) -> ArrayLayout:
-        return cls(grid, PlaneChunks.of(grid), page_aligned(max_encoded_bytes), index_at_start)
+    def of(cls, grid: Grid, max_encoded_bytes: int, index_place: IndexPlace) -> ArrayLayout:
+        return cls(grid, PlaneChunks.of(grid), page_aligned(max_encoded_bytes), index_place)
 
     def image(self, grid: Grid, path: str) -> ArrayLayout:
         """Returns the layout of another image with the same array, at ``path``."""
@@ -191,7 +197,7 @@ class ArrayLayout:
     @property
     def index_bytes(self) -> int:
         """The size of one shard's index."""
-        return index_bytes(self.chunks_per_shard)
+        return ShardIndex(self.chunks_per_shard, self.index_place).nbytes
 
     @property
     def files_per_slab(self) -> int:
@@ -215,7 +221,7 @@ class ArrayLayout:
             self.chunks_per_shard,
             layers * int(self.plane.layer_slots[file % self.files_per_slab]),
             self.slot_bytes,
-            self.index_at_start,
+            self.index_place,
         )
 
     def layer_of_slab(self, slab: int) -> tuple[int, int]:

@@ -165,10 +165,11 @@ def read_manifest(workspace: Path) -> Manifest:
 
 def check_writer_epoch(workspace: Path, epoch: int) -> None:
     """Checks that no other writer has taken the acquisition over or finished it, before every rename to a
-    final name. Raises ``FencedError``."""
-    # the next writer writes its own, then deletes ours
-    if manifest_path(workspace, epoch).exists() and not manifest_path(workspace, epoch + 1).exists():
-        return
+    final name. Raises ``FencedError``, ``StorageError``."""
+    with storage_errors("look at", workspace):  # it may not be reachable just now, which is no take-over
+        # the next writer writes its own, then deletes ours
+        if manifest_path(workspace, epoch).exists() and not manifest_path(workspace, epoch + 1).exists():
+            return
     current = max(_epochs(workspace), default=None)  # the highest counts
     if current is None:
         raise FencedError(

@@ -30,7 +30,7 @@ from shardwright.storage.files import (
 from shardwright.storage.slot_file import IoMode, SlotFile
 
 from .growing_copy import GrowingCopy
-from .index import EMPTY, empty_index, encode_index
+from .index import EMPTY, empty_index
 from .layout import ShardLayout, page_aligned
 from .live_index import LiveIndex
 
@@ -239,6 +239,11 @@ class OpenShard:
                 replace_by_rename(self._file.path, self.final_path)
 
     @property
+    def is_named(self) -> bool:
+        """True if a file of it has the final name."""
+        return self.renamed and self.complete().stored_bytes > 0
+
+    @property
     def keeps_older(self) -> bool:
         """True if there is no chunk, and the shard that this one was to replace stays. Once complete."""
         assert self._ready is not None
@@ -263,14 +268,13 @@ class OpenShard:
             return SealedShard(self.final_path, stored_bytes, length - stored_bytes)
         ends = live["offset"] + live["nbytes"]
         data_end = int(ends[-1])
-        index = encode_index(self.entries)
-        index_offset = 0 if self.layout.index_at_start else data_end
+        index = self.layout.index
         self._reach("shard.before_index")
-        self._file.write(index_offset, index)
+        self._file.write(index.offset(data_end), index.encode(self.entries))
         self._file.end_filling()
         gap_bytes = self._give_gaps_back(live["offset"], ends)
-        self._file.truncate(data_end if self.layout.index_at_start else data_end + len(index))
-        return SealedShard(self.final_path, int(live["nbytes"].sum()) + len(index), gap_bytes)
+        self._file.truncate(data_end + index.behind_bytes)
+        return SealedShard(self.final_path, int(live["nbytes"].sum()) + index.nbytes, gap_bytes)
 
     def _reach(self, point: str) -> None:
         with storage_errors("seal", self._file.path):
@@ -279,7 +283,7 @@ class OpenShard:
     def _give_gaps_back(self, starts: np.ndarray, ends: np.ndarray) -> int:
         """Frees the whole pages between one chunk's end and the next one's start. Returns the bytes of all
         gaps."""
-        previous_end = self.layout.index_bytes if self.layout.index_at_start else 0
+        previous_end = self.layout.index.before_bytes
         gap_bytes = 0
         supported = True
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):

@@ -19,7 +19,6 @@ from shardwright.storage.failpoints import reach
 from shardwright.storage.files import open_regular, read_all, storage_errors
 
 from .index import EMPTY as ABSENT
-from .index import decode_index
 from .journal import CHUNK_ENTRY
 from .layout import page_aligned, slab_places
 from .read_back import INNER_CHECKSUM_BYTES
@@ -63,8 +62,7 @@ class _FinalShard:
             with _old(path):
                 status = os.fstat(self._file.fileno())
             self.allocated_bytes = status.st_blocks * 512
-            place = 0 if layout.index_at_start else max(0, status.st_size - layout.index_bytes)
-            self._entries = decode_index(self._read(place, layout.index_bytes), layout.chunks)
+            self._entries = layout.index.read(status.st_size, self._read)
         except BaseException:
             self.close()
             raise

@@ -28,8 +28,8 @@ from shardwright.storage.files import (
     make_directories,
     storage_errors,
     sync_directory,
-    syncs_whole_filesystems,
 )
+from shardwright.storage.filesystems import syncs_as_one
 from shardwright.storage.side_by_side import side_by_side
 
 from .index import empty_index
@@ -176,17 +176,17 @@ class ShardRowFiles:
         """Creates and preallocates all files, with ``suffix`` behind each name. ``step`` is called after each
         shard file, here as below. ``may_rename`` is called before an existing file of that name is deleted:
         it raises ``FencedError`` when another writer, who may own it, has taken over. ``packed``: as the
-        files that these replace; by default packed unless shards are mapped (encoding in place needs a known
-        place). ``reopened``: the shard row was sealed once, and these files replace its shards when it is
-        sealed again, or as soon as readers may see that (``live``). ``keep``: the files that these replace;
-        those of them that have their final names stay.
+        files that these replace; by default packed unless a chunk needs a known place, as where shards are
+        mapped, or in a file that is nothing but its chunk. ``reopened``: the shard row was sealed once, and
+        these files replace its shards when it is sealed again, or as soon as readers may see that (``live``).
+        ``keep``: the files that these replace; those of them that have their final names stay.
 
         Raises ``StorageFullError`` or ``StorageError``; nothing is left behind then, except shards whose
         journal a power cut might bring back."""
         if placement.spill is not None:
             # only here: without its own workspace the store was finished by another writer
             make_directories(placement.files)
-        packed = io != "mmap" if packed is None else packed
+        packed = io != "mmap" and layout.index_place != "none" if packed is None else packed
         journal_path = _suffixed(placement.journal(shard_row), suffix)
         if _remove(journal_path, may_rename):  # before the shards that it may speak of
             sync_directory(placement.files)
@@ -331,13 +331,16 @@ class ShardRowFiles:
 
     def _sync(self, shards: list[OpenShard], step: Callable[[], None]) -> None:
         """Makes some shards durable, then the journal."""
-        if _synced_together(shards):
+        if self._synced_together(shards):
             self.journal.sync(whole=True)
             return
         for shard in shards:
             shard.sync()
             step()
         self.journal.sync()
+
+    def _synced_together(self, shards: Collection[OpenShard]) -> bool:
+        return len(shards) > MOST_SYNCED_ALONE and syncs_as_one(self.placement.root)
 
     def seal_slabs(
         self,
@@ -380,15 +383,29 @@ class ShardRowFiles:
             step()
 
         side_by_side(complete, len(shards))
-        together = _synced_together(shards)
+        together = self._synced_together(shards)
         self._sync(shards, step)
         self._record_sums(todo, may_rename)
         side_by_side(take_name, len(shards))
+        failure: StorageError | None = None
         if together:
-            self.journal.sync(whole=True)
+            try:
+                self.journal.sync(whole=True)
+            except StorageError as error:  # of any file there; their bytes are durable, and names may be
+                failure = error
+                self._sync_names([shard.final_path for shard in shards if shard.is_named])
         for file, shard in todo.items():
             shard.end()
             self.sealed[file] = shard.complete()
+        if failure is not None:
+            raise failure
+
+    def _sync_names(self, paths: list[Path]) -> None:
+        """Makes the names of shards durable, and those of the folders above them."""
+        root = self.placement.root
+        folders = (folder for path in paths for folder in path.parents if folder.is_relative_to(root))
+        for folder in dict.fromkeys(folders):
+            sync_directory(folder)
 
     def _record_sums(self, shards: dict[int, OpenShard], may_rename: Callable[[], None]) -> None:
         """Appends the sums of some files to the records of their arrays, before the first one gets its final
@@ -461,10 +478,6 @@ class ShardRowFiles:
         self.journal.close()
         for shard in self.slots:
             shard.abandon()
-
-
-def _synced_together(shards: Collection[OpenShard]) -> bool:
-    return len(shards) > MOST_SYNCED_ALONE and syncs_whole_filesystems()
 
 
 def _made_by_us(path: Path, make: Callable[[Path], T], may_remove: Callable[[], None]) -> T:

@@ -11,7 +11,6 @@ import errno
 import fcntl
 import mmap
 import os
-import re
 import stat
 import struct
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -350,40 +349,6 @@ def sync_filesystem(descriptor: int) -> None:
     one for each. What other programs have written there meanwhile is synced with it. Only a descriptor that
     was open before a write is told of its failure. Raises ``OSError``."""
     _call(_libc.syncfs, descriptor)
-
-
-def syncs_whole_filesystems() -> bool:
-    """Returns whether this kernel tells ``sync_filesystem`` of failed writes: since Linux 5.8."""
-    release = re.match(r"(\d+)\.(\d+)", os.uname().release)
-    return release is not None and (int(release[1]), int(release[2])) >= (5, 8)
-
-
-@contextmanager
-def synced_as_one(folder: Path, kind: str) -> Iterator[None]:
-    """A context at whose end all that was written within it below ``folder`` is durable. ``kind``: of the
-    failpoint. Raises ``StorageError``."""
-    if not syncs_whole_filesystems():
-        yield
-        for path, _, files in os.walk(folder):
-            _sync_each(folder.__class__(path), files)
-        return
-    with storage_errors("sync", folder):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield
-        with storage_errors("sync", folder):
-            reach(f"{kind}.before_sync")
-            sync_filesystem(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sync_each(folder: Path, names: list[str]) -> None:
-    for name in names:
-        with storage_errors("sync", folder / name), open_regular(folder / name) as file:
-            reach("files.before_sync")
-            os.fsync(file.fileno())
-    sync_directory(folder)
 
 
 def make_directories(path: Path, *, synced: bool = True) -> None:

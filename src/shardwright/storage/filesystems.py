@@ -1,15 +1,20 @@
-"""The kind of filesystem of a folder: whether a sync there reaches a disk of this machine, and whether writes
-use the preallocated blocks. Linux, by the magic numbers of statfs(2)."""
+"""The kind of filesystem of a folder: whether a sync there reaches a disk of this machine, whether one can
+stand for those of many files, and whether writes use the preallocated blocks. Linux, by the magic numbers of
+statfs(2)."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from .files import storage_errors
+from .failpoints import reach
+from .files import open_regular, storage_errors, sync_directory, sync_filesystem
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 # The numbers of <linux/magic.h> and of the out-of-tree filesystems found on clusters. FUSE may be anything;
@@ -34,6 +39,16 @@ _REMOTE = {
     0x65735546: "fuse",
 }
 _COPY_ON_WRITE = {0x9123683E: "btrfs", 0x2FC12FC1: "zfs", 0xCA451A4E: "bcachefs", 0x3434: "nilfs2"}
+# on which syncfs(2) writes out all that fsync(2) would, and is told of writes that failed. FUSE sends nothing
+# to its server, CIFS has no such call, overlayfs hides the errors of what lies below it
+_SYNCED_AS_ONE = {
+    0xEF53: "ext",
+    0x58465342: "xfs",
+    0x9123683E: "btrfs",
+    0xF2F52010: "f2fs",
+    0x01021994: "tmpfs",
+}
+_TOLD_OF_ERRORS = (5, 8)  # the first Linux whose syncfs is
 _IN_MEMORY = {0x01021994: "tmpfs", 0x858458F6: "ramfs"}
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -64,6 +79,42 @@ def unmappable_filesystem(path: Path) -> str | None:
     server). None if a mapping is safe. Raises ``StorageError``."""
     magic = _magic(path)
     return _COPY_ON_WRITE.get(magic) or _REMOTE.get(magic)
+
+
+def syncs_as_one(path: Path) -> bool:
+    """Returns whether ``sync_filesystem`` can stand for syncs of all files below ``path``. Raises
+    ``StorageError``."""
+    release = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    told = release is not None and (int(release[1]), int(release[2])) >= _TOLD_OF_ERRORS
+    return told and _magic(path) in _SYNCED_AS_ONE
+
+
+@contextmanager
+def synced_as_one(folder: Path, kind: str) -> Iterator[None]:
+    """A context at whose end all that was written within it below ``folder`` is durable. ``kind``: of the
+    failpoint. Raises ``StorageError``."""
+    if not syncs_as_one(folder):
+        yield
+        for path, _, files in os.walk(folder):
+            _sync_each(folder.__class__(path), files)
+        return
+    with storage_errors("sync", folder):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield
+        with storage_errors("sync", folder):
+            reach(f"{kind}.before_sync")
+            sync_filesystem(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_each(folder: Path, names: list[str]) -> None:
+    for name in names:
+        with storage_errors("sync", folder / name), open_regular(folder / name) as file:
+            reach("files.before_sync")
+            os.fsync(file.fileno())
+    sync_directory(folder)
 
 
 def nearest_folder(path: Path) -> Path:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -31,12 +32,22 @@ def side_by_side(action: Callable[[int], Any], count: int) -> None:
         except BaseException as error:  # noqa: BLE001  (raised by the caller)
             errors.append(error)
 
-    others = [threading.Thread(target=work, name=f"shardwright-files-{i}") for i in range(1, threads)]
-    for other in others:
-        other.start()
-    work()
-    for other in others:
-        other.join()
+    others: list[threading.Thread] = []
+    try:
+        for i in range(1, threads):
+            other = threading.Thread(target=work, name=f"shardwright-files-{i}")
+            with suppress(RuntimeError):  # no more threads here: those that there are do it
+                other.start()
+                others.append(other)
+        work()
+    except BaseException as error:  # noqa: BLE001  (Ctrl-C between two calls)
+        errors.append(error)
+    while others:
+        try:
+            others[-1].join()
+            others.pop()
+        except BaseException as error:  # noqa: BLE001  (likewise: raised once no call is under way)
+            errors.append(error)
     if errors:
         first = errors[0]
         errors.clear()

@@ -188,11 +188,15 @@ class Opened(_ControlBody):
 
 @dataclass(frozen=True)
 class Finish(_ControlBody):
+    """``claimed``: slots of the ring into which a driver may still write, although their frames are given up:
+    no other stream may use them."""
+
     frames: int
+    claimed: int = 0
 
     @classmethod
     def from_body(cls, body: dict[str, Any]) -> Finish:
-        return cls(number(body, "frames"))
+        return cls(number(body, "frames"), optional_number(body, "claimed") or 0)
 
 
 @dataclass(frozen=True)

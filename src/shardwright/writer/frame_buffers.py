@@ -4,6 +4,9 @@ whose memory is not used: its own memory is kept until the slot is free again.""
 
 from __future__ import annotations
 
+from collections import deque
+from contextlib import suppress
+
 import numpy as np
 import numpy.typing as npt
 
@@ -82,6 +85,7 @@ class FrameBuffers:
         self._table = SlotTable(slots)
         self._slot_bytes = slot_bytes
         self._lent = np.full(slots, None, object)  # by slot
+        self._to_let_go: deque[Lent] = deque()  # has no reader any more
         self.claimed = 0  # slots that are taken, without a frame that is submitted
         self._scratch: np.ndarray | None = None  # for claims whose frames are to be dropped
         self._memory = spare_memory.take(slots * slot_bytes)  # last: once taken, it must be given back
@@ -102,15 +106,26 @@ class FrameBuffers:
 
     def give_back(self, slots: npt.NDArray[np.int64]) -> None:
         """Frees claimed slots whose frames are not submitted."""
-        self._lent[slots] = None
+        self._take_back(slots)
         self.claimed -= slots.size
         self._free.give_back_first(slots)
 
     def release(self, sequences: np.ndarray) -> None:
         """Frees the slots of these frames, which have no reader any more."""
         slots = self._table.pop(sequences.astype(np.int64))
-        self._lent[slots] = None
+        self._take_back(slots)
         self._free.give_back(slots)
+
+    def _take_back(self, slots: npt.NDArray[np.int64]) -> None:
+        self._to_let_go.extend(lent for lent in self._lent[slots] if lent is not None)
+        self._lent[slots] = None
+
+    def let_go(self) -> None:
+        """Drops the references to memory that was lent and has no reader any more. From any thread, without
+        its locks: the last reference may go, which frees gigabytes or calls back into the caller's code."""
+        with suppress(IndexError):
+            while True:
+                self._to_let_go.popleft()
 
     def lend(self, slots: npt.NDArray[np.int64], pixels: np.ndarray) -> npt.NDArray[np.int64]:
         """Keeps the memory of frames (count, rows, columns) until their slots, which the caller took, are
@@ -152,6 +167,11 @@ class FrameBuffers:
         views[slots] = pixels
         addresses: npt.NDArray[np.int64] = self.address + slots * self._slot_bytes
         return addresses
+
+    @property
+    def submitted(self) -> int:
+        """The slots whose frames are submitted and have readers."""
+        return self._table.used
 
     @property
     def used(self) -> int:

@@ -352,6 +352,7 @@ class Writer:
             self._acquisition.submit(records, addresses)
             self._collect()
             self._check_places()
+        self._ring.let_go()
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Waits until every frame appended so far is durable. Raises ``TimedOutError``, or what broke the
@@ -467,6 +468,7 @@ class Writer:
                 if not self._ended:
                     self._collect(raising=False)
                 self._changed.notify_all()
+            self._ring.let_go()
 
     def _describe(self, position: int, frame_id: int | None, values: Columns) -> None:
         record = self._descriptor[0]
@@ -524,7 +526,8 @@ class Writer:
 
     def _collect(self, *, raising: bool = True) -> None:
         """Passes on the acquisition's released frames and events, and raises its error. Under the lock."""
-        self._acquisition.see_ring(self._ring.used, self.limits.ring_frames)
+        # claimed slots are no backlog: how long a camera keeps them says nothing of the workers
+        self._acquisition.see_ring(self._ring.submitted, self.limits.ring_frames - self._ring.claimed)
         released = self._acquisition.poll()
         self._ring.release(released)
         if self._returned is not None:

@@ -145,7 +145,7 @@ def metadata_of(spec: sw.ArraySpec | AcquisitionSpec, seed: int) -> dict[str, fl
     return {name: seed + i / 8 for i, name in enumerate((*METADATA, *spec.frame_fields)) if (seed + i) % 3}
 
 
-def spec_of(*axes: tuple[str, int | None, int, int], **fields: object) -> sw.ArraySpec:
+def spec_of(*axes: tuple[str, int | None, int, int | None], **fields: object) -> sw.ArraySpec:
     dimensions = tuple(
         sw.Dimension(name=n, count=count, chunk_size=chunk, shard_size_chunks=shard)
         for n, count, chunk, shard in axes
@@ -243,6 +243,17 @@ def _small_shards() -> Scene:
     for frame in _in_order(14):
         steps += [frame, Pause(2)] if frame.position % 3 == 2 else [frame]
     return Scene("small shards", spec, tuple(steps), threads=2, sync_interval_ms=3)
+
+
+def _without_shards() -> Scene:
+    """A file for each chunk, of a level too: nothing in it says how long it must be."""
+    spec = spec_of(
+        ("t", None, 2, None), ("y", 20, 8, None), ("x", 24, 12, None), levels=1, chunk_checksum=True
+    )
+    steps: list[Step] = []
+    for frame in _in_order(11):
+        steps += [frame, Pause(3)] if frame.position % 4 == 2 else [frame]
+    return Scene("without shards", spec, tuple(steps), threads=2, store_within_ms=2, sync_interval_ms=3)
 
 
 def _levels() -> Scene:
@@ -372,6 +383,7 @@ SCENES = {
         _twice(),
         _flushing(),
         _small_shards(),
+        _without_shards(),
         _levels(),
         _positions(),
         _ordered_positions(),

@@ -16,7 +16,10 @@ from tests.properties.readers import READERS
 
 from shardwright.array.frame_table_format import TABLE_PATH
 from shardwright.model.frame_status import FrameStatus
+from shardwright.read.shard_file import ShardFile
+from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
+from shardwright.shard.index import EMPTY
 
 from .oracle import Oracle
 from .plans import AtCall, Plan, carry_out
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.harness.fork_server import ForkServer
+
+    from shardwright.read.store import StoredArray
 
     from .scenes import Scene
 
@@ -149,7 +154,9 @@ class TrialRun:
             self._live(AtCall(1 + int(self._trial.second * calls)), recover, self._store)
             self._judge_final_shards()
         self._recover(self._store)
-        if other := differing(recovered_facts(control), recovered_facts(self._store)):
+        grown = self._trial.scene.live == "append"
+        facts = [recovered_facts(store, grown=grown) for store in (control, self._store)]
+        if other := differing(*facts):
             self._complain(f"a recovery that was killed and started again made other {sorted(other)}")
 
     def _resume(self) -> None:
@@ -209,17 +216,22 @@ def digest(store: Path) -> dict[str, str]:
     }
 
 
-def recovered_facts(store: Path) -> dict[str, str]:
+def recovered_facts(store: Path, *, grown: bool) -> dict[str, str]:
     """``digest``, but of the frame table its rows in the order of their sequences: it tells in which order
     things were written, too.
 
     A frame that is lost for good has the moment at which this was found out; that is not compared. Of the
     record of the shards the last line of each counts: a recovery that was killed before the rename leaves one
-    more.
+    more. Of shards that have ``grown`` for readers only the chunks are compared: where they lie depends on
+    what readers saw before.
     """
     facts = {
         path: content for path, content in digest(store).items() if not path.startswith(f"{TABLE_PATH}/")
     }
+    for array in open_store(store).arrays if grown else ():
+        for key, coordinates in array.shard_files():
+            if coordinates is not None:
+                facts[(array.path / key).relative_to(store).as_posix()] = chunks_of(array, array.path / key)
     for path in [path for path in facts if path.endswith("/shards.crc32c")]:
         lines = {
             json.loads(line)["key"]: line
@@ -238,6 +250,19 @@ def recovered_facts(store: Path) -> dict[str, str]:
             rows = values[order][came] if name in ("arrival_ns", "arrival_monotonic_ns") else values[order]
             facts[f"{TABLE_PATH}/{name}"] = rows.tobytes().hex()
     return facts
+
+
+def chunks_of(array: StoredArray, path: Path) -> str:
+    """The encoded chunks of a shard, each behind its length."""
+    with ShardFile(array, path) as file:
+        found = hashlib.sha256()
+        for offset, nbytes in file.read_index().tolist():
+            found.update(nbytes.to_bytes(8, "little"))
+            if offset != EMPTY:
+                chunk = bytearray(nbytes)
+                file.read_into(offset, memoryview(chunk))
+                found.update(chunk)
+        return found.hexdigest()
 
 
 def differing(one: dict[str, str], other: dict[str, str]) -> set[str]:

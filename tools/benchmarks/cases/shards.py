@@ -30,7 +30,7 @@ import shardwright as sw
 from benchmarks.processes import say
 from benchmarks.testbed import Places
 from shardwright.acquire.settings import Durability
-from shardwright.storage.files import synced_as_one
+from shardwright.storage.filesystems import synced_as_one
 
 from . import Asked, least_and_most
 

@@ -28,7 +28,7 @@ class SlabKernel:
         codec = CodecParameters.of(spec, grid.chunk_bytes)
         self.frames = frames
         self._compressed = case.compressed
-        self.layout = ArrayLayout.of(grid, codec.max_encoded_bytes, index_at_start=False)
+        self.layout = ArrayLayout.of(grid, codec.max_encoded_bytes, "end")
         self.chunks = len(self.layout.plane.geometry)
         self._codec = codec.as_array()
         self._contexts = CompressorContexts()

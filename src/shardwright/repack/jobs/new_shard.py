@@ -28,7 +28,7 @@ from shardwright.kernels.file_io import FILE_ENDED, read_ranges, write_slots
 from shardwright.model.errors import BudgetError, OutputExistsError, ShardFormatError, StorageError
 from shardwright.read.shard_file import ShardFile
 from shardwright.repack.runtime.work_folder import new_working_path
-from shardwright.shard.index import empty_index, encode_index
+from shardwright.shard.index import empty_index
 from shardwright.shard.shard_sums import ShardSums, shard_sum
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
@@ -127,7 +127,7 @@ class NewShard:
         self._entries = empty_index(array.chunks_per_shard)
         self._crcs = np.zeros(array.chunks_per_shard, np.uint32)
         self._order: list[int] = []  # chunk numbers as they lie in the file
-        self._position = array.index_bytes if array.index_location == "start" else 0
+        self._position = array.index.before_bytes
         self._file: AtomicFile | None = None  # from the first chunk on
 
     @staticmethod
@@ -179,11 +179,10 @@ class NewShard:
         if self._file is None:
             ShardSums(self.array.path).append({key: None})
             return 0
-        index = encode_index(self._entries)
-        at_start = self.array.index_location == "start"
+        index = self.array.index
         with storage_errors("write", self._path):
             reach("compact.before_index")
-        self._file.write(0 if at_start else self._position, index)
+        self._file.write(index.offset(self._position), index.encode(self._entries))
         self._file.sync(forget=True)
         nbytes = os.fstat(self._file.descriptor).st_size
         self._check()

@@ -30,7 +30,7 @@ from shardwright.read.store import parse_array, workspace_of
 from shardwright.repack.runtime.work_folder import file_of_shard, working_path
 from shardwright.repack.source_shard import PackedBytes, SourceShard, parts_between
 from shardwright.repack.unknown_bytes import unknown_bytes
-from shardwright.shard.index import EMPTY, encode_index
+from shardwright.shard.index import EMPTY
 from shardwright.shard.shard_sums import ShardSums, shard_sum
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import storage_errors, sync_directory
@@ -172,7 +172,7 @@ def copy_chunks(chunks: PackedBytes, working: WorkingFile, plan: PackPlan, throt
 
 def finish_copy(working: WorkingFile, plan: PackPlan) -> None:
     """Write the index behind or before the chunks, and make all of it durable. Raises ``StorageError``."""
-    working.write(plan.index_offset, encode_index(plan.entries()))
+    working.write(plan.index_offset, plan.array.index.encode(plan.entries()))
     working.finish(plan.file_bytes)
 
 
@@ -182,7 +182,7 @@ def check_copy(working: WorkingFile, plan: PackPlan, crcs: UInt32s, throttle: Th
     starts = plan.target_offset
     ends = starts + plan.nbytes
     found = np.zeros(len(crcs), np.uint32)
-    index = bytearray(encode_index(plan.entries()))
+    index = bytearray(plan.array.index.encode(plan.entries()))
     expected_index = bytes(index)
     for offset, piece in working.read_pieces():
         throttle.take(piece.size)

@@ -137,7 +137,8 @@ def plan_levels(
         check_factors(axes, options.factors)
     except ValueError as error:
         raise SpecError(str(error)) from None
-    codec_of(document["codecs"][0]["configuration"]["codecs"])  # raises for what cannot be written
+    # raises for what cannot be written
+    codec_of(parse_array(Path(datasets[-1]["path"]), document).codec_metadata)
     levels: list[PyramidLevel] = []
     below = datasets[-1]
     for number in range(len(datasets), options.levels + 1):
@@ -163,16 +164,16 @@ def _level_above(
     options: PyramidOptions,
 ) -> PyramidLevel:
     """Level ``number``, with chunks and shards as those of the level ``below`` as far as its shape allows."""
-    sharding = document["codecs"][0]["configuration"]
-    below_shard = document["chunk_grid"]["configuration"]["chunk_shape"]
-    counts = [s // c for s, c in zip(below_shard, sharding["chunk_shape"], strict=True)]
-    chunk = tuple(map(min, sharding["chunk_shape"], shape))
+    source = parse_array(Path(below["path"]), document)
+    chunk = tuple(map(min, source.chunk_shape, shape))
+    shard = tuple(c * n for c, n in zip(chunk, source.shard_chunks, strict=True))
     text = derived_array(
         document,
         shape=shape,
-        shard_shape=fitting_shards(shape, chunk, tuple(c * n for c, n in zip(chunk, counts, strict=True))),
+        shard_shape=fitting_shards(shape, chunk, shard),
         chunk_shape=chunk,
-        chunk_codecs=sharding["codecs"],
+        chunk_codecs=source.codec_metadata,
+        index_place=source.index_location,
         made={"level": number, "of": below["path"], **how_made(options.method, options.factors)},
     )
     dataset = level_dataset(below, str(number), factors, centred=options.method != "nearest")

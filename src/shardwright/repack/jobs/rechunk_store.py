@@ -147,7 +147,8 @@ def plan_new_store(path: Path, options: RechunkOptions) -> RechunkPlan:
 
 
 def _document(array: StoredArray, axes: list[str], options: RechunkOptions) -> bytes:
-    """The zarr.json of a new array. Chunks are never longer than the array, shards hold whole chunks."""
+    """The zarr.json of a new array. Chunks are never longer than the array, shards hold whole chunks. Without
+    shards there are none unless their size is given."""
     sizes = options.shards or {}
     chunk = tuple(
         max(1, min(options.chunks.get(axis, c), n))
@@ -164,6 +165,9 @@ def _document(array: StoredArray, axes: list[str], options: RechunkOptions) -> b
                 expected=f"a multiple of {c}",
                 got=sizes[axis],
             )
+    index_place = array.index_location
+    if not array.is_sharded:
+        shard, index_place = (shard, "end") if sizes else (chunk, "none")
     codecs = array.codec_metadata
     if not isinstance(options.codec, str):
         codecs = inner_codecs(options.codec, array.dtype.itemsize, array.codecs.checksum)
@@ -172,7 +176,13 @@ def _document(array: StoredArray, axes: list[str], options: RechunkOptions) -> b
     made = {"rechunked_from": {"chunks": list(array.chunk_shape), "shards": list(array.shard_shape)}}
     document = read_metadata(array.path)
     return derived_array(
-        document, shape=array.shape, shard_shape=shard, chunk_shape=chunk, chunk_codecs=codecs, made=made
+        document,
+        shape=array.shape,
+        shard_shape=shard,
+        chunk_shape=chunk,
+        chunk_codecs=codecs,
+        index_place=index_place,
+        made=made,
     )
 
 

@@ -28,7 +28,6 @@ from shardwright.model.errors import OutputExistsError, ShardFormatError, Storag
 from shardwright.read.store import parse_array
 from shardwright.repack.source_shard import PackedBytes, SourceShard, parts_between
 from shardwright.repack.unknown_bytes import unknown_bytes
-from shardwright.shard.index import encode_index
 from shardwright.storage.files import open_regular, storage_errors
 
 from .destination import open_destination
@@ -223,15 +222,15 @@ def stored_parts(destination: Destination, key: str, nbytes: int, throttle: Thro
 
 
 def _packed(key: str, source: SourceShard, plan: PackPlan) -> TransferItem:
-    index = encode_index(plan.entries())
-    at_start = plan.array.index_location == "start"
+    index = plan.array.index
+    encoded, at_start = index.encode(plan.entries()), index.before_bytes > 0
 
     def parts() -> Iterator[Part]:
         if at_start:
-            yield index
+            yield encoded
         yield from _chunk_parts(source, plan)
-        if not at_start:
-            yield index
+        if index.behind_bytes:
+            yield encoded
 
     def name(segment: int) -> str:
         rank = segment - 1 if at_start else segment
@@ -241,7 +240,7 @@ def _packed(key: str, source: SourceShard, plan: PackPlan) -> TransferItem:
             else f"the index of {plan.path}"
         )
 
-    sizes = np.insert(plan.nbytes, 0 if at_start else len(plan.nbytes), len(index))
+    sizes = np.array([n for n in (index.before_bytes, *plan.nbytes, index.behind_bytes) if n], np.int64)
     return TransferItem(key, sizes, parts, name)
 
 
