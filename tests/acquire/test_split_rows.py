@@ -172,15 +172,17 @@ def test_after_an_io_error_only_shards_without_a_name_are_rewritten(
 
 
 @pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
-def test_images_that_change_at_every_frame_have_rows_of_one_shard(tmp_path, spec_of):
+def test_rows_that_stay_open_while_other_images_come_have_fewer_shards(tmp_path, spec_of):
     array = one_file(spec_of)
     alone, several = sw.AcquisitionSpec(array=array), sw.AcquisitionSpec(array=array, images=("a", "b"))
     assert alone.grids.row_shards == 64
-    assert several.grids.row_shards == 1, "else a row of each would stay open"
+    assert (several.grids.row_shards, several.grids.most_across) == (64, 128), "a row of each stays open"
+    many, most = (sw.AcquisitionSpec(array=array, images=tuple(map(str, range(n)))) for n in (100, 256))
+    assert (many.grids.row_shards, most.grids.row_shards) == (2, 1)
     with sw.create(tmp_path / "a.ome.zarr", alone) as writer:
         assert read_manifest(writer.path / ".shardwright").row_shards == 64
         facts = json.loads((writer.path / ".shardwright/acquisition.1.json").read_text())
-        assert (facts["format"], facts["row_shards"]) == (6, 64)
+        assert (facts["format"], facts["row_shards"], facts["across_shards"]) == (6, 64, 1)
         writer.append(np.ones((4, 6), np.uint16))
 
 
@@ -288,3 +290,23 @@ def test_a_full_disk_delays_names(tmp_path, drive_of, spec_of, shared_pool):
     drive.until(lambda: shards_of(drive.path) == [0, 1, 2])
     drive.until(lambda: shape_of(drive.path) == 3)
     assert drive.finish().frames_lost == 0
+
+
+@pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
+@pytest.mark.parametrize("order", [None, ("t", "p")])
+def test_images_in_turn_cost_few_syncs(tmp_path, spec_of, syncs, order):
+    """Each alone takes at least five for a shard, and the journal of its row."""
+    images, frames = ("a", "b", "c", "d"), 64
+    acquisition = sw.AcquisitionSpec(array=one_file(spec_of), images=images, order=order)
+    with sw.create(
+        tmp_path / "a.ome.zarr", acquisition, threads=2, store_within_ms=600_000, sync_interval_ms=600_000
+    ) as writer:
+        syncs.clear()
+        for t in range(frames):
+            for i, image in enumerate(images):
+                writer.append(np.full((4, 6), 1 + 4 * t + i, np.uint16), image=image)
+        writer.flush()
+        assert sum(syncs.values()) < len(images) * frames / 2, syncs
+    for i in range(len(images)):
+        stored = zarr.open_array(writer.path / str(i) / "0", mode="r")[:, 0, 0]
+        assert stored.tolist() == [1 + 4 * t + i for t in range(frames)]

@@ -150,11 +150,20 @@ def test_edge_shards_are_smaller():
     assert {layout.shard(shard_row, file).chunks for file in range(4) for shard_row in range(2)} == {4}
 
 
-@given(grid=grids(), shards=st.integers(2, 9), slower=st.integers(0, 2), data=st.data())
-def test_a_split_shard_row_has_shards_of_its_own_for_each_slab(grid, shards, slower, data):
-    grid = replace(grid, shard_chunks=(1,) * len(grid.chunk)).split_row(shards, slower)
+@given(
+    grid=grids(),
+    shards=st.integers(2, 9),
+    slower=st.integers(0, 2),
+    across=st.integers(1, 9),
+    data=st.data(),
+)
+def test_a_split_shard_row_has_shards_of_its_own_for_each_slab(grid, shards, slower, across, data):
+    whole = replace(grid, shard_chunks=(1,) * len(grid.chunk))
+    grid = whole.split_row(shards, slower, across)
     assert math.prod(grid.row_shards) <= shards
-    assert all(n == 1 for n in grid.row_shards[:slower]), "no row stays open while other images come"
+    if math.prod(grid.row_shards[:slower]) > 1:
+        assert math.prod(grid.row_shards) <= across, "it stays open while frames of other images come"
+    assert whole.split_row(math.prod(grid.row_shards), slower, across) == grid, "what the manifest keeps"
     layout = ArrayLayout.of(grid, 100, "end")
     shard_row = data.draw(st.integers(0, min(5, max(1, math.prod(grid.shard_row_counts)) - 1)))
     slabs = slabs_of_shard_row(grid, shard_row)

@@ -377,6 +377,7 @@ def _build(store: Path, spec: AcquisitionSpec, limits: Limits, settings: WriteSe
         spill_root=None if settings.spill_root is None else str(settings.spill_root),
         live=settings.live,
         row_shards=spec.grids.row_shards,
+        across_shards=spec.grids.most_across,
     )
     _check_live(spec, store, settings.live)
     FrameLog.create(workspace / LOG_NAME, dtype, identity).close()

@@ -333,12 +333,12 @@ class AcquisitionSpec(_Frozen):
         """The grids of all images, for a new store."""
         slower = None if self.order is None else self.order.index(POSITIONS_AXIS)
         grids = Grids(tuple(Grid.of(array, i) for i, array in enumerate(self.arrays)), slower)
-        return grids.split_rows(grids.most_row_shards)
+        return grids.split_rows(grids.most_row_shards, grids.most_across)
 
-    def in_rows(self, shards: int) -> AcquisitionSpec:
-        """Returns the specification for a store whose shard rows have up to ``shards`` shards each."""
+    def in_rows(self, shards: int, across: int = 1) -> AcquisitionSpec:
+        """Returns the specification for a store whose shard rows are split as ``Grids.split_rows`` says."""
         spec = self.model_copy()
-        spec.__dict__["grids"] = self.grids.split_rows(shards)
+        spec.__dict__["grids"] = self.grids.split_rows(shards, across)
         return spec
 
     def to_json(self, *, for_client: bool = False) -> dict[str, Any]:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 MOST_ROW_SHARDS = 64  # along the frame axes
 MOST_ROW_FILES = 256
 ROW_BYTES = 64 << 20  # of pixels, in a shard row of several shards
+BYTES_ACROSS = 512 << 20  # likewise, in those of all images that are open at once
 
 Number = TypeVar("Number", int, "npt.NDArray[np.int64]")  # one, or many at once
 
@@ -137,12 +138,15 @@ class Grid:
         """True if a shard row has several shards along the frame axes, one for each of its slabs."""
         return math.prod(self.row_shards) > 1
 
-    def split_row(self, shards: int, slower_axes: int) -> Grid:
+    def split_row(self, shards: int, slower_axes: int, across: int = 1) -> Grid:
         """Returns the grid with shard rows of up to ``shards`` shards that follow each other in acquisition
-        order, along axes that change faster than the image (``slower_axes`` do not). The files of one shard
-        row are made, synced and sealed together, which costs little more than for one."""
+        order. The files of one shard row are made, synced and sealed together, which costs little more than
+        for one. A row along ``slower_axes``, the first axes, which change slower than the image, stays open
+        while frames of other images come: it has up to ``across`` shards."""
         along, room = [1] * len(self.counts), shards if self.may_split else 1
-        for axis in range(len(self.counts) - 1, slower_axes - 1, -1):
+        for axis in range(len(self.counts) - 1, -1, -1):
+            if axis < slower_axes:
+                room = max(1, min(room, across // math.prod(along)))
             count = self.slab_counts[axis]
             along[axis] = min(room, count) if count else room
             room //= along[axis]
@@ -460,13 +464,26 @@ class Grids:
         """The number of shards of which a shard row should be made, of those images that allow it."""
         return min((grid.most_row_shards for grid in self.grids if grid.may_split), default=1)
 
-    def split_rows(self, shards: int) -> Grids:
-        """Returns the grids as ``Grid.split_row`` makes them. No shard row is left open while the frames of
-        another image come."""
+    @property
+    def most_across(self) -> int:
+        """The number of shards of which a shard row should be made that stays open while the frames of other
+        images come: few, if there are many images."""
+        each = (
+            min(
+                MOST_ROW_FILES // grid.files_per_slab,
+                BYTES_ACROSS // (grid.frames_per_slab * grid.frame_bytes),
+            )
+            for grid in self.grids
+            if grid.may_split
+        )
+        return max(1, min(each, default=1) // len(self.grids))
+
+    def split_rows(self, shards: int, across: int) -> Grids:
+        """Returns the grids as ``Grid.split_row`` makes them."""
         if len(self.grids) == 1:
             return Grids((self.grids[0].split_row(shards, 0),), self.slower_axes)
         slower = (len(g.counts) if self.slower_axes is None else self.slower_axes for g in self.grids)
-        split = (grid.split_row(shards, axes) for grid, axes in zip(self.grids, slower, strict=True))
+        split = (grid.split_row(shards, axes, across) for grid, axes in zip(self.grids, slower, strict=True))
         return Grids(tuple(split), self.slower_axes)
 
     def of(self, number: int) -> Grid:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from shardwright.array.acquisition_spec import AcquisitionSpec, parse_acquisition
-from shardwright.array.grid import MOST_ROW_SHARDS
+from shardwright.array.grid import MOST_ROW_FILES, MOST_ROW_SHARDS
 from shardwright.model.errors import FencedError, ShardFormatError
 from shardwright.model.live_mode import LIVE_MODES, LiveMode
 from shardwright.model.versions import check_version
@@ -48,7 +48,8 @@ class Manifest:
     them; no extents if none are known (before format 4, ``seen_extent`` of the only image). ``files_epoch``:
     of the writer that took the store over last, 0 if none did; its shard rows are in a folder of that number.
     ``live``: whether shards in progress may have their final names, and how readers then see them grow.
-    ``row_shards``: the most shards of a shard row along the frame axes (``Grid.split_row``).
+    ``row_shards``, ``across_shards``: the most shards of a shard row along the frame axes, and of one that
+    stays open while frames of other images come (``Grid.split_row``).
     """
 
     identity: str
@@ -63,11 +64,12 @@ class Manifest:
     files_epoch: int = 0
     live: LiveMode = "none"
     row_shards: int = 1
+    across_shards: int = 1
 
     @property
     def acquisition(self) -> AcquisitionSpec:
         """The specification of the acquisition. Raises ``SpecError``."""
-        return parse_acquisition(self.spec).in_rows(self.row_shards)
+        return parse_acquisition(self.spec).in_rows(self.row_shards, self.across_shards)
 
     @property
     def identity_bytes(self) -> bytes:
@@ -88,6 +90,7 @@ _FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
     "files_epoch": int,
     "live": str,
     "row_shards": int,
+    "across_shards": int,
 }
 
 
@@ -129,7 +132,7 @@ def write_manifest(
     # one image, as earlier releases know it
     grown = any(dimension["count"] is None for dimension in spec.get("dimensions", ())[1:])
     if manifest.row_shards == 1:
-        del facts["row_shards"]
+        del facts["row_shards"], facts["across_shards"]
         facts["format"] = 5
     if manifest.live == "none" and manifest.row_shards == 1:
         del facts["live"]
@@ -190,7 +193,7 @@ def _parse(path: Path, facts: dict[str, Any]) -> Manifest:
     if version < 5 and "live" not in facts:
         facts = {**facts, "live": "none"}
     if version < 6 and "row_shards" not in facts:
-        facts = {**facts, "row_shards": 1}
+        facts = {**facts, "row_shards": 1, "across_shards": 1}
     if version < 4 and type(facts.get("seen_extent")) is int:
         facts["seen_extents"] = [extent] if (extent := facts.pop("seen_extent")) else []
     for name, kind in _FIELD_TYPES.items():
@@ -201,8 +204,9 @@ def _parse(path: Path, facts: dict[str, Any]) -> Manifest:
     if facts.keys() != _FIELD_TYPES.keys():
         raise ShardFormatError(f"{path}: unknown fields", got=sorted(facts.keys() - _FIELD_TYPES.keys()))
     manifest = Manifest(**{**facts, "seen_extents": tuple(facts["seen_extents"])})
-    if not 1 <= manifest.row_shards <= MOST_ROW_SHARDS:
-        raise ShardFormatError(f"{path}: row_shards is out of range", got=manifest.row_shards)
+    for name, most in (("row_shards", MOST_ROW_SHARDS), ("across_shards", MOST_ROW_FILES)):
+        if not 1 <= (value := getattr(manifest, name)) <= most:
+            raise ShardFormatError(f"{path}: {name} is out of range", expected=f"1 to {most}", got=value)
     if manifest.live not in LIVE_MODES:
         raise ShardFormatError(f"{path}: live is not known", got=repr(manifest.live)[:80])
     if len(manifest.identity) != 32 or set(manifest.identity) - set("0123456789abcdef"):

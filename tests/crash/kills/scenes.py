@@ -298,6 +298,18 @@ def _positions() -> Scene:
     return Scene("positions", spec, tuple(steps), store_within_ms=1, sync_interval_ms=2)
 
 
+def _small_positions() -> Scene:
+    """A shard for each frame of positions in turn: a row of each stays open, most of its shards with their
+    names."""
+    array = spec_of(("t", None, 1, 1), ("z", 2, 1, 1), ("y", 16, 8, 2), ("x", 24, 24, 1))
+    spec = sw.AcquisitionSpec(array=array, images=("a", "b", "c"), order=("t", "p", "z"))
+    frames = [(image, 2 * t + z) for t in range(3) for image in range(3) for z in range(2)]
+    steps: list[Step] = list(_visits(*frames))
+    steps[10:10] = [Pause(4)]
+    steps[5:5] = [Flush()]
+    return Scene("small positions", spec, tuple(steps), threads=2, sync_interval_ms=3)
+
+
 def _ordered_positions() -> Scene:
     """Time, then positions, then a stack of planes: only the stack at hand is incomplete. The second position
     has other planes and ends early."""
@@ -386,6 +398,7 @@ SCENES = {
         _without_shards(),
         _levels(),
         _positions(),
+        _small_positions(),
         _ordered_positions(),
         _plate(),
         _cameras(),
