@@ -9,7 +9,6 @@ before are durable. Later writes meet no full disk. Before every step there is a
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 import stat
@@ -20,7 +19,7 @@ import numpy as np
 from shardwright.model.errors import ShardFormatError, StorageError
 
 from .failpoints import reach
-from .files import DataSync, preallocate, remove_own, storage_errors, sync_directory, write_all
+from .files import DataSync, data_ranges, preallocate, remove_own, storage_errors, sync_directory, write_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,18 +100,11 @@ class TableFile:
     def written_ranges(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yields the parts of [start, stop) that may have been written, at most a MiB each; the rest are
         zeros. Raises ``StorageError``."""
-        while start < stop:
-            with storage_errors("read", self.path):
-                try:
-                    start = os.lseek(self.descriptor, start, os.SEEK_DATA)
-                except OSError as error:
-                    if error.errno != errno.ENXIO:
-                        raise
-                    return  # nothing but a hole up to the end
-                end = min(os.lseek(self.descriptor, start, os.SEEK_HOLE), stop, start + _MOST_AT_ONCE_BYTES)
-            if start < stop:
-                yield start, end
-            start = end
+        with storage_errors("read", self.path):
+            found = list(data_ranges(self.descriptor, start, stop))
+        for first, last in found:
+            for begin in range(first, last, _MOST_AT_ONCE_BYTES):
+                yield begin, min(last, begin + _MOST_AT_ONCE_BYTES)
 
     def write(self, offset: int, data: bytes, what: str) -> None:
         """Writes ``data`` at ``offset``. Raises ``StorageError``. ``what`` names the failpoint:

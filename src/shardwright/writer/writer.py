@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from shardwright.array.frame_check import Columns
+    from shardwright.array.frame_intake import Placed
     from shardwright.array.spec import ArraySpec
     from shardwright.model.error_text import ErrorText
     from shardwright.model.receipt import Receipt
@@ -178,13 +178,8 @@ class Writer:
         ``UnknownImageError``, ``MetadataError`` (nothing is stored then), ``OverloadError``, ``ClosedError``,
         or what broke the pipeline.
         """
-        self._check_open()
         pixels = np.asarray(frame)
-        placed = self._intake.one(pixels, image, index, frame_id, metadata)
-        position = placed.position
-        if position is None:
-            position = self._intake.check_count(self._count)
-        self._describe(position, frame_id, placed.columns)
+        placed = self._describe(pixels, image, index, frame_id, metadata)
         lent = False
         try:
             with self._changed:
@@ -195,7 +190,7 @@ class Writer:
                 self._descriptor["flags"], self._address[0] = FRAME_DROPPED, 0
         except BaseException:
             if not placed.named:
-                self._intake.give_back([position])
+                self._intake.give_back([int(self._descriptor["position"][0])])
             raise
         self._submit(slots, self._descriptor, self._address, lent=lent)
 
@@ -244,15 +239,10 @@ class Writer:
         pixels: np.ndarray,
     ) -> None:
         try:
-            self._check_open()
-            placed = self._intake.one(pixels, image, index, frame_id, metadata)
-            position = placed.position
-            if position is None:
-                position = self._intake.check_count(self._count)
+            self._describe(pixels, image, index, frame_id, metadata)
         except BaseException:
             self._give_back(slots)
             raise
-        self._describe(position, frame_id, placed.columns)
         if slots.size:
             self._address[0] = self._ring.address_of(slots.item())
         else:
@@ -470,7 +460,20 @@ class Writer:
                 self._changed.notify_all()
             self._ring.let_go()
 
-    def _describe(self, position: int, frame_id: int | None, values: Columns) -> None:
+    def _describe(
+        self,
+        pixels: np.ndarray,
+        image: str | None,
+        index: tuple[int, ...] | None,
+        frame_id: int | None,
+        metadata: Mapping[str, Any] | None,
+    ) -> Placed:
+        """Checks the next frame, finds its place and fills its descriptor. Raises as ``append`` does."""
+        self._check_open()
+        placed = self._intake.one(pixels, image, index, frame_id, metadata)
+        position, values = placed.position, placed.columns
+        if position is None:
+            position = self._intake.check_count(self._count)
         record = self._descriptor[0]
         for name, value in zip(METADATA_FIELDS, values, strict=False):  # the array's own come behind them
             record[name] = value
@@ -484,6 +487,7 @@ class Writer:
         record["frame_id"] = -1 if frame_id is None else frame_id
         record["camera_ns"] = time.time_ns()
         record["monotonic_ns"] = time.monotonic_ns()
+        return placed
 
     def _free_slots(self, most: int = 1) -> np.ndarray:
         """Returns slots for frames, int64[n]: as many as are free, at most ``most``; none when they are to be
