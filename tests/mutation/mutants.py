@@ -191,11 +191,11 @@ m.StageTask.run = run
 import os
 import shardwright.shard.open_shard as m
 finish = m.OpenShard._finish_file
-def renamed_first(self):
+def renamed_first(self, step):
     if (self.entries["offset"] != m.EMPTY).any():
         m.make_directories(self.final_path.parent)
         os.rename(self.working_path, self.final_path)
-    return finish(self)
+    return finish(self, step)
 m.OpenShard._finish_file = renamed_first
 m.rename_without_replacing = lambda source, target: None
 """,
@@ -332,14 +332,7 @@ POWER = [
         "power",
         """
 import shardwright.shard.open_shard as m
-finish = m.OpenShard._finish_file
-def unsynced(self):
-    self._file.sync = lambda: None
-    try:
-        return finish(self)
-    finally:
-        del self._file.sync
-m.OpenShard._finish_file = unsynced
+m.OpenShard.sync = lambda self: None
 """,
         ("--filesystem", "btrfs"),
     ),

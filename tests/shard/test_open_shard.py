@@ -13,7 +13,7 @@ import pytest
 from shardwright.model.errors import OutputExistsError, StorageError, StorageFullError
 from shardwright.shard.index import EMPTY, decode_index
 from shardwright.shard.layout import PAGE_BYTES, ShardLayout
-from shardwright.shard.open_shard import OpenShard
+from shardwright.shard.open_shard import OpenShard, SealedShard
 from shardwright.storage.choose_io import resolve_io
 
 # direct is the same but for O_DIRECT, and tmpfs has none: test_seal_direct asks for it
@@ -48,6 +48,15 @@ def fill(shard: OpenShard, chunks: dict[int, bytes], entry_of=lambda slot: slot)
         else:
             shard._file._bytes[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
         note(shard, entry_of(slot), offset, len(data))
+
+
+def seal(shard: OpenShard) -> SealedShard:
+    """As the files of a shard row are sealed, for one of them."""
+    shard.complete()
+    shard.sync()
+    sealed = shard.take_name(lambda: None)
+    shard.end()
+    return sealed
 
 
 CHUNKS = {0: b"a" * 5000, 1: b"b" * SLOT_BYTES, 3: b"c" * 17}  # slot 2 is all fill
@@ -87,7 +96,7 @@ def test_seal_byte_for_byte(paths, mode, at_start):
     assert working.stat().st_blocks * 512 >= layout.file_bytes, "real blocks, not a sparse file"
     fill(shard, CHUNKS)
     assert not final.exists()
-    sealed = shard.seal()
+    sealed = seal(shard)
     assert not working.exists()
     assert sealed.path == final
     assert sealed.stored_bytes == sum(map(len, CHUNKS.values())) + layout.index_bytes
@@ -106,7 +115,7 @@ def test_seal_direct(paths):
         pytest.skip(f"NOT TESTED: the filesystem of {working.parent} has no O_DIRECT")
     shard = OpenShard(layout, working, final, "direct")
     fill(shard, CHUNKS)
-    shard.seal()
+    seal(shard)
     check_sealed(final, at_start=False)
 
 
@@ -115,14 +124,14 @@ def test_seal_closes_its_descriptor(paths, mode):
     before = open_descriptors()
     shard = OpenShard(ShardLayout(1, 1, PAGE_BYTES, False), *paths, mode)
     fill(shard, {0: b"x"})
-    shard.seal()
+    seal(shard)
     assert open_descriptors() == before
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_an_all_fill_shard_leaves_no_file(paths, mode):
     working, final = paths
-    sealed = OpenShard(ShardLayout(4, 4, PAGE_BYTES, False), working, final, mode).seal()
+    sealed = seal(OpenShard(ShardLayout(4, 4, PAGE_BYTES, "end"), working, final, mode))
     assert (sealed.path, sealed.stored_bytes) == (None, 0)
     assert not working.exists()
     assert not final.exists()
@@ -136,7 +145,7 @@ def test_an_existing_final_file_is_not_touched(paths, mode):
     shard = OpenShard(ShardLayout(1, 1, PAGE_BYTES, False), working, final, mode)
     fill(shard, {0: b"x"})
     with pytest.raises(OutputExistsError):
-        shard.seal()
+        seal(shard)
     assert final.read_bytes() == b"older than us"
     assert working.exists()
     shard.abandon()
@@ -161,7 +170,7 @@ def test_a_seal_that_fails_leaves_no_final_name(paths, failing, mode, point):
     fill(shard, CHUNKS)
     failing(point)
     with pytest.raises(StorageError, match="Input/output error"):
-        shard.seal()
+        seal(shard)
     assert not final.exists()
     assert working.exists()
     shard.abandon()
@@ -176,7 +185,7 @@ def test_a_folder_that_cannot_be_synced_fails_the_seal_of_a_complete_shard(paths
     fill(shard, CHUNKS)
     failing("directory.before_sync")
     with pytest.raises(StorageError, match="sync folder"):
-        shard.seal()
+        seal(shard)
     check_sealed(final, at_start=False)
     shard.abandon()
 

@@ -178,22 +178,11 @@ class OpenShard:
         failed, even if a later sync succeeds."""
         self._file.sync()
 
-    def seal(self, may_rename: Callable[[], None] = lambda: None) -> SealedShard:
-        """Completes the file, makes it durable and gives it its final name, durable as well. Raises
-        ``StorageError`` (it has then failed), ``OutputExistsError`` or what ``may_rename`` raises.
-
-        After a ``StorageFullError``, once there is room, it may be called again and continues where it
-        stopped.
-        """
-        self.complete()
-        self.sync()
-        sealed = self.take_name(may_rename)
-        self.end()
-        return sealed
-
     def take_name(self, may_rename: Callable[[], None], *, synced: bool = True) -> SealedShard:
         """Gives a complete and durable file its final name, which is durable unless the caller syncs many at
-        once (``synced``). Raises as ``seal`` does."""
+        once (``synced``). Raises ``StorageError`` (it has then failed), ``OutputExistsError`` or what
+        ``may_rename`` raises. After a ``StorageFullError``, once there is room, it may be called again and
+        continues where it stopped."""
         sealed = self.complete()
         if not sealed.stored_bytes:
             # only now: a missing file means that sealing has begun, and by then the journal must have all
