@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from contextlib import suppress
-from queue import SimpleQueue
+from functools import partial
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,6 +39,7 @@ from shardwright.shard.rewrite import rewrite_shard_row
 from shardwright.shard.shard_row_files import ShardRowFiles
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import free_bytes
+from shardwright.storage.side_by_side import side_by_side
 
 from .commands import (
     Abandon,
@@ -70,7 +73,7 @@ from .reopen import reopen_row
 from .store_folder import end_intact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from shardwright.shard.layout import SlabPlaces, StoreLayout
     from shardwright.shard.open_shard import SealedShard
@@ -78,6 +81,7 @@ if TYPE_CHECKING:
     from .commands import SealerCommand, SealerReport
     from .store_folder import StoreFolder
 
+MOST_TOGETHER = 64  # shard rows that are made or sealed at once, so that no other command waits long
 _FILES_AT_ONCE = 8  # of a store that goes, so that no other command waits long
 
 
@@ -98,6 +102,7 @@ class Sealer:
         self._not_shown: dict[int, list[SlabPlaces]] = {}
         self._grows_later: dict[int, Grow] = {}  # by image: asked for while a shard row of it was not shown
         self._commands: SimpleQueue[SealerCommand | None] = SimpleQueue()
+        self._taken: deque[SealerCommand | None] = deque()  # from the queue, not carried out yet
         self._thread: threading.Thread | None = None
 
     def adopt(self, files: ShardRowFiles) -> None:
@@ -133,10 +138,10 @@ class Sealer:
         """Carries out commands. One that fails ends the acquisition, not this thread: the owner waits for the
         reports of later commands."""
         try:
-            while (command := self._commands.get()) is not None:
+            while commands := self._take():
                 with self.busy:
                     reach("sealer.before_command")
-                    if (report := self._execute(command)) is not None:
+                    for report in self._execute(commands):
                         self._report(report)
         except BaseException as error:
             self._report(
@@ -144,25 +149,51 @@ class Sealer:
             )
             raise
 
-    def _execute(self, command: SealerCommand) -> SealerReport | None:
-        try:
-            return self._do(command)
-        except Exception as error:  # noqa: BLE001  (travels in the report)
-            return SealerFailed(self._explained(error))
+    def _take(self) -> list[SealerCommand]:
+        """Returns the next commands: one, or several that seal and make shard rows, which wait for the disk
+        together; none at the end. Of one image no more than one shard row is made at a time: on a disk that
+        is nearly full the first one must get the room."""
+        commands: list[SealerCommand] = []
+        made: set[int] = set()
+        while len(commands) < MOST_TOGETHER:
+            if not self._taken:
+                with suppress(Empty):
+                    self._taken.append(self._commands.get(block=not commands))
+            command = self._taken[0] if self._taken else None
+            together = isinstance(command, Prepare | Seal)
+            if isinstance(command, Prepare):
+                together = image_of(command.shard_row) not in made
+                made.add(image_of(command.shard_row))
+            if command is None or (commands and not together):
+                break
+            commands.append(command)
+            self._taken.popleft()
+            if not together:
+                break
+        return commands
 
-    def _do(self, command: SealerCommand) -> SealerReport | None:  # noqa: C901  (one case for each command)
+    def _execute(self, commands: list[SealerCommand]) -> Iterator[SealerReport]:
+        if isinstance(commands[0], Prepare | Seal):
+            # what is sealed gives room back
+            yield from self._seal([each for each in commands if isinstance(each, Seal)])
+            self._prepare_together([each for each in commands if isinstance(each, Prepare)])
+            return
+        try:
+            report = self._do(commands[0])
+        except Exception as error:  # noqa: BLE001  (travels in the report)
+            report = SealerFailed(self._explained(error))
+        if report is not None:
+            yield report
+
+    def _do(self, command: SealerCommand) -> SealerReport | None:
         report: SealerReport | None = None
         match command:
-            case Prepare():
-                report = self._prepare(command)
             case Reopen():
                 report = self._reopen(command)
             case Rewrite():
                 report = self._rewrite(command)
             case Commit():
                 report = self._commit(command)
-            case Seal():
-                report = self._seal(command)
             case Record():
                 report = self._record(command)
             case FinishStore():
@@ -186,20 +217,29 @@ class Sealer:
     def prepare(self, command: Prepare) -> ShardRowPrepared:
         """Prepares files in the caller's thread. Before ``start``."""
         with self.busy:
-            return self._prepare(command)
+            return self._prepare(command, self._ballast_refused(command))
 
-    def _prepare(self, command: Prepare) -> ShardRowPrepared:
-        begun_ns = time.monotonic_ns()
+    def _prepare_together(self, commands: list[Prepare]) -> None:
+        """Each is reported as soon as it is done: frames may wait for it."""
+        refused = [self._ballast_refused(command) for command in commands]
+        side_by_side(
+            lambda number: self._report(self._prepare(commands[number], refused[number])),
+            len(commands),
+            syncs=True,
+        )
+
+    def _prepare(self, command: Prepare, refused: ErrorText | None) -> ShardRowPrepared:
+        begun_ns, row = time.monotonic_ns(), command.shard_row
         try:
-            if not command.spill:
-                self._restore_ballast()
-            files = self._files[command.shard_row] = self._create(command.shard_row, spill=command.spill)
+            if refused is not None:
+                return ShardRowPrepared(row, command.request, None, refused)
+            files = self._files[row] = self._create(row, spill=command.spill)
         except Exception as error:  # noqa: BLE001  (travels in the report)
-            return ShardRowPrepared(command.shard_row, command.request, None, self._explained(error))
+            return ShardRowPrepared(row, command.request, None, self._explained(error))
         open_ns, left_bytes = time.monotonic_ns() - begun_ns, 0
         with suppress(StorageError):
             left_bytes = free_bytes(self.folder.path)
-        return ShardRowPrepared(command.shard_row, command.request, files, None, left_bytes, open_ns)
+        return ShardRowPrepared(row, command.request, files, None, left_bytes, open_ns)
 
     def _reopen(self, command: Reopen) -> ShardRowReopened:
         try:
@@ -279,33 +319,87 @@ class Sealer:
         else:
             self._files[key].sync(self.busy.step)
 
-    def _seal(self, command: Seal) -> ShardRowSealed:
+    def _seal(self, commands: list[Seal]) -> list[ShardRowSealed]:
         begun_ns = time.monotonic_ns()
-        shard_row, files = command.shard_row, self._files.get(command.shard_row)
-        try:
+        rows, failed = [command.shard_row for command in commands], dict[int, ErrorText]()
+        sealed = self._give_names(rows, failed)
+        records = self._log_sealed([row for row in rows if row not in failed], failed)
+        seal_ns = time.monotonic_ns() - begun_ns
+        reports = []
+        for row in rows:
+            files = self._files.get(row)
+            renamed = files is not None and files.renamed
+            if row in failed:
+                reports.append(ShardRowSealed(row, 0, renamed, failed[row], 0, None))
+                continue
+            del self._files[row]
+            self._note_shown(row)
+            shards = sum(shard.path is not None for shard in sealed[row])
+            reports.append(ShardRowSealed(row, shards, renamed, None, seal_ns, records[row]))
+        if any(records[row].size for row in records if row not in failed):
+            self.folder.remove_replaced(_FILES_AT_ONCE)
+        return reports
+
+    def _give_names(self, rows: list[int], failed: dict[int, ErrorText]) -> dict[int, list[SealedShard]]:
+        """Gives the files of shard rows their final names. Returns those of each; adds to ``failed`` the
+        others."""
+        sealed: dict[int, list[SealedShard]] = {}
+        full: list[int] = []
+
+        def seal(row: int) -> None:
+            files = self._files.get(row)
             assert files is not None, "only files that are ready are sealed"
-            if files.live:
-                self._not_shown.setdefault(shard_row, [])
-            sealed = self.folder.ballast.spent_on(lambda: self._give_names(files))
-            records = files.frame_records()
-            self._log(BlockKind.SHARD_ROW, shard_row, records)
+            sealed[row] = files.seal(self.folder.owner.may_rename, self.busy.step)
+
+        def try_to_seal(number: int) -> None:
+            row = rows[number]
+            try:
+                if row not in failed:
+                    seal(row)
+            except StorageFullError:
+                full.append(row)
+            except Exception as error:  # noqa: BLE001  (travels in the report)
+                failed[row] = self._explained(error)
+
+        for row in rows:
+            if row in self._files and self._files[row].live:
+                self._not_shown.setdefault(row, [])
+            self._try(row, failed, partial(self._make_image, image_of(row)))
+        side_by_side(try_to_seal, len(rows), syncs=True)
+        for row in full:
+            self._try(row, failed, partial(seal, row))
+        return sealed
+
+    def _try(self, row: int, failed: dict[int, ErrorText], work: Callable[[], None]) -> None:
+        """Does work for the seal of a shard row, with the ballast if need be."""
+        try:
+            self.folder.ballast.spent_on(work)
+        except Exception as error:  # noqa: BLE001  (travels in the report)
+            failed[row] = self._explained(error)
+
+    def _log_sealed(self, rows: list[int], failed: dict[int, ErrorText]) -> dict[int, np.ndarray]:
+        """Appends the frames of shard rows to the frame log, durably, and deletes their journals. Returns the
+        records of each; adds to ``failed`` what could not be logged."""
+        records: dict[int, np.ndarray] = {}
+
+        def log(row: int) -> None:
+            found = self._files[row].frame_records()
+            self._log(BlockKind.SHARD_ROW, row, found)
+            records[row] = found
+
+        for row in rows:
+            self._try(row, failed, partial(log, row))
+        if not records:
+            return records
+        try:
             self.folder.log.sync()
             self.folder.owner.may_rename()
-            files.delete_journal()
         except Exception as error:  # noqa: BLE001  (travels in the report)
-            return ShardRowSealed(
-                shard_row, 0, files is not None and files.renamed, self._explained(error), 0, None
-            )
-        del self._files[shard_row]
-        self._note_shown(shard_row)
-        if records.size:
-            self.folder.remove_replaced(_FILES_AT_ONCE)
-        shards = sum(s.path is not None for s in sealed)
-        return ShardRowSealed(shard_row, shards, files.renamed, None, time.monotonic_ns() - begun_ns, records)
-
-    def _give_names(self, files: ShardRowFiles) -> list[SealedShard]:
-        self._make_image(image_of(files.shard_row))
-        return files.seal(self.folder.owner.may_rename, self.busy.step)
+            failed.update(dict.fromkeys(records, self._explained(error)))
+            return records
+        for row in records:
+            self._try(row, failed, self._files[row].delete_journal)
+        return records
 
     def _make_image(self, image: int) -> None:
         self.folder.metadata.make_image(image)  # no shard before the array in which readers find it
@@ -460,6 +554,15 @@ class Sealer:
 
     def _log(self, kind: BlockKind, shard_row: int, records: np.ndarray) -> None:
         self.folder.ballast.spent_on(lambda: self.folder.log.append(kind, shard_row, records))
+
+    def _ballast_refused(self, command: Prepare) -> ErrorText | None:
+        """Returns the reason why a shard row may not begin before the ballast is there again."""
+        try:
+            if not command.spill:
+                self._restore_ballast()
+        except Exception as error:  # noqa: BLE001  (travels in the report)
+            return self._explained(error)
+        return None
 
     def _restore_ballast(self) -> None:
         """Refills a ballast that this process or an earlier one used on a full disk, before another shard row

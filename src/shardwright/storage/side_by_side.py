@@ -13,15 +13,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MOST_THREADS = 4
+MOST_THREADS, MOST_WAITING = 4, 8
 LEAST_EACH = 4  # calls; a thread for fewer gains nothing
 
 
-def side_by_side(action: Callable[[int], Any], count: int) -> None:
+def side_by_side(action: Callable[[int], Any], count: int, *, syncs: bool = False) -> None:
     """Calls ``action`` with each of 0 ... ``count`` - 1, once and in any order; returns when all are done.
     The first error ends it: raised here once no thread is in a call any more, so that what was done can be
-    undone. The threads, of which the caller is one, end with it."""
+    undone. The threads, of which the caller is one, end with it. ``syncs``: the calls mostly wait for the
+    disk, which makes what several threads wait for durable at once."""
     threads = min(MOST_THREADS, os.cpu_count() or 1, count // LEAST_EACH)
+    if syncs:
+        threads = min(MOST_WAITING, count)
     numbers = itertools.count()  # next() on it is atomic under the interpreter's lock
     errors: list[BaseException] = []
 
@@ -35,7 +38,7 @@ def side_by_side(action: Callable[[int], Any], count: int) -> None:
     others: list[threading.Thread] = []
     try:
         for i in range(1, threads):
-            other = threading.Thread(target=work, name=f"shardwright-files-{i}")
+            other = threading.Thread(target=work, name=f"{threading.current_thread().name}-files-{i}")
             with suppress(RuntimeError):  # no more threads here: those that there are do it
                 other.start()
                 others.append(other)
