@@ -96,7 +96,7 @@ def encode_chunks(
                             chunks follow each other without a gap from ``slots[0]`` on, those of each file
                             from a page on, and ``slots`` is set to their addresses. ``NOT_PACKED``: each in
                             its own slot
-    tools       of the calling thread: (int64[4], its compressor states; uint8, the codec's scratch_bytes)
+    tools       of the calling thread: (int64[5], its compressor states; uint8, the codec's scratch_bytes)
     encoded     out, ``room_for(n)``: (int64[n], encoded bytes, 0 for a chunk that is all fill and left out;
                 uint8[n], ABSENT, COMPRESSED or STORED; uint32[n], crc32c of the encoded bytes without an
                 inner checksum, so equal to that, 0 for a chunk that is left out)
