@@ -9,6 +9,9 @@ A stream that does not shrink is stored with its size equal to its own length. S
 into one stream per byte plane (flag 0x10 not set): the low bytes of a camera are noise, its high bytes mostly
 runs. Samples of some blocks tell which planes are stored, which are written as runs, and which LZ4 searches.
 Other blocks are one stream: zstd's entropy coder gains from noise too, and long streams are smaller.
+
+Functions with one caller are inlined (``inline="always"``): whatever a compiled function calls is compiled
+once more with it, and with each of its callers.
 """
 
 from __future__ import annotations
@@ -88,7 +91,7 @@ class CompressorContexts:
             self.addresses[CONTEXT_ZSTD] = 0
 
 
-@njit(nogil=True, cache=CACHE)
+@njit(inline="always")
 def compress_block(
     compressor: int, level: int, contexts: Any, source: int, count: int, to: int, capacity: int
 ) -> int:
@@ -105,14 +108,14 @@ def compress_block(
     return compress_zlib(contexts, source, count, to, capacity, level)
 
 
-@njit(nogil=True, cache=CACHE)
+@njit(inline="always")
 def compress_zlib(contexts: Any, source: int, count: int, to: int, capacity: int, level: int) -> int:
     contexts[CONTEXT_LENGTH] = capacity  # in: room; out: written. Only this worker has the array.
     status = zlib_compress(to, contexts.ctypes.data + 8 * CONTEXT_LENGTH, source, count, level)
     return int(contexts[CONTEXT_LENGTH]) if status == 0 else 0
 
 
-@njit(nogil=True, cache=CACHE)
+@njit(inline="always")
 def filter_block(kind: int, typesize: int, count: int, source: int, to: int) -> int:
     """Filters a block; returns the address of the result: ``to``, or ``source`` when there is no filter."""
     if kind == FILTER_SHUFFLE:
@@ -128,7 +131,7 @@ def filter_block(kind: int, typesize: int, count: int, source: int, to: int) -> 
     return source
 
 
-@njit(nogil=True, cache=CACHE)
+@njit(inline="always")
 def gather_filtered(codec: Any, scratch: int, source: Any, start: int, count: int) -> int:
     """Gathers and filters bytes [start, start + count) of the chunk; returns the address of the result within
     ``scratch``."""
@@ -140,7 +143,7 @@ def gather_filtered(codec: Any, scratch: int, source: Any, start: int, count: in
     return int(filter_block(kind, typesize, count, scratch, scratch + codec[8]))
 
 
-@njit(nogil=True, cache=CACHE)
+@njit(inline="always")
 def plan_of(level: int, contexts: Any, plane: int, count: int, to: int, capacity: int) -> int:
     """Returns how a byte plane is best written, by two samples: stored, if LZ4 finds nothing in either (the
     low bytes of camera noise); as runs, if these take about as few bytes as LZ4's search finds.
@@ -162,7 +165,7 @@ def plan_of(level: int, contexts: Any, plane: int, count: int, to: int, capacity
     return RUNS if runs <= searched + searched // 8 else SEARCH
 
 
-@njit(nogil=True, cache=CACHE)
+@njit(inline="always")
 def compress_stream(
     plan: int, codec: Any, contexts: Any, source: int, count: int, to: int, capacity: int
 ) -> int:
@@ -175,7 +178,7 @@ def compress_stream(
     return written or int(compress_block(codec[1], codec[3], contexts, source, count, to, capacity))
 
 
-@njit(nogil=True, cache=CACHE)
+@njit(inline="always")
 def put_stream(
     out: Any,
     address: int,
@@ -202,7 +205,8 @@ def put_stream(
     return int(position + 4 + written)
 
 
-@njit(nogil=True, cache=CACHE)
+# kernels alone call it; numba's stubs lack the two options
+@njit(nogil=True, cache=CACHE, no_cpython_wrapper=True, no_cfunc_wrapper=True)  # type: ignore[call-overload]
 def compress_blosc(out: Any, address: int, codec: Any, contexts: Any, scratch: int, source: Any) -> int:
     chunk_bytes = source[6]
     compressor, format_number, kind, typesize, block_bytes = codec[1], codec[2], codec[4], codec[5], codec[8]
@@ -238,7 +242,7 @@ def compress_blosc(out: Any, address: int, codec: Any, contexts: Any, scratch: i
     return int(position)
 
 
-@njit(nogil=True, cache=CACHE)
+@njit(inline="always")
 def compress_zstd(address: int, capacity: int, level: int, contexts: Any, scratch: int, source: Any) -> int:
     chunk_bytes = source[6]
     gather_range(source, int(np.int64(0)), chunk_bytes, scratch)
@@ -246,7 +250,7 @@ def compress_zstd(address: int, capacity: int, level: int, contexts: Any, scratc
     return 0 if zstd_is_error(written) else int(written)
 
 
-@njit(nogil=True, cache=CACHE)
+@njit(inline="always")
 def compress_gzip(
     out: Any, address: int, capacity: int, level: int, contexts: Any, scratch: int, source: Any
 ) -> int:

@@ -42,7 +42,7 @@ def room_for(count: int) -> Encoded:
     return np.zeros(count, np.int64), np.zeros(count, np.uint8), np.zeros(count, np.uint32)
 
 
-@njit(nogil=True, cache=CACHE)
+@njit(inline="always")
 def _compress(
     out: Any, address: int, capacity: int, codec: Any, contexts: Any, scratch: int, source: Any
 ) -> int:
@@ -58,7 +58,7 @@ def _compress(
     return 0
 
 
-@njit(nogil=True, cache=CACHE)
+@njit(inline="always")
 def _store(out: Any, address: int, codec: Any, source: Any) -> int:
     kind = codec[0]
     if kind == KIND_BLOSC:

@@ -20,7 +20,7 @@ from llvmlite import ir
 from numba import carray, njit, types
 from numba.extending import intrinsic
 
-from .native_calls import CACHE, as_pointer, bytes_at, memcpy
+from .native_calls import CACHE, as_pointer, bytes_at, memcpy, memset
 
 VECTOR_BYTES = 64
 LEAST_BYTES = 2 * VECTOR_BYTES  # of a plane
@@ -159,16 +159,16 @@ def _list_bits(bits: Any, base: int, places: Any, listed: int) -> int:
 
 
 @njit(inline="always")
-def _put_length(out: Any, position: int, rest: int) -> int:
-    while rest >= 255:
-        out[position] = 255
-        position += 1
-        rest -= 255
-    out[position] = rest
-    return position + 1
+def _put_length(out: Any, to: int, position: int, rest: int) -> int:
+    full = 0
+    if rest >= 255:
+        full = rest // 255
+        memset(to + position, np.int32(255), full)
+    out[position + full] = rest - 255 * full
+    return position + full + 1
 
 
-@njit(nogil=True, cache=CACHE)
+@njit(inline="always")
 def has_constant_part(source: int, count: int) -> bool:
     """Returns whether one of 16 places of a plane (``LEAST_BYTES`` or more) is mostly runs: planes that were
     noise in another block are not here, as a frame is missing or its pixels are saturated."""
@@ -186,7 +186,7 @@ def compress_runs(source: int, count: int, to: int, capacity: int, work: int) ->
     longest = carray(as_pointer(work), (LONGEST_LENGTH,), np.int64)
     starts = carray(as_pointer(work + 8 * LONGEST_LENGTH), (LIST_LENGTH,), np.int64)
     stops = carray(as_pointer(work + 8 * (LONGEST_LENGTH + LIST_LENGTH)), (LIST_LENGTH,), np.int64)
-    longest[:] = 0
+    memset(work, np.int32(0), 8 * LONGEST_LENGTH)
     position = anchor = started = np.int64(0)  # in ``out``; of the first byte that is not written; listed
     changes, after = _ALL, _changes(source, 0, count)
     for part in range(0, count + 1, PART_BYTES):  # the bit behind the last byte ends the last run
@@ -216,7 +216,7 @@ def compress_runs(source: int, count: int, to: int, capacity: int, work: int) ->
             position += 1
             _copy_16(to + position, source + anchor)
             if literals >= 15:
-                position = _put_length(out, position, literals - 15)
+                position = _put_length(out, to, position, literals - 15)
                 memcpy(to + position, source + anchor, literals)
             position += literals
             out[position], out[position + 1] = distance & 0xFF, distance >> 8
@@ -225,7 +225,7 @@ def compress_runs(source: int, count: int, to: int, capacity: int, work: int) ->
                 out[position] = (more - 15) & 0xFF
                 position += np.int64(more >= 15)
             else:
-                position = _put_length(out, position, more - 15)
+                position = _put_length(out, to, position, more - 15)
             anchor = stop
         started -= stopped
         starts[0] = starts[stopped]  # of a run that goes on, if one does
@@ -233,6 +233,6 @@ def compress_runs(source: int, count: int, to: int, capacity: int, work: int) ->
     if position + 2 + literals + literals // 255 > capacity:
         return 0
     out[position] = min(literals, 15) << 4
-    position = position + 1 if literals < 15 else _put_length(out, position + 1, literals - 15)
+    position = position + 1 if literals < 15 else _put_length(out, to, position + 1, literals - 15)
     memcpy(to + position, source + anchor, literals)
     return int(position + literals)
