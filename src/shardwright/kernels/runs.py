@@ -35,11 +35,12 @@ WORK_WORDS = LONGEST_LENGTH + 2 * LIST_LENGTH
 
 MIN_MATCH, MAX_DISTANCE = 4, 65535
 LAST_LITERALS = 5  # a block ends with them
-LAST_MATCH = 16  # no match begins later; LZ4 asks for 12, but literals are copied 16 at a time
+COPIED_BYTES = 32  # of literals, in any case
+LAST_MATCH = COPIED_BYTES  # no match begins later, as copies read so far; LZ4 asks for 12
 LEAST_CHANGES = 16  # of a vector of noise
 BYTES_COMPARED = 8  # before a run
-# more than a sequence takes beside its literals and length bytes, and than a copy of 16 goes too far
-SLACK_BYTES = 40
+# more than a sequence takes beside its literals and length bytes, and than a copy goes too far
+SLACK_BYTES = COPIED_BYTES + 24
 
 _NONE, _ALL = np.uint64(0), np.uint64(0xFFFFFFFFFFFFFFFF)
 _1, _2, _62, _63, _64 = np.uint64(1), np.uint64(2), np.uint64(62), np.uint64(63), np.uint64(64)
@@ -98,9 +99,9 @@ def _equal_before(typingctx: Any, one: Any, other: Any) -> Any:
 
 
 @intrinsic
-def _copy_16(typingctx: Any, to: Any, source: Any) -> Any:
+def _copy_literals(typingctx: Any, to: Any, source: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        vector = ir.VectorType(ir.IntType(8), 16).as_pointer()
+        vector = ir.VectorType(ir.IntType(8), COPIED_BYTES).as_pointer()
         loaded = builder.load(builder.inttoptr(arguments[1], vector), align=1)
         builder.store(loaded, builder.inttoptr(arguments[0], vector), align=1)
         return context.get_dummy_value()
@@ -159,13 +160,16 @@ def _list_bits(bits: Any, base: int, places: Any, listed: int) -> int:
 
 
 @njit(inline="always")
-def _put_length(out: Any, to: int, position: int, rest: int) -> int:
-    full = 0
-    if rest >= 255:
-        full = rest // 255
-        memset(to + position, np.int32(255), full)
-    out[position + full] = rest - 255 * full
-    return position + full + 1
+def _put_length(out: Any, position: int, count: int) -> int:
+    """Writes the length bytes of a count, none below 15; returns the position after them. One or none are
+    written without a branch, since both are common."""
+    rest = count - 15
+    while rest >= 255:
+        out[position] = 255
+        position += 1
+        rest -= 255
+    out[position] = rest & 0xFF
+    return position + int(rest >= 0)
 
 
 @njit(inline="always")
@@ -196,8 +200,8 @@ def compress_runs(source: int, count: int, to: int, capacity: int, work: int) ->
             if changes != _NONE:
                 started = _list_bits(_starts(changes, after), base, starts, started)
                 stopped = _list_bits(_stops(changes, before), base, stops, stopped)
-        for i in range(stopped):
-            run, stop = starts[i], min(stops[i], count - LAST_LITERALS)
+        for number in range(stopped):
+            run, stop = starts[number], min(stops[number], count - LAST_LITERALS)
             known, length = longest[data[run]], stop - run
             place = known >> 32
             if length <= known & 0xFFFFFFFF and run - place <= MAX_DISTANCE:
@@ -213,19 +217,13 @@ def compress_runs(source: int, count: int, to: int, capacity: int, work: int) ->
             if position + literals + ((literals + more) >> 7) + SLACK_BYTES > capacity:
                 return 0
             out[position] = min(literals, 15) << 4 | min(more, 15)
-            position += 1
-            _copy_16(to + position, source + anchor)
-            if literals >= 15:
-                position = _put_length(out, to, position, literals - 15)
-                memcpy(to + position, source + anchor, literals)
+            position = _put_length(out, position + 1, literals)
+            _copy_literals(to + position, source + anchor)
+            for i in range(COPIED_BYTES, literals, COPIED_BYTES):
+                _copy_literals(to + position + i, source + anchor + i)
             position += literals
             out[position], out[position + 1] = distance & 0xFF, distance >> 8
-            position += 2
-            if more < 15 + 255:  # without a branch: both are common
-                out[position] = (more - 15) & 0xFF
-                position += np.int64(more >= 15)
-            else:
-                position = _put_length(out, to, position, more - 15)
+            position = _put_length(out, position + 2, more)
             anchor = stop
         started -= stopped
         starts[0] = starts[stopped]  # of a run that goes on, if one does
@@ -233,6 +231,6 @@ def compress_runs(source: int, count: int, to: int, capacity: int, work: int) ->
     if position + 2 + literals + literals // 255 > capacity:
         return 0
     out[position] = min(literals, 15) << 4
-    position = position + 1 if literals < 15 else _put_length(out, to, position + 1, literals - 15)
+    position = _put_length(out, position + 1, literals)
     memcpy(to + position, source + anchor, literals)
     return int(position + literals)
