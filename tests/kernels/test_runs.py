@@ -78,6 +78,16 @@ def test_no_capacity_is_exceeded(compress, plane, data):
     assert block == whole or capacity < len(whole) + 64
 
 
+@settings(max_examples=60)
+@given(low=planes(), high=planes(), level=st.sampled_from([1, 9]))
+def test_planes_of_pixels_read_back(one_piece, encode, decode, codecs_of, low, high, level):
+    """As the two bytes of 16-bit pixels, repeated to blocks that are sampled and ones that are not."""
+    pixels = np.stack([np.resize(np.frombuffer(plane, np.uint8), 9 * 65536) for plane in (low, high)], axis=1)
+    codec = codecs_of(2, pixels.nbytes, [name := f"blosc lz4 shuffle {level}"])[name]
+    ((encoded, _),) = encode(one_piece(pixels.tobytes()), codec)
+    assert decode(encoded, codec) == pixels.tobytes()
+
+
 @pytest.mark.parametrize("end", range(24))
 @pytest.mark.parametrize(
     "count", [LEAST_BYTES, LEAST_BYTES + 63, 4 * LEAST_BYTES, PART_BYTES - 1, PART_BYTES]
