@@ -58,7 +58,7 @@ def _compress(
     return 0
 
 
-@njit(inline="always")
+@njit(nogil=True, cache=CACHE)
 def _store(out: Any, address: int, codec: Any, source: Any) -> int:
     kind = codec[0]
     if kind == KIND_BLOSC:

@@ -160,14 +160,15 @@ def _list_bits(bits: Any, base: int, places: Any, listed: int) -> int:
 
 
 @njit(inline="always")
-def _put_length(out: Any, position: int, count: int) -> int:
+def _put_length(out: Any, to: int, position: int, count: int) -> int:
     """Writes the length bytes of a count, none below 15; returns the position after them. One or none are
     written without a branch, since both are common."""
     rest = count - 15
-    while rest >= 255:
-        out[position] = 255
-        position += 1
-        rest -= 255
+    if rest >= 255:
+        full = rest // 255
+        memset(to + position, np.int32(255), full)
+        position += full
+        rest -= 255 * full
     out[position] = rest & 0xFF
     return position + int(rest >= 0)
 
@@ -217,13 +218,13 @@ def compress_runs(source: int, count: int, to: int, capacity: int, work: int) ->
             if position + literals + ((literals + more) >> 7) + SLACK_BYTES > capacity:
                 return 0
             out[position] = min(literals, 15) << 4 | min(more, 15)
-            position = _put_length(out, position + 1, literals)
+            position = _put_length(out, to, position + 1, literals)
             _copy_literals(to + position, source + anchor)
             for i in range(COPIED_BYTES, literals, COPIED_BYTES):
                 _copy_literals(to + position + i, source + anchor + i)
             position += literals
             out[position], out[position + 1] = distance & 0xFF, distance >> 8
-            position = _put_length(out, position + 2, more)
+            position = _put_length(out, to, position + 2, more)
             anchor = stop
         started -= stopped
         starts[0] = starts[stopped]  # of a run that goes on, if one does
@@ -231,6 +232,6 @@ def compress_runs(source: int, count: int, to: int, capacity: int, work: int) ->
     if position + 2 + literals + literals // 255 > capacity:
         return 0
     out[position] = min(literals, 15) << 4
-    position = _put_length(out, position + 1, literals)
+    position = _put_length(out, to, position + 1, literals)
     memcpy(to + position, source + anchor, literals)
     return int(position + literals)
