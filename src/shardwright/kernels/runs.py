@@ -24,9 +24,7 @@ from .native_calls import CACHE, as_pointer, bytes_at, memcpy, memset
 
 VECTOR_BYTES = 64
 LEAST_BYTES = 2 * VECTOR_BYTES  # of a plane
-RUN_BYTES = (
-    6  # shorter runs are literals; 5: a smaller block (2 to 5 %), and more time. ``_starts`` relies on it
-)
+RUN_BYTES = 6  # shorter runs are literals (5: blocks are 2 to 5 % smaller, for more time); as _starts has it
 PART_BYTES = 64 * VECTOR_BYTES  # of the plane, whose runs are listed together
 LEAST_LISTED = 4  # places that are written for each vector, set or not
 LIST_LENGTH = PART_BYTES // RUN_BYTES + 2 + VECTOR_BYTES
