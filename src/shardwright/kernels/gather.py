@@ -85,13 +85,11 @@ def _split_vector(typingctx: Any, source: Any, low: Any, high: Any) -> Any:
     """Splits ``VECTOR_PIXELS`` 16-bit pixels into their low and high bytes."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        i8, i32 = ir.IntType(8), ir.IntType(32)
-        pixels, plane = ir.VectorType(i8, 2 * VECTOR_PIXELS), ir.VectorType(i8, VECTOR_PIXELS)
+        pixels, plane = (ir.VectorType(ir.IntType(bits), VECTOR_PIXELS) for bits in (16, 8))
         loaded = builder.load(builder.inttoptr(arguments[0], pixels.as_pointer()), align=1)
-        for byte, to in enumerate(arguments[1:]):
-            places = [i32(2 * i + byte) for i in range(VECTOR_PIXELS)]
-            mask = ir.Constant(ir.VectorType(i32, VECTOR_PIXELS), places)
-            split = builder.shuffle_vector(loaded, ir.Constant(pixels, ir.Undefined), mask)
+        shift = ir.Constant(pixels, [ir.IntType(16)(8)] * VECTOR_PIXELS)
+        for values, to in ((loaded, arguments[1]), (builder.lshr(loaded, shift), arguments[2])):
+            split = builder.trunc(values, plane)
             builder.store(split, builder.inttoptr(to, plane.as_pointer()), align=1)
         return context.get_dummy_value()
 
