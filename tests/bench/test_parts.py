@@ -1,5 +1,5 @@
 """The parts of the record on tiny cameras: latency, small, cameras, overload, fair, flat, prediction,
-reading, seen and shards; and the rows that they make of invented times."""
+reading, seen, shards and kernel; and the rows that they make of invented times."""
 
 import json
 import os
@@ -17,6 +17,7 @@ from benchmarks.cases import (
     cameras,
     fair,
     flat,
+    kernel,
     latency,
     overload,
     prediction,
@@ -26,6 +27,7 @@ from benchmarks.cases import (
     shards,
     small,
 )
+from benchmarks.peers.kernel_floor import SlabKernel
 from benchmarks.processes import ProcessFailedError
 from benchmarks.processes import Usage as RealUsage
 from benchmarks.run import outcomes_of_part
@@ -346,6 +348,36 @@ def test_every_writer_of_small_shards_writes_the_same(tmp_path):
         array = zarr.open(tmp_path / name, mode="r")
         array = array["0"] if isinstance(array, zarr.Group) else array
         assert np.array_equal(array[:5], frames[:5]), name
+
+
+@pytest.mark.parametrize(("cname", "shuffle"), kernel.CODECS)
+def test_the_kernel_and_the_libraries_encode_the_same_chunks(cname, shuffle):
+    depth, height, width = Case.chunk
+    shape = (2 * height, 2 * width)
+    frames = np.random.default_rng(3).poisson(220, (depth, *shape)).astype(np.uint16)
+    chunks = kernel.contiguous(frames, Case.chunk)
+    slab = SlabKernel(Case(cname=cname, shuffle=shuffle, shape=shape), frames)
+    slab.encode(0, slab.chunks)
+    assert [slab.decoded(i).tobytes() for i in range(slab.chunks)] == [chunk.tobytes() for chunk in chunks]
+    row = kernel.one(frames, cname, shuffle, "spots", 2)
+    assert row["name"] == f"{cname}-{shuffle}/spots"
+    assert all(row[f"{writer}ratio"] > 1.3 for writer in ("", "blosc2_", "numcodecs_"))
+    assert all(row[f"{writer}gb_per_s"] > 0 for writer in ("", "blosc2_", "numcodecs_"))
+
+
+def test_a_row_of_the_kernel_has_medians_and_ratios_of_passes_side_by_side():
+    seconds = {"ours": [1.0, 2.0, 4.0], "blosc2": [2.0, 2.0, 2.0], "numcodecs": [3.0, 3.0, 3.0]}
+    sizes = {"ours": 10**9, "blosc2": 2 * 10**9, "numcodecs": 10**9}
+    row = kernel.row("lz4-shuffle/camera", "camera", 4 * 10**9, seconds, sizes)
+    assert (row["gb_per_s"], row["blosc2_gb_per_s"], row["ratio"], row["blosc2_ratio"]) == (
+        2.0,
+        2.0,
+        4.0,
+        2.0,
+    )
+    assert (row["of_blosc2"], row["of_blosc2_spread"]) == (1.0, {"least": 0.5, "most": 2.0})
+    assert not row["headline"]
+    assert "0.5" in part_text({"rows": [row]}, kernel.COLUMNS)
 
 
 @pytest.mark.parametrize("part", run.PARTS)

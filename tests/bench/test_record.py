@@ -145,6 +145,7 @@ def test_the_table_asks_what_was_promised():
         ("seen", "seen_p50_ms", 50.0, False),
         ("seen", "writer_cpu", 1.05, False),
         ("shards", "of_fastest_peer", 1.5, True),
+        ("kernel", "of_blosc2", 1.0, True),
     }
     assert tuple(run.PARTS) == PARTS
 

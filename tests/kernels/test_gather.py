@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.kernels import reference
-from shardwright.kernels.gather import gather_range, gather_shuffled_16, is_all_fill
+from shardwright.kernels.gather import VECTOR_PIXELS, gather_range, gather_shuffled_16, is_all_fill
 
 
 @st.composite
-def cuts(draw, itemsizes=(1, 2, 4, 8)):
+def cuts(draw, itemsizes=(1, 2, 4, 8), widest=9):
     """(frames, plane, chunk rows, row bytes, fill row): a frame plane cut into chunks that reach past its
-    edges."""
+    edges. ``widest``: pixels."""
     itemsize = draw(st.sampled_from(itemsizes))
-    rows, columns, chunk_rows, chunk_columns = (draw(st.integers(1, 9)) for _ in range(4))
+    rows, columns, chunk_rows, chunk_columns = (draw(st.integers(1, most)) for most in (9, widest) * 2)
     present = draw(st.lists(st.booleans(), min_size=1, max_size=4))
     rng = np.random.default_rng(draw(st.integers(0, 2**16)))
     fill = rng.integers(0, 256, itemsize, dtype=np.uint8)
@@ -66,7 +66,7 @@ def test_gather_range_equals_its_twin(source_of, guarded, cut, data):
         assert target.untouched_outside()
 
 
-@given(cut=cuts(itemsizes=(2,)), data=st.data())
+@given(cut=cuts(itemsizes=(2,), widest=3 * VECTOR_PIXELS), data=st.data())
 def test_gather_shuffled_16_equals_its_twin(source_of, guarded, cut, data):
     source = source_of(*cut)
     start, stop = sorted(2 * data.draw(st.integers(0, source.chunk_bytes // 2)) for _ in range(2))

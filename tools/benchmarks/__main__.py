@@ -23,7 +23,8 @@ tools/bench chart     draw the chart of the newest record, and renew the READMEs
 tools/bench latency   how long append takes; small: 20,000 frames a second; cameras: four at once;
                       overload: a camera that is faster than the codec; fair: a slow one beside it;
                       flat: after a million frames; prediction: check --measure against the rate then
-                      held; reading: of a finished store; seen: from append to another process
+                      held; reading: of a finished store; seen: from append to another process;
+                      kernel: frames to encoded chunks on one core, beside the Blosc libraries
 tools/bench compact   ways to repack a store
 """
 FOLDER = Path(__file__).resolve().parents[2] / ".cache" / "bench"

@@ -28,7 +28,19 @@ from .cases.throughput import COMPARISONS
 
 PATH = Path(__file__).resolve().parent / "RECORD.jsonl"
 VERSION: Literal[1] = 1
-PARTS = ("latency", "small", "cameras", "overload", "fair", "flat", "prediction", "reading", "seen", "shards")
+PARTS = (
+    "latency",
+    "small",
+    "cameras",
+    "overload",
+    "fair",
+    "flat",
+    "prediction",
+    "reading",
+    "seen",
+    "shards",
+    "kernel",
+)
 BUSY_CORES = 0.2  # busy with other work before a run: above this it is said
 
 

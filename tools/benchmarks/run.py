@@ -20,7 +20,20 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .cases import cameras, fair, flat, latency, outcome, overload, prediction, reading, seen, shards, small
+from .cases import (
+    cameras,
+    fair,
+    flat,
+    kernel,
+    latency,
+    outcome,
+    overload,
+    prediction,
+    reading,
+    seen,
+    shards,
+    small,
+)
 from .cases.throughput import Comparison, outcomes_of
 from .contest import compare
 from .processes import say
@@ -39,6 +52,7 @@ PARTS: dict[str, ModuleType] = {
     "reading": reading,
     "seen": seen,
     "shards": shards,
+    "kernel": kernel,
 }
 QUICK_FRAMES, QUICK_ROUNDS = 64, 2
 SOFTWARE = (

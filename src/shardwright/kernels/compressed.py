@@ -6,9 +6,12 @@ not shrink or the compressor failed; the caller then writes the stored form over
                     (c-blosc README_CHUNK_FORMAT)
 
 A stream that does not shrink is stored with its size equal to its own length. Shuffled LZ4 blocks are split
-into one stream per byte plane (flag 0x10 not set): the low bytes of a camera are noise, which two small
-samples detect, and then only the other planes are searched. Other blocks are one stream: zstd's entropy coder
-gains from noise too, and long streams are smaller.
+into one stream per byte plane (flag 0x10 not set): the low bytes of a camera are noise, its high bytes mostly
+runs. Samples of some blocks tell which planes are stored, which are written as runs, and which LZ4 searches.
+Other blocks are one stream: zstd's entropy coder gains from noise too, and long streams are smaller.
+
+Some functions with one caller are inlined (``inline="always"``): what a compiled function calls is compiled
+once more with it, and with each of its callers. Which ones: as the encoding compiles fastest.
 """
 
 from __future__ import annotations
@@ -46,23 +49,28 @@ from .native_calls import (
     zstd_compress,
     zstd_is_error,
 )
+from .runs import WORK_WORDS, compress_runs, has_constant_part
 from .stored import BLOSC_DO_NOT_SPLIT, put_blosc_header, put_gzip_header
 
 SAMPLE_BYTES = 4096
+SAMPLED_BLOCKS = 8  # the first of so many blocks is sampled
+SEARCH, RUNS, STORE = range(3)  # how a byte plane is written; in ``plans``, PLAN_BITS for each plane
+PLAN_BITS = 2
 BLOSC_MIN_SPLIT_BYTES = 128  # c-blosc does not split blocks with shorter planes; decoders rely on it
 
 # Places in the int64 ``contexts`` array of a worker: addresses of compressor states that live as long as the
 # worker.
-CONTEXT_LZ4, CONTEXT_LZ4HC, CONTEXT_ZSTD, CONTEXT_LENGTH = range(4)
+CONTEXT_LZ4, CONTEXT_LZ4HC, CONTEXT_ZSTD, CONTEXT_LENGTH, CONTEXT_RUNS = range(5)
 
 
 class CompressorContexts:
     """The compressor states of one worker: made once, used by every call. Owns the native states whose
-    addresses are in ``addresses`` (int64[4]). Belongs to one thread; ``close`` frees the zstd context."""
+    addresses are in ``addresses`` (int64[5]). Belongs to one thread; ``close`` frees the zstd context."""
 
     def __init__(self) -> None:
-        self.addresses = np.zeros(4, np.int64)
-        self._states: list[np.ndarray] = []
+        self.addresses = np.zeros(5, np.int64)
+        self._states = [np.zeros(WORK_WORDS, np.int64)]
+        self.addresses[CONTEXT_RUNS] = self._states[0].ctypes.data
         if not native.available():
             return
         library = native.library()
@@ -107,7 +115,7 @@ def compress_zlib(contexts: Any, source: int, count: int, to: int, capacity: int
     return int(contexts[CONTEXT_LENGTH]) if status == 0 else 0
 
 
-@njit(nogil=True, cache=CACHE)
+@njit(inline="always")
 def filter_block(kind: int, typesize: int, count: int, source: int, to: int) -> int:
     """Filters a block; returns the address of the result: ``to``, or ``source`` when there is no filter."""
     if kind == FILTER_SHUFFLE:
@@ -123,7 +131,7 @@ def filter_block(kind: int, typesize: int, count: int, source: int, to: int) -> 
     return source
 
 
-@njit(nogil=True, cache=CACHE)
+@njit(inline="always")
 def gather_filtered(codec: Any, scratch: int, source: Any, start: int, count: int) -> int:
     """Gathers and filters bytes [start, start + count) of the chunk; returns the address of the result within
     ``scratch``."""
@@ -135,26 +143,42 @@ def gather_filtered(codec: Any, scratch: int, source: Any, start: int, count: in
     return int(filter_block(kind, typesize, count, scratch, scratch + codec[8]))
 
 
-@njit(nogil=True, cache=CACHE)
-def looks_like_noise(level: int, contexts: Any, plane: int, count: int, to: int, capacity: int) -> bool:
-    """Returns whether LZ4 finds nothing in two samples of a byte plane: the low bytes of camera noise, in
-    which a search would be in vain.
+@njit(inline="always")
+def plan_of(level: int, contexts: Any, plane: int, count: int, to: int, capacity: int) -> int:
+    """Returns how a byte plane is best written, by two samples: stored, if LZ4 finds nothing in either (the
+    low bytes of camera noise); as runs, if these take about as few bytes as LZ4's search finds.
 
-    ``to`` has room for ``capacity`` bytes that may be overwritten. Small planes are not sampled: compressing
+    ``to`` has room for ``capacity`` bytes that may be overwritten. Small planes are not sampled: a search of
     them costs no more.
     """
     if count < 4 * SAMPLE_BYTES or capacity < 2 * SAMPLE_BYTES:
-        return False
+        return SEARCH
+    sample = int(np.int64(SAMPLE_BYTES))  # a literal would be compiled once more
+    store, searched, runs = True, 0, 0
     for start in (0, count // 2):
-        written = lz4_compress_fast(
-            contexts[CONTEXT_LZ4], plane + start, to, SAMPLE_BYTES, 2 * SAMPLE_BYTES, level
-        )
-        if written < SAMPLE_BYTES - SAMPLE_BYTES // 64:
-            return False
-    return True
+        written = lz4_compress_fast(contexts[CONTEXT_LZ4], plane + start, to, sample, 2 * sample, level)
+        store = store and written >= sample - sample // 64
+        searched += written
+        runs += compress_runs(plane + start, sample, to, 2 * sample, contexts[CONTEXT_RUNS])
+    if store:
+        return STORE
+    return RUNS if runs <= searched + searched // 8 else SEARCH
 
 
-@njit(nogil=True, cache=CACHE)
+@njit(inline="always")
+def compress_stream(
+    plan: int, codec: Any, contexts: Any, source: int, count: int, to: int, capacity: int
+) -> int:
+    """Compresses one stream; returns its size, 0 when it is to be stored."""
+    if plan == STORE and not has_constant_part(source, count):
+        return 0
+    written = 0
+    if plan == RUNS and capacity > 0:
+        written = compress_runs(source, count, to, capacity, contexts[CONTEXT_RUNS])
+    return written or int(compress_block(codec[1], codec[3], contexts, source, count, to, capacity))
+
+
+@njit(inline="always")
 def put_stream(
     out: Any,
     address: int,
@@ -164,27 +188,25 @@ def put_stream(
     contexts: Any,
     source: int,
     count: int,
-    split: bool,
+    plan: int,
 ) -> int:
     """Writes one stream (u32 size, bytes) at ``position``; returns the position after it, or 0 when the chunk
     has become larger than its stored form."""
     if position + 4 >= limit:
         return 0
-    written, room = 0, limit - position - 4
-    if not (split and looks_like_noise(codec[3], contexts, source, count, address + position + 4, room)):
-        written = compress_block(
-            codec[1], codec[3], contexts, source, count, address + position + 4, min(count - 1, room)
-        )
+    to, room = address + position + 4, limit - position - 4
+    written = compress_stream(plan, codec, contexts, source, count, to, min(count - 1, room))
     if written == 0:
         if count >= room:
             return 0
-        memcpy(address + position + 4, source, count)
+        memcpy(to, source, count)
         written = count
     put_u32(out, position, written)
     return int(position + 4 + written)
 
 
-@njit(nogil=True, cache=CACHE)
+# kernels alone call it; numba's stubs lack the two options
+@njit(nogil=True, cache=CACHE, no_cpython_wrapper=True, no_cfunc_wrapper=True)  # type: ignore[call-overload]
 def compress_blosc(out: Any, address: int, codec: Any, contexts: Any, scratch: int, source: Any) -> int:
     chunk_bytes = source[6]
     compressor, format_number, kind, typesize, block_bytes = codec[1], codec[2], codec[4], codec[5], codec[8]
@@ -196,17 +218,21 @@ def compress_blosc(out: Any, address: int, codec: Any, contexts: Any, scratch: i
         and block_bytes // typesize >= BLOSC_MIN_SPLIT_BYTES
     )
     position = BLOSC_HEADER_BYTES + 4 * blocks
+    plans = 0
     for block in range(blocks):
         start = block * block_bytes
         count = min(block_bytes, chunk_bytes - start)
         filtered = gather_filtered(codec, scratch, source, start, count)
         put_u32(out, BLOSC_HEADER_BYTES + 4 * block, position)
         streams = typesize if split and count == block_bytes else 1  # a shorter last block is never split
-        for plane in range(streams):
-            stream = count // streams
-            position = put_stream(
-                out, address, position, limit, codec, contexts, filtered + plane * stream, stream, split
-            )
+        stream = count // streams
+        for number in range(streams):
+            plane, shift = filtered + number * stream, PLAN_BITS * number
+            if streams > 1 and block % SAMPLED_BLOCKS == 0:
+                plan = plan_of(codec[3], contexts, plane, stream, address + position, limit - position)
+                plans = plans & ~(3 << shift) | plan << shift
+            plan = plans >> shift & 3 if streams > 1 else SEARCH
+            position = put_stream(out, address, position, limit, codec, contexts, plane, stream, plan)
             if position == 0:
                 return 0
     flags = (0 if split else BLOSC_DO_NOT_SPLIT) | (format_number << 5)
@@ -216,7 +242,7 @@ def compress_blosc(out: Any, address: int, codec: Any, contexts: Any, scratch: i
     return int(position)
 
 
-@njit(nogil=True, cache=CACHE)
+@njit(inline="always")
 def compress_zstd(address: int, capacity: int, level: int, contexts: Any, scratch: int, source: Any) -> int:
     chunk_bytes = source[6]
     gather_range(source, int(np.int64(0)), chunk_bytes, scratch)
@@ -224,7 +250,7 @@ def compress_zstd(address: int, capacity: int, level: int, contexts: Any, scratc
     return 0 if zstd_is_error(written) else int(written)
 
 
-@njit(nogil=True, cache=CACHE)
+@njit(inline="always")
 def compress_gzip(
     out: Any, address: int, capacity: int, level: int, contexts: Any, scratch: int, source: Any
 ) -> int:

@@ -42,7 +42,7 @@ def room_for(count: int) -> Encoded:
     return np.zeros(count, np.int64), np.zeros(count, np.uint8), np.zeros(count, np.uint32)
 
 
-@njit(nogil=True, cache=CACHE)
+@njit(inline="always")
 def _compress(
     out: Any, address: int, capacity: int, codec: Any, contexts: Any, scratch: int, source: Any
 ) -> int:
@@ -96,7 +96,7 @@ def encode_chunks(
                             chunks follow each other without a gap from ``slots[0]`` on, those of each file
                             from a page on, and ``slots`` is set to their addresses. ``NOT_PACKED``: each in
                             its own slot
-    tools       of the calling thread: (int64[4], its compressor states; uint8, the codec's scratch_bytes)
+    tools       of the calling thread: (int64[5], its compressor states; uint8, the codec's scratch_bytes)
     encoded     out, ``room_for(n)``: (int64[n], encoded bytes, 0 for a chunk that is all fill and left out;
                 uint8[n], ABSENT, COMPRESSED or STORED; uint32[n], crc32c of the encoded bytes without an
                 inner checksum, so equal to that, 0 for a chunk that is left out)

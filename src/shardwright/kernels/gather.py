@@ -15,18 +15,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import carray, njit
+from llvmlite import ir
+from numba import carray, njit, types
+from numba.extending import intrinsic
 
-from .native_calls import CACHE, as_pointer, memcmp, memcpy, prefetch
+from .native_calls import CACHE, as_pointer, memcmp, memcpy
 
 # Columns of the int64 ``plane`` table: the place of one chunk in the frame, in rows and bytes, and the size
 # of its part inside.
 PLANE_TOP, PLANE_LEFT_BYTES, PLANE_ROWS, PLANE_WIDTH_BYTES = range(4)
 
-# each row of a chunk lies on another page, where the CPU's own prefetcher starts anew; measured best of 0 to
-# 32
-PREFETCHED_ROWS = 2
-CACHE_LINE_BYTES = 64
+VECTOR_PIXELS = 32  # a cache line; measured best of 16 to 256
 
 
 @njit(nogil=True, cache=CACHE)
@@ -81,17 +80,39 @@ def is_all_fill(frames: Any, frame_row_bytes: int, chunk: Any, fill_row: int) ->
     return True
 
 
+@intrinsic
+def _split_vector(typingctx: Any, source: Any, low: Any, high: Any) -> Any:
+    """Splits ``VECTOR_PIXELS`` 16-bit pixels into their low and high bytes."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pixels, plane = (ir.VectorType(ir.IntType(bits), VECTOR_PIXELS) for bits in (16, 8))
+        loaded = builder.load(builder.inttoptr(arguments[0], pixels.as_pointer()), align=1)
+        shift = ir.Constant(pixels, [ir.IntType(16)(8)] * VECTOR_PIXELS)
+        for values, to in ((loaded, arguments[1]), (builder.lshr(loaded, shift), arguments[2])):
+            split = builder.trunc(values, plane)
+            builder.store(split, builder.inttoptr(to, plane.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), codegen
+
+
 @njit(nogil=True, cache=CACHE)
 def _split_pixels(source: int, count: int, low: int, high: int) -> None:
-    """Splits ``count`` 16-bit pixels into their low and high bytes, in one pass that the compiler turns into
-    vector instructions."""
-    pixels = carray(as_pointer(source), (count,), np.uint16)
-    low_bytes = carray(as_pointer(low), (count,), np.uint8)
-    high_bytes = carray(as_pointer(high), (count,), np.uint8)
-    for i in range(count):
-        value = pixels[i]
-        low_bytes[i] = value & 0xFF
-        high_bytes[i] = value >> 8
+    """Splits ``count`` 16-bit pixels into their low and high bytes.
+
+    In vectors of a fixed length, and without a prefetch: the fewer instructions a row takes, the more rows
+    the processor reads ahead. Rows of 256 pixels, each on another page: 24 GB/s, where a loop that the
+    compiler turned into vectors made 14 with a prefetch and 15 without.
+    """
+    whole = count - count % VECTOR_PIXELS
+    for i in range(0, whole, VECTOR_PIXELS):
+        _split_vector(source + 2 * i, low + i, high + i)
+    rest = count - whole
+    pixels = carray(as_pointer(source + 2 * whole), (2 * rest,), np.uint8)
+    low_bytes = carray(as_pointer(low + whole), (rest,), np.uint8)
+    high_bytes = carray(as_pointer(high + whole), (rest,), np.uint8)
+    for i in range(rest):
+        low_bytes[i], high_bytes[i] = pixels[2 * i], pixels[2 * i + 1]
 
 
 @njit(nogil=True, cache=CACHE)
@@ -119,9 +140,6 @@ def gather_shuffled_16(source: Any, start: int, stop: int, to: int) -> None:
         frame = frames[place]
         inside = min(max(width - column, 0), count) if frame != 0 and row < rows else 0
         if inside > 0:
-            ahead = frame + (top + row + PREFETCHED_ROWS) * frame_row_bytes + left + column
-            for line in range(0, inside if row + PREFETCHED_ROWS < rows else 0, CACHE_LINE_BYTES):
-                prefetch(ahead + line)
             _split_pixels(frame + (top + row) * frame_row_bytes + left + column, inside // 2, low, high)
         if inside < count:
             _split_pixels(

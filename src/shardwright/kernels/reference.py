@@ -163,6 +163,62 @@ def parse_blosc(data: bytes) -> BloscChunk:
     )
 
 
+# ------------------------------------------------------------------ LZ4 blocks
+
+
+def lz4_sequences(block: bytes) -> list[tuple[bytes, int, int]]:
+    """Parses an LZ4 block into (literals, distance, bytes of the match); the last one has no match: 0, 0."""
+    found: list[tuple[bytes, int, int]] = []
+    position = 0
+
+    def length(nibble: int) -> int:
+        nonlocal position
+        while nibble >= 15:
+            nibble += block[position]
+            position += 1
+            if block[position - 1] != 255:
+                break
+        return nibble
+
+    while True:
+        token = block[position]
+        position += 1
+        count = length(token >> 4)
+        literals = block[position : position + count]
+        position += count
+        assert len(literals) == count
+        if position == len(block):
+            assert token & 15 == 0
+            return [*found, (literals, 0, 0)]
+        distance = int.from_bytes(block[position : position + 2], "little")
+        position += 2
+        found.append((literals, distance, 4 + length(token & 15)))
+
+
+def lz4_bytes(block: bytes) -> bytes:
+    """Returns the bytes of an LZ4 block. Raises ``AssertionError`` where a match begins before the first
+    byte, or the end is not as the format asks."""
+    data = bytearray()
+    sequences = lz4_sequences(block)
+    for literals, distance, count in sequences:
+        data += literals
+        assert distance <= len(data)
+        assert (distance > 0) == (count > 0)
+        for _ in range(count):
+            data.append(data[-distance])
+    if len(sequences) > 1:
+        assert len(sequences[-1][0]) >= 5
+        assert len(sequences[-1][0]) + sequences[-2][2] >= 12
+    return bytes(data)
+
+
+def has_constant_part(plane: bytes) -> bool:
+    """Returns whether one of 16 pieces of 64 bytes, evenly spread, has fewer than 16 bytes that differ from
+    the byte before them."""
+    places = [1 + (len(plane) - 65) * i // 15 for i in range(16)]
+    return any(sum(plane[p + k] != plane[p + k - 1] for k in range(64)) < 16 for p in places)
+
+
 # ------------------------------------------------------------------ checksum
 
 

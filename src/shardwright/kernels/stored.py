@@ -40,7 +40,7 @@ def put_blosc_header(
     put_u32(out, 12, encoded_bytes)
 
 
-@njit(nogil=True, cache=CACHE)
+@njit(inline="always")
 def store_blosc(out: Any, address: int, codec: Any, source: Any) -> int:
     format_number, typesize, block_bytes, chunk_bytes = codec[2], codec[5], codec[8], source[6]
     put_blosc_header(
@@ -55,7 +55,7 @@ def store_blosc(out: Any, address: int, codec: Any, source: Any) -> int:
     return int(chunk_bytes + BLOSC_HEADER_BYTES)
 
 
-@njit(nogil=True, cache=CACHE)
+@njit(inline="always")
 def store_zstd(out: Any, address: int, source: Any) -> int:
     chunk_bytes = source[6]
     put_u32(out, 0, 0xFD2FB528)
@@ -80,7 +80,7 @@ def put_gzip_header(out: Any) -> None:
     out[9] = 255  # operating system: unknown
 
 
-@njit(nogil=True, cache=CACHE)
+@njit(inline="always")
 def store_gzip(out: Any, address: int, source: Any) -> int:
     chunk_bytes = source[6]
     put_gzip_header(out)
@@ -99,7 +99,7 @@ def store_gzip(out: Any, address: int, source: Any) -> int:
     return position + 8
 
 
-@njit(nogil=True, cache=CACHE)
+@njit(inline="always")
 def store_plain(address: int, source: Any) -> int:
     chunk_bytes = source[6]
     gather_range(source, int(np.int64(0)), chunk_bytes, address)

@@ -211,7 +211,7 @@ def _in_stored_form(values: np.ndarray[Any, Any], codec: CodecParameters) -> byt
     data = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
     out = np.zeros(codec.max_encoded_bytes, np.uint8)
     encoded = room_for(1)
-    tools = np.zeros(4, np.int64), np.zeros(codec.scratch_bytes, np.uint8)
+    tools = np.zeros(5, np.int64), np.zeros(codec.scratch_bytes, np.uint8)
     frame, whole = np.array([data.ctypes.data], np.int64), np.array([[0, 0, 1, data.size]], np.int64)
     cut = data.size, 1, data.size, np.zeros(data.size, np.uint8), True
     slots = np.array([out.ctypes.data], np.int64)
