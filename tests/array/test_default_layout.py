@@ -120,6 +120,21 @@ def test_the_other_axes_adapt_to_what_is_given(name):
     assert [d.shard_size for d in spec.dimensions] == shard
 
 
+def test_without_shards_the_chunks_are_the_same():
+    arguments = ((None, 2, 50, 2304, 2304), "uint16", "tczyx")
+    spec = sw.default_layout(*arguments, shards=False)
+    assert [d.shard_size_chunks for d in spec.dimensions] == [None] * 5
+    assert [d.chunk_size for d in spec.dimensions] == [
+        d.chunk_size for d in sw.default_layout(*arguments).dimensions
+    ]
+
+
+@pytest.mark.parametrize("shards", [True, 0, "none"])
+def test_shards_are_given_by_axis_or_left_out(shards):
+    with pytest.raises(SpecError, match="shards is given by axis"):
+        sw.default_layout((None, 64, 64), "uint16", "tyx", shards=shards)
+
+
 SMALL_FRAMES = {
     "an axis of one channel": ((None, 1, 64, 64), "uint16", "tcyx", [256, 1, 64, 64]),
     "two channels": ((None, 2, 100, 100), "uint8", "tcyx", [128, 1, 100, 100]),

@@ -10,6 +10,7 @@ import zarr
 from yaozarrs import validate_ome_object
 from yaozarrs.v05 import Image
 
+from shardwright.array.levels import array_documents
 from shardwright.array.metadata import array_metadata, array_shape, fill_value_json, group_document
 from shardwright.array.ome import layout_warnings
 from shardwright.array.spec import DTYPES, ArraySpec, Blosc, Channel, Dimension, Gzip, Zstd, parse_spec
@@ -66,6 +67,29 @@ def test_zarr_python_opens_every_codec(tmp_path, spec_of, codec, checksum):
         "bytes", *([] if codec is None else [codec.name]), *(["crc32c"] if checksum else [])
     ]  # fmt: skip
     assert sharding.index_location.value == "start"
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=str)
+@pytest.mark.parametrize("checksum", [False, True])
+def test_an_array_without_shards_names_the_codecs_of_its_chunks_alone(tmp_path, spec_of, codec, checksum):
+    axes = [(name, count, size, None) for name, count, size, _ in (("t", None, 2, 3), *YX)]
+    array = write(tmp_path, spec_of(*axes, codec=codec, chunk_checksum=checksum, fill_value=5), 7)
+    document = json.loads((tmp_path / "0" / "zarr.json").read_bytes())
+    assert document["chunk_grid"]["configuration"]["chunk_shape"] == [2, 4, 3]
+    names = ["bytes", *([] if codec is None else [codec.name]), *(["crc32c"] if checksum else [])]
+    assert [c["name"] for c in document["codecs"]] == names
+    assert (array.shape, array.chunks, array.shards) == ((7, 10, 9), (2, 4, 3), None)
+    assert (array[...] == 5).all()
+
+
+def test_levels_of_an_array_without_shards_have_none(spec_of):
+    axes = [(name, count, size, None) for name, count, size, _ in (("t", None, 2, 3), *YX)]
+    spec = spec_of(*axes, levels=1)
+    whole, level = map(json.loads, array_documents(spec, (7,), codec_metadata(spec)))
+    assert level["shape"] == [7, 5, 5]
+    assert level["chunk_grid"]["configuration"]["chunk_shape"] == [2, 4, 3]
+    assert level["codecs"] == whole["codecs"]
+    assert level["codecs"][0]["name"] == "bytes"
 
 
 @pytest.mark.parametrize(

@@ -182,6 +182,14 @@ BAD = {
         {"dimensions": [{**T, "chunk_size": 2**62}, Y, X]},
         r"dimensions\.0\.chunk_size",
     ),
+    "shards along some axes": (
+        {"dimensions": [T, {**Y, "shard_size_chunks": None}, {**X, "shard_size_chunks": None}]},
+        "dimensions: shard_size_chunks is null along y, x and not along others, expected a number",
+    ),
+    "an index without shards": (
+        {"dimensions": [{**d, "shard_size_chunks": None} for d in (T, Y, X)], "index_location": "start"},
+        "index_location: is of shards, and an array of shard_size_chunks null has none",
+    ),
     "a shard past every file": (
         {"dimensions": [{**T, "shard_size_chunks": 2**62}, Y, X]},
         r"dimensions\.0\.shard_size_chunks",
@@ -289,6 +297,15 @@ def test_a_codec_by_its_name(codec, meant):
     assert spec.codec == meant
     assert ArraySpec.model_validate_json(spec.model_dump_json()) == spec
     assert ArraySpec.model_validate(GOOD).codec == Blosc()
+
+
+def test_an_array_without_shards_survives_json_and_counts_a_chunk_as_a_file():
+    facts = {**GOOD, "dimensions": [{**d, "shard_size_chunks": None} for d in (T, Y, X)]}
+    spec = ArraySpec.model_validate_json(json.dumps(facts))
+    assert ArraySpec.model_validate(spec.model_dump(mode="json")) == spec
+    assert spec.index_place == "none"
+    assert [(d.shard_size_chunks, d.shard_size) for d in spec.dimensions] == [(None, 4)] * 3
+    assert ArraySpec.model_validate(GOOD).index_place == "end"
 
 
 def test_stored_dimensions_follow_the_storage_order():

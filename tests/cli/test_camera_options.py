@@ -50,6 +50,12 @@ def test_a_layout_by_options() -> None:
     spec = camera_spec((64, 64), "uint8", "4x32x16", "2x1x3", "none")
     assert [(d.chunk_size, d.shard_size_chunks) for d in spec.dimensions] == [(4, 2), (32, 1), (16, 3)]
     assert spec.codec is None
+    plain = camera_spec((64, 64), "uint8", "4x32x16", "none", "none")
+    assert [(d.chunk_size, d.shard_size_chunks) for d in plain.dimensions] == [
+        (4, None),
+        (32, None),
+        (16, None),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,21 @@ def test_shipped_configs_pass(stem: str, folder: Path, capsys: pytest.CaptureFix
     assert sorted(folder.rglob("*")) == before, "nothing is left behind"
 
 
+def test_an_array_without_shards_has_chunk_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(here("demo", folder))
+    config = yaml.safe_load(path.read_text())
+    (stream,) = config["streams"]
+    for dimension in stream["array"]["dimensions"]:
+        dimension["shard_size_chunks"] = None
+    path.write_text(yaml.safe_dump(config))
+    assert run(capsys, str(path))[0] == 0
+    (plan,) = make_plan(load_config(path)).streams
+    rows = {label: (value, meaning) for label, value, meaning in stream_rows(plan)}
+    assert rows["chunk file"][1].startswith("1 chunk; ")
+    assert {"open chunks", "chunk files"} <= rows.keys()
+    assert not any("shard" in label for label in rows)
+
+
 def test_it_says_which_images_and_levels_there_are(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = here("plate", folder)
     plate, cameras = make_plan(load_config(Path(path))).streams

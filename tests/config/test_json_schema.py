@@ -218,6 +218,10 @@ AGREED = [
         for rows in (0, 65, "AB", "A", True, None, [], [1], ["A", "A"], ["../x"])
     ),
     (False, with_stream(plate={"rows": 2})),
+    *(
+        (accepted, with_array(dimensions=[{**d, "shard_size_chunks": s} for d in PLANE]))
+        for accepted, s in ((True, None), (True, 1), (False, 0), (False, False), (False, "none"))
+    ),
     (True, with_stream(images=["a", "b"], order=["p"])),
     (False, with_stream(images=["a", "b"], order="p")),
     (True, with_stream(attributes={"sample": {"id": 7, "tags": ["a"]}})),

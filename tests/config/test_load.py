@@ -137,6 +137,14 @@ def test_attributes_of_the_store_and_of_an_image_that_has_an_order() -> None:
     ]
 
 
+def test_a_stream_without_shards() -> None:
+    text = GOOD.replace("chunk_size: 16", "chunk_size: 16, shard_size_chunks: null")
+    text = text.replace("chunk_size: 32", "chunk_size: 32, shard_size_chunks: null")
+    (stream,) = parse_config(text).config.streams
+    assert [d.shard_size_chunks for d in stream.array.dimensions] == [None] * 3
+    assert stream.array.index_place == "none"
+
+
 def test_only_the_output_root_is_required() -> None:
     config = parse_config("output: {root: /data}").config
     assert config.output.root == Path("/data")
@@ -492,6 +500,13 @@ BAD = [
         7,
         "ingest.curve.clients",
         "is missing; expected Folder with the public key of each client",
+    ),
+    (
+        "chunk_size: 16",
+        "chunk_size: 16, shard_size_chunks: null",
+        18,
+        "streams[0].array.dimensions",
+        "shard_size_chunks is null along t and not along others",
     ),
 ]
 

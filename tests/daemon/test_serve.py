@@ -3,12 +3,15 @@ independent reader opens."""
 
 from __future__ import annotations
 
+import json
+import re
 import signal
 import socket
 import time
 from pathlib import Path
 
 import pytest
+import zarr
 from tests.harness.daemon import DaemonProcess, camera, run_cli
 from tests.harness.daemon_config import tmpfs_for_a_daemon
 from tests.harness.stored import assert_holds
@@ -54,6 +57,31 @@ def test_cameras_on_both_endpoints_end_up_in_stores(config: Path, folder: Path) 
     assert_holds(folder / "data" / "far.ome.zarr", PhotonFrames((40, 24), "uint8"), 9)
     for name in ("near", "far"):
         assert run_cli("verify", folder / "data" / f"{name}.ome.zarr").returncode == 0
+
+
+def test_cameras_write_arrays_without_shards(config: Path, folder: Path) -> None:
+    """Of a stream whose shards are null, and of a camera that asks for none, through both transports."""
+    config.write_text(re.sub(r"shard_size_chunks: \d", "shard_size_chunks: null", config.read_text()))
+    own = ("--shape", "48x80", "--shard", "none", "--chunk", "2x24x80", "--codec", "zstd:3")
+    with DaemonProcess(config) as daemon:
+        ipc, tcp = daemon.wait_for("ready")["endpoints"]
+        for name, endpoint, transport, options in (
+            ("near", ipc, "shm", ("--stream", "cam0")),
+            ("far", tcp, "message", ("--stream", "cam0")),
+            ("own-near", ipc, "shm", own),
+            ("own-far", tcp, "message", own),
+        ):
+            options = (*options, "--frames", "21", "--seed", "3", "--transport", transport)
+            receipt = camera(endpoint, name, *options)
+            assert (receipt["transport"], receipt["frames_durable"]) == (transport, 21)
+            path = Path(receipt["path"])
+            assert zarr.open_array(path / "0", mode="r").shards is None
+            assert receipt["shards"] == sum(file.is_file() for file in (path / "0/c").rglob("*"))
+            assert_holds(path, PhotonFrames((48, 80), "uint16", seed=3), 21)
+        assert daemon.stop() == 0
+    for name in ("near", "far", "own-near", "own-far"):
+        report = json.loads(run_cli("verify", "--json", folder / "data" / f"{name}.ome.zarr").stdout)
+        assert (report["ok"], report["shards"]) == (True, report["shards_recorded"])
 
 
 def test_a_missing_output_root_is_made_when_the_configuration_says_so(folder: Path) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from hypothesis import strategies as st
 from tests.harness.frames import WAYS
+from tests.harness.plain_arrays import without_shards
 
 import shardwright as sw
 from shardwright.array.level_shapes import MAX_FACTOR
@@ -173,13 +174,6 @@ def specs(
     if draw(st.integers(0, 4)) == 4:
         spec = without_shards(spec)
     return draw(levels(spec)) if draw(st.booleans()) else spec
-
-
-def without_shards(spec: sw.ArraySpec) -> sw.ArraySpec:
-    """The same array with a file for each chunk."""
-    facts = spec.model_dump()
-    dimensions = [{**d, "shard_size_chunks": None} for d in facts["dimensions"]]
-    return parse_spec({**facts, "dimensions": dimensions, "index_location": "end"})
 
 
 def places(spec: sw.ArraySpec) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Small sharded arrays made by independent writers, and the tools to damage them."""
+"""Small arrays made by independent writers, with shards and without, and the tools to damage them."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ COMPRESSORS = ("blosc", "zstd", "gzip", None)
 
 @dataclass(frozen=True)
 class Layout:
+    """``index_location``: "none" makes an array without shards, of the same chunks."""
+
     compressor: str | None = "blosc"
     checksum: bool = False
     index_location: str = "end"
@@ -37,24 +39,30 @@ def pixels(layout: Layout) -> np.ndarray:
 
 
 def write_with_zarr_python(path: Path, layout: Layout) -> None:
-    codecs: list[Any] = [BytesCodec()]
-    codecs += {
+    serializer: Any = BytesCodec()
+    compressors: Any = {
         "blosc": [BloscCodec(cname="zstd")],
         "zstd": [ZstdCodec(level=1)],
         "gzip": [GzipCodec(level=1)],
         None: [],
     }[layout.compressor]
-    codecs += [Crc32cCodec()] if layout.checksum else []
-    sharding = ShardingCodec(chunk_shape=layout.chunks, codecs=codecs, index_location=layout.index_location)
+    compressors += [Crc32cCodec()] if layout.checksum else []
+    chunks = layout.chunks
+    if layout.index_location != "none":
+        codecs = [serializer, *compressors]
+        serializer = ShardingCodec(
+            chunk_shape=layout.chunks, codecs=codecs, index_location=layout.index_location
+        )
+        chunks, compressors = layout.shards, None
     names = ["t", "c", "y", "x"] if len(layout.shape) == 4 else ["t", "y", "x"][-len(layout.shape) :]
     array = zarr.create_array(
         path,
         shape=layout.shape,
-        chunks=layout.shards,
+        chunks=chunks,
         dtype=layout.dtype,
-        serializer=sharding,
+        serializer=serializer,
         filters=None,
-        compressors=None,
+        compressors=compressors or None,
         dimension_names=names,
     )
     array[...] = pixels(layout)
@@ -69,17 +77,20 @@ def write_with_tensorstore(path: Path, layout: Layout) -> None:
         None: [],
     }[layout.compressor]
     codecs += [{"name": "crc32c"}] if layout.checksum else []
-    sharding = {
-        "chunk_shape": layout.chunks,
-        "codecs": codecs,
-        "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}],
-        "index_location": layout.index_location,
-    }
+    chunks = layout.chunks
+    if layout.index_location != "none":
+        sharding = {
+            "chunk_shape": layout.chunks,
+            "codecs": codecs,
+            "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}],
+            "index_location": layout.index_location,
+        }
+        chunks, codecs = layout.shards, [{"name": "sharding_indexed", "configuration": sharding}]
     metadata = {
         "shape": layout.shape,
         "data_type": layout.dtype,
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": layout.shards}},
-        "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunks}},
+        "codecs": codecs,
     }
     spec = {
         "driver": "zarr3",

@@ -109,6 +109,29 @@ def test_inspect_as_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "work in progress" in out
 
 
+def test_inspect_an_array_without_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wrap_in_group(tmp_path / "g", Layout(index_location="none"))
+    (tmp_path / "g/0/c/2/1/1").unlink()
+    assert run("inspect", tmp_path / "g") == 0
+    out = capsys.readouterr().out
+    assert "shard  none: each chunk is a file\n" in out
+    assert "\n chunk " in out
+    row = next(line for line in out.splitlines() if line.startswith(" c/1/1/0 "))
+    assert " none " in row
+    assert "index at the" not in out
+    assert " ok " not in out
+    assert "\n11 of 12 chunks; " in out
+    assert run("inspect", tmp_path / "g", "--json") == 0
+    (array,) = json.loads(capsys.readouterr().out)["arrays"]
+    assert (array["index_location"], array["shard_shape"], array["chunk_shape"]) == (
+        "none",
+        [2, 4, 4],
+        [2, 4, 4],
+    )
+    assert {(shard["index_location"], shard["index_bytes"]) for shard in array["shards"]} == {("none", 0)}
+    assert (array["totals"]["shards"], array["totals"]["chunks_present"]) == (11, 11)
+
+
 def test_inspect_one_shard_chunk_by_chunk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_with_zarr_python(tmp_path / "a", Layout("zstd"))
     assert run("inspect", tmp_path / "a/c/1/0/0", "--chunks") == 0

@@ -49,6 +49,40 @@ def test_numbers_of_packed_shards(tmp_path: Path, writer: str, compressor: str |
     assert totals.decoded_bytes == 12 * 2 * 4 * 4 * 2
 
 
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("compressor", COMPRESSORS)
+@pytest.mark.parametrize("checksum", [False, True])
+def test_a_chunk_that_is_a_file_fills_it(
+    tmp_path: Path, writer: str, compressor: str | None, checksum: bool
+) -> None:
+    WRITERS[writer](tmp_path / "a", Layout(compressor, checksum, "none"))
+    store = open_store(tmp_path / "a")
+    assert not store.arrays[0].is_sharded
+    reports = list(inspect_shards(store, store.arrays[0], chunks=True))
+    assert len(reports) == 3 * 2 * 2
+    for chunk in reports:
+        assert chunk.problems == []
+        assert (chunk.index_location, chunk.index_bytes) == ("none", 0)
+        assert (chunk.chunks, chunk.chunks_in_shape, chunk.chunks_present) == (1, 1, 1)
+        assert (chunk.gaps, chunk.gap_bytes, chunk.chunks_empty) == (0, 0, 0)
+        (only,) = chunk.chunk_reports
+        size = (tmp_path / "a" / chunk.key).stat().st_size
+        assert (only.offset, only.nbytes, chunk.encoded_bytes, chunk.file_bytes) == (0, size, size, size)
+        assert only.coordinates == chunk.coordinates
+        assert "unreadable" not in chunk.forms
+
+
+def test_a_chunk_that_is_a_file_is_found_empty_or_spoilt(tmp_path: Path) -> None:
+    write_with_zarr_python(tmp_path / "a", Layout("blosc", index_location="none"))
+    (tmp_path / "a/c/0/0/0").write_bytes(b"")
+    (tmp_path / "a/c/0/0/1").write_bytes(b"\xff" * 100)
+    store = open_store(tmp_path / "a")
+    empty, spoilt, *sound = inspect_shards(store, store.arrays[0])
+    assert empty.problems == ["chunk 0: chunk has a size of 0"]
+    assert (spoilt.forms, len(spoilt.problems)) == ({"unreadable": 1}, 1)
+    assert not any(chunk.problems for chunk in sound)
+
+
 @pytest.mark.parametrize("location", ["end", "start"])
 def test_gaps_are_where_they_are(tmp_path: Path, location: str) -> None:
     """Chunks moved apart by hand: 10 bytes before the first, 4096 between two, 7 after the last."""

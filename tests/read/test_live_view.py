@@ -13,16 +13,18 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import zarr
 from tests.compaction.jobs import Here
+from tests.harness.plain_arrays import without_shards
 
 import shardwright as sw
 from shardwright.acquire.workers import WorkerPool
+from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.array.grid import image_of
 from shardwright.model.errors import ShardFormatError, StorageError, StoreGoneError
 from shardwright.read import live_staging
@@ -31,11 +33,16 @@ from shardwright.read.live_row import LiveRow
 from shardwright.read.live_staging import KeptPixels
 from shardwright.read.live_view import LiveView
 from shardwright.read.store import open_store
+from shardwright.read.verify_store import verify_store
 from shardwright.recovery.recover_store import recover_store
 from shardwright.repack.jobs.compact_store import Options, plan, run
+from shardwright.shard.manifest import manifest_path
 from shardwright.storage import failpoints, slot_file
 
 from .live_judge import SHAPE, Judge, frame, looking_at_every_step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 ROOT = Path(__file__).parents[2]
@@ -118,6 +125,79 @@ def test_every_step_of_a_writer_shows_each_stored_frame(tmp_path, io, fields, ch
     judge.stored = 2 * 2 * chunk + 1
     assert judge.look() == judge.stored
     np.testing.assert_array_equal(pixels(path), zarr.open_array(path / "0", mode="r")[...])
+
+
+@pytest.mark.parametrize(
+    ("io", "fields", "chunk"),
+    [("pwrite", {}, 4), ("mmap", {"codec": sw.Gzip(level=1)}, 2), ("direct", {"codec": None}, 1)],
+)
+def test_every_step_without_shards_shows_each_stored_frame(tmp_path, io, fields, chunk):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, without_shards(spec(chunk, **fields)), io=io, **QUICK) as writer:
+        judge = Judge(path)
+        with looking_at_every_step(judge, new_views=io == "mmap"):
+            for i in range(2 * chunk + 1):
+                judge.stored = writer.watermark.stored
+                writer.append(frame(i))
+                if i % 5 == 2:
+                    writer.flush()
+                    judge.stored = i + 1
+                    assert judge.look() == i + 1
+            writer.close()
+        assert judge.looks > 10
+    judge.stored = 2 * chunk + 1
+    assert judge.look() == judge.stored
+    files = zarr.open_array(path / "0", mode="r")
+    assert files.shards is None
+    np.testing.assert_array_equal(pixels(path), files[...])
+
+
+def test_chunks_without_shards_that_were_spilled_are_found(tmp_path, monkeypatch):
+    path, second = tmp_path / "a.ome.zarr", tmp_path / "second"
+    settings = {"spill_root": second, "on_full": "spill", **QUICK}
+    array = without_shards(spec(chunk=1))
+    with sw.create(path, array, **settings) as writer:
+        judge = Judge(path)
+        row = parse_acquisition(array).grids.row_shards
+        writer.append(frame(0))
+        writer.flush()
+        monkeypatch.setattr(slot_file, "preallocate", full_below(path))
+        for i in range(1, 3 * row + 1):
+            writer.append(frame(i))
+            if i % 40 == 0:
+                writer.flush()
+                judge.stored = i + 1
+                assert judge.look() == i + 1
+    monkeypatch.undo()
+    assert any(file.is_symlink() for file in path.rglob("c/*/0/0")), "it was really spilled"
+    judge.look(again=True)
+    report = verify_store(path)
+    assert report.problems == []
+    assert report.shards == report.shards_recorded == (3 * row + 1) * 4
+
+
+def test_a_view_finds_the_newest_of_several_writers_that_came_between_two_looks(tmp_path):
+    """Also if one died before it had deleted its predecessor's manifest."""
+    path = tmp_path / "a.ome.zarr"
+    writer = sw.create(path, spec(), **QUICK)
+    view = LiveView(path)
+    for i in range(4):
+        writer.append(frame(i))
+        writer.flush()
+        newest = manifest_path(path / ".shardwright", i + 1)
+        if i in (0, 2):
+            assert view.look()[0].manifest.writer_epoch == i + 1
+            os.link(newest, tmp_path / f"kept {i}")
+        leave(writer)
+        writer = sw.resume(path, **QUICK)
+        if i == 2:
+            (tmp_path / "kept 2").rename(newest)
+            assert view.look()[0].manifest.writer_epoch == 4
+            newest.unlink()
+    assert view.look()[0].manifest.writer_epoch == 5
+    assert view.document("0")["shape"][0] == 4
+    writer.close()
+    assert view.look()[0] is None
 
 
 def test_frames_that_are_staged_are_shown_before_their_slab_is_full(tmp_path):
@@ -251,8 +331,8 @@ def test_several_axes_without_a_count_end_with_their_newest_stored_frame(tmp_pat
         np.testing.assert_array_equal(followed[index], frame(number))
 
 
-def test_shards_in_a_second_root_are_found(tmp_path, monkeypatch):
-    path, second = tmp_path / "a.ome.zarr", tmp_path / "second"
+def full_below(path: Path) -> Callable[..., bool]:
+    """Preallocation on a disk that is full, of files below ``path``."""
     preallocate = slot_file.preallocate
 
     def full(descriptor: int, nbytes: int, *, start: int = 0) -> bool:
@@ -260,12 +340,17 @@ def test_shards_in_a_second_root_are_found(tmp_path, monkeypatch):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return preallocate(descriptor, nbytes, start=start)
 
+    return full
+
+
+def test_shards_in_a_second_root_are_found(tmp_path, monkeypatch):
+    path, second = tmp_path / "a.ome.zarr", tmp_path / "second"
     with sw.create(path, spec(), spill_root=second, on_full="spill", **QUICK) as writer:
         judge = Judge(path)
         for i in range(2 * 8):
             writer.append(frame(i))
         writer.flush()
-        monkeypatch.setattr(slot_file, "preallocate", full)
+        monkeypatch.setattr(slot_file, "preallocate", full_below(path))
         with looking_at_every_step(judge, new_views=False):
             for i in range(16, 60):
                 writer.append(frame(i))

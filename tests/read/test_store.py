@@ -160,6 +160,37 @@ def test_what_is_not_supported_is_named(
     assert str(tmp_path / "a") in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        (
+            lambda d: d["codecs"].insert(1, {"name": "transpose", "configuration": {"order": [0, 2, 1]}}),
+            "transpose",
+        ),
+        (lambda d: d["codecs"].append({"name": "numcodecs.lzma", "configuration": {}}), "numcodecs.lzma"),
+        (lambda d: d["codecs"].append("cipher"), "cipher"),
+        (lambda d: d["codecs"][0]["configuration"].update(endian="big"), "endian"),
+        (
+            lambda d: d["codecs"][1]["configuration"].update(dictionary="a"),
+            "codecs.1..configuration.dictionary",
+        ),
+        (lambda d: d["codecs"].pop(0), "bytes"),
+        (lambda d: d.update(codecs=[]), "codecs"),
+        (lambda d: d.update(chunk_key_encoding={"name": "v2"}), "v2"),
+        (lambda d: d["chunk_grid"]["configuration"].update(chunk_shape=[2**20, 2**11, 2]), "too large"),
+    ],
+)
+def test_what_is_not_supported_of_an_array_without_shards_is_named(
+    tmp_path: Path, change: Callable[[dict[str, Any]], Any], names: str
+) -> None:
+    write_with_zarr_python(tmp_path / "a", Layout(index_location="none"))
+    assert not open_store(tmp_path / "a").arrays[0].is_sharded
+    edit_json(tmp_path / "a/zarr.json", change)
+    with pytest.raises(ShardFormatError, match=names) as error:
+        open_store(tmp_path / "a")
+    assert str(tmp_path / "a") in str(error.value)
+
+
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"\xff\xfe", b'"' * 100, b"[" * 100_000])
 def test_metadata_that_is_no_json_object(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "zarr.json").write_bytes(text)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+import shardwright as sw
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.read.verify_store import verify_store
 
@@ -57,8 +58,22 @@ def test_sound_stores_of_others(
     assert report.decoded_bytes == report.chunks * 2 * 4 * 4 * 2
 
 
+@pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("compressor", COMPRESSORS)
-@pytest.mark.parametrize("location", ["end", "start"])
+@pytest.mark.parametrize("checksum", [False, True])
+def test_sound_stores_of_others_without_shards(
+    tmp_path: Path, writer: str, compressor: str | None, checksum: bool
+) -> None:
+    WRITERS[writer](tmp_path / "a", Layout(compressor, checksum, "none"))
+    report = verify_store(tmp_path / "a", threads=2)
+    assert (report.problems, report.warnings) == ([], [])
+    assert (report.shards, report.shards_absent, report.chunks, report.chunks_absent) == (12, 0, 12, 0)
+    assert report.decoded_bytes == 12 * 2 * 4 * 4 * 2
+    assert report.encoded_bytes == sum(p.stat().st_size for p in (tmp_path / "a/c").rglob("*") if p.is_file())
+
+
+@pytest.mark.parametrize("compressor", COMPRESSORS)
+@pytest.mark.parametrize("location", ["end", "start", "none"])
 def test_every_flipped_bit_of_a_shard_with_checksums_is_found(
     tmp_path: Path, compressor: str | None, location: str
 ) -> None:
@@ -99,7 +114,7 @@ def test_damage_without_a_checksum_is_found_when_it_does_not_decode(tmp_path: Pa
         path.write_bytes(sound)
 
 
-@pytest.mark.parametrize("location", ["end", "start"])
+@pytest.mark.parametrize("location", ["end", "start", "none"])
 def test_every_truncation_is_found(tmp_path: Path, location: str) -> None:
     write_with_zarr_python(tmp_path / "a", Layout("zstd", index_location=location, **ONE_SHARD))
     path = tmp_path / "a/c/0/0/0"
@@ -107,6 +122,43 @@ def test_every_truncation_is_found(tmp_path: Path, location: str) -> None:
     for length in range(len(sound)):
         path.write_bytes(sound[:length])
         assert found(tmp_path / "a"), f"cut to {length} bytes"
+
+
+@pytest.mark.parametrize("compressor", COMPRESSORS)
+def test_a_chunk_that_is_a_file_of_another_length_is_found(tmp_path: Path, compressor: str | None) -> None:
+    write_with_zarr_python(tmp_path / "a", Layout(compressor, index_location="none"))
+    path = tmp_path / "a/c/1/1/0"
+    sound = path.read_bytes()
+    for nbytes in (sound + b"\0", sound[:-1]):
+        path.write_bytes(nbytes)
+        (problem,) = found(tmp_path / "a")
+        assert problem.startswith("c/1/1/0 chunk 1/1/0: ")
+    path.write_bytes(b"")
+    assert found(tmp_path / "a") == ["c/1/1/0 chunk 1/1/0: chunk has a size of 0"]
+
+
+@pytest.mark.parametrize("codec", ["blosc", "zstd", "gzip", "none"])
+def test_chunks_of_ours_without_shards_are_those_that_are_on_record(tmp_path: Path, codec: str) -> None:
+    """A flipped bit of pixels that decode, a chunk in the place of another one, and one that was deleted are
+    found by the record alone."""
+    path = tmp_path / "a.ome.zarr"
+    layout = {"shape": (None, 8, 8), "dtype": "uint16", "axes": "tyx", "chunks": {"t": 1}, "codec": codec}
+    pixels = np.random.default_rng(3).integers(1, 2**16, (4, 8, 8)).astype("u2")
+    with sw.create(path, **layout, shards=False, threads=1) as writer:
+        for frame in pixels:
+            writer.append(frame)
+    report = verify_store(path)
+    assert (report.ok, report.shards, report.shards_recorded, report.chunks) == (True, 4, 4, 4)
+    keys = [path / f"0/c/{t}/0/0" for t in range(4)]
+    data = bytearray(keys[0].read_bytes())
+    data[-20] ^= 1
+    keys[0].write_bytes(data)
+    keys[1].write_bytes(keys[2].read_bytes())
+    keys[3].unlink()
+    changed, swapped, missing = sorted(found(path))
+    assert changed.startswith("0/c/0/0/0")
+    assert swapped.startswith("0/c/1/0/0: not the shard that was sealed: it is c/2/0/0 (")
+    assert missing == "0/c/3/0/0: missing, although it was sealed (record: shards.crc32c)"
 
 
 @pytest.mark.parametrize("location", ["end", "start"])

@@ -19,11 +19,14 @@ import numpy as np
 import pytest
 import xarray
 import zarr
+from tests.harness.plain_arrays import without_shards
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import _collect_aiterator, sync
 
 import shardwright as sw
+from shardwright.codecs.decode import ChunkCodecs, decode_chunk_into
+from shardwright.codecs.parameters import codec_metadata
 from shardwright.read.live_shard import ComposedShard, LiveKeys
 from shardwright.read.live_view import LiveView
 from shardwright.read.zarr_store import LiveStore
@@ -105,7 +108,7 @@ def test_selections_by_lists_and_masks_are_those_of_the_files(finished):
 
 @pytest.mark.parametrize("compressor", stores.COMPRESSORS)
 @pytest.mark.parametrize("checksum", [False, True])
-@pytest.mark.parametrize("index_location", ["start", "end"])
+@pytest.mark.parametrize("index_location", ["start", "end", "none"])
 def test_arrays_of_other_writers_are_read_the_same(tmp_path, compressor, checksum, index_location):
     layout = stores.Layout(compressor, checksum, index_location)
     stores.write_with_zarr_python(tmp_path / "a.zarr", layout)
@@ -276,6 +279,50 @@ def test_the_places_in_a_shard_stay_while_it_fills_and_when_it_is_sealed(tmp_pat
         assert shard.read(0, shard.nbytes) == whole
     assert len(lengths) == 1
     assert len(set(generations)) == len(generations)
+    sealed = keys.find("0/c/0/0/0")
+    assert not isinstance(sealed, ComposedShard)
+    assert sealed.read(0, sealed.nbytes) == (path / "0/c/0/0/0").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"codec": sw.Zstd()}, {"codec": sw.Gzip()}, {"codec": None}, {"chunk_checksum": True}],
+    ids=["blosc", "zstd", "gzip", "none", "checksum"],
+)
+def test_a_key_without_shards_is_one_encoded_chunk_of_the_same_length_at_all_times(tmp_path, fields):
+    """Partly staged, whole, and sealed while the acquisition runs; then the file is the key."""
+    path, lengths, generations = tmp_path / "a.ome.zarr", set(), []
+    array = without_shards(spec(**fields))
+    with sw.create(path, array, io="pwrite", **QUICK) as writer:
+        keys = LiveKeys(LiveView(path))
+        assert keys.find("0/c/0/0/0") is None
+        decode = ChunkCodecs.of(codec_metadata(array), 2)
+        for i in range(9):
+            writer.append(frame(i))
+            writer.flush()
+            chunk = keys.find("0/c/0/0/0")
+            assert isinstance(chunk, ComposedShard)
+            lengths.add(chunk.nbytes)
+            generations.append(chunk.generation)
+            whole = chunk.read(0, chunk.nbytes)
+            assert len(whole) == chunk.nbytes
+            for start, stop in itertools.pairwise((0, 1, 17, 100, chunk.nbytes - 7, chunk.nbytes)):
+                assert chunk.read(start, stop) == whole[start:stop]
+            decoded = np.empty((4, SHAPE[0] // 2, 20), np.uint16)
+            decode_chunk_into(memoryview(whole), decode, decoded.view(np.uint8).reshape(-1))
+            there = min(i + 1, 4)
+            np.testing.assert_array_equal(decoded[:there], expected(there)[:, : SHAPE[0] // 2, :20])
+            assert not decoded[there:].any()
+        while not (path / "0/c/0/0/0").exists():
+            pass
+        chunk = keys.find("0/c/0/0/0")
+        lengths.add(chunk.nbytes)
+        assert chunk.read(0, chunk.nbytes) == whole
+        assert keys.find("0/c/2/0/0").nbytes in lengths
+        assert keys.find("0/c/3/0/0") is None
+        np.testing.assert_array_equal(opened(sw.open(path))[...], expected(9))
+    assert len(lengths) == 1
+    assert len(set(generations[:4])) == 4
     sealed = keys.find("0/c/0/0/0")
     assert not isinstance(sealed, ComposedShard)
     assert sealed.read(0, sealed.nbytes) == (path / "0/c/0/0/0").read_bytes()

@@ -218,6 +218,7 @@ def test_a_row_of_which_a_shard_has_its_name_takes_nothing_more():
     (one,) = made.shard_rows
     assert (one.actions, one.standing.sealing_begun) == ((Action.SEALED,), True)
     assert made.standing.staged_slots == []
+    assert made.standing.accounts.missing_acknowledged() == 1, "the frame that it should have had is told"
 
 
 def test_staged_frames_go_on_once_each_unless_they_are_stored_or_settled():

@@ -44,7 +44,8 @@ def write_image(
     seed=3,
     **spec,
 ) -> np.ndarray:
-    """An image of noise; one frame of it never came, one is all fill value."""
+    """An image of noise; one frame of it never came, one is all fill value. ``shard_chunks`` None: without
+    shards."""
     dimensions = [
         sw.Dimension(
             name=n,
@@ -54,7 +55,9 @@ def write_image(
             unit="micrometer" if n in "zyx" else None,
             scale=0.5 + i,
         )
-        for i, (n, c, k, s) in enumerate(zip(names, shape, chunks, shard_chunks, strict=True))
+        for i, (n, c, k, s) in enumerate(
+            zip(names, shape, chunks, shard_chunks or [None] * len(shape), strict=True)
+        )
     ]
     array_spec = sw.ArraySpec(dtype=dtype, dimensions=dimensions, **spec)
     rng = np.random.default_rng(seed)

@@ -29,6 +29,7 @@ SPEC = {
     "fill_value": "NaN",
     "attributes": {"µ": [1, 2.5, None, 10]},
 }
+PLAIN = {"dimensions": [{"name": "t", "count": 4, "shard_size_chunks": None}]}
 MANIFEST_NAME = "acquisition.1.json"
 MANIFEST = Manifest("0123456789abcdef" * 2, 1, 3, SPEC, "mmap", 1_700_000_000_000_000_000)
 
@@ -65,6 +66,11 @@ def test_round_trip(tmp_path, manifest):
         ({"files_epoch": 1}, 2),
         ({"spec": {"channels": [{}]}}, 3),
         ({"spec": {"images": [{}]}, "seen_extents": (3, 0, 5)}, 4),
+        ({"live": "append"}, 5),
+        ({"row_shards": 64}, 6),
+        ({"spec": PLAIN}, 6),
+        ({"spec": {"array": PLAIN, "images": ["a"]}}, 6),
+        ({"spec": {"array": SPEC, "images": ["a", {"name": "b", "array": PLAIN}]}}, 6),
     ],
 )
 def test_the_format_is_the_oldest_that_has_what_is_in_it(tmp_path, changes, format_version):

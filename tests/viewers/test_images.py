@@ -16,6 +16,7 @@ import yaozarrs
 from ome_zarr.io import parse_url
 from ome_zarr.reader import Reader
 from tests.daemon.browser import Browser
+from tests.harness.plain_arrays import without_shards
 from tests.properties.readers import READERS
 from tests.web.web_process import WebProcess, settings_for
 
@@ -32,12 +33,19 @@ CHANNELS = [
 ]
 FIVE_D = sw.default_layout((2, 2, 3, 24, 32), "uint16", "tczyx", channels=CHANNELS)
 SMALL = sw.default_layout((4, 10, 30), "uint8", "tyx")
+PLAIN = without_shards(FIVE_D)
 STORES = {
     "positions": sw.AcquisitionSpec(array=FIVE_D, images=["left", "right", "never visited"]),
     "plate": sw.AcquisitionSpec(array=FIVE_D, plate=sw.Plate(rows=2, columns=2)),
     "cameras": sw.AcquisitionSpec(images={"large": FIVE_D, "small": SMALL}),
+    "without shards": sw.AcquisitionSpec(array=PLAIN, images=["left", "right"]),
 }
-VISITED = {"positions": ("right", "left"), "plate": ("B/2/0", "A/1/0"), "cameras": ("large", "small")}
+VISITED = {
+    "positions": ("right", "left"),
+    "plate": ("B/2/0", "A/1/0"),
+    "cameras": ("large", "small"),
+    "without shards": ("right", "left"),
+}
 
 
 class Written(NamedTuple):
@@ -162,13 +170,13 @@ def test_neuroglancer_opens_with_the_windows_of_the_pixels(tmp_path):
     assert_near_the_percentiles(windows)
 
 
-def test_neuroglancer_shows_all_channels_in_their_colours(tmp_path):
+@pytest.mark.parametrize("shards", [None, False])
+def test_neuroglancer_shows_all_channels_in_their_colours(tmp_path, shards):
     """In a real browser: a red channel that grows brighter to the right, a green one downwards."""
     channels = [{"name": "to the right", "color": "FF0000"}, {"name": "downwards", "color": "00FF00"}]
     down, right = np.mgrid[:64, :64].astype(np.uint16)
-    with sw.create(
-        tmp_path / "a.ome.zarr", sw.default_layout((2, 2, 64, 64), "uint16", "tcyx", channels=channels)
-    ) as writer:
+    spec = sw.default_layout((2, 2, 64, 64), "uint16", "tcyx", channels=channels, shards=shards)
+    with sw.create(tmp_path / "a.ome.zarr", spec) as writer:
         for t, c in np.ndindex(2, 2):
             writer.append(100 + 20 * (down if c else right), index=(t, c))
     with WebProcess(settings_for(tmp_path)) as web, Browser() as browser:
@@ -204,7 +212,7 @@ def test_napari(store, tmp_path, napari):
     command = [napari, HERE / "napari_layers.py", store.path, tmp_path]
     said = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=120).stdout)
     expected = [stitched(store)] if store.name == "plate" else list(store.pixels.values())
-    names = {"positions": ["left", "right"], "plate": ["0"], "cameras": ["large", "small"]}[store.name]
+    names = {"plate": ["0"], "cameras": ["large", "small"]}.get(store.name, ["left", "right"])
     assert len(said) == len(expected)
     for number, ((labels, limits), name, values) in enumerate(zip(said, names, expected, strict=True)):
         np.testing.assert_array_equal(np.load(tmp_path / f"{number}.npy"), values)

@@ -20,6 +20,7 @@ import pytest
 import tensorstore
 import zarr
 from tests.compaction.jobs import Here
+from tests.harness.plain_arrays import without_shards
 from tests.read.live_judge import SHAPE, frame
 from tests.read.test_follow import Following
 from tests.read.test_live_view import QUICK, expected, leave, spec
@@ -114,7 +115,44 @@ def test_readers_see_each_stored_frame(tmp_path, web, reader, fields):
     np.testing.assert_array_equal(READERS[reader](web), expected(20))  # finished
 
 
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("fields", [{}, {"codec": None}, {"codec": sw.Zstd(), "chunk_checksum": True}])
+def test_readers_see_each_stored_frame_of_an_array_without_shards(tmp_path, web, reader, fields):
+    """A reader opened once goes on while chunks are staged, sealed, and when the acquisition has ended."""
+    with sw.create(tmp_path / STORE, without_shards(spec(**fields)), **QUICK) as writer:
+        lengths = set()
+        for i in range(19):
+            writer.append(frame(i))
+            if i in (1, 5, 18):
+                writer.flush()
+                np.testing.assert_array_equal(READERS[reader](web), expected(i + 1))
+                whole = get(web, SHARD)
+                assert get(web, SHARD, Range="bytes=3-40").body == whole.body[3:41]
+                lengths.add(len(whole.body))
+        leave(writer)
+    assert len(lengths) == 1
+    kept = by_tensorstore(web)
+    np.testing.assert_array_equal(READERS[reader](web), expected(19))  # as a dead writer left it
+    with sw.resume(tmp_path / STORE, **QUICK) as writer:
+        writer.append(frame(19))
+    np.testing.assert_array_equal(READERS[reader](web), expected(20))  # finished
+    np.testing.assert_array_equal(kept.read().result(), expected(19))
+
+
 def test_zarrita(web, writing, zarrita):
+    see_with_zarrita(web, zarrita)
+
+
+def test_zarrita_without_shards(tmp_path, web, zarrita):
+    with sw.create(tmp_path / STORE, without_shards(spec()), **QUICK) as writer:
+        for i in range(11):
+            writer.append(frame(i))
+        writer.flush()
+        see_with_zarrita(web, zarrita)
+    see_with_zarrita(web, zarrita)
+
+
+def see_with_zarrita(web, zarrita):
     command = ["node", HERE / "zarrita.mjs", zarrita, address(web), "/0"]
     (line,) = subprocess.run(command, capture_output=True, check=True, timeout=120).stdout.splitlines()
     found = json.loads(line)

@@ -95,8 +95,9 @@ def default_layout(
     )
     chunk = _default_chunk(plain, dict.fromkeys(waiting, 1) | _sizes("chunks", chunks, names))
     shard_bytes = SHARD_BYTES // min(images if waiting else 1, MOST_SHARE)
-    given = _sizes("shards", shards or None, names)
-    shard = None if shards is False else _default_shard(plain, chunk, given, shard_bytes)
+    shard = None
+    if shards is not False:
+        shard = _default_shard(plain, chunk, _sizes("shards", shards, names), shard_bytes)
     scales, units = _by_axis("scales", scales, names), _by_axis("units", units, names)
     dimensions = [
         {

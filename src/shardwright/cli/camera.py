@@ -77,7 +77,9 @@ Chunk = Annotated[
 ShardChunks = Annotated[
     str | None,
     typer.Option(
-        "--shard", metavar="TxHxW", help="Chunks of one shard along each axis. Default: about 256 MiB."
+        "--shard",
+        metavar="TxHxW",
+        help="Chunks of one shard along each axis, or none: each chunk is a file. Default: about 256 MiB.",
     ),
 ]
 CodecName = Annotated[
@@ -218,7 +220,9 @@ def camera_spec(
     if shard is None:
         down, across = (-(-n // c) for n, c in zip(shape, chunk_sizes[1:], strict=True))
         slab_bytes = chunk_sizes[0] * shape[0] * shape[1] * itemsize
-        shard_sizes: tuple[int, ...] = (max(1, SHARD_GOAL_BYTES // slab_bytes), down, across)
+        shard_sizes: tuple[int | None, ...] = (max(1, SHARD_GOAL_BYTES // slab_bytes), down, across)
+    elif shard == "none":
+        shard_sizes = (None, None, None)
     else:
         shard_sizes = parse_counts(shard, 3, "--shard")
     counts = (None, *shape)

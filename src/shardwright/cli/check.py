@@ -250,6 +250,8 @@ def stream_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
 
     limits, spec = stream.limits, stream.spec
     most_open = limits.open_shard_rows * limits.shard_files_per_shard_row
+    file = "chunk" if spec.index_place == "none" else "shard"
+    chunks = "1 chunk" if limits.chunks_per_shard == 1 else f"{limits.chunks_per_shard:,} chunks"
     rows = [
         *_image_rows(stream),
         *_array_rows(stream),
@@ -264,22 +266,22 @@ def stream_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
         ("slab", size(limits.slab_bytes), f"{limits.frames_per_slab} frames, compressed as one"),
         ("ring", size(limits.ring_bytes), f"{limits.ring_frames:,} frames{_bridged(stream)}"),
         (
-            "open shards",
+            f"open {file}s",
             f"{stream.open_shard_files:,}",
             f"at most {most_open:,} when frames come far out of order",
         ),
         (
-            "shard file",
+            f"{file} file",
             size(limits.shard_file_bytes),
-            f"{limits.chunks_per_shard:,} chunks; the most it can take, before gaps are given back",
+            f"{chunks}; the most it can take, before gaps are given back",
         ),
         (
             "peak memory",
             size(limits.memory_bytes),
             f"ring, tables, buffers of {limits.threads} workers, interpreter",
         ),
-        ("page cache", size(limits.mapped_bytes), "open shards, on top, where they are mapped (output.io)"),
-        ("disk ahead", size(limits.disk_reserved_bytes), "shards, preallocated"),
+        ("page cache", size(limits.mapped_bytes), f"open {file}s, on top, where they are mapped (output.io)"),
+        ("disk ahead", size(limits.disk_reserved_bytes), f"{file}s, preallocated"),
         *_safety_rows(stream),
     ]
     if stream.frame_rate_hz is None:
@@ -295,7 +297,7 @@ def stream_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
             f"at {stream.frame_rate_hz:g} frames a second",
         ),
         ("raw data", f"{(stream.raw_bytes_per_hour or 0) / 1e12:,.2f} TB/hour", _before_compression(stream)),
-        ("shard files", f"{stream.shard_files_per_hour or 0:,.0f} per hour", ""),
+        (f"{file} files", f"{stream.shard_files_per_hour or 0:,.0f} per hour", ""),
     ]
 
 

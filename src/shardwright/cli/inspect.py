@@ -91,7 +91,8 @@ def _print_tables(store: Store, chunks: bool) -> None:
     for image, array in _arrays(store):
         _print_array(console, image, array)
         totals = Totals()
-        table = _table("shard", "file", "on disk", "index", "chunks", "aligned", "gaps", "ratio")
+        first = "shard" if array.is_sharded else "chunk"
+        table = _table(first, "file", "on disk", "index", "chunks", "aligned", "gaps", "ratio")
         details = []
         for shard in inspect_shards(store, array, chunks=chunks):
             totals.add(shard)
@@ -99,7 +100,7 @@ def _print_tables(store: Store, chunks: bool) -> None:
                 shard.key,
                 format_bytes(shard.file_bytes),
                 format_bytes(shard.allocated_bytes),
-                "ok" if shard.index_checksum_ok else "BAD",
+                _index_state(array, shard),
                 f"{shard.chunks_present - shard.chunks_cropped}/{shard.chunks_in_shape}",
                 f"{shard.chunks_page_aligned}/{shard.chunks_present}",
                 format_bytes(shard.gap_bytes),
@@ -133,6 +134,12 @@ def _forms(forms: dict[str, int]) -> str:
     return ", ".join(f"{count} {form}" for form, count in forms.items()) or "-"
 
 
+def _index_state(array: StoredArray, shard: ShardReport) -> str:
+    if not array.is_sharded:
+        return "none"
+    return "ok" if shard.index_checksum_ok else "BAD"
+
+
 def _named(image: Store) -> str:
     return "" if image.image_name is None else f", image {image.image_name}"
 
@@ -152,6 +159,8 @@ def _print_array(console: Console, image: Store, array: StoredArray) -> None:
     console.print(
         f"shard  {times(array.shard_shape)}, {array.chunks_per_shard} inner chunks, index at the "
         f"{array.index_location}"
+        if array.is_sharded
+        else "shard  none: each chunk is a file"
     )
     console.print(f"chunk  {times(array.chunk_shape)}, {format_bytes(array.chunk_bytes)}, {codecs}\n")
 
@@ -182,9 +191,14 @@ def _print_totals(console: Console, array: StoredArray, totals: Totals) -> None:
     from shardwright.config.quantities import format_bytes
 
     inside = totals.chunks_present - totals.chunks_cropped
+    files = (
+        f"{totals.shards} of {array.shards_in_shape} shards, {inside} of {totals.chunks_in_shape} chunks in "
+        f"them"
+        if array.is_sharded
+        else f"{inside} of {array.shards_in_shape} chunks"
+    )
     console.print(
-        f"\nchunks encoded as: {_forms(totals.forms)}\n{totals.shards} of {array.shards_in_shape} shards, "
-        f"{inside} of {totals.chunks_in_shape} chunks in them; {format_bytes(totals.decoded_bytes)} encoded "
+        f"\nchunks encoded as: {_forms(totals.forms)}\n{files}; {format_bytes(totals.decoded_bytes)} encoded "
         f"as {format_bytes(totals.encoded_bytes)} (ratio {totals.ratio:.2f}); "
         f"{format_bytes(totals.gap_bytes)} in gaps, {format_bytes(totals.allocated_bytes)} on disk"
         + (

@@ -48,7 +48,7 @@ Shards = Annotated[
     typer.Option(
         "--shards",
         metavar="SIZES",
-        help="Elements of a new shard. Default: as now.",
+        help="Elements of a new shard. Default: as now; an array without shards gets none.",
     ),
 ]
 Codec = Annotated[

@@ -37,9 +37,10 @@ class ChunkReport:
 
 @dataclass
 class ShardReport:
-    """One shard file. ``allocated_bytes`` is what the filesystem holds of it, ``hole_bytes`` the part of
-    ``file_bytes`` that it does not hold. ``chunks_cropped``: present chunks wholly outside the array's
-    shape."""
+    """One shard file, or without shards the file of a chunk. ``allocated_bytes`` is what the filesystem holds
+    of it, ``hole_bytes`` the part of ``file_bytes`` that it does not hold. ``index_location`` is then "none",
+    and ``index_checksum_ok`` says that the file can be read. ``chunks_cropped``: present chunks wholly
+    outside the array's shape."""
 
     key: str
     coordinates: tuple[int, ...]

@@ -57,7 +57,7 @@ from shardwright.codecs.parameters import codec_metadata
 from shardwright.model.errors import ShardFormatError, StorageError, StoreGoneError
 from shardwright.model.names import WORKSPACE
 from shardwright.shard.index import INDEX_ENTRY
-from shardwright.shard.manifest import has_manifest, read_manifest
+from shardwright.shard.manifest import has_manifest, manifest_path, read_manifest
 from shardwright.storage.files import storage_errors
 
 from .box_reader import ABSENT, Located, ReadFile, Staged, chunks_of_box, empty_box, read_box
@@ -175,7 +175,8 @@ class LiveView:
         """Brings ``_acquiring`` up to date. Under the lock."""
         self.check_there()
         workspace = self.path / WORKSPACE
-        version = _manifest_version(workspace)
+        acquiring = self._acquiring
+        version = _manifest_version(workspace, None if acquiring is None else acquiring.manifest.writer_epoch)
         if version is None:
             self._acquiring = None
         elif self._acquiring is None or self._acquiring.version != version:
@@ -513,20 +514,25 @@ def _open_below(folder: int, key: str) -> int:
     return os.open(key, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
 
 
-def _manifest_version(workspace: Path) -> tuple[Any, ...] | None:
-    """Returns what changes when the newest manifest does; None if there is none."""
+def _manifest_version(workspace: Path, known_epoch: int | None) -> tuple[Any, ...] | None:
+    """Returns what changes when the newest manifest does; None if there is none. The one of ``known_epoch``
+    is the newest while it is there and the next one is not; else the folder is listed, which takes long with
+    many files in progress."""
     try:
+        if known_epoch is not None:
+            with suppress(FileNotFoundError):
+                newest = manifest_path(workspace, known_epoch)
+                status = newest.stat()
+                if not manifest_path(workspace, known_epoch + 1).exists():
+                    return newest.name, *version_of(status)
         with os.scandir(workspace) as entries:
             names = [entry.name for entry in entries if entry.name.startswith(_MANIFEST_PREFIX)]
-        newest = max(names, key=lambda name: (len(name), name), default=None)
-        if newest is None:
-            return None
-        status = (workspace / newest).stat()
+        name = max(names, key=lambda name: (len(name), name), default=None)
+        return None if name is None else (name, *version_of((workspace / name).stat()))
     except FileNotFoundError:
         return None
     except OSError as error:
         raise StorageError(f"cannot look into {workspace}: {error.strerror}") from error
-    return newest, *version_of(status)
 
 
 def _same_writer(one: Manifest, other: Manifest) -> bool:

@@ -50,11 +50,13 @@ class Evidence:
             self._unfinished.append(slab.records)
 
     def take_staged(self, staged: StagedFacts) -> None:
-        """Takes staged frames that cannot be read and are nowhere else. To be called after all else that
-        holds frames."""
-        gone = staged.spoiled[~self._accounts.seen.holds(staged.spoiled["sequence"].astype(np.int64))]
-        if gone.size:
-            self._accounts.lose(gone)
+        """Takes staged frames that are nowhere else and cannot be read, or whose shard row takes no frame
+        although it lacks them: somebody has deleted one of its shards. To be called after all else that holds
+        frames."""
+        for records in (staged.spoiled, staged.records):
+            gone = records[~self._accounts.seen.holds(records["sequence"].astype(np.int64))]
+            if gone.size:
+                self._accounts.lose(gone)
         self.in_doubt = self.in_doubt or staged.unreadable
 
     def conclude(self) -> int:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NAME = re.compile(r"acquisition\.([1-9][0-9]{0,9})\.json")
-# 5: one shard a row along the frame axes; 4: not live; 3: one image, of what 0.2 knows, and channels; 2: no
+# 5: shards, one a row along the frame axes; 4: not live; 3: one image, of what 0.2 knows, and channels; 2: no
 # channels; 1: of a store never taken over
 FORMAT = 6
 _MAX_BYTES = 16 << 20
@@ -131,10 +131,10 @@ def write_manifest(
     spec = manifest.spec
     # one image, as earlier releases know it
     grown = any(dimension["count"] is None for dimension in spec.get("dimensions", ())[1:])
-    if manifest.row_shards == 1:
+    if manifest.row_shards == 1 and not _is_plain(spec):
         del facts["row_shards"], facts["across_shards"]
         facts["format"] = 5
-    if manifest.live == "none" and manifest.row_shards == 1:
+    if facts["format"] == 5 and manifest.live == "none":
         del facts["live"]
         facts["format"] = 4
     if facts["format"] == 4 and not grown and not spec.keys() & {"images", "levels", "frame_json_bytes"}:
@@ -150,6 +150,14 @@ def write_manifest(
     # two take-overs at once write the same epoch: neither deletes what the other is about to rename
     path, writer = manifest_path(workspace, manifest.writer_epoch), secrets.token_hex(8)
     replace_file(path, encode_checked(facts), may_replace, writer=writer)
+
+
+def _is_plain(spec: dict[str, Any]) -> bool:
+    """Returns whether an array of a specification has no shards."""
+    images = [image for image in spec.get("images") or () if isinstance(image, dict)]
+    arrays = [array for array in (spec, spec.get("array"), *(i.get("array") for i in images)) if array]
+    dimensions = (d for array in arrays for d in array.get("dimensions", ()))
+    return any(d.get("shard_size_chunks", 1) is None for d in dimensions)
 
 
 def read_manifest(workspace: Path) -> Manifest:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from shardwright.array.acquisition_spec import (
     AcquisitionSpec,
@@ -63,7 +63,7 @@ def create(
     dtype: npt.DTypeLike | None = None,
     axes: str | Sequence[str] | None = None,
     chunks: Mapping[str, int] | None = None,
-    shards: Mapping[str, int] | None = None,
+    shards: Mapping[str, int] | Literal[False] | None = None,
     scales: Mapping[str, float] | None = None,
     units: Mapping[str, str] | None = None,
     codec: Codec | str = "blosc",
@@ -84,7 +84,8 @@ def create(
     ``spec`` may be the JSON of one (``SpecError`` when it is wrong). Without it give ``shape``, ``dtype``,
     ``axes`` and whatever else the experiment fixes. An axis of None ends with the newest frame; if it is not
     the first one, frames must name their index, which may then be ragged: stacks of another depth each time.
-    ``default_layout`` chooses chunks and shards (``codec="none"``: uncompressed). ``levels``: as many of
+    ``default_layout`` chooses chunks and shards (``shards=False``: each chunk is a file; ``codec="none"``:
+    uncompressed). ``levels``: as many of
     lower resolution are written beside the image (``Levels`` says how they are made). ``channels``: their
     names, or what else is known of each (``Channel``). ``frame_json_bytes`` makes room for metadata of each
     frame that are no numbers (``ArraySpec``).
