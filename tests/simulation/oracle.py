@@ -3,7 +3,6 @@ raised as a ``ViolationError``."""
 
 from __future__ import annotations
 
-import math
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from shardwright.array.grid import image_of
 from shardwright.model.frame_status import FrameStatus, Reason
 
 from .disk import FINAL, NOTHING, final
-from .shard_row import NO_RECORDS, sealed_content
+from .shard_row import NO_RECORDS, files_of_slab, sealed_content
 from .story import FILL, MOST_PLACES
 
 if TYPE_CHECKING:
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
 
     from shardwright.acquire.accounts import Accounts
     from shardwright.acquire.core import Core
-    from shardwright.array.grid import Grids
     from shardwright.model.receipt import Receipt
+    from shardwright.shard.layout import StoreLayout
 
     from .disk import Disk
     from .story import Frame
@@ -37,8 +36,9 @@ class Oracle:
     """``stored``, ``durable``: bool[frames], acknowledged to the client. ``sends``: sequences, in the order
     of time. ``excused``: that were acknowledged, and that a power cut or rot may have taken all the same."""
 
-    def __init__(self, grids: Grids, frames: tuple[Frame, ...]) -> None:
-        self._grids = grids
+    def __init__(self, layout: StoreLayout, frames: tuple[Frame, ...]) -> None:
+        self._layout, self._grids = layout, layout.grids
+        grids = layout.grids
         self._frames = frames
         self._ranks: dict[int, int] | None = None  # of each place, in the order of the acquisition
         if grids.slower_axes is not None:
@@ -192,7 +192,7 @@ class Oracle:
             shard_row = self._grids.shard_row_of_slab(slab)
             expected.setdefault((shard_row, slab), {})[place] = self.token(n)
         for (shard_row, slab), tokens in expected.items():
-            for f in range(math.prod(self._grids.of(slab).plane_shards)):
+            for f in files_of_slab(self._layout.of(slab), slab):
                 shard = shards.get(final(shard_row, f), {})
                 chunk = shard.pop(slab, NOTHING)
                 if slab in disk.spoiled:

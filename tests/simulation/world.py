@@ -42,8 +42,8 @@ class World:
         self._tell = trace
         self._trace = None if trace is None else self._note
         self._ns = 1_000_000_000
-        self.disk = Disk(rng, File() if story.staging else None)
-        self.oracle = Oracle(self._plan.spec.grids, story.frames)
+        self.disk = Disk(rng, File() if story.staging else None, story.synced_alone)
+        self.oracle = Oracle(self._plan.layout, story.frames)
         self._camera = Camera(story, self.oracle, rng, self._trace)
         self._zombies: list[tuple[Process, int]] = []
         self.lives = self.crashes = 0
