@@ -17,6 +17,7 @@ from shardwright.acquire.commands import (
     Encode,
     FinishStore,
     FramesStaged,
+    Grow,
     MetadataUpdated,
     Prepare,
     Seal,
@@ -208,6 +209,20 @@ def test_a_tick_within_a_millisecond_of_the_last_one_looks_at_nothing(spec_of, m
     assert not looks
     drive.core.tick(drive.now())
     assert looks == [drive.ns]
+
+
+def test_a_shape_is_asked_for_once_while_a_slab_waits_for_an_earlier_one(spec_of):
+    drive = Drive(spec_of(chunk=2, shard=1), WriteSettings(store_within_ms=60_000))
+    (slab,) = of(Encode, drive.send(0, 2, 3))
+    grown = of(Grow, drive.tell(SlabEncoded(slab.row, 10, None)))
+    for _ in range(5):
+        drive.core.tick(drive.now(1000))
+        grown += of(Grow, drive.core.take_commands())
+    assert grown == [Grow(0, (0,))], "slab 0 is still to come"
+    (slab,) = of(Encode, drive.send(1))
+    drive.tell(SlabEncoded(slab.row, 10, None))
+    drive.core.tick(drive.now(1000))
+    assert of(Grow, drive.core.take_commands()) == [Grow(0, (4,))]
 
 
 def test_the_answer_for_files_that_were_discarded_is_not_for_those_asked_for_since(spec_of):
