@@ -9,6 +9,7 @@ import os
 import shutil
 import time
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,8 +18,10 @@ import zarr
 import shardwright as sw
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.settings import CACHED_SLAB_BYTES, WriteSettings
+from shardwright.model.errors import StorageFullError
 from shardwright.recovery.recover_store import recover_store
 from shardwright.shard.manifest import read_manifest
+from shardwright.shard.shard_row_files import ShardRowFiles
 from shardwright.storage import failpoints
 
 SLOW = WriteSettings(store_within_ms=20, sync_interval_ms=20)
@@ -289,6 +292,26 @@ def test_a_full_disk_delays_names(tmp_path, drive_of, spec_of, shared_pool):
     drive.submit(2)
     drive.until(lambda: shards_of(drive.path) == [0, 1, 2])
     drive.until(lambda: shape_of(drive.path) == 3)
+    assert drive.finish().frames_lost == 0
+
+
+def test_no_shape_covers_a_row_that_cannot_be_sealed(tmp_path, drive_of, spec_of, shared_pool, monkeypatch):
+    """Its last slab would be shown by the seal, and the next row goes on meanwhile."""
+    drive = drive_of(tmp_path / "a", one_file(spec_of), shared_pool, replace(SLOW, on_full="block"))
+    seal = ShardRowFiles.seal
+
+    def full(*_: object) -> None:
+        raise StorageFullError("no room")
+
+    monkeypatch.setattr(ShardRowFiles, "seal", full)
+    drive.submit(*range(65))
+    drive.until(lambda: 64 in shards_of(drive.path))
+    drive.still()
+    assert 63 not in shards_of(drive.path)
+    assert shape_of(drive.path) <= 63, "readers lack a frame"
+    monkeypatch.setattr(ShardRowFiles, "seal", seal)
+    drive.until(lambda: 63 in shards_of(drive.path))
+    drive.until(lambda: shape_of(drive.path) == 65)
     assert drive.finish().frames_lost == 0
 
 

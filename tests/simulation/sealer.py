@@ -96,6 +96,7 @@ class Sealer:
         # of split shard rows: stored slabs whose shards are to get their names ahead
         self._not_shown: dict[int, list[int]] = {}
         self._grows_later: dict[int, Grow] = {}
+        self._hidden_when_asked: dict[int, set[int]] = {}  # by the id of a command
         self._live = live
         self.dead = False
         self.finished = False
@@ -122,6 +123,8 @@ class Sealer:
     def put(self, command: SealerCommand) -> None:
         self._check_asked(command)
         self.queue.append(command)
+        if isinstance(command, Grow):
+            self._hidden_when_asked[id(command)] = self._hidden_slabs(command.image)
 
     def step(self) -> SealerReport | None:
         """Go on with the command at hand, or begin the next one; its report, once it is done."""
@@ -383,6 +386,8 @@ class Sealer:
     def _seal(self, command: Seal) -> Steps:
         self._check_begun(command)
         shard_row, files = command.shard_row, self.files[command.shard_row]
+        if self._live or files.is_split:
+            self._not_shown.setdefault(shard_row, [])
         try:
             shards = yield from self._with_ballast(lambda: seal_files(self._disk, files, self._check_writer))
             records = files.records()
@@ -472,8 +477,31 @@ class Sealer:
         if self._hides_rows(command.image):
             self._grows_later[command.image] = command
             return
+        before = self._disk.extents.get(command.image, (0,) * len(command.extents))
         with suppress(StorageError):
             yield from self._with_ballast(lambda: self._grown(command.image, command.extents))
+            self._check_covered(command, before)
+
+    def _hidden_slabs(self, image: int) -> set[int]:
+        """Stored slabs whose shards have no final names. Where a shard row takes frames again the older
+        ones have them."""
+        rows = [files for number, files in self.files.items() if image_of(number) == image]
+        return {slab for files in rows if not files.journal.reopened for slab in files.hidden()}
+
+    def _check_covered(self, command: Grow, before: tuple[int, ...]) -> None:
+        """Where a shape has begun to cover them, readers find all slabs that were stored when that was asked
+        for. Not where a shape covers a slab along a faster axis before it is stored."""
+        image, grid = command.image, self._layout.grids.grids[command.image]
+        covered = self._disk.extents.get(image, before)
+        if self._live or covered == before or any(n > 1 for n in grid.slab_counts[1:]):
+            return
+        for slab in self._hidden_when_asked[id(command)] & self._hidden_slabs(image):
+            ends = grid.index_of(grid.last_position_in_slab(slab))
+            last = [ends[axis] for axis in grid.growing]
+            if all(map(int.__lt__, last, covered)) and not all(map(int.__lt__, last, before)):
+                raise ViolationError(
+                    f"the shape of image {image} covers {covered}, and readers lack slab {slab}"
+                )
 
     def _grown(self, image: int, extents: tuple[int, ...]) -> Steps:
         covered = self._disk.extents.get(image, (0,) * len(extents))

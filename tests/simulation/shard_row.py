@@ -17,7 +17,7 @@ from shardwright.shard.layout import slabs_of_shard_row
 from .disk import ABSENT, REWRITE, File, Name, Place, final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from shardwright.shard.layout import ArrayLayout
 
@@ -86,6 +86,16 @@ class Files:
     @property
     def holds_frames(self) -> bool:
         return self.records().size > 0
+
+    def hidden(self) -> Iterator[int]:
+        """Stored slabs whose shards have no final names."""
+        table = self.journal.file.data
+        for slab in [key[1] for key in table if key[0] == "frames"]:
+            of_slab = files_of_slab(self.layout, slab)
+            chunks = [table.get(("chunk", f, slab)) for f in of_slab]
+            shards = [self.shards[f] for f in of_slab]
+            if None not in chunks and any(shard is not None and not shard.renamed for shard in shards):
+                yield slab
 
     def records(self) -> np.ndarray:
         """Of all frames that the journal has, in order of their sequence."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from .story import Life, Story
 
-MOST_STEPS = 6_000  # of one life
+MOST_STEPS = 12_000  # of one life
 IDLE_STEPS = 80  # without anything but time going on, 0.25 s each: nothing will end this wait
 QUIET_STEPS = 8
 ZOMBIE_STEPS = 80

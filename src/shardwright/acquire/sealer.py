@@ -284,7 +284,7 @@ class Sealer:
         shard_row, files = command.shard_row, self._files.get(command.shard_row)
         try:
             assert files is not None, "only files that are ready are sealed"
-            if files.live:
+            if files.is_seen_early:  # if it fails, readers lack slabs that a shape was to cover
                 self._not_shown.setdefault(shard_row, [])
             sealed = self.folder.ballast.spent_on(lambda: self._give_names(files))
             records = files.frame_records()
