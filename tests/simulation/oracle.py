@@ -277,10 +277,18 @@ class Oracle:
             and not self.kills
         ):
             raise ViolationError(f"{what}, but its place has sequence {taken}")
+        if status is FrameStatus.LATE and self._is_alone(n) and not (self.kills or self.failures):
+            raise ViolationError(f"{what}, though no other frame is in its shard, and its row opens again")
         if status is FrameStatus.DROPPED and n not in self.told:
             raise ViolationError(f"{what}, but it was sent with its pixels")
         if status is FrameStatus.LOST:
             self._judge_loss(n, reason, what, disk)
+
+    def _is_alone(self, n: int) -> bool:
+        """Whether a frame has a shard of its own, in a shard row with others: however late it comes, it would
+        be refused for their sake."""
+        grid = self._grids.of(self._frames[n].position)
+        return grid.is_split and grid.frames_per_slab == 1 and not self.closed_for_good
 
     def _may_be_lost(self, sequences: list[int], disk: Disk) -> bool:
         """Whether a frame that once had a place may be gone since."""
