@@ -12,7 +12,16 @@ from .world import play
 
 SEEDS = 400  # about 15 s on a core of its own
 MEND_SEEDS = 10_000
-QUICK_MENDS = ("rows-stay-closed", "released-at-workers", "nothing-copied", "waits-for-stage", "name-burned")
+QUICK_MENDS = (
+    "rows-stay-closed",
+    "released-at-workers",
+    "nothing-copied",
+    "waits-for-stage",
+    "name-burned",
+    "sealing-begun",
+    "passed-over-rows",
+    "names-before-bytes",
+)
 
 
 def test_every_promise_is_kept() -> None:
