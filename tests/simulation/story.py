@@ -171,7 +171,7 @@ def draw(seed: int) -> Story:
         settings = replace(settings, live="index")
     if shape.row_shards > 1 and rng.random() < 0.7:
         settings = replace(settings, live="none")  # then shards get their names ahead of their row
-    return Story(
+    story = Story(
         shape=shape,
         settings=settings,
         ring=ring,
@@ -186,6 +186,20 @@ def draw(seed: int) -> Story:
         schedule=rng.getrandbits(32),
         synced_alone=rng.choice((1, 4, FOREVER)) if seed >= SPLIT_FROM else FOREVER,
     )
+    apart = random.Random(-seed)  # so that the other stories stay what they are
+    if shape.row_shards > 1 and apart.random() < 0.05:
+        story = replace(story, lives=_lives_without_a_name(apart, len(frames)))
+    return story
+
+
+def _lives_without_a_name(rng: random.Random, frames: int) -> tuple[Life, ...]:
+    """The disk fails while shards get their names, then a kill, and a power cut soon after it."""
+    failing = Fault("seal", rng.randint(0, 3))
+    killed = Life(
+        "resends", "kill", rng.randint(15, 60), False, frames, faults=(failing,), pace=(4, 16, 16, 1)
+    )
+    cut = Life("resends", "power", rng.randint(1, 30), False, frames)
+    return (killed, cut, Life("resends", "finish", 0, False, frames))
 
 
 def _split(rng: random.Random, shape: Shape) -> Shape:
