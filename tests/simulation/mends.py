@@ -429,12 +429,6 @@ MENDS = {
             SPLIT_FROM,
         ),
         Mend(
-            "rewritten-are-shown",
-            "slabs are shown in the files that a rewrite made once they are in them",
-            lambda: [(LiveScheduler, "forget", _nothing)],
-            SPLIT_FROM,
-        ),
-        Mend(
             "hidden-rows",
             "no shape covers a shard row whose slabs could not be shown",
             lambda: [(Sealer, "_hides_rows", lambda self, image: False)],
