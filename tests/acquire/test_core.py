@@ -17,11 +17,13 @@ from shardwright.acquire.commands import (
     Encode,
     FinishStore,
     FramesStaged,
+    Grow,
     MetadataUpdated,
     Prepare,
     Seal,
     ShardRowPrepared,
     ShardRowSealed,
+    Show,
     SlabEncoded,
     Stage,
     StoreFinished,
@@ -208,6 +210,36 @@ def test_a_tick_within_a_millisecond_of_the_last_one_looks_at_nothing(spec_of, m
     assert not looks
     drive.core.tick(drive.now())
     assert looks == [drive.ns]
+
+
+def test_a_shape_is_asked_for_once_while_a_slab_waits_for_an_earlier_one(spec_of):
+    drive = Drive(spec_of(chunk=2, shard=1), WriteSettings(store_within_ms=60_000))
+    (slab,) = of(Encode, drive.send(0, 2, 3))
+    grown = of(Grow, drive.tell(SlabEncoded(slab.row, 10, None)))
+    for _ in range(5):
+        drive.core.tick(drive.now(1000))
+        grown += of(Grow, drive.core.take_commands())
+    assert grown == [Grow(0, (0,))], "slab 0 is still to come"
+    (slab,) = of(Encode, drive.send(1))
+    drive.tell(SlabEncoded(slab.row, 10, None))
+    drive.core.tick(drive.now(1000))
+    assert of(Grow, drive.core.take_commands()) == [Grow(0, (4,))]
+
+
+def test_no_shape_covers_a_slab_that_waits_for_a_stage(spec_of):
+    drive = Drive(spec_of(chunk=2, shard=1), WriteSettings(store_within_ms=100))
+    drive.send(0)
+    drive.core.tick(drive.now(200))
+    (stage,) = of(Stage, drive.core.take_commands())
+    first, second = of(Encode, drive.send(1, 2, 3))
+    asked = drive.tell(SlabEncoded(first.row, 10, None), SlabEncoded(second.row, 10, None))
+    assert of(Show, asked) == [Show({0: (1,)})]
+    assert of(Grow, asked) == [Grow(0, (0,))], "a worker still reads frames of slab 0"
+    drive.tell(FramesStaged(stage.row, stage.places, stage.slots, None))
+    drive.core.tick(drive.now(1000))
+    asked = drive.core.take_commands()
+    assert of(Show, asked) == [Show({0: (0,)})]
+    assert of(Grow, asked) == [Grow(0, (4,))]
 
 
 def test_the_answer_for_files_that_were_discarded_is_not_for_those_asked_for_since(spec_of):

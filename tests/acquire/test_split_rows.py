@@ -9,6 +9,7 @@ import os
 import shutil
 import time
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,8 +18,10 @@ import zarr
 import shardwright as sw
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.settings import CACHED_SLAB_BYTES, WriteSettings
+from shardwright.model.errors import StorageFullError
 from shardwright.recovery.recover_store import recover_store
 from shardwright.shard.manifest import read_manifest
+from shardwright.shard.shard_row_files import ShardRowFiles
 from shardwright.storage import failpoints
 
 SLOW = WriteSettings(store_within_ms=20, sync_interval_ms=20)
@@ -292,6 +295,26 @@ def test_a_full_disk_delays_names(tmp_path, drive_of, spec_of, shared_pool):
     assert drive.finish().frames_lost == 0
 
 
+def test_no_shape_covers_a_row_that_cannot_be_sealed(tmp_path, drive_of, spec_of, shared_pool, monkeypatch):
+    """Its last slab would be shown by the seal, and the next row goes on meanwhile."""
+    drive = drive_of(tmp_path / "a", one_file(spec_of), shared_pool, replace(SLOW, on_full="block"))
+    seal = ShardRowFiles.seal
+
+    def full(*_: object) -> None:
+        raise StorageFullError("no room")
+
+    monkeypatch.setattr(ShardRowFiles, "seal", full)
+    drive.submit(*range(65))
+    drive.until(lambda: 64 in shards_of(drive.path))
+    drive.still()
+    assert 63 not in shards_of(drive.path)
+    assert shape_of(drive.path) <= 63, "readers lack a frame"
+    monkeypatch.setattr(ShardRowFiles, "seal", seal)
+    drive.until(lambda: 63 in shards_of(drive.path))
+    drive.until(lambda: shape_of(drive.path) == 65)
+    assert drive.finish().frames_lost == 0
+
+
 @pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
 @pytest.mark.parametrize("order", [None, ("t", "p")])
 def test_images_in_turn_cost_few_syncs(tmp_path, spec_of, syncs, order):
@@ -310,3 +333,25 @@ def test_images_in_turn_cost_few_syncs(tmp_path, spec_of, syncs, order):
     for i in range(len(images)):
         stored = zarr.open_array(writer.path / str(i) / "0", mode="r")[:, 0, 0]
         assert stored.tolist() == [1 + 4 * t + i for t in range(frames)]
+
+
+def test_no_shape_covers_the_rest_of_a_step(tmp_path, drive_of, shared_pool):
+    """Of a faster axis: what is still to come would read as fill value."""
+    axes = (("t", None, 1), ("z", 3, 1), ("y", 4, 4), ("x", 6, 6))
+    spec = sw.ArraySpec(
+        dtype="uint16", dimensions=[sw.Dimension(name=n, count=c, chunk_size=k) for n, c, k in axes]
+    )
+    drive = drive_of(tmp_path / "a", spec, shared_pool, SLOW)
+
+    def named() -> int:
+        return sum(file.is_file() for file in (drive.path / "0" / "c").rglob("*"))
+
+    drive.submit(0, 1)
+    drive.until(lambda: named() == 2)
+    drive.still()
+    assert shape_of(drive.path) == 0
+    drive.submit(2, 3)
+    drive.until(lambda: named() == 4)
+    drive.until(lambda: shape_of(drive.path) == 1)
+    drive.finish()
+    assert shape_of(drive.path) == 2

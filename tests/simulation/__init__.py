@@ -18,6 +18,7 @@ shrink    makes a story that fails smaller
 mends     defects that were mended, put back into the core: the simulation must find them
 
 What is not simulated: the second root of ``on_full`` spill, compaction beside the writer, damaged journals
-and headers, bits that rot by themselves, a store that is moved or deleted, two threads within one step of
-sealer or worker. Time never goes back, and pixels are numbers: codecs are not run.
+and headers, bits that rot by themselves, the names of shards that readers see grow, a store that is moved or
+deleted, two threads within one step of sealer or worker (but they take the files of a shard row of several
+shards in any order). Time never goes back, and pixels are numbers: codecs are not run.
 """

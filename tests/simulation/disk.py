@@ -58,7 +58,8 @@ def folder_of(name: Name) -> str:
 class File:
     """``data``: what a reader finds; ``durable``: what is on the medium for sure. ``unsynced`` since the last
     sync, in order; ``doubtful``: what a sync that failed has left in the page cache, so that no later one
-    writes it. ``bad``: keys that cannot be read any more."""
+    writes it. ``bad``: keys that cannot be read any more. ``heard``: how many syncs of any file had failed
+    when it was opened."""
 
     data: dict[Any, Any] = field(default_factory=dict)
     durable: dict[Any, Any] = field(default_factory=dict)
@@ -66,6 +67,7 @@ class File:
     doubtful: list[tuple[Any, Any]] = field(default_factory=list)
     bad: set[Any] = field(default_factory=set)
     sync_failed: bool = False
+    heard: int = 0
 
     def write(self, key: Any, value: Any) -> None:
         self.bad.discard(key)
@@ -157,10 +159,13 @@ class Disk:
     """``manifest`` None: the acquisition is finished, or was removed (``removed``). ``spoiled``: slabs that
     rot may have taken. ``looked``: writers that were stopped after a look at the fence and before the act
     that follows it. ``cleared``: documents that writers before this one were about to put in place are
-    gone."""
+    gone. ``synced_alone``: the most files of a shard row that are not synced by one call for all of the
+    filesystem; ``sync_failures``: how many syncs of any file have failed."""
 
-    def __init__(self, rng: random.Random, staging: File | None) -> None:
+    def __init__(self, rng: random.Random, staging: File | None, synced_alone: int) -> None:
         self.rng = rng
+        self.synced_alone = synced_alone
+        self.sync_failures = 0
         self.names: dict[Name, File] = {}
         self._durable_names: dict[Name, File] = {}
         # a file moved from one name to another; None: made, deleted
@@ -257,7 +262,7 @@ class Disk:
         """A new file; whoever had the name is a stranger's, and deleted."""
         if name in self.names:
             self.delete(name)
-        return self.put(name, File())
+        return self.put(name, File(heard=self.sync_failures))
 
     def put(self, name: Name, file: File) -> File:
         self._move(None, name, file)
@@ -298,9 +303,34 @@ class Disk:
             if file.sync_failed:
                 raise StorageError(f"a sync failed before: {kind}")
         except StorageError:
+            self.sync_failures += not file.sync_failed
             file.sync_fails()
             raise
         file.sync()
+
+    def sync_everything(self, journal: File, kind: str) -> None:
+        """All files and names, by one call through a journal. Raises ``StorageError``: bytes of any of them
+        may be lost, of which each hears when it is synced itself."""
+        if journal.sync_failed:
+            raise StorageError(f"a sync failed before: {kind}")
+        written = {id(file): file for file in self.names.values() if file.unsynced}.values()
+        try:
+            self.call(kind, journal)
+        except StorageError:
+            self.sync_failures += 1
+            journal.sync_failed = True
+            for file in written:
+                if self.rng.random() < 0.5:
+                    file.sync_fails()
+            raise
+        for file in written:
+            file.sync()
+        for move in self._unsynced:
+            _carry_out(self._durable_names, *move)
+        self._unsynced = []
+        if journal.heard < self.sync_failures:
+            journal.sync_failed = True
+            raise StorageError(f"a sync of another file failed before: {kind}")
 
     # ------------------------------------------------------------------ writers
 

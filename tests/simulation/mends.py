@@ -3,7 +3,7 @@ core, and must be found."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +12,19 @@ import numpy as np
 from shardwright.acquire.closed_shard_rows import HoleMemory
 from shardwright.acquire.commit_ledger import LOGGED, CommitLedger
 from shardwright.acquire.core import Core
+from shardwright.acquire.live_scheduler import LiveScheduler
 from shardwright.acquire.shard_rows import ShardRows
 from shardwright.acquire.staging_scheduler import StagingScheduler
+from shardwright.model.errors import StorageError
 from shardwright.recovery import leftovers, table
+from shardwright.recovery.decide import _Judge
 from shardwright.recovery.leftovers import FolderAction
 from shardwright.recovery.table import Action, JournalFact
 
 from . import creation, take_up
 from .disk import Disk
-from .story import draw
+from .sealer import Sealer
+from .story import SPLIT_FROM, draw
 from .world import play
 
 if TYPE_CHECKING:
@@ -38,6 +42,7 @@ class Mend:
     name: str
     removes: str
     patches: Callable[[], list[Patch]]
+    first: int = 0  # seed that it may show at
 
     @contextmanager
     def taken_out(self) -> Iterator[None]:
@@ -231,6 +236,64 @@ def _cut_short_is_forgotten() -> list[Patch]:
     return [(Disk, "taking_over", property(lambda _: False, _nothing))]
 
 
+def _shown_in_silence() -> list[Patch]:
+    named = Sealer._named_ahead
+
+    def named_ahead(self: Sealer, files: Any, slabs: Any) -> Any:
+        with suppress(StorageError):
+            yield from named(self, files, slabs)
+
+    return [(Sealer, "_named_ahead", named_ahead)]
+
+
+def _names_before_bytes() -> list[Patch]:
+    sync, everything = Disk.sync_shard_rows_file, Disk.sync_everything
+
+    def unless_sealing(old: Any) -> Any:
+        return lambda self, file, kind: None if kind == "seal" else old(self, file, kind)
+
+    return [
+        (Disk, "sync_shard_rows_file", unless_sealing(sync)),
+        (Disk, "sync_everything", unless_sealing(everything)),
+    ]
+
+
+def _named_ahead_is_sealing() -> list[Patch]:
+    named = (Action.SEALED, Action.ALL_FILL)
+    return [(_Judge, "_sealing_begun", lambda self, number, actions, whole: any(a in named for a in actions))]
+
+
+def _rows_that_are_passed_over_stay_closed() -> list[Patch]:
+    close = Core._close_shard_row
+
+    def close_shard_row(self: Core, shard_row: Any, *, passed_over: bool = False) -> None:
+        aside = not (self.is_finishing or shard_row.takes_back)
+        close(self, shard_row, passed_over=passed_over or aside)
+
+    return [(Core, "_close_shard_row", close_shard_row)]
+
+
+def _shapes_ignore_stages() -> list[Patch]:
+    show = Core._show_stored
+
+    def show_stored(self: Core) -> None:
+        waits, self._waits_for_stage = self._waits_for_stage, set()
+        show(self)
+        self._waits_for_stage = waits
+
+    return [(Core, "_show_stored", show_stored)]
+
+
+def _shapes_are_asked_for_again() -> list[Patch]:
+    cover = LiveScheduler._cover
+
+    def cover_again(self: LiveScheduler, *args: Any) -> None:
+        self._asked.clear()
+        cover(self, *args)
+
+    return [(LiveScheduler, "_cover", cover_again)]
+
+
 def _split(row: table.Case, working: bool, final: bool, action: Action) -> Iterator[table.Case]:
     for is_working in (False, True) if row.working is None else (row.working,):
         for is_final in (False, True) if row.final is None else (row.final,):
@@ -341,6 +404,43 @@ MENDS = {
             "a shard that has its final name is complete",
             _believes(JournalFact.VALID, False, True, Action.LOST),
         ),
+        Mend(
+            "shown-in-silence",
+            "a sync that fails while shards get their names ends the intact mark",
+            _shown_in_silence,
+            SPLIT_FROM,
+        ),
+        Mend(
+            "names-before-bytes",
+            "shards and their journal are durable before they get their names",
+            _names_before_bytes,
+            SPLIT_FROM,
+        ),
+        Mend(
+            "sealing-begun",
+            "names ahead of their shard row do not mean that its sealing has begun",
+            _named_ahead_is_sealing,
+            SPLIT_FROM,
+        ),
+        Mend(
+            "passed-over-rows",
+            "a shard row of many shards that is passed over opens again",
+            _rows_that_are_passed_over_stay_closed,
+            SPLIT_FROM,
+        ),
+        Mend(
+            "hidden-rows",
+            "no shape covers a shard row whose slabs could not be shown",
+            lambda: [(Sealer, "_hides_rows", lambda self, image: False)],
+            SPLIT_FROM,
+        ),
+        Mend(
+            "staged-are-covered",
+            "no shape covers a slab that waits for a stage",
+            _shapes_ignore_stages,
+            SPLIT_FROM,
+        ),
+        Mend("asked-again", "a shape is asked for once", _shapes_are_asked_for_again, SPLIT_FROM),
     )
 }
 
@@ -348,7 +448,7 @@ MENDS = {
 def find(mend: Mend, seeds: int, first: int = 0) -> tuple[int, str] | None:
     """The first seed at which a mend that is taken out shows, and how."""
     with mend.taken_out():
-        for seed in range(first, first + seeds):
+        for seed in range(mend.first + first, mend.first + first + seeds):
             violation = play(draw(seed))[1] or creation.play(seed)[1]
             if violation is not None:
                 return seed, violation

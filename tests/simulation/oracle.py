@@ -3,7 +3,6 @@ raised as a ``ViolationError``."""
 
 from __future__ import annotations
 
-import math
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from shardwright.array.grid import image_of
 from shardwright.model.frame_status import FrameStatus, Reason
 
 from .disk import FINAL, NOTHING, final
-from .shard_row import NO_RECORDS, sealed_content
+from .shard_row import NO_RECORDS, files_of_slab, sealed_content
 from .story import FILL, MOST_PLACES
 
 if TYPE_CHECKING:
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
 
     from shardwright.acquire.accounts import Accounts
     from shardwright.acquire.core import Core
-    from shardwright.array.grid import Grids
     from shardwright.model.receipt import Receipt
+    from shardwright.shard.layout import StoreLayout
 
     from .disk import Disk
     from .story import Frame
@@ -37,8 +36,9 @@ class Oracle:
     """``stored``, ``durable``: bool[frames], acknowledged to the client. ``sends``: sequences, in the order
     of time. ``excused``: that were acknowledged, and that a power cut or rot may have taken all the same."""
 
-    def __init__(self, grids: Grids, frames: tuple[Frame, ...]) -> None:
-        self._grids = grids
+    def __init__(self, layout: StoreLayout, frames: tuple[Frame, ...]) -> None:
+        self._layout, self._grids = layout, layout.grids
+        grids = layout.grids
         self._frames = frames
         self._ranks: dict[int, int] | None = None  # of each place, in the order of the acquisition
         if grids.slower_axes is not None:
@@ -192,7 +192,7 @@ class Oracle:
             shard_row = self._grids.shard_row_of_slab(slab)
             expected.setdefault((shard_row, slab), {})[place] = self.token(n)
         for (shard_row, slab), tokens in expected.items():
-            for f in range(math.prod(self._grids.of(slab).plane_shards)):
+            for f in files_of_slab(self._layout.of(slab), slab):
                 shard = shards.get(final(shard_row, f), {})
                 chunk = shard.pop(slab, NOTHING)
                 if slab in disk.spoiled:
@@ -277,10 +277,18 @@ class Oracle:
             and not self.kills
         ):
             raise ViolationError(f"{what}, but its place has sequence {taken}")
+        if status is FrameStatus.LATE and self._is_alone(n) and not (self.kills or self.failures):
+            raise ViolationError(f"{what}, though no other frame is in its shard, and its row opens again")
         if status is FrameStatus.DROPPED and n not in self.told:
             raise ViolationError(f"{what}, but it was sent with its pixels")
         if status is FrameStatus.LOST:
             self._judge_loss(n, reason, what, disk)
+
+    def _is_alone(self, n: int) -> bool:
+        """Whether a frame has a shard of its own, in a shard row with others: however late it comes, it would
+        be refused for their sake."""
+        grid = self._grids.of(self._frames[n].position)
+        return grid.is_split and grid.frames_per_slab == 1 and not self.closed_for_good
 
     def _may_be_lost(self, sequences: list[int], disk: Disk) -> bool:
         """Whether a frame that once had a place may be gone since."""

@@ -85,7 +85,13 @@ class Process:
         self.ring = Ring(story.ring)
         dies = None if life.worker_dies is None else (life.worker_dies, life.told)
         self.workers = Workers(story.workers, disk, story.shape.files, story.shape.tasks, self._read, dies)
-        self.sealer = Sealer(disk, plan.layout, disk.manifest.writer_epoch, self.workers.at_files)
+        self.sealer = Sealer(
+            disk,
+            plan.layout,
+            disk.manifest.writer_epoch,
+            self.workers.at_files,
+            live=story.settings.live != "none",
+        )
         self.core = Core(
             Path("store"),
             plan.spec,

@@ -18,6 +18,7 @@ from shardwright.acquire.commands import (
     FinishStore,
     Grow,
     NotRecorded,
+    NotShown,
     Prepare,
     Record,
     Recorded,
@@ -35,9 +36,11 @@ from shardwright.acquire.commands import (
 )
 from shardwright.acquire.commit_ledger import LOGGED, STAGED
 from shardwright.acquire.reopen import ReopenedShardRow
+from shardwright.array.grid import image_of
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import (
     FencedError,
+    OutputExistsError,
     ShardFormatError,
     ShardwrightError,
     StorageError,
@@ -53,6 +56,7 @@ from .shard_row import (
     Files,
     copy_chunk,
     discard_rewrite,
+    files_of_slab,
     make_files,
     note_slab,
     rewrite_files,
@@ -77,10 +81,23 @@ if TYPE_CHECKING:
 
 class Sealer:
     """``epoch``: of the writer that it belongs to. ``at_files``: how many tasks of workers are at the files
-    of a shard row."""
+    of a shard row. ``live``: readers see shards grow, so that none gets its name ahead."""
 
-    def __init__(self, disk: Disk, layout: StoreLayout, epoch: int, at_files: Callable[[Files], int]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        layout: StoreLayout,
+        epoch: int,
+        at_files: Callable[[Files], int],
+        *,
+        live: bool,
+    ) -> None:
         self.files: dict[int, Files] = {}
+        # of split shard rows: stored slabs whose shards are to get their names ahead
+        self._not_shown: dict[int, list[int]] = {}
+        self._grows_later: dict[int, Grow] = {}
+        self._hidden_when_asked: dict[int, set[int]] = {}  # by the id of a command
+        self._live = live
         self.dead = False
         self.finished = False
         self.queue: deque[SealerCommand] = deque()
@@ -106,6 +123,8 @@ class Sealer:
     def put(self, command: SealerCommand) -> None:
         self._check_asked(command)
         self.queue.append(command)
+        if isinstance(command, Grow):
+            self._hidden_when_asked[id(command)] = self._hidden_slabs(command.image)
 
     def step(self) -> SealerReport | None:
         """Go on with the command at hand, or begin the next one; its report, once it is done."""
@@ -265,7 +284,7 @@ class Sealer:
 
     def _fill_again(self, command: Reopen, sealed: list[Any], old: list[dict[int, Any]], new: Files) -> Steps:
         disk, slots = self._disk, command.taking.slots
-        records = self._log.shard_rows()[command.shard_row]
+        records, layout = self._log.shard_rows()[command.shard_row], new.layout
         by_slab = split_by_slab(self._layout.grids, records)
         taken, staged = [], []
         for slab in command.taking.slabs:
@@ -275,7 +294,8 @@ class Sealer:
             assert self._staging is not None, "slabs of several frames have one"
             for record, place, slot in zip(records[mine], places.tolist(), slots.tolist(), strict=False):
                 disk.call("stage")
-                token = old[0][slab][place] if slab in old[0] else FILL
+                content = old[files_of_slab(layout, slab)[0]]
+                token = content[slab][place] if slab in content else FILL
                 self._staging.write(("pixels", slot), token)
                 self._staging.write(("record", slot), (record.copy(), token))
                 yield
@@ -287,8 +307,10 @@ class Sealer:
             yield
         for slab, (mine, _) in by_slab.items():
             if slab not in taken:
-                chunks = [content.get(slab, ABSENT) for content in old]
-                for shard, chunk, file in zip(new.slots, chunks, sealed, strict=True):
+                of_slab = files_of_slab(layout, slab)
+                chunks = [old[f].get(slab, ABSENT) for f in of_slab]
+                for f, chunk in zip(of_slab, chunks, strict=True):
+                    shard, file = new.slots[f], sealed[f]
                     if chunk != ABSENT:
                         copy_chunk(disk, shard, slab, chunk)
                         if slab in file.bad:
@@ -334,6 +356,8 @@ class Sealer:
                 self._check_writer,
             )
             self.files[shard_row] = files
+            if shard_row in self._not_shown:
+                self._not_shown[shard_row] = []
             lost["fate"], lost["reason"] = FrameStatus.LOST, Reason.IO_ERROR
             if lost.size:
                 yield from self._append(None, lost)
@@ -362,6 +386,8 @@ class Sealer:
     def _seal(self, command: Seal) -> Steps:
         self._check_begun(command)
         shard_row, files = command.shard_row, self.files[command.shard_row]
+        if self._live or files.is_split:
+            self._not_shown.setdefault(shard_row, [])
         try:
             shards = yield from self._with_ballast(lambda: seal_files(self._disk, files, self._check_writer))
             records = files.records()
@@ -373,6 +399,7 @@ class Sealer:
         except Exception as error:
             return ShardRowSealed(shard_row, 0, files.renamed, self._explained(error), 0, None)
         del self.files[shard_row]
+        yield from self._note_shown(shard_row)
         return ShardRowSealed(shard_row, shards, files.renamed, None, 1, records)
 
     def _discard(self, command: Discard) -> Steps:
@@ -388,10 +415,12 @@ class Sealer:
         for shard in files.slots:
             self._disk.delete(shard.name)
             yield
+        yield from self._note_shown(command.shard_row)
 
     def _abandon(self, command: Abandon) -> Steps:
         self._check_begun(command)
         self.files.pop(command.shard_row, None)
+        self._not_shown.pop(command.shard_row, None)
         yield
 
     def _record(self, command: Record) -> Steps:
@@ -402,21 +431,77 @@ class Sealer:
         return Recorded(command.records["sequence"].astype(np.int64), command.release, command.settled)
 
     def _show(self, command: Show) -> Steps:
-        """Nothing but that readers are shown only what is stored, in files that are there."""
+        self._check_writer()
+        failed: dict[int, ErrorText] = {}
         for shard_row, slabs in command.slabs.items():
-            files = self.files.get(shard_row)
-            if files is None:
-                raise ViolationError(f"illegal command: show slabs of shard row {shard_row} without files")
-            table = files.journal.file.data
-            for slab in slabs:
-                stored = [("chunk", f, slab) in table for f in range(len(files.shards))]
-                if ("frames", slab) not in table or not all(stored):
-                    raise ViolationError(f"illegal command: show slab {slab}, which is not stored")
+            files = self._check_shown(shard_row, slabs)
+            if not self._live and files.is_split:
+                try:
+                    yield from self._named_ahead(files, slabs)
+                except (StorageFullError, OutputExistsError):
+                    pass
+                except StorageError as error:
+                    failed[shard_row] = self._explained(error, in_sync=True)
             yield
+        return NotShown(failed) if failed else None
+
+    def _check_shown(self, shard_row: int, slabs: Iterable[int]) -> Files:
+        """Readers are shown only what is stored, in files that are there."""
+        files = self.files.get(shard_row)
+        if files is None:
+            raise ViolationError(f"illegal command: show slabs of shard row {shard_row} without files")
+        table = files.journal.file.data
+        for slab in slabs:
+            stored = [("chunk", f, slab) in table for f in files_of_slab(files.layout, slab)]
+            if ("frames", slab) not in table or not all(stored):
+                raise ViolationError(f"illegal command: show slab {slab}, which is not stored")
+        return files
+
+    def _named_ahead(self, files: Files, slabs: Iterable[int]) -> Steps:
+        waiting = self._not_shown.setdefault(files.shard_row, [])
+        waiting += slabs
+        numbers = {f for slab in waiting for f in files_of_slab(files.layout, slab)}
+        yield from seal_files(self._disk, files, self._check_writer, numbers)
+        yield from self._note_shown(files.shard_row)
+
+    def _hides_rows(self, image: int) -> bool:
+        return any(row in self.files and image_of(row) == image for row in self._not_shown)
+
+    def _note_shown(self, shard_row: int) -> Steps:
+        self._not_shown.pop(shard_row, None)
+        image = image_of(shard_row)
+        if not self._hides_rows(image) and (command := self._grows_later.pop(image, None)) is not None:
+            yield from self._grow(command)
 
     def _grow(self, command: Grow) -> Steps:
+        if self._hides_rows(command.image):
+            self._grows_later[command.image] = command
+            return
+        before = self._disk.extents.get(command.image, (0,) * len(command.extents))
         with suppress(StorageError):
             yield from self._with_ballast(lambda: self._grown(command.image, command.extents))
+            self._check_covered(command, before)
+
+    def _hidden_slabs(self, image: int) -> set[int]:
+        """Stored slabs whose shards have no final names. Where a shard row takes frames again the older
+        ones have them."""
+        rows = [files for number, files in self.files.items() if image_of(number) == image]
+        return {slab for files in rows if not files.journal.reopened for slab in files.hidden()}
+
+    def _check_covered(self, command: Grow, before: tuple[int, ...]) -> None:
+        """Where a shape has begun to cover them, readers find all slabs that were stored when that was asked
+        for."""
+        image, grid = command.image, self._layout.grids.grids[command.image]
+        covered = self._disk.extents.get(image, before)
+        if self._live or covered == before:
+            return
+        for slab in self._hidden_when_asked[id(command)] & self._hidden_slabs(image):
+            ends = grid.index_of(grid.last_position_in_slab(slab))
+            last = [ends[axis] for axis in grid.growing]
+            if all(map(int.__lt__, last, covered)) and not all(map(int.__lt__, last, before)):
+                raise ViolationError(
+                    f"the shape of image {image} covers {covered}, and readers lack slab {slab}"
+                )
 
     def _grown(self, image: int, extents: tuple[int, ...]) -> Steps:
         covered = self._disk.extents.get(image, (0,) * len(extents))
@@ -499,7 +584,7 @@ class Sealer:
             self._disk,
             self._place,
             shard_row,
-            self._layout.of(shard_row).files_of(shard_row),
+            self._layout.of(shard_row),
             self._check_writer,
             reopened=reopened,
             suffix=suffix,

@@ -17,7 +17,7 @@ from shardwright.shard.layout import slabs_of_shard_row
 from .disk import ABSENT, REWRITE, File, Name, Place, final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from shardwright.shard.layout import ArrayLayout
 
@@ -52,26 +52,50 @@ class Journal:
 
 @dataclass(eq=False)
 class Files:
-    """``shards[f]`` None: it has its final name already. ``sealed`` of the others have it durably."""
+    """``shards[f]`` None: it has its final name already. The ``sealed`` of the others have it durably, the
+    ``recorded`` ones are in the record of the shards."""
 
     place: Place
     shard_row: int
+    layout: ArrayLayout
     shards: list[Shard | None]
     journal: Journal
-    sealed: int = 0
-    recorded: bool = False
+    sealed: set[int] = field(default_factory=set)
+    recorded: set[int] = field(default_factory=set)
 
     @property
     def slots(self) -> list[Shard]:
         return [shard for shard in self.shards if shard is not None]
 
     @property
+    def is_split(self) -> bool:
+        return self.layout.grid.is_split
+
+    @property
+    def unsealed(self) -> dict[int, Shard]:
+        return {f: shard for f, shard in enumerate(self.shards) if shard is not None and f not in self.sealed}
+
+    @property
     def renamed(self) -> bool:
-        return None in self.shards or any(shard.renamed for shard in self.slots)
+        """Whether it cannot be rewritten any more. In a split one whole slabs have their names ahead."""
+        return any(
+            not self.is_split if shard is None else shard.renamed and not (self.is_split and f in self.sealed)
+            for f, shard in enumerate(self.shards)
+        )
 
     @property
     def holds_frames(self) -> bool:
         return self.records().size > 0
+
+    def hidden(self) -> Iterator[int]:
+        """Stored slabs whose shards have no final names."""
+        table = self.journal.file.data
+        for slab in [key[1] for key in table if key[0] == "frames"]:
+            of_slab = files_of_slab(self.layout, slab)
+            chunks = [table.get(("chunk", f, slab)) for f in of_slab]
+            shards = [self.shards[f] for f in of_slab]
+            if None not in chunks and any(shard is not None and not shard.renamed for shard in shards):
+                yield slab
 
     def records(self) -> np.ndarray:
         """Of all frames that the journal has, in order of their sequence."""
@@ -85,29 +109,42 @@ class Files:
         return ordered
 
 
+def files_of_slab(layout: ArrayLayout, slab: int) -> range:
+    """The files of its shard row that have a chunk of it."""
+    first = layout.layer_of_slab(slab)[1] * layout.files_per_slab if layout.grid.is_split else 0
+    return range(first, first + layout.files_per_slab)
+
+
 def make_files(
     disk: Disk,
     place: Place,
     shard_row: int,
-    files: int,
+    layout: ArrayLayout,
     check_writer: Callable[[], None],
     *,
     reopened: bool,
     suffix: str = "",
+    keep: Files | None = None,
 ) -> Steps:
-    """Shard files, then the journal; all names are durable before its header is written. Raises
-    ``StorageError``; nothing is left behind then."""
+    """Shard files, then the journal; all names are durable before its header is written. Those of ``keep``
+    that have their final names stay. Raises ``StorageError``; nothing is left behind then."""
     check_writer()
     journal = place.journal(shard_row, suffix)
     if journal in disk.names:
         disk.delete(journal)
         disk.sync_folder(place.folder)
+    sealed = set() if keep is None else set(keep.sealed)
+    shards: list[Shard | None] = [None] * layout.files_of(shard_row)
     made: list[Shard] = []
     try:
-        for file in range(files):  # no look in between
+        for file in range(len(shards)):  # no look in between
+            if keep is not None and (file in sealed or keep.shards[file] is None):
+                shards[file] = keep.shards[file]
+                continue
             disk.take_room("create")
             name = place.working(shard_row, file, suffix)
-            made.append(Shard(disk.make(name), name))
+            shards[file] = shard = Shard(disk.make(name), name)
+            made.append(shard)
             yield
         disk.take_room("create")
         table = disk.make(journal)
@@ -124,12 +161,12 @@ def make_files(
         for shard in made:
             disk.delete(shard.name)
         raise
-    return Files(place, shard_row, list(made), Journal(table, reopened))
+    return Files(place, shard_row, layout, shards, Journal(table, reopened), sealed)
 
 
 def take_names(disk: Disk, files: Files, check_writer: Callable[[], None]) -> Steps:
     """Drop the suffix; the journal last."""
-    for shard in files.slots:
+    for shard in files.unsealed.values():
         check_writer()
         target = files.place.working(files.shard_row, shard.name[2])
         disk.call("rewrite", shard.file)
@@ -155,17 +192,61 @@ def discard_rewrite(disk: Disk, files: Files, check_writer: Callable[[], None]) 
 
 def sync_files(disk: Disk, files: Files) -> Steps:
     """Data, then journal."""
-    for shard in files.slots:
+    unsealed = files.unsealed.values()
+    if len(unsealed) > disk.synced_alone:
+        disk.sync_everything(files.journal.file, "sync shard row")
+        yield
+        return
+    for shard in unsealed:
         disk.sync_shard_rows_file(shard.file, "sync shard row")
         yield
     disk.sync_shard_rows_file(files.journal.file, "sync shard row")
     yield
 
 
-def seal_files(disk: Disk, files: Files, check_writer: Callable[[], None]) -> Steps:
-    """Complete every file, sync the journal, then give them their final names one after another. Returns how
-    many shards there are."""
-    for shard in files.slots:
+def seal_files(
+    disk: Disk, files: Files, check_writer: Callable[[], None], numbers: Iterable[int] | None = None
+) -> Steps:
+    """Complete every file, or those of these numbers, sync the journal, then give them their final names one
+    after another; of a split shard row in any order. Returns how many shards there are."""
+    todo = {f: shard for f, shard in files.unsealed.items() if numbers is None or f in numbers}
+    together = len(todo) > disk.synced_alone
+    yield from _complete(disk, files, todo, synced=not together)
+    if together:
+        disk.sync_everything(files.journal.file, "seal")
+    else:
+        disk.sync_shard_rows_file(files.journal.file, "seal")
+    yield
+    if not todo or todo.keys() - files.recorded:
+        check_writer()
+        disk.take_little("seal")
+        _record(disk, files, todo)
+        yield
+    for shard in _in_turn(disk, files, todo):
+        if not shard.empty:
+            yield from _take_name(disk, files, shard, check_writer, synced=not together)
+        elif not shard.renamed:
+            check_writer()
+            disk.delete(shard.name)
+            shard.renamed = True
+            yield
+    failure: StorageError | None = None
+    if together:
+        try:
+            disk.sync_everything(files.journal.file, "seal")
+        except StorageError as error:
+            failure = error
+            disk.call("seal")
+            disk.sync_folder("final")
+        yield
+    files.sealed |= todo.keys()
+    if failure is not None:
+        raise failure
+    return sum(not shard.empty or _older_stays(disk, files, shard) for shard in files.slots)
+
+
+def _complete(disk: Disk, files: Files, todo: dict[int, Shard], *, synced: bool) -> Steps:
+    for shard in _in_turn(disk, files, todo):
         if shard.ready:
             continue
         disk.take_little("seal")
@@ -174,31 +255,27 @@ def seal_files(disk: Disk, files: Files, check_writer: Callable[[], None]) -> St
         else:
             shard.file.write(INDEX, frozenset(shard.entries))
             yield
-            disk.sync_shard_rows_file(shard.file, "seal")
+            if synced:
+                disk.sync_shard_rows_file(shard.file, "seal")
         shard.ready = True
         yield
-    disk.sync_shard_rows_file(files.journal.file, "seal")
-    yield
-    if not files.recorded:
-        check_writer()
-        disk.take_little("seal")
-        for shard in files.slots:
-            if shard.empty and _older_stays(disk, files, shard):
-                continue
-            content = None if shard.empty else _content(shard.file, frozenset(shard.entries))
-            disk.sums.setdefault((files.shard_row, shard.name[2]), []).append(content)
-        files.recorded = True
-        yield
-    for shard in files.slots[files.sealed :]:
-        if not shard.empty:
-            yield from _seal_shard(disk, files, shard, check_writer)
-        elif not shard.renamed:
-            check_writer()
-            disk.delete(shard.name)
-            shard.renamed = True
-            yield
-        files.sealed += 1
-    return sum(not shard.empty or _older_stays(disk, files, shard) for shard in files.slots)
+
+
+def _in_turn(disk: Disk, files: Files, todo: dict[int, Shard]) -> list[Shard]:
+    """In any order where several threads are at it."""
+    shards = list(todo.values())
+    if files.is_split:
+        disk.rng.shuffle(shards)
+    return shards
+
+
+def _record(disk: Disk, files: Files, todo: dict[int, Shard]) -> None:
+    for f, shard in todo.items():
+        if f in files.recorded or (shard.empty and _older_stays(disk, files, shard)):
+            continue
+        content = None if shard.empty else _content(shard.file, frozenset(shard.entries))
+        disk.sums.setdefault((files.shard_row, f), []).append(content)
+    files.recorded |= todo.keys()
 
 
 def _older_stays(disk: Disk, files: Files, shard: Shard) -> bool:
@@ -206,7 +283,9 @@ def _older_stays(disk: Disk, files: Files, shard: Shard) -> bool:
     return files.journal.reopened and final(files.shard_row, shard.name[2]) in disk.names
 
 
-def _seal_shard(disk: Disk, files: Files, shard: Shard, check_writer: Callable[[], None]) -> Steps:
+def _take_name(
+    disk: Disk, files: Files, shard: Shard, check_writer: Callable[[], None], *, synced: bool
+) -> Steps:
     target = final(files.shard_row, shard.name[2])
     if not shard.renamed:
         disk.take_little("seal")
@@ -216,9 +295,10 @@ def _seal_shard(disk: Disk, files: Files, shard: Shard, check_writer: Callable[[
         disk.rename(shard.name, target)
         shard.renamed = True
         yield
-    disk.call("seal")
-    disk.sync_folder("final")
-    yield
+    if synced:
+        disk.call("seal")
+        disk.sync_folder("final")
+        yield
 
 
 def _content(file: File, slabs: frozenset[int]) -> dict[int, Any]:
@@ -244,13 +324,14 @@ class Found:
 def read_back(disk: Disk, layout: ArrayLayout, files: Files, lost: frozenset[int] = frozenset()) -> Found:
     """As ``shard.read_back.read_back``."""
     found, table = Found(), files.journal.file
+    shards = [None if f in files.sealed else shard for f, shard in enumerate(files.shards)]
     for slab in slabs_of_shard_row(layout, files.shard_row):
         records = table.data.get(("frames", slab), NO_RECORDS)
         records = records if isinstance(records, np.ndarray) else NO_RECORDS
-        chunks = [table.data.get(("chunk", f, slab)) for f in range(len(files.shards))]
+        mine = files_of_slab(layout, slab)
+        chunks = [table.data.get(("chunk", f, slab)) for f in mine]
         good = [
-            f not in lost and _is_good(shard, slab, chunk)
-            for f, (shard, chunk) in enumerate(zip(files.shards, chunks, strict=True))
+            f not in lost and _is_good(shards[f], slab, chunk) for f, chunk in zip(mine, chunks, strict=True)
         ]
         complete = records.size > 0 and bool((records["slab_frames"] == records.size).all())
         if all(good) and complete:
@@ -288,19 +369,23 @@ def rewrite_files(
         disk,
         old.place,
         old.shard_row,
-        layout.files_of(old.shard_row),
+        layout,
         check_writer,
         reopened=old.journal.reopened,
         suffix=REWRITE,
+        keep=old,
     )
     saved = sorted(found.whole.keys() & stored)
     try:
         for slab in saved:
-            for source, target in zip(old.slots, new.slots, strict=True):
+            for f in files_of_slab(layout, slab):
+                source, target = old.shards[f], new.shards[f]
+                if source is None or target is None or f in old.sealed:
+                    continue
                 if slab in source.file.data and slab in source.entries:
                     copy_chunk(disk, target, slab, source.file.data[slab])
                     yield
-            chunks = [old.journal.file.data[("chunk", f, slab)] for f in range(len(old.shards))]
+            chunks = [old.journal.file.data[("chunk", f, slab)] for f in files_of_slab(layout, slab)]
             note_slab(new, slab, found.whole[slab], chunks)
             yield
         yield from sync_files(disk, new)
@@ -321,5 +406,5 @@ def copy_chunk(disk: Disk, target: Shard, slab: int, chunk: tuple[int, ...]) -> 
 
 def note_slab(files: Files, slab: int, records: np.ndarray, chunks: list[Any]) -> None:
     files.journal.file.write(("frames", slab), records)
-    for file, chunk in enumerate(chunks):
+    for file, chunk in zip(files_of_slab(files.layout, slab), chunks, strict=True):
         files.journal.file.write(("chunk", file, slab), chunk)

@@ -30,6 +30,7 @@ BATCH = 3  # frames at most in one call of ``submit``
 MANY_IMAGES_FROM = 100_000_000
 GROWING_FROM = 300_000_000  # from here on, half of the arrays have two axes without a count
 LIVE_FROM = 400_000_000  # from here on, readers of half of the stores see shards grow
+SPLIT_FROM = 500_000_000  # from here on, shard rows of most stories have several shards along the frame axes
 FEW_FILES_FROM = 200_000_000  # from here on, not every image that is filled may have a shard row open
 
 Client = Literal["writer", "resends", "nobody"]
@@ -46,6 +47,8 @@ class Shape:
     tasks: int
     images: int = 1
     order: int | None = None  # how many axes change slower than the images; None: images come as they like
+    row_shards: int = 1  # along the frame axes, where a shard is one slab deep
+    across: int = 1  # likewise, of shard rows that stay open while frames of other images come
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,7 @@ class Story:
     frames: tuple[Frame, ...]
     lives: tuple[Life, ...]
     schedule: int
+    synced_alone: int = FOREVER  # files of a shard row; more are synced by one call for the whole filesystem
 
 
 @dataclass(frozen=True)
@@ -129,8 +133,7 @@ def plan_of(shape: Shape) -> Plan:
     if shape.order is not None:
         axes = names[: len(shape.axes)]
         order = (*axes[: shape.order], "p", *axes[shape.order :])
-    # the files of this world have slots of every slab of their shard row: it has no split rows
-    spec = sw.AcquisitionSpec(array=array, images=images, order=order).in_rows(1)
+    spec = sw.AcquisitionSpec(array=array, images=images, order=order).in_rows(shape.row_shards, shape.across)
     return Plan(spec, store_layout(spec), SlabEncoder(array, spec.grids.grids[0]).degrade_levels)
 
 
@@ -156,6 +159,8 @@ def draw(seed: int) -> Story:
     if seed >= GROWING_FROM and rng.random() < 0.5:
         depths = (rng.randint(1, 3), rng.randint(1, 3))
         shape = replace(shape, axes=((None, 1, 1), (None, *depths)), order=None)
+    if seed >= SPLIT_FROM and rng.random() < 0.8:
+        shape = _split(rng, shape)
     grid = plan_of(shape).spec.grids
     ring = least_ring_frames(grid, 1) + rng.choice((0, 0, 1, 3, 8))
     filled = grid.open_shard_rows
@@ -164,7 +169,9 @@ def draw(seed: int) -> Story:
     settings = _settings(rng)
     if seed >= LIVE_FROM and rng.random() < 0.5:
         settings = replace(settings, live="index")
-    return Story(
+    if shape.row_shards > 1 and rng.random() < 0.7:
+        settings = replace(settings, live="none")  # then shards get their names ahead of their row
+    story = Story(
         shape=shape,
         settings=settings,
         ring=ring,
@@ -177,7 +184,30 @@ def draw(seed: int) -> Story:
         frames=(frames := _of_all_images(rng, grid)),
         lives=_lives(rng, len(frames)),
         schedule=rng.getrandbits(32),
+        synced_alone=rng.choice((1, 4, FOREVER)) if seed >= SPLIT_FROM else FOREVER,
     )
+    apart = random.Random(-seed)  # so that the other stories stay what they are
+    if shape.row_shards > 1 and apart.random() < 0.05:
+        story = replace(story, lives=_lives_without_a_name(apart, len(frames)))
+    return story
+
+
+def _lives_without_a_name(rng: random.Random, frames: int) -> tuple[Life, ...]:
+    """The disk fails while shards get their names, then a kill, and a power cut soon after it."""
+    failing = Fault("seal", rng.randint(0, 3))
+    killed = Life(
+        "resends", "kill", rng.randint(15, 60), False, frames, faults=(failing,), pace=(4, 16, 16, 1)
+    )
+    cut = Life("resends", "power", rng.randint(1, 30), False, frames)
+    return (killed, cut, Life("resends", "finish", 0, False, frames))
+
+
+def _split(rng: random.Random, shape: Shape) -> Shape:
+    """A shape whose shards are one slab deep, so that several make a shard row."""
+    (count, chunk, _), *faster = shape.axes
+    axes = [(count and 2 * count, min(chunk, rng.choice((1, 2, 4))), 1)]
+    axes += [(count or 3, chunk, 1) for count, chunk, _ in faster]
+    return replace(shape, axes=tuple(axes), row_shards=rng.randint(2, 4), across=rng.randint(1, 3))
 
 
 def _shape(rng: random.Random) -> Shape:

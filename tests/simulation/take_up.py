@@ -17,7 +17,7 @@ from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import record_dtype
 
 from .disk import ABSENT, FINAL, JOURNAL, REWRITE, WORKING, Log, Place, final
-from .shard_row import HEADER, Files, Found, Journal, Shard, read_back
+from .shard_row import HEADER, Files, Found, Journal, Shard, files_of_slab, read_back
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,16 +98,16 @@ def _blocks(log: Log) -> Iterator[tuple[BlockKind, int, np.ndarray]]:
         yield kind, -1 if block.shard_row is None else block.shard_row, block.records
 
 
-def opened_anew(file: File) -> None:
+def opened_anew(disk: Disk, file: File) -> None:
     """Nobody who opens a file hears of a sync that failed before."""
-    file.sync_failed = False
+    file.sync_failed, file.heard = False, disk.sync_failures
 
 
 class _Scan:
     """As ``recovery.scan``: the names of ``strays``, and what was read back of each shard row."""
 
     def __init__(self, disk: Disk, plan: Plan) -> None:
-        self._disk, self._layout, self._grids = disk, plan.layout, plan.spec.grids
+        self._disk, self.layout, self._grids = disk, plan.layout, plan.spec.grids
         assert disk.manifest is not None, "it is ours"
         self._place = Place(disk.manifest.files_epoch)
         self.strays: list[Name] = []
@@ -146,7 +146,7 @@ class _Scan:
         fact = JournalFact.REOPENED if reopened else JournalFact.VALID
         if not isinstance(table.data[HEADER], bool):
             fact = JournalFact.DAMAGED  # a power cut tore it
-        layout = self._layout.of(number)
+        layout = self.layout.of(number)
         count = layout.files_of(number)
         files = tuple(
             FileFacts(
@@ -167,7 +167,7 @@ class _Scan:
         ]
         lost = frozenset(f for f, action in enumerate(actions) if action is Action.LOST)
         found = self.read_back[number] = read_back(
-            disk, layout, Files(self._place, number, shards, Journal(table, reopened)), lost
+            disk, layout, Files(self._place, number, layout, shards, Journal(table, reopened)), lost
         )
         whole = [
             self._slab(slab, records, whole=True, stored=True, told=True)
@@ -180,12 +180,14 @@ class _Scan:
             for slab, records in found.torn.items()
         ]
         present = tuple(int(file.final) for file in files)
-        return ShardRowFacts(number, fact, files, (len(whole),) * count, present, (*whole, *torn))
+        good = tuple(sum(f in files_of_slab(layout, slab.slab) for slab in whole) for f in range(count))
+        return ShardRowFacts(number, fact, files, good, present, (*whole, *torn))
 
     def _slab(self, slab: int, records: np.ndarray, *, whole: bool, stored: bool, told: bool) -> SlabFacts:
         filled = np.zeros(self._grids.of(slab).frames_per_slab, np.bool_)
         filled[slabs_and_places(records["position"].astype(np.int64), *self._grids.tables)[1]] = True
-        return SlabFacts(slab, slab, records, filled, whole, stored, told)
+        layer = self.layout.of(slab).layer_of_slab(slab)[1]
+        return SlabFacts(slab, layer, records, filled, whole, stored, told)
 
 
 def _holds(table: File, file: int) -> bool:
@@ -260,7 +262,7 @@ class _Executor:
 
     def _sync(self, file: File) -> None:
         self._disk.call("take up")
-        opened_anew(file)
+        opened_anew(self._disk, file)
         file.sync()
 
     def _settle_files(self, shard_row: ShardRowDecision) -> None:
@@ -273,23 +275,26 @@ class _Executor:
 
     def _take_up(self, shard_row: ShardRowDecision) -> Files:
         disk, found = self._disk, self._scan.read_back[shard_row.number]
+        layout = self._scan.layout.of(shard_row.number)
         table = disk.names[self._place.journal(shard_row.number)]
         files = Files(
             self._place,
             shard_row.number,
+            layout,
             [self._open(shard_row.number, f, action) for f, action in enumerate(shard_row.actions)],
             Journal(table, shard_row.reopened),
         )
         if Action.LOST in shard_row.actions:
             disk.sync_folder(self._place.folder)
         for slab in found.whole:
-            for f, shard in enumerate(files.shards):
+            for f in files_of_slab(layout, slab):
+                shard = files.shards[f]
                 if shard is not None and (chunk := table.data[("chunk", f, slab)]) != ABSENT:
                     shard.entries[slab] = chunk
         for slab in found.torn:
             disk.call("take up")
             table.clear(("frames", slab))
-            for f in range(len(files.shards)):
+            for f in files_of_slab(layout, slab):
                 table.clear(("chunk", f, slab))
         for file in (*(shard.file for shard in files.slots), table):
             self._sync(file)

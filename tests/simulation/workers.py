@@ -14,6 +14,7 @@ from shardwright.model.errors import StorageError, WorkerError
 
 from .disk import ABSENT, TORN
 from .oracle import ViolationError
+from .shard_row import files_of_slab
 from .story import FILL
 
 if TYPE_CHECKING:
@@ -143,10 +144,11 @@ class Workers:
     def _encode(self, command: Encode, mine: Iterable[int]) -> Steps:
         files: Files = command.files  # type: ignore[assignment]
         slab, disk = command.slab, self._disk
+        of_slab = files_of_slab(files.layout, slab)
         try:
             chunks = {}
             for f in mine:
-                shard = files.shards[f]
+                shard = files.shards[of_slab[f]]
                 assert shard is not None, "it is not sealed"
                 if shard.renamed or shard.ready:
                     raise ViolationError(f"slab {slab} is encoded into a shard that is being sealed")
@@ -161,9 +163,9 @@ class Workers:
                 yield
             for f, chunk in chunks.items():
                 disk.call("journal", files.journal.file)
-                files.journal.file.write(("chunk", f, slab), chunk)
+                files.journal.file.write(("chunk", of_slab[f], slab), chunk)
                 if chunk != ABSENT:
-                    files.shards[f].entries[slab] = chunk  # type: ignore[union-attr, assignment]
+                    files.shards[of_slab[f]].entries[slab] = chunk  # type: ignore[union-attr, assignment]
                 yield
         except StorageError as error:
             return ErrorText.of(error)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from .story import Life, Story
 
-MOST_STEPS = 6_000  # of one life
+MOST_STEPS = 12_000  # of one life
 IDLE_STEPS = 80  # without anything but time going on, 0.25 s each: nothing will end this wait
 QUIET_STEPS = 8
 ZOMBIE_STEPS = 80
@@ -42,8 +42,8 @@ class World:
         self._tell = trace
         self._trace = None if trace is None else self._note
         self._ns = 1_000_000_000
-        self.disk = Disk(rng, File() if story.staging else None)
-        self.oracle = Oracle(self._plan.spec.grids, story.frames)
+        self.disk = Disk(rng, File() if story.staging else None, story.synced_alone)
+        self.oracle = Oracle(self._plan.layout, story.frames)
         self._camera = Camera(story, self.oracle, rng, self._trace)
         self._zombies: list[tuple[Process, int]] = []
         self.lives = self.crashes = 0

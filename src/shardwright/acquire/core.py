@@ -774,7 +774,8 @@ class Core:
             rows = [row for shard_row in shard_rows.values() for row in shard_row.waiting]
             if self.settings.live == "none":  # then a shape covers no frame that is still to come
                 rows += self.table.collecting_rows()
-            behind = self.table.slab[[*self.encoders.rows, *rows]].tolist()
+            rows += [*self.encoders.rows, *self._waits_for_stage]
+            behind = self.table.slab[rows].tolist()
             self.live.show(self._now.s, shard_rows, behind, self.accounts.extents)
 
     def _rows_that_wait(self) -> list[int]:

@@ -39,6 +39,7 @@ class LiveScheduler:
         # by image: stored slabs that its shape does not cover yet, perhaps
         self._beyond: dict[int, list[int]] = {}
         self._covered = Extents(grids)
+        self._asked: dict[int, tuple[int, ...]] = {}  # by image: its shape as asked for last
         self._next_s = 0.0
 
     # ------------------------------------------------------------------ what is stored
@@ -110,11 +111,18 @@ class LiveScheduler:
         reached = [slab for slab in slabs if stop is None or slab < stop]
         if len(reached) < len(slabs):
             self._beyond[image] = [slab for slab in slabs if stop is not None and slab >= stop]
-        ends = [self._grids.of(slab).last_position_in_slab(slab) for slab in reached]
+        ends = [
+            self._grids.of(slab).last_position_in_slab(slab)
+            for slab in reached
+            # else a shape would cover the rest of the step, which is still to come
+            if self._live or self._grids.of(slab).ends_a_step(slab)
+        ]
         self._covered.reach(np.array(ends, np.int64))
         axes = len(self._grids.grids[image].growing)
-        extents = np.minimum(self._covered.along[image], received[image])[:axes]
-        self._ask(Grow(image, tuple(extents.tolist())))
+        extents = tuple(np.minimum(self._covered.along[image], received[image])[:axes].tolist())
+        if self._asked.get(image) != extents:  # a slab may wait long for an earlier one
+            self._asked[image] = extents
+            self._ask(Grow(image, extents))
 
 
 def _hides_slabs(shard_row: ShardRow) -> bool:

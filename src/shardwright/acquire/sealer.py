@@ -362,7 +362,8 @@ class Sealer:
                 failed[row] = self._explained(error)
 
         for row in rows:
-            if row in self._files and self._files[row].live:
+            # if it fails, readers lack slabs that a shape was to cover
+            if row in self._files and self._files[row].is_seen_early:
                 self._not_shown.setdefault(row, [])
             self._try(row, failed, partial(self._make_image, image_of(row)))
         side_by_side(try_to_seal, len(rows), syncs=True)

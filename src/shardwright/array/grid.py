@@ -345,6 +345,11 @@ class Grid:
         ]
         return self._number(tuple(end - 1 for end in ends), self.counts)
 
+    def ends_a_step(self, slab: int) -> bool:
+        """Returns whether a slab is the last one of its step along the first axis, while frames arrive in
+        order."""
+        return (slab - self.first + 1) % max(1, math.prod(self.slab_counts[1:])) == 0
+
     def shard_row_of_slab(self, slab: int) -> int:
         coordinates = tuple(g // s for g, s in zip(self.slab_coordinates(slab), self.row_slabs, strict=True))
         return self._number(coordinates, self.shard_row_counts)

@@ -289,6 +289,11 @@ class ShardRowFiles:
         """True if readers may see the files before they are sealed."""
         return any(shard.live is not None for shard in self.slots)
 
+    @property
+    def is_seen_early(self) -> bool:
+        """True if readers may see stored slabs before the shard row is sealed."""
+        return self.live or self.journal.layout.is_split
+
     def list_stored(self, slabs: Iterable[SlabPlaces]) -> None:
         """Notes the chunks of stored slabs, which ``show`` lists."""
         for places in slabs:
