@@ -1,5 +1,5 @@
 """The parts of the record on tiny cameras: latency, small, cameras, overload, fair, flat, prediction,
-reading, seen, shards and kernel; and the rows that they make of invented times."""
+reading, seen, shards, kernel and start; and the rows that they make of invented times."""
 
 import json
 import os
@@ -26,12 +26,14 @@ from benchmarks.cases import (
     seen,
     shards,
     small,
+    start,
 )
 from benchmarks.peers.kernel_floor import SlabKernel
 from benchmarks.processes import ProcessFailedError
 from benchmarks.processes import Usage as RealUsage
 from benchmarks.run import outcomes_of_part
 from benchmarks.table import part_text
+from shardwright.kernels.warm_up import CACHE_FOLDER
 
 CASE = Case(frames=8, distinct=4, shape=(96, 64), chunk=(2, 32, 64), shard=(4, 96, 64))
 
@@ -399,3 +401,20 @@ def test_every_part_is_a_command(part, tmp_path, monkeypatch, capsys):
     assert main([part, "--quick", "--json", "--folder", str(tmp_path), *options]) == 0
     assert json.loads(capsys.readouterr().out) == {"part": part, "settings": {}, "rows": []}
     assert not list(tmp_path.iterdir())
+
+
+def test_a_start_is_measured_with_and_without_compiled_kernels(places, monkeypatch):
+    caches = []
+
+    def one(store, cache):
+        caches.append(cache.name)
+        return 3.0 if len(caches) == 1 else 0.4
+
+    assert CACHE_FOLDER is not None, "the kernels of these tests are kept"
+    assert start.one(places.disk / "a.ome.zarr", CACHE_FOLDER.parent.parent) > 0
+    monkeypatch.setattr(start, "one", one)
+    part = start.measure(places, True)
+    assert caches == ["cache-0", "cache-0"]
+    (row,) = part["rows"]
+    assert (row["cold_s"], row["warm_s"]) == (3.0, 0.4)
+    assert [found["limit"] for found in outcomes_of_part("start", [row])] == [6.0, 0.5]

@@ -146,6 +146,8 @@ def test_the_table_asks_what_was_promised():
         ("seen", "writer_cpu", 1.05, False),
         ("shards", "of_fastest_peer", 1.5, True),
         ("kernel", "of_blosc2", 1.0, True),
+        ("start", "cold_s", 6.0, False),
+        ("start", "warm_s", 0.5, False),
     }
     assert tuple(run.PARTS) == PARTS
 

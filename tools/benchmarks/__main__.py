@@ -24,7 +24,8 @@ tools/bench latency   how long append takes; small: 20,000 frames a second; came
                       overload: a camera that is faster than the codec; fair: a slow one beside it;
                       flat: after a million frames; prediction: check --measure against the rate then
                       held; reading: of a finished store; seen: from append to another process;
-                      kernel: frames to encoded chunks on one core, beside the Blosc libraries
+                      kernel: frames to encoded chunks on one core, beside the Blosc libraries;
+                      start: from the start of a process until create returns, cold and warm
 tools/bench compact   ways to repack a store
 """
 FOLDER = Path(__file__).resolve().parents[2] / ".cache" / "bench"

@@ -40,6 +40,7 @@ PARTS = (
     "seen",
     "shards",
     "kernel",
+    "start",
 )
 BUSY_CORES = 0.2  # busy with other work before a run: above this it is said
 

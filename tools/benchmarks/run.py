@@ -33,6 +33,7 @@ from .cases import (
     seen,
     shards,
     small,
+    start,
 )
 from .cases.throughput import Comparison, outcomes_of
 from .contest import compare
@@ -53,6 +54,7 @@ PARTS: dict[str, ModuleType] = {
     "seen": seen,
     "shards": shards,
     "kernel": kernel,
+    "start": start,
 }
 QUICK_FRAMES, QUICK_ROUNDS = 64, 2
 SOFTWARE = (
