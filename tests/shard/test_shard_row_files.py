@@ -350,7 +350,7 @@ def split_layout(slabs: int) -> ArrayLayout:
 
 
 def test_a_sync_of_many_names_that_fails_costs_no_shard(store: Path) -> None:
-    """Their bytes are durable: each folder is synced, and only the journal has to be made again."""
+    """What failed may be a write of another program: each folder is synced by itself."""
     layout = split_layout(8)
     files = create(store, layout=layout)
     for file in range(8):
@@ -368,12 +368,10 @@ def test_a_sync_of_many_names_that_fails_costs_no_shard(store: Path) -> None:
 
     failpoints.watch_all(watch)
     try:
-        with pytest.raises(StorageError, match="input/output error"):
-            files.seal_slabs([slab_places(layout, slab) for slab in range(8)], lambda: None)
+        files.seal_slabs([slab_places(layout, slab) for slab in range(8)], lambda: None)
     finally:
         failpoints.watch_all(None)
     assert len(files.sealed) == 8
-    assert not files.renamed, "the shard row can be moved to a new journal"
     assert folders.count(2) >= 8, "of each shard, behind the sync that failed"
     assert len([path for path in (store / "0/c").rglob("*") if path.is_file()]) == 8
     files.abandon()

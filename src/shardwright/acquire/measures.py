@@ -102,7 +102,7 @@ class BusyClock:
 
     def step(self) -> None:
         """Restarts the clock after a part of the work: long work that makes progress is not stuck. By that
-        thread."""
+        thread, or one that helps it."""
         self._since_s = time.monotonic()
 
     def busy_s(self) -> float:

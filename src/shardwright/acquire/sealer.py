@@ -1,5 +1,5 @@
-"""The sealer: one thread per acquisition that does everything slow around shards, off the frame path. It is
-the only thread that syncs.
+"""The sealer: one thread per acquisition that does everything slow around shards, off the frame path. It and
+threads that help it with a command are the only ones that sync.
 
 It prepares the files of shard rows before they are needed, commits what workers stored (one sync for many
 frames), seals, rewrites shard rows whose files met an I/O error, writes the frame log, and grows zarr.json
@@ -87,7 +87,7 @@ _FILES_AT_ONCE = 8  # of a store that goes, so that no other command waits long
 
 class Sealer:
     """The only user of ``folder`` until ``join``. The caller of ``join`` closes the folder, since workers may
-    read the staging area until then. ``report`` is called from the sealer's thread. Before ``start`` the
+    read the staging area until then. ``report`` is called from the sealer's threads. Before ``start`` the
     owner may ``prepare`` the first files itself."""
 
     def __init__(
@@ -150,9 +150,9 @@ class Sealer:
             raise
 
     def _take(self) -> list[SealerCommand]:
-        """Returns the next commands: one, or several that seal and make shard rows, which wait for the disk
-        together; none at the end. Of one image no more than one shard row is made at a time: on a disk that
-        is nearly full the first one must get the room."""
+        """Returns the next commands: one, or several of those that follow each other which all seal, or all
+        make shard rows, so that these wait for the disk together; none at the end. Of one image no more than
+        one shard row is made at a time: on a disk that is nearly full the first one must get the room."""
         commands: list[SealerCommand] = []
         made: set[int] = set()
         while len(commands) < MOST_TOGETHER:
@@ -160,30 +160,32 @@ class Sealer:
                 with suppress(Empty):
                     self._taken.append(self._commands.get(block=not commands))
             command = self._taken[0] if self._taken else None
-            together = isinstance(command, Prepare | Seal)
-            if isinstance(command, Prepare):
-                together = image_of(command.shard_row) not in made
-                made.add(image_of(command.shard_row))
-            if command is None or (commands and not together):
+            if command is None or (commands and type(command) is not type(commands[0])):
                 break
+            if isinstance(command, Prepare):
+                if image_of(command.shard_row) in made:
+                    break
+                made.add(image_of(command.shard_row))
             commands.append(command)
             self._taken.popleft()
-            if not together:
+            if not isinstance(command, Prepare | Seal):
                 break
         return commands
 
     def _execute(self, commands: list[SealerCommand]) -> Iterator[SealerReport]:
-        if isinstance(commands[0], Prepare | Seal):
-            # what is sealed gives room back
-            yield from self._seal([each for each in commands if isinstance(each, Seal)])
-            self._prepare_together([each for each in commands if isinstance(each, Prepare)])
-            return
         try:
-            report = self._do(commands[0])
+            if isinstance(commands[0], Prepare):
+                self._prepare_together([each for each in commands if isinstance(each, Prepare)])
+            elif isinstance(commands[0], Seal):
+                reports = self._seal([each for each in commands if isinstance(each, Seal)])
+                yield from reports
+                for sealed in reports:
+                    if sealed.error is None:
+                        self._note_shown(sealed.shard_row)
+            elif (report := self._do(commands[0])) is not None:
+                yield report
         except Exception as error:  # noqa: BLE001  (travels in the report)
-            report = SealerFailed(self._explained(error))
-        if report is not None:
-            yield report
+            yield SealerFailed(self._explained(error))
 
     def _do(self, command: SealerCommand) -> SealerReport | None:
         report: SealerReport | None = None
@@ -220,13 +222,21 @@ class Sealer:
             return self._prepare(command, self._ballast_refused(command))
 
     def _prepare_together(self, commands: list[Prepare]) -> None:
-        """Each is reported as soon as it is done: frames may wait for it."""
+        """Each is reported as soon as it is done: frames may wait for it. Those that found no room are tried
+        once more by themselves: what another had taken meanwhile may be free again."""
         refused = [self._ballast_refused(command) for command in commands]
-        side_by_side(
-            lambda number: self._report(self._prepare(commands[number], refused[number])),
-            len(commands),
-            syncs=True,
-        )
+        full: list[int] = []
+
+        def prepare(number: int) -> None:
+            report = self._prepare(commands[number], refused[number])
+            if len(commands) > 1 and report.error is not None and report.error.is_a(StorageFullError):
+                full.append(number)
+            else:
+                self._report(report)
+
+        side_by_side(prepare, len(commands), syncs=True)
+        for number in sorted(full):
+            self._report(self._prepare(commands[number], refused[number]))
 
     def _prepare(self, command: Prepare, refused: ErrorText | None) -> ShardRowPrepared:
         begun_ns, row = time.monotonic_ns(), command.shard_row
@@ -333,7 +343,6 @@ class Sealer:
                 reports.append(ShardRowSealed(row, 0, renamed, failed[row], 0, None))
                 continue
             del self._files[row]
-            self._note_shown(row)
             shards = sum(shard.path is not None for shard in sealed[row])
             reports.append(ShardRowSealed(row, shards, renamed, None, seal_ns, records[row]))
         if any(records[row].size for row in records if row not in failed):
@@ -410,35 +419,50 @@ class Sealer:
     def _show(self, command: Show) -> NotShown | None:
         self.folder.owner.may_rename()  # before it makes any file
         failed: dict[int, ErrorText] = {}
-        for shard_row, slabs in command.slabs.items():
-            if (files := self._files.get(shard_row)) is not None:
-                places = [slab_places(self._layout.of(shard_row), slab) for slab in slabs]
-                try:
-                    self._show_row(files, places)
-                except (StorageFullError, OutputExistsError):
-                    pass  # they get their names with the next ones; else the seal reports what does not pass
-                except StorageError as error:
-                    failed[shard_row] = self._explained(error, in_sync=True)
-            self.busy.step()
+        shown: list[int] = []
+        rows = [row for row, slabs in command.slabs.items() if self._is_to_be_shown(row, slabs)]
+
+        def show(number: int) -> None:
+            row = rows[number]
+            try:
+                if self._show_row(self._files[row]):
+                    shown.append(row)
+            except (StorageFullError, OutputExistsError):
+                pass  # they get their names with the next ones; else the seal reports what does not pass
+            except StorageError as error:
+                failed[row] = self._explained(error, in_sync=True)
+
+        side_by_side(show, len(rows), syncs=True)
+        for row in shown:
+            self._note_shown(row)
         return NotShown(failed) if failed else None
 
-    def _show_row(self, files: ShardRowFiles, places: list[SlabPlaces]) -> None:
-        waiting = self._not_shown.setdefault(files.shard_row, [])
+    def _is_to_be_shown(self, shard_row: int, slabs: tuple[int, ...]) -> bool:
+        """Notes slabs that readers lack; returns whether there is an array in which they find them."""
+        files = self._files.get(shard_row)
+        if files is None:
+            return False
+        waiting = self._not_shown.setdefault(shard_row, [])
+        places = [slab_places(self._layout.of(shard_row), slab) for slab in slabs]
         if files.live:
             files.list_stored(places)
         else:
             waiting += places
         try:
-            self._make_image(image_of(files.shard_row))
+            self._make_image(image_of(shard_row))
         except StorageError:
-            return  # made with the next ones, or when it is sealed
+            return False  # made with the next ones, or when it is sealed
+        return True
+
+    def _show_row(self, files: ShardRowFiles) -> bool:
+        """Returns whether readers see all that waits."""
         if files.live:
             with suppress(StorageError, OutputExistsError):  # a file for readers alone: nothing relies on it
-                if files.show(self.folder.owner.may_rename, self.busy.step):
-                    self._note_shown(files.shard_row)
-            return
-        files.seal_slabs(waiting, self.folder.owner.may_rename, self.busy.step)
-        self._note_shown(files.shard_row)
+                return files.show(self.folder.owner.may_rename, self.busy.step)
+            return False
+        places = self._not_shown[files.shard_row]
+        files.seal_slabs(places, self.folder.owner.may_rename, self.busy.step)
+        return True
 
     def _hides_rows(self, image: int) -> bool:
         return any(row in self._files and image_of(row) == image for row in self._not_shown)
@@ -470,11 +494,16 @@ class Sealer:
 
     def _grow(self, command: Grow) -> None:
         self.folder.owner.may_rename()  # before it makes any file
+        if (earlier := self._grows_later.pop(command.image, None)) is not None:
+            extents = tuple(map(max, earlier.extents, command.extents))
+            command = Grow(command.image, extents)
         if self._hides_rows(command.image):
             self._grows_later[command.image] = command  # else its shape would cover frames that readers lack
             return
-        with suppress(StorageError):
+        try:
             self.folder.ballast.spent_on(lambda: self.folder.metadata.grow(command.image, command.extents))
+        except StorageError:
+            self._grows_later[command.image] = command  # with the next one
 
     def _update_metadata(self, command: UpdateMetadata) -> MetadataUpdated:
         try:

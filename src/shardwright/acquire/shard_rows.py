@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from .settings import WriteSettings
 
 FULL_DISK_RETRY_S = 1.0
+REMEMBERED_ROWS = 4096  # that may be reopened, about a KB each
 MOST_REWRITES = 2  # of one shard row; a disk that fails more often than that ends the acquisition
 
 
@@ -338,9 +339,11 @@ class ShardRows:
         return True
 
     def opens_again(self, number: int, earlier: EarlierShardRow) -> None:
-        """Remembers a shard row that was sealed for an earlier process and is not full: it may be
-        reopened."""
+        """Remembers a shard row that was sealed and is not full: it may be reopened. So many are remembered,
+        the newest; frames of others are refused from then on."""
         self._earlier[number] = earlier
+        if len(self._earlier) > REMEMBERED_ROWS:
+            del self._earlier[next(iter(self._earlier))]
 
     def oldest_when_all_open(self, image: int) -> ShardRow | None:
         """Returns the shard row to close when one more is needed, for a frame of ``image``; None while

@@ -125,7 +125,7 @@ class _RecoveryExecutor:
                     self._hide(placement.working(path), placement.final(path))
                 self._set_aside(placement, placement.working(path))
             elif action is Action.SEALED:
-                sync_directory(placement.final(path).parent)  # the rename may not have been durable
+                placement.sync_name(placement.final(path))  # the rename may not have been durable
                 if (link := placement.link(path)) is not None:
                     make_link(link, placement.final(path))
                 self._delete(placement.working(path))

@@ -136,9 +136,9 @@ def _keep_final_names(store: Unfinished, copies: Placement) -> None:
         for number, _ in journals(copies)
         for file in range(store.layout.of(number).files_of(number))
     ]
-    sealed = [copies.final(path) for path in paths]
-    for folder in sorted({path.parent for path in sealed if path.exists()}):
-        sync_directory(folder)
+    for path in paths:
+        if copies.final(path).exists():
+            copies.sync_name(copies.final(path))
 
 
 def _remove(path: Path) -> None:

@@ -340,6 +340,11 @@ class ShardRowJournal:
         ``StorageError``."""
         self._file.rename(path)
 
+    @property
+    def has_failed(self) -> bool:
+        """True if a sync of it has failed: it has then failed for good."""
+        return self._file.has_failed
+
     def sync(self, *, whole: bool = False) -> None:
         """Makes everything written so far durable, with ``whole`` also of all other files of its filesystem.
         Raises ``StorageError``."""

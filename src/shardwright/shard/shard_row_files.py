@@ -89,6 +89,14 @@ class Placement:
     def final(self, shard_path: str) -> Path:
         return self.root / shard_path
 
+    def sync_name(self, final: Path) -> None:
+        """Makes the final name of a shard durable, and those of the folders above it: where many were made at
+        once, these may not be. Raises ``StorageError``."""
+        for folder in final.parents:
+            if not folder.is_relative_to(self.root):
+                break
+            sync_directory(folder)
+
     def journal(self, shard_row: int) -> Path:
         return self.files / f"{shard_row}{JOURNAL_SUFFIX}"
 
@@ -336,8 +344,7 @@ class ShardRowFiles:
 
     def _sync(self, shards: list[OpenShard], step: Callable[[], None]) -> None:
         """Makes some shards durable, then the journal."""
-        if self._synced_together(shards):
-            self.journal.sync(whole=True)
+        if self._synced_together(shards) and self._synced_whole():
             return
         for shard in shards:
             shard.sync()
@@ -392,25 +399,26 @@ class ShardRowFiles:
         self._sync(shards, step)
         self._record_sums(todo, may_rename)
         side_by_side(take_name, len(shards))
-        failure: StorageError | None = None
-        if together:
-            try:
-                self.journal.sync(whole=True)
-            except StorageError as error:  # of any file there; their bytes are durable, and names may be
-                failure = error
-                self._sync_names([shard.final_path for shard in shards if shard.is_named])
+        if together and not self._synced_whole():
+            self._sync_names([shard.final_path for shard in shards if shard.is_named])
         for file, shard in todo.items():
             shard.end()
             self.sealed[file] = shard.complete()
-        if failure is not None:
-            raise failure
+
+    def _synced_whole(self) -> bool:
+        """Syncs the whole filesystem. Returns False if a write of any file there has failed: the files' own
+        syncs say of which. Raises ``StorageError`` if the journal has failed before."""
+        try:
+            self.journal.sync(whole=True)
+        except StorageError:
+            if self.journal.has_failed:
+                raise
+            return False
+        return True
 
     def _sync_names(self, paths: list[Path]) -> None:
-        """Makes the names of shards durable, and those of the folders above them."""
-        root = self.placement.root
-        folders = (folder for path in paths for folder in path.parents if folder.is_relative_to(root))
-        for folder in dict.fromkeys(folders):
-            sync_directory(folder)
+        for path in paths:
+            self.placement.sync_name(path)
 
     def _record_sums(self, shards: dict[int, OpenShard], may_rename: Callable[[], None]) -> None:
         """Appends the sums of some files to the records of their arrays, before the first one gets its final

@@ -558,14 +558,19 @@ class DataSync:
         self._kind = kind
         self._failed = False
 
+    @property
+    def has_failed(self) -> bool:
+        return self._failed
+
     def sync(self, descriptor: int, path: Path, *, whole: bool = False) -> None:
-        """Makes everything written so far durable, with ``whole`` as ``sync_filesystem`` does. Raises
-        ``StorageError``: the file has then failed for good."""
+        """Makes everything written so far durable. Raises ``StorageError``: the file has then failed for
+        good. ``whole``: as ``sync_filesystem`` does; what has failed then may be another's, and the file's
+        own sync says whether it has."""
         if self._failed:
             raise StorageError(
                 f"a sync of {path} failed before; what was written since the last good one may be gone"
             )
-        self._failed = True
+        self._failed = not whole
         with storage_errors("sync", path):
             reach(f"{self._kind}.before_sync")
             (sync_filesystem if whole else sync_data)(descriptor)

@@ -39,15 +39,10 @@ _REMOTE = {
     0x65735546: "fuse",
 }
 _COPY_ON_WRITE = {0x9123683E: "btrfs", 0x2FC12FC1: "zfs", 0xCA451A4E: "bcachefs", 0x3434: "nilfs2"}
-# on which syncfs(2) writes out all that fsync(2) would, and is told of writes that failed. FUSE sends nothing
-# to its server, CIFS has no such call, overlayfs hides the errors of what lies below it
-_SYNCED_AS_ONE = {
-    0xEF53: "ext",
-    0x58465342: "xfs",
-    0x9123683E: "btrfs",
-    0xF2F52010: "f2fs",
-    0x01021994: "tmpfs",
-}
+# on which syncfs(2) writes out all that fsync(2) would, flushes the disk's own cache, and is told of writes
+# that failed. XFS may find a clean log and flush nothing, FUSE sends nothing to its server, CIFS has no such
+# call, overlayfs hides the errors of what lies below it
+_SYNCED_AS_ONE = {0xEF53: "ext", 0x9123683E: "btrfs", 0x01021994: "tmpfs"}
 _TOLD_OF_ERRORS = (5, 8)  # the first Linux whose syncfs is
 _IN_MEMORY = {0x01021994: "tmpfs", 0x858458F6: "ramfs"}
 

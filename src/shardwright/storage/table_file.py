@@ -117,6 +117,11 @@ class TableFile:
         """As ``DataSync.sync``."""
         self._sync.sync(self.descriptor, self.path, whole=whole)
 
+    @property
+    def has_failed(self) -> bool:
+        """True if a sync of it has failed."""
+        return self._sync.has_failed
+
     def rename(self, path: Path) -> None:
         """Renames the file and replaces any file of that name; the folder is not synced. Raises
         ``StorageError``."""

@@ -421,6 +421,7 @@ class Writer:
                 self._ended = True
             self._wake.set()
             self._helper.join()
+            self._ring.let_go()
             self._acquisition.close()
             self._pool.stop()
             self._ring.close()
