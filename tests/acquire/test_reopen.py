@@ -681,11 +681,14 @@ def test_a_damaged_chunk_of_a_row_that_is_opened_again_stays_what_it_is(tmp_path
 
 def test_a_spilled_row_goes_on_where_it_lies(tmp_path, spec_of, at_point):
     path, spill = tmp_path / "a.zarr", tmp_path / "second"
-    calls = iter(range(1, 1000))
+    calls, has_room = iter(range(1, 1000)), []
 
     def first_root_is_full() -> None:
-        if next(calls) > 2 and not any(spill.rglob("*.partial")):  # of all rows but the first one
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        """For all rows but the first one, until one has begun in the second root."""
+        if next(calls) > 2 and not has_room:
+            if not any(spill.rglob("*.partial")):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            has_room.append(True)
 
     at_point("shard.before_preallocate", first_root_is_full)
     writer = sw.create(path, spec_of(chunk=4, shard=4), on_full="spill", spill_root=spill, **QUICK)

@@ -21,9 +21,16 @@ import shardwright.recovery.take_over as take_over_module
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.ownership import Ownership
 from shardwright.acquire.settings import WriteSettings
-from shardwright.model.errors import FencedError, ShardFormatError, ShardwrightError, StorageFullError
+from shardwright.model.errors import (
+    FencedError,
+    ShardFormatError,
+    ShardwrightError,
+    StorageError,
+    StorageFullError,
+)
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
+from shardwright.recovery import take_over
 from shardwright.recovery.recover_store import recover_store
 from shardwright.recovery.resume import restore
 from shardwright.recovery.take_over import begin_take_over
@@ -363,3 +370,26 @@ def test_a_document_of_images_that_the_old_writer_was_about_to_put_in_place_is_g
     assert 'Name="b"' in new_one[0]
     assert not [file for file in (path / "OME").iterdir() if file.suffix == ".new"]
     assert verify_store(path).ok
+
+
+@pytest.mark.parametrize("late_files", [2, 1000])
+def test_a_folder_in_which_the_old_writer_just_makes_a_file_is_deleted_all_the_same(
+    tmp_path, monkeypatch, late_files
+):
+    """Its last check of the fence came before. One that never ends is told."""
+    folder, rmtree, made = tmp_path / "taken-1", shutil.rmtree, []
+    folder.mkdir()
+
+    def while_files_come(path):
+        if len(made) < late_files:
+            made.append(path)
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+        rmtree(path)
+
+    monkeypatch.setattr(shutil, "rmtree", while_files_come)
+    if late_files > 2:
+        with pytest.raises(StorageError, match="(?i)not empty"):
+            take_over._remove(folder)
+    else:
+        take_over._remove(folder)
+        assert not folder.exists()

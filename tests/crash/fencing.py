@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.harness.fork_server import GIVE_UP_S
 
-from shardwright.acquire import live_scheduler
+from shardwright.acquire import live_scheduler, sealer
 from shardwright.model.errors import ShardwrightError
 from shardwright.shard.manifest import has_manifest
 from shardwright.storage import failpoints
@@ -58,6 +58,7 @@ def old_writer(channel: Channel, scene: Scene, path: Path, io: str, call: int) -
     points = stop_at(call, channel)
     try:
         live_scheduler.SHOW_INTERVAL_S = 0.0
+        sealer.MOST_TOGETHER = 1  # strace counts the renames of each thread
         settings: dict[str, Any] = {
             "live": scene.live,
             "store_within_ms": scene.store_within_ms,

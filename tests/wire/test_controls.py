@@ -57,6 +57,7 @@ RECORDS = [
         "durable",
     ),
     Finish(12),
+    Finish(12, claimed=3),
 ]
 ODD_VALUES = (
     st.none()

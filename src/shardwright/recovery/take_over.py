@@ -9,6 +9,7 @@ documents that it was about to put in place are deleted too.
 
 from __future__ import annotations
 
+import errno
 import re
 import shutil
 from dataclasses import replace
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 _NUMBERED = tuple(re.compile(pattern) for pattern in (rf"{TAKEN_PREFIX}(\d+)", r"frames\.(\d+)\.building"))
 """Names of folders that a killed writer leaves, by its epoch: the files it took over, a frame table."""
 _MARK = "taking-over"
+_TRIES = 20  # to delete a folder in which the old writer makes files: a few, and then it is told
 _OLD_COPY = ".copy"  # a take-over of 0.2.0 that was killed
 
 
@@ -144,7 +146,15 @@ def _keep_final_names(store: Unfinished, copies: Placement) -> None:
 def _remove(path: Path) -> None:
     with storage_errors("delete", path):
         reach("take_over.before_delete")
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
+        if not path.is_dir():
             path.unlink(missing_ok=True)
+            return
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                shutil.rmtree(path)
+            except OSError as error:
+                # the old writer may just be making a file, behind its last check of the fence
+                if error.errno != errno.ENOTEMPTY or not tries_left:
+                    raise
+            else:
+                return

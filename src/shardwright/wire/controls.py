@@ -194,6 +194,9 @@ class Finish(_ControlBody):
     frames: int
     claimed: int = 0
 
+    def to_body(self) -> dict[str, Any]:
+        return {"frames": self.frames, **({"claimed": self.claimed} if self.claimed else {})}
+
     @classmethod
     def from_body(cls, body: dict[str, Any]) -> Finish:
         return cls(number(body, "frames"), optional_number(body, "claimed") or 0)
