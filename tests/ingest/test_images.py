@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -70,10 +71,12 @@ PLATE = sw.Plate(rows=8, columns=12, fields=4)
 PART_OF_A_PLATE = sw.Plate(rows=3, columns=4, fields=4)
 
 
-def send_fields(stream: sw.Stream, fields: tuple[int, ...]) -> None:
-    """Three channels of two planes of these fields of all wells, one well after the other."""
+def send_fields(stream: sw.Stream, fields: tuple[int, ...], pace: Callable[[], object] = int) -> None:
+    """Three channels of two planes of these fields of all wells, one well after the other. ``pace``: called
+    before each field."""
     for number, name in enumerate(stream.images.names):
         if int(name[-1]) in fields:
+            pace()
             frames = [pixels(stream.images.arrays[number], 6 * number + place) for place in range(6)]
             for place, frame in enumerate(frames[:4]):
                 stream.append(frame, image=name, index=divmod(place, 2))
@@ -102,11 +105,13 @@ def all_at_once(*works: Callable[[], None]) -> None:
 
 
 def test_a_plate_whose_fields_come_from_two_cameras_at_once(start, tmp_path):
-    """96 wells of 4 fields, in one acquisition: each camera has half of the fields."""
+    """96 wells of 4 fields, in one acquisition: each camera has half of the fields, of the same well: one that
+    falls behind by more fields than may be open would be late."""
     spec = sw.AcquisitionSpec(array=array({"c": 3, "z": 2}, (8, 8)), plate=PLATE, order=("p", "c", "z"))
     with sw.connect(start(root=tmp_path / "data").ipc) as connection:
         with connection.acquire("plate", spec) as stream:
-            all_at_once(*(partial(send_fields, stream, fields) for fields in ((0, 1), (2, 3))))
+            both = threading.Barrier(2, timeout=60)
+            all_at_once(*(partial(send_fields, stream, fields, both.wait) for fields in ((0, 1), (2, 3))))
         check_plate(stream, 384)
 
 
