@@ -105,8 +105,8 @@ def all_at_once(*works: Callable[[], None]) -> None:
 
 
 def test_a_plate_whose_fields_come_from_two_cameras_at_once(start, tmp_path):
-    """96 wells of 4 fields, in one acquisition: each camera has half of the fields, of the same well. One that
-    falls behind by more fields than may be open is late."""
+    """96 wells of 4 fields, in one acquisition: each camera has half of the fields, of the same well. If it
+    falls behind by more fields than may be open it is late."""
     spec = sw.AcquisitionSpec(array=array({"c": 3, "z": 2}, (8, 8)), plate=PLATE, order=("p", "c", "z"))
     with sw.connect(start(root=tmp_path / "data").ipc) as connection:
         with connection.acquire("plate", spec) as stream:
