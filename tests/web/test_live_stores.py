@@ -381,6 +381,13 @@ def test_the_descriptors_of_a_view_are_bounded(tmp_path, web):
         for i in range(50):
             writer.append(frame(i))
         writer.flush()
+        shards = tmp_path / STORE / "0/c"
+        end = time.monotonic() + 60
+        while (
+            sum(path.is_file() for path in shards.rglob("*")) < 100
+        ):  # those without a name are not kept open
+            assert time.monotonic() < end
+            time.sleep(0.01)
         for i in range(50):
             for row in (0, 1):
                 assert get(web, f"0/c/{i}/{row}/0").status == 200
