@@ -118,14 +118,18 @@ class _RecoveryExecutor:
             self._delete(journal)
 
     def _settle_files(self, placement: Placement, shard_row: ShardRowDecision) -> None:
-        for file, action in enumerate(shard_row.actions):
-            path = self._layout.of(shard_row.number).shard_path(shard_row.number, file)
+        layout = self._layout.of(shard_row.number)
+        paths = [layout.shard_path(shard_row.number, file) for file in range(len(shard_row.actions))]
+        sealed = (
+            path for path, action in zip(paths, shard_row.actions, strict=True) if action is Action.SEALED
+        )
+        placement.sync_names(map(placement.final, sealed))  # the renames may not have been durable
+        for path, action in zip(paths, shard_row.actions, strict=True):
             if action is Action.SET_ASIDE:
                 if shard_row.number not in self._scanned.facts.log_shard_rows:
                     self._hide(placement.working(path), placement.final(path))
                 self._set_aside(placement, placement.working(path))
             elif action is Action.SEALED:
-                placement.sync_name(placement.final(path))  # the rename may not have been durable
                 if (link := placement.link(path)) is not None:
                     make_link(link, placement.final(path))
                 self._delete(placement.working(path))

@@ -138,9 +138,7 @@ def _keep_final_names(store: Unfinished, copies: Placement) -> None:
         for number, _ in journals(copies)
         for file in range(store.layout.of(number).files_of(number))
     ]
-    for path in paths:
-        if copies.final(path).exists():
-            copies.sync_name(copies.final(path))
+    copies.sync_names(final for final in map(copies.final, paths) if final.exists())
 
 
 def _remove(path: Path) -> None:

@@ -89,12 +89,11 @@ class Placement:
     def final(self, shard_path: str) -> Path:
         return self.root / shard_path
 
-    def sync_name(self, final: Path) -> None:
-        """Makes the final name of a shard durable, and those of the folders above it: where many were made at
-        once, these may not be. Raises ``StorageError``."""
-        for folder in final.parents:
-            if not folder.is_relative_to(self.root):
-                break
+    def sync_names(self, finals: Iterable[Path]) -> None:
+        """Makes the final names of shards durable, and those of the folders above them: where many were made
+        at once, these may not be. Each folder is synced once. Raises ``StorageError``."""
+        folders = (folder for final in finals for folder in final.parents if folder.is_relative_to(self.root))
+        for folder in dict.fromkeys(folders):
             sync_directory(folder)
 
     def journal(self, shard_row: int) -> Path:
@@ -400,7 +399,7 @@ class ShardRowFiles:
         self._record_sums(todo, may_rename)
         side_by_side(take_name, len(shards))
         if together and not self._synced_whole():
-            self._sync_names([shard.final_path for shard in shards if shard.is_named])
+            self.placement.sync_names(shard.final_path for shard in shards if shard.is_named)
         for file, shard in todo.items():
             shard.end()
             self.sealed[file] = shard.complete()
@@ -415,10 +414,6 @@ class ShardRowFiles:
                 raise
             return False
         return True
-
-    def _sync_names(self, paths: list[Path]) -> None:
-        for path in paths:
-            self.placement.sync_name(path)
 
     def _record_sums(self, shards: dict[int, OpenShard], may_rename: Callable[[], None]) -> None:
         """Appends the sums of some files to the records of their arrays, before the first one gets its final
