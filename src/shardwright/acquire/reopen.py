@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import crc32c
 import numpy as np
 
-from shardwright.codecs.decode import ChunkCodecs, decode_chunk
-from shardwright.codecs.parameters import codec_metadata
+from shardwright.codecs.chain import written_codecs
+from shardwright.codecs.decode import decode_chunk
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.shard.layout import slab_places
 from shardwright.shard.sealed_shard_row import SealedShardRow
@@ -97,7 +97,7 @@ class _Reopening:
         self._old = old
         self._new = new
         self._spec = folder.spec.arrays[layout.grid.image]
-        self._codecs = ChunkCodecs.of(codec_metadata(self._spec), self._spec.itemsize)
+        self._codecs = written_codecs(self._spec)
 
     def run(self, taking: TakingBack) -> ReopenedShardRow:
         grid = self._layout.grid

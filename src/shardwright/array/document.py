@@ -14,6 +14,8 @@ from typing import Any
 
 from shardwright.model.errors import ShardFormatError
 
+from .codec_chain import CodecChain, parse_chain
+
 _COMMON = {"zarr_format", "node_type", "attributes"}
 _FIELDS = {
     "group": _COMMON | {"consolidated_metadata"},
@@ -22,17 +24,25 @@ _FIELDS = {
     | {"storage_transformers"},
 }
 _GRIDS = {"regular": {"chunk_shape"}}
-_KEY_ENCODINGS = {"default": {"separator"}}
-_CODECS = {
-    "bytes": {"endian"},
-    "blosc": {"cname", "clevel", "shuffle", "typesize", "blocksize"},
-    "zstd": {"level", "checksum"},
-    "gzip": {"level"},
-    "crc32c": set[str](),
-    "vlen-utf8": set[str](),  # of strings, in the frame table
-    "sharding_indexed": {"chunk_shape", "codecs", "index_codecs", "index_location"},
-}
+_KEY_ENCODINGS = {"default": {"separator"}, "v2": {"separator"}}
 _EXTENSION = {"name", "configuration", "must_understand"}
+# of the data types of Zarr v3 core
+ITEM_BYTES = {
+    "bool": 1,
+    "int8": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "uint8": 1,
+    "uint16": 2,
+    "uint32": 4,
+    "uint64": 8,
+    "float16": 2,
+    "float32": 4,
+    "float64": 8,
+    "complex64": 8,
+    "complex128": 16,
+}
 
 
 def encode_document(document: dict[str, Any]) -> bytes:
@@ -79,6 +89,18 @@ def understood(document: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in document.items() if name in _FIELDS[document["node_type"]]}
 
 
+def array_chain(document: dict[str, Any]) -> CodecChain:
+    """Returns the codec chain of an array whose other fields were checked. Raises ``ShardFormatError``."""
+    grid = document["chunk_grid"].get("configuration", {}).get("chunk_shape")
+    if not isinstance(grid, list) or not all(type(n) is int and 1 <= n < 2**63 for n in grid):
+        raise ShardFormatError(
+            "chunk_grid not supported", expected="a list of whole numbers from 1", got=repr(grid)[:160]
+        )
+    data_type = document.get("data_type")
+    itemsize = ITEM_BYTES.get(data_type) if isinstance(data_type, str) else None
+    return parse_chain("codecs", document["codecs"], grid, itemsize)
+
+
 def _check_array(document: dict[str, Any]) -> None:
     if document.get("storage_transformers"):
         raise ShardFormatError(
@@ -89,44 +111,28 @@ def _check_array(document: dict[str, Any]) -> None:
     for field, known in (("chunk_grid", _GRIDS), ("chunk_key_encoding", _KEY_ENCODINGS)):
         if field in document:  # a missing field is reported by the code that needs it
             _check_extension(field, document[field], known)
-    if "codecs" in document:
-        _check_codecs("codecs", document["codecs"])
+    if "codecs" in document and "chunk_grid" in document:
+        array_chain(document)
 
 
-def _check_codecs(field: str, codecs: Any) -> None:
-    if not isinstance(codecs, list) or not codecs:
-        raise ShardFormatError(
-            f"{field} lacks a field or has one of the wrong type",
-            expected="a list of codecs",
-            got=repr(codecs)[:80],
-        )
-    for number, codec in enumerate(codecs):
-        place = f"{field}[{number}]"
-        configuration = _check_extension(place, codec, _CODECS)
-        if configuration.keys() & {"codecs", "index_codecs"}:
-            for inner in ("codecs", "index_codecs"):
-                _check_codecs(f"{place}.configuration.{inner}", configuration.get(inner))
-
-
-def _check_extension(field: str, value: Any, known: dict[str, set[str]]) -> dict[str, Any]:
-    """Returns the configuration of an extension; a codec may be given by its name alone."""
-    extension = {"name": value} if isinstance(value, str) and known is _CODECS else value
+def _check_extension(field: str, value: Any, known: dict[str, set[str]]) -> None:
     if (
-        not isinstance(extension, dict)
-        or not isinstance(extension.get("name"), str)
-        or not isinstance(extension.get("configuration", {}), dict)
+        not isinstance(value, dict)
+        or not isinstance(value.get("name"), str)
+        or not isinstance(value.get("configuration", {}), dict)
     ):
         expected = '{"name": ..., "configuration": {...}}'
         raise ShardFormatError(
             f"{field} lacks a field or has one of the wrong type", expected=expected, got=repr(value)[:160]
         )
-    name = extension["name"]
+    name = value["name"]
     if name not in known:
-        what = f"codec not supported ({field})" if known is _CODECS else f"{field} not supported"
-        raise ShardFormatError(what, expected=" or ".join(map(repr, known)), got=repr(name)[:80])
-    configuration: dict[str, Any] = extension.get("configuration", {})
+        raise ShardFormatError(
+            f"{field} not supported", expected=" or ".join(map(repr, known)), got=repr(name)[:80]
+        )
+    configuration: dict[str, Any] = value.get("configuration", {})
     unknown = [
-        *(extension.keys() - _EXTENSION),
+        *(value.keys() - _EXTENSION),
         *(f"configuration.{key}" for key in configuration.keys() - known[name]),
     ]
     if unknown:
@@ -134,4 +140,3 @@ def _check_extension(field: str, value: Any, known: dict[str, set[str]]) -> dict
             f"{field}.{min(unknown)} of {name!r} is not understood",
             expected=", ".join(sorted(known[name])) or "none",
         )
-    return configuration

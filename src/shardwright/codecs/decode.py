@@ -1,6 +1,7 @@
 """Decodes one inner chunk, strictly, and detects from its first bytes how it was encoded.
 
-The codec list of zarr.json is bytes -> (blosc | zstd | gzip | nothing) -> (crc32c | nothing). A chunk must
+The codec list of zarr.json is bytes -> (blosc | zstd | gzip | nothing) -> (crc32c | nothing), with a
+transpose before them or not (``chain``; other lists are zarr-python's, ``zarr_chunks``). A chunk must
 decode to exactly its known size: lengths in the data are compared with that size and never used to allocate.
 Every failure is a ``ShardFormatError`` that names the check. Decompression runs without the GIL.
 """
@@ -24,7 +25,9 @@ from . import native
 from .parameters import BLOSC_HEADER_BYTES, CHECKSUM_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from shardwright.array.codec_chain import CodecChain
+
+    from .zarr_chunks import ZarrChunks
 
 HEAD_BYTES = 64  # the first bytes of a chunk that ``describe_chunk`` needs
 
@@ -42,54 +45,36 @@ Bytes = bytes | bytearray | memoryview
 @dataclass(frozen=True)
 class ChunkCodecs:
     """The codecs of one inner chunk. ``compressor`` is "blosc", "zstd", "gzip" or None; ``checksum``: a
-    crc32c follows it."""
+    crc32c follows it. ``order``: the axes of the array, in the order in which they lie in the bytes; empty
+    for that of the array."""
 
     compressor: str | None
     checksum: bool
+    order: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, codecs: Sequence[Any], itemsize: int) -> ChunkCodecs:
-        """Reads the ``codecs`` entry of zarr.json. Raises ``ShardFormatError`` naming what is not
-        supported."""
-        rest = [_named(codec) for codec in codecs]
-        if not rest or rest[0][0] != "bytes":
-            raise ShardFormatError(
-                "inner codecs not supported", expected="'bytes' first", got=[name for name, _ in rest]
-            )
-        endian = rest.pop(0)[1].get("endian", "little" if itemsize == 1 else None)
-        if endian != "little":
-            raise ShardFormatError(
-                "byte order not supported", expected="codec 'bytes' with endian 'little'", got=repr(endian)
-            )
-        compressor = rest.pop(0)[0] if rest and rest[0][0] in ("blosc", "zstd", "gzip") else None
-        checksum = bool(rest) and rest[0][0] == "crc32c"
-        if rest[checksum:]:
-            raise ShardFormatError(
-                "inner codec not supported",
-                expected="bytes, then at most one of blosc, zstd, gzip, then at most crc32c",
-                got=repr(rest[checksum][0]),
-            )
-        return cls(compressor, checksum)
+    def of(cls, chain: CodecChain) -> ChunkCodecs | None:
+        """Returns the codecs of a chain; None if it is not one that we write."""
+        order: tuple[int, ...] = ()
+        rest = list(chain.codecs)
+        if rest[0].name == "transpose":
+            order = tuple(rest.pop(0).configuration["order"])
+        middle = rest.pop(0)
+        if middle.name != "bytes" or middle.configuration.get("endian", "little") != "little":
+            return None
+        compressor = rest.pop(0).name if rest and rest[0].name in ("blosc", "zstd", "gzip") else None
+        checksum = bool(rest) and rest[0].name == "crc32c"
+        return None if rest[checksum:] else cls(compressor, checksum, order)
+
+    @property
+    def name(self) -> str:
+        return self.compressor or "none"
 
     def max_encoded_bytes(self, chunk_bytes: int) -> int:
         """Returns the most memory that one encoded chunk may use: no correct encoder makes a longer one.
         Exact without a compressor."""
         framing = 0 if self.compressor is None else 4096 + chunk_bytes // 8
         return chunk_bytes + framing + (CHECKSUM_BYTES if self.checksum else 0)
-
-
-def _named(codec: Any) -> tuple[str, dict[str, Any]]:
-    if isinstance(codec, str):
-        return codec, {}
-    if (
-        not isinstance(codec, dict)
-        or not isinstance(codec.get("name"), str)
-        or not isinstance(codec.get("configuration", {}), dict)
-    ):
-        raise ShardFormatError(
-            "not a codec", expected='{"name": ..., "configuration": {...}}', got=repr(codec)[:160]
-        )
-    return codec["name"], codec.get("configuration", {})
 
 
 @dataclass(frozen=True)
@@ -290,13 +275,17 @@ def decode_chunk(data: Bytes, codecs: ChunkCodecs, chunk_bytes: int) -> npt.NDAr
     return out
 
 
-def describe_chunk(head: Bytes, encoded_bytes: int, codecs: ChunkCodecs, chunk_bytes: int) -> ChunkForm:
+def describe_chunk(
+    head: Bytes, encoded_bytes: int, codecs: ChunkCodecs | ZarrChunks, chunk_bytes: int
+) -> ChunkForm:
     """Returns how a chunk of ``encoded_bytes`` was encoded, from its first ``HEAD_BYTES`` bytes. Raises
-    ``ShardFormatError`` when these are invalid.
+    ``ShardFormatError`` when these are invalid. The bytes of a chain that zarr-python decodes say nothing.
 
     A zstd or gzip chunk counts as stored when its first block is raw and the whole is no shorter than the
     decoded chunk.
     """
+    if not isinstance(codecs, ChunkCodecs):
+        return ChunkForm(codecs.name, None, stored=False)
     encoded_bytes -= CHECKSUM_BYTES if codecs.checksum else 0
     if codecs.compressor is None:
         return ChunkForm("none", None, stored=True)

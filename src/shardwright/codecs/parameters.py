@@ -179,8 +179,13 @@ def codec_of(inner: list[Any]) -> Blosc | Zstd | Gzip | None:
             return Zstd(level=named["zstd"].get("level", 1))
         return Gzip(level=named["gzip"].get("level", 1)) if "gzip" in named else None
     except (KeyError, ValueError) as error:
-        raise SpecError(
-            "chunks of this codec can be read but not written",
-            got=inner,
-            hint="Choose another one, for instance --codec zstd:5",
-        ) from error
+        raise unwritable(inner) from error
+
+
+def unwritable(inner: list[Any]) -> SpecError:
+    """Returns the error that our kernels do not write chunks of these ``codecs``."""
+    return SpecError(
+        "chunks of this codec can be read but not written",
+        got=inner,
+        hint="Choose another one, for instance --codec zstd:5",
+    )

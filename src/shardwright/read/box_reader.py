@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from shardwright.codecs.decode import decode_chunk_into
+from shardwright.codecs.decode import ChunkCodecs
 from shardwright.kernels.cuts import BLOSC, OTHER, PLAIN, ZSTD, decode_cuts
 from shardwright.kernels.file_io import FILE_ENDED, read_pieces, will_need
 from shardwright.model.errors import ShardFormatError, ShardwrightError, StorageError
@@ -265,6 +265,8 @@ def empty_box(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray[Any, Any
     """Returns a new array. Its memory is kept for another one when nobody has the array, or a part of it, any
     more."""
     nbytes = math.prod(shape) * dtype.itemsize
+    if dtype.kind in "OT":  # text, which has memory of its own
+        return np.empty(shape, dtype)
     if not _LEAST_KEPT_BYTES <= nbytes <= _MOST_KEPT_BYTES:
         return np.empty(shape, dtype)
     try:
@@ -295,7 +297,9 @@ class _BoxReading:
         self._cuts = cuts
         self._out = out
         self._shapes = np.array([array.chunk_shape, out.shape], np.int64)
-        form = _KERNEL_FORMS.get(array.codecs.compressor, OTHER)
+        form = OTHER
+        if isinstance(array.codecs, ChunkCodecs) and not array.codecs.order:
+            form = _KERNEL_FORMS.get(array.codecs.compressor, OTHER)
         self._form = form, array.codecs.checksum, array.dtype.itemsize
         self._descriptors = np.array([file.descriptor for file in located.files], np.int64)
 
@@ -361,9 +365,8 @@ class _BoxReading:
     def _decode(self, i: int, data: memoryview) -> None:
         """Decodes a chunk that no kernel has."""
         decoded = _scratch("decoded", self._array.chunk_bytes)
-        decode_chunk_into(data, self._array.codecs, decoded)
         inner, outer = self._places(i)
-        self._out[outer] = decoded.view(self._array.dtype).reshape(self._array.chunk_shape)[inner]
+        self._out[outer] = self._array.decode(data, decoded)[inner]
 
     def lay_over(self, i: int, frames: Staged) -> None:
         """Lays staged frames over what chunk i has of the box."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.codecs.decode import decode_chunk
 from shardwright.model.errors import ShardFormatError, StorageError
 
 from .shard_file import ShardFile, check_entries
@@ -80,7 +79,7 @@ def _pixels(
         chunk = int(chunks[_place(number, chunks.size)])
         data = bytearray(int(entries["nbytes"][chunk]))
         file.read_into(int(entries["offset"][chunk]), memoryview(data))
-    decoded = decode_chunk(data, array.codecs, array.chunk_bytes).view(array.dtype).reshape(array.chunk_shape)
+    decoded = array.decode(data, np.empty(array.chunk_bytes, np.uint8))
     firsts = np.multiply(array.chunk_coordinates(shard, chunk), array.chunk_shape)
     inside = [slice(max(0, int(n - first))) for n, first in zip(array.shape, firsts, strict=True)]
     if axis is not None:

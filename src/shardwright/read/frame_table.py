@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.array.document import array_chain
 from shardwright.array.frame_table_format import JSON_CHUNK_BYTES, TABLE_PATH, VERSION
 from shardwright.array.spec import DTYPES
 from shardwright.codecs.decode import ChunkCodecs, decode_chunk
@@ -218,12 +219,12 @@ def _parse_column(folder: Path) -> Column:
             and type(rows_per_chunk) is int
             and 0 < rows_per_chunk <= MAX_ROWS_PER_CHUNK
         )
+        codecs = None if is_text else ChunkCodecs.of(array_chain(document))
         sound = (
             sound
-            and (dtype.kind in "iuf" or is_text)
-            and document["chunk_key_encoding"]["configuration"]["separator"] == "/"
+            and (is_text or (dtype.kind in "iuf" and codecs is not None and not codecs.order))
+            and document["chunk_key_encoding"] == {"name": "default", "configuration": {"separator": "/"}}
         )
-        codecs = None if is_text else ChunkCodecs.of(document["codecs"], dtype.itemsize)
     except ShardFormatError:
         raise
     except (KeyError, TypeError, ValueError):

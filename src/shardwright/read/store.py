@@ -1,20 +1,17 @@
-"""Opens a store for reading: finds its zarr.json files and parses them, strictly, for the layouts that
-shardwright writes.
+"""Opens a store for reading: finds its zarr.json files and parses them, strictly.
 
-Accepted: Zarr v3, a regular grid with one level of ``sharding_indexed`` or none, chunk keys of the "default"
-encoding, inner codecs as ``codecs.decode`` knows them, index codecs bytes (little) + crc32c. Anything else
-raises a ``ShardFormatError`` that names it. A chunk of an array without shards is taken for a shard of one
-chunk (``shard.index``). Every command reads zarr.json by ``read_metadata``, so that none
-bypasses ``array.document``.
+Accepted: Zarr v3, a regular grid, and any codec chain and data type that we or zarr-python can decode
+(``codecs.chain``). Anything else raises a ``ShardFormatError`` that names it. A shard is a file whose chain
+is ``sharding_indexed`` alone; what its inner chunks hold, perhaps shards, is for their own chain. A file of
+any other chain, also with codecs around the shards, is taken for a shard of one chunk (``shard.index``).
+Every command reads zarr.json by ``read_metadata``, so that none bypasses ``array.document``.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import os
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,26 +19,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.array.document import check_document, check_node
-from shardwright.array.spec import DTYPES, MAX_CHUNK_BYTES, MAX_CHUNKS_PER_SHARD
-from shardwright.codecs.decode import ChunkCodecs
-from shardwright.codecs.parameters import CodecParameters, codec_of
+from shardwright.array.chunk_keys import ChunkKeys
+from shardwright.array.document import array_chain, check_document, check_node
+from shardwright.array.spec import MAX_CHUNK_BYTES, MAX_CHUNKS_PER_SHARD
+from shardwright.codecs.chain import chunk_codecs, index_codec
+from shardwright.codecs.decode import ChunkCodecs, decode_chunk_into
+from shardwright.codecs.parameters import CodecParameters, codec_of, unwritable
+from shardwright.codecs.zarr_chunks import ZarrChunks
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.names import WORKSPACE
-from shardwright.shard.index import ShardIndex
+from shardwright.shard.index import LITTLE_ENDIAN_CRC32C, ShardIndex
 from shardwright.storage.files import open_regular
 from shardwright.wire.messages import MAX_IMAGES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from shardwright.array.spec import Blosc, Gzip, IndexPlace, Zstd
+    from shardwright.codecs.decode import Bytes
+    from shardwright.shard.index import IndexCodec
 
 MAX_METADATA_BYTES = 16 * 1024 * 1024
 MAX_DATASETS = 256  # of a group: levels of its images; each is inspected as a whole
-
-_INDEX_CODECS = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
-_KEY_PART = re.compile(r"0|[1-9][0-9]{0,18}")
 
 
 @dataclass(frozen=True)
@@ -55,16 +54,36 @@ class StoredArray:
     chunk_shape: tuple[int, ...]
     dtype: np.dtype[Any]
     fill_value: Any
-    codecs: ChunkCodecs
+    codecs: ChunkCodecs | ZarrChunks
     codec_metadata: list[Any]
     index_location: IndexPlace
-    separator: str
+    index_codec: IndexCodec
+    keys: ChunkKeys
     dimension_names: tuple[str | None, ...] | None
 
     @property
     def fill_element(self) -> npt.NDArray[Any]:
         """The fill value as one element of the dtype."""
+        if isinstance(self.codecs, ZarrChunks):
+            return self.codecs.fill_element
         return fill_element(self.fill_value, self.dtype)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether our kernels decode and encode its chunks; else zarr-python does."""
+        return isinstance(self.codecs, ChunkCodecs)
+
+    def decode(self, data: Bytes, room: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+        """Returns the values of one encoded chunk, of ``chunk_shape``; perhaps in ``room``,
+        uint8[chunk_bytes]. Raises ``ShardFormatError``."""
+        if isinstance(self.codecs, ZarrChunks):
+            return self.codecs.decode(data)
+        decode_chunk_into(data, self.codecs, room)
+        values = room.view(self.dtype)
+        if not self.codecs.order:
+            return values.reshape(self.chunk_shape)
+        order = self.codecs.order
+        return values.reshape([self.chunk_shape[i] for i in order]).transpose(np.argsort(order))
 
     def codec_parameters(self, codec: Blosc | Zstd | Gzip | None) -> CodecParameters:
         """Returns ``codec`` as the kernels take it, for chunks of this array."""
@@ -73,7 +92,10 @@ class StoredArray:
         )
 
     def configured_codec(self) -> CodecParameters:
-        """Returns the codec that the metadata name. Raises ``SpecError`` for one that cannot be written."""
+        """Returns the codec that the metadata name. Raises ``SpecError`` for one that our kernels do not
+        write."""
+        if not self.is_ours:
+            raise unwritable(self.codec_metadata)
         return self.codec_parameters(codec_of(self.codec_metadata))
 
     @property
@@ -92,7 +114,7 @@ class StoredArray:
     @property
     def index(self) -> ShardIndex:
         """The index of each of its shards."""
-        return ShardIndex(self.chunks_per_shard, self.index_location)
+        return ShardIndex(self.chunks_per_shard, self.index_location, self.index_codec)
 
     @property
     def index_bytes(self) -> int:
@@ -131,42 +153,18 @@ class StoredArray:
         return math.prod(self.extent_inside(shard))
 
     def shard_key(self, coordinates: tuple[int, ...]) -> str:
-        return self.separator.join(["c", *map(str, coordinates)])
+        return self.keys.key(coordinates)
 
     def coordinates_of(self, key: str) -> tuple[int, ...] | None:
         """Returns the coordinates in a file's path below the array, None when it is no chunk key of this
         array."""
-        head, *parts = key.split(self.separator)
-        if head != "c" or len(parts) != len(self.shape) or not all(map(_KEY_PART.fullmatch, parts)):
-            return None
-        return tuple(map(int, parts))
+        return self.keys.coordinates_of(key)
 
     def shard_files(self) -> Iterator[tuple[str, tuple[int, ...] | None]]:
         """Yields every file below the array that may be a chunk, in a stable order: its key, and its
         coordinates or None when it is no chunk key."""
-        below = [self.path / "c"] if self.separator == "/" else [self.path]
-        for path in itertools.chain.from_iterable(_files(folder, self._is_key) for folder in below):
-            key = path.relative_to(self.path).as_posix()
-            if self.separator == "/" or key.startswith("c"):
-                yield key, self.coordinates_of(key)
-
-    def _is_key(self, path: Path) -> bool:
-        return self.coordinates_of(path.relative_to(self.path).as_posix()) is not None
-
-
-def _files(folder: Path, is_key: Callable[[Path], bool]) -> Iterator[Path]:
-    """Yields everything that is not a folder, and folders in the place of a shard; numbers in the order of
-    their value."""
-    if not folder.is_dir():
-        return
-    for entry in sorted(
-        folder.iterdir(),
-        key=lambda p: (not p.name.isdecimal(), len(p.name) if p.name.isdecimal() else 0, p.name),
-    ):
-        if entry.is_dir() and not entry.is_symlink() and not is_key(entry):
-            yield from _files(entry, is_key)
-        else:
-            yield entry
+        for key in self.keys.files(self.path):
+            yield key, self.coordinates_of(key)
 
 
 @dataclass(frozen=True)
@@ -426,20 +424,9 @@ def parse_array(folder: Path, document: dict[str, Any] | None = None) -> StoredA
 
 
 def _parse(folder: Path, document: dict[str, Any]) -> StoredArray:
-    if document["data_type"] not in DTYPES:
-        raise ShardFormatError(
-            "data_type not supported", expected=", ".join(DTYPES), got=repr(document["data_type"])
-        )
-    dtype = np.dtype(document["data_type"]).newbyteorder("<")
     shape = _sizes("shape", document["shape"], least=0)
     grid = document["chunk_grid"]["configuration"]["chunk_shape"]
     shard_shape = _sizes("chunk_grid", grid, rank=len(shape))
-    sharding = _sharding(document["codecs"], grid)
-    chunk_shape = _sizes("chunk_shape", sharding["chunk_shape"], rank=len(shape))
-    if any(s % c for s, c in zip(shard_shape, chunk_shape, strict=True)):
-        raise ShardFormatError(
-            "inner chunks do not divide the shard", expected=f"divisors of {shard_shape}", got=chunk_shape
-        )
     names = document.get("dimension_names")
     if names is not None and (not isinstance(names, list) or len(names) != len(shape)):
         raise ShardFormatError(
@@ -447,7 +434,17 @@ def _parse(folder: Path, document: dict[str, Any]) -> StoredArray:
         )
     if not all(name is None or isinstance(name, str) for name in names or ()):
         raise ShardFormatError("dimension_names are not names", expected="text or null for each", got=names)
-    fill_element(document["fill_value"], dtype)
+    keys = ChunkKeys.of(document["chunk_key_encoding"], len(shape))
+    chain = array_chain(document)
+    sharding = chain.sharding if len(chain.codecs) == 1 else None
+    inner = chain if sharding is None else sharding.codecs
+    chunk_shape = shard_shape if sharding is None else sharding.chunk_shape
+    codecs = chunk_codecs(inner, chunk_shape, document["data_type"], document["fill_value"])
+    if isinstance(codecs, ZarrChunks):
+        dtype = codecs.dtype
+    else:
+        dtype = np.dtype(document["data_type"]).newbyteorder("<")
+        fill_element(document["fill_value"], dtype)
     array = StoredArray(
         path=folder,
         shape=shape,
@@ -455,10 +452,11 @@ def _parse(folder: Path, document: dict[str, Any]) -> StoredArray:
         chunk_shape=chunk_shape,
         dtype=dtype,
         fill_value=document["fill_value"],
-        codecs=ChunkCodecs.of(sharding["codecs"], dtype.itemsize),
-        codec_metadata=sharding["codecs"],
-        index_location=sharding["index_location"],
-        separator=_separator(document["chunk_key_encoding"]),
+        codecs=codecs,
+        codec_metadata=inner.as_json,
+        index_location="none" if sharding is None else sharding.index_location,
+        index_codec=LITTLE_ENDIAN_CRC32C if sharding is None else index_codec(sharding),
+        keys=keys,
         dimension_names=None if names is None else tuple(names),
     )
     if array.chunk_bytes > MAX_CHUNK_BYTES:
@@ -485,43 +483,6 @@ def _sizes(name: str, value: Any, *, least: int = 1, rank: int | None = None) ->
             f"{name} not supported", expected=f"a list of {count}whole numbers from {least}", got=value
         )
     return tuple(value)
-
-
-def _sharding(codecs: Any, chunk_shape: Any) -> dict[str, Any]:
-    """Returns the configuration of the sharding codec, or what stands for it in an array without shards, of
-    chunks of ``chunk_shape``."""
-    names = [codec["name"] if isinstance(codec, dict) else codec for codec in codecs]
-    if "sharding_indexed" not in names:
-        return {"chunk_shape": chunk_shape, "codecs": codecs, "index_location": "none"}
-    if len(names) != 1:
-        raise ShardFormatError("codecs not supported", expected="['sharding_indexed']", got=names)
-    configuration: dict[str, Any] = codecs[0]["configuration"]
-    index_codecs = [
-        {"name": codec} if isinstance(codec, str) else codec for codec in configuration["index_codecs"]
-    ]
-    plain = [
-        {key: value for key, value in codec.items() if key != "configuration" or value}
-        for codec in index_codecs
-    ]
-    if plain != _INDEX_CODECS:
-        raise ShardFormatError(
-            "index_codecs not supported", expected="bytes (little) and crc32c", got=index_codecs
-        )
-    location = configuration.get("index_location", "end")
-    if location not in ("start", "end"):
-        raise ShardFormatError(
-            "index_location not supported", expected="'start' or 'end'", got=repr(location)
-        )
-    return {**configuration, "index_location": location}
-
-
-def _separator(encoding: Any) -> str:
-    separator = encoding.get("configuration", {}).get("separator", "/")
-    if separator not in ("/", "."):
-        raise ShardFormatError(
-            "chunk_key_encoding not supported", expected="separator '/' or '.'", got=encoding
-        )
-    return str(separator)
 
 
 def fill_element(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -30,7 +30,6 @@ import numpy.typing as npt
 from shardwright.array.consolidated import FIELD as CONSOLIDATED
 from shardwright.array.consolidated import consolidated_metadata, differences
 from shardwright.array.frame_table_format import TABLE_PATH
-from shardwright.codecs.decode import decode_chunk_into
 from shardwright.codecs.parameters import CHECKSUM_BYTES
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.names import WORKSPACE
@@ -482,7 +481,7 @@ class _Run:
                     encoded, decoded = self._buffers.take(nbytes, array.chunk_bytes)
                     try:
                         file.read_into(offset, encoded.data)
-                        decode_chunk_into(encoded.data, array.codecs, decoded)
+                        array.decode(encoded.data, decoded)
                         _check_values(array, decoded)
                         # an inner crc32c, which decoding has checked, is the checksum itself
                         data_crcs[i] = (

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.codecs.decode import HEAD_BYTES, describe_chunk
+from shardwright.codecs.decode import HEAD_BYTES, ChunkCodecs, describe_chunk
 from shardwright.codecs.parameters import BLOSC_HEADER_BYTES, CHECKSUM_BYTES
 from shardwright.kernels.file_io import FILE_ENDED, read_ranges, will_need
 from shardwright.model.errors import ShardFormatError, StorageError
@@ -162,7 +162,8 @@ class PackedBytes:
             describe_chunk(head, nbytes, array.codecs, array.chunk_bytes)
         except ShardFormatError as error:
             raise self._error(i, str(error)) from None
-        if array.codecs.compressor is None and nbytes != array.codecs.max_encoded_bytes(array.chunk_bytes):
+        codecs = array.codecs
+        if codecs.name == "none" and nbytes != codecs.max_encoded_bytes(array.chunk_bytes):
             raise self._error(i, f"uncompressed chunk has the wrong length: {nbytes} bytes")
 
     def _error(self, i: int, what: str) -> ShardFormatError:
@@ -178,6 +179,8 @@ def parts_between(starts: Int64s, ends: Int64s, start: int, stop: int) -> slice:
 def _plausible_heads(heads: UInt8s, nbytes: Int64s, array: StoredArray) -> npt.NDArray[np.bool_]:
     """bool[n]: whether uint8[n, _SEEN_BYTES] begin chunks of ``nbytes`` of this array, for all of them at
     once."""
+    if not isinstance(array.codecs, ChunkCodecs):
+        return np.ones(len(nbytes), np.bool_)
     encoded = nbytes - (CHECKSUM_BYTES if array.codecs.checksum else 0)
     if array.codecs.compressor is None:
         return np.asarray(encoded == array.chunk_bytes)

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from shardwright.kernels.file_io import FILE_ENDED, read_ranges
 from shardwright.model.errors import ShardFormatError, SpecError, StorageError
-from shardwright.shard.index import EMPTY, decode_index
+from shardwright.shard.index import EMPTY
 from shardwright.shard.layout import PAGE_BYTES, page_aligned
 from shardwright.storage.files import data_ranges
 from shardwright.storage.working_file import PIECE_BYTES
@@ -136,14 +136,17 @@ def _first_byte(source: SourceShard, ranges: Ranges, take: Callable[[int], None]
 
 def _behind_old_index(source: SourceShard, place: int, start: int, stop: int) -> int | None:
     """The end of the older index around ``place`` in the gap [start, stop): one begins right behind a chunk,
-    or ends where newer chunks begin."""
-    size = source.array.index_bytes
+    or ends where newer chunks begin. Without a checksum no bytes are known to be one."""
+    index = source.array.index
+    size = index.nbytes
+    if not index.codec.has_checksum:
+        return None
     for first in (start, stop - size):
         if start <= first <= place < first + size <= stop:
             data = bytearray(size)
             source.read_into(first, memoryview(data))
             try:
-                decode_index(bytes(data), source.array.chunks_per_shard)
+                index.decode(bytes(data))
             except ShardFormatError:
                 continue
             return first + size

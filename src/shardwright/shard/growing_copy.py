@@ -31,7 +31,7 @@ from shardwright.storage.files import (
 )
 from shardwright.storage.growing_file import GrowingFile
 
-from .index import CHECKSUM_BYTES, EMPTY, INDEX_ENTRY, decode_index, empty_index, encode_index
+from .index import CHECKSUM_BYTES, EMPTY, INDEX_ENTRY, empty_index
 from .layout import PAGE_BYTES, page_aligned
 from .live_index import beside
 
@@ -214,7 +214,7 @@ class GrowingCopy:
             entries["nbytes"][run] = self._stored["nbytes"][run]
             parts.append(data)
             place += count
-        index = encode_index(entries)
+        index = self._layout.index.encode(entries)
         zeros = page_aligned(place) - place + page_aligned(len(index)) - len(index)
         copy.append([*parts, bytes(zeros) + index])
         self._entries, self._has_index = entries, True
@@ -278,7 +278,7 @@ def _last_sound_index(descriptor: int, layout: ShardLayout) -> tuple[np.ndarray,
         if ((values > end) & (values != EMPTY)).any():
             continue  # no offset, no length
         with suppress(ShardFormatError):
-            return decode_index(read_all(descriptor, end - count, count), layout.chunks).copy(), end
+            return layout.index.decode(read_all(descriptor, end - count, count)).copy(), end
         sought += count
         if sought > _MOST_SOUGHT_BYTES:
             break

@@ -1,5 +1,5 @@
-"""The shard index of the Zarr v3 sharding codec: (offset, nbytes) as little-endian u64 for each inner chunk,
-then a crc32c of these bytes.
+"""The shard index of the Zarr v3 sharding codec: (offset, nbytes) as u64 for each inner chunk, encoded by the
+codecs that the metadata name for it; ours are little-endian, with a crc32c of these bytes behind them or not.
 
 An array without shards has files of one chunk and nothing else. Such a file is taken for a shard whose index
 has no bytes: its only entry is the whole file.
@@ -8,7 +8,7 @@ has no bytes: its only entry is the whole file.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import crc32c
 import numpy as np
@@ -33,31 +33,52 @@ def empty_index(chunks: int) -> np.ndarray:
     return entries
 
 
-def encode_index(entries: np.ndarray) -> bytes:
-    """Returns the encoded index, ``index_bytes(len(entries))`` bytes."""
-    data = entries.astype(INDEX_ENTRY, copy=False).tobytes()
-    return data + crc32c.crc32c(data).to_bytes(CHECKSUM_BYTES, "little")
+class IndexCodec(Protocol):
+    """The chain of ``index_codecs``. ``has_checksum``: bytes that were changed do not decode."""
+
+    has_checksum: bool
+
+    def encoded_bytes(self, chunks: int) -> int:
+        """Returns the size of an index of so many entries."""
+
+    def encode(self, entries: np.ndarray) -> bytes: ...
+
+    def decode(self, data: bytes, chunks: int) -> np.ndarray:
+        """Returns INDEX_ENTRY[chunks]. Raises ``ShardFormatError`` when the size or the checksum is wrong."""
 
 
-def decode_index(data: bytes, chunks: int) -> np.ndarray:
-    """Returns INDEX_ENTRY[chunks]. Raises ``ShardFormatError`` when the size or the checksum is wrong."""
-    if len(data) != _encoded_bytes(chunks):
-        raise ShardFormatError(
-            "shard index has the wrong size",
-            expected=f"{_encoded_bytes(chunks)} bytes",
-            got=f"{len(data)} bytes",
-        )
-    body, recorded = data[:-CHECKSUM_BYTES], int.from_bytes(data[-CHECKSUM_BYTES:], "little")
-    computed = crc32c.crc32c(body)
-    if computed != recorded:
-        raise ShardFormatError(
-            "shard index fails its crc32c", expected=f"{recorded:#010x}", got=f"{computed:#010x}"
-        )
-    return np.frombuffer(body, INDEX_ENTRY)
+class LittleEndian:
+    """The codec ``bytes``, little-endian, and crc32c behind it if ``has_checksum``."""
+
+    def __init__(self, *, has_checksum: bool) -> None:
+        self.has_checksum = has_checksum
+
+    def encoded_bytes(self, chunks: int) -> int:
+        return chunks * INDEX_ENTRY.itemsize + self.has_checksum * CHECKSUM_BYTES
+
+    def encode(self, entries: np.ndarray) -> bytes:
+        data = entries.astype(INDEX_ENTRY, copy=False).tobytes()
+        return data + crc32c.crc32c(data).to_bytes(CHECKSUM_BYTES, "little") if self.has_checksum else data
+
+    def decode(self, data: bytes, chunks: int) -> np.ndarray:
+        if len(data) != self.encoded_bytes(chunks):
+            raise ShardFormatError(
+                "shard index has the wrong size",
+                expected=f"{self.encoded_bytes(chunks)} bytes",
+                got=f"{len(data)} bytes",
+            )
+        body = data[: chunks * INDEX_ENTRY.itemsize]
+        if self.has_checksum:
+            computed, recorded = crc32c.crc32c(body), int.from_bytes(data[len(body) :], "little")
+            if computed != recorded:
+                raise ShardFormatError(
+                    "shard index fails its crc32c", expected=f"{recorded:#010x}", got=f"{computed:#010x}"
+                )
+        return np.frombuffer(body, INDEX_ENTRY)
 
 
-def _encoded_bytes(chunks: int) -> int:
-    return chunks * INDEX_ENTRY.itemsize + CHECKSUM_BYTES
+LITTLE_ENDIAN = LittleEndian(has_checksum=False)
+LITTLE_ENDIAN_CRC32C = LittleEndian(has_checksum=True)  # what ZEP 2 recommends
 
 
 @dataclass(frozen=True)
@@ -66,11 +87,12 @@ class ShardIndex:
 
     chunks: int
     place: IndexPlace
+    codec: IndexCodec = LITTLE_ENDIAN_CRC32C
 
     @property
     def nbytes(self) -> int:
         """The size of the encoded index."""
-        return 0 if self.place == "none" else _encoded_bytes(self.chunks)
+        return 0 if self.place == "none" else self.codec.encoded_bytes(self.chunks)
 
     @property
     def before_bytes(self) -> int:
@@ -97,7 +119,11 @@ class ShardIndex:
 
     def encode(self, entries: np.ndarray) -> bytes:
         """Returns its ``nbytes`` bytes."""
-        return b"" if self.place == "none" else encode_index(entries)
+        return b"" if self.place == "none" else self.codec.encode(entries)
+
+    def decode(self, data: bytes) -> np.ndarray:
+        """Returns INDEX_ENTRY[chunks] of its ``nbytes`` bytes. Raises ``ShardFormatError``."""
+        return self.codec.decode(data, self.chunks)
 
     def read(self, file_bytes: int, read: Callable[[int, int], bytes]) -> np.ndarray:
         """Returns INDEX_ENTRY[chunks] of a file of so many bytes. ``read`` returns so many bytes from an
@@ -106,4 +132,4 @@ class ShardIndex:
         _, data_end = self.data_range(file_bytes)
         if self.place == "none":
             return np.array([(0, file_bytes)], INDEX_ENTRY)
-        return decode_index(read(self.offset(data_end), self.nbytes), self.chunks)
+        return self.decode(read(self.offset(data_end), self.nbytes))

@@ -25,7 +25,7 @@ from shardwright.storage.files import (
     storage_errors,
 )
 
-from .index import EMPTY, decode_index, empty_index, encode_index
+from .index import EMPTY, empty_index
 from .layout import page_aligned
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class LiveIndex:
         exists = replaces is not None and os.path.lexists(self._final_path)
         if not exists and bool((self._entries["offset"] == EMPTY).all()):
             return True
-        index = encode_index(self._entries)
+        index = self._layout.index.encode(self._entries)
         self._file.write_pages(0, index + bytes(page_aligned(len(index)) - len(index)))
         if not self.has_final_name and (even_fewer or not self._lacks_of(self._final_path)):
             self._take_final_name(may_rename, replaces)
@@ -95,7 +95,7 @@ class LiveIndex:
             return False
         try:
             encoded = read_range(path, 0, self._layout.index_bytes)
-            theirs = decode_index(encoded, self._layout.chunks)
+            theirs = self._layout.index.decode(encoded)
         except ShardFormatError:
             return False
         return bool(((theirs["offset"] != EMPTY) & (self._entries["offset"] == EMPTY)).any())

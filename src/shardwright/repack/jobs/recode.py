@@ -22,7 +22,7 @@ import crc32c
 import numpy as np
 
 from shardwright.array.spec import Blosc, Gzip, Zstd
-from shardwright.codecs.decode import HEAD_BYTES, decode_chunk_into, describe_chunk
+from shardwright.codecs.decode import HEAD_BYTES, ChunkCodecs, decode_chunk_into, describe_chunk
 from shardwright.codecs.degrade import DegradeLevel, degrade_ladder
 from shardwright.codecs.parameters import FILTERS, KIND_BLOSC
 from shardwright.kernels.compressed import CompressorContexts
@@ -56,6 +56,12 @@ def denser_codec(array: StoredArray, wish: dict[str, Any]) -> CodecParameters:
     """
     if wish["cname"] == AS_CONFIGURED:
         return _as_configured(array)
+    if not isinstance(array.codecs, ChunkCodecs):
+        raise ConfigError(
+            f"cannot recompress {array.path}: its chunks are of a codec chain that shardwright only reads",
+            got=array.codecs.name,
+            hint="`shardwright rechunk` writes the same values with another codec to a new store",
+        )
     compressor, level = array.codecs.compressor, wish.get("clevel")
     level = DEFAULT_LEVEL if level is None else level
     try:
@@ -87,6 +93,7 @@ def _as_configured(array: StoredArray) -> CodecParameters:
 def _codec(array: StoredArray, cname: str, level: int, shuffle: str | None) -> Blosc | Zstd | Gzip | None:
     """The codec, None when it is not covered. Raises ``ValueError`` for a level or filter that does not
     exist."""
+    assert isinstance(array.codecs, ChunkCodecs), "checked in denser_codec"
     compressor = array.codecs.compressor
     if compressor == "blosc" and cname in ("lz4", "lz4hc", "zlib", "zstd"):
         return Blosc.model_validate(
@@ -113,7 +120,9 @@ class Recoder:
 
     def __init__(self, array: StoredArray, codec: CodecParameters, *, degraded_only: bool = False) -> None:
         """``degraded_only``: chunks that show that they are encoded with ``codec`` stay."""
+        assert isinstance(array.codecs, ChunkCodecs), "checked in denser_codec"
         self._array = array
+        self._codecs = array.codecs
         self._codec = codec
         self._sound_form = _form_at_level(codec) if degraded_only else None
         self._contexts = CompressorContexts()
@@ -129,11 +138,11 @@ class Recoder:
         ``ShardFormatError`` when it does not decode."""
         if self._sound_form is not None and self._sound_form == str(self._form(chunk)):
             return chunk
-        decode_chunk_into(chunk.data, self._array.codecs, self._decoded)
+        decode_chunk_into(chunk.data, self._codecs, self._decoded)
         new = self._encode()
         if new.size >= chunk.size:
             return chunk
-        decode_chunk_into(new.data, self._array.codecs, self._again)
+        decode_chunk_into(new.data, self._codecs, self._again)
         if not np.array_equal(self._again, self._decoded):
             raise CodecError("a chunk that was encoded again does not decode to the same values")
         return new.copy()

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.codecs.decode import decode_chunk_into
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.read.shard_file import ShardFile, check_entries
 from shardwright.shard.index import EMPTY
@@ -47,7 +46,7 @@ class RegionReader:
         self._fill = array.fill_element
         self._encoded = np.empty(0, np.uint8)
         self._decoded = np.empty(array.chunk_bytes, np.uint8)
-        self._values = self._decoded.view(array.dtype).reshape(array.chunk_shape)
+        self._values: npt.NDArray[Any]  # of the chunk that was read last, perhaps in ``_decoded``
         self._open: OrderedDict[Coordinates, _ReadShard | None] = OrderedDict()
 
     @staticmethod
@@ -99,7 +98,7 @@ class RegionReader:
         self._throttle.take(nbytes)
         try:
             shard.file.read_into(offset, self._room(nbytes).data)
-            decode_chunk_into(self._room(nbytes).data, self.array.codecs, self._decoded)
+            self._values = self.array.decode(self._room(nbytes).data, self._decoded)
         except ShardFormatError as error:
             raise ShardFormatError(
                 f"{where}: {error.message}", expected=error.expected, got=error.got

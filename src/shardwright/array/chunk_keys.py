@@ -1,0 +1,101 @@
+"""The keys of an array's chunks, which are its shard files: their names below the array's folder (Zarr v3
+core, "Chunk key encoding")."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from shardwright.model.errors import ShardFormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
+
+
+@dataclass(frozen=True)
+class ChunkKeys:
+    """``head``, then the ``rank`` coordinates with ``separator`` between them. ``alone``: the key of the only
+    chunk of an array without axes.
+
+    | encoding | head | key |
+    |---|---|---|
+    | default | c/ or c. | c/1/0, c.1.0 |
+    | v2 | none | 1/0, 1.0 |
+    """
+
+    head: str
+    separator: str
+    rank: int
+    alone: str = "c"
+
+    @classmethod
+    def of(cls, encoding: Any, rank: int) -> ChunkKeys:
+        """Returns the keys that a ``chunk_key_encoding`` of zarr.json means. Raises ``ShardFormatError``."""
+        is_v2 = encoding["name"] == "v2"
+        separator = encoding.get("configuration", {}).get("separator", "." if is_v2 else "/")
+        if separator not in ("/", "."):
+            raise ShardFormatError(
+                "chunk_key_encoding not supported", expected="separator '/' or '.'", got=encoding
+            )
+        return cls("", separator, rank, "0") if is_v2 else cls(f"c{separator}", separator, rank)
+
+    def key(self, coordinates: tuple[int, ...]) -> str:
+        return self.head + self.separator.join(map(str, coordinates)) if coordinates else self.alone
+
+    def coordinates_of(self, key: str) -> tuple[int, ...] | None:
+        """Returns the coordinates in a key; None if it is none of these."""
+        if not self.rank:
+            return () if key == self.alone else None
+        parts = key.removeprefix(self.head).split(self.separator)
+        if not key.startswith(self.head) or len(parts) != self.rank or not all(map(_NUMBER.fullmatch, parts)):
+            return None
+        return tuple(map(int, parts))
+
+    def files(self, folder: Path) -> Iterator[str]:
+        """Yields the path of every file below the array's folder that may be a chunk, in a stable order,
+        chunks or not."""
+
+        def is_key(path: Path) -> bool:
+            return self.coordinates_of(path.relative_to(folder).as_posix()) is not None
+
+        if self.head == "c/":
+            found = _files(folder / "c", is_key)
+        else:
+            tops = (entry for entry in _sorted(folder) if self._may_begin(entry.name))
+            found = itertools.chain.from_iterable(
+                _files(entry, is_key) if _is_folder(entry) and not is_key(entry) else [entry]
+                for entry in tops
+            )
+        yield from (path.relative_to(folder).as_posix() for path in found)
+
+    def _may_begin(self, name: str) -> bool:
+        """Returns whether a name in the array's folder may be of chunks: nothing else begins so."""
+        return name.startswith("c") if self.head or not self.rank else name[:1].isdecimal()
+
+
+def _files(folder: Path, is_key: Callable[[Path], bool]) -> Iterator[Path]:
+    """Yields everything that is not a folder, and folders in the place of a shard."""
+    for entry in _sorted(folder):
+        if _is_folder(entry) and not is_key(entry):
+            yield from _files(entry, is_key)
+        else:
+            yield entry
+
+
+def _sorted(folder: Path) -> list[Path]:
+    """Returns what is in a folder, numbers in the order of their value; nothing if there is none."""
+    if not folder.is_dir():
+        return []
+    return sorted(
+        folder.iterdir(),
+        key=lambda p: (not p.name.isdecimal(), len(p.name) if p.name.isdecimal() else 0, p.name),
+    )
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()

@@ -1,0 +1,295 @@
+"""The codec chain of a Zarr v3 array, parsed and checked: array-to-array codecs, one array-to-bytes codec,
+then bytes-to-bytes codecs (Zarr v3 core, "Codecs"). ``sharding_indexed`` is an array-to-bytes codec with two
+chains of its own, for inner chunks and for the index, so shards within shards follow from it (ZEP 2).
+
+Checked here is what the specifications say of the codecs that have a row in ``_CODECS``. A codec without one
+may belong to another library: ``codecs.chain`` asks zarr-python for it. Standard library only, so that the
+web process may use it too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from shardwright.model.errors import ShardFormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+Kind = Literal["array -> array", "array -> bytes", "bytes -> bytes"]
+KINDS: tuple[Kind, ...] = ("array -> array", "array -> bytes", "bytes -> bytes")
+ARRAY_ARRAY, ARRAY_BYTES, BYTES_BYTES = KINDS
+SHARDING = "sharding_indexed"
+INDEX_ITEM_BYTES = 8
+MAX_NESTED = 8  # levels of shards within shards
+_BYTES_NAMES = ("bytes", "endian")  # the second in ZEP 2's own example
+_COMPRESSORS = ("blosc", "gzip", "zstd")
+_EXTENSION = {"name", "configuration", "must_understand"}
+
+
+@dataclass(frozen=True)
+class Codec:
+    """One codec of a chain. ``kind``: None for a codec that has no row here."""
+
+    name: str
+    configuration: dict[str, Any]
+    kind: Kind | None
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        return {"name": self.name, **({"configuration": self.configuration} if self.configuration else {})}
+
+
+@dataclass(frozen=True)
+class ShardingCodec:
+    """The configuration of ``sharding_indexed``. ``chunk_shape``: of inner chunks; ``shard_chunks``: inner
+    chunks of a shard along each axis."""
+
+    chunk_shape: tuple[int, ...]
+    shard_chunks: tuple[int, ...]
+    codecs: CodecChain
+    index_codecs: CodecChain
+    index_location: Literal["start", "end"]
+
+
+@dataclass(frozen=True)
+class CodecChain:
+    """A chain. ``sharding``: what its array-to-bytes codec is, if that is ``sharding_indexed``.
+    ``is_known``: every codec of it, and of the chains within, has a row here."""
+
+    codecs: tuple[Codec, ...]
+    sharding: ShardingCodec | None
+
+    @property
+    def is_known(self) -> bool:
+        inner = self.sharding
+        return all(codec.kind is not None for codec in self.codecs) and (
+            inner is None or (inner.codecs.is_known and inner.index_codecs.is_known)
+        )
+
+    @property
+    def as_json(self) -> list[dict[str, Any]]:
+        """The chain as in zarr.json, each codec as an object, ``endian`` by its name of today."""
+        return [codec.as_json for codec in self.codecs]
+
+    @property
+    def names(self) -> list[str]:
+        return [codec.name for codec in self.codecs]
+
+
+def parse_chain(field: str, codecs: Any, shape: Sequence[int], itemsize: int | None) -> CodecChain:
+    """Returns the chain of chunks of ``shape``. ``itemsize``: bytes of one element, None for a data type that
+    is not known here. Raises ``ShardFormatError`` naming the codec by ``field`` and its place."""
+    return _parse_chain(field, codecs, tuple(shape), itemsize, depth=0)
+
+
+def _parse_chain(
+    field: str, codecs: Any, shape: tuple[int, ...], itemsize: int | None, depth: int
+) -> CodecChain:
+    if not isinstance(codecs, list) or not codecs:
+        raise ShardFormatError(
+            f"{field} lacks a field or has one of the wrong type",
+            expected="a list of codecs",
+            got=repr(codecs)[:80],
+        )
+    parsed, sharding = [], None
+    for number, value in enumerate(codecs):
+        place = f"{field}[{number}]"
+        codec = _codec(place, value)
+        if codec.name == "transpose":
+            order = _order(place, codec.configuration.get("order"), len(shape))
+            shape = tuple(shape[axis] for axis in order)
+        elif codec.name == SHARDING:
+            sharding = _sharding(f"{place}.configuration", codec.configuration, shape, itemsize, depth)
+            codec = Codec(codec.name, _sharding_json(sharding), codec.kind)
+        elif codec.name in _CHECKS:
+            _CHECKS[codec.name](place, codec.configuration, itemsize)
+        if codec.name in _BYTES_NAMES:
+            codec = Codec("bytes", codec.configuration, codec.kind)
+        parsed.append(codec)
+    check_order(field, parsed, [codec.kind for codec in parsed])
+    return CodecChain(tuple(parsed), sharding)
+
+
+def check_order(field: str, codecs: Sequence[Codec], kinds: Sequence[Kind | None]) -> None:
+    """Raises ``ShardFormatError`` unless codecs of these ``kinds`` make a chain, as far as they are known."""
+    known = [(codec.name, kind) for codec, kind in zip(codecs, kinds, strict=True) if kind is not None]
+    for (before, first), (name, kind) in itertools.pairwise(known):
+        if KINDS.index(kind) < KINDS.index(first):
+            raise ShardFormatError(
+                f"{field}: codecs are in the wrong order",
+                expected=", then ".join(KINDS),
+                got=f"{before!r} ({first}) before {name!r} ({kind})",
+            )
+    middle = [name for name, kind in known if kind == ARRAY_BYTES]
+    if len(middle) > 1 or (not middle and len(known) == len(codecs)):
+        raise ShardFormatError(
+            f"{field} must have exactly one array -> bytes codec",
+            expected="one, such as 'bytes'",
+            got=repr(middle or [codec.name for codec in codecs])[:160],
+        )
+
+
+def _codec(place: str, value: Any) -> Codec:
+    extension = {"name": value} if isinstance(value, str) else value
+    if (
+        not isinstance(extension, dict)
+        or not isinstance(extension.get("name"), str)
+        or not isinstance(extension.get("configuration", {}), dict)
+    ):
+        raise ShardFormatError(
+            f"{place} lacks a field or has one of the wrong type",
+            expected='{"name": ..., "configuration": {...}}',
+            got=repr(value)[:160],
+        )
+    name, configuration = extension["name"], extension.get("configuration", {})
+    kind, known = _CODECS.get(name, (None, None))
+    unknown = [*(extension.keys() - _EXTENSION)]
+    if known is not None:
+        unknown += [f"configuration.{key}" for key in configuration.keys() - known]
+    if unknown:
+        raise ShardFormatError(
+            f"{place}.{min(unknown)} of {name!r} is not understood",
+            expected=", ".join(sorted(known or ())) or "none",
+        )
+    return Codec(name, configuration, kind)
+
+
+def _sharding(
+    place: str, configuration: dict[str, Any], shape: tuple[int, ...], itemsize: int | None, depth: int
+) -> ShardingCodec:
+    if depth == MAX_NESTED:
+        raise ShardFormatError(
+            f"{place}: shards are nested too deep", expected=f"at most {MAX_NESTED} levels"
+        )
+    chunk = configuration.get("chunk_shape")
+    if not isinstance(chunk, list) or not _are_sizes(chunk, len(shape)):
+        raise ShardFormatError(
+            f"{place}.chunk_shape not supported",
+            expected=f"a list of {len(shape)} whole numbers from 1",
+            got=repr(chunk)[:160],
+        )
+    if any(s % c for s, c in zip(shape, chunk, strict=True)):
+        raise ShardFormatError(
+            f"{place}.chunk_shape: inner chunks do not divide the shard",
+            expected=f"divisors of {shape}",
+            got=tuple(chunk),
+        )
+    counts = tuple(s // c for s, c in zip(shape, chunk, strict=True))
+    location = configuration.get("index_location", "end")
+    if location not in ("start", "end"):
+        raise ShardFormatError(
+            f"{place}.index_location not supported", expected="'start' or 'end'", got=repr(location)[:80]
+        )
+    inner = _parse_chain(f"{place}.codecs", configuration.get("codecs"), tuple(chunk), itemsize, depth + 1)
+    field = f"{place}.index_codecs"
+    index = _parse_chain(field, configuration.get("index_codecs"), (*counts, 2), INDEX_ITEM_BYTES, depth + 1)
+    for codec in index.codecs:
+        if codec.name in _COMPRESSORS or codec.name == SHARDING:
+            raise ShardFormatError(
+                f"{field}: {codec.name!r} does not make an index of a fixed size",
+                expected="codecs of a fixed size, such as 'bytes' and 'crc32c'",
+            )
+    return ShardingCodec(tuple(chunk), counts, inner, index, location)
+
+
+def _sharding_json(sharding: ShardingCodec) -> dict[str, Any]:
+    return {
+        "chunk_shape": list(sharding.chunk_shape),
+        "codecs": sharding.codecs.as_json,
+        "index_codecs": sharding.index_codecs.as_json,
+        "index_location": sharding.index_location,
+    }
+
+
+def _are_sizes(value: list[Any], rank: int) -> bool:
+    return len(value) == rank and all(type(n) is int and 1 <= n < 2**63 for n in value)
+
+
+def _order(place: str, order: Any, rank: int) -> list[int]:
+    if (
+        not isinstance(order, list)
+        or not all(type(axis) is int for axis in order)
+        or sorted(order) != list(range(rank))
+    ):
+        raise ShardFormatError(
+            f"{place}.configuration.order of 'transpose' is no order of the axes",
+            expected=f"the numbers 0 to {rank - 1}, each once",
+            got=repr(order)[:160],
+        )
+    return order
+
+
+def _check_bytes(place: str, configuration: dict[str, Any], itemsize: int | None) -> None:
+    endian = configuration.get("endian")
+    if endian not in ("little", "big") and not (endian is None and itemsize in (1, None)):
+        raise ShardFormatError(
+            f"{place}.configuration.endian: byte order not supported",
+            expected="'little' or 'big'",
+            got=repr(endian)[:80],
+        )
+
+
+def _check_values(
+    name: str, wanted: dict[str, tuple[str, Callable[[Any], bool]]], needed: Iterable[str]
+) -> Any:
+    """Returns the check of a codec whose settings need each other not."""
+
+    def check(place: str, configuration: dict[str, Any], itemsize: int | None) -> None:
+        for key in needed:
+            if key not in configuration:
+                raise ShardFormatError(f"{place}.configuration.{key} of {name!r} is missing")
+        for key, value in configuration.items():
+            expected, is_right = wanted[key]
+            if not is_right(value):
+                raise ShardFormatError(
+                    f"{place}.configuration.{key} of {name!r} is not understood",
+                    expected=expected,
+                    got=repr(value)[:80],
+                )
+
+    return check
+
+
+def _whole(low: int, high: float) -> tuple[str, Callable[[Any], bool]]:
+    limit = f"from {low}" if math.isinf(high) else f"from {low} to {int(high)}"
+    return f"a whole number {limit}", lambda value: type(value) is int and low <= value <= high
+
+
+def _one_of(*values: str) -> tuple[str, Callable[[Any], bool]]:
+    return " or ".join(map(repr, values)), lambda value: isinstance(value, str) and value in values
+
+
+_BLOSC = {
+    "cname": _one_of("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd"),
+    "clevel": _whole(0, 9),
+    "shuffle": _one_of("noshuffle", "shuffle", "bitshuffle"),
+    "typesize": _whole(1, 255),
+    "blocksize": _whole(0, math.inf),
+}
+_ZSTD = {
+    "level": _whole(-(2**17), 22),
+    "checksum": ("true or false", lambda value: isinstance(value, bool)),
+}
+_GZIP = {"level": _whole(0, 9)}
+_CODECS: dict[str, tuple[Kind, set[str]]] = {
+    "transpose": (ARRAY_ARRAY, {"order"}),
+    "bytes": (ARRAY_BYTES, {"endian"}),
+    "endian": (ARRAY_BYTES, {"endian"}),
+    "vlen-utf8": (ARRAY_BYTES, set()),
+    SHARDING: (ARRAY_BYTES, {"chunk_shape", "codecs", "index_codecs", "index_location"}),
+    "blosc": (BYTES_BYTES, set(_BLOSC)),
+    "zstd": (BYTES_BYTES, set(_ZSTD)),
+    "gzip": (BYTES_BYTES, set(_GZIP)),
+    "crc32c": (BYTES_BYTES, set()),
+}
+_CHECKS: dict[str, Callable[[str, dict[str, Any], int | None], None]] = {
+    "bytes": _check_bytes,
+    "endian": _check_bytes,
+    "blosc": _check_values("blosc", _BLOSC, ("cname", "clevel")),
+    "zstd": _check_values("zstd", _ZSTD, ()),
+    "gzip": _check_values("gzip", _GZIP, ()),
+}

@@ -1,0 +1,217 @@
+"""Chunks of codec chains and data types that our kernels do not know, decoded and encoded by zarr-python with
+its registry: each is the only chunk of an array in memory.
+
+It is asked through its public interface alone, so that a codec which is registered there, by numcodecs or
+another package, is understood here too. Used by several threads, each with an array of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.array.codec_chain import INDEX_ITEM_BYTES, KINDS, check_order
+from shardwright.model.errors import CodecError, ShardFormatError, ShardwrightError
+from shardwright.model.extras import naming_missing_extra
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shardwright.array.codec_chain import Codec, CodecChain
+
+    Bytes = bytes | bytearray | memoryview
+
+_DOCUMENT = "zarr.json"
+_MOST_TEXT_BYTES = 2**31 - 1  # of a chunk of a length that its shape does not tell
+_filters = threading.Lock()  # of warnings: they are the process's
+
+
+class ZarrChunks:
+    """Chunks of ``shape`` elements. ``data_type`` and ``fill_value`` as in zarr.json. Raises
+    ``ShardFormatError`` for what zarr-python does not know, ``ConfigError`` without zarr-python."""
+
+    def __init__(self, chain: CodecChain, shape: tuple[int, ...], data_type: Any, fill_value: Any) -> None:
+        check_kinds(chain)
+        self.chain = chain
+        self.shape = shape
+        self._document = json.dumps(
+            {
+                "zarr_format": 3,
+                "node_type": "array",
+                "shape": shape,
+                "data_type": data_type,
+                "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": shape}},
+                "chunk_key_encoding": {"name": "v2", "configuration": {"separator": "."}},
+                "fill_value": fill_value,
+                "codecs": _as_zarr_reads(chain.as_json),
+            }
+        ).encode()
+        self._key = ".".join("0" for _ in shape) or "0"
+        self._of_thread = threading.local()
+        array = self._array()[1]
+        self.dtype: np.dtype[Any] = array.dtype
+        self.fill_element: npt.NDArray[Any] = np.asarray(array.fill_value, array.dtype)
+
+    @property
+    def checksum(self) -> bool:
+        """Whether a crc32c ends each chunk."""
+        return self.chain.names[-1] == "crc32c"
+
+    @property
+    def name(self) -> str:
+        return " -> ".join(self.chain.names)
+
+    def max_encoded_bytes(self, chunk_bytes: int) -> int:
+        """Returns the most memory that one encoded chunk may use."""
+        if self.dtype.kind in "OT":  # text
+            return _MOST_TEXT_BYTES
+        # shards within shards have an index of 16 bytes for each chunk
+        return 4096 + 2 * chunk_bytes + 24 * math.prod(self.shape)
+
+    def decode(self, data: Bytes) -> npt.NDArray[Any]:
+        """Returns the values of a chunk. Raises ``ShardFormatError``."""
+        store, array = self._array()
+        store.put(self._key, bytes(data))
+        try:
+            with _raising(ShardFormatError, "zarr-python cannot decode the chunk"):
+                return np.asarray(array[...]).reshape(self.shape)
+        finally:
+            store.take(self._key)
+
+    def encode(self, values: npt.NDArray[Any]) -> bytes | None:
+        """Returns a chunk of these values, None if all of them are fill. Raises ``CodecError``."""
+        store, array = self._array()
+        with _raising(CodecError, "zarr-python cannot encode a chunk"):
+            array[...] = values
+        return store.take(self._key)
+
+    def _array(self) -> tuple[_OneChunk, Any]:
+        """Returns this thread's array, and the store that it is in."""
+        try:
+            found: tuple[_OneChunk, Any] = self._of_thread.array
+        except AttributeError:
+            found = self._of_thread.array = self._opened()
+        return found
+
+    def _opened(self) -> tuple[_OneChunk, Any]:
+        with naming_missing_extra("a codec chain or data type that shardwright does not write"):
+            import zarr
+        store = _OneChunk(self._document)
+        hint = "A package that registers the codec or data type with zarr-python may be missing"
+        what = f"zarr-python {zarr.__version__} does not read this array"
+        with _without_warnings(), _raising(ShardFormatError, what, hint=hint):
+            return store, zarr.open_array(store=store.store, mode="r+")
+
+
+class _OneChunk:
+    """A store in memory, with a zarr.json and at most one chunk."""
+
+    def __init__(self, document: bytes) -> None:
+        from zarr.storage import MemoryStore
+
+        self._items: dict[str, Any] = {}
+        self.store = MemoryStore(self._items)
+        self.put(_DOCUMENT, document)
+
+    def put(self, key: str, data: bytes) -> None:
+        from zarr.core.buffer import default_buffer_prototype
+
+        self._items[key] = default_buffer_prototype().buffer.from_bytes(data)
+
+    def take(self, key: str) -> bytes | None:
+        found = self._items.pop(key, None)
+        return None if found is None else found.to_bytes()
+
+
+def check_kinds(chain: CodecChain) -> None:
+    """Raises ``ShardFormatError`` for a codec that zarr-python does not know, or one that cannot stand where
+    it does."""
+    for field, part in _chains("codecs", chain):
+        check_order(field, part.codecs, [_kind(field, codec) for codec in part.codecs])
+        if field.endswith("index_codecs"):
+            _check_fixed_size(field, part)
+
+
+def _chains(field: str, chain: CodecChain) -> Iterator[tuple[str, CodecChain]]:
+    yield field, chain
+    if chain.sharding is not None:
+        yield from _chains(f"{field}: codecs", chain.sharding.codecs)
+        yield from _chains(f"{field}: index_codecs", chain.sharding.index_codecs)
+
+
+def _kind(field: str, codec: Codec) -> Any:
+    if codec.kind is not None:
+        return codec.kind
+    with naming_missing_extra(f"the codec {codec.name!r}"):
+        from zarr.abc.codec import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec
+    for kind, base in zip(KINDS, (ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec), strict=True):
+        if issubclass(_class_of(field, codec), base):
+            return kind
+    raise ShardFormatError(f"{field}: {codec.name!r} is no codec of a known kind")
+
+
+def _class_of(field: str, codec: Codec) -> Any:
+    from zarr.registry import get_codec_class
+
+    try:
+        with _without_warnings():
+            return get_codec_class(codec.name)
+    except KeyError:
+        raise ShardFormatError(
+            f"codec not supported ({field})",
+            expected="codecs of Zarr v3, or those that are registered with zarr-python",
+            got=repr(codec.name)[:80],
+            hint="A package that registers it with zarr-python may be missing",
+        ) from None
+
+
+def _check_fixed_size(field: str, chain: CodecChain) -> None:
+    for codec in chain.codecs:
+        if codec.kind is None and not _is_fixed_size(_class_of(field, codec), codec):
+            raise ShardFormatError(
+                f"{field}: {codec.name!r} does not make an index of a fixed size",
+                expected="codecs of a fixed size, such as 'bytes' and 'crc32c'",
+            )
+
+
+def _is_fixed_size(kind: Any, codec: Codec) -> bool:
+    try:
+        with _without_warnings(), _raising(ShardFormatError, f"codec {codec.name!r}"):
+            made = kind.from_dict(_as_zarr_reads([codec.as_json])[0])
+        made.compute_encoded_size(INDEX_ITEM_BYTES, None)
+    except NotImplementedError:  # of a compressor
+        return False
+    return True
+
+
+def _as_zarr_reads(codecs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns codecs as every version of zarr-python reads them: it wants a configuration of some."""
+    return [{"name": c["name"], "configuration": c.get("configuration", {})} for c in codecs]
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """A context for what warns of codecs without a specification: that is for who writes them."""
+    with _filters, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def _raising(kind: type[ShardwrightError], what: str, *, hint: str | None = None) -> Iterator[None]:
+    """A context that raises an error of ours for any that zarr-python, or whoever made a codec, raises: they
+    have no common class."""
+    try:
+        yield
+    except ShardwrightError:
+        raise
+    except Exception as error:  # noqa: BLE001
+        text = (str(error) or type(error).__name__)[:300]
+        raise kind(f"{what}: {text}", hint=hint) from None
