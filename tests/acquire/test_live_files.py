@@ -27,7 +27,7 @@ from shardwright.read.verify_store import verify_store
 from shardwright.recovery.recover_store import recover_store
 from shardwright.repack.jobs.compact_store import Options, plan
 from shardwright.shard import growing_copy
-from shardwright.shard.index import decode_index
+from shardwright.shard.index import LITTLE_ENDIAN_CRC32C
 from shardwright.shard.manifest import read_manifest
 from shardwright.storage import failpoints
 
@@ -154,7 +154,9 @@ def working(path: Path, shard: int = 0, row: int = 0) -> Path:
 
 def index_of(file: Path, live: dict[str, Any] = LIVE) -> np.ndarray:
     data = file.read_bytes()
-    return decode_index(data[: 16 * 8 + 4] if live["live"] == "index" else data[-16 * 8 - 4 :], 8)
+    return LITTLE_ENDIAN_CRC32C.decode(
+        data[: 16 * 8 + 4] if live["live"] == "index" else data[-16 * 8 - 4 :], 8
+    )
 
 
 def listed(file: Path, live: dict[str, Any]) -> int:
@@ -378,7 +380,7 @@ def test_a_copy_only_ever_grows_and_is_the_sealed_shard(tmp_path, at_once):
 
 
 def index_of_many(file: Path) -> np.ndarray:
-    return decode_index(file.read_bytes()[-(16 * 128 + 4) :], 128)
+    return LITTLE_ENDIAN_CRC32C.decode(file.read_bytes()[-(16 * 128 + 4) :], 128)
 
 
 def test_a_write_that_a_kill_cut_in_two_is_refused_and_recovered(tmp_path):
@@ -561,7 +563,7 @@ def test_the_shape_waits_for_chunks_that_were_lost_under_a_reader(tmp_path, at_o
         sees(path, 6)
         writer.flush()
         shown = final(path).read_bytes()
-        entry = decode_index(shown[:516] if live["live"] == "index" else shown[-516:], 32)[2]
+        entry = LITTLE_ENDIAN_CRC32C.decode(shown[:516] if live["live"] == "index" else shown[-516:], 32)[2]
         chunk = shown[int(entry["offset"]) : int(entry["offset"] + entry["nbytes"])]
         with working(path).open("r+b") as file:
             file.seek(working(path).read_bytes().index(chunk))

@@ -10,6 +10,7 @@ import numcodecs
 import numpy as np
 import pytest
 
+from shardwright.array.codec_chain import parse_chain
 from shardwright.codecs.decode import HEAD_BYTES, ChunkCodecs, decode_chunk, describe_chunk
 from shardwright.model.errors import ShardFormatError
 
@@ -214,27 +215,46 @@ LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
             2,
             ChunkCodecs("gzip", checksum=True),
         ),
+        (
+            [{"name": "transpose", "configuration": {"order": [1, 0]}}, {**LITTLE, "name": "endian"}],
+            2,
+            ChunkCodecs(None, checksum=False, order=(1, 0)),
+        ),
     ],
 )
 def test_codec_lists(codecs: list, itemsize: int, result: ChunkCodecs) -> None:
-    assert ChunkCodecs.of(codecs, itemsize) == result
+    assert ChunkCodecs.of(parse_chain("codecs", codecs, (4, 4), itemsize)) == result
 
 
 @pytest.mark.parametrize(
     ("codecs", "names"),
     [
-        ([], "bytes"),
+        ([], "list of codecs"),
         ([{"name": "zstd"}], "zstd"),
         ([{"name": "bytes"}], "endian"),
-        ([{"name": "bytes", "configuration": {"endian": "big"}}], "big"),
-        ([LITTLE, {"name": "lzma"}], "lzma"),
-        ([LITTLE, {"name": "crc32c"}, {"name": "zstd"}], "zstd"),
-        ([LITTLE, {"name": "zstd"}, {"name": "gzip"}], "gzip"),
-        ([{"name": "transpose", "configuration": {"order": [1, 0]}}, LITTLE], "transpose"),
-        ([5], "codec"),
-        ([{"name": "bytes", "configuration": 3}], "codec"),
+        ([{"name": "bytes", "configuration": {"endian": "middle"}}], "middle"),
+        ([LITTLE, {"name": "gzip", "configuration": {"level": 10}}], "level"),
+        ([LITTLE, LITTLE], "exactly one"),
+        ([{"name": "zstd"}, LITTLE], "wrong order"),
+        ([LITTLE, {"name": "transpose", "configuration": {"order": [1, 0]}}], "wrong order"),
+        ([{"name": "transpose", "configuration": {"order": [1, 1]}}, LITTLE], "order of the axes"),
+        ([5], "codecs.0."),
+        ([{"name": "bytes", "configuration": 3}], "codecs.0."),
     ],
 )
-def test_other_codec_lists_are_named_and_refused(codecs: list, names: str) -> None:
+def test_illegal_codec_lists_are_named_and_refused(codecs: list, names: str) -> None:
     with pytest.raises(ShardFormatError, match=names):
-        ChunkCodecs.of(codecs, 2)
+        parse_chain("codecs", codecs, (4, 4), 2)
+
+
+@pytest.mark.parametrize(
+    "codecs",
+    [
+        [{"name": "bytes", "configuration": {"endian": "big"}}],
+        [LITTLE, {"name": "lzma"}],
+        [LITTLE, {"name": "crc32c"}, {"name": "zstd"}],
+        [LITTLE, {"name": "zstd"}, {"name": "gzip"}],
+    ],
+)
+def test_other_legal_codec_lists_are_not_ours(codecs: list) -> None:
+    assert ChunkCodecs.of(parse_chain("codecs", codecs, (4, 4), 2)) is None

@@ -377,7 +377,7 @@ FORMATS = [
         """
 import numpy
 import shardwright.shard.index as m
-m.decode_index = lambda data, chunks: numpy.frombuffer(data[:-4], m.INDEX_ENTRY)
+m.LittleEndian.decode = lambda self, data, chunks: numpy.frombuffer(data[:-4], m.INDEX_ENTRY)
 """,
     ),
     Mutant(

@@ -133,11 +133,11 @@ def test_a_stored_frame_behind_the_end_of_an_axis_is_what_a_crop_leaves(store, n
             "other axes than the image",
         ),
         ("fate", lambda d: d.update(shape=[16]), "differ in length"),
-        ("fate", lambda d: d.update(shape=[15, 1]), "a column of a"),
+        ("fate", lambda d: d.update(shape=[15, 1]), "chunk_grid not supported"),
         ("fate", lambda d: d.update(shape=["15"]), "a column of a"),
         ("fate", lambda d: d.update(data_type="string"), "a column of a"),
         ("fate", lambda d: d.pop("codecs"), "a column of a"),
-        ("fate", lambda d: d["codecs"].insert(1, {"name": "rot13"}), "codec not supported"),
+        ("fate", lambda d: d["codecs"].insert(1, {"name": "rot13"}), "a column of a"),
         (
             "fate",
             lambda d: d["chunk_grid"]["configuration"].update(chunk_shape=[1 << 40]),

@@ -25,8 +25,8 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import _collect_aiterator, sync
 
 import shardwright as sw
-from shardwright.codecs.decode import ChunkCodecs, decode_chunk_into
-from shardwright.codecs.parameters import codec_metadata
+from shardwright.codecs.chain import written_codecs
+from shardwright.codecs.decode import decode_chunk_into
 from shardwright.read.live_shard import ComposedShard, LiveKeys
 from shardwright.read.live_view import LiveView
 from shardwright.read.zarr_store import LiveStore
@@ -296,7 +296,7 @@ def test_a_key_without_shards_is_one_encoded_chunk_of_the_same_length_at_all_tim
     with sw.create(path, array, io="pwrite", **QUICK) as writer:
         keys = LiveKeys(LiveView(path))
         assert keys.find("0/c/0/0/0") is None
-        decode = ChunkCodecs.of(codec_metadata(array), 2)
+        decode = written_codecs(array)
         for i in range(9):
             writer.append(frame(i))
             writer.flush()

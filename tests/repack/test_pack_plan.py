@@ -9,7 +9,7 @@ from shardwright.model.errors import ShardFormatError
 from shardwright.read.shard_file import ShardFile, check_entries
 from shardwright.repack.order import ORDERS, chunk_order
 from shardwright.repack.pack_plan import PackPlan, sound_entries
-from shardwright.shard.index import EMPTY, empty_index, encode_index
+from shardwright.shard.index import EMPTY, LITTLE_ENDIAN_CRC32C, empty_index
 
 SHARD = (0, 0, 0)
 
@@ -87,7 +87,7 @@ def test_an_entry_that_cannot_be_is_named(array, tmp_path):
     entries = empty_index(12)
     entries[7] = (10, 500)
     entries[8] = (400, 0)
-    (tmp_path / "shard").write_bytes(bytes(1000) + encode_index(entries))
+    (tmp_path / "shard").write_bytes(bytes(1000) + LITTLE_ENDIAN_CRC32C.encode(entries))
     with (
         ShardFile(array, tmp_path / "shard") as file,
         pytest.raises(ShardFormatError, match=r"chunk 1/1/0 of .*c/0/0/0: chunk has a size of 0"),

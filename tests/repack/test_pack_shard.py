@@ -23,7 +23,7 @@ from shardwright.repack.jobs.pack_shard import pack_shard
 from shardwright.repack.order import ORDERS
 from shardwright.repack.runtime.tasks import run_task
 from shardwright.repack.runtime.throttle import Throttle, watch_grants
-from shardwright.shard.index import EMPTY
+from shardwright.shard.index import EMPTY, LITTLE_ENDIAN_CRC32C
 from shardwright.storage import failpoints, working_file
 
 from .stores import leftovers, shard_files, spec, task
@@ -235,7 +235,6 @@ def test_without_one_a_chunk_that_does_not_begin_as_its_codec_does_is_seen(store
 
 def test_an_uncompressed_chunk_of_another_length_is_seen(store_of):
     from shardwright.read.shard_file import ShardFile
-    from shardwright.shard.index import encode_index
 
     array = store_of(spec(None))
     path = array.path / "c/0/0/0"
@@ -245,7 +244,7 @@ def test_an_uncompressed_chunk_of_another_length_is_seen(store_of):
     entries["nbytes"][live[1]] -= 2
     with path.open("r+b") as file:
         file.seek(offset)
-        file.write(encode_index(entries))
+        file.write(LITTLE_ENDIAN_CRC32C.encode(entries))
     assert "uncompressed chunk has the wrong length" in run_task(task(array, 0, 0, 0))["error"]["message"]
 
 

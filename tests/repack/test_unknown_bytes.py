@@ -13,7 +13,7 @@ from shardwright.read.store import parse_array
 from shardwright.repack.runtime.tasks import run_task
 from shardwright.repack.transfer.move_plan import MoveOptions
 from shardwright.repack.transfer.move_store import move_store
-from shardwright.shard.index import EMPTY, encode_index
+from shardwright.shard.index import EMPTY, LITTLE_ENDIAN_CRC32C
 
 from . import gappy_store
 from .images import POLITE
@@ -41,7 +41,7 @@ def rebuilt(array, key: str, *, before=b"", between=b"", behind=b"", pad=0) -> b
         entries["offset"][chunk] = len(made)
         made += data[offset : offset + nbytes]
     made += behind
-    index = encode_index(entries)
+    index = LITTLE_ENDIAN_CRC32C.encode(entries)
     if at_start:
         made[: len(index)] = index
         return bytes(made)
@@ -53,7 +53,7 @@ def old_index(array, key: str) -> bytes:
     with ShardFile(array, array.path / key) as file:
         entries = file.read_index().copy()
     entries["offset"][3:], entries["nbytes"][3:] = EMPTY, EMPTY
-    return encode_index(entries)
+    return LITTLE_ENDIAN_CRC32C.encode(entries)
 
 
 def put(array, key: str, data: bytes) -> None:
@@ -134,7 +134,7 @@ def test_holes_are_not_read(store_of, monkeypatch):
     live = entries["offset"] != EMPTY
     hole = 1 << 40
     entries["offset"][live] += hole
-    tail = data[4096 : len(data) - array.index_bytes] + encode_index(entries)
+    tail = data[4096 : len(data) - array.index_bytes] + LITTLE_ENDIAN_CRC32C.encode(entries)
     with path.open("wb") as file:
         try:
             file.truncate(hole)

@@ -8,19 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.model.errors import ShardFormatError
-from shardwright.shard.index import EMPTY, INDEX_ENTRY, ShardIndex, decode_index, empty_index, encode_index
+from shardwright.shard.index import EMPTY, INDEX_ENTRY, LITTLE_ENDIAN_CRC32C, ShardIndex, empty_index
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1)), min_size=1, max_size=20))
 def test_round_trip(pairs):
     entries = np.array(pairs, INDEX_ENTRY)
-    data = encode_index(entries)
+    data = LITTLE_ENDIAN_CRC32C.encode(entries)
     assert len(data) == ShardIndex(len(pairs), "end").nbytes == 16 * len(pairs) + 4
-    assert decode_index(data, len(pairs)).tolist() == pairs
+    assert LITTLE_ENDIAN_CRC32C.decode(data, len(pairs)).tolist() == pairs
 
 
 def test_the_bytes_are_little_endian_pairs_and_their_crc32c():
-    data = encode_index(np.array([(1, 2), (EMPTY, EMPTY)], INDEX_ENTRY))
+    data = LITTLE_ENDIAN_CRC32C.encode(np.array([(1, 2), (EMPTY, EMPTY)], INDEX_ENTRY))
     assert data[:16] == b"\x01" + bytes(7) + b"\x02" + bytes(7)
     assert data[16:32] == b"\xff" * 16
     assert int.from_bytes(data[32:], "little") == bitwise_crc32c(data[:32])
@@ -40,18 +40,18 @@ def test_an_empty_index_is_all_absent():
 
 
 def test_every_flipped_bit_is_noticed():
-    data = encode_index(np.array([(0, 7), (4096, 9)], INDEX_ENTRY))
+    data = LITTLE_ENDIAN_CRC32C.encode(np.array([(0, 7), (4096, 9)], INDEX_ENTRY))
     for bit in range(8 * len(data)):
         damaged = bytearray(data)
         damaged[bit // 8] ^= 1 << bit % 8
         with pytest.raises(ShardFormatError, match="crc32c"):
-            decode_index(bytes(damaged), 2)
+            LITTLE_ENDIAN_CRC32C.decode(bytes(damaged), 2)
 
 
 @pytest.mark.parametrize("size", [0, 3, 4, 35, 37, 52])
 def test_a_wrong_size_is_named(size):
     with pytest.raises(ShardFormatError, match=rf"expected 36 bytes; got {size} bytes"):
-        decode_index(bytes(size), 2)
+        LITTLE_ENDIAN_CRC32C.decode(bytes(size), 2)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shardwright.model.errors import OutputExistsError, StorageError, StorageFullError
-from shardwright.shard.index import EMPTY, decode_index
+from shardwright.shard.index import EMPTY, LITTLE_ENDIAN_CRC32C
 from shardwright.shard.layout import PAGE_BYTES, ShardLayout
 from shardwright.shard.open_shard import OpenShard, SealedShard
 from shardwright.storage.choose_io import resolve_io
@@ -74,7 +74,7 @@ def check_sealed(path, at_start: bool) -> None:
     blank, entries = expected_file(at_start)
     index_bytes = 16 * 5 + 4
     index = data[:index_bytes] if at_start else data[-index_bytes:]
-    assert decode_index(index, 5).tolist() == entries
+    assert LITTLE_ENDIAN_CRC32C.decode(index, 5).tolist() == entries
     whole = bytearray(blank)
     for (offset, nbytes), chunk in zip((e for e in entries if e[0] != EMPTY), CHUNKS.values(), strict=True):
         assert nbytes == len(chunk)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from shardwright.model.errors import ShardFormatError
@@ -32,11 +32,13 @@ _EXTENSION = {"name", "configuration", "must_understand"}
 
 @dataclass(frozen=True)
 class Codec:
-    """One codec of a chain. ``kind``: None for a codec that has no row here."""
+    """One codec of a chain. ``kind``: None for a codec that has no row here; ``place``: where in zarr.json it
+    stands."""
 
     name: str
     configuration: dict[str, Any]
     kind: Kind | None
+    place: str
 
     @property
     def as_json(self) -> dict[str, Any]:
@@ -104,18 +106,19 @@ def _parse_chain(
             shape = tuple(shape[axis] for axis in order)
         elif codec.name == SHARDING:
             sharding = _sharding(f"{place}.configuration", codec.configuration, shape, itemsize, depth)
-            codec = Codec(codec.name, _sharding_json(sharding), codec.kind)
+            codec = replace(codec, configuration=_sharding_json(sharding))
         elif codec.name in _CHECKS:
             _CHECKS[codec.name](place, codec.configuration, itemsize)
         if codec.name in _BYTES_NAMES:
-            codec = Codec("bytes", codec.configuration, codec.kind)
+            codec = replace(codec, name="bytes")
         parsed.append(codec)
-    check_order(field, parsed, [codec.kind for codec in parsed])
+    check_order(parsed, [codec.kind for codec in parsed])
     return CodecChain(tuple(parsed), sharding)
 
 
-def check_order(field: str, codecs: Sequence[Codec], kinds: Sequence[Kind | None]) -> None:
+def check_order(codecs: Sequence[Codec], kinds: Sequence[Kind | None]) -> None:
     """Raises ``ShardFormatError`` unless codecs of these ``kinds`` make a chain, as far as they are known."""
+    field = codecs[0].place.removesuffix("[0]")
     known = [(codec.name, kind) for codec, kind in zip(codecs, kinds, strict=True) if kind is not None]
     for (before, first), (name, kind) in itertools.pairwise(known):
         if KINDS.index(kind) < KINDS.index(first):
@@ -155,7 +158,7 @@ def _codec(place: str, value: Any) -> Codec:
             f"{place}.{min(unknown)} of {name!r} is not understood",
             expected=", ".join(sorted(known or ())) or "none",
         )
-    return Codec(name, configuration, kind)
+    return Codec(name, configuration, kind, place)
 
 
 def _sharding(
@@ -189,11 +192,16 @@ def _sharding(
     index = _parse_chain(field, configuration.get("index_codecs"), (*counts, 2), INDEX_ITEM_BYTES, depth + 1)
     for codec in index.codecs:
         if codec.name in _COMPRESSORS or codec.name == SHARDING:
-            raise ShardFormatError(
-                f"{field}: {codec.name!r} does not make an index of a fixed size",
-                expected="codecs of a fixed size, such as 'bytes' and 'crc32c'",
-            )
+            raise not_fixed_size(codec)
     return ShardingCodec(tuple(chunk), counts, inner, index, location)
+
+
+def not_fixed_size(codec: Codec) -> ShardFormatError:
+    """Returns the error for a codec that may not encode an index (ZEP 2, "index_codecs")."""
+    return ShardFormatError(
+        f"{codec.place}: {codec.name!r} does not make an index of a fixed size",
+        expected="codecs of a fixed size, such as 'bytes' and 'crc32c'",
+    )
 
 
 def _sharding_json(sharding: ShardingCodec) -> dict[str, Any]:

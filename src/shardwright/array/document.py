@@ -92,9 +92,17 @@ def understood(document: dict[str, Any]) -> dict[str, Any]:
 def array_chain(document: dict[str, Any]) -> CodecChain:
     """Returns the codec chain of an array whose other fields were checked. Raises ``ShardFormatError``."""
     grid = document["chunk_grid"].get("configuration", {}).get("chunk_shape")
-    if not isinstance(grid, list) or not all(type(n) is int and 1 <= n < 2**63 for n in grid):
+    shape = document.get("shape")
+    rank = len(shape) if isinstance(shape, list) else ""
+    if (
+        not isinstance(grid, list)
+        or len(grid) != (rank or len(grid))
+        or not all(type(n) is int and 1 <= n < 2**63 for n in grid)
+    ):
         raise ShardFormatError(
-            "chunk_grid not supported", expected="a list of whole numbers from 1", got=repr(grid)[:160]
+            "chunk_grid not supported",
+            expected=f"a list of {rank} whole numbers from 1",
+            got=repr(grid)[:160],
         )
     data_type = document.get("data_type")
     itemsize = ITEM_BYTES.get(data_type) if isinstance(data_type, str) else None

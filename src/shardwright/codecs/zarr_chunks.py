@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.array.codec_chain import INDEX_ITEM_BYTES, KINDS, check_order
+from shardwright.array.codec_chain import INDEX_ITEM_BYTES, KINDS, check_order, not_fixed_size
 from shardwright.model.errors import CodecError, ShardFormatError, ShardwrightError
 from shardwright.model.extras import naming_missing_extra
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shardwright.array.codec_chain import Codec, CodecChain
+    from shardwright.array.codec_chain import Codec, CodecChain, Kind
 
     Bytes = bytes | bytearray | memoryview
 
@@ -105,7 +105,11 @@ class ZarrChunks:
             import zarr
         store = _OneChunk(self._document)
         hint = "A package that registers the codec or data type with zarr-python may be missing"
-        what = f"zarr-python {zarr.__version__} does not read this array"
+        facts = json.loads(self._document)
+        what = (
+            f"zarr-python {zarr.__version__} does not read data_type {facts['data_type']!r}, fill_value "
+            f"{facts['fill_value']!r} with codecs {self.chain.names}"
+        )
         with _without_warnings(), _raising(ShardFormatError, what, hint=hint):
             return store, zarr.open_array(store=store.store, mode="r+")
 
@@ -132,32 +136,26 @@ class _OneChunk:
 
 def check_kinds(chain: CodecChain) -> None:
     """Raises ``ShardFormatError`` for a codec that zarr-python does not know, or one that cannot stand where
-    it does."""
-    for field, part in _chains("codecs", chain):
-        check_order(field, part.codecs, [_kind(field, codec) for codec in part.codecs])
-        if field.endswith("index_codecs"):
-            _check_fixed_size(field, part)
-
-
-def _chains(field: str, chain: CodecChain) -> Iterator[tuple[str, CodecChain]]:
-    yield field, chain
+    it does; ``ConfigError`` without zarr-python, if only it may know a codec."""
+    check_order(chain.codecs, [_kind(codec) for codec in chain.codecs])
     if chain.sharding is not None:
-        yield from _chains(f"{field}: codecs", chain.sharding.codecs)
-        yield from _chains(f"{field}: index_codecs", chain.sharding.index_codecs)
+        check_kinds(chain.sharding.codecs)
+        check_kinds(chain.sharding.index_codecs)
+        for codec in chain.sharding.index_codecs.codecs:
+            if codec.kind is None and not _is_fixed_size(codec):
+                raise not_fixed_size(codec)
 
 
-def _kind(field: str, codec: Codec) -> Any:
+def _kind(codec: Codec) -> Kind:
     if codec.kind is not None:
         return codec.kind
     with naming_missing_extra(f"the codec {codec.name!r}"):
         from zarr.abc.codec import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec
-    for kind, base in zip(KINDS, (ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec), strict=True):
-        if issubclass(_class_of(field, codec), base):
-            return kind
-    raise ShardFormatError(f"{field}: {codec.name!r} is no codec of a known kind")
+    bases = zip(KINDS, (ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec), strict=True)
+    return next(kind for kind, base in bases if issubclass(_class_of(codec), base))
 
 
-def _class_of(field: str, codec: Codec) -> Any:
+def _class_of(codec: Codec) -> Any:
     from zarr.registry import get_codec_class
 
     try:
@@ -165,26 +163,17 @@ def _class_of(field: str, codec: Codec) -> Any:
             return get_codec_class(codec.name)
     except KeyError:
         raise ShardFormatError(
-            f"codec not supported ({field})",
+            f"{codec.place}: codec not supported",
             expected="codecs of Zarr v3, or those that are registered with zarr-python",
             got=repr(codec.name)[:80],
             hint="A package that registers it with zarr-python may be missing",
         ) from None
 
 
-def _check_fixed_size(field: str, chain: CodecChain) -> None:
-    for codec in chain.codecs:
-        if codec.kind is None and not _is_fixed_size(_class_of(field, codec), codec):
-            raise ShardFormatError(
-                f"{field}: {codec.name!r} does not make an index of a fixed size",
-                expected="codecs of a fixed size, such as 'bytes' and 'crc32c'",
-            )
-
-
-def _is_fixed_size(kind: Any, codec: Codec) -> bool:
+def _is_fixed_size(codec: Codec) -> bool:
     try:
         with _without_warnings(), _raising(ShardFormatError, f"codec {codec.name!r}"):
-            made = kind.from_dict(_as_zarr_reads([codec.as_json])[0])
+            made = _class_of(codec).from_dict(_as_zarr_reads([codec.as_json])[0])
         made.compute_encoded_size(INDEX_ITEM_BYTES, None)
     except NotImplementedError:  # of a compressor
         return False

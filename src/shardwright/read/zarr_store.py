@@ -110,7 +110,7 @@ class LiveStore(Store):
 
     def _with_our_codec(self, folder: str, document: dict[str, Any]) -> dict[str, Any]:
         array = self.view.array(folder) if document["node_type"] == "array" else None
-        if array is None or not array.stored.is_sharded:
+        if array is None or not (array.stored.is_sharded and array.stored.is_ours and array.stored.keys.head):
             return document
         (codec,) = document["codecs"]
         return {**document, "codecs": [{**codec, "name": CODEC_NAME}]}
