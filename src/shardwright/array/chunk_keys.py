@@ -63,7 +63,9 @@ class ChunkKeys:
         def is_key(path: Path) -> bool:
             return self.coordinates_of(path.relative_to(folder).as_posix()) is not None
 
-        if self.head == "c/":
+        if not self.rank:
+            found = iter([folder / self.alone] if (folder / self.alone).is_file() else [])
+        elif self.head == "c/":
             found = _files(folder / "c", is_key)
         else:
             tops = (entry for entry in _sorted(folder) if self._may_begin(entry.name))
@@ -75,7 +77,7 @@ class ChunkKeys:
 
     def _may_begin(self, name: str) -> bool:
         """Returns whether a name in the array's folder may be of chunks: nothing else begins so."""
-        return name.startswith("c") if self.head or not self.rank else name[:1].isdecimal()
+        return name.startswith("c") if self.head else name[:1].isdecimal()
 
 
 def _files(folder: Path, is_key: Callable[[Path], bool]) -> Iterator[Path]:

@@ -18,7 +18,7 @@ from shardwright.model.errors import ShardFormatError
 from shardwright.shard.index import INDEX_ENTRY, LITTLE_ENDIAN, LITTLE_ENDIAN_CRC32C, empty_index
 
 from .decode import ChunkCodecs
-from .zarr_chunks import ZarrChunks
+from .zarr_chunks import ZarrChunks, check_fixed_size
 
 if TYPE_CHECKING:
     from shardwright.array.codec_chain import CodecChain, ShardingCodec
@@ -58,6 +58,7 @@ class ZarrIndex:
     decode."""
 
     def __init__(self, chunks: ZarrChunks) -> None:
+        check_fixed_size(chunks.chain)
         self._chunks = chunks
         self.has_checksum = chunks.chain.codecs[-1].kind != ARRAY_BYTES
         self._encoded_bytes = len(self.encode(empty_index(math.prod(chunks.shape[:-1]))))

@@ -141,9 +141,14 @@ def check_kinds(chain: CodecChain) -> None:
     if chain.sharding is not None:
         check_kinds(chain.sharding.codecs)
         check_kinds(chain.sharding.index_codecs)
-        for codec in chain.sharding.index_codecs.codecs:
-            if codec.kind is None and not _is_fixed_size(codec):
-                raise not_fixed_size(codec)
+        check_fixed_size(chain.sharding.index_codecs)
+
+
+def check_fixed_size(chain: CodecChain) -> None:
+    """Raises ``ShardFormatError`` for a codec of an index whose size its input does not tell."""
+    for codec in chain.codecs:
+        if codec.kind is None and not _is_fixed_size(codec):
+            raise not_fixed_size(codec)
 
 
 def _kind(codec: Codec) -> Kind:
@@ -171,9 +176,10 @@ def _class_of(codec: Codec) -> Any:
 
 
 def _is_fixed_size(codec: Codec) -> bool:
+    kind = _class_of(codec)
     try:
         with _without_warnings(), _raising(ShardFormatError, f"codec {codec.name!r}"):
-            made = _class_of(codec).from_dict(_as_zarr_reads([codec.as_json])[0])
+            made = kind.from_dict(_as_zarr_reads([codec.as_json])[0])
         made.compute_encoded_size(INDEX_ITEM_BYTES, None)
     except NotImplementedError:  # of a compressor
         return False

@@ -136,6 +136,8 @@ def chunks_of_box(array: StoredArray, low: Coordinates, high: Coordinates) -> tu
     """Returns the numbers (int64[n]) and the coordinates (int64[n, axes]), both within their shard, of the
     chunks that a box [low, high) of one shard touches."""
     ranges = [np.arange(a // c, -(-b // c)) for a, b, c in zip(low, high, array.chunk_shape, strict=True)]
+    if not ranges:
+        return np.zeros(1, np.int64), np.zeros((1, 0), np.int64)
     coordinates = np.stack(np.meshgrid(*ranges, indexing="ij"), axis=-1).reshape(-1, len(ranges))
     numbers = np.ravel_multi_index(tuple(coordinates.T), array.shard_chunks)
     return np.asarray(numbers, np.int64), coordinates

@@ -22,6 +22,7 @@ from zarr.storage import StorePath
 
 from shardwright.array.document import encode_document
 from shardwright.model.errors import ShardFormatError
+from shardwright.shard.index import LittleEndian
 
 from .live_acquisition import DOCUMENT
 from .live_shard import LiveKeys
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from zarr.core.buffer import Buffer, BufferPrototype, NDBuffer
     from zarr.core.common import JSON
     from zarr.core.indexing import SelectorTuple
+
+    from .store import StoredArray
 
 CODEC_NAME = "shardwright.shards"
 _STANDARD = "sharding_indexed"
@@ -110,7 +113,7 @@ class LiveStore(Store):
 
     def _with_our_codec(self, folder: str, document: dict[str, Any]) -> dict[str, Any]:
         array = self.view.array(folder) if document["node_type"] == "array" else None
-        if array is None or not (array.stored.is_sharded and array.stored.is_ours and array.stored.keys.head):
+        if array is None or not _is_our_sharding(array.stored):
             return document
         (codec,) = document["codecs"]
         return {**document, "codecs": [{**codec, "name": CODEC_NAME}]}
@@ -167,6 +170,16 @@ class LiveStore(Store):
 
     async def delete(self, key: str) -> None:
         self._check_writable()
+
+
+def _is_our_sharding(array: StoredArray) -> bool:
+    """Returns whether we read the array's shards without zarr-python, in whose loop we would wait for it."""
+    return (
+        array.is_sharded
+        and array.is_ours
+        and isinstance(array.index_codec, LittleEndian)
+        and bool(array.keys.head)
+    )
 
 
 def _opened(path: str, identity: tuple[int, int]) -> LiveStore:

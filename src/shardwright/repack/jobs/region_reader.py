@@ -72,7 +72,9 @@ class RegionReader:
             high = tuple(
                 min(b, (i + 1) * c) for b, i, c in zip(stop, chunk, self.array.chunk_shape, strict=True)
             )
-            target = out[tuple(slice(a - s, b - s) for a, b, s in zip(low, high, start, strict=True))]
+            inside: tuple[Any, ...]
+            inside = tuple(slice(a - s, b - s) for a, b, s in zip(low, high, start, strict=True))
+            target = out[(*inside, ...)]  # a view, also of an array without axes
             if self._read_chunk(chunk):
                 base = tuple(i * c for i, c in zip(chunk, self.array.chunk_shape, strict=True))
                 target[...] = self._values[
