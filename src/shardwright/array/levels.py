@@ -73,14 +73,15 @@ def derived_array(
     chunk_codecs: list[Any],
     index_place: IndexPlace,
     made: dict[str, Any],
+    index_codecs: list[Any] | None = None,
 ) -> bytes:
     """Returns zarr.json of an array with another shape, other chunks or another codec than ``document``, and
-    all its other fields of Zarr v3: dtype, fill value, axes, attributes. ``made`` records how, under the
-    creator's attribute."""
+    all its other fields of Zarr v3: dtype, fill value, axes, attributes. ``index_codecs``: None for ours.
+    ``made`` records how, under the creator's attribute."""
     changed = copy.deepcopy(understood(document))
     changed["shape"] = list(shape)
     changed["chunk_grid"]["configuration"]["chunk_shape"] = list(shard_shape)
-    changed["codecs"] = array_codecs(index_place, chunk_shape, chunk_codecs)
+    changed["codecs"] = array_codecs(index_place, chunk_shape, chunk_codecs, index_codecs)
     attributes = changed.get("attributes") or {}
     before = attributes.get(CREATOR_ATTRIBUTE)
     changed["attributes"] = {

@@ -39,16 +39,23 @@ def array_shape(spec: ArraySpec, extents: Sequence[int]) -> list[int]:
     return [grown.get(d.name, d.count or 0) for d in spec.stored_dimensions]
 
 
+INDEX_CODECS = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
+
+
 def array_codecs(
-    index_place: IndexPlace, chunk_shape: Sequence[int], chunk_codecs: list[Any]
+    index_place: IndexPlace,
+    chunk_shape: Sequence[int],
+    chunk_codecs: list[Any],
+    index_codecs: list[Any] | None = None,
 ) -> list[dict[str, Any]]:
-    """Returns the codecs of an array: those of its chunks, within the one of its shards if it has any."""
+    """Returns the codecs of an array: those of its chunks, within the one of its shards if it has any.
+    ``index_codecs``: None for ours."""
     if index_place == "none":
         return chunk_codecs
     sharding = {
         "chunk_shape": list(chunk_shape),
         "codecs": chunk_codecs,
-        "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}],
+        "index_codecs": index_codecs or INDEX_CODECS,
         "index_location": index_place,
     }
     return [{"name": "sharding_indexed", "configuration": sharding}]

@@ -3,8 +3,9 @@ a usage error with an example."""
 
 from __future__ import annotations
 
+import json
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -53,6 +54,17 @@ def parse_method(text: str) -> Method:
         if text == method:
             return method
     raise typer.BadParameter(f"expected {', '.join(METHODS)}, got {text!r}", param_hint="--method")
+
+
+def parse_chain(option: str, text: str) -> list[Any]:
+    """A codec chain as zarr.json has it. Raises typer's usage error."""
+    try:
+        chain = json.loads(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"not JSON: {error}", param_hint=option) from None
+    if not isinstance(chain, list):
+        raise typer.BadParameter(f"expected a JSON list of codecs, got {text!r}", param_hint=option)
+    return chain
 
 
 def parse_codec(text: str) -> Blosc | Zstd | Gzip | None:

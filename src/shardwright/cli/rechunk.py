@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
 from .array_options import (
     CODEC_HELP,
     FACTORS_HELP,
+    parse_chain,
     parse_codec,
     parse_factors,
     parse_method,
@@ -32,15 +33,16 @@ from .job_command import (
 )
 
 if TYPE_CHECKING:
+    from shardwright.array.spec import Blosc, Gzip, Zstd
     from shardwright.repack.jobs.rechunk_store import RechunkOptions, RechunkPlan
     from shardwright.repack.runtime.job_report import BuildReport
 
 Chunks = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--chunks",
         metavar="SIZES",
-        help="Elements of a new chunk: z=64,y=64,x=64. Other axes keep their size.",
+        help="Elements of a new chunk: z=64,y=64,x=64. Other axes keep their size. Default: as now.",
     ),
 ]
 Shards = Annotated[
@@ -53,7 +55,24 @@ Shards = Annotated[
 ]
 Codec = Annotated[
     str | None,
-    typer.Option("--codec", metavar="CODEC", help=f"{CODEC_HELP} Default: as now."),
+    typer.Option(
+        "--codec",
+        metavar="CODEC",
+        help=f"{CODEC_HELP} Or any codec chain of a chunk, as JSON in the form of zarr.json; "
+        "sharding_indexed in it makes shards within shards. Default: as now, if shardwright writes it.",
+    ),
+]
+Index = Annotated[
+    str | None,
+    typer.Option("--index", metavar="PLACE", help="The shards' index: start or end. Default: as now."),
+]
+IndexCodecs = Annotated[
+    str | None,
+    typer.Option(
+        "--index-codecs",
+        metavar="JSON",
+        help="Codec chain of the index, in the form of zarr.json. Default: bytes and crc32c.",
+    ),
 ]
 NewLevels = Annotated[
     int | None,
@@ -83,9 +102,11 @@ def command(
         ..., help="The new store, a folder or s3://BUCKET/PREFIX. It must not exist.", metavar="DEST"
     ),
     *,
-    chunks: Chunks,
+    chunks: Chunks = None,
     shards: Shards = None,
     codec: Codec = None,
+    index: Index = None,
+    index_codecs: IndexCodecs = None,
     levels: NewLevels = None,
     method: NewMethod = "mean",
     factors: NewFactors = None,
@@ -97,8 +118,8 @@ def command(
     as_json: AsJson = False,
     no_idle: NoIdle = False,
 ) -> None:
-    """Write the image of a store as a new store with other chunks, for instance cubes instead of single
-    frames. Frame table and attributes are copied.
+    """Write the image of a store, or an array, as a new store with other chunks, for instance cubes instead
+    of single frames. Frame table and attributes are copied.
 
     May be stopped and run again at any point: finished shards are kept in a hidden folder beside DEST, which
     appears when it is complete. For S3 that folder lies beside STORE, and needs room for the whole new store
@@ -110,9 +131,11 @@ def command(
 
     memory_bytes = parse_size("--memory", memory)
     options = RechunkOptions(
-        chunks=parse_sizes("--chunks", chunks),
+        chunks={} if chunks is None else parse_sizes("--chunks", chunks),
         shards=None if shards is None else parse_sizes("--shards", shards),
-        codec=KEEP_CODEC if codec is None else parse_codec(codec),
+        codec=KEEP_CODEC if codec is None else _codec(codec),
+        index_place=_place(index),
+        index_codecs=None if index_codecs is None else parse_chain("--index-codecs", index_codecs),
         pyramid=None
         if levels is None
         else PyramidOptions(levels, parse_method(method), parse_factors(axes, factors), memory_bytes),
@@ -121,6 +144,16 @@ def command(
     plan = plan_new_store(store.absolute(), options)
     make = _make_and_send if "://" in destination else _make
     finish(make(plan, destination, options, workers, scheduler, rate, no_idle=no_idle), as_json)
+
+
+def _codec(text: str) -> Blosc | Zstd | Gzip | list[Any] | None:
+    return parse_chain("--codec", text) if text.lstrip().startswith("[") else parse_codec(text)
+
+
+def _place(text: str | None) -> Literal["start", "end"] | None:
+    if text not in (None, "start", "end"):
+        raise typer.BadParameter(f"expected start or end, got {text!r}", param_hint="--index")
+    return cast("Literal['start', 'end'] | None", text)
 
 
 def _make(

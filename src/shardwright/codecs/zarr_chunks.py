@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Bytes = bytes | bytearray | memoryview
 
 _DOCUMENT = "zarr.json"
-_MOST_TEXT_BYTES = 2**31 - 1  # of a chunk of a length that its shape does not tell
+_MOST_TEXT_BYTES = 2**26  # of a chunk whose length its shape does not tell
 _filters = threading.Lock()  # of warnings: they are the process's
 
 

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.array.chunk_keys import ChunkKeys
+from shardwright.array.codec_chain import parse_chain
 from shardwright.array.document import array_chain, check_document, check_node
 from shardwright.array.spec import MAX_CHUNK_BYTES, MAX_CHUNKS_PER_SHARD
 from shardwright.codecs.chain import chunk_codecs, index_codec
@@ -84,6 +85,13 @@ class StoredArray:
             return values.reshape(self.chunk_shape)
         order = self.codecs.order
         return values.reshape([self.chunk_shape[i] for i in order]).transpose(np.argsort(order))
+
+    def zarr_chunks(self) -> ZarrChunks:
+        """Returns its chunks as zarr-python decodes and encodes them. Raises as ``parse_array``."""
+        if isinstance(self.codecs, ZarrChunks):
+            return self.codecs
+        chain = parse_chain("codecs", self.codec_metadata, self.chunk_shape, self.dtype.itemsize)
+        return ZarrChunks(chain, self.chunk_shape, self.dtype.name, self.fill_value)
 
     def codec_parameters(self, codec: Blosc | Zstd | Gzip | None) -> CodecParameters:
         """Returns ``codec`` as the kernels take it, for chunks of this array."""

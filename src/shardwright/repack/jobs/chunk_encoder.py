@@ -1,5 +1,5 @@
-"""Encodes boxes of values as chunks of a new shard, many in one call of the kernel that also encodes camera
-frames.
+"""Encodes boxes of values as chunks of a new shard: many in one call of the kernel that also encodes camera
+frames, or, of a codec chain or data type that the kernel does not have, one by one by zarr-python.
 
 The kernel takes frames, 2-D planes at some address. Here the planes of a box along its leading axes are the
 frames, and the chunks that lie side by side in the last two axes are the chunks of one slab. The part of a
@@ -11,13 +11,17 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+import crc32c
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.codecs.decode import ChunkCodecs
+from shardwright.codecs.parameters import CHECKSUM_BYTES
 from shardwright.kernels.compressed import CompressorContexts
 from shardwright.kernels.encode import NOT_PACKED, encode_chunks, room_for
+from shardwright.model.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,9 +53,70 @@ def _batch_chunks(array: StoredArray, codec: CodecParameters) -> int:
     )
 
 
-class ChunkEncoder:
-    """Encodes for one new array; one thread's. ``close`` frees the compressor."""
+class ChunkEncoder(Protocol):
+    """Encodes for one new array; one thread's. ``close`` frees its memory."""
 
+    def encode(self, values: npt.NDArray[Any], first_chunk: tuple[int, ...]) -> Iterator[EncodedChunks]:
+        """The chunks of a box that begins at the edge of chunk ``first_chunk`` (coordinates within the
+        shard); C order, inside the array's shape."""
+
+    def close(self) -> None: ...
+
+
+def chunk_encoder(array: StoredArray) -> ChunkEncoder:
+    """The encoder for an array."""
+    return _KernelEncoder(array) if _is_for_kernels(array) else _ZarrEncoder(array)
+
+
+def encoder_peak_bytes(array: StoredArray) -> int:
+    """The memory that it holds beside the box."""
+    if _is_for_kernels(array):
+        return _KernelEncoder.peak_bytes(array)
+    # the box cut to a chunk, and what zarr-python makes of it on the way
+    return 4 * array.chunk_bytes + array.codecs.max_encoded_bytes(array.chunk_bytes)
+
+
+def _is_for_kernels(array: StoredArray) -> bool:
+    if not isinstance(array.codecs, ChunkCodecs) or array.codecs.order or len(array.shape) < 2:
+        return False
+    try:
+        array.configured_codec()
+    except SpecError:  # Blosc's own compressor and Snappy are only read
+        return False
+    return True
+
+
+class _ZarrEncoder:
+    def __init__(self, array: StoredArray) -> None:
+        self.array = array
+        self._chunks = array.zarr_chunks()
+        self._inner = CHECKSUM_BYTES if array.codecs.checksum else 0
+
+    def encode(self, values: npt.NDArray[Any], first_chunk: tuple[int, ...]) -> Iterator[EncodedChunks]:
+        shape = self.array.chunk_shape
+        for place in itertools.product(
+            *(range(-(-n // c)) for n, c in zip(values.shape, shape, strict=True))
+        ):
+            part = values[tuple(slice(i * c, (i + 1) * c) for i, c in zip(place, shape, strict=True))]
+            chunk = np.full(shape, self.array.fill_element, self.array.dtype)
+            inside: tuple[Any, ...] = tuple(map(slice, part.shape))
+            chunk[(*inside, ...)] = part
+            within = tuple(a + i for a, i in zip(first_chunk, place, strict=True))
+            number = int(np.ravel_multi_index(within, self.array.shard_chunks)) if within else 0
+            data = self._chunks.encode(chunk) or b""
+            room = np.frombuffer(data, np.uint8)
+            yield EncodedChunks(
+                np.array([number], np.int64),
+                np.array([room.ctypes.data], np.int64),
+                np.array([room.size], np.int64),
+                np.array([crc32c.crc32c(data[: max(0, room.size - self._inner)])], np.uint32),
+            )
+
+    def close(self) -> None:
+        pass
+
+
+class _KernelEncoder:
     def __init__(self, array: StoredArray) -> None:
         codec = array.configured_codec()
         self.array = array

@@ -39,7 +39,7 @@ from shardwright.storage.files import (
 )
 from shardwright.storage.working_file import PIECE_BYTES
 
-from .chunk_encoder import ChunkEncoder
+from .chunk_encoder import chunk_encoder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -271,7 +271,7 @@ def make_shard(
     extent = tuple(min(r, b - a) for r, a, b in zip(plan.shape, low, high, strict=True))
     # one for all regions: fresh memory is expensive
     memory = np.empty(np.prod(extent, dtype=np.int64), array.dtype)
-    encoder = ChunkEncoder(array)
+    encoder = chunk_encoder(array)
     try:
         with NewShard(array, shard, work_folder, throttle) as new:
             for start in itertools.product(

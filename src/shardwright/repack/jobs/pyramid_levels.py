@@ -33,7 +33,7 @@ from shardwright.array.levels import (
 )
 from shardwright.array.metadata import CREATOR_ATTRIBUTE
 from shardwright.array.ome import level_dataset
-from shardwright.codecs.parameters import codec_of
+from shardwright.array.spec import DTYPES
 from shardwright.kernels.downsample import downsample, shape_above, work_bytes
 from shardwright.model.errors import OutputExistsError, ShardFormatError, SpecError
 from shardwright.read.store import open_store, parse_array, read_metadata
@@ -43,7 +43,7 @@ from shardwright.repack.runtime.throttle import Throttle, pause_files
 from shardwright.repack.runtime.work_folder import WorkFolder, remove
 from shardwright.storage.files import publish_folder, read_regular, storage_errors
 
-from .chunk_encoder import ChunkEncoder
+from .chunk_encoder import encoder_peak_bytes
 from .new_arrays import (
     NewArray,
     check_parents,
@@ -103,8 +103,9 @@ class PyramidLevel:
         return NewArray(folder, source, self.document, task)
 
 
-def readable_image(path: Path) -> Store:
-    """The store at ``path``, which must be finished, sound and one image. Raises ``ShardFormatError``."""
+def readable_image(path: Path, *, array_alone: bool = False) -> Store:
+    """The store at ``path``, which must be finished, sound and one image, or an array if ``array_alone``.
+    Raises ``ShardFormatError``."""
     store = open_store(path)
     if store.collection is not None:
         one = next((image.root for image in store.collection), None)
@@ -118,9 +119,12 @@ def readable_image(path: Path) -> Store:
             f"{path} is not finished: an acquisition is still running, or ended without sealing",
             hint="Wait for its end, or recover it with `shardwright recover`",
         )
-    multiscale_of(store.group)
-    consolidated_metadata(read_metadata(store.root))  # raises for metadata that could not be written again
-    store.check_references()
+    if store.group is not None or not array_alone:
+        multiscale_of(store.group)
+        consolidated_metadata(
+            read_metadata(store.root)
+        )  # raises for metadata that could not be written again
+        store.check_references()
     return store
 
 
@@ -137,8 +141,9 @@ def plan_levels(
         check_factors(axes, options.factors)
     except ValueError as error:
         raise SpecError(str(error)) from None
-    # raises for what cannot be written
-    codec_of(parse_array(Path(datasets[-1]["path"]), document).codec_metadata)
+    dtype = parse_array(Path(datasets[-1]["path"]), document).dtype
+    if dtype.name not in DTYPES:
+        raise SpecError("levels are not made of this data type", expected=", ".join(DTYPES), got=dtype.name)
     levels: list[PyramidLevel] = []
     below = datasets[-1]
     for number in range(len(datasets), options.levels + 1):
@@ -319,7 +324,7 @@ def plan_level(
     source: StoredArray, target: StoredArray, factors: Factors, method: Method, memory_bytes: int
 ) -> RegionPlan:
     """The regions in which each shard of the level ``target`` is made. Raises ``BudgetError``."""
-    fixed = RegionReader.peak_bytes(source) + ChunkEncoder.peak_bytes(target) + NewShard.peak_bytes(target)
+    fixed = RegionReader.peak_bytes(source) + encoder_peak_bytes(target) + NewShard.peak_bytes(target)
 
     def peak_bytes(shape: tuple[int, ...]) -> int:
         inside = tuple(map(min, shape, target.shape))

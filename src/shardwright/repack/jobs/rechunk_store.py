@@ -20,14 +20,15 @@ import secrets
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import crc32c
 
-from shardwright.array.document import understood
+from shardwright.array.document import check_document, understood
 from shardwright.array.frame_table_format import TABLE_PATH
 from shardwright.array.levels import derived_array, fitting_shards, group_document, multiscale_of
-from shardwright.codecs.parameters import codec_of, inner_codecs
+from shardwright.array.spec import DTYPES, Blosc
+from shardwright.codecs.parameters import inner_codecs
 from shardwright.model.errors import OutputExistsError, ShardFormatError, SpecError, StorageError
 from shardwright.read.store import parse_array, read_metadata
 from shardwright.repack.runtime.job_folder import JobFolder
@@ -44,7 +45,7 @@ from shardwright.storage.files import (
     sync_directory,
 )
 
-from .chunk_encoder import ChunkEncoder
+from .chunk_encoder import encoder_peak_bytes
 from .new_arrays import (
     NewArray,
     check_room,
@@ -61,7 +62,7 @@ from .region_reader import RegionReader
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shardwright.array.spec import Blosc, Gzip, Zstd
+    from shardwright.array.spec import Gzip, Zstd
     from shardwright.read.store import Store, StoredArray
     from shardwright.repack.runtime.job_report import OnProgress
 
@@ -74,13 +75,17 @@ _PIECE_BYTES = 4 << 20  # of a file of the frame table
 @dataclass(frozen=True)
 class RechunkOptions:
     """``chunks`` and ``shards``: elements along the axes that they name. Along other axes chunks keep their
-    size, and shards as far as they hold whole chunks. ``codec``: None stores chunks uncompressed.
+    size, and shards as far as they hold whole chunks. ``codec``: None stores chunks uncompressed; a list is
+    the codec chain of a chunk, as in zarr.json, which may hold shards within shards. ``index_place``: None
+    leaves it where it is; ``index_codecs``: None for ours.
     ``pyramid``: new levels to be made of level 0; None takes over the levels that are there.
     ``memory_bytes``: of one worker."""
 
     chunks: dict[str, int]
     shards: dict[str, int] | None = None
-    codec: Blosc | Zstd | Gzip | str | None = KEEP_CODEC
+    codec: Blosc | Zstd | Gzip | str | list[Any] | None = KEEP_CODEC
+    index_place: Literal["start", "end"] | None = None
+    index_codecs: list[Any] | None = None
     pyramid: PyramidOptions | None = None
     memory_bytes: int = DEFAULT_MEMORY_BYTES
 
@@ -88,12 +93,12 @@ class RechunkOptions:
 @dataclass(frozen=True)
 class RechunkPlan:
     """``arrays``: (name, zarr.json) of each array that is rechunked. ``levels``: made of the first one then.
-    ``group``: zarr.json of the new store."""
+    ``group``: zarr.json of the new store, None for an array alone, whose name is empty."""
 
     store: Store
     arrays: list[tuple[str, bytes]]
     levels: list[PyramidLevel]
-    group: bytes
+    group: bytes | None
 
     @property
     def names(self) -> list[str]:
@@ -122,15 +127,19 @@ class RechunkPlan:
 def plan_new_store(path: Path, options: RechunkOptions) -> RechunkPlan:
     """The new store that ``options`` make of the one at ``path``. Changes nothing. Raises
     ``ShardFormatError`` for a store that cannot be read, ``SpecError`` for options that do not fit it."""
-    store = readable_image(path)
-    multiscale = multiscale_of(store.group)
-    axes = [axis["name"] for axis in multiscale["axes"]]
+    store = readable_image(path, array_alone=True)
+    axes = _axes(store)
     for asked in (options.chunks, options.shards or {}):
         unknown = sorted(set(asked) - set(axes))
         if unknown:
             raise SpecError("the image has no such axes", expected=", ".join(axes), got=", ".join(unknown))
+    if store.group is None:
+        if options.pyramid is not None:
+            raise SpecError("levels are made of an image, not of an array alone", got=str(path))
+        return RechunkPlan(store, [("", _document(store.arrays[0], axes, options))], [], None)
     if len(axes) < 2:
         raise SpecError("an image has at least two axes", got=len(axes))
+    multiscale = multiscale_of(store.group)
     taken = store.arrays if options.pyramid is None else store.arrays[:1]
     arrays = [(array.path.name, _document(array, axes, options)) for array in taken]
     levels, datasets, method = [], multiscale["datasets"], None
@@ -144,6 +153,15 @@ def plan_new_store(path: Path, options: RechunkOptions) -> RechunkPlan:
         levels,
         group_document(understood(read_metadata(store.root)), datasets, method if levels else None),
     )
+
+
+def _axes(store: Store) -> list[str]:
+    """The names of the axes: of the image, or of an array alone, by number where it names none."""
+    if store.group is not None:
+        return [axis["name"] for axis in multiscale_of(store.group)["axes"]]
+    (array,) = store.arrays
+    names = array.dimension_names or (None,) * len(array.shape)
+    return [name or f"dim_{number}" for number, name in enumerate(names)]
 
 
 def _document(array: StoredArray, axes: list[str], options: RechunkOptions) -> bytes:
@@ -165,13 +183,9 @@ def _document(array: StoredArray, axes: list[str], options: RechunkOptions) -> b
                 expected=f"a multiple of {c}",
                 got=sizes[axis],
             )
-    index_place = array.index_location
+    index_place = options.index_place or array.index_location
     if not array.is_sharded:
-        shard, index_place = (shard, "end") if sizes else (chunk, "none")
-    codecs = array.codec_metadata
-    if not isinstance(options.codec, str):
-        codecs = inner_codecs(options.codec, array.dtype.itemsize, array.codecs.checksum)
-    codec_of(codecs)  # raises for what cannot be written
+        shard, index_place = (shard, options.index_place or "end") if sizes else (chunk, "none")
     shard = fitting_shards(array.shape, chunk, shard)
     made = {"rechunked_from": {"chunks": list(array.chunk_shape), "shards": list(array.shard_shape)}}
     document = read_metadata(array.path)
@@ -180,10 +194,24 @@ def _document(array: StoredArray, axes: list[str], options: RechunkOptions) -> b
         shape=array.shape,
         shard_shape=shard,
         chunk_shape=chunk,
-        chunk_codecs=codecs,
+        chunk_codecs=_codecs(array, options),
         index_place=index_place,
         made=made,
+        index_codecs=options.index_codecs,
     )
+
+
+def _codecs(array: StoredArray, options: RechunkOptions) -> list[Any]:
+    """The codec chain of a new chunk. Where it is to stay as it is, but is not one that every reader knows,
+    it becomes that of new stores, if that has the data type."""
+    codec = options.codec
+    if isinstance(codec, list):
+        return codec
+    if isinstance(codec, str):
+        if array.is_ours or array.dtype.name not in DTYPES:
+            return array.codec_metadata
+        codec = Blosc()
+    return inner_codecs(codec, array.dtype.itemsize, array.codecs.checksum)
 
 
 def working_folder(destination: Path) -> Path:
@@ -218,6 +246,11 @@ def write_new_store(
     with JobFolder.locked(working_folder(destination)) as folder:
         _check_free(destination)  # another job may have made it just now
         new, job = folder.path / "store", plan.job()
+        for (
+            name,
+            document,
+        ) in plan.arrays:  # raises for codecs that are not understood, before anything is made
+            parse_array(new / name, check_document(json.loads(document)))
         folder.begin(job, lambda: check_room(folder.path, _expected_bytes(plan, options)))
         arrays = _new_arrays(plan, new, options)
         throttle = (throttle or Throttle()).waiting_for(pause_files(plan.store.arrays[0].path, destination))
@@ -275,11 +308,12 @@ def _publish(plan: RechunkPlan, new: Path, destination: Path) -> None:
     """The frame table, then the metadata that name the arrays, then the name."""
     for name, _ in plan.arrays:
         parse_array(new / name)
-    table = plan.store.root / TABLE_PATH
-    if table.is_dir():
-        remove(new / TABLE_PATH)
-        _copy_folder(table, new / TABLE_PATH)
-    publish_group(new, plan.group, source=plan.store.root)
+    if plan.group is not None:
+        table = plan.store.root / TABLE_PATH
+        if table.is_dir():
+            remove(new / TABLE_PATH)
+            _copy_folder(table, new / TABLE_PATH)
+        publish_group(new, plan.group, source=plan.store.root)
     _check_free(destination)
     publish_folder(new, destination)
 
@@ -325,7 +359,7 @@ def _copy_file(source: Path, target: Path) -> None:
 
 def plan_rechunk(source: StoredArray, target: StoredArray, memory_bytes: int) -> RegionPlan:
     """The regions in which each shard of ``target`` is made. Raises ``BudgetError``."""
-    fixed = RegionReader.peak_bytes(source) + ChunkEncoder.peak_bytes(target) + NewShard.peak_bytes(target)
+    fixed = RegionReader.peak_bytes(source) + encoder_peak_bytes(target) + NewShard.peak_bytes(target)
 
     def peak_bytes(shape: tuple[int, ...]) -> int:
         return fixed + math.prod(map(min, shape, target.shape)) * target.dtype.itemsize

@@ -1,0 +1,137 @@
+"""Rechunking between codec chains: every legal spelling becomes a store that the peers read, and any chain is
+written by zarr-python's codecs."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import tensorstore
+import zarr
+from tests.read.spellings import (
+    BIG,
+    CRC,
+    GZIP,
+    LEGAL,
+    LITTLE,
+    ZSTD,
+    blosc,
+    numcodec,
+    sharded,
+    shards,
+    transpose,
+)
+from tests.read.test_spellings import ignored_warnings, run, same
+from tests.repack.images import POLITE, run_here
+
+from shardwright.model.errors import ShardFormatError
+from shardwright.read.store import open_store
+from shardwright.read.verify_store import verify_store
+from shardwright.repack.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def rechunk(store: Path, new: Path, **options: Any) -> None:
+    made = RechunkOptions(**{"chunks": {}, **options})
+    report = write_new_store(plan_new_store(store, made), new, made, run_here, throttle=POLITE)
+    assert report.ok
+    assert verify_store(new, threads=1).problems == []
+
+
+def codecs_of(path: Path) -> list[Any]:
+    return json.loads((path / "zarr.json").read_text())["codecs"]
+
+
+@pytest.mark.parametrize("name", LEGAL)
+def test_a_legal_spelling_becomes_a_store_of_today(tmp_path: Path, name: str) -> None:
+    values = LEGAL[name].write(tmp_path / "a.zarr")
+    rechunk(tmp_path / "a.zarr", tmp_path / "b.zarr")
+    with ignored_warnings():
+        assert same(np.asarray(zarr.open_array(tmp_path / "b.zarr", mode="r")[...]), values)
+    (array,) = open_store(tmp_path / "b.zarr").arrays
+    if array.dtype.kind in "biufc" and array.is_ours:
+        store = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{tmp_path}/b.zarr/"}}
+        assert same(tensorstore.open(store).result().read().result(), values)
+    if array.dtype.kind in "biuf":
+        assert array.is_ours
+
+
+CHAINS: dict[str, dict[str, Any]] = {
+    "index without checksum": {"index_codecs": [LITTLE]},
+    "at the start": {"index_codecs": [LITTLE], "index_place": "start"},
+    "index big": {"index_codecs": [BIG, CRC], "index_place": "start"},
+    "index of another checksum": {"index_codecs": [LITTLE, numcodec("adler32")]},
+    "transposed": {"codec": [transpose(0, 2, 1), LITTLE, blosc()]},
+    "transposed checksum": {"codec": [transpose(2, 1, 0), LITTLE, ZSTD, CRC]},
+    "big": {"codec": [BIG, GZIP]},
+    "numcodecs": {"codec": [numcodec("delta", dtype="<u2"), LITTLE, numcodec("bz2", level=1)]},
+    "nested": {"codec": [sharded([LITTLE, ZSTD], chunk=(1, 2, 2))]},
+    "nested thrice": {
+        "codec": [
+            sharded([sharded([LITTLE], chunk=(1, 1, 2), place="start")], chunk=(1, 2, 4), index=[LITTLE])
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_any_chain_is_written(tmp_path: Path, name: str) -> None:
+    values = shards([LITTLE, blosc()]).write(tmp_path / "a.zarr")
+    rechunk(tmp_path / "a.zarr", tmp_path / "b.zarr", **CHAINS[name])
+    with ignored_warnings():
+        assert same(np.asarray(zarr.open_array(tmp_path / "b.zarr", mode="r")[...]), values)
+    facts = codecs_of(tmp_path / "b.zarr")[0]["configuration"]
+    for asked, field in (
+        ("codec", "codecs"),
+        ("index_codecs", "index_codecs"),
+        ("index_place", "index_location"),
+    ):
+        assert facts[field] == CHAINS[name].get(asked, facts[field])
+    if "nested" not in name and "numcodecs" not in name and "another" not in name:
+        store = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{tmp_path}/b.zarr/"}}
+        assert same(tensorstore.open(store).result().read().result(), values)
+    # absent chunks stay absent, and what zarr-python encodes it again finds as it was
+    rechunk(tmp_path / "b.zarr", tmp_path / "c.zarr", chunks={"dim_1": 7})
+    with ignored_warnings():
+        assert same(np.asarray(zarr.open_array(tmp_path / "c.zarr", mode="r")[...]), values)
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ({"codec": [LITTLE, {"name": "rot13"}]}, "rot13"),
+        ({"codec": [GZIP, LITTLE]}, "wrong order"),
+        ({"codec": [sharded([LITTLE], chunk=(2, 3, 4))]}, "divide"),
+        ({"index_codecs": [LITTLE, GZIP]}, "fixed size"),
+    ],
+)
+def test_a_chain_that_is_illegal_is_refused_before_anything_is_made(
+    tmp_path: Path, options: dict[str, Any], part: str
+) -> None:
+    shards([LITTLE]).write(tmp_path / "a.zarr")
+    made = RechunkOptions(chunks={}, **options)
+    with pytest.raises(ShardFormatError, match=part):
+        write_new_store(plan_new_store(tmp_path / "a.zarr", made), tmp_path / "b.zarr", made, run_here)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"]
+
+
+def test_the_command_takes_chains_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values = shards([LITTLE, blosc()]).write(tmp_path / "a.zarr")
+    chain = json.dumps([transpose(0, 2, 1), LITTLE, GZIP])
+    index = json.dumps([LITTLE])
+    places = (tmp_path / "a.zarr", tmp_path / "b.zarr")
+    options = ("--codec", chain, "--index", "start", "--index-codecs", index, "--no-idle", "--workers", "1")
+    assert run("rechunk", *places, *options) == 0
+    with warnings.catch_warnings():
+        assert same(np.asarray(zarr.open_array(tmp_path / "b.zarr", mode="r")[...]), values)
+    facts = codecs_of(tmp_path / "b.zarr")[0]["configuration"]
+    assert facts["index_location"] == "start"
+    assert [codec["name"] for codec in facts["codecs"]] == ["transpose", "bytes", "gzip"]
+    capsys.readouterr()
+    assert run("rechunk", places[0], tmp_path / "c.zarr", "--codec", "[1", "--no-idle") == 2
+    assert run("rechunk", places[0], tmp_path / "c.zarr", "--index", "middle", "--no-idle") == 2
