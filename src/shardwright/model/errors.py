@@ -201,6 +201,18 @@ class StoreMovedError(StoreGoneError):
     code = "store_moved"
 
 
+class ShardChangedError(StorageError):
+    """A shard was replaced or changed by another process after it was read."""
+
+    code = "shard_changed"
+
+
+class StrategyError(ShardwrightError, ValueError):
+    """A shard that cannot be changed by the strategy that was asked for."""
+
+    code = "strategy"
+
+
 class OverloadError(ShardwrightError):
     """The writer could not keep up, and the stream's policy is to fail; or a client asked for more at once
     than the protocol allows."""

@@ -15,6 +15,7 @@ STORE_SUFFIX = ".ome.zarr"
 WORKSPACE = ".shardwright"  # folder of a store, and beside spilled shards: files in progress
 REWRITE_SUFFIX = ".rewrite"  # behind the names of files that are to replace others
 WORK_FOLDER = ".compact"  # folder of an array, and of a store: the jobs that repack it
+EDIT_FOLDER = ".shardwright-edit"  # folder of an array: updates of its shards that are under way
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 _NAME = re.compile(NAME_PATTERN)
 

@@ -66,9 +66,9 @@ class ShardFile:
 
     def read_index(self) -> npt.NDArray[np.void]:
         """Returns INDEX_ENTRY[chunks_per_shard], its crc32c checked."""
-        return self.array.index.read(self.file_bytes, self._read)
+        return self.array.index.read(self.file_bytes, self.read_bytes)
 
-    def _read(self, offset: int, nbytes: int) -> bytes:
+    def read_bytes(self, offset: int, nbytes: int) -> bytes:
         data = bytearray(nbytes)
         self.read_into(offset, memoryview(data))
         return bytes(data)

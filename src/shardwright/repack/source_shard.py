@@ -21,6 +21,7 @@ from shardwright.kernels.file_io import FILE_ENDED, read_ranges, will_need
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.read.shard_file import ShardFile, chunks_in_shape
 from shardwright.shard.index import EMPTY
+from shardwright.storage.files import FileIdentity
 
 from .pack_plan import PackPlan, chunk_error, sound_entries
 
@@ -58,6 +59,11 @@ class SourceShard(ShardFile):
         return self.array.shard_key(self.shard)
 
     @property
+    def identity(self) -> FileIdentity:
+        """That of the file when it was opened."""
+        return FileIdentity.of(self.status)
+
+    @property
     def index_bytes(self) -> int:
         return self.array.index_bytes
 
@@ -81,13 +87,10 @@ class SourceShard(ShardFile):
     def is_as_it_was(self) -> bool:
         """Whether the store still names the file that was opened, and it has not been written to since."""
         try:
-            now = self.path.stat()
+            now = FileIdentity.of(self.path.stat())
         except OSError:
             return False
-        facts = [
-            (s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns) for s in (now, os.fstat(self._fd), self.status)
-        ]
-        return facts[0] == facts[1] == facts[2]
+        return now == FileIdentity.of(os.fstat(self._fd)) == self.identity
 
 
 class PackedBytes:

@@ -53,7 +53,7 @@ def unknown_bytes(
     """
     if plan.matches(source.file_bytes):
         return None  # nothing else is in it
-    gaps = _gaps(source)
+    gaps = gaps_between(source.array, source.entries, source.data_range)
     left = _data_within(source, gaps)
     while (place := _first_byte(source, left, take)) is not None:
         start, stop = next((start, stop) for start, stop in gaps.tolist() if start <= place < stop)
@@ -73,14 +73,15 @@ def unknown_bytes(
     return None
 
 
-def _gaps(source: SourceShard) -> Ranges:
-    """The ranges outside of chunks, slots' tails and the index. Chunks may share bytes."""
-    start, stop = source.data_range
-    entries = source.entries[source.entries["offset"] != EMPTY]
+def gaps_between(array: StoredArray, entries: npt.NDArray[np.void], data_range: tuple[int, int]) -> Ranges:
+    """The ranges outside of chunks, slots' tails and the index of a shard with such index entries. Chunks may
+    share bytes."""
+    start, stop = data_range
+    entries = entries[entries["offset"] != EMPTY]
     order = np.argsort(entries["offset"], kind="stable")
     offsets = entries["offset"][order].astype(np.int64)
     ends = np.maximum.accumulate(offsets + entries["nbytes"][order].astype(np.int64))
-    slot_bytes = _slot_bytes(source.array)
+    slot_bytes = _slot_bytes(array)
     if slot_bytes and not ((offsets - page_aligned(start)) % slot_bytes).any():
         ends[:-1] = np.maximum(ends[:-1], offsets[:-1] + slot_bytes)
     gaps = np.stack([np.insert(ends, 0, start), np.append(offsets, stop)], axis=1)

@@ -97,9 +97,11 @@ class ShardSums:
         shard must be checked inside. A compaction and an acquisition with a reopened shard row may both be
         about to do so. Only for the duration of a rename. Raises ``StorageError``.
 
-        ``create``: also in an array without a record, where an acquisition may be active.
+        ``create``: also in an array without a record, where an acquisition may be active. Otherwise an array
+        without a record is held by its zarr.json.
         """
-        return file_held(self.path, "sums", create=create)
+        path = self.path if create or self.exists() else self.path.with_name("zarr.json")
+        return file_held(path, "sums", create=create)
 
     def read(self, on_damaged: Callable[[int], None] = lambda line: None) -> dict[str, set[Sum]]:
         """Returns all sums by key. ``on_damaged`` is called with the number of each damaged line, except

@@ -15,7 +15,7 @@ import stat
 import struct
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from time import monotonic, sleep
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from shardwright.model.errors import OutputExistsError, ShardwrightError, StorageError, StorageFullError
 
@@ -35,6 +35,7 @@ WHOLE_FILE = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # a lock o
 HELD_TIMEOUT_S = 30.0  # under the lock of a file nothing but a rename is done
 _HELD_RETRY_S = 0.01
 _PIECE_BYTES = 1 << 20
+_ZEROS = memoryview(bytes(_PIECE_BYTES))
 _MOST_READ_BYTES = 1 << 30  # by one call
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -43,6 +44,32 @@ _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; not in Python's mmap
 _libc.syncfs.argtypes = (ctypes.c_int,)
 _libc.renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+
+
+class FileIdentity(NamedTuple):
+    """What tells one state of a file from all others that ever had its name: whoever replaces or changes the
+    file gives it another one. ``NO_FILE``: there is none."""
+
+    device: int
+    inode: int
+    nbytes: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> FileIdentity:
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+    @classmethod
+    def at(cls, path: Path) -> FileIdentity:
+        """Returns that of the file with this name, links followed. Raises ``StorageError``."""
+        with storage_errors("look at", path):
+            try:
+                return cls.of(path.stat())
+            except FileNotFoundError:
+                return NO_FILE
+
+
+NO_FILE = FileIdentity(0, 0, 0, 0)
 
 
 @contextmanager
@@ -89,11 +116,11 @@ def preallocate(descriptor: int, nbytes: int, *, start: int = 0) -> bool:
     return True
 
 
-def preallocate_behind(descriptor: int, nbytes: int) -> None:
-    """Reserves real blocks for the first ``nbytes`` of a file, which keeps its size. Does nothing where the
-    filesystem cannot. Raises ``OSError``."""
+def preallocate_behind(descriptor: int, nbytes: int, *, start: int = 0) -> None:
+    """Reserves real blocks for ``nbytes`` of a file from ``start`` on; it keeps its size. Does nothing where
+    the filesystem cannot. Raises ``OSError``."""
     try:
-        _call(_libc.fallocate, descriptor, _FALLOC_KEEP_SIZE, 0, nbytes)
+        _call(_libc.fallocate, descriptor, _FALLOC_KEEP_SIZE, start, nbytes)
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
             raise
@@ -110,6 +137,17 @@ def punch_hole(descriptor: int, offset: int, nbytes: int) -> bool:
             raise
         return False
     return True
+
+
+def clear_range(descriptor: int, start: int, stop: int) -> None:
+    """Makes bytes of a file zeros, and gives whole pages of them back where the filesystem can. Raises
+    ``OSError``."""
+    page = mmap.PAGESIZE
+    first, last = -(-start // page) * page, stop // page * page
+    punched = first < last and punch_hole(descriptor, first, last - first)
+    for begin, end in ((start, first), (last, stop)) if punched else ((start, stop),):
+        for place in range(begin, end, _PIECE_BYTES):
+            write_all(descriptor, place, _ZEROS[: end - place])
 
 
 def data_ranges(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, int]]:

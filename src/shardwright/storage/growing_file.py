@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from .failpoints import reach
 from .files import (
     DataSync,
+    clear_range,
     is_name_of,
     preallocate_behind,
-    punch_hole,
     remove_own,
     storage_errors,
     write_all,
@@ -26,9 +26,6 @@ from .files import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-PAGE_BYTES = 4096
-_ZEROS = bytes(1 << 20)
 
 
 class GrowingFile:
@@ -77,13 +74,9 @@ class GrowingFile:
     def clear(self, start: int, stop: int) -> None:
         """Makes bytes that no reader needs zeros, and gives whole pages of them back. Raises
         ``StorageError``."""
-        first, last = -(-start // PAGE_BYTES) * PAGE_BYTES, stop // PAGE_BYTES * PAGE_BYTES
         with storage_errors("clear a part of", self.path):
             reach("growing.before_clear")
-            punched = first < last and punch_hole(self.descriptor, first, last - first)
-            for begin, end in ((start, first), (last, stop)) if punched else ((start, stop),):
-                for place in range(begin, end, len(_ZEROS)):
-                    write_all(self.descriptor, place, _ZEROS[: end - place])
+            clear_range(self.descriptor, start, stop)
 
     def finish(self) -> None:
         """Gives the room behind the end back, and makes all of it durable. Raises ``StorageError``: the file

@@ -30,6 +30,7 @@ from shardwright.read.store import parse_array, workspace_of
 from shardwright.repack.runtime.work_folder import file_of_shard, working_path
 from shardwright.repack.source_shard import PackedBytes, SourceShard, parts_between
 from shardwright.repack.unknown_bytes import unknown_bytes
+from shardwright.shard.edit_files import check_not_edited
 from shardwright.shard.index import EMPTY
 from shardwright.shard.shard_sums import ShardSums, shard_sum
 from shardwright.storage.failpoints import reach
@@ -74,6 +75,7 @@ def pack_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
     recompress = task.get("recompress")
     codec = None if recompress is None else denser_codec(array, recompress)
     degraded_only = recompress is not None and recompress["cname"] == AS_CONFIGURED
+    check_not_edited(array.path, array.shard_key(shard))
     with SourceShard(array, shard) as source:
         before = after = source.pack_plan(task["order"], trim=trim)
         packed_already, recoded = before.matches(source.file_bytes), 0
@@ -163,10 +165,15 @@ def copy_chunks(chunks: PackedBytes, working: WorkingFile, plan: PackPlan, throt
     """Copy chunks without decoding. Returns the crc32c of each as it came from the source. Raises
     ``ShardFormatError`` for a bad one, ``StorageError``."""
     with WriteBehind(working, plan.data_start) as out:
-        while chunks.left_bytes:
-            room = out.room
-            throttle.take(2 * min(room.size, chunks.left_bytes))  # read here, written behind
-            out.advance(chunks.read_into(room))
+        return copy_behind(chunks, out, throttle)
+
+
+def copy_behind(chunks: PackedBytes, out: WriteBehind, throttle: Throttle) -> UInt32s:
+    """As ``copy_chunks``, behind what was written before."""
+    while chunks.left_bytes:
+        room = out.room
+        throttle.take(2 * min(room.size, chunks.left_bytes))  # read here, written behind
+        out.advance(chunks.read_into(room))
     return chunks.crcs
 
 
@@ -231,6 +238,7 @@ def _held(source: SourceShard) -> Iterator[None]:
     """
     array = source.array.path
     with ShardSums(array).held(create=workspace_of(array) is not None):
+        check_not_edited(array, source.key)
         if not source.is_as_it_was():
             raise _changed(source)
         yield
@@ -260,18 +268,20 @@ def record_recoded(
         return
     if len(before.chunks) == source.live_chunks:
         found = shard_sum(
-            before.chunks, before.nbytes, _data_crcs(source, before.source_offset, before.nbytes, crcs_before)
+            before.chunks,
+            before.nbytes,
+            crcs_without_inner(source, before.source_offset, before.nbytes, crcs_before),
         )
     else:
-        found = _sum_of(source)
-    _check_known(source, record, found, known)
+        found = sum_of(source, *data_crcs(source))
+    check_known(source, record, found, known)
     with ShardFile(source.array, copy) as file:
         record.append(
             {
                 source.key: shard_sum(
                     after.chunks,
                     after.nbytes,
-                    _data_crcs(file, after.target_offset, after.nbytes, crcs_after),
+                    crcs_without_inner(file, after.target_offset, after.nbytes, crcs_after),
                 )
             }
         )
@@ -282,11 +292,12 @@ def record_dropped(source: SourceShard) -> None:
     record = ShardSums(source.array.path)
     known = record.of(source.key)
     if known:
-        _check_known(source, record, _sum_of(source), known)
+        check_known(source, record, sum_of(source, *data_crcs(source)), known)
         record.append({source.key: None})
 
 
-def _check_known(source: SourceShard, record: ShardSums, found: int, known: set[int | None]) -> None:
+def check_known(source: SourceShard, record: ShardSums, found: int, known: set[int | None]) -> None:
+    """Raises ``ShardFormatError`` when the sum ``found`` of a shard is none of those that are recorded."""
     if found not in known:
         raise ShardFormatError(
             f"{source.path} is not the shard that {record.path} records: it was altered or replaced",
@@ -295,7 +306,7 @@ def _check_known(source: SourceShard, record: ShardSums, found: int, known: set[
         )
 
 
-def _data_crcs(file: ShardFile, offsets: Int64s, nbytes: Int64s, crcs: UInt32s) -> UInt32s:
+def crcs_without_inner(file: ShardFile, offsets: Int64s, nbytes: Int64s, crcs: UInt32s) -> UInt32s:
     """The crc32c of each chunk without its inner crc32c. If there is one, it is that number."""
     if not file.array.codecs.checksum:
         return crcs
@@ -305,8 +316,9 @@ def _data_crcs(file: ShardFile, offsets: Int64s, nbytes: Int64s, crcs: UInt32s) 
     return found
 
 
-def _sum_of(source: SourceShard) -> int:
-    """The sum of the shard as it is, all chunks read."""
+def data_crcs(source: SourceShard) -> tuple[Int64s, UInt32s]:
+    """The numbers of the chunks that a shard has, and the crc32c of each without an inner one, all chunks
+    read."""
     inner = CHECKSUM_BYTES if source.array.codecs.checksum else 0
     numbers = np.flatnonzero(source.entries["offset"] != EMPTY)
     crcs = np.zeros(len(numbers), np.uint32)
@@ -314,4 +326,9 @@ def _sum_of(source: SourceShard) -> int:
         chunk = bytearray(max(0, int(entry["nbytes"]) - inner))
         source.read_into(int(entry["offset"]), memoryview(chunk))
         crcs[i] = crc32c.crc32c(chunk)
+    return numbers, crcs
+
+
+def sum_of(source: SourceShard, numbers: Int64s, crcs: UInt32s) -> int:
+    """The sum of the shard as it is, from ``data_crcs``."""
     return shard_sum(numbers, source.entries["nbytes"][numbers], crcs)

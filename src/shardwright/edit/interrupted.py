@@ -1,0 +1,203 @@
+"""Recovery of edits that were cut short. `DECISIONS` is the table: exactly one row matches each combination
+of facts.
+
+An edit whose journal is complete is done once more; of any other edit nothing has reached the shard.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import crc32c
+
+from shardwright.model.errors import LockedError, ShardFormatError, ShardwrightError
+from shardwright.model.names import EDIT_FOLDER
+from shardwright.read.store import parse_array, read_nodes
+from shardwright.shard.edit_files import (
+    COPY_SUFFIX,
+    JOURNAL_SUFFIX,
+    LOCK_SUFFIX,
+    NEW_SUFFIX,
+    edit_file,
+)
+from shardwright.storage.changed_file import ChangedFile
+from shardwright.storage.failpoints import reach
+from shardwright.storage.files import read_regular, storage_errors, sync_directory
+
+from .redo_journal import RedoJournal
+from .shard_lock import shard_locked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from shardwright.read.store import StoredArray
+
+
+class JournalState(Enum):
+    NONE = "none"  # or one that was not complete
+    WHOLE = "whole"
+    UNREADABLE = "damaged, or of another release"
+
+
+class FileState(Enum):
+    ABSENT = "absent"
+    SAME = "the file that was edited, at a length that it may have had meanwhile"
+    COPIED = "another file, with the old index or the new one"
+    OTHER = "any other file"
+
+
+class EditAction(Enum):
+    CLEAR = "delete what the edit left in its folder"
+    REDO = "write all bytes of the journal, sync, delete it"
+    DISCARD = "delete the journal"
+    REFUSE = "leave both, and say so"
+
+
+ANY = tuple(FileState)
+DECISIONS: tuple[tuple[JournalState, tuple[FileState, ...], EditAction], ...] = (
+    (JournalState.NONE, ANY, EditAction.CLEAR),
+    (JournalState.UNREADABLE, ANY, EditAction.REFUSE),
+    (JournalState.WHOLE, (FileState.SAME, FileState.COPIED), EditAction.REDO),
+    (JournalState.WHOLE, (FileState.ABSENT,), EditAction.DISCARD),
+    (JournalState.WHOLE, (FileState.OTHER,), EditAction.REFUSE),
+)
+
+
+def decide(journal: JournalState, file: FileState) -> EditAction:
+    """Returns the action of the one row that matches."""
+    [action] = [action for state, files, action in DECISIONS if state is journal and file in files]
+    return action
+
+
+@dataclass(frozen=True)
+class RecoveredEdit:
+    """One edit that was interrupted. ``action``: completed, discarded, or refused for ``error``."""
+
+    path: Path
+    action: str
+    error: ShardwrightError | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        error = {} if self.error is None else {"error": self.error.to_dict()}
+        return {"path": str(self.path), "action": self.action, **error}
+
+
+def recover_edits(place: Path) -> list[RecoveredEdit]:
+    """Completes or discards every interrupted edit of an array, or of all arrays of a store. Edits that are
+    at work are left to their processes. May be interrupted itself, and run again.
+
+    Returns those of which something may have reached the shard. Raises ``ShardFormatError`` for what is no
+    store, ``StorageError``.
+    """
+    found = []
+    for folder in edited_arrays(place):
+        for name in _names(folder):
+            try:
+                with shard_locked(folder, name, timeout_s=0):
+                    recovered = recover_locked(parse_array(folder), name)
+            except LockedError:
+                continue
+            except ShardwrightError as error:
+                recovered = RecoveredEdit(folder / name, "refused", error)
+            if recovered is not None:
+                found.append(recovered)
+    return found
+
+
+def edited_arrays(place: Path) -> Iterator[Path]:
+    """Yields the folders of arrays, at or below ``place``, in which an edit is at work or left something.
+    Raises ``ShardFormatError``, ``StorageError``."""
+    place = place.absolute()
+    for folder in (place, *(place / name for name in read_nodes(place))):
+        if (folder / EDIT_FOLDER).is_dir():
+            yield folder
+
+
+def _names(array_folder: Path) -> list[str]:
+    """The shards of which something lies in the folder, with dots in place of slashes."""
+    folder = array_folder / EDIT_FOLDER
+    with storage_errors("look into", folder):
+        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return sorted({_shard_of(name) for name in names})
+
+
+def _shard_of(name: str) -> str:
+    for suffix in (NEW_SUFFIX, JOURNAL_SUFFIX, COPY_SUFFIX, LOCK_SUFFIX):
+        if name.endswith(suffix):
+            return name.removesuffix(suffix)
+    return name
+
+
+def recover_locked(array: StoredArray, name: str) -> RecoveredEdit | None:
+    """Recovers the edit of one shard; the caller holds its lock. ``name``: its key, or that with dots in
+    place of slashes. Raises ``ShardFormatError``, ``StorageError``."""
+    path = edit_file(array.path, name, JOURNAL_SUFFIX)
+    journal, state, refusal = _read(array, path)
+    shard = array.path / (name if journal is None else journal.key)
+    action = decide(state, FileState.OTHER if journal is None else _state_of(array, shard, journal))
+    if action is EditAction.REFUSE:
+        raise refusal or ShardFormatError(
+            f"an update of {shard} was interrupted, and another file has its place now",
+            hint="Both are left as they are. Check it with `shardwright verify`; if it is sound, delete "
+            f"{path}",
+        )
+    if action is EditAction.REDO and journal is not None:
+        with ChangedFile(shard) as file:
+            journal.redo(file)
+            file.finish()
+    if action in (EditAction.REDO, EditAction.DISCARD):
+        delete_durably(path)
+    for suffix in (NEW_SUFFIX, COPY_SUFFIX):
+        left = edit_file(array.path, name, suffix)
+        with storage_errors("delete", left):
+            reach("edit.before_clear_leftover")
+            left.unlink(missing_ok=True)
+    if action is EditAction.CLEAR:
+        return None
+    return RecoveredEdit(shard, "completed" if action is EditAction.REDO else "discarded")
+
+
+def _read(array: StoredArray, path: Path) -> tuple[RedoJournal | None, JournalState, ShardFormatError | None]:
+    with storage_errors("read", path):
+        try:
+            data = read_regular(path)
+        except FileNotFoundError:
+            return None, JournalState.NONE, None
+    try:
+        journal = RedoJournal.parse(data, path)
+        if array.coordinates_of(journal.key) is None or path != edit_file(
+            array.path, journal.key, JOURNAL_SUFFIX
+        ):
+            raise ShardFormatError(f"{path} is the journal of another shard", got=journal.key)  # noqa: TRY301
+    except ShardFormatError as error:
+        return None, JournalState.UNREADABLE, error
+    return journal, JournalState.WHOLE, None
+
+
+def _state_of(array: StoredArray, shard: Path, journal: RedoJournal) -> FileState:
+    if not shard.is_file():
+        return FileState.ABSENT
+    with ChangedFile(shard) as file:
+        status = file.status()
+        if not journal.old_bytes <= status.st_size <= journal.new_bytes:
+            return FileState.OTHER
+        if status.st_ino == journal.inode:
+            return FileState.SAME
+        index = array.index
+        offset = index.offset(index.data_range(status.st_size)[1])
+        found = crc32c.crc32c(file.read(offset, index.nbytes))
+    lengths = {(journal.old_bytes, journal.old_index), (journal.new_bytes, journal.new_index)}
+    return FileState.COPIED if (status.st_size, found) in lengths else FileState.OTHER
+
+
+def delete_durably(path: Path) -> None:
+    """Deletes a journal: once a later edit has begun, it must not come back. Raises ``StorageError``."""
+    with storage_errors("delete", path):
+        reach("edit.before_delete_journal")
+        path.unlink(missing_ok=True)
+    with suppress(FileNotFoundError):
+        sync_directory(path.parent)

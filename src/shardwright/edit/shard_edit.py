@@ -1,0 +1,476 @@
+"""An edit of one shard: some of its chunks get new bytes, or are erased, at once for every reader that opens
+it later. EDIT.md has the strategies, and what each crash leaves.
+
+    lock of the shard ──▶ what an earlier edit left ──▶ plan ──▶ record of the new sum ──▶
+        within the file:  room ──▶ journal durable ──▶ chunks, index, zeros ──▶ sync ──▶ journal deleted
+        another file:     copy ──▶ sync ──▶ read back ──▶ rename
+        nothing is left:  the shard is deleted
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import crc32c
+import numpy as np
+
+from shardwright.codecs.decode import HEAD_BYTES, describe_chunk
+from shardwright.model.errors import (
+    LockedError,
+    ShardChangedError,
+    ShardFormatError,
+    ShardwrightError,
+    StorageError,
+    StrategyError,
+)
+from shardwright.model.names import WORK_FOLDER
+from shardwright.read.store import workspace_of
+from shardwright.repack.jobs.pack_shard import check_known, data_crcs, sum_of
+from shardwright.repack.runtime.throttle import Throttle
+from shardwright.repack.source_shard import CRC_OF_BYTES_AND_CRC, SourceShard
+from shardwright.repack.transfer.move_store import MOVE_LOCK_NAME
+from shardwright.repack.unknown_bytes import gaps_between, unknown_bytes
+from shardwright.shard.edit_files import COPY_SUFFIX, JOURNAL_SUFFIX, NEW_SUFFIX, edit_file
+from shardwright.shard.index import EMPTY
+from shardwright.shard.shard_sums import ShardSums, shard_sum
+from shardwright.storage.changed_file import ChangedFile
+from shardwright.storage.failpoints import reach
+from shardwright.storage.files import (
+    NO_FILE,
+    FileIdentity,
+    data_ranges,
+    make_directories,
+    storage_errors,
+    sync_directory,
+)
+from shardwright.storage.lock import is_locked
+
+from .changed_copy import data_crc, replace_shard
+from .edit_plan import (
+    STRATEGIES,
+    EditPlan,
+    Ranges,
+    ShardFacts,
+    Strategy,
+    common,
+    meets,
+    minus,
+    plan_edit,
+    union,
+    unused_bytes,
+)
+from .interrupted import delete_durably, recover_locked
+from .redo_journal import RedoJournal
+from .shard_lock import TIMEOUT_S, shard_locked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from shardwright.read.store import StoredArray
+
+_TRIES = 20  # a shard that is replaced (packed) meanwhile is looked at again
+_PIECE_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class EditReport:
+    """``strategy``: the one that was used. ``bytes_written``: into the shard or its copy, and the journal.
+    ``unused_bytes``: of ``file_bytes`` now. ``removed``: the last chunk was erased, and with it the file.
+    ``identity``: of the file now, ``NO_FILE`` without one."""
+
+    strategy: Strategy
+    bytes_written: int
+    unused_bytes: int
+    file_bytes: int
+    removed: bool
+    identity: FileIdentity
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def edit_shard(
+    array: StoredArray,
+    shard: tuple[int, ...],
+    chunks: Mapping[int, bytes | None],
+    *,
+    strategy: Strategy = "auto",
+    max_unused: float = 0.25,
+    expected: FileIdentity | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> EditReport:
+    """Gives chunks of one shard new bytes. ``shard``: its coordinates. ``chunks``: encoded bytes by number
+    within the shard (row-major), None to erase one. All of them are changed, durably, or none.
+
+    ``strategy``: see ``edit_plan``; ``auto`` keeps at most ``max_unused`` of the file unused, and writes a
+    new shard, or one of which every chunk is given, as a new file. ``expected``: of the file that the caller
+    has read (``FileIdentity.at``), ``NO_FILE`` if there was none; None: of any. ``timeout_s``: for another
+    edit of this shard to end.
+
+    Raises ``LockedError`` while the store is being written or moved, or for another edit that takes too long;
+    ``ShardChangedError`` when the shard is not the expected one; ``StrategyError``; ``ShardFormatError`` for
+    a shard, a chunk's bytes or a number that is none; ``StorageFullError``: nothing was changed, unless its
+    hint says otherwise; ``StorageError``.
+    """
+    chunks = _checked(array, shard, chunks, strategy, max_unused)
+    key = array.shard_key(shard)
+    _check_at_rest(array)
+    with shard_locked(array.path, key, timeout_s):
+        recover_locked(array, key)
+        for left in reversed(range(_TRIES)):
+            try:
+                return _Edit(array, shard, chunks, expected).run(strategy, max_unused)
+            except ShardChangedError:
+                if expected is not None or not left:
+                    raise
+    raise AssertionError("the last try returns or raises")
+
+
+def _checked(
+    array: StoredArray,
+    shard: tuple[int, ...],
+    chunks: Mapping[int, bytes | None],
+    strategy: Strategy,
+    max_unused: float,
+) -> dict[int, bytes | None]:
+    """The chunks in order. Raises ``ShardFormatError``, ``StrategyError``."""
+    if strategy not in STRATEGIES:
+        raise StrategyError("unknown strategy", expected=" or ".join(STRATEGIES), got=repr(strategy))
+    if not 0 <= max_unused <= 1:
+        raise StrategyError("max_unused is no share", expected="a number from 0 to 1", got=max_unused)
+    if len(shard) != len(array.shape) or min(shard, default=0) < 0:
+        raise ShardFormatError(f"{array.path} has no shard {shard}", expected=f"{len(array.shape)} numbers")
+    if not array.contains_shard(shard) and any(data is not None for data in chunks.values()):
+        raise ShardFormatError(
+            f"{array.path} has no shard {shard}", expected=f"a shard of the grid {array.grid_shape}"
+        )
+    limit = array.codecs.max_encoded_bytes(array.chunk_bytes)
+    for number, data in chunks.items():
+        if not 0 <= number < array.chunks_per_shard:
+            raise ShardFormatError(
+                f"shard {shard} of {array.path} has no chunk {number}",
+                expected=f"0 to {array.chunks_per_shard - 1}",
+            )
+        if data is not None:
+            _check_chunk(array, number, data, limit)
+    return {number: chunks[number] for number in sorted(chunks)}
+
+
+def _check_chunk(array: StoredArray, number: int, data: bytes, limit: int) -> None:
+    if not 0 < len(data) <= limit:
+        raise ShardFormatError(
+            f"chunk {number} is not encoded as {array.path} is",
+            expected=f"1 to {limit} bytes",
+            got=len(data),
+        )
+    try:
+        describe_chunk(data[:HEAD_BYTES], len(data), array.codecs, array.chunk_bytes)
+    except ShardFormatError as error:
+        raise ShardFormatError(f"chunk {number} is not encoded as {array.path} is: {error}") from None
+    if array.is_ours and array.codecs.checksum and crc32c.crc32c(data) != CRC_OF_BYTES_AND_CRC:
+        raise ShardFormatError(f"chunk {number} for {array.path} fails its crc32c")
+
+
+def _check_at_rest(array: StoredArray) -> None:
+    """Raises ``LockedError`` while an acquisition or a move is at work in the store."""
+    if (workspace := workspace_of(array.path)) is not None:
+        raise LockedError(
+            f"{workspace.parent} is still being written, or its acquisition ended without sealing all shards",
+            hint="Wait until it has ended; `shardwright recover` finishes the store of a daemon that died",
+        )
+    for folder in (array.path, *array.path.parents):
+        if not (folder / "zarr.json").exists():
+            break
+        if is_locked(folder / WORK_FOLDER / MOVE_LOCK_NAME):
+            raise LockedError(f"{folder} is being moved or copied", hint="Wait until that has ended")
+
+
+class _Edit:
+    """One try. The caller holds the shard's lock."""
+
+    def __init__(
+        self,
+        array: StoredArray,
+        shard: tuple[int, ...],
+        chunks: Mapping[int, bytes | None],
+        expected: FileIdentity | None,
+    ) -> None:
+        self._array, self._shard, self._chunks = array, shard, chunks
+        self._key = array.shard_key(shard)
+        self._path = array.path / self._key
+        self._record = ShardSums(array.path)
+        self._is_whole = len(chunks) == array.chunks_per_shard
+        if self._path.is_symlink():
+            raise StorageError(
+                f"{self._path} is a link to a shard on another disk, which is not updated",
+                hint="`shardwright compact --to` makes a store without links",
+            )
+        self._identity = FileIdentity.at(self._path)
+        if expected is not None and self._identity != expected:
+            raise self._changed()
+
+    def run(self, strategy: Strategy, max_unused: float) -> EditReport:
+        erases_all = all(data is None for data in self._chunks.values())
+        if self._identity == NO_FILE:
+            return self._report("rewrite", 0) if erases_all else self._replace(None, strategy)
+        try:
+            source = SourceShard(self._array, self._shard)
+        except ShardFormatError:
+            if not self._is_whole:
+                raise
+            return self._remove(None) if erases_all else self._replace(None, strategy)
+        with source:
+            if source.identity != self._identity:
+                raise self._changed()
+            unknown = unknown_bytes(source, source.pack_plan("row_major"), Throttle(idle=False).take)
+            return self._change(source, unknown, strategy, max_unused)
+
+    def _change(
+        self, source: SourceShard, unknown: ShardFormatError | None, strategy: Strategy, max_unused: float
+    ) -> EditReport:
+        live = set(np.flatnonzero(source.entries["offset"] != EMPTY).tolist())
+        chunks = {n: data for n, data in self._chunks.items() if data is not None or n in live}
+        if not chunks:  # what is to be erased is absent
+            facts = ShardFacts(self._array.index, source.entries, source.file_bytes)
+            return self._report(strategy if strategy != "auto" else "in_place", 0, unused_bytes(facts))
+        if not live - chunks.keys() and all(data is None for data in chunks.values()):
+            if unknown is not None:
+                raise unknown
+            return self._remove(source)
+        facts = ShardFacts(
+            self._array.index,
+            source.entries,
+            source.file_bytes,
+            _why_unchangeable(self._array, source.status),
+            unknown is None,
+        )
+        if strategy == "auto" and self._is_whole:
+            strategy = "rewrite"
+        sizes = {number: None if data is None else len(data) for number, data in chunks.items()}
+        plan = plan_edit(facts, sizes, strategy, max_unused)
+        if plan.after is None:
+            if unknown is not None:
+                raise unknown
+            return self._replace(source, "rewrite")
+        return self._write_within(source, facts, plan, plan.after)
+
+    # ------------------------------------------------------------------ another file, or none
+
+    def _replace(self, source: SourceShard | None, strategy: Strategy) -> EditReport:
+        if strategy not in ("auto", "rewrite"):
+            raise StrategyError(
+                f"strategy {strategy!r} cannot do this: there is no sound shard {self._path}",
+                expected="strategy rewrite",
+                hint="auto takes the cheapest one that can",
+            )
+        like = self._path if self._identity != NO_FILE else self._array.path / "zarr.json"
+        with storage_errors("look at", like):
+            status = like.stat()
+        make_directories(self._path.parent)
+        if source is not None and not self._is_whole:
+            self._check_recorded(source)
+        plan = replace_shard(
+            self._array,
+            self._shard,
+            source,
+            self._chunks,
+            edit_file(self._array.path, self._key, COPY_SUFFIX),
+            status,
+            self._record_sum,
+            self._held(),
+        )
+        return self._report("rewrite", plan.file_bytes)
+
+    def _remove(self, source: SourceShard | None) -> EditReport:
+        """Deletes the shard."""
+        if source is not None and not self._is_whole:
+            self._check_recorded(source)
+        self._record_sum(None)
+        with storage_errors("delete", self._path):
+            reach("edit.before_delete_shard")
+            with self._held():
+                self._path.unlink()
+        sync_directory(self._path.parent)
+        return self._report("rewrite", 0, removed=True)
+
+    # ------------------------------------------------------------------ within the file
+
+    def _write_within(
+        self, source: SourceShard, before: ShardFacts, plan: EditPlan, after: ShardFacts
+    ) -> EditReport:
+        with ChangedFile(self._path) as file:
+            journal = self._journal(source, before, plan, after)
+            self._record_after(source, after)
+            path, new = (
+                edit_file(self._array.path, self._key, suffix) for suffix in (JOURNAL_SUFFIX, NEW_SUFFIX)
+            )
+            self._save(file, journal, path, new)
+            try:
+                journal.begin(file)
+            except ShardwrightError:
+                delete_durably(path)
+                raise
+            identity = self._complete(file, journal)
+        delete_durably(path)
+        written = sum(len(data) for _, data in journal.writes) + journal.nbytes
+        return EditReport(
+            plan.strategy, written, unused_bytes(after), after.file_bytes, removed=False, identity=identity
+        )
+
+    def _save(self, file: ChangedFile, journal: RedoJournal, path: Path, new: Path) -> None:
+        """Makes the journal durable, with room in the shard for all that it writes."""
+        if not file.is_as(self._identity):
+            raise self._changed()
+        try:
+            for start, stop in journal.written:
+                file.reserve(start, stop - start)
+            self._identity = FileIdentity.of(file.status())  # a reservation may give a file another time
+            journal.save(path, new, self._held(file))
+        except ShardwrightError:
+            delete_durably(path)  # if it got its name, and a later step failed
+            if file.status().st_size == journal.old_bytes:
+                file.cut(journal.old_bytes)  # gives the room back
+            raise
+
+    def _complete(self, file: ChangedFile, journal: RedoJournal) -> FileIdentity:
+        try:
+            journal.complete(file)
+            return file.finish()
+        except StorageError as error:
+            raise type(error)(
+                f"the update of {self._path} was interrupted: {error.message}",
+                hint="Its journal has all of it: `shardwright recover`, or the next update, completes it. "
+                "Until then readers may find chunks that fail their checksum",
+            ) from error
+
+    def _journal(
+        self, source: SourceShard, before: ShardFacts, plan: EditPlan, after: ShardFacts
+    ) -> RedoJournal:
+        index = self._array.index
+        chunks = sorted((offset, self._chunks[number] or b"") for number, offset in plan.places.items())
+        old_start, old_stop = before.index_range
+        with_index = b"" if np.array_equal(after.entries, before.entries) else index.encode(after.entries)
+        needed = union([*before.live, (old_start, old_stop)])
+        harmless = [write for write in chunks if not meets(_range(write), needed)]
+        others = [write for write in chunks if meets(_range(write), needed)]
+        if with_index:
+            write = (after.index_range[0], with_index)
+            (others if meets(_range(write), needed) else harmless).append(write)
+        old_index = source.read_bytes(old_start, old_stop - old_start)
+        return RedoJournal(
+            self._key,
+            source.status.st_ino,
+            before.file_bytes,
+            after.file_bytes,
+            crc32c.crc32c(old_index),
+            crc32c.crc32c(with_index or old_index),
+            (*harmless, *others),
+            len(harmless),
+            tuple(_cleared(source, before, plan, after)),
+        )
+
+    # ------------------------------------------------------------------ the record of the array's shards
+
+    def _record_after(self, source: SourceShard, after: ShardFacts) -> None:
+        """Records the sum of the shard with its new chunks, all others read."""
+        if not self._record.exists():
+            return
+        numbers, crcs = self._check_recorded(source)
+        sums = dict(zip(numbers.tolist(), crcs.tolist(), strict=True))
+        sums |= {n: data_crc(self._array, data) for n, data in self._chunks.items() if data is not None}
+        live = np.flatnonzero(after.entries["offset"] != EMPTY)
+        self._record_sum(
+            shard_sum(live, after.entries["nbytes"][live], np.array([sums[n] for n in live.tolist()]))
+        )
+
+    def _check_recorded(self, source: SourceShard) -> Any:
+        """Raises ``ShardFormatError`` for a shard that is not the recorded one. Returns its ``data_crcs``."""
+        if not self._record.exists():
+            return None
+        numbers, crcs = data_crcs(source)
+        if known := self._record.of(self._key):
+            check_known(source, self._record, sum_of(source, numbers, crcs), known)
+        return numbers, crcs
+
+    def _record_sum(self, value: int | None) -> None:
+        if self._record.exists():
+            self._record.append({self._key: value})
+
+    # ------------------------------------------------------------------ others
+
+    @contextmanager
+    def _held(self, file: ChangedFile | None = None) -> Iterator[None]:
+        """The right to change or replace the shard. Raises ``ShardChangedError`` when it is not the one that
+        the plan was made for: a compaction may have replaced it."""
+        with self._record.held(create=False):
+            _check_at_rest(self._array)
+            as_it_was = file is None or file.is_as(self._identity)
+            if not as_it_was or FileIdentity.at(self._path) != self._identity:
+                raise self._changed()
+            yield
+
+    def _changed(self) -> ShardChangedError:
+        return ShardChangedError(
+            f"{self._path} was changed or replaced after it was read",
+            hint="It is left as it is. Read it again, and repeat the update",
+        )
+
+    def _report(
+        self, strategy: Strategy, written: int, unused: int = 0, *, removed: bool = False
+    ) -> EditReport:
+        identity = FileIdentity.at(self._path)
+        return EditReport(strategy, written, unused, identity.nbytes, removed, identity)
+
+
+def _range(write: tuple[int, bytes]) -> tuple[int, int]:
+    return write[0], write[0] + len(write[1])
+
+
+def _why_unchangeable(array: StoredArray, status: os.stat_result) -> str | None:
+    """Why the file of a shard cannot be changed where it lies, None if it can."""
+    if not array.is_sharded:
+        return "the array has no shards: a file is one chunk"
+    if status.st_nlink > 1:
+        return "the file has another name (a hard link), under which it would change too"
+    if os.geteuid() not in (0, status.st_uid):
+        return "the file belongs to another user"
+    return None
+
+
+def _cleared(source: SourceShard, before: ShardFacts, plan: EditPlan, after: ShardFacts) -> Ranges:
+    """The bytes that must become zeros: compaction would not know what they mean. Bytes of chunks and indexes
+    that were, and what an encoder or an older edit left in gaps; not the index that has just been retired."""
+    gaps: Ranges = [
+        (int(start), int(stop))
+        for start, stop in gaps_between(source.array, after.entries, after.data_range).tolist()
+    ]
+    retired = [] if plan.retired is None or not _is_seen(plan.retired, gaps) else [plan.retired]
+    meant = union([*before.live, before.index_range])
+    known = minus(common(gaps, meant), retired)
+    if not before.are_gaps_free:
+        return minus(known, before.unused)
+    doubtful = minus(minus(gaps, meant), [(before.file_bytes, after.file_bytes)])
+    return union([*known, *_remains(source, doubtful)])
+
+
+def _is_seen(index: tuple[int, int], gaps: Ranges) -> bool:
+    """Whether ``unknown_bytes`` takes these bytes for an old index: it looks at the ends of a gap."""
+    return any(
+        start <= index[0] and index[1] <= stop and (start == index[0] or index[1] == stop)
+        for start, stop in gaps
+    )
+
+
+def _remains(source: SourceShard, ranges: Ranges) -> Iterator[tuple[int, int]]:
+    """The parts of these ranges in which a byte is not zero."""
+    for start, stop in ranges:
+        with storage_errors("read", source.path):
+            for first, last in data_ranges(source.fileno(), start, stop):
+                for place in range(first, last, _PIECE_BYTES):
+                    piece = source.read_bytes(place, min(_PIECE_BYTES, last - place))
+                    if piece.strip(b"\0"):
+                        yield place, place + len(piece)

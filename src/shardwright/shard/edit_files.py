@@ -1,0 +1,44 @@
+"""The files of updates of an array's shards: ARRAY/.shardwright-edit, beside its shards (edit/EDIT.md).
+
+    KEY.lock          held while the shard is updated
+    KEY.journal       what is being written into the shard: complete, and durable before the first byte is
+    KEY.journal.new   the same before it is complete; means nothing
+    KEY.copy          a shard that is to take the old one's place; means nothing yet
+
+KEY has dots in place of slashes. Readers ignore the folder.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shardwright.model.errors import LockedError
+from shardwright.model.names import EDIT_FOLDER
+from shardwright.storage.lock import is_locked
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOCK_SUFFIX, JOURNAL_SUFFIX, NEW_SUFFIX, COPY_SUFFIX = ".lock", ".journal", ".journal.new", ".copy"
+
+
+def edit_file(array_folder: Path, key: str, suffix: str) -> Path:
+    """Returns the path of a file of the update of one shard."""
+    return array_folder / EDIT_FOLDER / f"{key.replace('/', '.')}{suffix}"
+
+
+def check_not_edited(array_folder: Path, key: str) -> None:
+    """Raises ``LockedError`` for a shard into which an update is being written, or was when it was
+    interrupted."""
+    if edit_file(array_folder, key, JOURNAL_SUFFIX).exists():
+        raise LockedError(
+            f"{array_folder / key} is being updated, or its update was interrupted",
+            hint="Wait for the update, or run `shardwright recover` if none is at work",
+        )
+
+
+def interrupted_edits(array_folder: Path) -> list[str]:
+    """Returns the names of shards, with dots in place of slashes, of which an update was interrupted while it
+    was written into the shard: until it is recovered, readers may find chunks that fail their checksum."""
+    names = [path.name.removesuffix(JOURNAL_SUFFIX) for path in array_folder.glob(f"{EDIT_FOLDER}/*.journal")]
+    return sorted(name for name in names if not is_locked(edit_file(array_folder, name, LOCK_SUFFIX)))

@@ -1,0 +1,101 @@
+"""Small arrays of gzip chunks, whose lengths vary with what they hold; a reader of shards that knows nothing
+of ours."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+from typing import TYPE_CHECKING
+
+import crc32c
+import numpy as np
+
+from shardwright.read.store import parse_array
+from shardwright.shard.shard_sums import SUMS_NAME
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardwright.read.store import StoredArray
+
+CHUNK = 16  # elements of a chunk along each axis
+NOTHING = (1 << 64) - 1
+
+
+def make_array(
+    folder: Path,
+    *,
+    chunks: tuple[int, int] = (2, 3),
+    shards: int = 2,
+    index: str = "end",
+    index_checksum: bool = True,
+    chunk_checksum: bool = False,
+    recorded: bool = False,
+    sharded: bool = True,
+) -> StoredArray:
+    """An array without a shard, of uint8; ``chunks``: of a shard along each axis."""
+    little = {"name": "bytes", "configuration": {"endian": "little"}}
+    check = {"name": "crc32c"}
+    inner = [{"name": "bytes"}, {"name": "gzip", "configuration": {"level": 6}}, *[check] * chunk_checksum]
+    shape = [CHUNK * chunks[0] * shards, CHUNK * chunks[1]]
+    shard_shape = [CHUNK * chunks[0], CHUNK * chunks[1]]
+    sharding = {
+        "name": "sharding_indexed",
+        "configuration": {
+            "chunk_shape": [CHUNK, CHUNK],
+            "codecs": inner,
+            "index_codecs": [little, *[check] * index_checksum],
+            "index_location": index,
+        },
+    }
+    document = {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": shape,
+        "data_type": "uint8",
+        "chunk_grid": {
+            "name": "regular",
+            "configuration": {"chunk_shape": shard_shape if sharded else [CHUNK, CHUNK]},
+        },
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": 0,
+        "codecs": [sharding] if sharded else inner,
+        "attributes": {},
+    }
+    folder.mkdir(parents=True)
+    (folder / "zarr.json").write_text(json.dumps(document))
+    if recorded:
+        (folder / SUMS_NAME).write_bytes(b"")
+    return parse_array(folder)
+
+
+def encoded(array: StoredArray, value: int, noise: int = 0) -> bytes:
+    """An encoded chunk of ``value``, longer with more ``noise``: the number of its random elements."""
+    pixels = np.full(CHUNK * CHUNK, value, np.uint8)
+    pixels[:noise] = np.random.default_rng(value * 1000 + noise).integers(0, 256, noise)
+    data = gzip.compress(pixels.tobytes(), 6, mtime=0)
+    return data + struct.pack("<I", crc32c.crc32c(data)) * array.codecs.checksum
+
+
+def contents(array: StoredArray, *shard: int) -> dict[int, bytes]:
+    """The encoded chunks of a shard by number; {} without a file. Raises ``ValueError`` for an index that
+    fails its checksum."""
+    path = array.path / array.shard_key(shard)
+    if not path.exists():
+        return {}
+    return chunks_in(path.read_bytes(), array)
+
+
+def chunks_in(data: bytes, array: StoredArray) -> dict[int, bytes]:
+    count, checked = array.chunks_per_shard, array.index.codec.has_checksum
+    size = 16 * count + 4 * checked
+    index = data[:size] if array.index_location == "start" else data[-size:]
+    if checked and crc32c.crc32c(index[:-4]) != struct.unpack("<I", index[-4:])[0]:
+        raise ValueError("the index fails its checksum")
+    pairs = struct.iter_unpack("<QQ", index[: 16 * count])
+    return {
+        number: data[offset : offset + nbytes]
+        for number, (offset, nbytes) in enumerate(pairs)
+        if (offset, nbytes) != (NOTHING, NOTHING)
+    }
