@@ -12,6 +12,7 @@ import crc32c
 import numpy as np
 
 from shardwright.read.store import parse_array
+from shardwright.shard.index import empty_index
 from shardwright.shard.shard_sums import SUMS_NAME
 
 if TYPE_CHECKING:
@@ -99,3 +100,25 @@ def chunks_in(data: bytes, array: StoredArray) -> dict[int, bytes]:
         for number, (offset, nbytes) in enumerate(pairs)
         if (offset, nbytes) != (NOTHING, NOTHING)
     }
+
+
+def put_slots(array: StoredArray, chunks: dict[int, bytes], *shard: int) -> None:
+    """The shard as our writers seal it from mapped memory: each chunk at the start of its slot of a page, an
+    encoder's remains behind it, the end cut off."""
+    at_start = array.index_location == "start"
+    start = -(-array.index_bytes // 4096) * 4096 if at_start else 0
+    data = bytearray(start)
+    entries = empty_index(array.chunks_per_shard)
+    for number, chunk in sorted(chunks.items()):
+        slot = start + number * 4096
+        data += bytes(slot - len(data))
+        entries[number] = (slot, len(chunk))
+        data += chunk + b"remains" * (number < max(chunks))
+    index = array.index.encode(entries)
+    if at_start:
+        data[: len(index)] = index
+    else:
+        data += index
+    path = array.path / array.shard_key(shard)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)

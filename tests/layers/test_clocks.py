@@ -51,8 +51,9 @@ ARGUED = {
     "have the size and the time of the damaged one",
     ("repack/jobs/new_arrays.py", "st_mtime_ns"): "only whether it has changed: the source is not what it "
     "was when new arrays were begun",
-    ("repack/source_shard.py", "st_mtime_ns"): "only whether it has changed: somebody wrote to a shard "
-    "while it was packed",
+    ("storage/files.py", "st_mtime_ns"): "only whether it has changed: the identity of a file that was read",
+    ("storage/changed_file.py", "st_mtime_ns"): "only so that it changes: a file that was edited gets a time "
+    "behind the one that it had",
     (
         "ingest/transport/allow_list.py",
         "st_mtime_ns",

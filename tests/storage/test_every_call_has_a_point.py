@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SOURCE = Path(__file__).parents[2] / "src" / "shardwright"
-ROOMS = ("storage", "shard", "acquire", "recovery", "repack")
+ROOMS = ("storage", "shard", "acquire", "recovery", "repack", "edit")
 
 CHANGES = {
     "fsync",
@@ -27,6 +27,8 @@ CHANGES = {
     "punch_hole",
     "sync_data",
     "write_all",
+    "clear_range",
+    "utime",
 }
 CHANGES |= {
     "unlink",
@@ -49,6 +51,7 @@ EXCEPTIONS = {
     "storage/files.py:add_name": "its callers have the point",
     "storage/ring.py:Ring.__init__": "memory, no filesystem",
     "storage/ring.py:_allocate": "memory, no filesystem",
+    "storage/files.py:clear_range": "its callers have the point",
     "storage/files.py:write_all": "its callers have the point",
     "storage/files.py:AtomicFile.write_parts": "each step is a method that has the point",
     "storage/files.py:copy_file": "each step is a method that has the point",

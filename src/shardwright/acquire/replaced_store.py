@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING
 from shardwright.array.frame_table_format import TABLE_PATH
 from shardwright.array.ome import DOCUMENTS
 from shardwright.model.errors import LockedError, OutputExistsError, ShardFormatError, StorageError
-from shardwright.model.names import WORK_FOLDER, WORKSPACE, numbered
+from shardwright.model.names import EDIT_FOLDER, WORK_FOLDER, WORKSPACE, numbered
 from shardwright.read.store import read_metadata
 from shardwright.shard.file_header import IDENTITY_BYTES
 from shardwright.shard.manifest import has_manifest, read_manifest
@@ -254,10 +254,10 @@ def _check_entry(entry: Path) -> None:
             got=f"the link {entry}",
             hint="Delete it or move it away, or choose another name",
         )
-    if entry.parent.name == WORK_FOLDER and is_locked(entry):
+    if entry.parent.name in (WORK_FOLDER, EDIT_FOLDER) and is_locked(entry):
         raise LockedError(
             f"a job is at work on {entry.parent.parent}",
-            hint="Wait until `shardwright compact` has ended, or choose another name",
+            hint="Wait until `shardwright compact`, or an update, has ended, or choose another name",
         )
 
 

@@ -142,12 +142,22 @@ def command(
     throttle.be_idle()
     if to is not None:
         wish = MoveOptions(to, move, order, throttle)
+        complete_edits(stores)
         with job_executor("compact --to", "what has arrived is kept", workers, scheduler) as executor:
             if not send(stores[0].absolute(), wish, executor, bytes_per_s=bytes_per_s, as_json=as_json):
                 raise typer.Exit(1)
     else:
         left = config is not None
         _repack(stores, options, workers, scheduler, leave_locked=left, dry_run=dry_run, as_json=as_json)
+
+
+def complete_edits(stores: Sequence[Path]) -> None:
+    """Completes updates of stores that were interrupted. One that cannot be is left: its shard is refused."""
+    from shardwright.edit.interrupted import recover_edits
+
+    for store in stores:
+        for edit in recover_edits(store) if store.exists() else ():
+            typer.echo(f"{edit.path}: interrupted update {edit.action}", err=True)
 
 
 def _configured(file: Path, stores: Sequence[Path], to: str | None) -> Config:
@@ -200,6 +210,8 @@ def _repack(
     """Compact the stores where they are, and print the reports; exit code 1 when something is wrong.
     ``leave_locked``: a store that another job is at work on, such as the daemon's own, is left to that
     job."""
+    if not dry_run:
+        complete_edits(stores)
     try:
         plans = {store.absolute(): _planned(store.absolute(), options) for store in stores}
     except KeyboardInterrupt:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from shardwright.model.errors import ShardFormatError, ShardwrightError
+from shardwright.model.errors import ShardFormatError, ShardwrightError, error_from_dict
 
 from .progress import show_progress
 
@@ -38,14 +38,15 @@ def command(
     ),
 ) -> None:
     """Recover unfinished stores: every chunk whose checksum fits is kept, every shard is sealed. `serve` does
-    the same at its start.
+    the same at its start. Updates of finished stores that were interrupted are completed, too.
 
     May be stopped and run again at any point. Exits with 0 when everything is recovered or nothing was
-    unfinished, with 1 when a store could not be recovered or frames were lost that were, or may have been,
-    acknowledged, and with 2 for wrong usage.
+    unfinished, with 1 when a store or an update could not be recovered or frames were lost that were, or may
+    have been, acknowledged, and with 2 for wrong usage.
     """
     from shardwright.acquire.limits import default_threads
     from shardwright.acquire.workers import WorkerPool
+    from shardwright.edit.interrupted import recover_edits
     from shardwright.recovery.leftovers import unfinished_stores
 
     stores, outcomes = unfinished_stores(path.absolute()), []
@@ -62,19 +63,25 @@ def command(
                 typer.echo(summary(store, outcome).encode(errors="backslashreplace"))
     finally:
         pool.stop()
+    edits = recover_edits(path, dry_run=dry_run)
+    ok = not any(map(_bad, outcomes)) and not any(edit.error for edit in edits)
     if as_json:
         typer.echo(
             json.dumps(
                 {
-                    "ok": not any(map(_bad, outcomes)),
+                    "ok": ok,
                     "dry_run": dry_run,
                     "stores": [_facts(*outcome) for outcome in outcomes],
+                    "edits": [edit.to_dict() for edit in edits],
                 }
             )
         )
-    elif not stores:
+    for edit in () if as_json else edits:
+        why = f": {error_from_dict(edit.error)}" if edit.error else ""
+        typer.echo(f"{edit.path}: update {edit.action}{why}".encode(errors="backslashreplace"))
+    if not (stores or edits or as_json):
         typer.echo(f"{path}: no store is unfinished")
-    if any(map(_bad, outcomes)):
+    if not ok:
         raise typer.Exit(1)
 
 

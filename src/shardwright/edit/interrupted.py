@@ -6,22 +6,25 @@ An edit whose journal is complete is done once more; of any other edit nothing h
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import crc32c
 
 from shardwright.model.errors import LockedError, ShardFormatError, ShardwrightError
 from shardwright.model.names import EDIT_FOLDER
-from shardwright.read.store import parse_array, read_nodes
+from shardwright.read.store import parse_array
 from shardwright.shard.edit_files import (
     COPY_SUFFIX,
     JOURNAL_SUFFIX,
     LOCK_SUFFIX,
     NEW_SUFFIX,
     edit_file,
+    interrupted_edits,
 )
 from shardwright.storage.changed_file import ChangedFile
 from shardwright.storage.failpoints import reach
@@ -32,7 +35,6 @@ from .shard_lock import shard_locked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from shardwright.read.store import StoredArray
 
@@ -79,22 +81,25 @@ class RecoveredEdit:
 
     path: Path
     action: str
-    error: ShardwrightError | None = None
+    error: dict[str, str] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        error = {} if self.error is None else {"error": self.error.to_dict()}
-        return {"path": str(self.path), "action": self.action, **error}
+        error = {} if self.error is None else {"error": self.error}
+        return {"path": str(self.path), "ok": not error, "action": self.action, **error}
 
 
-def recover_edits(place: Path) -> list[RecoveredEdit]:
-    """Completes or discards every interrupted edit of an array, or of all arrays of a store. Edits that are
-    at work are left to their processes. May be interrupted itself, and run again.
+def recover_edits(place: Path, *, dry_run: bool = False) -> list[RecoveredEdit]:
+    """Completes or discards every interrupted edit of an array, of all arrays of a store, or of all stores in
+    a folder. Edits that are at work are left to their processes. May be interrupted itself, and run again.
 
-    Returns those of which something may have reached the shard. Raises ``ShardFormatError`` for what is no
-    store, ``StorageError``.
+    Returns those of which something may have reached the shard. ``dry_run``: changes nothing. Raises
+    ``StorageError``.
     """
     found = []
     for folder in edited_arrays(place):
+        if dry_run:
+            found += [RecoveredEdit(folder / name, "interrupted") for name in interrupted_edits(folder)]
+            continue
         for name in _names(folder):
             try:
                 with shard_locked(folder, name, timeout_s=0):
@@ -102,19 +107,27 @@ def recover_edits(place: Path) -> list[RecoveredEdit]:
             except LockedError:
                 continue
             except ShardwrightError as error:
-                recovered = RecoveredEdit(folder / name, "refused", error)
+                recovered = RecoveredEdit(folder / name, "refused", error.to_dict())
             if recovered is not None:
                 found.append(recovered)
     return found
 
 
 def edited_arrays(place: Path) -> Iterator[Path]:
-    """Yields the folders of arrays, at or below ``place``, in which an edit is at work or left something.
-    Raises ``ShardFormatError``, ``StorageError``."""
+    """Yields the folders of arrays, at or below ``place``, in which an edit is at work or left something; of
+    a file the array that it belongs to. Folders that this user may not read are skipped. Raises
+    ``StorageError``."""
     place = place.absolute()
-    for folder in (place, *(place / name for name in read_nodes(place))):
+    if not place.is_dir():
+        place = next((folder for folder in place.parents if (folder / "zarr.json").is_file()), place.parent)
+    folders = [place]
+    while folders:
+        folder = folders.pop()
         if (folder / EDIT_FOLDER).is_dir():
             yield folder
+        with storage_errors("look into", folder), suppress(PermissionError), os.scandir(folder) as entries:
+            below = (Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
+            folders += sorted((path for path in below if (path / "zarr.json").is_file()), reverse=True)
 
 
 def _names(array_folder: Path) -> list[str]:

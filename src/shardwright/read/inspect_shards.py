@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from shardwright.codecs.decode import HEAD_BYTES, describe_chunk
 from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.shard.edit_files import INTERRUPTED, is_interrupted
 from shardwright.shard.layout import PAGE_BYTES
 
 from .shard_file import ShardFile, check_entries
@@ -164,6 +165,8 @@ def inspect_shard(array: StoredArray, coordinates: tuple[int, ...], *, chunks: b
         chunks=array.chunks_per_shard,
     )
     report.chunks_in_shape = array.chunks_inside(coordinates)
+    if is_interrupted(array.path, key):
+        report.problems.append(INTERRUPTED)
     try:
         with ShardFile(array, array.path / key) as file:
             report.file_bytes, report.allocated_bytes = file.file_bytes, file.allocated_bytes

@@ -1,7 +1,7 @@
 """Decodes and checks every chunk of a store, and reports exactly what is wrong.
 
     metadata   the group's datasets lead to arrays; consolidated metadata are those that they copy; no work in
-               progress was left behind
+               progress and no interrupted update was left behind
     files      nothing but shards under c/
     index      size and crc32c; entries inside the file, clear of the index
     chunks     crc32c where there is one; decoded to exactly the chunk's size
@@ -33,6 +33,7 @@ from shardwright.array.frame_table_format import TABLE_PATH
 from shardwright.codecs.parameters import CHECKSUM_BYTES
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.names import WORKSPACE
+from shardwright.shard.edit_files import INTERRUPTED, JOURNAL_SUFFIX, edit_file, interrupted_edits
 from shardwright.shard.shard_sums import SUMS_NAME, ShardSums, Sum, shard_sum
 
 from .frame_table import (
@@ -187,6 +188,7 @@ def verify_store(path: Path, *, threads: int | None = None, progress: Progress |
         str(path), arrays=len(store.arrays), checksums=all(array.codecs.checksum for array in store.arrays)
     )
     _check_metadata(store, report)
+    _check_edits(store, report)
     records = {array.path: _record(store, array, report) for array in store.arrays}
     _check_frame_table(store, records, report)
     shards = [
@@ -221,6 +223,14 @@ def _check_metadata(store: Store, report: VerifyReport) -> None:
         where = (image.root.relative_to(store.root) / "zarr.json").as_posix()
         for what in _axes_that_differ(image):
             report.add_problem(StoreProblem(where, what))
+
+
+def _check_edits(store: Store, report: VerifyReport) -> None:
+    for array in store.arrays:
+        for name in interrupted_edits(array.path):
+            if store.shard in (None, array.coordinates_of(name.replace(".", array.keys.separator))):
+                where = edit_file(array.path, name, JOURNAL_SUFFIX).relative_to(store.root).as_posix()
+                report.add_problem(StoreProblem(where, INTERRUPTED))
 
 
 def _axes_that_differ(image: Store) -> Iterator[str]:

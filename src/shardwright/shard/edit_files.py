@@ -16,6 +16,8 @@ from shardwright.model.errors import LockedError
 from shardwright.model.names import EDIT_FOLDER
 from shardwright.storage.lock import is_locked
 
+INTERRUPTED = "an update was interrupted: run `shardwright recover`"
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -37,8 +39,14 @@ def check_not_edited(array_folder: Path, key: str) -> None:
         )
 
 
+def is_interrupted(array_folder: Path, key: str) -> bool:
+    """Returns whether an update was interrupted while it was written into a shard: until it is recovered,
+    readers may find chunks that fail their checksum."""
+    has_journal = edit_file(array_folder, key, JOURNAL_SUFFIX).exists()
+    return has_journal and not is_locked(edit_file(array_folder, key, LOCK_SUFFIX))
+
+
 def interrupted_edits(array_folder: Path) -> list[str]:
-    """Returns the names of shards, with dots in place of slashes, of which an update was interrupted while it
-    was written into the shard: until it is recovered, readers may find chunks that fail their checksum."""
+    """Returns the keys of such shards of an array, with dots in place of slashes."""
     names = [path.name.removesuffix(JOURNAL_SUFFIX) for path in array_folder.glob(f"{EDIT_FOLDER}/*.journal")]
-    return sorted(name for name in names if not is_locked(edit_file(array_folder, name, LOCK_SUFFIX)))
+    return sorted(name for name in names if is_interrupted(array_folder, name))

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import ConfigError, ShardFormatError, StorageError, StorageFullError
-from shardwright.model.names import WORK_FOLDER
+from shardwright.model.names import EDIT_FOLDER, WORK_FOLDER
 from shardwright.read.store import Store, open_store
 from shardwright.repack.runtime.throttle import Throttle
 from shardwright.repack.source_shard import SourceShard
+from shardwright.shard.edit_files import check_not_edited, interrupted_edits
 from shardwright.storage.files import storage_errors
 
 from .destination import open_destination
@@ -118,9 +119,13 @@ class MovePlan:
 
 def plan_move(path: Path, options: MoveOptions) -> MovePlan:
     """The plan for the store at ``path``. Raises as ``open_store`` does, ``ConfigError`` for a part of a
-    store or a destination inside of it, ``StorageError`` for a file that cannot be sent."""
+    store or a destination inside of it, ``LockedError`` for a shard of which an update was interrupted,
+    ``StorageError`` for a file that cannot be sent."""
     store = open_store(path)
     store.check_references()
+    for array in store.arrays:
+        for name in interrupted_edits(array.path):
+            check_not_edited(array.path, name)
     destination = open_destination(options.destination)
     if store.root != path or (options.delete_source and (path.parent / METADATA_NAME).exists()):
         raise ConfigError(f"{path} is a part of a store", hint="A store is sent as a whole: give its folder")
@@ -217,7 +222,7 @@ def files_and_links(root: Path) -> Iterator[Path]:
     """All files and links below a store, without what jobs keep; links also when they lead nowhere. Raises
     ``StorageError``."""
     for folder, folders, names in os.walk(root, onerror=_raise):
-        folders[:] = sorted(name for name in folders if name != WORK_FOLDER)
+        folders[:] = sorted(name for name in folders if name not in (WORK_FOLDER, EDIT_FOLDER))
         links = [name for name in folders if (Path(folder) / name).is_symlink()]
         yield from (Path(folder) / name for name in sorted(names + links))
 
