@@ -21,7 +21,7 @@ from shardwright.repack.unknown_bytes import unknown_bytes
 from shardwright.shard.shard_sums import ShardSums
 from shardwright.storage.files import NO_FILE, FileIdentity
 
-from .arrays import contents, encoded, make_array
+from .arrays import contents, encoded, make_array, put_slots
 
 KINDS = {
     "index at the end": {},
@@ -322,4 +322,28 @@ def test_a_compaction_takes_an_edited_shard_and_keeps_its_sum(array):
     del expected[1]
     task = {"array": str(array.path), "shard": [0, 0], "order": "row_major"}
     assert pack_shard(task, Throttle(idle=False))["gain_bytes"] > 0
+    assert_sound(array, expected, 0, 0)
+
+
+def test_an_old_index_that_the_end_of_a_slot_would_cut_is_cleared(tmp_path):
+    array = make_array(tmp_path / "a", chunks=(20, 15))  # an index of 4,804 bytes
+    path, chunk = array.path / "c/0/0", encoded(array, 1)
+    put_slots(array, {0: chunk}, 0, 0)
+    data = path.read_bytes()
+    path.write_bytes(data[:-4804].ljust(2 * 4096 - 4804, b"\0") + data[-4804:])
+    assert contents(array, 0, 0) == {0: chunk}
+    edit_shard(array, (0, 0), {7: encoded(array, 2)}, strategy="append")
+    assert_sound(array, {0: chunk, 7: encoded(array, 2)}, 0, 0)
+
+
+def test_an_edit_of_a_shard_of_slots_leaves_nothing_of_an_encoder(array):
+    expected = full(array)
+    put_slots(array, expected, 0, 0)
+    edit_shard(array, (0, 0), {1: encoded(array, 1, 256)}, strategy="in_place")
+    expected[1] = encoded(array, 1, 256)
+    assert b"remains" in (array.path / "c/0/0").read_bytes(), "slots stay slots"
+    assert_sound(array, expected, 0, 0)
+    edit_shard(array, (0, 0), {2: expected[1]}, strategy="gap")
+    expected[2] = expected[1]
+    assert b"remains" not in (array.path / "c/0/0").read_bytes()
     assert_sound(array, expected, 0, 0)

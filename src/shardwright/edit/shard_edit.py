@@ -67,7 +67,7 @@ from .redo_journal import RedoJournal
 from .shard_lock import TIMEOUT_S, shard_locked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from shardwright.read.store import StoredArray
@@ -355,11 +355,10 @@ class _Edit:
         old_start, old_stop = before.index_range
         with_index = b"" if np.array_equal(after.entries, before.entries) else index.encode(after.entries)
         needed = union([*before.live, (old_start, old_stop)])
-        harmless = [write for write in chunks if not meets(_range(write), needed)]
-        others = [write for write in chunks if meets(_range(write), needed)]
         if with_index:
-            write = (after.index_range[0], with_index)
-            (others if meets(_range(write), needed) else harmless).append(write)
+            chunks.append((after.index_range[0], with_index))
+        others = [write for write in chunks if meets(_range(write), needed)]
+        harmless = _joined(write for write in chunks if not meets(_range(write), needed))
         old_index = source.read_bytes(old_start, old_stop - old_start)
         return RedoJournal(
             self._key,
@@ -424,6 +423,19 @@ class _Edit:
     ) -> EditReport:
         identity = FileIdentity.at(self._path)
         return EditReport(strategy, written, unused, identity.nbytes, removed, identity)
+
+
+def _joined(writes: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+    """Writes that follow each other as one: what is appended, with its index, reaches the file at once."""
+    found: list[tuple[int, list[bytes]]] = []
+    end = None
+    for offset, data in sorted(writes):
+        if offset == end:
+            found[-1][1].append(data)
+        else:
+            found.append((offset, [data]))
+        end = offset + len(data)
+    return [(offset, b"".join(parts)) for offset, parts in found]
 
 
 def _range(write: tuple[int, bytes]) -> tuple[int, int]:
