@@ -110,6 +110,9 @@ def recover_edits(place: Path, *, dry_run: bool = False) -> list[RecoveredEdit]:
                 recovered = RecoveredEdit(folder / name, "refused", error.to_dict())
             if recovered is not None:
                 found.append(recovered)
+        with suppress(OSError):  # not empty, or gone with the last lock
+            reach("edit.before_remove_folder")
+            (folder / EDIT_FOLDER).rmdir()
     return found
 
 

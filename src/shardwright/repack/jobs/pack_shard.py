@@ -76,7 +76,7 @@ def pack_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
     codec = None if recompress is None else denser_codec(array, recompress)
     degraded_only = recompress is not None and recompress["cname"] == AS_CONFIGURED
     check_not_edited(array.path, array.shard_key(shard))
-    with SourceShard(array, shard) as source:
+    with SourceShard(array, shard) as source, _not_changing(source):
         before = after = source.pack_plan(task["order"], trim=trim)
         packed_already, recoded = before.matches(source.file_bytes), 0
         if (unknown := unknown_bytes(source, before, throttle.take)) is not None:
@@ -229,6 +229,17 @@ def _check_untouched(source: SourceShard, plan: PackPlan, crcs: UInt32s) -> None
             again.read_into(room)
     changed = [plan.name(i) for i in np.flatnonzero(again.crcs != crcs).tolist()]
     raise _changed(source, f"another chunk {changed[0]}" if changed else None)
+
+
+@contextmanager
+def _not_changing(source: SourceShard) -> Iterator[None]:
+    """What looks damaged in a shard that another process changes meanwhile need not be."""
+    try:
+        yield
+    except ShardFormatError:
+        if not source.is_as_it_was():
+            raise _changed(source) from None
+        raise
 
 
 @contextmanager

@@ -1,0 +1,302 @@
+"""Edits that are killed at every call of storage, or that fail there: afterwards the shard has all of the old
+chunks or all of the new ones, once recovery has run, which may be killed as well."""
+
+import errno
+import itertools
+import os
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from shardwright.edit.interrupted import (
+    DECISIONS,
+    EditAction,
+    FileState,
+    JournalState,
+    decide,
+    recover_edits,
+)
+from shardwright.edit.redo_journal import RedoJournal
+from shardwright.edit.shard_edit import edit_shard
+from shardwright.model.errors import FormatVersionError, LockedError, ShardFormatError, ShardwrightError
+from shardwright.model.names import EDIT_FOLDER
+from shardwright.read.inspect_shards import inspect_shard
+from shardwright.read.store import parse_array
+from shardwright.read.verify_store import verify_store
+from shardwright.repack.jobs.pack_shard import pack_shard
+from shardwright.repack.runtime.throttle import Throttle
+from shardwright.shard.edit_files import INTERRUPTED, JOURNAL_SUFFIX, edit_file, interrupted_edits
+from shardwright.storage import failpoints
+
+from .arrays import contents, encoded, make_array
+from .editor import Editor
+from .test_shard_edit import assert_sound, full
+
+SHARD = (0, 0)
+PLACES = {"index at the end": {"recorded": True}, "index at the start": {"index": "start"}}
+WHAT = {
+    "in_place": ("in_place", {1: 5, 2: None, 4: 40}),
+    "gap": ("gap", {0: 30, 4: 20}),
+    "append": ("append", {1: 250, 2: None, 4: 100}),
+    "rewrite": ("rewrite", {1: 250, 2: None, 4: 100}),
+    "delete": ("auto", dict.fromkeys(range(6))),
+}
+
+
+@pytest.fixture(scope="module")
+def editor():
+    with Editor() as process:
+        yield process
+
+
+@pytest.fixture(params=PLACES.values(), ids=PLACES)
+def array(request, tmp_path):
+    """Its shard has gaps."""
+    array = make_array(tmp_path / "a", **request.param)
+    edit_shard(array, SHARD, full(array))
+    edit_shard(array, SHARD, {3: None, 5: encoded(array, 6, 10)}, strategy="in_place")
+    return array
+
+
+def changes(array, what):
+    """Strategy, chunks to change, the old chunks and the new ones."""
+    strategy, noises = WHAT[what]
+    chunks = {n: None if noise is None else encoded(array, n + 50, noise) for n, noise in noises.items()}
+    old = contents(array, *SHARD)
+    new = {n: data for n, data in {**old, **chunks}.items() if data is not None}
+    return strategy, chunks, old, new
+
+
+def copy_of(array):
+    """The array again, in a folder of its own."""
+    copies = array.path.parent / "copies"
+    path = copies / str(len(list(copies.iterdir())) if copies.exists() else 0)
+    shutil.copytree(array.path, path)
+    return parse_array(path)
+
+
+def as_readers_find_it(array):
+    """The chunks, or None where the index fails its checksum."""
+    try:
+        return contents(array, *SHARD)
+    except ValueError:
+        return None
+
+
+@pytest.mark.parametrize("what", WHAT)
+def test_a_kill_at_every_call_leaves_the_old_chunks_or_the_new_ones(editor, array, what):
+    strategy, chunks, old, new = changes(array, what)
+    points, states = [], set()
+    for number in itertools.count(1):
+        tried = copy_of(array)
+        answer = editor.edit(tried.path, SHARD, chunks, strategy=strategy, kill_at=number)
+        assert answer["error"] is None
+        if answer["died_at"] is None:
+            break
+        points.append(answer["died_at"])
+        states.add(assert_whole_after_recovery(tried, what, old, new))
+        shutil.rmtree(tried.path)
+    assert_sound(tried, new, *SHARD)
+    assert states == {"old", "new"}
+    expected = {
+        "rewrite": {"compact.before_write", "compact.before_sync", "compact.before_rename"},
+        "delete": {"edit.before_delete_shard"},
+    }.get(what, {"edit_journal.before_rename", "edit.before_write", "edit.before_sync", "edit.before_clear"})
+    assert expected <= set(points)
+
+
+def assert_whole_after_recovery(array, what, old, new):
+    """Returns which chunks are there in the end."""
+    pending = bool(interrupted_edits(array.path))
+    found = as_readers_find_it(array)
+    if what == "in_place":  # a chunk that was being written
+        assert all(found[n] == data for n, data in old.items() if n not in WHAT[what][1])
+    else:
+        assert found in (old, new)
+    assert pending == any(problem.what == INTERRUPTED for problem in verify_store(array.path).problems)
+    if (array.path / array.shard_key(SHARD)).exists():
+        assert pending == (INTERRUPTED in inspect_shard(array, SHARD).problems)
+    recovered = recover_edits(array.path)
+    assert [edit.action for edit in recovered] == ["completed"] * pending
+    found = contents(array, *SHARD)
+    assert found == new if pending else found in (old, new)
+    assert_sound(array, found, *SHARD)
+    return "old" if found == old else "new"
+
+
+@pytest.mark.parametrize("what", ["in_place", "append"])
+def test_a_kill_at_every_call_of_a_recovery_is_recovered(editor, array, what):
+    strategy, chunks, _, new = changes(array, what)
+    broken = copy_of(array)
+    for number in itertools.count(1):
+        shutil.rmtree(broken.path)
+        shutil.copytree(array.path, broken.path)
+        if (
+            editor.edit(broken.path, SHARD, chunks, strategy=strategy, kill_at=number)["died_at"]
+            == "edit.before_sync"
+        ):
+            break
+    assert interrupted_edits(broken.path)
+    for number in itertools.count(1):
+        tried = copy_of(broken)
+        if editor.recover(tried.path, kill_at=number)["died_at"] is None:
+            break
+        recover_edits(tried.path)
+        assert_sound(tried, new, *SHARD)
+    assert number > 5
+    assert_sound(tried, new, *SHARD)
+
+
+@pytest.fixture
+def fail_at():
+    """``fail_at(number, error)``: the call of storage of this number raises it."""
+
+    def set_up(number, failure):
+        calls = itertools.count(1)
+
+        def watch(name):
+            if next(calls) == number:
+                seen.append(name)
+                raise OSError(failure, os.strerror(failure))
+
+        seen = []
+        failpoints.watch_all(watch)
+        return seen
+
+    yield set_up
+    failpoints.watch_all(None)
+
+
+@pytest.mark.parametrize("failure", [errno.ENOSPC, errno.EIO], ids=["full disk", "I/O error"])
+@pytest.mark.parametrize("what", WHAT)
+def test_an_error_at_any_call_leaves_the_old_chunks_or_a_journal_of_the_new_ones(
+    array, fail_at, what, failure
+):
+    strategy, chunks, old, new = changes(array, what)
+    for number in itertools.count(1):
+        tried = copy_of(array)
+        seen = fail_at(number, failure)
+        try:
+            edit_shard(tried, SHARD, chunks, strategy=strategy)
+            error = None
+        except ShardwrightError as caught:
+            error = caught
+        failpoints.watch_all(None)
+        if not seen:
+            break
+        pending = bool(interrupted_edits(tried.path))
+        is_done = seen[0] in (
+            "edit.before_delete_journal",
+            "lock.before_delete",
+            "compact.before_remove_work_folder",
+        )
+        is_named = seen == ["directory.before_sync"]  # the name is there, and perhaps not durable
+        if pending and not is_done and not is_named:
+            assert "interrupted" in error.message or "interrupted" in str(error)
+        if error is not None and not pending and not is_done and not is_named:
+            assert contents(tried, *SHARD) == old, seen
+        recover_edits(tried.path)
+        found = contents(tried, *SHARD)
+        assert found == new if pending or error is None else found in (old, new)
+        assert_sound(tried, found, *SHARD)
+        shutil.rmtree(tried.path)
+    assert error is None
+
+
+def test_each_combination_of_facts_matches_one_row_of_the_table():
+    for journal in JournalState:
+        for file in FileState:
+            rows = [action for state, files, action in DECISIONS if state is journal and file in files]
+            assert len(rows) == 1
+            assert decide(journal, file) is rows[0]
+    assert {action for _, _, action in DECISIONS} == set(EditAction)
+
+
+def interrupted(editor, array, what="in_place", at="edit.before_sync"):
+    """The array with an edit that was killed at this point; the new chunks."""
+    strategy, chunks, _, new = changes(array, what)
+    fresh = copy_of(array).path
+    for number in itertools.count(1):
+        shutil.rmtree(array.path)
+        shutil.copytree(fresh, array.path)
+        if editor.edit(array.path, SHARD, chunks, strategy=strategy, kill_at=number)["died_at"] == at:
+            break
+    return new
+
+
+def test_a_copy_of_a_store_with_an_interrupted_edit_is_recovered(editor, array):
+    for what, at in (("gap", "edit.before_write"), ("append", "edit.before_clear")):
+        new = interrupted(editor, array, what, at)
+        copied = copy_of(array)
+        assert [edit.action for edit in recover_edits(copied.path)] == ["completed"]
+        assert_sound(copied, new, *SHARD)
+        recover_edits(array.path)
+        edit_shard(array, SHARD, {3: None, 5: encoded(array, 6, 10)}, strategy="rewrite")
+
+
+def test_the_next_edit_completes_an_interrupted_one(editor, array):
+    new = interrupted(editor, array)
+    edit_shard(array, SHARD, {1: None}, strategy="in_place")
+    del new[1]
+    assert_sound(array, new, *SHARD)
+
+
+def test_a_shard_that_was_replaced_since_is_left_with_the_journal(editor, array):
+    interrupted(editor, array, "append", "edit.before_sync")
+    path = array.path / array.shard_key(SHARD)
+    path.unlink()
+    path.write_bytes(b"x" * 1000)
+    [refused] = recover_edits(array.path)
+    assert (refused.action, refused.error["code"]) == ("refused", "shard_format")
+    with pytest.raises(ShardFormatError, match="another file has its place"):
+        edit_shard(array, SHARD, {1: None})
+    assert path.read_bytes() == b"x" * 1000
+    path.unlink()
+    assert [edit.action for edit in recover_edits(array.path)] == ["discarded"]
+    assert not (array.path / EDIT_FOLDER).exists()
+
+
+def test_a_damaged_journal_or_one_of_another_release_is_left(editor, array):
+    interrupted(editor, array)
+    path = edit_file(array.path, array.shard_key(SHARD), JOURNAL_SUFFIX)
+    data = path.read_bytes()
+    shard = (array.path / array.shard_key(SHARD)).read_bytes()
+    for place in range(len(data)):
+        damaged = bytearray(data)
+        damaged[place] ^= 4
+        path.write_bytes(damaged)
+        kind = FormatVersionError if 8 <= place < 12 else ShardFormatError
+        with pytest.raises(kind):
+            RedoJournal.parse(path.read_bytes(), path)
+    [refused] = recover_edits(array.path)
+    assert refused.action == "refused"
+    assert path.read_bytes() == damaged
+    assert (array.path / array.shard_key(SHARD)).read_bytes() == shard
+    other = replace(RedoJournal.parse(data, path), key="c/1/0")
+    new, saved = path.with_name("new"), path.with_name("saved")
+    other.save(saved, new, _allowed())
+    saved.replace(path)
+    assert "another shard" in recover_edits(array.path)[0].error["message"]
+
+
+def _allowed():
+    from contextlib import nullcontext
+
+    return nullcontext()
+
+
+def test_a_shard_of_an_interrupted_edit_is_not_packed(editor, array):
+    new = interrupted(editor, array)
+    task = {"array": str(array.path), "shard": list(SHARD), "order": "row_major"}
+    with pytest.raises(LockedError, match="is being updated, or its update was interrupted"):
+        pack_shard(task, Throttle(idle=False))
+    recover_edits(array.path)
+    pack_shard(task, Throttle(idle=False))
+    assert_sound(array, new, *SHARD)
+
+
+def test_a_dry_run_only_tells(editor, array):
+    interrupted(editor, array)
+    assert [edit.action for edit in recover_edits(array.path.parent, dry_run=True)] == ["interrupted"]
+    assert interrupted_edits(array.path) == ["c.0.0"]
