@@ -21,7 +21,7 @@ from .test_shard_edit import assert_sound, full
 
 ROOT = Path(__file__).parents[2]
 SHARD = (0, 0)
-COUNTS = 25
+COUNTS = 12
 
 # Adds to a counter, the value of chunk 0 of a shard, as a caller does that reads it first; and writes a chunk
 # of its own.
