@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from shardwright.read.store import StoredArray
 
-CHUNK = 16  # elements of a chunk along each axis
 NOTHING = (1 << 64) - 1
 
 
@@ -34,17 +33,19 @@ def make_array(
     chunk_checksum: bool = False,
     recorded: bool = False,
     sharded: bool = True,
+    side: int = 16,
 ) -> StoredArray:
-    """An array without a shard, of uint8; ``chunks``: of a shard along each axis."""
+    """An array without a shard, of uint8; ``chunks``: of a shard along each axis; ``side``:
+    elements of a chunk along each."""
     little = {"name": "bytes", "configuration": {"endian": "little"}}
     check = {"name": "crc32c"}
     inner = [{"name": "bytes"}, {"name": "gzip", "configuration": {"level": 6}}, *[check] * chunk_checksum]
-    shape = [CHUNK * chunks[0] * shards, CHUNK * chunks[1]]
-    shard_shape = [CHUNK * chunks[0], CHUNK * chunks[1]]
+    shape = [side * chunks[0] * shards, side * chunks[1]]
+    shard_shape = [side * chunks[0], side * chunks[1]]
     sharding = {
         "name": "sharding_indexed",
         "configuration": {
-            "chunk_shape": [CHUNK, CHUNK],
+            "chunk_shape": [side, side],
             "codecs": inner,
             "index_codecs": [little, *[check] * index_checksum],
             "index_location": index,
@@ -57,7 +58,7 @@ def make_array(
         "data_type": "uint8",
         "chunk_grid": {
             "name": "regular",
-            "configuration": {"chunk_shape": shard_shape if sharded else [CHUNK, CHUNK]},
+            "configuration": {"chunk_shape": shard_shape if sharded else [side, side]},
         },
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
         "fill_value": 0,
@@ -73,7 +74,7 @@ def make_array(
 
 def encoded(array: StoredArray, value: int, noise: int = 0) -> bytes:
     """An encoded chunk of ``value``, longer with more ``noise``: the number of its random elements."""
-    pixels = np.full(CHUNK * CHUNK, value, np.uint8)
+    pixels = np.full(array.chunk_bytes, value, np.uint8)
     pixels[:noise] = np.random.default_rng(value * 1000 + noise).integers(0, 256, noise)
     data = gzip.compress(pixels.tobytes(), 6, mtime=0)
     return data + struct.pack("<I", crc32c.crc32c(data)) * array.codecs.checksum

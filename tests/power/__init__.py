@@ -15,3 +15,4 @@ __main__      many rounds, with a state file: ``python -m tests.power``
 """
 
 JOBS = ("move", "rechunk", "pyramid")  # of compaction, beside packing: see ``jobs``
+EDIT = "edit"  # updates of a shard: see ``edits``

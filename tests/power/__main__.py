@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import JOBS
+from . import EDIT, JOBS
 from .requirements import FILESYSTEMS, tool, why_not
 
 _EVERY_PREFIX_EACH = 4  # rounds: one of so many judges every prefix of its log, however many images these are
@@ -62,7 +62,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--job",
-        choices=JOBS,
+        choices=(*JOBS, EDIT),
         action="append",
         help="cut it while a sealed store is moved, ... (may be repeated: in turn)",
     )

@@ -16,7 +16,8 @@ import numpy as np
 
 from shardwright.model.names import WORKSPACE
 
-from . import JOBS, machine
+from . import EDIT, JOBS, machine
+from .edits import EditJudge
 from .images import WITHOUT_TEARS, Cut, DiskImage, draw_cut
 from .jobs import JobJudge
 from .judge import Judge, UnmountableError
@@ -81,7 +82,7 @@ def record(scenario: Scenario, folder: Path, server: ForkServer, *, mutant: str 
     fresh = folder / "fresh"
     machine.make_filesystem(scenario.filesystem, fresh)
     subprocess.run(["fallocate", "--dig-holes", str(fresh)], check=True)
-    if scenario.compaction in JOBS:
+    if scenario.compaction in (*JOBS, EDIT):
         laid = _record(scenario, ("lay",), folder, Promised(), server, None)
         return _record(scenario, ("do",), folder, _let_end(laid, folder), server, mutant)
     if scenario.compaction is not None:
@@ -239,9 +240,11 @@ def run_round(
     rng = np.random.default_rng((scenario.seed, 2))
     mounted = folder / "mounted"  # where it was recorded: a job knows a destination by its path
     mounted.mkdir(exist_ok=True)
-    judge: Judge | JobJudge = Judge(scenario, mounted, pool, recording.shards)
+    judge: Judge | JobJudge | EditJudge = Judge(scenario, mounted, pool, recording.shards)
     if scenario.compaction in JOBS:
         judge = JobJudge(scenario.compaction, scenario.filesystem, mounted)
+    elif scenario.compaction == EDIT:
+        judge = EditJudge(scenario, mounted)
     run = _Run(recording, judge, result, progress, keep, until_violation)
     for number in range(_MOST_PASSES):
         wanted = images - result.images
@@ -258,7 +261,7 @@ class _Run:
     promised then."""
 
     recording: Recording
-    judge: Judge | JobJudge
+    judge: Judge | JobJudge | EditJudge
     result: RoundResult
     progress: Callable[[int], None]
     keep: Path | None

@@ -62,6 +62,19 @@ def test_a_store_that_is_moved_or_made_anew_is_whole_wherever_it_is_found(tmp_pa
     assert set(summary["filesystems"]) == set(FILESYSTEMS)
 
 
+def test_a_shard_that_is_updated_has_the_old_chunks_or_the_new_ones(tmp_path):
+    code, summary = prove(tmp_path, "--job", "edit", "--images", 60, "--images-per-round", 20)
+    assert summary["violations"] == []
+    assert (code, summary["violating_images"], summary["failed_recordings"]) == (0, 0, 0)
+    assert set(summary["filesystems"]) == set(FILESYSTEMS)
+
+
+def test_an_update_that_does_not_sync_is_found_out(tmp_path):
+    options = ["--filesystem", "ext4", "--images-per-round", 40, "--images", 80, "--until-violation"]
+    code, summary = prove(tmp_path, "--job", "edit", "--mutant", "no-sync", *options)
+    assert (code, summary["violating_images"] > 0) == (1, True)
+
+
 def test_a_move_that_does_not_sync_is_found_out(tmp_path):
     options = ["--filesystem", "ext4", "--images-per-round", 20, "--images", 40, "--until-violation"]
     code, summary = prove(tmp_path, "--job", "move", "--mutant", "no-sync", *options)

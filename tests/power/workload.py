@@ -5,7 +5,7 @@ A promise ``{"durable": n, "mark": m}`` says that the first n frames are durable
 the log had m bytes: the promise is read first and the log's size after it, so a cut at or after the mark is a
 cut after the promise. ``{"sealed": true}``: ``close``, or a recovery, has returned, and what is durable can
 be read without recovery. ``{"packed": n}``: the first n shards are packed, or the whole job is done
-(``jobs``); ``{"shards": ...}``: see ``compaction``.
+(``jobs``), or the first n updates are (``edits``); ``{"shards": ...}``: see ``compaction``.
 """
 
 from __future__ import annotations
@@ -151,9 +151,18 @@ def stop() -> None:
 
 
 def lay_or_do(act: str, root: Path, scenario: Scenario, promises: Promises) -> None:
+    from . import EDIT, edits
     from .jobs import do, lay
 
     assert scenario.compaction is not None
+    if scenario.compaction == EDIT:
+        if act == "lay":
+            edits.lay(root, scenario)
+            os.sync()
+            promises.durable(FRAMES)
+        else:
+            edits.do(root, lambda number: promises.say({"packed": number}))
+        return
     if act == "lay":
         lay(root)
         os.sync()
