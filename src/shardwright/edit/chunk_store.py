@@ -20,7 +20,7 @@ from zarr.core.buffer import default_buffer_prototype
 from shardwright.array.document import encode_document
 from shardwright.model.errors import ConfigError, SpecError
 
-from .chunk_documents import DOCUMENT, handed_out, join_key, taken_back
+from .chunk_documents import DOCUMENT, handed_out, taken_back
 from .chunk_tree import ChunkRef, ChunkTree, ListedShard
 from .local_place import LocalPlace
 from .object_place import ObjectPlace
@@ -28,7 +28,7 @@ from .shard_desk import Look, Read, ShardDesk, Write
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
     from typing import Literal
 
     from zarr.abc.store import ByteRequest

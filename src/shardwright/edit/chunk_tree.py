@@ -6,8 +6,6 @@ of inner chunks are chunks; there are no keys of shard files, and every other ke
 
 from __future__ import annotations
 
-import itertools
-import math
 import threading
 from collections import deque
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardwright.model.errors import ShardFormatError
+from shardwright.read.store import parse_array
 
 from .chunk_documents import DOCUMENT, join_key, nodes_named, parse_node, sharded_array
 from .chunk_place import is_visible
@@ -283,7 +282,8 @@ class ChunkTree:
 
 
 def _has_chunk_folder(node: Node) -> bool:
-    """Whether all chunks of a sharded array lie in a folder of their own, so that names beside it are files."""
+    """Returns whether all chunks of a sharded array lie in a folder of their own: names beside it are of
+    files."""
     return node.array is None or node.array.keys.head == "c/"
 
 
@@ -293,11 +293,9 @@ def _shard_ref(folder: str, array: StoredArray, shard: tuple[int, ...]) -> Shard
 
 def _chunk_keys(folder: str, document: dict[str, Any]) -> Iterator[str]:
     """Yields the keys of the chunks of an array without shards, or with codecs around them."""
-    from shardwright.read.store import parse_array
-
     try:
         array = parse_array(Path(folder), document)
     except ShardFormatError:
         return
-    for chunk in itertools.islice(np.ndindex(*array.grid_shape), math.prod(array.grid_shape)):
+    for chunk in np.ndindex(*array.grid_shape):
         yield join_key(folder, array.shard_key(chunk))

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import ConfigError, ShardFormatError, ShardwrightError, StorageError
-from shardwright.model.extras import naming_missing_extra
 from shardwright.repack.transfer.bucket import connect_bucket, connect_http, object_errors
 from shardwright.shard.index import empty_index
 from shardwright.shard.shard_sums import SUMS_NAME, ShardSums, sum_lines

@@ -27,8 +27,6 @@ from .chunk_place import ReplacedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    import numpy as np
-
     from shardwright.read.store import StoredArray
 
     from .chunk_place import ChunkPlace, OpenShard, ReadIndex
@@ -69,7 +67,7 @@ class Look:
 class Write:
     """Gives chunks new bytes, None to erase one, or writes ``(start, bytes)`` into what they have."""
 
-    changes: dict[int, bytes | None | list[tuple[int, bytes]]]
+    changes: dict[int, bytes | list[tuple[int, bytes]] | None]
     answer: Future[None] = field(default_factory=Future)
 
 
@@ -162,7 +160,7 @@ class ShardDesk:
 
     def read_chunks(
         self, ref: ShardRef, wanted: list[tuple[int, Cut]], *, sure: bool = False
-    ) -> tuple[ReadIndex | None, list[bytes | None | Exception]]:
+    ) -> tuple[ReadIndex | None, list[bytes | Exception | None]]:
         """Returns the index and the bytes of chunks, all of one state of the shard; None and absent chunks
         without a shard. ``sure``: also if no byte has to be read. Raises as ``OpenShard.index`` does, but
         ``ShardChangedError`` for a shard that is replaced again and again."""
@@ -180,9 +178,9 @@ class ShardDesk:
 
     def _read_once(
         self, ref: ShardRef, shard: OpenShard, wanted: list[tuple[int, Cut]], *, sure: bool
-    ) -> tuple[ReadIndex, list[bytes | None | Exception]]:
+    ) -> tuple[ReadIndex, list[bytes | Exception | None]]:
         index = known = self._indexes.get(ref.key)
-        found: list[bytes | None | Exception] = [b""] * len(wanted)
+        found: list[bytes | Exception | None] = [b""] * len(wanted)
         ranges: list[tuple[int, int, int]] = []  # start, stop, place in wanted
         if index is not None and not sure:
             ranges = _located(ref, index, wanted, found)
@@ -224,7 +222,7 @@ class ShardDesk:
                 self._indexes.drop(ref.key)
         raise _changing(ref, "written")
 
-    def _before(self, ref: ShardRef, numbers: list[int]) -> tuple[Any, dict[int, bytes | None | Exception]]:
+    def _before(self, ref: ShardRef, numbers: list[int]) -> tuple[Any, dict[int, bytes | Exception | None]]:
         """Returns the version of a shard, and the bytes of these chunks in it."""
         index, found = self.read_chunks(ref, [(number, None) for number in numbers], sure=True)
         version = self._place.absent if index is None else index.version
@@ -243,7 +241,7 @@ def _changing(ref: ShardRef, what: str) -> ShardChangedError:
 
 
 def _located(
-    ref: ShardRef, index: ReadIndex, wanted: list[tuple[int, Cut]], found: list[bytes | None | Exception]
+    ref: ShardRef, index: ReadIndex, wanted: list[tuple[int, Cut]], found: list[bytes | Exception | None]
 ) -> list[tuple[int, int, int]]:
     """Returns the ranges of the shard that are wanted, and their places; sets what is found without them."""
     ranges = []
@@ -283,7 +281,7 @@ def _end(members: list[tuple[int, int, int]]) -> int:
     return max(stop for _, stop, _ in members)
 
 
-def _patched(data: bytes | None | Exception, pieces: list[tuple[int, bytes]]) -> bytes:
+def _patched(data: bytes | Exception | None, pieces: list[tuple[int, bytes]]) -> bytes:
     """Returns the bytes of a chunk, an absent one is empty, with others written into them."""
     if isinstance(data, Exception):
         raise data
