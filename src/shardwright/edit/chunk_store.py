@@ -401,17 +401,16 @@ class ChunkStore(Store):
         """Erases chunks first, then files, documents last: until then chunks are found."""
         files: list[str] = []
         answers: list[Future[None]] = []
-        for found in self._tree.stored_below(prefix):
-            if not isinstance(found, ListedShard):
+        for found in self._tree.to_erase(prefix):
+            if isinstance(found, str):
                 files.append(found)
-            elif not found.index.present.any():
-                self._place.delete(found.ref.key)
-            else:
-                is_all = len(found.numbers) == int(found.index.present.sum())
-                numbers = range(found.ref.array.chunks_per_shard) if is_all else found.numbers
-                write = Write(dict.fromkeys(numbers))
-                self._desk.submit(found.ref, write)
-                answers.append(write.answer)
+                continue
+            is_listed = isinstance(found, ListedShard)
+            ref = found.ref if is_listed else found
+            numbers = found.numbers if is_listed else range(ref.array.chunks_per_shard)
+            write = Write(dict.fromkeys(numbers))
+            self._desk.submit(ref, write)
+            answers.append(write.answer)
         self._wait(answers)
         is_document = [key.rpartition("/")[2] == DOCUMENT for key in files]
         for last in (False, True):

@@ -165,30 +165,45 @@ class ChunkTree:
 
     def below(self, prefix: str) -> Iterator[str | ListedShard]:
         """Yields what there is below a prefix: keys of files, and shards that have a chunk there."""
-        for found in self.stored_below(prefix):
-            if not isinstance(found, ListedShard) or found.numbers:
-                yield found
-
-    def stored_below(self, prefix: str) -> Iterator[str | ListedShard]:
-        """As ``below``, also shards without any chunk."""
-        folder = prefix.rpartition("/")[0]
-        within = self._array_above(f"{folder}/" if folder else prefix)
-        shards = self._shards_of(within, folder, prefix)
-        found = shards if shards is not None else self._files_below(within[0] if within else folder)
         waiting: deque[tuple[str, ShardRef, Look]] = deque()
-        for item in found:
+        for item in self._stored_below(prefix):
             if isinstance(item, str):
-                if item.startswith(prefix):
-                    yield item
+                yield item
                 continue
-            place, ref = item
             look = Look()
-            self._desk.submit(ref, look)
-            waiting.append((place, ref, look))
+            self._desk.submit(item[1], look)
+            waiting.append((*item, look))
             if len(waiting) >= _LOOKED_AT_ONCE:
                 yield from self._listed(prefix, *waiting.popleft())
         for looked in waiting:
             yield from self._listed(prefix, *looked)
+
+    def to_erase(self, prefix: str) -> Iterator[str | ShardRef | ListedShard]:
+        """Yields what has to be erased with a prefix: keys of files, also of the shards of arrays that go as
+        a whole; shards of which all chunks go; and shards of which some do."""
+        for item in self._stored_below(prefix):
+            if isinstance(item, str):
+                yield item
+                continue
+            folder, ref = item
+            if f"{folder}/".startswith(prefix):
+                yield ref.key
+            elif join_key(folder, ref.array.keys.head).startswith(prefix):
+                yield ref
+            else:
+                look = Look()
+                self._desk.submit(ref, look)
+                yield from self._listed(prefix, folder, ref, look)
+
+    def _stored_below(self, prefix: str) -> Iterator[str | tuple[str, ShardRef]]:
+        """Yields the files below a prefix, and shards that may have chunks there, with the folder of their
+        array."""
+        folder = prefix.rpartition("/")[0]
+        within = self._array_above(f"{folder}/" if folder else prefix)
+        shards = self._shards_of(within, prefix)
+        for item in shards if shards is not None else self._files_below(within[0] if within else folder):
+            if not isinstance(item, str) or item.startswith(prefix):
+                yield item
 
     def _listed(self, prefix: str, folder: str, ref: ShardRef, look: Look) -> Iterator[ListedShard]:
         index = look.answer.result()
@@ -196,13 +211,12 @@ class ChunkTree:
             listed = ListedShard(folder, ref, index, np.flatnonzero(index.present).tolist())
             if not join_key(folder, ref.array.keys.head).startswith(prefix):
                 numbers = [number for number in listed.numbers if listed.key(number).startswith(prefix)]
-                if not numbers:
-                    return
                 listed = ListedShard(folder, ref, index, numbers)
-            yield listed
+            if listed.numbers:
+                yield listed
 
     def _shards_of(
-        self, within: tuple[str, Node] | None, folder: str, prefix: str
+        self, within: tuple[str, Node] | None, prefix: str
     ) -> Iterator[str | tuple[str, ShardRef]] | None:
         """Returns the shards that may have chunks below a prefix among an array's chunk keys; None for a
         prefix of other keys too."""
