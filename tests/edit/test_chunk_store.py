@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -33,6 +33,9 @@ from shardwright.storage import failpoints
 
 from .chunk_machine import ChunkMachine
 from .chunked_stores import ARRAYS, SHARDED, buffer, get, get_many, listed, make_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # zarr-python warns of codecs around shards
 pytestmark = pytest.mark.filterwarnings("ignore:Combining a `sharding_indexed` codec")

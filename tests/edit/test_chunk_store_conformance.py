@@ -26,7 +26,9 @@ Chunks = sw.ChunkStore
 class AnyStore(Chunks):
     """Made as these tests make stores."""
 
-    def __init__(self, root: str, mode: str | None = None, *, read_only: bool = False, **settings: Any) -> None:
+    def __init__(
+        self, root: str, mode: str | None = None, *, read_only: bool = False, **settings: Any
+    ) -> None:
         super().__init__(root, mode or ("r" if read_only else "r+"), **settings)  # type: ignore[arg-type]
 
 

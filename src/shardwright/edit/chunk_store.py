@@ -405,10 +405,10 @@ class ChunkStore(Store):
             if isinstance(found, str):
                 files.append(found)
                 continue
-            is_listed = isinstance(found, ListedShard)
-            ref = found.ref if is_listed else found
-            numbers = found.numbers if is_listed else range(ref.array.chunks_per_shard)
-            write = Write(dict.fromkeys(numbers))
+            if isinstance(found, ListedShard):
+                ref, write = found.ref, Write(dict.fromkeys(found.numbers))
+            else:
+                ref, write = found, Write(dict.fromkeys(range(found.array.chunks_per_shard)))
             self._desk.submit(ref, write)
             answers.append(write.answer)
         self._wait(answers)

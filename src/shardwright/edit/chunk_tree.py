@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .shard_desk import ShardDesk
 
 _MOST_NODES = 10_000  # whose documents are kept parsed
-_LOOKED_AT_ONCE = 64  # shards, whose indexes are read while others are handed on
+_MOST_AHEAD = 64  # shards whose indexes are read while others are handed on
 
 
 @dataclass(frozen=True)
@@ -166,6 +166,7 @@ class ChunkTree:
     def below(self, prefix: str) -> Iterator[str | ListedShard]:
         """Yields what there is below a prefix: keys of files, and shards that have a chunk there."""
         waiting: deque[tuple[str, ShardRef, Look]] = deque()
+        ahead = 1  # more and more: often only the first key is wanted
         for item in self._stored_below(prefix):
             if isinstance(item, str):
                 yield item
@@ -173,8 +174,9 @@ class ChunkTree:
             look = Look()
             self._desk.submit(item[1], look)
             waiting.append((*item, look))
-            if len(waiting) >= _LOOKED_AT_ONCE:
+            if len(waiting) >= ahead:
                 yield from self._listed(prefix, *waiting.popleft())
+                ahead = min(_MOST_AHEAD, 2 * ahead)
         for looked in waiting:
             yield from self._listed(prefix, *looked)
 
@@ -260,33 +262,40 @@ class ChunkTree:
     def _files_named(self, folder: str) -> Iterator[str | tuple[str, ShardRef]]:
         """As ``_files_below`` of a place without lists: documents that others name, and the grid of each
         array, of which every shard has to be asked for."""
+        for place, node in self._nodes_named(folder):
+            yield join_key(place, DOCUMENT)
+            if node is None:
+                continue
+            if node.array is not None:
+                for shard in np.ndindex(*node.array.grid_shape):
+                    yield place, _shard_ref(place, node.array, shard)
+            elif node.is_array:
+                yield from (key for key in _chunk_keys(place, node.document) if self._place.size(key) is not None)
+
+    def _nodes_named(self, folder: str) -> Iterator[tuple[str, Node | None]]:
+        """Yields the folders at and below ``folder`` that have a document, as far as documents name them."""
         folders, seen = [folder], {folder}
         while folders:
             place = folders.pop()
             data, node = self.read_document(place)
             if data is not None:
-                yield join_key(place, DOCUMENT)
-            if node is None:
-                continue
-            named = [name for name in nodes_named(node.document, place) if name not in seen]
-            seen.update(named)
-            folders += named
-            if node.array is not None:
-                for shard in np.ndindex(*node.array.grid_shape):
-                    yield place, _shard_ref(place, node.array, shard)
-            elif node.is_array:
-                yield from (
-                    key for key in _chunk_keys(place, node.document) if self._place.size(key) is not None
-                )
+                yield place, node
+            if node is not None:
+                named = [name for name in nodes_named(node.document, place) if name not in seen]
+                seen.update(named)
+                folders += named
 
     def names_in(self, folder: str) -> set[str]:
         """Returns the names of keys in a folder, and of folders that have any."""
         within = self._array_above(f"{folder}/" if folder else "/")
         start = f"{folder}/" if folder else ""
-        is_plain = within is None or (folder == within[0] and _has_chunk_folder(within[1]))
-        if not is_plain or not self._place.has_lists:
+        if within is not None and not (folder == within[0] and _has_chunk_folder(within[1])):
             return {key.removeprefix(start).partition("/")[0] for key in self.keys_below(start)}
-        files, folders = self._place.names(folder)
+        if self._place.has_lists:
+            files, folders = self._place.names(folder)
+        else:
+            below = {join_key(place, DOCUMENT).removeprefix(start) for place, _ in self._nodes_named(folder)}
+            files, folders = {name.partition("/")[0] for name in below}, {"c"} if within else set()
         return files | {name for name in folders if self._has_keys(f"{start}{name}")}
 
     def _has_keys(self, folder: str) -> bool:

@@ -200,9 +200,10 @@ class ObjectPlace:
         with tempfile.TemporaryDirectory(prefix="shardwright-") as folder:
             try:
                 changed = _Changed.of(replace(array, path=Path(folder)), shard, found and found[0], chunks)
-            except ShardwrightError as error:
-                message = error.message.replace(f"{folder}/{local_key}", f"{self._url}/{key}")
-                error.message = message.replace(folder, self._url)
+            except ShardwrightError as error:  # it names the copy
+                error.message = error.message.replace(
+                    folder, f"{self._url}/{key.removesuffix(local_key)}"[:-1]
+                )
                 raise
         if changed is None:
             return

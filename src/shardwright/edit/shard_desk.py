@@ -20,7 +20,7 @@ from random import uniform
 from time import sleep
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from shardwright.model.errors import ShardChangedError, ShardFormatError, ShardwrightError
+from shardwright.model.errors import ShardChangedError, ShardFormatError
 
 from .chunk_place import ReplacedError
 
@@ -146,7 +146,7 @@ class ShardDesk:
         try:
             self._edit(ref, [request.changes for request in requests])
         except BaseException as error:  # noqa: BLE001 (of whoever asked)
-            if len(requests) > 1 and isinstance(error, ShardwrightError | ValueError):
+            if len(requests) > 1 and isinstance(error, ValueError):
                 for request in requests:  # one of them is to blame
                     self._write(ref, [request])
                 return
