@@ -270,7 +270,9 @@ class ChunkTree:
                 for shard in np.ndindex(*node.array.grid_shape):
                     yield place, _shard_ref(place, node.array, shard)
             elif node.is_array:
-                yield from (key for key in _chunk_keys(place, node.document) if self._place.size(key) is not None)
+                yield from (
+                    key for key in _chunk_keys(place, node.document) if self._place.size(key) is not None
+                )
 
     def _nodes_named(self, folder: str) -> Iterator[tuple[str, Node | None]]:
         """Yields the folders at and below ``folder`` that have a document, as far as documents name them."""
