@@ -19,6 +19,7 @@ from .model.receipt import Receipt, Watermark
 
 if TYPE_CHECKING:
     from .client import Curve, connect
+    from .edit.region_edit import erase, update
     from .read.data_frame import frame_table
     from .read.live import follow, open  # noqa: A004
     from .writer.in_process import create, release_memory, resume
@@ -42,12 +43,14 @@ __all__ = [
     "connect",
     "create",
     "default_layout",
+    "erase",
     "errors",
     "follow",
     "frame_table",
     "open",
     "release_memory",
     "resume",
+    "update",
 ]
 
 
@@ -60,6 +63,12 @@ def __getattr__(name: str) -> Any:
         from .read.data_frame import frame_table
 
         return frame_table
+    if name in ("erase", "update"):
+        from .model.extras import naming_missing_extra
+
+        with naming_missing_extra(f"shardwright.{name}"):
+            from .edit import region_edit
+        return getattr(region_edit, name)
     if name in ("follow", "open"):
         from .read import live
 

@@ -160,6 +160,12 @@ class _KernelEncoder:
                     values, frames, geometry[part], layer * counts[-2] * counts[-1] + plane_numbers[part]
                 )
 
+    def bytes_of(self, chunks: EncodedChunks, i: int) -> bytes | None:
+        """Returns a copy of chunk i of the last batch, None for one that is all fill and stays absent."""
+        start = int(chunks.addresses[i]) - int(self._slots.ctypes.data)
+        nbytes = int(chunks.nbytes[i])
+        return self._slots[start : start + nbytes].tobytes() if nbytes else None
+
     def _plane(self, shape: tuple[int, ...], first_chunk: tuple[int, ...]) -> tuple[Int64s, Int64s]:
         """int64[n,4] as ``kernels.gather`` reads it, and each chunk's number within a layer, of the chunks
         that cover a plane of this shape."""
