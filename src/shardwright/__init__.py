@@ -64,10 +64,8 @@ def __getattr__(name: str) -> Any:
 
         return frame_table
     if name in ("erase", "update"):
-        from .model.extras import naming_missing_extra
+        from .edit import region_edit
 
-        with naming_missing_extra(f"shardwright.{name}"):
-            from .edit import region_edit
         return getattr(region_edit, name)
     if name in ("follow", "open"):
         from .read import live

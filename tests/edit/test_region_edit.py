@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.repack.images import POLITE, read_everywhere, run_here
 
 import shardwright as sw
-from shardwright.edit import region_edit
+from shardwright.edit import region_changes
 from shardwright.edit.region_edit import erase, update
 from shardwright.kernels import reference
 from shardwright.model.errors import (
@@ -365,7 +365,7 @@ def changed_between(monkeypatch):
     """``changed_between(times, change)``: ``change`` comes between the reading and the writing."""
 
     def patch(times: int, change) -> None:
-        real, left = region_edit.edit_shard, [times]
+        real, left = region_changes.edit_shard, [times]
 
         def edit(*arguments, **options):
             if left[0]:
@@ -373,7 +373,7 @@ def changed_between(monkeypatch):
                 change()
             return real(*arguments, **options)
 
-        monkeypatch.setattr(region_edit, "edit_shard", edit)
+        monkeypatch.setattr(region_changes, "edit_shard", edit)
 
     return patch
 

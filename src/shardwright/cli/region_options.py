@@ -14,7 +14,7 @@ from .progress import show_steps
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from shardwright.edit.region_edit import ArrayChanges, RegionReport
+    from shardwright.edit.region_changes import ArrayChanges, RegionReport
 
 Region = Annotated[
     str | None,
