@@ -48,6 +48,7 @@ from shardwright.repack.jobs.region_reader import RegionReader
 from shardwright.repack.runtime.throttle import Throttle
 from shardwright.storage.files import FileIdentity
 
+from .interrupted import recover_edits
 from .region import (
     Box,
     axis_names,
@@ -71,7 +72,6 @@ if TYPE_CHECKING:
 _TRIES = 10  # of one shard that others change meanwhile
 
 Values = npt.NDArray[Any]
-Fill = Callable[[Box, Values], None]  # the values of a box, into an array of its shape
 OnProgress = Callable[[int, int], None]  # shards done, of all
 
 
@@ -124,8 +124,9 @@ class Target:
                 hint="Wait until it has ended, or recover it with `shardwright recover`",
             )
         store = _with_levels(store)
-        store.check_references()
-        return cls(store, _image(store, name))
+        image = _image(store, name)
+        image.check_references()
+        return cls(store, image)
 
     @property
     def array(self) -> StoredArray:
@@ -203,14 +204,19 @@ def _image(store: Store, name: str | None) -> Store:
 
 
 class RegionChanges:
-    """The changes of one call. ``fill`` None: they get the fill value."""
+    """The changes of one call. ``values`` None: the fill value."""
 
     def __init__(
-        self, target: Target, boxes: list[Box], fill: Fill | None, strategy: Strategy, max_unused: float
+        self,
+        target: Target,
+        boxes: list[Box],
+        values: NewValues | None,
+        strategy: Strategy,
+        max_unused: float,
     ) -> None:
         self._target = target
         self._settings = {"strategy": strategy, "max_unused": max_unused}
-        self._edits = [_ArrayEdit(target.array, boxes, fill)]
+        self._edits = [_ArrayEdit(target.array, boxes, values)]
         self._warnings: list[str] = []
         self._add_levels()
         for edit in self._edits:
@@ -231,13 +237,16 @@ class RegionChanges:
                 continue
             below = known[made.below]
             boxes = list(dict.fromkeys(made.windows(box) for box in below.boxes))
-            edit = known[name] = _ArrayEdit(level, boxes, _Downsampled(below.array, made).fill)
+            edit = known[name] = _ArrayEdit(level, boxes, DownsampledValues(below.array, made))
             self._edits.append(edit)
 
     def run(self, on_progress: OnProgress | None, *, dry_run: bool) -> RegionReport:
         begin_s = time.monotonic()
         report = RegionReport(str(self._target.image.root), dry_run, warnings=self._warnings)
         total, done = sum(len(edit.shards) for edit in self._edits), 0
+        if not dry_run:
+            for edit in self._edits:  # before chunks are read that a killed edit may have left half written
+                recover_edits(edit.array.path)
         for edit in self._edits:
             report.arrays.append(edit.changes)
             for shard in edit.shards:
@@ -283,26 +292,46 @@ def _made_of(level: StoredArray, known: Mapping[str, StoredArray]) -> _Made | st
     return _Made(str(made["of"]), factors, made["method"])
 
 
-class _Downsampled:
+class GivenValues:
+    """The values of a box, from the user."""
+
+    def __init__(self, box: Box, values: Values) -> None:
+        self._origin = [start for start, _ in box]
+        self._values = values
+
+    def fill(self, part: Box, out: Values) -> None:
+        """Fills ``out`` with the values of a part of the box."""
+        out[...] = self._values[part_of(part, self._origin)]
+
+    def release(self) -> None:
+        """Does nothing: there are no files."""
+
+
+class DownsampledValues:
     """Values of a level, made of the level below as it is at the time."""
 
     def __init__(self, below: StoredArray, made: _Made) -> None:
         self._below = below
         self._made = made
+        self._reader: RegionReader | None = None
 
     def fill(self, part: Box, out: Values) -> None:
+        """Fills ``out`` with the values of a part of the level."""
         factors = self._made.factors
         sizes = zip(part, factors, self._below.shape, strict=True)
         source = tuple((start * f, min(stop * f, n)) for (start, stop), f, n in sizes)
         values = np.empty([stop - start for start, stop in source], _native(self._below))
-        reader = RegionReader(self._below, _unhurried())
-        try:
-            reader.read(tuple(start for start, _ in source), values)
-        finally:
-            reader.close()
+        self._reader = self._reader or RegionReader(self._below, _unhurried())
+        self._reader.read(tuple(start for start, _ in source), values)
         made = np.empty(out.shape, values.dtype)
         downsample(values, made, factors, self._made.method)
         out[...] = made
+
+    def release(self) -> None:
+        """Closes the files that were read: the next values are those of then."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
 
 
 def _native(array: StoredArray) -> np.dtype[Any]:
@@ -314,15 +343,18 @@ def _unhurried() -> Throttle:
     return Throttle(idle=False)
 
 
+NewValues = GivenValues | DownsampledValues
+
+
 class _ArrayEdit:
     """The changes of one array: ``boxes`` of it get new values."""
 
-    def __init__(self, array: StoredArray, boxes: list[Box], fill: Fill | None) -> None:
+    def __init__(self, array: StoredArray, boxes: list[Box], values: NewValues | None) -> None:
         self.array = array
         self.boxes = boxes
         self.name = array.path.name
         self.changes = ArrayChanges(self.name)
-        self._fill = fill
+        self._values = values
         self._encode: _Encoder | None = None
         touched = itertools.chain.from_iterable(cells(box, array.shard_shape) for box in boxes)
         self.shards = sorted(dict.fromkeys(touched))
@@ -397,7 +429,7 @@ class _ArrayEdit:
             for within, inside, parts in self._chunks(shard):
                 number = int(np.ravel_multi_index(within, array.shard_chunks)) if within else 0
                 covered = self._is_covered(inside, parts)
-                if covered and self._fill is None:
+                if covered and self._values is None:
                     chunks[number] = None
                     continue
                 origin = tuple(start for start, _ in inside)
@@ -410,13 +442,15 @@ class _ArrayEdit:
                 chunks[number] = self._encoded(values, within)
         finally:
             reader.close()
+            if self._values is not None:
+                self._values.release()
         return chunks, read
 
     def _overlay(self, part: Box, out: Values) -> None:
-        if self._fill is None:
+        if self._values is None:
             out[...] = self.array.fill_element
         else:
-            self._fill(part, out)
+            self._values.fill(part, out)
 
     def _encoded(self, values: Values, within: tuple[int, ...]) -> bytes | None:
         if self._encode is None:

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from .edit_plan import Strategy
-    from .region import Box
-    from .region_changes import OnProgress, RegionReport, Values
+    from .region_changes import OnProgress, RegionReport
 
 
 def update(
@@ -43,17 +42,14 @@ def update(
     ``StorageError``. Needs ``shardwright[daemon]`` (``ConfigError`` where that is not installed).
     """
     with naming_missing_extra("shardwright.update"):
-        from .region import box_of, checked_values, part_of
-        from .region_changes import RegionChanges, Target
+        from .region import box_of, checked_values
+        from .region_changes import GivenValues, RegionChanges, Target
     target = Target.of(path, image)
     box, single = box_of(target.array, region)
     new = checked_values(target.array, box, single, values)
-    origin = [start for start, _ in box]
-
-    def fill(part: Box, out: Values) -> None:
-        out[...] = new[part_of(part, origin)]
-
-    return RegionChanges(target, [box], fill, strategy, max_unused).run(on_progress, dry_run=dry_run)
+    return RegionChanges(target, [box], GivenValues(box, new), strategy, max_unused).run(
+        on_progress, dry_run=dry_run
+    )
 
 
 def erase(
