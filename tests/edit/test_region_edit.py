@@ -87,7 +87,7 @@ KINDS = {
 
 
 @settings(
-    max_examples=6, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=3, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)

@@ -25,25 +25,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.array.document import array_chain
 from shardwright.array.level_shapes import factors_above
 from shardwright.array.metadata import CREATOR_ATTRIBUTE
 from shardwright.array.spec import METHODS
-from shardwright.codecs.decode import ChunkCodecs
-from shardwright.codecs.zarr_chunks import ZarrChunks
 from shardwright.kernels.downsample import downsample, shape_above
 from shardwright.model.errors import (
     FrameIndexError,
     LockedError,
     ShardChangedError,
     ShardFormatError,
-    SpecError,
     StorageError,
     UnknownImageError,
 )
 from shardwright.read.frame_table import open_frame_table
 from shardwright.read.store import open_store, read_metadata
-from shardwright.repack.jobs.chunk_encoder import ChunkEncoder
+from shardwright.repack.jobs.chunk_encoder import chunk_encoder
 from shardwright.repack.jobs.region_reader import RegionReader
 from shardwright.repack.runtime.throttle import Throttle
 from shardwright.storage.files import FileIdentity
@@ -66,6 +62,7 @@ if TYPE_CHECKING:
 
     from shardwright.array.spec import Method
     from shardwright.read.store import Store, StoredArray
+    from shardwright.repack.jobs.chunk_encoder import ChunkEncoder
 
     from .edit_plan import Strategy
 
@@ -355,7 +352,7 @@ class _ArrayEdit:
         self.name = array.path.name
         self.changes = ArrayChanges(self.name)
         self._values = values
-        self._encode: _Encoder | None = None
+        self._encoder: ChunkEncoder | None = None
         touched = itertools.chain.from_iterable(cells(box, array.shard_shape) for box in boxes)
         self.shards = sorted(dict.fromkeys(touched))
 
@@ -453,54 +450,13 @@ class _ArrayEdit:
             self._values.fill(part, out)
 
     def _encoded(self, values: Values, within: tuple[int, ...]) -> bytes | None:
-        if self._encode is None:
-            self._encode = _Encoder(self.array)
-        return self._encode.chunk(values, within)
-
-    def close(self) -> None:
-        if self._encode is not None:
-            self._encode.close()
-
-
-class _Encoder:
-    """Encodes chunks of one array as its metadata say: by our kernels where they write its chain, else by
-    zarr-python."""
-
-    def __init__(self, array: StoredArray) -> None:
-        self._array = array
-        self._ours: ChunkEncoder | None = None
-        self._zarr: ZarrChunks | None = None
-        if isinstance(array.codecs, ZarrChunks):
-            self._zarr = array.codecs
-        elif _is_written_by_kernels(array):
-            self._ours = ChunkEncoder(array)
-        else:
-            document = read_metadata(array.path)
-            chain = array_chain(document)
-            inner = chain if chain.sharding is None else chain.sharding.codecs
-            self._zarr = ZarrChunks(inner, array.chunk_shape, document["data_type"], document["fill_value"])
-
-    def chunk(self, values: Values, within: tuple[int, ...]) -> bytes | None:
         """Returns the chunk at ``within`` (its coordinates in its shard) of these values, those of it that
         lie in the array's shape; None if all are fill."""
-        if self._ours is not None:
-            (encoded,) = self._ours.encode(values, within)
-            return self._ours.bytes_of(encoded, 0)
-        assert self._zarr is not None, "one of the two"
-        whole = np.full(self._array.chunk_shape, self._array.fill_element, self._array.dtype)
-        whole[tuple(map(slice, values.shape))] = values
-        return self._zarr.encode(whole)
+        if self._encoder is None:
+            self._encoder = chunk_encoder(self.array)
+        chunks = self._encoder.encode(values, within)
+        return next(chunks).bytes_of(0)
 
     def close(self) -> None:
-        if self._ours is not None:
-            self._ours.close()
-
-
-def _is_written_by_kernels(array: StoredArray) -> bool:
-    if not isinstance(array.codecs, ChunkCodecs) or array.codecs.order or len(array.shape) < 2:
-        return False
-    try:
-        array.configured_codec()
-    except SpecError:
-        return False
-    return True
+        if self._encoder is not None:
+            self._encoder.close()

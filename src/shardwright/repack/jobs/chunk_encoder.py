@@ -8,6 +8,7 @@ chunk that lies outside the box is fill value.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
 from dataclasses import dataclass
@@ -44,6 +45,10 @@ class EncodedChunks:
     addresses: Int64s
     nbytes: Int64s
     crcs: npt.NDArray[np.uint32]
+
+    def bytes_of(self, i: int) -> bytes | None:
+        """Returns a copy of chunk i, None for one that stays absent."""
+        return ctypes.string_at(int(self.addresses[i]), int(self.nbytes[i])) or None
 
 
 def _batch_chunks(array: StoredArray, codec: CodecParameters) -> int:
@@ -159,12 +164,6 @@ class _KernelEncoder:
                 yield self._encode(
                     values, frames, geometry[part], layer * counts[-2] * counts[-1] + plane_numbers[part]
                 )
-
-    def bytes_of(self, chunks: EncodedChunks, i: int) -> bytes | None:
-        """Returns a copy of chunk i of the last batch, None for one that is all fill and stays absent."""
-        start = int(chunks.addresses[i]) - int(self._slots.ctypes.data)
-        nbytes = int(chunks.nbytes[i])
-        return self._slots[start : start + nbytes].tobytes() if nbytes else None
 
     def _plane(self, shape: tuple[int, ...], first_chunk: tuple[int, ...]) -> tuple[Int64s, Int64s]:
         """int64[n,4] as ``kernels.gather`` reads it, and each chunk's number within a layer, of the chunks
