@@ -19,7 +19,13 @@ from shardwright.edit.interrupted import (
 )
 from shardwright.edit.redo_journal import RedoJournal
 from shardwright.edit.shard_edit import edit_shard
-from shardwright.model.errors import FormatVersionError, LockedError, ShardFormatError, ShardwrightError
+from shardwright.model.errors import (
+    FormatVersionError,
+    LockedError,
+    ShardFormatError,
+    ShardwrightError,
+    StorageFullError,
+)
 from shardwright.model.names import EDIT_FOLDER
 from shardwright.read.inspect_shards import inspect_shard
 from shardwright.read.store import parse_array
@@ -202,6 +208,24 @@ def test_an_error_at_any_call_leaves_the_old_chunks_or_a_journal_of_the_new_ones
         assert_sound(tried, found, *SHARD)
         shutil.rmtree(tried.path)
     assert error is None
+
+
+def test_what_cannot_be_taken_back_is_completed_later(array):
+    strategy, chunks, _, new = changes(array, "append")
+
+    def fail():
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for point in ("edit.before_write", "edit.before_cut"):
+        failpoints.set_hook(point, fail)
+    try:
+        with pytest.raises(StorageFullError, match=r"was interrupted.*shardwright recover"):
+            edit_shard(array, SHARD, chunks, strategy=strategy)
+    finally:
+        for point in ("edit.before_write", "edit.before_cut"):
+            failpoints.set_hook(point, None)
+    assert [edit.action for edit in recover_edits(array.path)] == ["completed"]
+    assert_sound(array, new, *SHARD)
 
 
 def test_each_combination_of_facts_matches_one_row_of_the_table():

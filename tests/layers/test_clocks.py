@@ -52,6 +52,7 @@ ARGUED = {
     ("repack/jobs/new_arrays.py", "st_mtime_ns"): "only whether it has changed: the source is not what it "
     "was when new arrays were begun",
     ("storage/files.py", "st_mtime_ns"): "only whether it has changed: the identity of a file that was read",
+    ("storage/changed_file.py", "st_atime_ns"): "set again as it was: the other time cannot be set alone",
     ("storage/changed_file.py", "st_mtime_ns"): "only so that it changes: a file that was edited gets a time "
     "behind the one that it had",
     (

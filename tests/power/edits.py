@@ -135,8 +135,8 @@ class EditJudge:
         number = next((i for i, state in enumerate(states) if state == found), None)
         if number is None or not done <= number <= done + 1:
             return [*faults, f"after {done} updates there are the chunks after {number}"]
-        if before is None or not _may_be_met(before, states, number):
-            faults += [] if is_pending and before is None else [f"before recovery, update {number}: {before}"]
+        if not is_pending if before is None else not _may_be_met(before, states, number):
+            faults.append(f"before recovery: not what update {number} may leave")
         faults += [str(problem) for problem in verify_store(array.path).problems]
         with SourceShard(array, _SHARD) as source:
             if error := unknown_bytes(source, source.pack_plan("row_major"), lambda _: None):

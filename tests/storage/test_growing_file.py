@@ -77,7 +77,7 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(file, monkeypatch, when):
 def test_a_part_becomes_zeros(file, monkeypatch, punches):
     if not punches:
         monkeypatch.setattr("shardwright.storage.files.punch_hole", lambda *_: False)
-        monkeypatch.setattr("shardwright.storage.growing_file._ZEROS", bytes(1000))
+        monkeypatch.setattr("shardwright.storage.files._ZEROS", bytes(1000))
     data = bytes([7]) * (6 * PAGE)
     for start, stop in ((10, 20), (PAGE - 1, PAGE + 1), (100, 5 * PAGE - 3), (PAGE, 2 * PAGE)):
         file.append([data])

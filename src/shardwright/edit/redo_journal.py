@@ -77,17 +77,17 @@ class RedoJournal:
             file.replace(path, may_begin)
 
     def begin(self, file: ChangedFile) -> None:
-        """Does the harmless writes, for the first time. Raises ``StorageError``; they are then taken back,
-        and the file is as it was."""
-        try:
-            for offset, data in self.writes[: self.harmless]:
-                file.write(offset, data)
-        except BaseException:
-            file.cut(self.old_bytes)
-            for offset, data in self.writes[: self.harmless]:
-                if offset < self.old_bytes:
-                    file.clear(offset, offset + len(data))
-            raise
+        """Does the harmless writes, for the first time. Raises ``StorageError``."""
+        for offset, data in self.writes[: self.harmless]:
+            file.write(offset, data)
+
+    def take_back(self, file: ChangedFile) -> None:
+        """Undoes what ``begin`` has done, durably: only then may the journal go. Raises ``StorageError``."""
+        file.cut(self.old_bytes)
+        for offset, data in self.writes[: self.harmless]:
+            if offset < self.old_bytes:
+                file.clear(offset, offset + len(data))
+        file.sync()
 
     def complete(self, file: ChangedFile) -> None:
         """Does the rest. All is durable when the file is finished. Raises ``StorageError``.
@@ -108,8 +108,7 @@ class RedoJournal:
 
     def redo(self, file: ChangedFile) -> None:
         """Does all of it again, wherever it was cut short. Raises ``StorageError``."""
-        for offset, data in self.writes[: self.harmless]:
-            file.write(offset, data)
+        self.begin(file)
         self.complete(file)
 
     def _parts(self) -> Iterator[bytes]:

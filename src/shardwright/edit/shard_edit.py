@@ -311,10 +311,14 @@ class _Edit:
             self._save(file, journal, path, new)
             try:
                 journal.begin(file)
-            except ShardwrightError:
+            except StorageError:
+                with self._completed_later():
+                    journal.take_back(file)
                 delete_durably(path)
                 raise
-            identity = self._complete(file, journal)
+            with self._completed_later():
+                journal.complete(file)
+                identity = file.finish()
         delete_durably(path)
         written = sum(len(data) for _, data in journal.writes) + journal.nbytes
         return EditReport(
@@ -336,10 +340,11 @@ class _Edit:
                 file.cut(journal.old_bytes)  # gives the room back
             raise
 
-    def _complete(self, file: ChangedFile, journal: RedoJournal) -> FileIdentity:
+    @contextmanager
+    def _completed_later(self) -> Iterator[None]:
+        """From here on the shard is neither the old one nor the new one, until its journal is done."""
         try:
-            journal.complete(file)
-            return file.finish()
+            yield
         except StorageError as error:
             raise type(error)(
                 f"the update of {self._path} was interrupted: {error.message}",

@@ -146,7 +146,7 @@ def clear_range(descriptor: int, start: int, stop: int) -> None:
     first, last = -(-start // page) * page, stop // page * page
     punched = first < last and punch_hole(descriptor, first, last - first)
     for begin, end in ((start, first), (last, stop)) if punched else ((start, stop),):
-        for place in range(begin, end, _PIECE_BYTES):
+        for place in range(begin, end, len(_ZEROS)):
             write_all(descriptor, place, _ZEROS[: end - place])
 
 
