@@ -244,7 +244,7 @@ def test_a_bad_chunk_does_not_take_its_neighbours_with_it(store):
 
 def test_bytes_behind_the_end_of_a_chunk_are_refused(store):
     store.set_sync("raw/c/0/0", buffer(b"abcdef"))
-    with pytest.raises(ValueError, match="place 7 of a chunk of 6 bytes"):
+    with pytest.raises(ShardFormatError, match="place 7 of a chunk of 6 bytes"):
         sync(store.set_partial_values([("raw/c/0/0", 7, b"x")]))
     assert get(store, "raw/c/0/0") == b"abcdef"
 

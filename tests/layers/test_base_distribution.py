@@ -49,7 +49,7 @@ import shardwright as sw
 from shardwright import *
 inspect.getmembers(sw)
 spec = ArraySpec(dtype="uint8", dimensions=[Dimension(name=n, count=8, chunk_size=8) for n in "yx"])
-for call in (lambda: sw.create("new", spec), lambda: resume("old")):
+for call in (lambda: sw.create("new", spec), lambda: resume("old"), lambda: ChunkStore("old")):
     try:
         call()
     except sw.errors.ConfigError as error:
@@ -165,7 +165,7 @@ def try_the_cameras_side(run, rig):
     assert serving.stderr.endswith("pip install 'shardwright[daemon]'\n")
     writer = run("-c", IN_PROCESS)
     assert (writer.returncode, writer.stderr) == (0, "")
-    for line, what in zip(writer.stdout.splitlines(), ("create", "resume"), strict=True):
+    for line, what in zip(writer.stdout.splitlines(), ("create", "resume", "ChunkStore"), strict=True):
         assert line.startswith(f"shardwright.{what} needs shardwright[daemon]: ")
         assert line.endswith("pip install 'shardwright[daemon]'")
 

@@ -50,7 +50,7 @@ class ReadIndex:
         return _FIXED_BYTES + len(self.entries) * (ENTRY_BYTES + 1)
 
 
-class OpenShard(Protocol):
+class ReadableShard(Protocol):
     """One shard while a batch of requests is served. One thread's."""
 
     def index(self, known: ReadIndex | None, *, sure: bool) -> ReadIndex:
@@ -107,7 +107,7 @@ class ChunkPlace(Protocol):
 
     def open_shard(
         self, array: StoredArray, shard: tuple[int, ...], key: str
-    ) -> AbstractContextManager[OpenShard]:
+    ) -> AbstractContextManager[ReadableShard]:
         """Raises ``FileNotFoundError`` when there is none, ``ShardFormatError``."""
 
     def edit(
