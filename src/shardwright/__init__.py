@@ -20,6 +20,7 @@ from .model.receipt import Receipt, Watermark
 if TYPE_CHECKING:
     from .client import Curve, connect
     from .edit.chunk_store import ChunkStore
+    from .edit.region_edit import erase, update
     from .read.data_frame import frame_table
     from .read.live import follow, open  # noqa: A004
     from .writer.in_process import create, release_memory, resume
@@ -44,12 +45,14 @@ __all__ = [
     "connect",
     "create",
     "default_layout",
+    "erase",
     "errors",
     "follow",
     "frame_table",
     "open",
     "release_memory",
     "resume",
+    "update",
 ]
 
 
@@ -66,6 +69,10 @@ def __getattr__(name: str) -> Any:
         from .edit.chunks import chunk_store_class
 
         return chunk_store_class()
+    if name in ("erase", "update"):
+        from .edit import region_edit
+
+        return getattr(region_edit, name)
     if name in ("follow", "open"):
         from .read import live
 

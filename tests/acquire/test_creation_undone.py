@@ -207,6 +207,7 @@ def test_a_resume_that_fails_leaves_the_store_and_nothing_else(
         assert again.frames == 3
 
 
+@pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
 def test_an_array_that_this_machine_cannot_hold_is_refused_before_anything_is_made(
     tmp_path, left, monkeypatch
 ):

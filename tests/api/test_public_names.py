@@ -60,12 +60,14 @@ def test_every_exported_name_is_there():
         "connect",
         "create",
         "default_layout",
+        "erase",
         "errors",
         "follow",
         "frame_table",
         "open",
         "release_memory",
         "resume",
+        "update",
     }
 
 

@@ -101,7 +101,7 @@ BAD = {
         "storage_order: must name every axis once",
     ),
     "storage order turns the frame": (
-        {"storage_order": ["t", "x", "y"]},
+        {"storage_order": ["x", "t", "y"]},
         r"storage_order: must end with the frame's own axes \['y', 'x'\]",
     ),
     "fill value too large": ({"fill_value": 65536}, "fill_value: 65536 is not a uint16"),

@@ -7,14 +7,19 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.repack.stores import frame, spec
 
+import shardwright as sw
 from shardwright.edit.interrupted import recover_edits
 from shardwright.edit.shard_edit import edit_shard
 from shardwright.edit.shard_lock import shard_locked
 from shardwright.model.errors import LockedError, ShardChangedError, ShardFormatError, StorageError
 from shardwright.repack.jobs.pack_shard import pack_shard
 from shardwright.repack.runtime.throttle import Throttle
+from shardwright.repack.transfer.move_plan import MoveOptions, plan_move
+from shardwright.shard.shard_sums import ShardSums
 from shardwright.storage import failpoints
+from shardwright.storage.files import file_held
 
 from .arrays import contents, encoded, make_array
 from .test_shard_edit import assert_sound, full
@@ -162,3 +167,28 @@ def test_a_second_edit_of_a_shard_waits_and_others_do_not(gappy):
         edit_shard(gappy, (1, 0), {0: encoded(gappy, 1)}, timeout_s=0)
         assert recover_edits(gappy.path) == []
     edit_shard(gappy, SHARD, {0: None}, timeout_s=0)
+
+
+def test_one_lock_of_an_array_with_a_record_and_without(gappy):
+    record = ShardSums(gappy.path)
+    held = record.path if record.exists() else gappy.path / "zarr.json"
+    with (
+        record.held(create=False),
+        pytest.raises(StorageError, match="another process has held"),
+        file_held(held, "sums", create=False, timeout_s=0.05),
+    ):
+        pass
+
+
+def test_a_move_sends_no_file_of_an_edit(gappy):
+    with shard_locked(gappy.path, "c/0/0"):
+        plan = plan_move(gappy.path, MoveOptions(str(gappy.path.parent / "away")))
+    assert {name for name in plan.file_bytes if "edit" in name} == set()
+
+
+def test_a_store_of_which_a_shard_is_edited_is_not_overwritten(tmp_path):
+    store = tmp_path / "a.ome.zarr"
+    with sw.create(store, spec()) as writer:
+        writer.append(frame(0))
+    with shard_locked(store / "0", "c/0/0/0"), pytest.raises(LockedError, match="or an update, has ended"):
+        sw.create(store, spec(), overwrite=True)

@@ -34,6 +34,7 @@ ELSEWHERE = {
 DAEMON_COMMANDS = {
     "check": ["rig.yaml"],
     "compact": ["."],
+    "erase": [".", "--frames", "3"],
     "inspect": ["."],
     "pyramid": [".", "--levels", "1"],
     "rechunk": [".", "new", "--chunks", "y=8"],
@@ -41,6 +42,7 @@ DAEMON_COMMANDS = {
     "schema": [],
     "serve": ["rig.yaml"],
     "status": ["rig.yaml"],
+    "update": [".", "--region", "t=3", "--value", "7"],
     "verify": ["."],
 }
 IN_PROCESS = """
@@ -49,7 +51,13 @@ import shardwright as sw
 from shardwright import *
 inspect.getmembers(sw)
 spec = ArraySpec(dtype="uint8", dimensions=[Dimension(name=n, count=8, chunk_size=8) for n in "yx"])
-for call in (lambda: sw.create("new", spec), lambda: resume("old"), lambda: ChunkStore("old")):
+for call in (
+    lambda: sw.create("new", spec),
+    lambda: resume("old"),
+    lambda: sw.update("old", {}, 0),
+    lambda: sw.erase("old", frames=0),
+    lambda: ChunkStore("old"),
+):
     try:
         call()
     except sw.errors.ConfigError as error:
@@ -165,7 +173,8 @@ def try_the_cameras_side(run, rig):
     assert serving.stderr.endswith("pip install 'shardwright[daemon]'\n")
     writer = run("-c", IN_PROCESS)
     assert (writer.returncode, writer.stderr) == (0, "")
-    for line, what in zip(writer.stdout.splitlines(), ("create", "resume", "ChunkStore"), strict=True):
+    calls = ("create", "resume", "update", "erase", "ChunkStore")
+    for line, what in zip(writer.stdout.splitlines(), calls, strict=True):
         assert line.startswith(f"shardwright.{what} needs shardwright[daemon]: ")
         assert line.endswith("pip install 'shardwright[daemon]'")
 

@@ -17,6 +17,7 @@ from shardwright.read.store import parse_array
 from shardwright.read.verify_store import verify_store
 from shardwright.repack.source_shard import SourceShard
 from shardwright.repack.unknown_bytes import unknown_bytes
+from shardwright.shard.edit_files import interrupted_edits
 
 from . import machine
 from .judge import UnmountableError
@@ -86,6 +87,25 @@ def _states(array: StoredArray) -> list[Chunks]:
     return states
 
 
+def _before_recovery(array: StoredArray) -> Chunks | None:
+    """The chunks as other programs find them; None for an index that fails its checksum."""
+    try:
+        return contents(array, *_SHARD)
+    except ValueError:
+        return None
+
+
+def _may_be_met(found: Chunks, states: list[Chunks], number: int) -> bool:
+    """Whether these chunks may be met before recovery makes them those after update ``number`` (EDIT.md)."""
+    if found in (states[number], states[max(0, number - 1)]):
+        return True
+    strategy, changed = _EDITS[number]
+    same = {chunk: data for chunk, data in found.items() if chunk not in changed}
+    return strategy == "in_place" and same == {
+        chunk: data for chunk, data in states[number].items() if chunk not in changed
+    }
+
+
 class EditJudge:
     """See ``judge.Judge``."""
 
@@ -109,11 +129,14 @@ class EditJudge:
 
     def _judge_mounted(self, done: int) -> list[str]:
         array = parse_array(self._folder / _FOLDER)
+        is_pending, before = bool(interrupted_edits(array.path)), _before_recovery(array)
         faults = [f"refused: {edit.error}" for edit in recover_edits(array.path) if edit.error]
         states, found = _states(array), contents(array, *_SHARD)
         number = next((i for i, state in enumerate(states) if state == found), None)
         if number is None or not done <= number <= done + 1:
             return [*faults, f"after {done} updates there are the chunks after {number}"]
+        if before is None or not _may_be_met(before, states, number):
+            faults += [] if is_pending and before is None else [f"before recovery, update {number}: {before}"]
         faults += [str(problem) for problem in verify_store(array.path).problems]
         with SourceShard(array, _SHARD) as source:
             if error := unknown_bytes(source, source.pack_plan("row_major"), lambda _: None):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import warnings
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -136,6 +137,18 @@ def test_the_peers_read_what_is_legal_and_refuse_most_of_what_is_not(legal: Path
 
 
 LENIENT = {"blosc clevel", "codec member", "no endian", "no index codecs"}
+
+
+@pytest.mark.parametrize("name", ["big", "numcodecs zlib", "type complex64", "index big"])
+def test_without_zarr_python_the_extra_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    LEGAL[name].write(tmp_path / "a.zarr")
+    for module in [module for module in sys.modules if module.partition(".")[0] == "zarr"]:
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setitem(sys.modules, "zarr", None)
+    assert run("verify", tmp_path / "a.zarr") == 2
+    assert "pip install 'shardwright[zarr]'" in " ".join(capsys.readouterr().err.split())
 
 
 @contextmanager

@@ -361,6 +361,12 @@ def with_index_for(live: LiveMode, spec: AcquisitionSpec) -> AcquisitionSpec:
     location = index_location_of(live)
 
     def placed(array: ArraySpec | None) -> ArraySpec | None:
+        if array is not None and not array.index_checksum:
+            raise SpecError(
+                f"live: {live} needs a checksum of the index: who meets one that is being written must see "
+                f"that it is none",
+                expected="index_checksum: true",
+            )
         if array is None or array.index_place == location:
             return array
         if array.index_place == "none":

@@ -1,5 +1,5 @@
 """Chooses chunks, shards and codec for an array of which only shape, dtype and axes are given
-(``default_layout``), and finds chunks that are too small (``size_warnings``)."""
+(``default_layout``), and finds what is poor in one that was chosen (``size_warnings``)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from shardwright.model.errors import SpecError
 
+from .layout_costs import LEAST_CHUNK_BYTES, LEAST_INDEX_BYTES, LayoutAxis, layout_costs
 from .spec import MAX_SHARD_JSON_BYTES, POSITIONS_AXIS, ArraySpec, parse_spec
 
 if TYPE_CHECKING:
@@ -23,9 +24,9 @@ SLAB_BYTES = 128 << 20
 SHARD_BYTES = 512 << 20
 DEPTH, MOST_DEPTH = 16, 1024
 MOST_SHARD_FRAMES = 1 << 16  # of small frames: each has a record in the journal, made before the first comes
+MOST_SHARD_CHUNKS = LEAST_INDEX_BYTES // 16 - 1  # of small frames again: a reader loads the whole index
 MOST_SHARE = 16  # of a shard's size, where many images have an open one: of fewer frames, files would be many
 GROWN_CHUNKS = 4  # of a shard along a faster axis without a count, which may end anywhere at each step
-LEAST_CHUNK_BYTES = 16 << 10  # below, the fixed cost of a chunk is larger than that of its pixels
 OME_ORDER = {"time": 0, "channel": 1, "other": 1, "space": 2}  # of the axes, as OME-Zarr 0.5 wants it
 
 
@@ -116,15 +117,15 @@ def default_layout(
     return parse_spec({**fields, "dtype": plain.dtype, "dimensions": dimensions})
 
 
-def size_warnings(spec: ArraySpec) -> list[str]:
-    """Returns one sentence, with better numbers, if the chunks are so small that reading and writing them
-    costs more than their pixels. Nothing is said of frames that are small themselves: the depth of their
-    chunks is how long they wait."""
-    chunk_bytes = math.prod(d.chunk_size for d in spec.dimensions) * spec.itemsize
-    if chunk_bytes >= LEAST_CHUNK_BYTES or spec.frame_bytes < LEAST_CHUNK_BYTES:
-        return []
-    slow = f"chunk_size: an inner chunk has only {chunk_bytes} bytes, so that its fixed cost is larger than"
-    return [f"{slow} that of its pixels; better is {layout_advice(spec)}"]
+def size_warnings(spec: ArraySpec, *, alone: bool) -> list[str]:
+    """Returns one sentence for each of its ``layout_costs``, and better numbers behind the last one. Unless
+    the image is ``alone``, others may come between its steps of time: nothing is said of these."""
+    axes = [LayoutAxis(d.name, d.count, d.chunk_size, d.shard_size_chunks) for d in spec.stored_dimensions]
+    sharded = spec.index_place != "none"
+    index_bytes = 16 * math.prod(d.shard_chunks for d in spec.dimensions) + 4 if sharded else 0
+    time = next((d.name for d in spec.stored_dimensions if alone and d.axis_type == "time"), None)
+    texts = [cost.text for cost in layout_costs(axes, spec.itemsize, index_bytes, time)]
+    return [*texts[:-1], f"{texts[-1]}; better is {layout_advice(spec)}"] if texts else []
 
 
 def layout_advice(spec: ArraySpec) -> str:
@@ -202,7 +203,8 @@ def _default_shard(
     frames = min(most_bytes // plane_bytes, MOST_SHARD_FRAMES)
     if spec.frame_json_bytes:
         frames = min(frames, MAX_SHARD_JSON_BYTES // spec.frame_json_bytes)
-    room = max(1, frames // slab_frames // chosen)
+    layer_chunks = shard[y.name] // chunk[y.name] * (shard[x.name] // chunk[x.name])
+    room = max(1, min(frames // slab_frames, MOST_SHARD_CHUNKS // layer_chunks) // chosen)
     for d in reversed(frame_axes):
         pieces = room if d.count is None else _covering(d, chunk) // chunk[d.name]
         if d.count is None and d is not frame_axes[0]:

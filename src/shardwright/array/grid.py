@@ -87,6 +87,9 @@ class Grid:
     plane_chunk: tuple[int, int]
     plane_shard_chunks: tuple[int, int]
     itemsize: int
+    is_transposed: bool = (
+        False  # the array on disk has columns before rows; slots and numbers of files do not
+    )
     growing: tuple[int, ...] = ()
     image: int = 0
     # the shards of a shard row along each frame axis; all 1 unless it is split
@@ -106,6 +109,7 @@ class Grid:
             plane_chunk=(plane[0].chunk_size, plane[1].chunk_size),
             plane_shard_chunks=(plane[0].shard_chunks, plane[1].shard_chunks),
             itemsize=spec.itemsize,
+            is_transposed=spec.is_transposed,
             growing=spec.growing_axes,
             image=image,
         )

@@ -21,7 +21,7 @@ from shardwright.model.errors import ShardFormatError
 
 from .consolidated import FIELD as CONSOLIDATED
 from .document import encode_document, understood
-from .metadata import CREATOR_ATTRIBUTE, array_codecs, array_metadata
+from .metadata import CREATOR_ATTRIBUTE, array_codecs, array_metadata, index_codecs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -123,6 +123,7 @@ def array_documents(
                 chunk_codecs=chunk_codecs,
                 index_place=spec.index_place,
                 made=made,
+                index_codecs=index_codecs(spec),
             )
         )
     return documents

@@ -39,7 +39,15 @@ def array_shape(spec: ArraySpec, extents: Sequence[int]) -> list[int]:
     return [grown.get(d.name, d.count or 0) for d in spec.stored_dimensions]
 
 
-INDEX_CODECS = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
+INDEX_CODECS: list[dict[str, Any]] = [
+    {"name": "bytes", "configuration": {"endian": "little"}},
+    {"name": "crc32c"},
+]
+
+
+def index_codecs(spec: ArraySpec) -> list[dict[str, Any]]:
+    """Returns the codecs of the index of each shard."""
+    return INDEX_CODECS if spec.index_checksum else INDEX_CODECS[:1]
 
 
 def array_codecs(
@@ -72,7 +80,9 @@ def array_metadata(spec: ArraySpec, extents: Sequence[int], chunk_codecs: list[d
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [d.shard_size for d in stored]}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
         "fill_value": fill_value_json(spec),
-        "codecs": array_codecs(spec.index_place, [d.chunk_size for d in stored], chunk_codecs),
+        "codecs": array_codecs(
+            spec.index_place, [d.chunk_size for d in stored], chunk_codecs, index_codecs(spec)
+        ),
         "attributes": spec.attributes,
         "dimension_names": [d.name for d in stored],
     }

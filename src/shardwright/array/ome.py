@@ -218,14 +218,14 @@ def display_range(dtype: str) -> tuple[float, float]:
 
 def acquisition_warnings(spec: AcquisitionSpec) -> list[str]:
     """Returns the ``layout_warnings`` of all images, each once."""
-    found = [layout_warnings(array) for array in spec.distinct_arrays]
+    found = [layout_warnings(array, alone=spec.is_single) for array in spec.distinct_arrays]
     return list(dict.fromkeys(warning for warnings in found for warning in warnings))
 
 
-def layout_warnings(spec: ArraySpec) -> list[str]:
+def layout_warnings(spec: ArraySpec, *, alone: bool = True) -> list[str]:
     """Returns one sentence for each property that readers or validators do not accept, or that makes the
-    store slow; none for the profile that all of them open."""
-    warnings = size_warnings(spec)
+    store slow; none for the profile that all of them open. ``alone``: the acquisition has no other image."""
+    warnings = size_warnings(spec, alone=alone)
     if spec.index_location == "start":
         warnings.append(
             "index_location: start is not read by JavaScript viewers (zarrita, neuroglancer): "

@@ -247,7 +247,8 @@ class ArraySpec(_Frozen):
     """One image array: dtype, axes in acquisition order (the last two are the frame's rows and columns),
     codec and layout. An axis whose ``scale`` is not known is given ``scale=0`` (``Dimension``).
 
-    ``storage_order`` names all axes in the order they are stored; the last two stay the frame's own. The
+    ``storage_order`` names all axes in the order they are stored; the last two stay the frame's own, in
+    either order (columns before rows: the codec ``transpose``, bytes are as without it). The
     ``order`` of an acquisition makes it of dimensions that are given as they are stored.
     ``fill_value`` stands where no frame came; for floats also ``"NaN"``, ``"Infinity"``, ``"-Infinity"``.
     ``codec`` may be a name, ``"blosc"``, ``"zstd"`` or ``"gzip"``, for its default settings; None or
@@ -263,6 +264,7 @@ class ArraySpec(_Frozen):
     dimensions: tuple[Dimension, ...] = Field(min_length=2, max_length=12)
     codec: Codec | None = Blosc()
     index_location: Literal["end", "start"] = "end"
+    index_checksum: bool = True
     chunk_checksum: bool = False
     write_empty_chunks: bool = False
     fill_value: bool | int | float | str = 0
@@ -344,12 +346,14 @@ class ArraySpec(_Frozen):
 
     @model_serializer(mode="wrap")
     def _without_what_is_new(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leaves out empty ``channels``, ``levels`` and ``frame_json_bytes``: earlier releases refuse a field
-        that they do not know."""
+        """Leaves out empty ``channels``, ``levels`` and ``frame_json_bytes``, and ``index_checksum`` where
+        there is one: earlier releases refuse a field that they do not know."""
         facts: dict[str, Any] = dump(self)
         for name in ("channels", "levels", "frame_json_bytes"):
             if not getattr(self, name):
                 facts.pop(name, None)
+        if self.index_checksum:
+            facts.pop("index_checksum", None)
         return facts
 
     @field_serializer("dimensions")
@@ -371,9 +375,9 @@ class ArraySpec(_Frozen):
                     f"storage_order: must name every axis once, expected the axes {names}, got "
                     f"{list(self.storage_order)}"
                 )
-            if list(self.storage_order[-2:]) != names[-2:]:
+            if sorted(self.storage_order[-2:]) != sorted(names[-2:]):
                 raise ValueError(
-                    f"storage_order: must end with the frame's own axes {names[-2:]}, got "
+                    f"storage_order: must end with the frame's own axes {names[-2:]} in either order, got "
                     f"{list(self.storage_order)}"
                 )
         if self.channels and len(self.channels) != self.channel_count:
@@ -423,6 +427,8 @@ class ArraySpec(_Frozen):
             )
         if without and self.index_location != "end":
             raise ValueError("index_location: is of shards, and an array of shard_size_chunks null has none")
+        if without and not self.index_checksum:
+            raise ValueError("index_checksum: is of shards, and an array of shard_size_chunks null has none")
 
     def _check_sizes(self) -> None:
         """Checks every product of the axes' numbers for which an array, a table or a file is made. The limits
@@ -493,6 +499,11 @@ class ArraySpec(_Frozen):
     def index_place(self) -> IndexPlace:
         """Where its shards have their index."""
         return "none" if self.dimensions[0].shard_size_chunks is None else self.index_location
+
+    @property
+    def is_transposed(self) -> bool:
+        """True if the array on disk has the columns of a frame before its rows."""
+        return self.storage_order is not None and self.storage_order[-1] == self.dimensions[-2].name
 
     @property
     def level_count(self) -> int:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from shardwright.array.spec import Blosc, Gzip, Method, Zstd
 
 _SIZE = re.compile(r"([A-Za-z][A-Za-z0-9_]*)=([1-9][0-9]{0,9})")
+_RANGE = re.compile(r"(-?[0-9]{1,18})|(-?[0-9]{0,18}):(-?[0-9]{0,18})")
 FACTORS_HELP = "elements of the level below that make one, by axis: z=2,y=4,x=4. Default: y=2,x=2."
 CODEC_HELP = "Codec of the new chunks: zstd:5, gzip:6, blosc:zstd:5, blosc:lz4:5:bitshuffle or none."
 
@@ -31,6 +32,32 @@ def parse_sizes(option: str, text: str) -> dict[str, int]:
             )
         sizes[match[1]] = int(match[2])
     return sizes
+
+
+def parse_region(option: str, text: str) -> dict[str, int | slice]:
+    """Elements by axis, from ``t=0:10,y=5``."""
+    region: dict[str, int | slice] = {}
+    for part in text.split(","):
+        name, equals, asked = part.strip().partition("=")
+        if not equals or name in region:
+            raise typer.BadParameter(
+                f"expected axes and ranges such as t=0:10,y=5, each axis once, got {text!r}",
+                param_hint=option,
+            )
+        region[name] = parse_range(option, asked)
+    return region
+
+
+def parse_range(option: str, text: str) -> int | slice:
+    """``5``, ``0:10``, ``:10`` or ``5:``."""
+    match = _RANGE.fullmatch(text.strip())
+    if match is None:
+        raise typer.BadParameter(
+            f"expected a number or a range such as 0:10, got {text!r}", param_hint=option
+        )
+    if match[1] is not None:
+        return int(match[1])
+    return slice(*(int(end) if end else None for end in match.groups()[1:]))
 
 
 def parse_factors(axes: str | None, factors: str | None) -> Mapping[str, int]:

@@ -146,6 +146,7 @@ def _named(image: Store) -> str:
 
 def _print_array(console: Console, image: Store, array: StoredArray) -> None:
     from shardwright.config.quantities import format_bytes
+    from shardwright.read.inspect_shards import costs_of
 
     def times(sizes: tuple[int, ...]) -> str:
         return "x".join(map(str, sizes))
@@ -162,7 +163,10 @@ def _print_array(console: Console, image: Store, array: StoredArray) -> None:
         if array.is_sharded
         else "shard  none: each chunk is a file"
     )
-    console.print(f"chunk  {times(array.chunk_shape)}, {format_bytes(array.chunk_bytes)}, {codecs}\n")
+    console.print(f"chunk  {times(array.chunk_shape)}, {format_bytes(array.chunk_bytes)}, {codecs}")
+    for cost in costs_of(array):
+        console.print(f"slow to read: {cost.text}", style="yellow", soft_wrap=True)
+    console.print()
 
 
 def _print_shard(console: Console, shard: ShardReport, chunks: bool) -> None:

@@ -18,6 +18,7 @@ from shardwright.model.errors import ShardFormatError
 from shardwright.shard.index import INDEX_ENTRY, LITTLE_ENDIAN, LITTLE_ENDIAN_CRC32C, empty_index
 
 from .decode import ChunkCodecs
+from .parameters import transposed_order
 from .zarr_chunks import ZarrChunks, check_fixed_size
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def chunk_codecs(
 
 def written_codecs(spec: ArraySpec) -> ChunkCodecs:
     """Returns the codecs of the chunks that we write of an array."""
-    return ChunkCodecs(spec.codec.name if spec.codec else None, spec.chunk_checksum)
+    return ChunkCodecs(spec.codec.name if spec.codec else None, spec.chunk_checksum, transposed_order(spec))
 
 
 def index_codec(sharding: ShardingCodec) -> IndexCodec:

@@ -135,7 +135,17 @@ def _blosc_level(compressor: int, clevel: int) -> int:
 
 def codec_metadata(spec: ArraySpec) -> list[dict[str, Any]]:
     """Returns the ``codecs`` of one inner chunk of this array for zarr.json."""
-    return inner_codecs(spec.codec, spec.itemsize, spec.chunk_checksum)
+    codecs = inner_codecs(spec.codec, spec.itemsize, spec.chunk_checksum)
+    if spec.is_transposed:
+        codecs.insert(0, {"name": "transpose", "configuration": {"order": list(transposed_order(spec))}})
+    return codecs
+
+
+def transposed_order(spec: ArraySpec) -> tuple[int, ...]:
+    """Returns the axes of the array on disk in the order of its bytes, which have rows before columns; empty
+    if that is the order of the array."""
+    *frame_axes, columns, rows = range(len(spec.dimensions))
+    return (*frame_axes, rows, columns) if spec.is_transposed else ()
 
 
 def inner_codecs(codec: Blosc | Zstd | Gzip | None, itemsize: int, checksum: bool) -> list[dict[str, Any]]:

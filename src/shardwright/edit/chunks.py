@@ -19,6 +19,8 @@ def chunk_store_class() -> type[ChunkStore] | Callable[..., NoReturn]:
     """Returns the class, or what raises ``ConfigError`` with the line that installs what it needs."""
     try:
         with naming_missing_extra("shardwright.ChunkStore"):
+            # first: zarr-python fails in other ways where packages of the daemon are missing
+            from . import shard_edit  # noqa: F401
             from .chunk_store import ChunkStore
     except ConfigError as error:
         why = ErrorText.of(error)

@@ -90,9 +90,19 @@ class RedoJournal:
             raise
 
     def complete(self, file: ChangedFile) -> None:
-        """Does the rest. Nothing is durable before the file is finished. Raises ``StorageError``."""
-        for offset, data in self.writes[self.harmless :]:
+        """Does the rest. All is durable when the file is finished. Raises ``StorageError``.
+
+        New bytes beside the old ones are durable before the index that names them, and that before the old
+        ones are cleared, so that a power cut leaves a sound chunk under every entry of either index. Where
+        chunks are overwritten that would be in vain.
+        """
+        others = self.writes[self.harmless :]
+        if self.harmless and others:
+            file.sync()
+        for offset, data in others:
             file.write(offset, data)
+        if self.harmless and self.clears:
+            file.sync()
         for start, stop in self.clears:
             file.clear(start, stop)
 

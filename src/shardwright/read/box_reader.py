@@ -380,7 +380,8 @@ class _BoxReading:
             if all(axis.start <= j < axis.stop for j, axis in zip(at, inner, strict=True)):
                 behind = tuple(int(j) - axis.start for j, axis in zip(at, inner, strict=True))
                 box = self._out[outer][behind]
-                part = pixels()[top : top + box.shape[0], left : left + box.shape[1]]
+                whole = pixels().T if self._array.is_transposed else pixels()
+                part = whole[top : top + box.shape[0], left : left + box.shape[1]]
                 box[: part.shape[0], : part.shape[1]] = part
 
 

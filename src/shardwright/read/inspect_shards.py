@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.array.layout_costs import TIME_AXES, LayoutAxis, layout_costs
 from shardwright.codecs.decode import HEAD_BYTES, describe_chunk
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.shard.edit_files import INTERRUPTED, is_interrupted
@@ -19,6 +20,8 @@ from .shard_file import ShardFile, check_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from shardwright.array.layout_costs import LayoutCost
 
     from .store import Store, StoredArray
 
@@ -139,7 +142,18 @@ def describe_array(array: StoredArray) -> dict[str, Any]:
         "shards_in_shape": array.shards_in_shape,
         "codecs": array.codec_metadata,
         "index_location": array.index_location,
+        "layout_costs": [cost._asdict() for cost in costs_of(array)],
     }
+
+
+def costs_of(array: StoredArray) -> list[LayoutCost]:
+    """Returns what makes the array slow to read (``array.layout_costs``)."""
+    names = [name or "" for name in array.dimension_names or [None] * len(array.shape)]
+    shard_chunks = array.shard_chunks if array.is_sharded else [None] * len(array.shape)
+    axes = [*map(LayoutAxis, names, array.shape, array.chunk_shape, shard_chunks)]
+    time = next((name for name in names if name.lower() in TIME_AXES), None)
+    index_bytes = array.index_bytes if array.is_sharded else 0
+    return layout_costs(axes, array.dtype.itemsize, index_bytes, time) if axes else []
 
 
 def inspect_shards(store: Store, array: StoredArray, *, chunks: bool = False) -> Iterator[ShardReport]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardwright.codecs.parameters import CodecParameters
+from shardwright.shard.index import LITTLE_ENDIAN, LITTLE_ENDIAN_CRC32C
 from shardwright.shard.layout import ArrayLayout, StoreLayout
 
 if TYPE_CHECKING:
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 def array_layout(spec: ArraySpec, grid: Grid) -> ArrayLayout:
     """Returns the layout of an array."""
     codec = CodecParameters.of(spec, grid.chunk_bytes)
-    return ArrayLayout.of(grid, codec.max_encoded_bytes, spec.index_place)
+    index = LITTLE_ENDIAN_CRC32C if spec.index_checksum else LITTLE_ENDIAN
+    return ArrayLayout.of(grid, codec.max_encoded_bytes, spec.index_place, index)
 
 
 def store_layout(spec: AcquisitionSpec) -> StoreLayout:

@@ -30,6 +30,7 @@ import crc32c
 import numpy as np
 
 from shardwright.array.document import encode_document
+from shardwright.codecs.decode import ChunkCodecs
 from shardwright.codecs.parameters import LEVEL_STORED, CodecParameters
 from shardwright.model.errors import SpecError, StorageError
 from shardwright.shard.index import empty_index
@@ -190,7 +191,8 @@ class ComposedShard:
         values = self.view.read_box(self.path, self.coordinates, low, high)
         if values is None:
             values = np.full(self.array.chunk_shape, self.array.fill_element)
-        return _in_stored_form(values, self._stored_form)
+        order = self.array.codecs.order if isinstance(self.array.codecs, ChunkCodecs) else ()
+        return _in_stored_form(values.transpose(order) if order else values, self._stored_form)
 
     @cached_property
     def _stored_form(self) -> CodecParameters:

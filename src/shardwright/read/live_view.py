@@ -347,23 +347,25 @@ class LiveView:
 
     def read_frames(self, path: str, places: list[Coordinates]) -> list[np.ndarray[Any, Any]]:
         """Returns the frames at ``places`` (storage order) along the frame axes of an array, each
-        [rows, columns], fill where there is none. All are of one slab, whose chunks are decoded once. Raises
-        as ``read_box``."""
+        [rows, columns] (the last two axes of the array, unless we have written it transposed), fill where
+        there is none. All are of one slab, whose chunks are decoded once. Raises as ``read_box``."""
         array = self.array(path)
         if array is None:
             raise StorageError(f"there is no array {path} in {self.path}", hint="Was the store changed?")
-        shard_shape, (rows, columns) = array.stored.shard_shape, array.stored.shape[-2:]
+        shard_shape, plane = array.stored.shard_shape, array.stored.shape[-2:]
         first = tuple(i // n for i, n in zip(places[0], shard_shape, strict=False))
         inside = np.array(places, np.int64).reshape(len(places), -1) % np.array(shard_shape[:-2], np.int64)
         low, high = inside.min(axis=0, initial=1 << 62), inside.max(axis=0, initial=-1) + 1
-        box = empty_box((*(high - low), rows, columns), array.stored.dtype)
+        box = empty_box((*(high - low), *plane), array.stored.dtype)
         height, width = shard_shape[-2:]
-        for y, x in np.ndindex(-(-rows // height), -(-columns // width)):
+        for y, x in np.ndindex(-(-plane[0] // height), -(-plane[1] // width)):
             part = box[..., y * height : (y + 1) * height, x * width : (x + 1) * width]
             corners = (*low.tolist(), 0, 0), (*high.tolist(), *part.shape[-2:])
             values = self.read_box(path, (*first, y, x), *corners)
             part[...] = array.stored.fill_element if values is None else values
-        frames = [empty_box((rows, columns), box.dtype) for _ in places]
+        if array.stored.is_transposed:
+            box, plane = box.swapaxes(-1, -2), plane[::-1]
+        frames = [empty_box(plane, box.dtype) for _ in places]
         for frame, place in zip(frames, inside - low, strict=True):
             frame[...] = box[tuple(place)]
         return frames
@@ -490,6 +492,8 @@ class LiveView:
         own_slab, of_slab = divmod(file, layout.files_per_slab)
         layers[slots_of_layer(layout.plane, of_slab)[entries] < 0] = -1  # past the array
         top, left = (i * n for i, n in zip(shard[-2:], array.stored.shard_shape[-2:], strict=True))
+        if array.stored.is_transposed:
+            top, left = left, top
         for slab, frames in staged.items():
             index_layer, slot_layer = layout.layer_of_slab(slab)
             where = np.flatnonzero(layers == index_layer)

@@ -86,6 +86,13 @@ class StoredArray:
         order = self.codecs.order
         return values.reshape([self.chunk_shape[i] for i in order]).transpose(np.argsort(order))
 
+    @property
+    def is_transposed(self) -> bool:
+        """True if its last axis is that of the rows of frames, as our writers store columns before rows."""
+        rank = len(self.shape)
+        order = self.codecs.order if isinstance(self.codecs, ChunkCodecs) else ()
+        return order == (*range(rank - 2), rank - 1, rank - 2)
+
     def zarr_chunks(self) -> ZarrChunks:
         """Returns its chunks as zarr-python decodes and encodes them. Raises as ``parse_array``."""
         if isinstance(self.codecs, ZarrChunks):

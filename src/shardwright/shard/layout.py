@@ -23,11 +23,13 @@ import numpy as np
 from shardwright.array.acquisition_spec import ARRAY_NAME, level_path
 from shardwright.array.grid import image_of
 
-from .index import ShardIndex
+from .index import LITTLE_ENDIAN_CRC32C, ShardIndex
 
 if TYPE_CHECKING:
     from shardwright.array.grid import Grid, Grids
     from shardwright.array.spec import IndexPlace
+
+    from .index import IndexCodec
 
 PAGE_BYTES = 4096  # slots never share a page of the page cache or a block of the usual filesystems
 
@@ -45,10 +47,11 @@ class ShardLayout:
     slots: int
     slot_bytes: int
     index_place: IndexPlace
+    index_codec: IndexCodec = LITTLE_ENDIAN_CRC32C
 
     @property
     def index(self) -> ShardIndex:
-        return ShardIndex(self.chunks, self.index_place)
+        return ShardIndex(self.chunks, self.index_place, self.index_codec)
 
     @property
     def index_bytes(self) -> int:
@@ -169,7 +172,7 @@ def _places(grid: Grid) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
     live_x = np.minimum(sx, nx - np.arange(shards_x) * sx)
     return (
         (gy // sy) * shards_x + gx // sx,
-        (gy % sy) * sx + gx % sx,
+        (gx % sx) * sy + gy % sy if grid.is_transposed else (gy % sy) * sx + gx % sx,
         (gy % sy) * live_x[gx // sx] + gx % sx,
         np.multiply.outer(live_y, live_x).ravel().astype(np.int64),
     )
@@ -184,11 +187,18 @@ class ArrayLayout:
     plane: PlaneChunks
     slot_bytes: int
     index_place: IndexPlace
+    index_codec: IndexCodec = LITTLE_ENDIAN_CRC32C
     path: str = ARRAY_NAME
 
     @classmethod
-    def of(cls, grid: Grid, max_encoded_bytes: int, index_place: IndexPlace) -> ArrayLayout:
-        return cls(grid, PlaneChunks.of(grid), page_aligned(max_encoded_bytes), index_place)
+    def of(
+        cls,
+        grid: Grid,
+        max_encoded_bytes: int,
+        index_place: IndexPlace,
+        index_codec: IndexCodec = LITTLE_ENDIAN_CRC32C,
+    ) -> ArrayLayout:
+        return cls(grid, PlaneChunks.of(grid), page_aligned(max_encoded_bytes), index_place, index_codec)
 
     def image(self, grid: Grid, path: str) -> ArrayLayout:
         """Returns the layout of another image with the same array, at ``path``."""
@@ -197,7 +207,7 @@ class ArrayLayout:
     @property
     def index_bytes(self) -> int:
         """The size of one shard's index."""
-        return ShardIndex(self.chunks_per_shard, self.index_place).nbytes
+        return ShardIndex(self.chunks_per_shard, self.index_place, self.index_codec).nbytes
 
     @property
     def files_per_slab(self) -> int:
@@ -222,6 +232,7 @@ class ArrayLayout:
             layers * int(self.plane.layer_slots[file % self.files_per_slab]),
             self.slot_bytes,
             self.index_place,
+            self.index_codec,
         )
 
     def layer_of_slab(self, slab: int) -> tuple[int, int]:
@@ -255,7 +266,8 @@ class ArrayLayout:
         level = self.plane.levels[self.plane.level_of(file)]
         shards_x = level.grid.plane_shards[1]
         y, x = divmod(file - level.first_file, shards_x)
-        return "/".join(["c", *map(str, (*self._shard_coordinates(shard_row, slot_layer), y, x))])
+        plane = (x, y) if self.grid.is_transposed else (y, x)
+        return "/".join(["c", *map(str, (*self._shard_coordinates(shard_row, slot_layer), *plane))])
 
     def _shard_coordinates(self, shard_row: int, slot_layer: int) -> list[int]:
         """Returns the coordinates of a shard along the frame axes, in storage order. ``slot_layer``: of its
@@ -281,7 +293,8 @@ class ArrayLayout:
             return None
         row = grid.shard_row_at(tuple(i // n for i, n in zip(acquired, grid.row_shards, strict=True)))
         rows, columns = plane.grid.plane_shards
-        if row is None or shard[-2] >= rows or shard[-1] >= columns:
+        y, x = reversed(shard[-2:]) if grid.is_transposed else shard[-2:]
+        if row is None or y >= rows or x >= columns:
             return None
         slot_layer, live = 0, grid.shard_row_extent_chunks(row)
         if grid.is_split:
@@ -290,7 +303,7 @@ class ArrayLayout:
                 if within >= live[axis]:
                     return None
                 slot_layer = slot_layer * live[axis] + within
-        return row, slot_layer * self.files_per_slab + plane.first_file + shard[-2] * columns + shard[-1]
+        return row, slot_layer * self.files_per_slab + plane.first_file + y * columns + x
 
     def shard_path(self, shard_row: int, file: int) -> str:
         """The path of one file in its store, e.g. ``0/c/0/0/1``."""

@@ -1,7 +1,7 @@
 """A file that is changed where it lies, by whoever has written down durably what it changes.
 
 Failpoints: ``edit.before_open``, ``before_reserve``, ``before_write``, ``before_clear``, ``before_cut``,
-``before_sync``.
+``before_touch``, ``before_sync``.
 """
 
 from __future__ import annotations
@@ -77,15 +77,21 @@ class ChangedFile:
             reach("edit.before_cut")
             os.ftruncate(self._descriptor, nbytes)
 
+    def sync(self) -> None:
+        """Makes all that was written durable, before anything else is."""
+        with storage_errors("sync", self.path):
+            reach("edit.before_sync")
+            sync_data(self._descriptor)
+
     def finish(self) -> FileIdentity:
         """Makes all of it durable, with an identity that it never had before: a time of its own, since the
         clock of a filesystem may stand still for several milliseconds."""
         with storage_errors("sync", self.path):
             status = self.status()
             changed_ns = max(self._begun_ns, status.st_mtime_ns) + 1
-            reach("edit.before_sync")
+            reach("edit.before_touch")
             os.utime(self._descriptor, ns=(status.st_atime_ns, changed_ns))
-            sync_data(self._descriptor)
+        self.sync()
         return FileIdentity.of(self.status())
 
     def __enter__(self) -> Self:

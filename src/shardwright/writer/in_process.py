@@ -114,8 +114,9 @@ def create(
 
     ``on_duplicate``: a frame whose place is taken is an error of the call that finds it (``Writer.append``),
     or with ``count`` only a number in the receipt. The other arguments are those of
-    ``acquire.settings.WriteSettings``. A layout that some readers cannot open gives a ``LayoutWarning``.
-    Needs ``shardwright[daemon]`` (``ConfigError`` where that is not installed).
+    ``acquire.settings.WriteSettings``. A layout that some readers cannot open or only
+    read slowly gives a ``LayoutWarning``. Needs ``shardwright[daemon]`` (``ConfigError`` where that is not
+    installed).
     """
     with naming_missing_extra("shardwright.create"):
         from shardwright.acquire.acquisition import Acquisition

@@ -8,6 +8,7 @@ chunk that lies outside the box is fill value.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
 from dataclasses import dataclass
@@ -44,6 +45,10 @@ class EncodedChunks:
     addresses: Int64s
     nbytes: Int64s
     crcs: npt.NDArray[np.uint32]
+
+    def bytes_of(self, i: int) -> bytes | None:
+        """Returns a copy of chunk i, None for one that stays absent."""
+        return ctypes.string_at(int(self.addresses[i]), int(self.nbytes[i])) or None
 
 
 def _batch_chunks(array: StoredArray, codec: CodecParameters) -> int:

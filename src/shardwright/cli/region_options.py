@@ -1,0 +1,83 @@
+"""The common parts of ``update`` and ``erase``: options, progress, and the report."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from .job_command import interrupt_on_signals, reported_interrupts
+from .progress import show_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from shardwright.edit.region_changes import ArrayChanges, RegionReport
+
+Region = Annotated[
+    str | None,
+    typer.Option(
+        "--region",
+        metavar="RANGES",
+        help="Elements by axis: t=0:10,y=5. Axes that are not named are taken whole.",
+    ),
+]
+Image = Annotated[
+    str | None,
+    typer.Option("--image", metavar="NAME", help="Name or folder of one image, in a store of several."),
+]
+StrategyName = Annotated[
+    Literal["auto", "in_place", "gap", "append", "rewrite"],
+    typer.Option(
+        "--strategy", help="How new chunks get into a shard. auto: as few bytes as --max-unused lets."
+    ),
+]
+MaxUnused = Annotated[
+    float,
+    typer.Option(
+        "--max-unused",
+        min=0,
+        max=1,
+        metavar="SHARE",
+        help="A shard of which a larger share would be unused is rewritten.",
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only report what would be changed.")]
+
+
+@contextmanager
+def changes_shown(name: str) -> Iterator[Callable[[int, int], None]]:
+    """Yields a function that takes the number of shards done, and of all. An interrupt inside is reported."""
+    interrupt_on_signals()
+    with reported_interrupts(name, "shards that are changed stay so"), show_steps(name, "shards") as show:
+        yield show
+
+
+def finish_region(report: RegionReport, as_json: bool) -> None:
+    """Print the report."""
+    typer.echo(json.dumps(report.to_dict()) if as_json else _summary(report))
+
+
+def _summary(report: RegionReport) -> str:
+    lines = [f"{report.path}: {'would change' if report.dry_run else 'changed'}"]
+    lines += [_line(changes, report.dry_run) for changes in report.arrays]
+    lines += [f"  warning: {warning}" for warning in report.warnings]
+    return "\n".join(lines)
+
+
+def _line(changes: ArrayChanges, dry_run: bool) -> str:
+    from shardwright.config.quantities import format_bytes
+
+    text = (
+        f"  {changes.name}: {changes.chunks} chunks in {changes.shards} shards, {changes.chunks_read} of "
+        f"them in part"
+    )
+    if dry_run:
+        return text
+    used = ", ".join(f"{count} {strategy}" for strategy, count in changes.strategies.items())
+    return (
+        f"{text}; {changes.chunks_absent} chunks are all fill value, {changes.shards_removed} shards "
+        f"removed; {format_bytes(changes.bytes_written)} written ({used})"
+    )

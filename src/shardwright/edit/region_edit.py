@@ -1,0 +1,79 @@
+"""``shardwright.update`` and ``shardwright.erase``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from shardwright.model.errors import FrameIndexError
+from shardwright.model.extras import naming_missing_extra
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+    import numpy.typing as npt
+
+    from .edit_plan import Strategy
+    from .region_changes import OnProgress, RegionReport
+
+
+def update(
+    path: str | os.PathLike[str],
+    region: Mapping[str, Any],
+    values: npt.ArrayLike,
+    *,
+    image: str | None = None,
+    strategy: Strategy = "auto",
+    max_unused: float = 0.25,
+    dry_run: bool = False,
+    on_progress: OnProgress | None = None,
+) -> RegionReport:
+    """Gives a region of a finished store new values, in the image and in its levels.
+
+    ``region``: by the name of an axis a number, a slice or (start, stop), within the array; other axes are
+    taken whole. ``values``: of the region's shape in storage order, with or without the axes of a single
+    number; or one value for all. They may be mapped from a file. ``image``: its name or folder, in a store
+    that has several. ``strategy`` and ``max_unused``: how chunks get into their shards (``edit_shard``).
+    ``dry_run`` changes nothing. ``on_progress`` is called with the number of shards done, and of all.
+
+    Raises ``FrameIndexError`` (``UnknownImageError``), ``FrameShapeError``, ``FrameDtypeError``,
+    ``ShardFormatError`` and ``SpecError`` before anything is changed; ``LockedError`` while the store is
+    acquired or moved, ``StrategyError``, ``ShardChangedError`` for a shard that others keep changing,
+    ``StorageError``. Needs ``shardwright[daemon]`` (``ConfigError`` where that is not installed).
+    """
+    with naming_missing_extra("shardwright.update"):
+        from .region import box_of, checked_values
+        from .region_changes import GivenValues, RegionChanges, Target
+    target = Target.of(path, image)
+    box, single = box_of(target.array, region)
+    new = checked_values(target.array, box, single, values)
+    return RegionChanges(target, [box], GivenValues(box, new), strategy, max_unused).run(
+        on_progress, dry_run=dry_run
+    )
+
+
+def erase(
+    path: str | os.PathLike[str],
+    *,
+    frames: Any = None,
+    region: Mapping[str, Any] | None = None,
+    image: str | None = None,
+    strategy: Strategy = "auto",
+    max_unused: float = 0.25,
+    dry_run: bool = False,
+    on_progress: OnProgress | None = None,
+) -> RegionReport:
+    """Gives a region of a finished store the fill value, in the image and in its levels. Chunks of nothing
+    else are removed, and shards without a chunk.
+
+    ``frames``: a number, a slice or (start, stop) of frames in the order of acquisition, as `inspect
+    --missing` numbers them; or a ``region``. The other arguments and the errors are those of ``update``.
+    """
+    with naming_missing_extra("shardwright.erase"):
+        from .region import box_of
+        from .region_changes import RegionChanges, Target
+    if (frames is None) == (region is None):
+        raise FrameIndexError("nothing is erased", expected="either frames or a region")
+    target = Target.of(path, image)
+    boxes = target.boxes_of_frames(frames) if region is None else [box_of(target.array, region)[0]]
+    return RegionChanges(target, boxes, None, strategy, max_unused).run(on_progress, dry_run=dry_run)

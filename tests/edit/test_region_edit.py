@@ -1,0 +1,404 @@
+"""Regions of whole stores get new values, or none: as a NumPy model says, for every reader, levels too."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import tensorstore
+import zarr
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from tests.repack.images import POLITE, read_everywhere, run_here
+
+import shardwright as sw
+from shardwright.edit import region_changes
+from shardwright.edit.region_edit import erase, update
+from shardwright.kernels import reference
+from shardwright.model.errors import (
+    FrameIndexError,
+    LockedError,
+    ShardChangedError,
+    ShardFormatError,
+    ShardwrightError,
+    StorageError,
+    UnknownImageError,
+)
+from shardwright.read.verify_store import verify_store
+from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
+SHAPE = (11, 3, 37, 45)  # t, z, y, x
+
+
+def spec(**fields) -> sw.ArraySpec:
+    sizes = {"t": (None, 2, 2), "z": (3, 2, 1), "y": (37, 16, 2), "x": (45, 16, 2)}
+    if fields.pop("sharded", True) is False:
+        sizes = {name: (count, chunk, None) for name, (count, chunk, _) in sizes.items()}
+    dimensions = [
+        sw.Dimension(name=name, count=count, chunk_size=chunk, shard_size_chunks=shard)
+        for name, (count, chunk, shard) in sizes.items()
+    ]
+    return sw.ArraySpec(**{"dtype": "uint16", "dimensions": dimensions, **fields})
+
+
+def write(path: Path, array: sw.ArraySpec | None = None, **settings) -> np.ndarray:
+    """A finished store; returns its values."""
+    array = array or spec()
+    values = np.random.default_rng(3).integers(1, 100, SHAPE).astype(array.dtype)
+    with sw.create(path, array, **settings) as writer:
+        for frame in values.reshape(-1, *SHAPE[-2:]):
+            writer.append(frame)
+    return values
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def assert_sound(store: Path) -> None:
+    report = verify_store(store)
+    assert report.problems == []
+    hidden = [path for path in store.rglob(".shardwright*") if path.is_file()]
+    assert hidden == []
+
+
+def levels_of(values: np.ndarray, count: int, factors: tuple[int, ...], method: str = "mean"):
+    made = [values]
+    for _ in range(count):
+        made.append(reference.downsample(made[-1], tuple(map(min, factors, made[-1].shape)), method))
+    return made[1:]
+
+
+KINDS = {
+    "lz4": {},
+    "uncompressed, index at the start": {"codec": None, "index_location": "start"},
+    "zstd with checksums": {"codec": sw.Zstd(), "chunk_checksum": True},
+    "gzip of floats": {"codec": sw.Gzip(), "dtype": "float32", "fill_value": -1.0},
+    "without shards": {"sharded": False},
+}
+
+
+@settings(
+    max_examples=3, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_any_updates_and_erasures_are_as_numpy_does_them(tmp_path_factory, kind, data) -> None:
+    store = tmp_path_factory.mktemp("any") / "a.ome.zarr"
+    model = write(store, spec(**kind, levels=sw.Levels(count=2)))
+    fill = kind.get("fill_value", 0)
+    table = files_below(store / "frames")
+    for number in range(4):
+        region, place = {}, []
+        for name, count in zip("tzyx", SHAPE, strict=True):
+            start = data.draw(st.integers(0, count - 1))
+            stop = data.draw(st.integers(start + 1, count))
+            named = data.draw(st.booleans())
+            region |= {name: slice(start, stop)} if named else {}
+            place.append(slice(start, stop) if named else slice(None))
+        strategy = data.draw(st.sampled_from(["auto", "rewrite"]))
+        if data.draw(st.booleans()):
+            erase(store, region=region, strategy=strategy)
+            model[tuple(place)] = fill
+        else:
+            values = np.random.default_rng(number).integers(0, 50, model[tuple(place)].shape)
+            sw.update(store, region, values.astype(model.dtype), strategy=strategy)
+            model[tuple(place)] = values
+    np.testing.assert_array_equal(read_everywhere(store / "0"), model)
+    for name, level in enumerate(levels_of(model, 2, (1, 1, 2, 2)), 1):
+        np.testing.assert_array_equal(read_everywhere(store / str(name)), level)
+    assert files_below(store / "frames") == table
+    assert_sound(store)
+
+
+@pytest.mark.parametrize("method", ["mean", "min", "max", "nearest"])
+def test_levels_are_those_that_are_made_anew(tmp_path, method) -> None:
+    """Of factors that are not 2, along frames too, with windows that the region cuts."""
+    one, other = tmp_path / "a.ome.zarr", tmp_path / "b.ome.zarr"
+    options = PyramidOptions(2, method, {"t": 2, "y": 3, "x": 2})
+    model = write(one)
+    add_levels(one, options, run_here, throttle=POLITE)
+    region = {"t": slice(3, 6), "y": slice(5, 20), "x": 9}
+    report = update(one, region, 77)
+    assert report.warnings == []
+    assert [changes.name for changes in report.arrays] == ["0", "1", "2"]
+    model[3:6, :, 5:20, 9] = 77
+    with sw.create(other, spec()) as writer:
+        for frame in model.reshape(-1, *SHAPE[-2:]):
+            writer.append(frame)
+    add_levels(other, options, run_here, throttle=POLITE)
+    for name in "012":
+        np.testing.assert_array_equal(read_everywhere(one / name), read_everywhere(other / name))
+    assert_sound(one)
+
+
+def test_erased_frames_are_those_of_the_order_of_acquisition(tmp_path) -> None:
+    """Frames came with z faster than t, and are stored so; then with t faster than z."""
+    store = tmp_path / "a.ome.zarr"
+    model = write(store)
+    report = erase(store, frames=slice(4, 15))
+    model.reshape(-1, *SHAPE[-2:])[4:15] = 0
+    np.testing.assert_array_equal(read_everywhere(store / "0"), model)
+    assert report.arrays[0].chunks_absent > 0
+    swapped = tmp_path / "b.ome.zarr"
+    array = sw.default_layout((2, 9, 20, 20), "uint8", "tzyx", order=("z", "t"))
+    frames = np.random.default_rng(1).integers(1, 9, (18, 20, 20)).astype(np.uint8)
+    with sw.create(swapped, array) as writer:
+        for frame in frames:
+            writer.append(frame)
+    erase(swapped, frames=(5, 8))
+    erase(swapped, frames=12)
+    frames[[5, 6, 7, 12]] = 0
+    expected = frames.reshape(9, 2, 20, 20).swapaxes(0, 1)
+    np.testing.assert_array_equal(read_everywhere(swapped / "0"), expected)
+
+
+def test_the_last_chunk_takes_the_shard_along(tmp_path) -> None:
+    store = tmp_path / "a.ome.zarr"
+    write(store, spec(levels=sw.Levels(count=1)))
+    report = erase(store, region={"t": slice(0, 4), "z": slice(0, 2)})
+    assert [(changes.shards, changes.shards_removed) for changes in report.arrays] == [(4, 4), (1, 1)]
+    for key in ("0/c/0/0/0/0", "0/c/0/0/1/1", "1/c/0/0/0/0"):
+        assert not (store / key).exists()
+    assert (store / "0/c/1/0/0/0").exists()
+    assert_sound(store)
+    again = erase(store, region={"t": slice(0, 4), "z": slice(0, 2)})
+    assert sum(changes.bytes_written for changes in again.arrays) == 0
+
+
+def test_chunks_that_are_covered_are_not_read(tmp_path) -> None:
+    store = tmp_path / "a.ome.zarr"
+    write(store)
+    whole = update(store, {"t": slice(0, 2), "z": slice(2, 3), "y": slice(32, 37)}, 9)
+    assert (whole.arrays[0].chunks, whole.arrays[0].chunks_read) == (3, 0)  # at the array's edge
+    part = update(store, {"t": slice(0, 1), "z": slice(2, 3), "y": slice(32, 37)}, 9)
+    assert (part.arrays[0].chunks, part.arrays[0].chunks_read) == (3, 3)
+
+
+def test_a_dry_run_tells_and_changes_nothing(tmp_path) -> None:
+    store = tmp_path / "a.ome.zarr"
+    write(store, spec(levels=sw.Levels(count=1)))
+    before = files_below(store)
+    steps: list[tuple[int, int]] = []
+    told = update(store, {"t": 3}, 1, dry_run=True, on_progress=lambda *step: steps.append(step))
+    assert files_below(store) == before
+    done = update(store, {"t": 3}, 1)
+    facts = [(c.name, c.shards, c.chunks, c.chunks_read) for c in told.arrays]
+    assert facts == [(c.name, c.shards, c.chunks, c.chunks_read) for c in done.arrays]
+    total = sum(shards for _, shards, _, _ in facts)
+    assert steps == [(number, total) for number in range(1, total + 1)]
+
+
+@pytest.mark.parametrize("strategy", ["rewrite", "append"])
+def test_a_strategy_that_is_asked_for_is_used(tmp_path, strategy) -> None:
+    store = tmp_path / "a.ome.zarr"
+    model = write(store)
+    report = update(store, {"t": slice(0, 1), "y": 3}, 8, strategy=strategy, max_unused=1.0)
+    assert set(report.arrays[0].strategies) == {strategy}
+    model[0, :, 3] = 8
+    np.testing.assert_array_equal(read_everywhere(store / "0"), model)
+    assert_sound(store)
+
+
+def test_a_level_of_another_program_is_named_and_left(tmp_path) -> None:
+    store = tmp_path / "a.ome.zarr"
+    write(store, spec(levels=sw.Levels(count=2)))
+    document = json.loads((store / "1/zarr.json").read_text())
+    del document["attributes"]["shardwright"]["method"]
+    (store / "1/zarr.json").write_text(json.dumps(document))
+    before = files_below(store / "1")
+    report = update(store, {"t": 0}, 5)
+    assert [changes.name for changes in report.arrays] == ["0"]
+    assert "level 1" in report.warnings[0]
+    assert "do not say how it was made" in report.warnings[0]
+    assert "shardwright rechunk" in report.warnings[0]
+    assert "level 2" in report.warnings[1]
+    assert files_below(store / "1") == before
+
+
+PEERS = {
+    "transposed": {"filters": [zarr.codecs.TransposeCodec(order=(1, 0))]},
+    "big-endian": {"serializer": zarr.codecs.BytesCodec(endian="big")},
+    "shuffled by numcodecs": {"compressors": [zarr.codecs.BloscCodec(cname="zstd"), zarr.codecs.GzipCodec()]},
+}
+
+
+@pytest.mark.parametrize("codecs", PEERS.values(), ids=PEERS)
+def test_arrays_of_peers_keep_their_codecs(tmp_path, codecs) -> None:
+    path = tmp_path / "a.zarr"
+    array = zarr.create_array(path, shape=(50, 30), shards=(40, 40), chunks=(20, 10), dtype="int32", **codecs)
+    model = np.arange(1500, dtype=np.int32).reshape(50, 30)
+    array[...] = model
+    update(path, {"0": slice(13, 45), "1": slice(5, 12)}, np.arange(224).reshape(32, 7))
+    erase(path, region={"0": slice(0, 20)})
+    model[13:45, 5:12] = np.arange(224).reshape(32, 7)
+    model[:20] = 0
+    np.testing.assert_array_equal(read_everywhere(path), model)
+    assert verify_store(path).problems == []
+
+
+def test_one_axis_alone(tmp_path) -> None:
+    path = tmp_path / "a.zarr"
+    zarr.create_array(path, shape=(50,), shards=(20,), chunks=(10,), dtype="float64")[...] = np.arange(50.0)
+    update(path, {"0": (15, 33)}, 0.5)
+    expected = np.arange(50.0)
+    expected[15:33] = 0.5
+    np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], expected)
+    with pytest.raises(FrameIndexError, match="has no frames"):
+        erase(path, frames=3)
+
+
+@pytest.fixture
+def plate(tmp_path) -> Path:
+    store = tmp_path / "plate.ome.zarr"
+    layout = {"shape": (4, 20, 20), "dtype": "uint8", "axes": "tyx"}
+    with sw.create(store, **layout, images=["left", "right"], order=("p", "t")) as writer:
+        for name in ("left", "right"):
+            for _ in range(4):
+                writer.append(np.full((20, 20), 5, np.uint8), image=name)
+    return store
+
+
+def test_one_of_several_images_is_named(plate) -> None:
+    for name in (None, "middle"):
+        with pytest.raises(UnknownImageError, match="left, right"):
+            erase(plate, frames=0, image=name)
+    erase(plate, frames=(1, 3), image="right")
+    update(plate, {"t": 0}, 9, image="0")
+    (left, right) = (read_everywhere(plate / name / "0") for name in "01")
+    assert left[:, 0, 0].tolist() == [9, 5, 5, 5]
+    assert right[:, 0, 0].tolist() == [5, 0, 0, 5]
+    update(plate / "1", {"t": 1}, 3)
+    assert read_everywhere(plate / "1/0")[:, 0, 0].tolist() == [5, 3, 0, 5]
+    assert_sound(plate)
+
+
+def test_an_array_given_alone_takes_its_levels_along_and_a_level_is_refused(tmp_path) -> None:
+    store = tmp_path / "a.ome.zarr"
+    model = write(store, spec(levels=sw.Levels(count=1)))
+    update(store / "0", {"t": 1}, 200)
+    model[1] = 200
+    np.testing.assert_array_equal(read_everywhere(store / "1"), levels_of(model, 1, (1, 1, 2, 2))[0])
+    with pytest.raises(ShardFormatError, match="is a level of lower resolution"):
+        update(store / "1", {"t": 1}, 200)
+
+
+def test_what_is_refused_changes_nothing(tmp_path) -> None:
+    store = tmp_path / "a.ome.zarr"
+    write(store)
+    away = tmp_path / "shard"
+    (store / "0/c/2/1/1/1").rename(away)
+    (store / "0/c/2/1/1/1").symlink_to(away)
+    before = files_below(store)
+    for call in (
+        lambda: update(store, {"t": 20}, 1),
+        lambda: update(store, {"t": 1}, np.ones((3, 37, 44), "u2")),
+        lambda: update(store, {"t": 1}, -1),
+        lambda: update(store, {"t": 1}, 1, strategy="best"),
+        lambda: update(store, {}, 1),
+        lambda: update(store / "0/c/0/0/0/0", {"t": 1}, 1),
+        lambda: erase(store),
+        lambda: erase(store, frames=3, region={"t": 1}),
+        lambda: erase(store, frames=(3, 34)),
+    ):
+        with pytest.raises(ShardwrightError):
+            call()
+        assert files_below(store) == before
+    with pytest.raises(StorageError, match="a link to a shard on another disk"):
+        erase(store, frames=(0, 33))
+
+
+def test_a_store_that_is_being_written_is_refused(tmp_path) -> None:
+    store = tmp_path / "a.ome.zarr"
+    with sw.create(store, spec()) as writer:
+        writer.append(np.ones(SHAPE[-2:], np.uint16))
+        writer.flush()
+        for path in (store, store / "0"):
+            with pytest.raises(LockedError, match="still being written"):
+                erase(path, region={"t": 0})
+
+
+def _paint(store: Path, column: int) -> None:
+    for value in range(1, 9):
+        update(store, {"x": column}, value)
+
+
+def test_processes_that_paint_the_same_chunks_lose_nothing(tmp_path) -> None:
+    """Each column of a chunk is one process's; each writes all shards, and all levels, again and again."""
+    store = tmp_path / "a.ome.zarr"
+    sizes = {"t": (2, 1, 2), "y": (16, 16, 1), "x": (16, 16, 1)}
+    array = sw.ArraySpec(
+        dtype="uint8",
+        dimensions=[
+            sw.Dimension(name=name, count=count, chunk_size=chunk, shard_size_chunks=shard)
+            for name, (count, chunk, shard) in sizes.items()
+        ],
+        levels=sw.Levels(count=1),
+    )
+    with sw.create(store, array) as writer:
+        for _ in range(2):
+            writer.append(np.zeros((16, 16), np.uint8))
+    context = multiprocessing.get_context("spawn")
+    painters = [context.Process(target=_paint, args=(store, column)) for column in (2, 3, 9)]
+    for painter in painters:
+        painter.start()
+    for painter in painters:
+        painter.join(120)
+    assert [painter.exitcode for painter in painters] == [0, 0, 0]
+    expected = np.zeros((2, 16, 16), np.uint8)
+    expected[..., [2, 3, 9]] = 8
+    np.testing.assert_array_equal(read_everywhere(store / "0"), expected)
+    np.testing.assert_array_equal(read_everywhere(store / "1"), levels_of(expected, 1, (1, 2, 2))[0])
+    assert_sound(store)
+
+
+@pytest.fixture
+def changed_between(monkeypatch):
+    """``changed_between(times, change)``: ``change`` comes between the reading and the writing."""
+
+    def patch(times: int, change) -> None:
+        real, left = region_changes.edit_shard, [times]
+
+        def edit(*arguments, **options):
+            if left[0]:
+                left[0] -= 1
+                change()
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(region_changes, "edit_shard", edit)
+
+    return patch
+
+
+def test_a_shard_that_changes_between_reading_and_writing_is_read_again(tmp_path, changed_between) -> None:
+    store = tmp_path / "a.ome.zarr"
+    model = write(store)
+    array = tensorstore.open(
+        {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(store / "0")}}, open=True
+    ).result()
+
+    def foreign() -> None:
+        (store / "0/shards.crc32c").unlink(missing_ok=True)  # which another program does not keep
+        array[0, 0, 1, :5].write(np.full(5, 40, np.uint16)).result()
+
+    changed_between(1, foreign)
+    update(store, {"t": 0, "z": 0, "y": 0, "x": slice(0, 5)}, 50)
+    model[0, 0, 1, :5], model[0, 0, 0, :5] = 40, 50
+    np.testing.assert_array_equal(read_everywhere(store / "0"), model)
+
+
+def test_a_shard_that_never_rests_is_an_error(tmp_path, changed_between) -> None:
+    store = tmp_path / "a.ome.zarr"
+    write(store)
+    ticks = iter(range(1, 1000))
+    changed_between(1000, lambda: os.utime(store / "0/c/0/0/0/0", ns=(0, next(ticks))))
+    with pytest.raises(ShardChangedError):
+        update(store, {"t": 0, "z": 0, "y": 0, "x": 0}, 50)
