@@ -58,7 +58,7 @@ class ReadableShard(Protocol):
         be returned unasked, since ``fetch`` finds out. Raises ``ReplacedError``, ``FileNotFoundError``,
         ``ShardFormatError``, ``StorageError``."""
 
-    def fetch(self, index: ReadIndex, ranges: list[tuple[int, int]]) -> list[bytes]:
+    def fetch(self, index: ReadIndex, ranges: list[tuple[int, int]]) -> list[bytes | bytearray]:
         """Returns the bytes [start, stop) of each range, of that state of the shard to which the index
         belongs. Raises as ``index`` does."""
 

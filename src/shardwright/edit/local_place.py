@@ -210,13 +210,13 @@ class LocalShard:
             entries = self._file.read_index()
         return ReadIndex.of(self._file.array, self._shard, self._identity, self._file.file_bytes, entries)
 
-    def fetch(self, index: ReadIndex, ranges: list[tuple[int, int]]) -> list[bytes]:
-        found = []
+    def fetch(self, index: ReadIndex, ranges: list[tuple[int, int]]) -> list[bytes | bytearray]:
+        found: list[bytes | bytearray] = []
         with self._unchanged():
             for start, stop in ranges:
                 data = bytearray(stop - start)
                 self._file.read_into(start, memoryview(data))
-                found.append(bytes(data))
+                found.append(data)
         return found
 
     @contextmanager

@@ -199,7 +199,7 @@ class ShardDesk:
             fused, shard.fetch(index, [(start, _end(members)) for start, members in fused]), strict=True
         ):
             for first, stop, place in members:
-                found[place] = data[first - start : stop - start]
+                found[place] = bytes(memoryview(data)[first - start : stop - start])
         return index, found
 
     # ------------------------------------------------------------------ writing
