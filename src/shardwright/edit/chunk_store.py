@@ -23,6 +23,7 @@ from shardwright.model.promise import Promise
 
 from .chunk_documents import DOCUMENT, handed_out, taken_back
 from .chunk_tree import ChunkRef, ChunkTree, ListedShard
+from .edit_plan import STRATEGIES
 from .local_place import LocalPlace
 from .object_place import ObjectPlace
 from .shard_desk import Look, Read, ShardDesk, Write
@@ -77,6 +78,12 @@ class ChunkStore(Store):
     ) -> None:
         if mode not in ("r", "r+"):
             raise ConfigError("unknown mode of a store of chunks", expected="'r' or 'r+'", got=repr(mode))
+        if strategy not in STRATEGIES or not 0 <= max_unused <= 1:
+            raise ConfigError(
+                "strategy or max_unused of a store of chunks",
+                expected=f"{' or '.join(STRATEGIES)}, and a number from 0 to 1",
+                got=f"{strategy!r}, {max_unused!r}",
+            )
         for name, value, least in (
             ("coalesce_bytes", coalesce_bytes, 0),
             ("index_cache_bytes", index_cache_bytes, 0),
@@ -261,7 +268,7 @@ class ChunkStore(Store):
         server without lists, that of every shard of an array's grid, and only what documents name is
         found."""
         keys = self._tree.keys_below(prefix)
-        while batch := await asyncio.to_thread(lambda: list_of(islice(keys, _LISTED_AT_ONCE))):
+        while batch := await asyncio.to_thread(lambda: list(islice(keys, _LISTED_AT_ONCE))):
             for key in batch:
                 yield key
 
@@ -419,9 +426,6 @@ class ChunkStore(Store):
                 if is_last is last:
                     self._write_file(key, None)
         self._place.clear(prefix.rpartition("/")[0])
-
-
-list_of = list  # ``list`` is a method above
 
 
 def _place(

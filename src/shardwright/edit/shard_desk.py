@@ -100,7 +100,11 @@ class ShardDesk:
             self._waiting[ref.key] = [request]
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._concurrency, thread_name_prefix="shardwright-chunks")
-            self._pool.submit(self._serve, ref)
+            try:
+                self._pool.submit(self._serve, ref)
+            except RuntimeError:  # the interpreter ends: nobody would serve those that come later
+                del self._waiting[ref.key]
+                raise
 
     def close(self) -> None:
         """Waits for what was asked. It may be used again."""
