@@ -66,12 +66,9 @@ def __getattr__(name: str) -> Any:
 
         return frame_table
     if name == "ChunkStore":
-        from .model.extras import naming_missing_extra
+        from .edit.chunks import chunk_store_class
 
-        with naming_missing_extra("shardwright.ChunkStore"):
-            from .edit.chunk_store import ChunkStore
-
-        return ChunkStore
+        return chunk_store_class()
     if name in ("erase", "update"):
         from .edit import region_edit
 

@@ -118,6 +118,21 @@ def test_everything_is_listed_without_lists(server, folder):
         assert listed(store, "raw/c/1/") == [f"raw/c/1/{j}" for j in range(4)]
         assert names_in(store, "raw/c") == ["0", "1", "2", "3"]
         assert names_in(store, "raw") == ["c", "zarr.json"]
+        assert names_in(store, "") == ["a", "plain", "raw", "zarr.json"]
+        assert names_in(store, "a/dotted") == names_in(local, "a/dotted")
+        assert names_in(store, "plain") == ["c", "zarr.json"]
+
+
+def test_a_folder_is_listed_without_asking_for_every_shard(server, folder):
+    (folder / "zarr.json").write_text(
+        '{"zarr_format": 3, "node_type": "group", "attributes": {"ome": {"plate": {"wells": '
+        '[{"path": "raw"}]}}}}'
+    )
+    with opened(server.url) as store:
+        assert names_in(store, "") == ["raw", "zarr.json"]
+        assert {key for _, key, _ in server.take_asked()} == {"zarr.json", "raw/zarr.json"}
+        assert names_in(store, "raw") == ["c", "zarr.json"]
+        assert len([key for _, key, _ in server.take_asked() if "/c/" in key]) == 1
 
 
 REPLACED = VALUES[::-1].copy()

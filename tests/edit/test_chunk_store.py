@@ -29,6 +29,8 @@ from shardwright.model.errors import (
 from shardwright.read.shard_file import ShardFile
 from shardwright.read.store import parse_array
 from shardwright.read.verify_store import verify_store
+from shardwright.repack.runtime.work_folder import locked
+from shardwright.repack.transfer.move_store import MOVE_LOCK_NAME
 from shardwright.storage import failpoints
 
 from .chunk_machine import ChunkMachine
@@ -93,6 +95,12 @@ def test_other_arrays_are_handed_out_as_they_are(store, path, name):
     array = zarr.open_array(store, path=name)
     array[...] = 3
     assert (zarr.open_array(path / name)[...] == 3).all()
+
+
+def test_an_array_with_a_field_that_is_not_understood_is_left_as_it_is(store, path):
+    changed = {**document(path, "raw"), "compression": "none"}
+    (path / "raw/zarr.json").write_text(json.dumps(changed))
+    assert json.loads(get(store, "raw/zarr.json")) == changed
 
 
 def test_nested_shards_are_the_chunks_of_the_outer_ones(tmp_path):
@@ -204,6 +212,13 @@ def test_an_acquisition_is_changed_chunk_by_chunk_and_stays_sound(tmp_path):
     assert verify_store(path).ok
 
 
+def test_nothing_is_written_while_a_store_is_moved(path, store):
+    with locked(path, MOVE_LOCK_NAME):
+        for key in ("raw/c/0/0", "notes.txt"):
+            with pytest.raises(LockedError, match="moved"):
+                store.set_sync(key, buffer(b"123456"))
+
+
 def test_nothing_is_written_while_a_store_is_acquired(path, store):
     (path / ".shardwright").mkdir()
     for key in ("raw/c/0/0", "notes.txt"):
@@ -244,7 +259,7 @@ def test_a_bad_chunk_does_not_take_its_neighbours_with_it(store):
 
 def test_bytes_behind_the_end_of_a_chunk_are_refused(store):
     store.set_sync("raw/c/0/0", buffer(b"abcdef"))
-    with pytest.raises(ValueError, match="place 7 of a chunk of 6 bytes"):
+    with pytest.raises(ShardFormatError, match="place 7 of a chunk of 6 bytes"):
         sync(store.set_partial_values([("raw/c/0/0", 7, b"x")]))
     assert get(store, "raw/c/0/0") == b"abcdef"
 
@@ -256,16 +271,36 @@ def test_a_shard_that_is_changed_while_it_is_read_is_read_again(store, path, mon
     other = sw.ChunkStore(path, strategy="in_place")
 
     def then_changed(self, offset, data):
+        read(self, offset, data)
         if len(data) == 6:
             monkeypatch.setattr(ShardFile, "read_into", read)
             other.set_sync("raw/c/0/0", buffer(b"\2" * 6))
-            other.set_sync("raw/c/0/1", buffer(b"\2" * 6))
-        read(self, offset, data)
-        if len(data) == 6:
-            raise ShardFormatError("as if bytes were of both states")
 
     monkeypatch.setattr(ShardFile, "read_into", then_changed)
     assert get_many(store, ["raw/c/0/0"]) == [b"\2" * 6]
+
+
+@pytest.mark.parametrize("mode", ["r", "r+"])
+@pytest.mark.parametrize("strategy", ["in_place", "append", "rewrite"])
+def test_a_batch_is_never_of_two_states_of_a_shard(path, mode, strategy):
+    zarr.open_array(path / "raw")[...] = 0
+    keys = [f"raw/c/{i}/{j}" for i in range(2) for j in range(2)]
+    writer, reader = sw.ChunkStore(path, strategy=strategy), sw.ChunkStore(path, mode)
+    ended = threading.Event()
+
+    def write():
+        for n in range(1, 40):
+            writer._write_many([(key, bytes([n]) * 6) for key in keys[:3]])
+        ended.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    while not ended.is_set():
+        first, second, third, last = get_many(reader, keys)
+        assert first == second == third
+        assert last == bytes(6)
+    thread.join()
+    assert get_many(reader, keys)[:3] == [bytes([39]) * 6] * 3
 
 
 def test_an_index_is_read_once_and_again_when_the_shard_was_replaced(store, path, monkeypatch):
@@ -395,6 +430,12 @@ def test_what_cannot_be_opened_is_refused(arguments, error):
 def test_a_setting_that_is_no_number_is_named(path, setting):
     with pytest.raises(ConfigError, match=setting):
         sw.ChunkStore(path, **{setting: -1})
+
+
+@pytest.mark.parametrize("settings", [{"strategy": "fastest"}, {"max_unused": 1.5}])
+def test_a_strategy_that_is_none_is_named(path, settings):
+    with pytest.raises(ConfigError, match="strategy or max_unused"):
+        sw.ChunkStore(path, **settings)
 
 
 def test_strategies_are_those_of_edits(path):

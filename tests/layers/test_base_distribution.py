@@ -56,6 +56,7 @@ for call in (
     lambda: resume("old"),
     lambda: sw.update("old", {}, 0),
     lambda: sw.erase("old", frames=0),
+    lambda: ChunkStore("old"),
 ):
     try:
         call()
@@ -172,7 +173,8 @@ def try_the_cameras_side(run, rig):
     assert serving.stderr.endswith("pip install 'shardwright[daemon]'\n")
     writer = run("-c", IN_PROCESS)
     assert (writer.returncode, writer.stderr) == (0, "")
-    for line, what in zip(writer.stdout.splitlines(), ("create", "resume", "update", "erase"), strict=True):
+    calls = ("create", "resume", "update", "erase", "ChunkStore")
+    for line, what in zip(writer.stdout.splitlines(), calls, strict=True):
         assert line.startswith(f"shardwright.{what} needs shardwright[daemon]: ")
         assert line.endswith("pip install 'shardwright[daemon]'")
 

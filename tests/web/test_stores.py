@@ -312,6 +312,12 @@ class TestReaders:
         rows = np.sort(np.asarray(group["frames/sequence"]))  # they come group by group, as those are sealed
         np.testing.assert_array_equal(rows, np.arange(FRAMES))
 
+    def test_a_store_of_chunks(self, web: WebProcess, site: Site) -> None:
+        with sw.ChunkStore(self.address(web), "r") as store:
+            image = zarr.open_group(store, mode="r")["0"]
+            assert image.shards is None
+            np.testing.assert_array_equal(np.asarray(image), site.pixels)
+
     def test_tensorstore(self, web: WebProcess, site: Site) -> None:
         spec = {"driver": "zarr3", "kvstore": {"driver": "http", "base_url": self.address(web) + "/0/"}}
         array = tensorstore.open(spec, read=True).result()

@@ -15,7 +15,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwright.array.document import encode_document
+from shardwright.array.document import check_document, encode_document
 from shardwright.model.errors import ShardFormatError, SpecError
 from shardwright.read.store import MAX_METADATA_BYTES, parse_array
 
@@ -48,7 +48,7 @@ def sharded_array(path: Path, document: dict[str, Any]) -> StoredArray | None:
     if document["node_type"] != "array":
         return None
     try:
-        array = parse_array(path, document)
+        array = parse_array(path, check_document(document))
     except ShardFormatError:
         return None
     return array if array.is_sharded else None

@@ -50,7 +50,7 @@ class ReadIndex:
         return _FIXED_BYTES + len(self.entries) * (ENTRY_BYTES + 1)
 
 
-class OpenShard(Protocol):
+class ReadableShard(Protocol):
     """One shard while a batch of requests is served. One thread's."""
 
     def index(self, known: ReadIndex | None, *, sure: bool) -> ReadIndex:
@@ -58,7 +58,7 @@ class OpenShard(Protocol):
         be returned unasked, since ``fetch`` finds out. Raises ``ReplacedError``, ``FileNotFoundError``,
         ``ShardFormatError``, ``StorageError``."""
 
-    def fetch(self, index: ReadIndex, ranges: list[tuple[int, int]]) -> list[bytes]:
+    def fetch(self, index: ReadIndex, ranges: list[tuple[int, int]]) -> list[bytes | bytearray]:
         """Returns the bytes [start, stop) of each range, of that state of the shard to which the index
         belongs. Raises as ``index`` does."""
 
@@ -107,7 +107,7 @@ class ChunkPlace(Protocol):
 
     def open_shard(
         self, array: StoredArray, shard: tuple[int, ...], key: str
-    ) -> AbstractContextManager[OpenShard]:
+    ) -> AbstractContextManager[ReadableShard]:
         """Raises ``FileNotFoundError`` when there is none, ``ShardFormatError``."""
 
     def edit(

@@ -8,27 +8,29 @@ same time are read or written together (``shard_desk``).
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import Future, wait
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
 from zarr.core.buffer import default_buffer_prototype
 
 from shardwright.array.document import encode_document
-from shardwright.model.errors import ConfigError, SpecError
+from shardwright.model.errors import ConfigError, ShardFormatError, SpecError
+from shardwright.model.promise import Promise
 
 from .chunk_documents import DOCUMENT, handed_out, taken_back
 from .chunk_tree import ChunkRef, ChunkTree, ListedShard
+from .edit_plan import STRATEGIES
 from .local_place import LocalPlace
 from .object_place import ObjectPlace
 from .shard_desk import Look, Read, ShardDesk, Write
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
     from typing import Literal
 
     from zarr.abc.store import ByteRequest
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 COALESCE_BYTES = 1 << 20
 INDEX_CACHE_BYTES = 64 << 20
 CONCURRENCY = 16
+T = TypeVar("T")
 _LISTED_AT_ONCE = 1000  # keys, by one step in another thread
 
 
@@ -75,6 +78,12 @@ class ChunkStore(Store):
     ) -> None:
         if mode not in ("r", "r+"):
             raise ConfigError("unknown mode of a store of chunks", expected="'r' or 'r+'", got=repr(mode))
+        if strategy not in STRATEGIES or not 0 <= max_unused <= 1:
+            raise ConfigError(
+                "strategy or max_unused of a store of chunks",
+                expected=f"{' or '.join(STRATEGIES)}, and a number from 0 to 1",
+                got=f"{strategy!r}, {max_unused!r}",
+            )
         for name, value, least in (
             ("coalesce_bytes", coalesce_bytes, 0),
             ("index_cache_bytes", index_cache_bytes, 0),
@@ -143,7 +152,7 @@ class ChunkStore(Store):
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
-        data = await asyncio.wrap_future(await asyncio.to_thread(self._ask, key, byte_range))
+        (data,) = await _settled(await asyncio.to_thread(self._ask, key, byte_range))
         return None if data is None else prototype.buffer.from_bytes(data)
 
     def get_sync(
@@ -154,7 +163,7 @@ class ChunkStore(Store):
         byte_range: ByteRequest | None = None,
     ) -> Buffer | None:
         """As ``get``, in this thread."""
-        data = self._ask(key, byte_range).result()
+        (data,) = self._ask(key, byte_range).result()
         return None if data is None else (prototype or default_buffer_prototype()).buffer.from_bytes(data)
 
     async def get_partial_values(
@@ -173,15 +182,15 @@ class ChunkStore(Store):
         for (key, prototype, _), data in zip(asked, found, strict=True):
             yield key, None if data is None else prototype.buffer.from_bytes(data)
 
-    def _ask(self, key: str, byte_range: ByteRequest | None) -> Future[bytes | None]:
+    def _ask(self, key: str, byte_range: ByteRequest | None) -> Promise[list[bytes | None]]:
         """Begins to read a key."""
         _check_range(byte_range)
         found = self._tree.find(key)
         if not isinstance(found, ChunkRef):
-            return _done(None if found is None else self._read_file(found, byte_range))
+            return _kept([None if found is None else self._read_file(found, byte_range)])
         read = Read([(found.number, _cut_of(byte_range))])
         self._desk.submit(found.ref, read)
-        return _mapped(read.answer, lambda answers: answers[0])
+        return read.answer
 
     def _read_many(self, key_ranges: list[tuple[str, ByteRequest | None]]) -> list[bytes | None]:
         found: list[bytes | None] = [None] * len(key_ranges)
@@ -259,7 +268,7 @@ class ChunkStore(Store):
         server without lists, that of every shard of an array's grid, and only what documents name is
         found."""
         keys = self._tree.keys_below(prefix)
-        while batch := await asyncio.to_thread(lambda: list_of(islice(keys, _LISTED_AT_ONCE))):
+        while batch := await asyncio.to_thread(lambda: list(islice(keys, _LISTED_AT_ONCE))):
             for key in batch:
                 yield key
 
@@ -280,7 +289,7 @@ class ChunkStore(Store):
 
     async def set(self, key: str, value: Buffer) -> None:
         self._check_writable()
-        await asyncio.wrap_future(await asyncio.to_thread(self._write, key, _bytes_of(value)))
+        await _settled(await asyncio.to_thread(self._write, key, _bytes_of(value)))
 
     def set_sync(self, key: str, value: Buffer) -> None:
         """As ``set``, in this thread."""
@@ -301,14 +310,14 @@ class ChunkStore(Store):
     ) -> None:
         """Writes bytes into the encoded bytes of keys, each from a place on; a key that is not there is
         empty. All that goes into chunks of one shard is one edit, made again if another writer changes the
-        shard meanwhile. Raises ``ValueError`` for a place behind the end."""
+        shard meanwhile. Raises ``ShardFormatError`` for a place behind the end."""
         self._check_writable()
         pieces = [(key, [(start, bytes(value))]) for key, start, value in key_start_values]
         await asyncio.to_thread(self._write_many, pieces)
 
     async def delete(self, key: str) -> None:
         self._check_writable()
-        await asyncio.wrap_future(await asyncio.to_thread(self._write, key, None))
+        await _settled(await asyncio.to_thread(self._write, key, None))
 
     def delete_sync(self, key: str) -> None:
         """As ``delete``, in this thread."""
@@ -332,7 +341,7 @@ class ChunkStore(Store):
     async def delete_dir(self, prefix: str) -> None:
         await self.erase_prefix(f"{prefix.rstrip('/')}/" if prefix.rstrip("/") else "")
 
-    def _write(self, key: str, change: Any) -> Future[None]:
+    def _write(self, key: str, change: Any) -> Promise[None]:
         """Begins to set, patch or erase a key."""
         found = self._found_to_write(key, change)
         if isinstance(found, ChunkRef):
@@ -341,7 +350,7 @@ class ChunkStore(Store):
             return write.answer
         if found is not None:
             self._write_file(found, change)
-        return _done(None)
+        return _kept(None)
 
     def _write_many(self, changes: Iterable[tuple[str, Any]]) -> None:
         files: list[tuple[str, Any]] = []
@@ -363,12 +372,11 @@ class ChunkStore(Store):
         self._wait([write.answer for _, asked in writes.values() for write in asked])
 
     @staticmethod
-    def _wait(answers: Iterable[Future[None]]) -> None:
+    def _wait(answers: Sequence[Promise[None]]) -> None:
         """Waits for all answers. Raises the first error."""
-        asked = list_of(answers)
-        wait(asked)
-        for answer in asked:
-            answer.result()
+        failures = [failure for answer in answers if (failure := answer.failure()) is not None]
+        if failures:
+            raise failures[0].to_error()
 
     def _found_to_write(self, key: str, change: Any) -> ChunkRef | str | None:
         found = self._tree.find(key)
@@ -400,7 +408,7 @@ class ChunkStore(Store):
     def _erase_below(self, prefix: str) -> None:
         """Erases chunks first, then files, documents last: until then chunks are found."""
         files: list[str] = []
-        answers: list[Future[None]] = []
+        answers: list[Promise[None]] = []
         for found in self._tree.to_erase(prefix):
             if isinstance(found, str):
                 files.append(found)
@@ -420,9 +428,6 @@ class ChunkStore(Store):
         self._place.clear(prefix.rpartition("/")[0])
 
 
-list_of = list  # ``list`` is a method above
-
-
 def _place(
     path_or_url: str | os.PathLike[str], writable: bool, strategy: Strategy, max_unused: float
 ) -> ChunkPlace:
@@ -436,25 +441,27 @@ def _place(
     return LocalPlace(Path(text), writable=writable, strategy=strategy, max_unused=max_unused)
 
 
-def _done(value: Any) -> Future[Any]:
-    future: Future[Any] = Future()
-    future.set_result(value)
-    return future
+def _kept(value: T) -> Promise[T]:
+    promise: Promise[T] = Promise()
+    promise.keep(value)
+    return promise
 
 
-def _mapped(future: Future[Any], function: Callable[[Any], Any]) -> Future[Any]:
-    """Returns a future of what a function makes of another one's result."""
-    mapped: Future[Any] = Future()
-    mapped.set_running_or_notify_cancel()
+async def _settled(promise: Promise[T]) -> T:
+    """Waits for a promise, which is cancelled with the task that waits. Raises as its ``result``."""
+    loop, settled = asyncio.get_running_loop(), asyncio.Event()
 
-    def finish(done: Future[Any]) -> None:
-        if (error := done.exception()) is not None:
-            mapped.set_exception(error)
-        else:
-            mapped.set_result(function(done.result()))
+    def tell() -> None:
+        with suppress(RuntimeError):  # nobody waits any more: the loop is closed
+            loop.call_soon_threadsafe(settled.set)
 
-    future.add_done_callback(finish)
-    return mapped
+    promise.when_settled(tell)
+    try:
+        await settled.wait()
+    except asyncio.CancelledError:
+        promise.cancel()
+        raise
+    return promise.result()
 
 
 def _bytes_of(value: Buffer) -> bytes:
@@ -488,6 +495,6 @@ def _patched_file(data: bytes | None, pieces: Iterable[tuple[int, bytes]]) -> by
     patched = bytearray(data or b"")
     for start, piece in pieces:
         if not 0 <= start <= len(patched):
-            raise ValueError(f"bytes for place {start} of {len(patched)}: none may be left out")
+            raise ShardFormatError(f"bytes for place {start} of {len(patched)}: none may be left out")
         patched[start : start + len(piece)] = piece
     return bytes(patched)

@@ -291,7 +291,7 @@ class ChunkTree:
         """Returns the names of keys in a folder, and of folders that have any."""
         within = self._array_above(f"{folder}/" if folder else "/")
         start = f"{folder}/" if folder else ""
-        if within is not None and not (folder == within[0] and _has_chunk_folder(within[1])):
+        if within is not None and not (folder == within[0] and self._has_chunk_folder(within[1])):
             return {key.removeprefix(start).partition("/")[0] for key in self.keys_below(start)}
         if self._place.has_lists:
             files, folders = self._place.names(folder)
@@ -300,16 +300,16 @@ class ChunkTree:
             files, folders = {name.partition("/")[0] for name in below}, {"c"} if within else set()
         return files | {name for name in folders if self._has_keys(f"{start}{name}")}
 
+    def _has_chunk_folder(self, node: Node) -> bool:
+        """Returns whether all names in an array's folder are of files, but for one folder of its chunks."""
+        if node.array is None:
+            return self._place.has_lists
+        return node.array.keys.head == "c/"
+
     def _has_keys(self, folder: str) -> bool:
         if self._place.stamp(join_key(folder, DOCUMENT)) is None or self.node(folder) is None:
             return next(self.keys_below(f"{folder}/"), None) is not None
         return True
-
-
-def _has_chunk_folder(node: Node) -> bool:
-    """Returns whether all chunks of a sharded array lie in a folder of their own: names beside it are of
-    files."""
-    return node.array is None or node.array.keys.head == "c/"
 
 
 def _shard_ref(folder: str, array: StoredArray, shard: tuple[int, ...]) -> ShardRef:

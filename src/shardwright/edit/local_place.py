@@ -7,9 +7,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwright.model.errors import LockedError, ShardChangedError, ShardFormatError, StorageError
+from shardwright.model.errors import ShardChangedError, ShardFormatError, StorageError
 from shardwright.read.shard_file import ShardFile
-from shardwright.read.store import workspace_of
 from shardwright.shard.edit_files import JOURNAL_SUFFIX, LOCK_SUFFIX, check_not_edited, edit_file
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
@@ -25,7 +24,7 @@ from shardwright.storage.lock import is_locked
 
 from .chunk_place import ReadIndex, ReplacedError, is_visible
 from .interrupted import recover_locked
-from .shard_edit import edit_shard
+from .shard_edit import check_at_rest, edit_shard
 from .shard_lock import shard_locked
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ _NONE = (FileNotFoundError, NotADirectoryError)
 
 class LocalPlace:
     """``root``: the folder of a store. Raises ``StorageError`` if it is none, ``LockedError`` if it is to be
-    written and is being acquired."""
+    written and is being acquired, moved or copied."""
 
     absent = NO_FILE
     has_lists = True
@@ -53,7 +52,7 @@ class LocalPlace:
         if not self._root.is_dir():
             raise StorageError(f"no such folder: {root}", hint="Give the path of a Zarr v3 store")
         if writable:
-            self._check_at_rest()
+            check_at_rest(self._root)
 
     @property
     def url(self) -> str:
@@ -107,13 +106,13 @@ class LocalPlace:
         return files, folders
 
     def put(self, key: str, data: bytes) -> None:
-        self._check_at_rest()
+        check_at_rest(self._root)
         path = self._root / key
         make_directories(path.parent)
         replace_file(path, data)
 
     def delete(self, key: str) -> None:
-        self._check_at_rest()
+        check_at_rest(self._root)
         path = self._root / key
         if path.is_dir():
             return
@@ -131,14 +130,6 @@ class LocalPlace:
                 with suppress(OSError):  # something is in it, or another process was first
                     reach("edit.before_remove_folder")
                     Path(place).rmdir()
-
-    def _check_at_rest(self) -> None:
-        if (workspace := workspace_of(self._root)) is not None:
-            raise LockedError(
-                f"{workspace.parent} is still being written, or its acquisition ended without sealing all "
-                "shards",
-                hint="Wait until it has ended, or open it read-only (mode='r')",
-            )
 
     # ------------------------------------------------------------------ shards
 
@@ -210,13 +201,13 @@ class LocalShard:
             entries = self._file.read_index()
         return ReadIndex.of(self._file.array, self._shard, self._identity, self._file.file_bytes, entries)
 
-    def fetch(self, index: ReadIndex, ranges: list[tuple[int, int]]) -> list[bytes]:
-        found = []
+    def fetch(self, index: ReadIndex, ranges: list[tuple[int, int]]) -> list[bytes | bytearray]:
+        found: list[bytes | bytearray] = []
         with self._unchanged():
             for start, stop in ranges:
                 data = bytearray(stop - start)
                 self._file.read_into(start, memoryview(data))
-                found.append(bytes(data))
+                found.append(data)
         return found
 
     @contextmanager

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from shardwright.read.store import StoredArray
 
 _RANGES_AT_ONCE = 16  # requests for ranges, of all shards together
-_MOST_PUT_BYTES = 5 << 30  # of an object that is put on condition
+_MOST_WHOLE_BYTES = 5 << 30  # no larger object can be put on condition
 _SIGNED_FOR = timedelta(minutes=5)
 _TIMEOUT_S = 60.0
 _RECORD_TRIES = 20
@@ -107,6 +107,7 @@ class ObjectPlace:
     def whole(self, key: str) -> tuple[bytes, ObjectVersion] | None:
         with self.errors("read", key), suppress(FileNotFoundError):
             answer = self.api.get(self._store, key)
+            self._check_size(key, int(answer.meta["size"]))
             return bytes(answer.bytes()), ObjectVersion.of(answer.meta)
         return None
 
@@ -219,12 +220,7 @@ class ObjectPlace:
         """Puts an object in place of this version of it. Raises ``ReplacedError``."""
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
-        if len(data) > _MOST_PUT_BYTES:
-            raise StorageError(
-                f"the shard {self._url}/{key} is too large to be replaced on condition",
-                expected=f"at most {_MOST_PUT_BYTES} bytes",
-                got=len(data),
-            )
+        self._check_size(key, len(data))
         if version != self.absent and version.e_tag is None:
             raise StorageError(
                 f"the object store of {self._url} gives no ETag, by which writers are told apart"
@@ -235,6 +231,15 @@ class ObjectPlace:
                 self.api.put(self._store, key, data, mode=mode, use_multipart=False)
             except (AlreadyExistsError, PreconditionError):
                 raise ReplacedError from None
+
+    def _check_size(self, key: str, nbytes: int) -> None:
+        """Raises ``StorageError`` for an object that is too large to be held in memory and put at once."""
+        if nbytes > _MOST_WHOLE_BYTES:
+            raise StorageError(
+                f"{self._url}/{key} is too large to be read or replaced as a whole",
+                expected=f"at most {_MOST_WHOLE_BYTES} bytes",
+                got=nbytes,
+            )
 
     def _delete_if(self, array: StoredArray, key: str, version: ObjectVersion) -> None:
         """Deletes this version of a shard. Raises ``ReplacedError``."""
@@ -364,7 +369,7 @@ class ObjectShard:
         entries = self._array.index.read(version.nbytes, lambda offset, nbytes: data)
         return ReadIndex.of(self._array, self._shard, version, version.nbytes, entries)
 
-    def fetch(self, index: ReadIndex, ranges: list[tuple[int, int]]) -> list[bytes]:
+    def fetch(self, index: ReadIndex, ranges: list[tuple[int, int]]) -> list[bytes | bytearray]:
         if len(ranges) == 1:
             return [self._range(index.version, *ranges[0])]
         pool = self._place.side_by_side()

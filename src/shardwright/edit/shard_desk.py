@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import groupby
 from random import uniform
 from time import sleep
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ShardChangedError, ShardFormatError
+from shardwright.model.promise import Promise
 
 from .chunk_place import ReplacedError
 
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
     from shardwright.read.store import StoredArray
 
-    from .chunk_place import ChunkPlace, OpenShard, ReadIndex
+    from .chunk_place import ChunkPlace, ReadableShard, ReadIndex
 
 _TRIES = 20  # of a batch, for a shard that other writers replace
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.005, 0.5
@@ -53,14 +55,14 @@ class Read:
     ones."""
 
     wanted: list[tuple[int, Cut]]
-    answer: Future[list[bytes | None]] = field(default_factory=Future)
+    answer: Promise[list[bytes | None]] = field(default_factory=Promise)
 
 
 @dataclass
 class Look:
     """Asks for the index as it is now, without a chunk. Answered with None if there is no shard."""
 
-    answer: Future[ReadIndex | None] = field(default_factory=Future)
+    answer: Promise[ReadIndex | None] = field(default_factory=Promise)
 
 
 @dataclass
@@ -68,7 +70,7 @@ class Write:
     """Gives chunks new bytes, None to erase one, or writes ``(start, bytes)`` into what they have."""
 
     changes: dict[int, bytes | list[tuple[int, bytes]] | None]
-    answer: Future[None] = field(default_factory=Future)
+    answer: Promise[None] = field(default_factory=Promise)
 
 
 Request: TypeAlias = "Read | Look | Write"
@@ -98,7 +100,11 @@ class ShardDesk:
             self._waiting[ref.key] = [request]
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._concurrency, thread_name_prefix="shardwright-chunks")
-            self._pool.submit(self._serve, ref)
+            try:
+                self._pool.submit(self._serve, ref)
+            except RuntimeError:  # the interpreter ends: nobody would serve those that come later
+                del self._waiting[ref.key]
+                raise
 
     def close(self) -> None:
         """Waits for what was asked. It may be used again."""
@@ -117,7 +123,7 @@ class ShardDesk:
                     del self._waiting[ref.key]
                     return
                 self._waiting[ref.key] = []
-            wanted = [request for request in requests if request.answer.set_running_or_notify_cancel()]
+            wanted = [request for request in requests if not request.answer.cancelled()]
             for is_write, batch in groupby(wanted, lambda request: isinstance(request, Write)):
                 (self._write if is_write else self._read)(ref, list(batch))
 
@@ -127,20 +133,21 @@ class ShardDesk:
         try:
             index, found = self.read_chunks(ref, chunks, sure=sure)
         except BaseException as error:  # noqa: BLE001 (of whoever asked)
+            why = ErrorText.of(error)
             for request in requests:
-                request.answer.set_exception(error)
+                request.answer.fail(why)
             return
         left = iter(found)
         for request in requests:
             if isinstance(request, Look):
-                request.answer.set_result(index)
+                request.answer.keep(index)
                 continue
             answers = [next(left) for _ in request.wanted]
-            bad = next((answer for answer in answers if isinstance(answer, Exception)), None)
+            bad = next((answer for answer in answers if isinstance(answer, ErrorText)), None)
             if bad is None:
-                request.answer.set_result(answers)
+                request.answer.keep(answers)
             else:
-                request.answer.set_exception(bad)
+                request.answer.fail(bad)
 
     def _write(self, ref: ShardRef, requests: list[Any]) -> None:
         try:
@@ -150,19 +157,20 @@ class ShardDesk:
                 for request in requests:  # one of them is to blame
                     self._write(ref, [request])
                 return
+            why = ErrorText.of(error)
             for request in requests:
-                request.answer.set_exception(error)
+                request.answer.fail(why)
         else:
             for request in requests:
-                request.answer.set_result(None)
+                request.answer.keep(None)
 
     # ------------------------------------------------------------------ reading
 
     def read_chunks(
         self, ref: ShardRef, wanted: list[tuple[int, Cut]], *, sure: bool = False
-    ) -> tuple[ReadIndex | None, list[bytes | Exception | None]]:
+    ) -> tuple[ReadIndex | None, list[bytes | ErrorText | None]]:
         """Returns the index and the bytes of chunks, all of one state of the shard; None and absent chunks
-        without a shard. ``sure``: also if no byte has to be read. Raises as ``OpenShard.index`` does, but
+        without a shard. ``sure``: also if no byte has to be read. Raises as ``ReadableShard.index`` does, but
         ``ShardChangedError`` for a shard that is replaced again and again."""
         for waited_s in _waits():
             try:
@@ -177,10 +185,10 @@ class ShardDesk:
         raise _changing(ref, "read")
 
     def _read_once(
-        self, ref: ShardRef, shard: OpenShard, wanted: list[tuple[int, Cut]], *, sure: bool
-    ) -> tuple[ReadIndex, list[bytes | Exception | None]]:
+        self, ref: ShardRef, shard: ReadableShard, wanted: list[tuple[int, Cut]], *, sure: bool
+    ) -> tuple[ReadIndex, list[bytes | ErrorText | None]]:
         index = known = self._indexes.get(ref.key)
-        found: list[bytes | Exception | None] = [b""] * len(wanted)
+        found: list[bytes | ErrorText | None] = [b""] * len(wanted)
         ranges: list[tuple[int, int, int]] = []  # start, stop, place in wanted
         if index is not None and not sure:
             ranges = _located(ref, index, wanted, found)
@@ -195,14 +203,14 @@ class ShardDesk:
             fused, shard.fetch(index, [(start, _end(members)) for start, members in fused]), strict=True
         ):
             for first, stop, place in members:
-                found[place] = data[first - start : stop - start]
+                found[place] = bytes(memoryview(data)[first - start : stop - start])
         return index, found
 
     # ------------------------------------------------------------------ writing
 
     def _edit(self, ref: ShardRef, all_changes: list[dict[int, Any]]) -> None:
-        """Makes several sets of changes, one after the other, as one edit. Raises ``ValueError`` for bytes
-        that begin behind the end of their chunk, and as ``ChunkPlace.edit`` does."""
+        """Makes several sets of changes, one after the other, as one edit. Raises ``ShardFormatError`` for
+        bytes that begin behind the end of their chunk, and as ``ChunkPlace.edit`` does."""
         patched = sorted(
             {n for changes in all_changes for n, new in changes.items() if isinstance(new, list)}
         )
@@ -222,7 +230,7 @@ class ShardDesk:
                 self._indexes.drop(ref.key)
         raise _changing(ref, "written")
 
-    def _before(self, ref: ShardRef, numbers: list[int]) -> tuple[Any, dict[int, bytes | Exception | None]]:
+    def _before(self, ref: ShardRef, numbers: list[int]) -> tuple[Any, dict[int, bytes | ErrorText | None]]:
         """Returns the version of a shard, and the bytes of these chunks in it."""
         index, found = self.read_chunks(ref, [(number, None) for number in numbers], sure=True)
         version = self._place.absent if index is None else index.version
@@ -241,7 +249,7 @@ def _changing(ref: ShardRef, what: str) -> ShardChangedError:
 
 
 def _located(
-    ref: ShardRef, index: ReadIndex, wanted: list[tuple[int, Cut]], found: list[bytes | Exception | None]
+    ref: ShardRef, index: ReadIndex, wanted: list[tuple[int, Cut]], found: list[bytes | ErrorText | None]
 ) -> list[tuple[int, int, int]]:
     """Returns the ranges of the shard that are wanted, and their places; sets what is found without them."""
     ranges = []
@@ -250,7 +258,9 @@ def _located(
             found[place] = None
             continue
         if number in index.faults:
-            found[place] = ShardFormatError(f"chunk {number} of {ref.key}: {index.faults[number]}")
+            found[place] = ErrorText.of(
+                ShardFormatError(f"chunk {number} of {ref.key}: {index.faults[number]}")
+            )
             continue
         offset, nbytes = int(index.entries["offset"][number]), int(index.entries["nbytes"][number])
         start, stop = (0, nbytes) if cut is None else cut(nbytes)
@@ -281,14 +291,14 @@ def _end(members: list[tuple[int, int, int]]) -> int:
     return max(stop for _, stop, _ in members)
 
 
-def _patched(data: bytes | Exception | None, pieces: list[tuple[int, bytes]]) -> bytes:
+def _patched(data: bytes | ErrorText | None, pieces: list[tuple[int, bytes]]) -> bytes:
     """Returns the bytes of a chunk, an absent one is empty, with others written into them."""
-    if isinstance(data, Exception):
-        raise data
+    if isinstance(data, ErrorText):
+        raise data.to_error()
     patched = bytearray(data or b"")
     for start, piece in pieces:
         if not 0 <= start <= len(patched):
-            raise ValueError(
+            raise ShardFormatError(
                 f"bytes for place {start} of a chunk of {len(patched)} bytes: none may be left out"
             )
         patched[start : start + len(piece)] = piece

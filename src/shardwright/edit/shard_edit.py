@@ -118,7 +118,7 @@ def edit_shard(
     """
     chunks = _checked(array, shard, chunks, strategy, max_unused)
     key = array.shard_key(shard)
-    _check_at_rest(array)
+    check_at_rest(array.path)
     with shard_locked(array.path, key, timeout_s):
         recover_locked(array, key)
         for left in reversed(range(_TRIES)):
@@ -175,14 +175,14 @@ def _check_chunk(array: StoredArray, number: int, data: bytes, limit: int) -> No
         raise ShardFormatError(f"chunk {number} for {array.path} fails its crc32c")
 
 
-def _check_at_rest(array: StoredArray) -> None:
-    """Raises ``LockedError`` while an acquisition or a move is at work in the store."""
-    if (workspace := workspace_of(array.path)) is not None:
+def check_at_rest(place: Path) -> None:
+    """Raises ``LockedError`` while an acquisition or a move is at work in the store of a folder."""
+    if (workspace := workspace_of(place)) is not None:
         raise LockedError(
             f"{workspace.parent} is still being written, or its acquisition ended without sealing all shards",
             hint="Wait until it has ended; `shardwright recover` finishes the store of a daemon that died",
         )
-    for folder in (array.path, *array.path.parents):
+    for folder in (place, *place.parents):
         if not (folder / "zarr.json").exists():
             break
         if is_locked(folder / WORK_FOLDER / MOVE_LOCK_NAME):
@@ -419,7 +419,7 @@ class _Edit:
         """The right to change or replace the shard. Raises ``ShardChangedError`` when it is not the one that
         the plan was made for: a compaction may have replaced it."""
         with self._record.held(create=False):
-            _check_at_rest(self._array)
+            check_at_rest(self._array.path)
             as_it_was = file is None or file.is_as(self._identity)
             if not as_it_was or FileIdentity.at(self._path) != self._identity:
                 raise self._changed()

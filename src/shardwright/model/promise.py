@@ -11,6 +11,8 @@ import threading
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .error_text import ErrorText
 
 T = TypeVar("T")
@@ -25,6 +27,22 @@ class Promise(Generic[T]):
         self._value: list[T] = []  # one, or none
         self._failure: ErrorText | None = None
         self._cancelled = False
+        self._callbacks: list[Callable[[], None]] = []
+
+    def when_settled(self, callback: Callable[[], None]) -> None:
+        """Calls ``callback`` once, in the thread that settles the promise, or now if it is settled. It must
+        not raise."""
+        with self._lock:
+            if not self._settled.is_set():
+                self._callbacks.append(callback)
+                return
+        callback()
+
+    def _settle(self) -> list[Callable[[], None]]:
+        """Under ``_lock``. Returns what is to be called outside of it."""
+        self._settled.set()
+        callbacks, self._callbacks = self._callbacks, []
+        return callbacks
 
     def keep(self, value: T) -> bool:
         """Sets the value. Returns False if the promise is settled already: ``value`` then stays the
@@ -33,20 +51,29 @@ class Promise(Generic[T]):
             if self._settled.is_set():
                 return False
             self._value.append(value)
-            self._settled.set()
+            callbacks = self._settle()
+        for callback in callbacks:
+            callback()
         return True
 
     def fail(self, why: ErrorText) -> None:
         with self._lock:
-            if not self._settled.is_set():
-                self._failure = why
-                self._settled.set()
+            if self._settled.is_set():
+                return
+            self._failure = why
+            callbacks = self._settle()
+        for callback in callbacks:
+            callback()
 
     def cancel(self) -> None:
         """Cancels the request, from either side. Does nothing once it is settled."""
         with self._lock:
-            self._cancelled = self._cancelled or not self._settled.is_set()
-            self._settled.set()
+            if self._settled.is_set():
+                return
+            self._cancelled = True
+            callbacks = self._settle()
+        for callback in callbacks:
+            callback()
 
     def done(self) -> bool:
         return self._settled.is_set()
