@@ -333,7 +333,7 @@ def test_an_update_that_is_killed_has_changed_whole_shards_and_the_next_complete
     region, place = {"t": 1, "z": 0, "x": slice(3, 30)}, (1, 0, slice(None), slice(3, 30))
     after = before.copy()
     after[place] = 77
-    for _ in die_at_every_point(lambda: update(store, region, 77), step=5):
+    for _ in die_at_every_point(lambda: update(store, region, 77), step=13):
         recover_edits(store)
         found = read_everywhere(store / "0")
         for y in (slice(0, 32), slice(32, None)):  # the rows of the two shards that change
