@@ -19,6 +19,7 @@ from .model.receipt import Receipt, Watermark
 
 if TYPE_CHECKING:
     from .client import Curve, connect
+    from .edit.chunk_store import ChunkStore
     from .edit.region_edit import erase, update
     from .read.data_frame import frame_table
     from .read.live import follow, open  # noqa: A004
@@ -30,6 +31,7 @@ __all__ = [
     "ArraySpec",
     "Blosc",
     "Channel",
+    "ChunkStore",
     "Curve",
     "Dimension",
     "FrameClaim",
@@ -63,6 +65,13 @@ def __getattr__(name: str) -> Any:
         from .read.data_frame import frame_table
 
         return frame_table
+    if name == "ChunkStore":
+        from .model.extras import naming_missing_extra
+
+        with naming_missing_extra("shardwright.ChunkStore"):
+            from .edit.chunk_store import ChunkStore
+
+        return ChunkStore
     if name in ("erase", "update"):
         from .edit import region_edit
 

@@ -46,6 +46,7 @@ def test_every_exported_name_is_there():
         "ArraySpec",
         "Blosc",
         "Channel",
+        "ChunkStore",
         "Curve",
         "Dimension",
         "FrameClaim",

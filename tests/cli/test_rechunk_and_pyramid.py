@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorstore
+import zarr
 from tests.harness.daemon import run_cli
 
 import shardwright as sw
@@ -84,8 +85,9 @@ def damage(store: Path) -> None:
 def test_the_lines_of_the_readme(store: Path, shardwright) -> None:
     lines = re.findall(r"^shardwright (?:rechunk|pyramid) .*$", README, re.MULTILINE)
     commands = [shlex.split(line, comments=True)[1:] for line in lines]
-    assert [command[0] for command in commands] == ["rechunk", "rechunk", "pyramid"]
-    rechunk, _, pyramid = commands  # the second goes to a bucket, as a test with a server does
+    assert [command[0] for command in commands] == ["rechunk", "rechunk", "pyramid", "rechunk", "rechunk"]
+    # the second goes to a bucket, as a test with a server does
+    rechunk, _, pyramid, foreign, plain = commands
     code, out, _ = shardwright(*rechunk, *HERE)
     assert code == 0
     assert re.search(
@@ -100,6 +102,19 @@ def test_the_lines_of_the_readme(store: Path, shardwright) -> None:
     assert (code, json.loads(out)["ok"], json.loads(out)["already"]) == (0, True, ["1", "2", "3", "4"])
     assert "levels 1, 2, 3, 4 were there already" in shardwright(*pyramid)[1]
     assert names(store.parent) == ["embryo-cubes.ome.zarr", "embryo.ome.zarr"]
+    for command in (foreign, plain):
+        _, source, new, *_ = command
+        array = zarr.create_array(
+            source,
+            shape=(6, 8),
+            chunks=(2, 4),
+            shards=(6, 8),
+            dtype="uint16",
+            serializer={"name": "bytes", "configuration": {"endian": "big"}},
+        )
+        array[...] = np.arange(48).reshape(6, 8)
+        assert shardwright(*command, *HERE)[0] == 0
+        np.testing.assert_array_equal(values(new), np.arange(48).reshape(6, 8))
 
 
 def test_what_is_damaged_is_named_and_nothing_appears(store: Path, shardwright) -> None:

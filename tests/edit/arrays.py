@@ -30,6 +30,7 @@ def make_array(
     shards: int = 2,
     index: str = "end",
     index_checksum: bool = True,
+    index_endian: str = "little",
     chunk_checksum: bool = False,
     recorded: bool = False,
     sharded: bool = True,
@@ -37,7 +38,7 @@ def make_array(
 ) -> StoredArray:
     """An array without a shard, of uint8; ``chunks``: of a shard along each axis; ``side``:
     elements of a chunk along each."""
-    little = {"name": "bytes", "configuration": {"endian": "little"}}
+    pairs = {"name": "bytes", "configuration": {"endian": index_endian}}
     check = {"name": "crc32c"}
     inner = [{"name": "bytes"}, {"name": "gzip", "configuration": {"level": 6}}, *[check] * chunk_checksum]
     shape = [side * chunks[0] * shards, side * chunks[1]]
@@ -47,7 +48,7 @@ def make_array(
         "configuration": {
             "chunk_shape": [side, side],
             "codecs": inner,
-            "index_codecs": [little, *[check] * index_checksum],
+            "index_codecs": [pairs, *[check] * index_checksum],
             "index_location": index,
         },
     }
@@ -95,7 +96,10 @@ def chunks_in(data: bytes, array: StoredArray) -> dict[int, bytes]:
     index = data[:size] if array.index_location == "start" else data[-size:]
     if checked and crc32c.crc32c(index[:-4]) != struct.unpack("<I", index[-4:])[0]:
         raise ValueError("the index fails its checksum")
-    pairs = struct.iter_unpack("<QQ", index[: 16 * count])
+    document = json.loads((array.path / "zarr.json").read_text())
+    [pair, *_] = document["codecs"][0]["configuration"]["index_codecs"]
+    order = "<" if pair["configuration"]["endian"] == "little" else ">"
+    pairs = struct.iter_unpack(f"{order}QQ", index[: 16 * count])
     return {
         number: data[offset : offset + nbytes]
         for number, (offset, nbytes) in enumerate(pairs)

@@ -23,6 +23,7 @@ from shardwright.edit.edit_plan import (
 )
 from shardwright.edit.shard_edit import edit_shard
 from shardwright.model.errors import StrategyError
+from shardwright.read.verify_store import verify_store
 from shardwright.repack.source_shard import SourceShard
 from shardwright.repack.unknown_bytes import unknown_bytes
 from shardwright.shard.index import EMPTY, LITTLE_ENDIAN, LITTLE_ENDIAN_CRC32C, ShardIndex, empty_index
@@ -42,18 +43,23 @@ EDITS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     edits=EDITS,
     first=st.dictionaries(st.integers(0, CHUNKS - 1), st.integers(0, 256)),
     place=st.sampled_from(("start", "end")),
     checked=st.booleans(),
     slots=st.booleans(),
+    recorded=st.booleans(),
+    inner=st.booleans(),
 )
-def test_any_edits_make_the_shard_that_a_dictionary_makes(edits, first, place, checked, slots):
+def test_any_edits_make_the_shard_that_a_dictionary_makes(
+    edits, first, place, checked, slots, recorded, inner
+):
     folder = Path(tempfile.mkdtemp())
     try:
-        array = make_array(folder / "a", index=place, index_checksum=checked)
+        kind = {"index": place, "index_checksum": checked, "recorded": recorded, "chunk_checksum": inner}
+        array = make_array(folder / "a", **kind)
         model = {number: encoded(array, number, noise) for number, noise in first.items()}
         if slots and model:
             put_slots(array, model, 0, 0)
@@ -72,6 +78,7 @@ def test_any_edits_make_the_shard_that_a_dictionary_makes(edits, first, place, c
                 model = {n: data for n, data in {**model, **chunks}.items() if data is not None}
                 assert_as_reported(array, report, strategy, max_unused)
             assert contents(array, 0, 0) == model
+        assert not verify_store(array.path).problems
     finally:
         shutil.rmtree(folder)
 

@@ -28,6 +28,7 @@ KINDS = {
     "index at the start": {"index": "start"},
     "no checksum of the index": {"index": "start", "index_checksum": False},
     "inner checksums": {"chunk_checksum": True},
+    "an index of another program": {"index_endian": "big"},
     "a record": {"recorded": True},
     "a record, inner checksums": {"recorded": True, "chunk_checksum": True, "index": "start"},
 }

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from shardwright.model.errors import ShardFormatError
 from shardwright.read.shard_file import ShardFile, check_entries
-from shardwright.repack.order import ORDERS, chunk_order
 from shardwright.repack.pack_plan import PackPlan, sound_entries
+from shardwright.shard.chunk_order import ORDERS, chunk_order
 from shardwright.shard.index import EMPTY, LITTLE_ENDIAN_CRC32C, empty_index
 
 SHARD = (0, 0, 0)

@@ -20,9 +20,9 @@ from shardwright.read.inspect_shards import inspect_shard, inspect_shards
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
 from shardwright.repack.jobs.pack_shard import pack_shard
-from shardwright.repack.order import ORDERS
 from shardwright.repack.runtime.tasks import run_task
 from shardwright.repack.runtime.throttle import Throttle, watch_grants
+from shardwright.shard.chunk_order import ORDERS
 from shardwright.shard.index import EMPTY, LITTLE_ENDIAN_CRC32C
 from shardwright.storage import failpoints, working_file
 

@@ -120,7 +120,7 @@ class Acquisition:
         # What is made here refers to the queue, never to this object: without a reference cycle an ended
         # acquisition and its tables are freed at once, without the garbage collector.
         self._report = partial(_report, self._reports, wake)
-        self._sealer = Sealer(folder, layout, self._report)
+        self._sealer = Sealer(folder, layout, self._report, settings.chunk_order)
         self.core = Core(
             folder.path,
             folder.spec,

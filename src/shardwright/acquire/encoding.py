@@ -109,16 +109,16 @@ class SlabEncoder:
         slot_bytes, part = self.layout.slot_bytes, slice(first, stop)
         places = slab_places(self.layout, slab, part)
         file, slot, slot_layer = places.file, places.slot, places.slot_layer
-        offset = files.journal.layout.data_start + slot * slot_bytes  # unless packed
+        offset = files.offsets(file, slot)  # unless in runs
         addresses, descriptors = files.addresses, files.descriptors
         targets = (
             state.slots(stop - first, slot_bytes)
             if addresses is None
-            else addresses[file] + slot * slot_bytes
+            else addresses[file] + offset - files.journal.layout.data_start
         )
-        packed = files.journal.packed
+        runs = file if files.in_runs else NOT_PACKED
         reach("slots.before_store")
-        nbytes, _, crcs = self.to_slots(frames, part, targets, file if packed else NOT_PACKED, state, level)
+        nbytes, _, crcs = self.to_slots(frames, part, targets, runs, state, level)
         if addresses is None:
             self._write(files, descriptors, file, offset, targets, nbytes)
         if files.cached:
@@ -170,7 +170,7 @@ class SlabEncoder:
         where the chunks went. Raises ``StorageError``."""
         with storage_errors("write chunks of", "a shard"):
             reach("slots.before_write")
-            if files.journal.packed:
+            if files.in_runs:
                 raise_errno(
                     write_runs(descriptors, files.cursors, file, addresses, nbytes, PAGE_BYTES, offsets)
                 )

@@ -75,6 +75,7 @@ from .store_folder import end_intact
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from shardwright.shard.chunk_order import WriteOrder
     from shardwright.shard.layout import SlabPlaces, StoreLayout
     from shardwright.shard.open_shard import SealedShard
 
@@ -91,12 +92,18 @@ class Sealer:
     owner may ``prepare`` the first files itself."""
 
     def __init__(
-        self, folder: StoreFolder, layout: StoreLayout, report: Callable[[SealerReport], None]
+        self,
+        folder: StoreFolder,
+        layout: StoreLayout,
+        report: Callable[[SealerReport], None],
+        order: WriteOrder = "arrival",
     ) -> None:
+        """``order``: of the chunks in each new shard."""
         self.folder = folder
         self.busy = BusyClock()
         self._layout = layout
         self._report = report
+        self._order = order
         self._files: dict[int, ShardRowFiles] = {}  # of shard rows that are neither sealed nor given up
         # of these: readers lack stored slabs of them; the slabs whose shards are to get their names ahead
         self._not_shown: dict[int, list[SlabPlaces]] = {}
@@ -578,6 +585,7 @@ class Sealer:
             suffix=suffix,
             live=folder.manifest.live,
             keep=keep,
+            order=self._order,
             step=self.busy.step,
             may_rename=folder.owner.may_rename,
         )

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from shardwright.model.errors import SpecError
 from shardwright.model.live_mode import LIVE_MODES
+from shardwright.shard.chunk_order import WRITE_ORDERS
 from shardwright.storage.slot_file import IO_MODES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.model.live_mode import LiveMode
+    from shardwright.shard.chunk_order import WriteOrder
     from shardwright.storage.slot_file import IoMode
 
 Durability = Literal["stored", "durable"]
@@ -25,6 +27,7 @@ MAX_INTERVAL_MS = 3_600_000
 CACHED_SLAB_BYTES = 256 << 10  # slabs of up to so many go through the page cache, unless told otherwise
 _CHOICES = {
     "io": IO_MODES,
+    "chunk_order": WRITE_ORDERS,
     "live": LIVE_MODES,
     "durability": get_args(Durability),
     "overload": get_args(Overload),
@@ -45,10 +48,13 @@ class WriteSettings:
     ``name_taken``: whether a name that a store has already is an error, gets a number behind it, or is taken
     from that store if it is a finished one, which goes once a frame of the new one is durable.
     ``ballast_bytes`` are reserved on disk for sealing and recovery. Less than ``low_water_bytes`` of free
-    disk raise a warning (0: never). ``live``: whether readers of files see frames before their shard is
-    sealed, and how (``shard.live_index``, ``shard.growing_copy``)."""
+    disk raise a warning (0: never). ``chunk_order``: of the chunks in each shard: as slabs are stored (with
+    ``io`` ``mmap`` row-major), or each at a place that is known before, row-major or by Morton's curve, in
+    slots whose unused ends are given back when the shard is sealed. ``live``: whether readers of files see
+    frames before their shard is sealed, and how (``shard.live_index``, ``shard.growing_copy``)."""
 
     io: IoMode = "auto"
+    chunk_order: WriteOrder = "arrival"
     live: LiveMode = "none"
     durability: Durability = "stored"
     store_within_ms: int = 1000

@@ -190,7 +190,7 @@ def _sealed_stores(root: Path) -> list[Path]:
 
 
 def _checked_order(order: str) -> str:
-    from shardwright.repack.order import ORDERS
+    from shardwright.shard.chunk_order import ORDERS
 
     if order not in ORDERS:
         raise ConfigError("unknown --order", expected=" or ".join(ORDERS), got=order)

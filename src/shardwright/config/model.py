@@ -36,7 +36,7 @@ from shardwright.array.spec import ArraySpec, group_attributes, problems_of
 from shardwright.model.errors import SpecError
 from shardwright.model.live_mode import LiveMode  # noqa: TC001
 from shardwright.model.names import NAME_PATTERN
-from shardwright.repack.order import Order  # noqa: TC001
+from shardwright.shard.chunk_order import Order, WriteOrder  # noqa: TC001
 from shardwright.storage.slot_file import IoMode  # noqa: TC001
 from shardwright.wire.messages import MAX_IMAGES
 
@@ -90,6 +90,12 @@ class Output(_Section):
         "the same user that truncates a working file, or a disk that dies, ends the daemon and every "
         "acquisition by SIGBUS); auto: direct where the "
         "filesystem takes it, unless a short measurement there says that pwrite is much faster; never mmap.",
+    )
+    chunk_order: WriteOrder = Field(
+        default="arrival",
+        description="Order of the chunks in each new shard: arrival, as their frames were stored (with io: "
+        "mmap row_major); row_major, last axis fastest; morton, near each other along every axis. The last "
+        "two write each chunk at a place of its own, which costs more calls and leaves gaps.",
     )
     live: LiveMode = Field(
         default="none",
@@ -600,6 +606,7 @@ class Config(_Section):
         output = self.output
         return WriteSettings(
             io=output.io,
+            chunk_order=output.chunk_order,
             live=output.live,
             durability=reliability.durability,
             store_within_ms=reliability.store_within_ms,

@@ -18,9 +18,8 @@ import numpy.typing as npt
 
 from shardwright.model.errors import ShardFormatError
 from shardwright.read.shard_file import ShardFile, check_entries
+from shardwright.shard.chunk_order import chunk_order
 from shardwright.shard.index import EMPTY, empty_index
-
-from .order import chunk_order
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from shardwright.model.live_mode import LiveMode
     from shardwright.storage.slot_file import IoMode
 
+    from .chunk_order import WriteOrder
     from .layout import ArrayLayout, SlabPlaces
     from .manifest import Manifest
 
@@ -138,14 +139,16 @@ class ShardRowFiles:
         shards: list[OpenShard | None],
         journal: ShardRowJournal,
         array_paths: list[str],
+        ranks: np.ndarray | None = None,
     ) -> None:
-        """``array_paths``: of each file, the path in the store of its array."""
+        """``array_paths``: of each file, the path in the store of its array. ``ranks``: see ``offsets``."""
         self.shard_row = shard_row
         self.placement = placement
         self._array_paths = array_paths
         self.slots = [shard for shard in shards if shard is not None]
         self.shards = shards
         self.journal = journal
+        self._ranks = ranks
         # packed: the start of each file's next run; workers add to it
         self.cursors = np.full(len(shards), journal.layout.data_start, np.int64)
         self.descriptors = np.array([-1 if s is None else s.descriptor for s in shards], np.int64)
@@ -177,6 +180,7 @@ class ShardRowFiles:
         suffix: str = "",
         live: LiveMode = "none",
         keep: ShardRowFiles | None = None,
+        order: WriteOrder = "arrival",
         step: Callable[[], None] = lambda: None,
         may_rename: Callable[[], None] = lambda: None,
     ) -> ShardRowFiles:
@@ -186,14 +190,22 @@ class ShardRowFiles:
         files that these replace; by default packed unless a chunk needs a known place, as where shards are
         mapped, or in a file that is nothing but its chunk. ``reopened``: the shard row was sealed once, and
         these files replace its shards when it is sealed again, or as soon as readers may see that (``live``).
-        ``keep``: the files that these replace; those of them that have their final names stay.
+        ``keep``: the files that these replace; those of them that have their final names stay. ``order``: of
+        the chunks in new files, not in those that replace others. Other than ``arrival`` each has a slot, but
+        the journal says *packed* unless the slots are in the order of their numbers: so recovery takes a
+        chunk wherever it is, and needs to know no order.
 
         Raises ``StorageFullError`` or ``StorageError``; nothing is left behind then, except shards whose
         journal a power cut might bring back."""
         if placement.spill is not None:
             # only here: without its own workspace the store was finished by another writer
             make_directories(placement.files)
-        packed = io != "mmap" and layout.index_place != "none" if packed is None else packed
+        ranks = None
+        if packed is None:
+            packed = io != "mmap" and layout.index_place != "none"
+            if order != "arrival" and not reopened:
+                ranks = _ranks_of_files(layout, shard_row, order)
+                packed = ranks is not None
         journal_path = _suffixed(placement.journal(shard_row), suffix)
         if _remove(journal_path, may_rename):  # before the shards that it may speak of
             sync_directory(placement.files)
@@ -239,7 +251,7 @@ class ShardRowFiles:
                     if shard is not None and file not in sealed:
                         shard.discard() if gone else shard.abandon()
             raise
-        files = cls(shard_row, placement, opened, journal, layout.paths_of_files(shard_row))
+        files = cls(shard_row, placement, opened, journal, layout.paths_of_files(shard_row), ranks)
         files.sealed = sealed
         return files
 
@@ -262,6 +274,18 @@ class ShardRowFiles:
         may_rename()
         self.journal.rename(without_suffix(self.journal.path))
         sync_directory(self.placement.files)
+
+    @property
+    def in_runs(self) -> bool:
+        """True if a task's chunks are written one behind the other, behind those that are there."""
+        return self.journal.packed and self._ranks is None
+
+    def offsets(self, file: np.ndarray, slot: np.ndarray) -> np.ndarray:
+        """Returns the offset in its file of each slot, int64 arrays of equal length. Slots lie in the order
+        of their numbers, or by ``ranks`` int64[files, slots]. Unless ``in_runs``."""
+        rank = slot if self._ranks is None else self._ranks[file, slot]
+        layout = self.journal.layout
+        return layout.data_start + rank * layout.slot_bytes
 
     @property
     def cached(self) -> bool:
@@ -530,3 +554,13 @@ def _suffixed(path: Path, suffix: str) -> Path:
 
 def without_suffix(path: Path) -> Path:
     return path.with_name(path.name.removesuffix(REWRITE_SUFFIX))
+
+
+def _ranks_of_files(layout: ArrayLayout, shard_row: int, order: str) -> np.ndarray | None:
+    """Returns int64[files, slots], ``ArrayLayout.slot_ranks`` of each file of a shard row, None if all slots
+    are in the order of their numbers."""
+    of_file = [layout.slot_ranks(shard_row, file, order) for file in range(layout.files_of(shard_row))]
+    ranks = np.zeros((len(of_file), max(rank.size for rank in of_file)), np.int64)
+    for row, rank in zip(ranks, of_file, strict=True):
+        row[: rank.size] = rank
+    return None if all((np.diff(rank) == 1).all() for rank in of_file) else ranks

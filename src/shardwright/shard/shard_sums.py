@@ -72,6 +72,16 @@ def sum_of_journaled(entries: npt.NDArray[np.void], journal: ShardRowJournal, fi
     return shard_sum(numbers, live["nbytes"], journaled["data_crc"][places])
 
 
+def sum_lines(sums: Mapping[str, Sum]) -> bytes:
+    """Returns the lines of a record for the sums of shards by key."""
+    lines = "".join(
+        f"{json.dumps({'version': VERSION, 'key': key, 'crc32c': value, 'check': _check(key, value)})}\n"
+        for key, value in sums.items()
+    )
+    # a line end in front too: it ends a line that a crash cut short
+    return f"\n{lines}".encode()
+
+
 class ShardSums:
     """The record of one array. Every process that makes or changes shards appends to it, also several at
     once."""
@@ -84,13 +94,8 @@ class ShardSums:
 
     def append(self, sums: Mapping[str, Sum]) -> None:
         """Appends lines, durably. Raises ``StorageError`` (``StorageFullError``)."""
-        lines = "".join(
-            f"{json.dumps({'version': VERSION, 'key': key, 'crc32c': value, 'check': _check(key, value)})}\n"
-            for key, value in sums.items()
-        )
-        if lines:
-            # a line end in front too: it ends a line that a crash cut short
-            append_file(self.path, f"\n{lines}".encode(), "sums")
+        if sums:
+            append_file(self.path, sum_lines(sums), "sums")
 
     def held(self, *, create: bool = True) -> AbstractContextManager[None]:
         """A context with the exclusive right to replace or delete a shard that has its final name; the old

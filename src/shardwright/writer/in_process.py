@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from shardwright.array.acquisition_spec import Image, Plate
     from shardwright.array.spec import ArraySpec, Channel, Codec, Levels
     from shardwright.model.live_mode import LiveMode
+    from shardwright.shard.chunk_order import WriteOrder
     from shardwright.storage.slot_file import IoMode
 
     from .writer import Writer
@@ -49,6 +50,7 @@ def create(
     threads: int | None = None,
     memory_bytes: int | None = None,
     io: IoMode = "auto",
+    chunk_order: WriteOrder = "arrival",
     live: LiveMode = "none",
     durability: Durability = "stored",
     store_within_ms: int = 1000,
@@ -129,6 +131,7 @@ def create(
         raise TypeError("create() got overwrite, and also name_taken='increment', which keeps the old store")
     settings = WriteSettings.checked(
         io=io,
+        chunk_order=chunk_order,
         live=live,
         durability=durability,
         store_within_ms=store_within_ms,
@@ -204,6 +207,7 @@ def resume(
     *,
     threads: int | None = None,
     memory_bytes: int | None = None,
+    chunk_order: WriteOrder = "arrival",
     durability: Durability = "stored",
     store_within_ms: int = 1000,
     sync_interval_ms: int = 1000,
@@ -214,6 +218,8 @@ def resume(
 ) -> Writer:
     """Resumes a store whose writer died. Its stored frames are kept; the next frame is number
     ``writer.frames``.
+
+    ``chunk_order``: of new shards; those in progress go on as they are stored.
 
     ``on_duplicate`` defaults to ``count``, since a program that resumes may send stored frames again. The
     frame in the store is kept, and the first such duplicate is a warning in the log.
@@ -230,6 +236,7 @@ def resume(
 
         from .writer import Writer
     settings = WriteSettings.checked(
+        chunk_order=chunk_order,
         durability=durability,
         store_within_ms=store_within_ms,
         sync_interval_ms=sync_interval_ms,

@@ -23,8 +23,9 @@ from .destination import CLAIM_KEY, WORK_PREFIX, Destination, check_size, key_ex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
-    from obstore.store import S3Store
+    from obstore.store import HTTPStore, S3Store
 
     from .destination import Part
 
@@ -53,7 +54,7 @@ class Bucket(Destination):
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
-        self._store = _connect(self._url)
+        self._store = connect_bucket(self._url)
 
     @property
     def url(self) -> str:
@@ -156,35 +157,41 @@ class Bucket(Destination):
 
         return obstore
 
-    @contextmanager
-    def _errors(self, operation: str, key: str) -> Iterator[None]:
-        """Turn an error of obstore into ``StorageError``: what was tried on what, the first line of the
-        reason, and what to set."""
-        from obstore.exceptions import (
-            AlreadyExistsError,
-            BaseError,
-            PermissionDeniedError,
-            UnauthenticatedError,
-        )
+    def _errors(self, operation: str, key: str) -> AbstractContextManager[None]:
+        return object_errors(self.url, operation, key)
 
-        try:
-            yield
-        except AlreadyExistsError as error:
-            raise key_exists(self.url, key) from error
-        except (BaseError, FileNotFoundError) as error:
-            reason = str(error).partition("\n")[0]
-            if isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
-                hint = "Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and their permissions on this bucket"
-            elif isinstance(error, FileNotFoundError):
-                hint = "Check the name of the bucket: it must exist"
-            elif "builder error" in reason:
-                hint = "For an endpoint without encryption (http://) set AWS_ALLOW_HTTP=true"
-            else:
-                hint = (
-                    f"Check AWS_ENDPOINT_URL and AWS_REGION, and that the server runs. The request was "
-                    f"repeated for {_retry_s():g} s ({RETRY_VARIABLE})"
-                )
-            raise StorageError(f"cannot {operation} {self.url}/{key}: {reason}", hint=hint) from error
+
+@contextmanager
+def object_errors(url: str, operation: str, key: str) -> Iterator[None]:
+    """A context that turns an error of obstore into ``StorageError``: what was tried on what, the first line
+    of the reason, and what to set."""
+    from obstore.exceptions import (
+        AlreadyExistsError,
+        BaseError,
+        PermissionDeniedError,
+        UnauthenticatedError,
+    )
+
+    try:
+        yield
+    except AlreadyExistsError as error:
+        raise key_exists(url, key) from error
+    except (BaseError, FileNotFoundError) as error:
+        reason = str(error).partition("\n")[0]
+        if not url.startswith("s3://"):
+            hint = "Check the address, and that the server runs and answers requests for ranges"
+        elif isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
+            hint = "Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and their permissions on this bucket"
+        elif isinstance(error, FileNotFoundError):
+            hint = "Check the name of the bucket: it must exist"
+        elif "builder error" in reason:
+            hint = "For an endpoint without encryption (http://) set AWS_ALLOW_HTTP=true"
+        else:
+            hint = (
+                f"Check AWS_ENDPOINT_URL and AWS_REGION, and that the server runs. The request was "
+                f"repeated for {_retry_s():g} s ({RETRY_VARIABLE})"
+            )
+        raise StorageError(f"cannot {operation} {url}/{key}: {reason}", hint=hint) from error
 
 
 class _Counted:
@@ -210,7 +217,8 @@ class _Counted:
         return part
 
 
-def _connect(url: str) -> S3Store:
+def connect_bucket(url: str) -> S3Store:
+    """Returns the store of obstore for s3://BUCKET/PREFIX. Raises ``ConfigError``."""
     with naming_missing_extra(url):
         from obstore.exceptions import BaseError
         from obstore.store import S3Store
@@ -228,11 +236,7 @@ def _connect(url: str) -> S3Store:
         return S3Store.from_url(
             url,
             client_options={"timeout": _REQUEST_TIMEOUT, "allow_http": allow_http},
-            retry_config={
-                "retry_timeout": timedelta(seconds=_retry_s()),
-                "max_retries": 1000,
-                "backoff": {"max_backoff": timedelta(seconds=5)},
-            },
+            retry_config=_retries(),
             **settings,
         )
     except (BaseError, ValueError) as error:
@@ -240,6 +244,30 @@ def _connect(url: str) -> S3Store:
             f"cannot use {url}: {str(error).partition(chr(10))[0]}",
             expected="s3://BUCKET/PREFIX and AWS_… in the environment",
         ) from error
+
+
+def connect_http(url: str) -> HTTPStore:
+    """Returns the store of obstore for a server of plain files, http(s)://SERVER/PATH. Raises
+    ``ConfigError``."""
+    with naming_missing_extra(url):
+        from obstore.exceptions import BaseError
+        from obstore.store import HTTPStore
+    try:
+        return HTTPStore.from_url(
+            url,
+            client_options={"timeout": _REQUEST_TIMEOUT, "allow_http": url.startswith("http://")},
+            retry_config=_retries(),
+        )
+    except (BaseError, ValueError) as error:
+        raise ConfigError(f"cannot use {url}: {str(error).partition(chr(10))[0]}") from error
+
+
+def _retries() -> Any:
+    return {
+        "retry_timeout": timedelta(seconds=_retry_s()),
+        "max_retries": 1000,
+        "backoff": {"max_backoff": timedelta(seconds=5)},
+    }
 
 
 def _retry_s() -> float:

@@ -1,5 +1,5 @@
-"""The orders in which the chunks of a packed shard may follow each other. Chunks are numbered row-major, as
-in the shard's index. Shared by the configuration, compaction and moves; imports nothing heavy.
+"""The orders in which the chunks of a shard may follow each other. Chunks are numbered row-major, as in the
+shard's index. Shared by the configuration, acquisitions, compaction and moves; imports nothing heavy.
 
 row_major       last axis fastest: whole planes, then the next plane
 column_major    first axis fastest: a time series or a z column at one place of the frame
@@ -19,6 +19,9 @@ from shardwright.model.errors import ConfigError
 
 Order = Literal["row_major", "column_major", "morton"]
 ORDERS: tuple[Order, ...] = get_args(Order)
+# of an acquisition; arrival: slab by slab as they are stored
+WriteOrder = Literal["arrival", "row_major", "morton"]
+WRITE_ORDERS: tuple[WriteOrder, ...] = get_args(WriteOrder)
 
 
 def chunk_order(order: str, shard_chunks: tuple[int, ...]) -> npt.NDArray[np.int64]:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.model.errors import ConfigError
-from shardwright.repack.order import ORDERS, chunk_order
+from shardwright.shard.chunk_order import ORDERS, chunk_order
 
 shapes = st.lists(st.integers(1, 7), min_size=1, max_size=5).map(tuple)
 

@@ -1,0 +1,493 @@
+"""A store of zarr-python 3 in which each inner chunk of each sharded array is a key of its own.
+
+zarr.json of a sharded array has the inner chunks as its chunks (``chunk_documents``), so that a program that
+knows no shards reads and writes it chunk by chunk. Chunks of one shard that are asked for, or written, at the
+same time are read or written together (``shard_desk``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future, wait
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zarr.abc.store import OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
+from zarr.core.buffer import default_buffer_prototype
+
+from shardwright.array.document import encode_document
+from shardwright.model.errors import ConfigError, SpecError
+
+from .chunk_documents import DOCUMENT, handed_out, taken_back
+from .chunk_tree import ChunkRef, ChunkTree, ListedShard
+from .local_place import LocalPlace
+from .object_place import ObjectPlace
+from .shard_desk import Look, Read, ShardDesk, Write
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+    from typing import Literal
+
+    from zarr.abc.store import ByteRequest
+    from zarr.core.buffer import Buffer, BufferPrototype
+
+    from .chunk_place import ChunkPlace
+    from .edit_plan import Strategy
+    from .shard_desk import ShardRef
+
+COALESCE_BYTES = 1 << 20
+INDEX_CACHE_BYTES = 64 << 20
+CONCURRENCY = 16
+_LISTED_AT_ONCE = 1000  # keys, by one step in another thread
+
+
+class ChunkStore(Store):
+    """The store at a path, or at the address of a bucket (s3://BUCKET/PREFIX, ``AWS_…`` in the environment)
+    or of a server of plain files (http(s)://, only to be read).
+
+    ``mode``: "r" or "r+". ``strategy``, ``max_unused``: how shards on a disk are changed (``edit_shard``); in
+    a bucket they are rewritten, on condition that no other writer was first. ``coalesce_bytes``: chunks of a
+    shard with at most such a gap between them are read by one request. ``index_cache_bytes``: memory for
+    indexes of shards. ``concurrency``: shards that are read or written side by side.
+
+    Opening raises ``StorageError`` for a folder that is not there, ``LockedError`` for one to be written that
+    is being acquired, ``ConfigError``. Reading raises ``ShardFormatError``, ``StorageError``,
+    ``ShardChangedError`` for a shard that is replaced again and again. Writing raises as ``edit_shard`` does,
+    ``SpecError`` for a zarr.json of another layout, and ``ValueError`` in mode "r".
+    """
+
+    supports_deletes: bool = True
+    supports_listing: bool = True
+
+    def __init__(
+        self,
+        path_or_url: str | os.PathLike[str],
+        mode: Literal["r", "r+"] = "r+",
+        *,
+        strategy: Strategy = "auto",
+        max_unused: float = 0.25,
+        coalesce_bytes: int = COALESCE_BYTES,
+        index_cache_bytes: int = INDEX_CACHE_BYTES,
+        concurrency: int = CONCURRENCY,
+    ) -> None:
+        if mode not in ("r", "r+"):
+            raise ConfigError("unknown mode of a store of chunks", expected="'r' or 'r+'", got=repr(mode))
+        for name, value, least in (
+            ("coalesce_bytes", coalesce_bytes, 0),
+            ("index_cache_bytes", index_cache_bytes, 0),
+            ("concurrency", concurrency, 1),
+        ):
+            if type(value) is not int or value < least:
+                raise ConfigError(
+                    f"{name} of a store of chunks", expected=f"a whole number from {least}", got=repr(value)
+                )
+        super().__init__(read_only=mode == "r")
+        self._settings: dict[str, Any] = {
+            "strategy": strategy,
+            "max_unused": max_unused,
+            "coalesce_bytes": coalesce_bytes,
+            "index_cache_bytes": index_cache_bytes,
+            "concurrency": concurrency,
+        }
+        self._place = _place(path_or_url, mode == "r+", strategy, max_unused)
+        self._desk = ShardDesk(
+            self._place,
+            coalesce_bytes=coalesce_bytes,
+            index_cache_bytes=index_cache_bytes,
+            concurrency=concurrency,
+        )
+        root = Path() if "://" in self._place.url else Path(self._place.url)
+        self._tree = ChunkTree(self._place, self._desk, root)
+
+    @property
+    def url(self) -> str:
+        """The absolute path, or the address."""
+        return self._place.url
+
+    @property
+    def supports_writes(self) -> bool:
+        return not self.read_only
+
+    def __str__(self) -> str:
+        return f"shardwright-chunks://{self.url}"
+
+    def __repr__(self) -> str:
+        return f"ChunkStore({self.url!r}, mode={self._mode!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ChunkStore) and self.url == other.url
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), **self._settings), (self.url, self._mode)
+
+    @property
+    def _mode(self) -> Literal["r", "r+"]:
+        return "r" if self.read_only else "r+"
+
+    def with_read_only(self, read_only: bool = False) -> ChunkStore:
+        return type(self)(self.url, "r" if read_only else "r+", **self._settings)
+
+    def close(self) -> None:
+        """Waits for what was asked, and ends its threads."""
+        self._desk.close()
+        self._place.close()
+        super().close()
+
+    # ------------------------------------------------------------------ reading
+
+    async def get(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        data = await asyncio.wrap_future(await asyncio.to_thread(self._ask, key, byte_range))
+        return None if data is None else prototype.buffer.from_bytes(data)
+
+    def get_sync(
+        self,
+        key: str,
+        *,
+        prototype: BufferPrototype | None = None,
+        byte_range: ByteRequest | None = None,
+    ) -> Buffer | None:
+        """As ``get``, in this thread."""
+        data = self._ask(key, byte_range).result()
+        return None if data is None else (prototype or default_buffer_prototype()).buffer.from_bytes(data)
+
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> list[Buffer | None]:
+        """Returns the bytes of many keys, None for one that is not there. What is wanted of one shard takes
+        two rounds of requests: its index, then ranges, side by side."""
+        found = await asyncio.to_thread(self._read_many, list(key_ranges))
+        return [None if data is None else prototype.buffer.from_bytes(data) for data in found]
+
+    async def _get_many(
+        self, requests: Iterable[tuple[str, BufferPrototype, ByteRequest | None]]
+    ) -> AsyncGenerator[tuple[str, Buffer | None], None]:
+        asked = list(requests)
+        found = await asyncio.to_thread(self._read_many, [(key, byte_range) for key, _, byte_range in asked])
+        for (key, prototype, _), data in zip(asked, found, strict=True):
+            yield key, None if data is None else prototype.buffer.from_bytes(data)
+
+    def _ask(self, key: str, byte_range: ByteRequest | None) -> Future[bytes | None]:
+        """Begins to read a key."""
+        _check_range(byte_range)
+        found = self._tree.find(key)
+        if not isinstance(found, ChunkRef):
+            return _done(None if found is None else self._read_file(found, byte_range))
+        read = Read([(found.number, _cut_of(byte_range))])
+        self._desk.submit(found.ref, read)
+        return _mapped(read.answer, lambda answers: answers[0])
+
+    def _read_many(self, key_ranges: list[tuple[str, ByteRequest | None]]) -> list[bytes | None]:
+        found: list[bytes | None] = [None] * len(key_ranges)
+        reads: dict[str, tuple[ShardRef, Read, list[int]]] = {}
+        for place, (key, byte_range) in enumerate(key_ranges):
+            _check_range(byte_range)
+            what = self._tree.find(key)
+            if isinstance(what, ChunkRef):
+                _, read, places = reads.setdefault(what.ref.key, (what.ref, Read([]), []))
+                read.wanted.append((what.number, _cut_of(byte_range)))
+                places.append(place)
+            elif what is not None:
+                found[place] = self._read_file(what, byte_range)
+        for ref, read, _ in reads.values():
+            self._desk.submit(ref, read)
+        for _, read, places in reads.values():
+            for place, data in zip(places, read.answer.result(), strict=True):
+                found[place] = data
+        return found
+
+    def _read_file(self, key: str, byte_range: ByteRequest | None) -> bytes | None:
+        folder, _, name = key.rpartition("/")
+        if name == DOCUMENT:
+            data = self._document(folder)
+            return data if data is None or byte_range is None else data[slice(*_cut(byte_range, len(data)))]
+        match byte_range:
+            case RangeByteRequest(start, stop):
+                return self._place.read_range(key, start, stop)
+            case OffsetByteRequest(start):
+                return self._place.read_range(key, start, None)
+            case SuffixByteRequest(count):
+                return self._place.read_range(key, None, count)
+        return self._place.read(key)
+
+    def _document(self, folder: str) -> bytes | None:
+        data, node = self._tree.read_document(folder)
+        if node is None:
+            return data
+        shown = handed_out(node.document, Path(folder))
+        return data if shown is node.document else encode_document(shown)
+
+    async def exists(self, key: str) -> bool:
+        return await asyncio.to_thread(self._size, key) is not None
+
+    async def getsize(self, key: str) -> int:
+        nbytes = await asyncio.to_thread(self._size, key)
+        if nbytes is None:
+            raise FileNotFoundError(key)
+        return nbytes
+
+    def _size(self, key: str) -> int | None:
+        found = self._tree.find(key)
+        if isinstance(found, ChunkRef):
+            look = Look()
+            self._desk.submit(found.ref, look)
+            index = look.answer.result()
+            is_there = index is not None and index.present[found.number]
+            return int(index.entries["nbytes"][found.number]) if is_there and index is not None else None
+        if found is None:
+            return None
+        folder, _, name = found.rpartition("/")
+        if name == DOCUMENT:
+            data = self._document(folder)
+            return None if data is None else len(data)
+        return self._place.size(found)
+
+    # ------------------------------------------------------------------ listing
+
+    async def list(self) -> AsyncIterator[str]:
+        async for key in self.list_prefix(""):
+            yield key
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        """Yields all keys that begin with ``prefix``. The index of every shard there is asked for; behind a
+        server without lists, that of every shard of an array's grid, and only what documents name is
+        found."""
+        keys = self._tree.keys_below(prefix)
+        while batch := await asyncio.to_thread(lambda: list_of(islice(keys, _LISTED_AT_ONCE))):
+            for key in batch:
+                yield key
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        for name in await asyncio.to_thread(lambda: sorted(self._tree.names_in(prefix.rstrip("/")))):
+            yield name
+
+    async def getsize_prefix(self, prefix: str) -> int:
+        return await asyncio.to_thread(self._size_below, prefix)
+
+    def _size_below(self, prefix: str) -> int:
+        total = 0
+        for found in self._tree.below(prefix):
+            total += found.nbytes if isinstance(found, ListedShard) else self._size(found) or 0
+        return total
+
+    # ------------------------------------------------------------------ writing
+
+    async def set(self, key: str, value: Buffer) -> None:
+        self._check_writable()
+        await asyncio.wrap_future(await asyncio.to_thread(self._write, key, _bytes_of(value)))
+
+    def set_sync(self, key: str, value: Buffer) -> None:
+        """As ``set``, in this thread."""
+        self._check_writable()
+        self._write(key, _bytes_of(value)).result()
+
+    async def set_many(self, values: Iterable[tuple[str, Buffer]]) -> None:
+        """Sets many keys: the chunks of one shard by one edit, shards side by side. If some cannot be set,
+        others may be; the first error is raised."""
+        self._check_writable()
+        await asyncio.to_thread(self._write_many, [(key, _bytes_of(value)) for key, value in values])
+
+    async def _set_many(self, values: Iterable[tuple[str, Buffer]]) -> None:
+        await self.set_many(values)
+
+    async def set_partial_values(
+        self, key_start_values: Iterable[tuple[str, int, bytes | bytearray | memoryview]]
+    ) -> None:
+        """Writes bytes into the encoded bytes of keys, each from a place on; a key that is not there is
+        empty. All that goes into chunks of one shard is one edit, made again if another writer changes the
+        shard meanwhile. Raises ``ValueError`` for a place behind the end."""
+        self._check_writable()
+        pieces = [(key, [(start, bytes(value))]) for key, start, value in key_start_values]
+        await asyncio.to_thread(self._write_many, pieces)
+
+    async def delete(self, key: str) -> None:
+        self._check_writable()
+        await asyncio.wrap_future(await asyncio.to_thread(self._write, key, None))
+
+    def delete_sync(self, key: str) -> None:
+        """As ``delete``, in this thread."""
+        self._check_writable()
+        self._write(key, None).result()
+
+    async def erase(self, key: str) -> None:
+        """Erases a key: a chunk leaves its shard, and the last one deletes it."""
+        await self.delete(key)
+
+    async def erase_values(self, keys: Iterable[str]) -> None:
+        """Erases many keys: the chunks of one shard by one edit."""
+        self._check_writable()
+        await asyncio.to_thread(self._write_many, [(key, None) for key in keys])
+
+    async def erase_prefix(self, prefix: str) -> None:
+        """Erases all keys that begin with ``prefix``."""
+        self._check_writable()
+        await asyncio.to_thread(self._erase_below, prefix)
+
+    async def delete_dir(self, prefix: str) -> None:
+        await self.erase_prefix(f"{prefix.rstrip('/')}/" if prefix.rstrip("/") else "")
+
+    def _write(self, key: str, change: Any) -> Future[None]:
+        """Begins to set, patch or erase a key."""
+        found = self._found_to_write(key, change)
+        if isinstance(found, ChunkRef):
+            write = Write({found.number: change})
+            self._desk.submit(found.ref, write)
+            return write.answer
+        if found is not None:
+            self._write_file(found, change)
+        return _done(None)
+
+    def _write_many(self, changes: Iterable[tuple[str, Any]]) -> None:
+        files: list[tuple[str, Any]] = []
+        writes: dict[str, tuple[ShardRef, list[Write]]] = {}
+        for key, change in changes:
+            found = self._found_to_write(key, change)
+            if isinstance(found, ChunkRef):
+                _, asked = writes.setdefault(found.ref.key, (found.ref, []))
+                if not asked or found.number in asked[-1].changes:
+                    asked.append(Write({}))
+                asked[-1].changes[found.number] = change
+            elif found is not None:
+                files.append((found, change))
+        for ref, asked in writes.values():
+            for write in asked:
+                self._desk.submit(ref, write)
+        for key, change in files:
+            self._write_file(key, change)
+        self._wait([write.answer for _, asked in writes.values() for write in asked])
+
+    @staticmethod
+    def _wait(answers: Iterable[Future[None]]) -> None:
+        """Waits for all answers. Raises the first error."""
+        asked = list_of(answers)
+        wait(asked)
+        for answer in asked:
+            answer.result()
+
+    def _found_to_write(self, key: str, change: Any) -> ChunkRef | str | None:
+        found = self._tree.find(key)
+        if found is None and change is not None:
+            raise SpecError(
+                f"{key!r} is no key of a store of chunks", expected="parts without a dot in front, none empty"
+            )
+        return found
+
+    def _write_file(self, key: str, change: Any) -> None:
+        folder, _, name = key.rpartition("/")
+        if isinstance(change, list):
+            change = _patched_file(self._read_file(key, None), change)
+        if name == DOCUMENT:
+            if change is not None:
+                change = taken_back(change, folder, self._stored_document)
+            self._tree.forget(folder)
+        if change is None:
+            self._place.delete(key)
+        else:
+            self._place.put(key, change)
+        if name == DOCUMENT:
+            self._tree.forget(folder)
+
+    def _stored_document(self, folder: str) -> dict[str, Any] | None:
+        node = self._tree.read_document(folder)[1]
+        return None if node is None else node.document
+
+    def _erase_below(self, prefix: str) -> None:
+        """Erases chunks first, then files, documents last: until then chunks are found."""
+        files: list[str] = []
+        answers: list[Future[None]] = []
+        for found in self._tree.to_erase(prefix):
+            if isinstance(found, str):
+                files.append(found)
+                continue
+            if isinstance(found, ListedShard):
+                ref, write = found.ref, Write(dict.fromkeys(found.numbers))
+            else:
+                ref, write = found, Write(dict.fromkeys(range(found.array.chunks_per_shard)))
+            self._desk.submit(ref, write)
+            answers.append(write.answer)
+        self._wait(answers)
+        is_document = [key.rpartition("/")[2] == DOCUMENT for key in files]
+        for last in (False, True):
+            for key, is_last in sorted(zip(files, is_document, strict=True), reverse=True):
+                if is_last is last:
+                    self._write_file(key, None)
+        self._place.clear(prefix.rpartition("/")[0])
+
+
+list_of = list  # ``list`` is a method above
+
+
+def _place(
+    path_or_url: str | os.PathLike[str], writable: bool, strategy: Strategy, max_unused: float
+) -> ChunkPlace:
+    text = str(path_or_url)
+    if text.startswith(("s3://", "http://", "https://")):
+        return ObjectPlace(text, writable=writable)
+    if "://" in text:
+        raise ConfigError(
+            f"cannot open {text}", expected="a path, s3://BUCKET/PREFIX or http(s)://SERVER/PATH"
+        )
+    return LocalPlace(Path(text), writable=writable, strategy=strategy, max_unused=max_unused)
+
+
+def _done(value: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future
+
+
+def _mapped(future: Future[Any], function: Callable[[Any], Any]) -> Future[Any]:
+    """Returns a future of what a function makes of another one's result."""
+    mapped: Future[Any] = Future()
+    mapped.set_running_or_notify_cancel()
+
+    def finish(done: Future[Any]) -> None:
+        if (error := done.exception()) is not None:
+            mapped.set_exception(error)
+        else:
+            mapped.set_result(function(done.result()))
+
+    future.add_done_callback(finish)
+    return mapped
+
+
+def _bytes_of(value: Buffer) -> bytes:
+    if not hasattr(value, "to_bytes"):
+        raise TypeError(f"ChunkStore.set(): `value` must be a Buffer instance, not {type(value)!r}")
+    return bytes(value.to_bytes())
+
+
+def _check_range(byte_range: Any) -> None:
+    if not isinstance(byte_range, RangeByteRequest | OffsetByteRequest | SuffixByteRequest | None):
+        raise TypeError(f"Unexpected byte_range, got {byte_range!r}")
+
+
+def _cut_of(byte_range: ByteRequest | None) -> Callable[[int], tuple[int, int]] | None:
+    return None if byte_range is None else partial(_cut, byte_range)
+
+
+def _cut(byte_range: ByteRequest, nbytes: int) -> tuple[int, int]:
+    """Returns the range [start, stop) of a key of ``nbytes`` that a request means."""
+    match byte_range:
+        case RangeByteRequest(start, stop):
+            return min(start, nbytes), min(stop, nbytes)
+        case OffsetByteRequest(start):
+            return min(start, nbytes), nbytes
+        case SuffixByteRequest(count):
+            return max(0, nbytes - count), nbytes
+    raise TypeError(f"Unexpected byte_range, got {byte_range!r}")
+
+
+def _patched_file(data: bytes | None, pieces: Iterable[tuple[int, bytes]]) -> bytes:
+    patched = bytearray(data or b"")
+    for start, piece in pieces:
+        if not 0 <= start <= len(patched):
+            raise ValueError(f"bytes for place {start} of {len(patched)}: none may be left out")
+        patched[start : start + len(piece)] = piece
+    return bytes(patched)

@@ -1,0 +1,231 @@
+"""A store of chunks on a disk: shards are read through one open descriptor, and changed by ``edit_shard``."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shardwright.model.errors import LockedError, ShardChangedError, ShardFormatError, StorageError
+from shardwright.read.shard_file import ShardFile
+from shardwright.read.store import workspace_of
+from shardwright.shard.edit_files import JOURNAL_SUFFIX, LOCK_SUFFIX, check_not_edited, edit_file
+from shardwright.storage.failpoints import reach
+from shardwright.storage.files import (
+    NO_FILE,
+    FileIdentity,
+    make_directories,
+    open_regular,
+    replace_file,
+    storage_errors,
+    sync_directory,
+)
+from shardwright.storage.lock import is_locked
+
+from .chunk_place import ReadIndex, ReplacedError, is_visible
+from .interrupted import recover_locked
+from .shard_edit import edit_shard
+from .shard_lock import shard_locked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from shardwright.read.store import StoredArray
+
+    from .edit_plan import Strategy
+
+_NONE = (FileNotFoundError, NotADirectoryError)
+
+
+class LocalPlace:
+    """``root``: the folder of a store. Raises ``StorageError`` if it is none, ``LockedError`` if it is to be
+    written and is being acquired."""
+
+    absent = NO_FILE
+    has_lists = True
+
+    def __init__(self, root: Path, *, writable: bool, strategy: Strategy, max_unused: float) -> None:
+        self._root = root.absolute()
+        self.is_writable = writable
+        self._strategy: Strategy = strategy
+        self._max_unused = max_unused
+        if not self._root.is_dir():
+            raise StorageError(f"no such folder: {root}", hint="Give the path of a Zarr v3 store")
+        if writable:
+            self._check_at_rest()
+
+    @property
+    def url(self) -> str:
+        return str(self._root)
+
+    def stamp(self, key: str) -> FileIdentity:
+        return FileIdentity.at(self._root / key)
+
+    # ------------------------------------------------------------------ whole files
+
+    def read(self, key: str) -> bytes | None:
+        return self.read_range(key, 0, None)
+
+    def read_range(self, key: str, start: int | None, stop: int | None) -> bytes | None:
+        path = self._root / key
+        with storage_errors("read", path):
+            try:
+                with open_regular(path) as file:
+                    nbytes = os.fstat(file.fileno()).st_size
+                    if start is None:
+                        start, stop = max(0, nbytes - (stop or 0)), None
+                    file.seek(min(start, nbytes))
+                    return file.read(max(0, min(nbytes if stop is None else stop, nbytes) - start))
+            except _NONE:
+                return None
+            except OSError:
+                if path.is_dir():  # a folder is no key
+                    return None
+                raise
+
+    def size(self, key: str) -> int | None:
+        path = self._root / key
+        with storage_errors("look at", path):
+            return path.stat().st_size if path.is_file() else None
+
+    def files(self, folder: str) -> Iterator[str]:
+        for place, folders, names in os.walk(self._root / folder):
+            folders[:] = sorted(name for name in folders if is_visible(name))
+            relative = os.path.relpath(place, self._root)
+            start = "" if relative == "." else f"{relative}/"
+            yield from (f"{start}{name}" for name in sorted(names) if is_visible(name))
+
+    def names(self, folder: str) -> tuple[set[str], set[str]]:
+        path = self._root / folder
+        files: set[str] = set()
+        folders: set[str] = set()
+        with storage_errors("look into", path), suppress(*_NONE), os.scandir(path) as entries:
+            for entry in entries:
+                if is_visible(entry.name):
+                    (folders if entry.is_dir() else files).add(entry.name)
+        return files, folders
+
+    def put(self, key: str, data: bytes) -> None:
+        self._check_at_rest()
+        path = self._root / key
+        make_directories(path.parent)
+        replace_file(path, data)
+
+    def delete(self, key: str) -> None:
+        self._check_at_rest()
+        path = self._root / key
+        if path.is_dir():
+            return
+        with storage_errors("delete", path):
+            reach("edit.before_delete_file")
+            try:
+                path.unlink()
+            except _NONE:
+                return
+        sync_directory(path.parent)
+
+    def clear(self, folder: str) -> None:
+        for place, _, _ in os.walk(self._root / folder, topdown=False):
+            if Path(place) != self._root:
+                with suppress(OSError):  # something is in it, or another process was first
+                    reach("edit.before_remove_folder")
+                    Path(place).rmdir()
+
+    def _check_at_rest(self) -> None:
+        if (workspace := workspace_of(self._root)) is not None:
+            raise LockedError(
+                f"{workspace.parent} is still being written, or its acquisition ended without sealing all "
+                "shards",
+                hint="Wait until it has ended, or open it read-only (mode='r')",
+            )
+
+    # ------------------------------------------------------------------ shards
+
+    @contextmanager
+    def open_shard(self, array: StoredArray, shard: tuple[int, ...], key: str) -> Iterator[LocalShard]:
+        path = self._root / key
+        if edit_file(array.path, array.shard_key(shard), JOURNAL_SUFFIX).exists():
+            self._wait_for_edit(array, array.shard_key(shard))
+        try:
+            file = ShardFile(array, path)
+        except StorageError as error:
+            if isinstance(error.__cause__, _NONE):
+                raise FileNotFoundError(key) from None
+            raise
+        with file:
+            yield LocalShard(file, shard)
+
+    def _wait_for_edit(self, array: StoredArray, key: str) -> None:
+        """Waits for an edit that is being written into a shard, and completes it if its process died. Raises
+        ``LockedError`` if that takes too long, or if it was interrupted and nothing may be written."""
+        if not self.is_writable:
+            if not is_locked(edit_file(array.path, key, LOCK_SUFFIX)):
+                check_not_edited(array.path, key)
+            raise ReplacedError
+        with shard_locked(array.path, key):
+            recover_locked(array, key)
+
+    def edit(
+        self,
+        array: StoredArray,
+        shard: tuple[int, ...],
+        key: str,
+        chunks: Mapping[int, bytes | None],
+        expected: Any,
+    ) -> None:
+        try:
+            edit_shard(
+                array,
+                shard,
+                chunks,
+                strategy=self._strategy,
+                max_unused=self._max_unused,
+                expected=expected,
+            )
+        except ShardChangedError:
+            raise ReplacedError from None
+
+    def close(self) -> None:
+        """Keeps nothing open."""
+
+
+class LocalShard:
+    """A shard that stays open for one batch: a file that takes its name meanwhile changes nothing, and one
+    that is changed where it lies is noticed by its identity."""
+
+    def __init__(self, file: ShardFile, shard: tuple[int, ...]) -> None:
+        self._file = file
+        self._shard = shard
+        self._identity = self._now()
+
+    def _now(self) -> FileIdentity:
+        return FileIdentity.of(os.fstat(self._file.fileno()))
+
+    def index(self, known: ReadIndex | None, *, sure: bool) -> ReadIndex:
+        del sure  # to look costs nothing
+        if known is not None and known.version == self._identity:
+            return known
+        with self._unchanged():
+            entries = self._file.read_index()
+        return ReadIndex.of(self._file.array, self._shard, self._identity, self._file.file_bytes, entries)
+
+    def fetch(self, index: ReadIndex, ranges: list[tuple[int, int]]) -> list[bytes]:
+        found = []
+        with self._unchanged():
+            for start, stop in ranges:
+                data = bytearray(stop - start)
+                self._file.read_into(start, memoryview(data))
+                found.append(bytes(data))
+        return found
+
+    @contextmanager
+    def _unchanged(self) -> Iterator[None]:
+        """Raises ``ReplacedError`` if the file was changed while something of it was read."""
+        try:
+            yield
+        except ShardFormatError:
+            if self._now() == self._identity:
+                raise
+        if self._now() != self._identity:
+            raise ReplacedError

@@ -1,0 +1,390 @@
+"""A store of chunks in a bucket of an object store, or behind a server of plain files (HTTP, read-only), by
+obstore.
+
+    read     index, by one range ──▶ ranges of chunks side by side, If-Match the ETag of the first answer
+    edit     whole object ──▶ a copy on this disk, changed by ``edit_shard`` ──▶ put, If-Match that ETag
+             (a new one: If-None-Match *). Whoever comes second reads again
+
+An object whose last chunk is erased is deleted, If-Match too. obstore cannot ask for that, so the request is
+one that it signs. A server that ignores the condition, which is tried once on an object of no meaning, could
+delete what another writer has just put: there the object stays, as a shard of absent chunks.
+"""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+import threading
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shardwright.model.errors import ConfigError, ShardFormatError, ShardwrightError, StorageError
+from shardwright.repack.transfer.bucket import connect_bucket, connect_http, object_errors
+from shardwright.shard.index import empty_index
+from shardwright.shard.shard_sums import SUMS_NAME, ShardSums, sum_lines
+from shardwright.storage.files import make_directories, read_regular, storage_errors, write_file
+
+from .chunk_documents import DOCUMENT
+from .chunk_place import ReadIndex, ReplacedError, is_visible
+from .shard_edit import edit_shard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
+
+    from shardwright.read.store import StoredArray
+
+_RANGES_AT_ONCE = 16  # requests for ranges, of all shards together
+_MOST_PUT_BYTES = 5 << 30  # of an object that is put on condition
+_SIGNED_FOR = timedelta(minutes=5)
+_TIMEOUT_S = 60.0
+_RECORD_TRIES = 20
+_GONE, _CHANGED = 404, 412
+_OPENER = urllib.request.build_opener()
+
+
+@dataclass(frozen=True)
+class ObjectVersion:
+    """One state of an object. An ETag is enough if it is strong; else size and time count too."""
+
+    e_tag: str | None
+    nbytes: int
+    modified: Any
+
+    @classmethod
+    def of(cls, meta: Any) -> ObjectVersion:
+        tag = meta["e_tag"]
+        return cls(tag, int(meta["size"]), None if _is_strong(tag) else meta["last_modified"])
+
+    @property
+    def condition(self) -> str | None:
+        """The value of If-Match, None where the server has no ETag that it can be."""
+        return self.e_tag if _is_strong(self.e_tag) else None
+
+
+def _is_strong(tag: str | None) -> bool:
+    return bool(tag) and not str(tag).startswith("W/")
+
+
+class ObjectPlace:
+    """``url``: s3://BUCKET/PREFIX, or http(s)://SERVER/PATH, read-only. Raises ``ConfigError``. Nothing is
+    asked before the first key is."""
+
+    absent = ObjectVersion(None, -1, None)
+
+    def __init__(self, url: str, *, writable: bool) -> None:
+        self._url = url.rstrip("/")
+        is_bucket = url.startswith("s3://")
+        if writable and not is_bucket:
+            raise ConfigError(f"{url} can only be read", expected="mode='r'", got="mode='r+'")
+        self.is_writable = writable
+        self.has_lists = is_bucket
+        self._store = connect_bucket(self._url) if is_bucket else connect_http(self._url)
+        self._lock = threading.Lock()
+        self._ranges: ThreadPoolExecutor | None = None  # under _lock
+        self._deletes_if_match: bool | None = None  # None: not tried yet
+        self._without_record: set[str] = set()  # arrays; only ever added to
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    def stamp(self, key: str) -> None:
+        """Nothing is known of an object without a request."""
+
+    # ------------------------------------------------------------------ whole objects
+
+    def read(self, key: str) -> bytes | None:
+        found = self.whole(key)
+        return None if found is None else found[0]
+
+    def whole(self, key: str) -> tuple[bytes, ObjectVersion] | None:
+        with self.errors("read", key), suppress(FileNotFoundError):
+            answer = self.api.get(self._store, key)
+            return bytes(answer.bytes()), ObjectVersion.of(answer.meta)
+        return None
+
+    def read_range(self, key: str, start: int | None, stop: int | None) -> bytes | None:
+        if start is not None and stop is not None and stop <= start:
+            return None if self.size(key) is None else b""
+        asked: Any = (
+            {"suffix": stop} if start is None else {"offset": start} if stop is None else (start, stop)
+        )
+        with self.errors("read", key), suppress(FileNotFoundError):
+            return bytes(self.api.get(self._store, key, options={"range": asked}).bytes())
+        return None
+
+    def size(self, key: str) -> int | None:
+        with self.errors("look at", key), suppress(FileNotFoundError):
+            return int(self.api.head(self._store, key)["size"])
+        return None
+
+    def files(self, folder: str) -> Iterator[str]:
+        with self.errors("list", folder):
+            for batch in self.api.list(self._store, folder or None):
+                yield from (path for found in batch if is_visible(path := str(found["path"])))
+
+    def names(self, folder: str) -> tuple[set[str], set[str]]:
+        with self.errors("list", folder):
+            found = self.api.list_with_delimiter(self._store, folder or None)
+        start = f"{folder}/" if folder else ""
+        files = {str(meta["path"]).removeprefix(start) for meta in found["objects"]}
+        folders = {str(path).rstrip("/").removeprefix(start) for path in found["common_prefixes"]}
+        return {*filter(is_visible, files)}, {*filter(is_visible, folders)}
+
+    def put(self, key: str, data: bytes) -> None:
+        with self.errors("write", key):
+            self.api.put(self._store, key, data, use_multipart=False)
+
+    def delete(self, key: str) -> None:
+        with self.errors("delete", key), suppress(FileNotFoundError):
+            self.api.delete(self._store, key)
+
+    def clear(self, folder: str) -> None:
+        """There are no folders."""
+
+    # ------------------------------------------------------------------ shards
+
+    @contextmanager
+    def open_shard(self, array: StoredArray, shard: tuple[int, ...], key: str) -> Iterator[ObjectShard]:
+        yield ObjectShard(self, array, shard, key)
+
+    def get(self, key: str, options: dict[str, Any]) -> tuple[bytes, ObjectVersion, tuple[int, int]] | None:
+        """Returns bytes of an object, its version, and the range that they are; ``None`` for the state that
+        the caller has (If-None-Match). Raises ``ReplacedError`` when it is another one (If-Match),
+        ``FileNotFoundError``."""
+        from obstore.exceptions import NotModifiedError, PreconditionError
+
+        with self.errors("read", key):
+            try:
+                answer = self.api.get(self._store, key, options=options)
+                return bytes(answer.bytes()), ObjectVersion.of(answer.meta), answer.range
+            except NotModifiedError:
+                return None
+            except PreconditionError:
+                raise ReplacedError from None
+            except FileNotFoundError:
+                missing = key
+        raise FileNotFoundError(missing)
+
+    def side_by_side(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._ranges is None:
+                self._ranges = ThreadPoolExecutor(_RANGES_AT_ONCE, thread_name_prefix="shardwright-ranges")
+            return self._ranges
+
+    def edit(
+        self,
+        array: StoredArray,
+        shard: tuple[int, ...],
+        key: str,
+        chunks: Mapping[int, bytes | None],
+        expected: Any,
+    ) -> None:
+        local_key = array.shard_key(shard)
+        is_whole = len(chunks) == array.chunks_per_shard and expected is None
+        if is_whole and not any(chunks.values()):
+            self._record(array, {local_key: None})
+            self.delete(key)
+            return
+        found = None if is_whole else self.whole(key)
+        version = self.absent if found is None else found[1]
+        if expected is not None and version != expected:
+            raise ReplacedError
+        with tempfile.TemporaryDirectory(prefix="shardwright-") as folder:
+            try:
+                changed = _Changed.of(replace(array, path=Path(folder)), shard, found and found[0], chunks)
+            except ShardwrightError as error:  # it names the copy
+                error.message = error.message.replace(
+                    folder, f"{self._url}/{key.removesuffix(local_key)}"[:-1]
+                )
+                raise
+        if changed is None:
+            return
+        self._record(array, changed.sums)
+        if changed.data is None:
+            self._delete_if(array, key, version)
+        elif is_whole:
+            self.put(key, changed.data)
+        else:
+            self._put_if(key, changed.data, version)
+
+    def _put_if(self, key: str, data: bytes, version: ObjectVersion) -> None:
+        """Puts an object in place of this version of it. Raises ``ReplacedError``."""
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        if len(data) > _MOST_PUT_BYTES:
+            raise StorageError(
+                f"the shard {self._url}/{key} is too large to be replaced on condition",
+                expected=f"at most {_MOST_PUT_BYTES} bytes",
+                got=len(data),
+            )
+        if version != self.absent and version.e_tag is None:
+            raise StorageError(
+                f"the object store of {self._url} gives no ETag, by which writers are told apart"
+            )
+        mode: Any = "create" if version == self.absent else {"e_tag": version.e_tag}
+        with self.errors("write", key):
+            try:
+                self.api.put(self._store, key, data, mode=mode, use_multipart=False)
+            except (AlreadyExistsError, PreconditionError):
+                raise ReplacedError from None
+
+    def _delete_if(self, array: StoredArray, key: str, version: ObjectVersion) -> None:
+        """Deletes this version of a shard. Raises ``ReplacedError``."""
+        if self._deletes_if_match is None:
+            self._deletes_if_match = self._tries_delete_if_match()
+        if not self._deletes_if_match:
+            self._put_if(key, array.index.encode(empty_index(array.chunks_per_shard)), version)
+        elif self._signed_delete(key, str(version.e_tag)) == _CHANGED:
+            raise ReplacedError
+
+    def _tries_delete_if_match(self) -> bool:
+        """Returns whether the server keeps an object that is to be deleted on a condition that is not met."""
+        key = f".shardwright-edit/{secrets.token_hex(8)}"
+        self.put(key, b"probe")
+        try:
+            return self._signed_delete(key, '"no-such-tag"') == _CHANGED and self.size(key) is not None
+        except StorageError:
+            return False
+        finally:
+            self.delete(key)
+
+    def _signed_delete(self, key: str, tag: str) -> int:
+        """Returns the status of a DELETE with If-Match. Raises ``StorageError``."""
+        from obstore.exceptions import BaseError
+
+        try:
+            url = self.api.sign(self._store, "DELETE", key, _SIGNED_FOR)
+            request = urllib.request.Request(url, method="DELETE", headers={"If-Match": tag})  # noqa: S310
+            with _OPENER.open(request, timeout=_TIMEOUT_S) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            with error:
+                if error.code in (_GONE, _CHANGED):
+                    return error.code
+            raise StorageError(f"cannot delete {self._url}/{key}: {error.code} {error.reason}") from None
+        except (OSError, ValueError, BaseError) as error:
+            raise StorageError(f"cannot delete {self._url}/{key}: {error}") from error
+
+    def _record(self, array: StoredArray, sums: Mapping[str, int | None]) -> None:
+        """Adds lines to the record of the array's shards, if it has one: before the shard is changed.
+        Raises ``StorageError``."""
+        folder = array.path.as_posix()
+        if folder in self._without_record or not sums:
+            return
+        key = SUMS_NAME if folder == "." else f"{folder}/{SUMS_NAME}"
+        for _ in range(_RECORD_TRIES):
+            found = self.whole(key)
+            if found is None:
+                self._without_record.add(folder)
+                return
+            with suppress(ReplacedError):
+                self._put_if(key, found[0] + sum_lines(sums), found[1])
+                return
+        raise StorageError(
+            f"{self._url}/{key} was changed by others {_RECORD_TRIES} times while a line was added"
+        )
+
+    # ------------------------------------------------------------------ obstore
+
+    @property
+    def api(self) -> Any:
+        import obstore
+
+        return obstore
+
+    def errors(self, operation: str, key: str) -> AbstractContextManager[None]:
+        return object_errors(self._url, operation, key)
+
+    def close(self) -> None:
+        with self._lock:
+            pool, self._ranges = self._ranges, None
+        if pool is not None:
+            pool.shutdown()
+
+
+@dataclass(frozen=True)
+class _Changed:
+    """A shard after an edit. ``data``: None if no chunk is left. ``sums``: what the record says of it."""
+
+    data: bytes | None
+    sums: dict[str, int | None]
+
+    @classmethod
+    def of(
+        cls,
+        copy: StoredArray,
+        shard: tuple[int, ...],
+        data: bytes | None,
+        chunks: Mapping[int, bytes | None],
+    ) -> _Changed | None:
+        """Edits a shard of these bytes (None: there is none) in the empty folder of ``copy``. Returns None
+        if that changes nothing. Raises as ``edit_shard`` does."""
+        key = copy.shard_key(shard)
+        path = copy.path / key
+        for name, content in ((DOCUMENT, b"{}"), (SUMS_NAME, b""), (key, data)):
+            if content is not None:
+                make_directories((copy.path / name).parent, synced=False)
+                write_file(copy.path / name, content, synced=False)
+        report = edit_shard(copy, shard, chunks, strategy="rewrite")
+        if not report.bytes_written and not report.removed:
+            return None
+        sums = {key: value for key, values in ShardSums(copy.path).read().items() for value in values}
+        with storage_errors("read", path):
+            return cls(None if report.removed else read_regular(path), sums)
+
+
+class ObjectShard:
+    """A shard that is read by requests."""
+
+    def __init__(self, place: ObjectPlace, array: StoredArray, shard: tuple[int, ...], key: str) -> None:
+        self._place = place
+        self._array, self._shard, self._key = array, shard, key
+
+    def index(self, known: ReadIndex | None, *, sure: bool) -> ReadIndex:
+        if known is not None and not sure:
+            return known
+        nbytes = self._array.index.nbytes
+        at_start = self._array.index_location == "start"
+        options: dict[str, Any] = {"range": (0, nbytes) if at_start else {"suffix": nbytes}}
+        if known is not None and known.version.condition:
+            options["if_none_match"] = known.version.condition
+        found = self._place.get(self._key, options)
+        if found is None:
+            assert known is not None, "only that condition can be met"
+            return known
+        data, version, _ = found
+        entries = self._array.index.read(version.nbytes, lambda offset, nbytes: data)
+        return ReadIndex.of(self._array, self._shard, version, version.nbytes, entries)
+
+    def fetch(self, index: ReadIndex, ranges: list[tuple[int, int]]) -> list[bytes]:
+        if len(ranges) == 1:
+            return [self._range(index.version, *ranges[0])]
+        pool = self._place.side_by_side()
+        asked = [pool.submit(self._range, index.version, *bounds) for bounds in ranges]
+        return [answer.result() for answer in asked]
+
+    def _range(self, version: ObjectVersion, start: int, stop: int) -> bytes:
+        options: dict[str, Any] = {"range": (start, stop)}
+        if version.condition:
+            options["if_match"] = version.condition
+        try:
+            found = self._place.get(self._key, options)
+        except FileNotFoundError:
+            raise ReplacedError from None
+        if found is None or found[1] != version:
+            raise ReplacedError
+        if len(found[0]) != stop - start:
+            raise ShardFormatError(
+                f"{self._place.url}/{self._key} ends too early",
+                expected=f"{stop - start} bytes at {start}",
+                got=len(found[0]),
+            )
+        return found[0]

@@ -1,0 +1,327 @@
+"""Serves what is asked of the chunks of one shard after another, and together what was asked meanwhile.
+
+    requests ──▶ queue of a shard ──▶ its turn: one thread takes all that wait
+                                        reads that follow each other   ──▶ index, then ranges, once
+                                        writes that follow each other  ──▶ one edit
+
+Requests for one shard are served in the order in which they came, so a read sees every write before it. A
+batch of reads costs two rounds of requests at most: the index, unless it is known, and ranges. The index of
+one state of a shard is never used for another: a shard that was replaced in between is read again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import groupby
+from random import uniform
+from time import sleep
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from shardwright.model.errors import ShardChangedError, ShardFormatError
+
+from .chunk_place import ReplacedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from shardwright.read.store import StoredArray
+
+    from .chunk_place import ChunkPlace, OpenShard, ReadIndex
+
+_TRIES = 20  # of a batch, for a shard that other writers replace
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.005, 0.5
+
+# returns the bytes [start, stop) that are wanted of a chunk of so many bytes; None: all
+Cut: TypeAlias = "Callable[[int], tuple[int, int]] | None"
+
+
+@dataclass(frozen=True)
+class ShardRef:
+    """A shard of the store. ``key``: of its file below the root."""
+
+    array: StoredArray
+    shard: tuple[int, ...]
+    key: str
+
+
+@dataclass
+class Read:
+    """Asks for bytes of chunks, by their numbers in the shard. Answered with a list of bytes, None for absent
+    ones."""
+
+    wanted: list[tuple[int, Cut]]
+    answer: Future[list[bytes | None]] = field(default_factory=Future)
+
+
+@dataclass
+class Look:
+    """Asks for the index as it is now, without a chunk. Answered with None if there is no shard."""
+
+    answer: Future[ReadIndex | None] = field(default_factory=Future)
+
+
+@dataclass
+class Write:
+    """Gives chunks new bytes, None to erase one, or writes ``(start, bytes)`` into what they have."""
+
+    changes: dict[int, bytes | list[tuple[int, bytes]] | None]
+    answer: Future[None] = field(default_factory=Future)
+
+
+Request: TypeAlias = "Read | Look | Write"
+
+
+class ShardDesk:
+    """Thread-safe. ``coalesce_bytes``: ranges with at most such a gap between them are read as one.
+    ``index_cache_bytes``: of indexes that are kept. ``concurrency``: shards that are served side by side."""
+
+    def __init__(
+        self, place: ChunkPlace, *, coalesce_bytes: int, index_cache_bytes: int, concurrency: int
+    ) -> None:
+        self._place = place
+        self._coalesce_bytes = coalesce_bytes
+        self._indexes = IndexCache(index_cache_bytes)
+        self._concurrency = concurrency
+        self._lock = threading.Lock()
+        self._waiting: dict[str, list[Request]] = {}  # under _lock; a shard that is served has an entry
+        self._pool: ThreadPoolExecutor | None = None  # under _lock
+
+    def submit(self, ref: ShardRef, request: Request) -> None:
+        """Queues a request; its ``answer`` is set by another thread. Never blocks."""
+        with self._lock:
+            if ref.key in self._waiting:
+                self._waiting[ref.key].append(request)
+                return
+            self._waiting[ref.key] = [request]
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self._concurrency, thread_name_prefix="shardwright-chunks")
+            self._pool.submit(self._serve, ref)
+
+    def close(self) -> None:
+        """Waits for what was asked. It may be used again."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown()
+
+    # ------------------------------------------------------------------ the thread that serves a shard
+
+    def _serve(self, ref: ShardRef) -> None:
+        while True:
+            with self._lock:
+                requests = self._waiting[ref.key]
+                if not requests:
+                    del self._waiting[ref.key]
+                    return
+                self._waiting[ref.key] = []
+            wanted = [request for request in requests if request.answer.set_running_or_notify_cancel()]
+            for is_write, batch in groupby(wanted, lambda request: isinstance(request, Write)):
+                (self._write if is_write else self._read)(ref, list(batch))
+
+    def _read(self, ref: ShardRef, requests: list[Any]) -> None:
+        chunks = [item for request in requests if isinstance(request, Read) for item in request.wanted]
+        sure = any(isinstance(request, Look) for request in requests)
+        try:
+            index, found = self.read_chunks(ref, chunks, sure=sure)
+        except BaseException as error:  # noqa: BLE001 (of whoever asked)
+            for request in requests:
+                request.answer.set_exception(error)
+            return
+        left = iter(found)
+        for request in requests:
+            if isinstance(request, Look):
+                request.answer.set_result(index)
+                continue
+            answers = [next(left) for _ in request.wanted]
+            bad = next((answer for answer in answers if isinstance(answer, Exception)), None)
+            if bad is None:
+                request.answer.set_result(answers)
+            else:
+                request.answer.set_exception(bad)
+
+    def _write(self, ref: ShardRef, requests: list[Any]) -> None:
+        try:
+            self._edit(ref, [request.changes for request in requests])
+        except BaseException as error:  # noqa: BLE001 (of whoever asked)
+            if len(requests) > 1 and isinstance(error, ValueError):
+                for request in requests:  # one of them is to blame
+                    self._write(ref, [request])
+                return
+            for request in requests:
+                request.answer.set_exception(error)
+        else:
+            for request in requests:
+                request.answer.set_result(None)
+
+    # ------------------------------------------------------------------ reading
+
+    def read_chunks(
+        self, ref: ShardRef, wanted: list[tuple[int, Cut]], *, sure: bool = False
+    ) -> tuple[ReadIndex | None, list[bytes | Exception | None]]:
+        """Returns the index and the bytes of chunks, all of one state of the shard; None and absent chunks
+        without a shard. ``sure``: also if no byte has to be read. Raises as ``OpenShard.index`` does, but
+        ``ShardChangedError`` for a shard that is replaced again and again."""
+        for waited_s in _waits():
+            try:
+                with self._place.open_shard(ref.array, ref.shard, ref.key) as shard:
+                    return self._read_once(ref, shard, wanted, sure=sure)
+            except FileNotFoundError:
+                self._indexes.drop(ref.key)
+                return None, [None] * len(wanted)
+            except ReplacedError:
+                self._indexes.drop(ref.key)
+                sleep(waited_s)
+        raise _changing(ref, "read")
+
+    def _read_once(
+        self, ref: ShardRef, shard: OpenShard, wanted: list[tuple[int, Cut]], *, sure: bool
+    ) -> tuple[ReadIndex, list[bytes | Exception | None]]:
+        index = known = self._indexes.get(ref.key)
+        found: list[bytes | Exception | None] = [b""] * len(wanted)
+        ranges: list[tuple[int, int, int]] = []  # start, stop, place in wanted
+        if index is not None and not sure:
+            ranges = _located(ref, index, wanted, found)
+        # without a range to be read on condition, it must be asked whether the known index still holds
+        index = shard.index(known, sure=sure or not ranges)
+        if index is not known:
+            self._indexes.put(ref.key, index)
+        if index is not known or sure or not ranges:
+            ranges = _located(ref, index, wanted, found)
+        fused = _fused(ranges, self._coalesce_bytes)
+        for (start, members), data in zip(
+            fused, shard.fetch(index, [(start, _end(members)) for start, members in fused]), strict=True
+        ):
+            for first, stop, place in members:
+                found[place] = data[first - start : stop - start]
+        return index, found
+
+    # ------------------------------------------------------------------ writing
+
+    def _edit(self, ref: ShardRef, all_changes: list[dict[int, Any]]) -> None:
+        """Makes several sets of changes, one after the other, as one edit. Raises ``ValueError`` for bytes
+        that begin behind the end of their chunk, and as ``ChunkPlace.edit`` does."""
+        patched = sorted(
+            {n for changes in all_changes for n, new in changes.items() if isinstance(new, list)}
+        )
+        for waited_s in _waits():
+            expected, old = self._before(ref, patched) if patched else (None, {})
+            chunks: dict[int, bytes | None] = {}
+            for number, new in (change for changes in all_changes for change in changes.items()):
+                before = chunks[number] if number in chunks else old.get(number)
+                chunks[number] = _patched(before, new) if isinstance(new, list) else new
+            try:
+                self._place.edit(ref.array, ref.shard, ref.key, chunks, expected)
+            except ReplacedError:
+                sleep(uniform(0, waited_s))  # noqa: S311 (apart from other writers)
+            else:
+                return
+            finally:
+                self._indexes.drop(ref.key)
+        raise _changing(ref, "written")
+
+    def _before(self, ref: ShardRef, numbers: list[int]) -> tuple[Any, dict[int, bytes | Exception | None]]:
+        """Returns the version of a shard, and the bytes of these chunks in it."""
+        index, found = self.read_chunks(ref, [(number, None) for number in numbers], sure=True)
+        version = self._place.absent if index is None else index.version
+        return version, dict(zip(numbers, found, strict=True))
+
+
+def _waits() -> Iterable[float]:
+    return (min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2**n) for n in range(_TRIES))
+
+
+def _changing(ref: ShardRef, what: str) -> ShardChangedError:
+    return ShardChangedError(
+        f"{ref.key} cannot be {what}: other writers changed it {_TRIES} times meanwhile",
+        hint="Try again when they have finished",
+    )
+
+
+def _located(
+    ref: ShardRef, index: ReadIndex, wanted: list[tuple[int, Cut]], found: list[bytes | Exception | None]
+) -> list[tuple[int, int, int]]:
+    """Returns the ranges of the shard that are wanted, and their places; sets what is found without them."""
+    ranges = []
+    for place, (number, cut) in enumerate(wanted):
+        if not index.present[number]:
+            found[place] = None
+            continue
+        if number in index.faults:
+            found[place] = ShardFormatError(f"chunk {number} of {ref.key}: {index.faults[number]}")
+            continue
+        offset, nbytes = int(index.entries["offset"][number]), int(index.entries["nbytes"][number])
+        start, stop = (0, nbytes) if cut is None else cut(nbytes)
+        found[place] = b""
+        if start < stop:
+            ranges.append((offset + start, offset + stop, place))
+    return ranges
+
+
+def _fused(
+    ranges: list[tuple[int, int, int]], coalesce_bytes: int
+) -> list[tuple[int, list[tuple[int, int, int]]]]:
+    """Returns (start, members) of ranges that are read as one: gaps between members are not longer than
+    ``coalesce_bytes``."""
+    fused: list[tuple[int, list[tuple[int, int, int]]]] = []
+    end = 0
+    for piece in sorted(ranges):
+        if fused and piece[0] - end <= coalesce_bytes:
+            fused[-1][1].append(piece)
+            end = max(end, piece[1])
+        else:
+            fused.append((piece[0], [piece]))
+            end = piece[1]
+    return fused
+
+
+def _end(members: list[tuple[int, int, int]]) -> int:
+    return max(stop for _, stop, _ in members)
+
+
+def _patched(data: bytes | Exception | None, pieces: list[tuple[int, bytes]]) -> bytes:
+    """Returns the bytes of a chunk, an absent one is empty, with others written into them."""
+    if isinstance(data, Exception):
+        raise data
+    patched = bytearray(data or b"")
+    for start, piece in pieces:
+        if not 0 <= start <= len(patched):
+            raise ValueError(
+                f"bytes for place {start} of a chunk of {len(patched)} bytes: none may be left out"
+            )
+        patched[start : start + len(piece)] = piece
+    return bytes(patched)
+
+
+class IndexCache:
+    """The indexes that were used last, of at most ``limit_bytes`` together. Thread-safe."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, ReadIndex] = OrderedDict()  # under _lock
+        self._bytes = 0  # under _lock
+
+    def get(self, key: str) -> ReadIndex | None:
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
+
+    def put(self, key: str, index: ReadIndex) -> None:
+        with self._lock:
+            self._drop(key)
+            self._kept[key] = index
+            self._bytes += index.nbytes
+            while self._bytes > self._limit_bytes:
+                self._drop(next(iter(self._kept)))
+
+    def drop(self, key: str) -> None:
+        with self._lock:
+            self._drop(key)
+
+    def _drop(self, key: str) -> None:
+        if (index := self._kept.pop(key, None)) is not None:
+            self._bytes -= index.nbytes

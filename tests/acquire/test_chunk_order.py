@@ -1,0 +1,201 @@
+"""The order of chunks in the shards of an acquisition (``chunk_order``): each chunk has a place that is known
+before its frames come, whatever order they come in."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import tensorstore
+import zarr
+
+import shardwright as sw
+from shardwright.model.errors import SpecError
+from shardwright.read.shard_file import ShardFile
+from shardwright.read.store import open_store
+from shardwright.read.verify_store import verify_store
+from shardwright.shard.chunk_order import chunk_order
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
+ROWS, COLUMNS = 30, 22
+QUICK: dict[str, Any] = {"store_within_ms": 20, "sync_interval_ms": 20, "threads": 2}
+ORDERS = ("row_major", "morton")
+SHAPES: dict[str, dict[str, Any]] = {
+    "t": {"axes": (("t", None, 2, 4),), "frames": 15},
+    "tz": {"axes": (("t", None, 1, 4), ("z", 5, 2, 2)), "frames": 35},
+    "tcz": {"axes": (("t", None, 1, 2), ("c", 2, 1, 2), ("z", 3, 1, 2)), "frames": 30},
+    "stored in another order": {
+        "axes": (("t", None, 1, 4), ("z", 5, 1, 4)),
+        "frames": 35,
+        "storage_order": ("z", "t", "y", "x"),
+    },
+    "transposed": {"axes": (("t", None, 2, 4),), "frames": 15, "storage_order": ("t", "x", "y")},
+    "levels": {"axes": (("t", None, 2, 4),), "frames": 15, "levels": 1},
+    "index first": {"axes": (("t", None, 2, 4),), "frames": 15, "index_location": "start"},
+    "one slab": {"axes": (("t", None, 3, 1),), "frames": 15},
+    "one frame": {"axes": (("t", None, 1, 1),), "frames": 9},
+}
+
+
+def spec(axes: tuple[tuple[str, int | None, int, int], ...], **fields: Any) -> sw.ArraySpec:
+    fields.pop("frames")
+    sizes = (*axes, ("y", ROWS, 4, 4), ("x", COLUMNS, 4, 3))
+    dimensions = [
+        sw.Dimension(name=name, count=count, chunk_size=chunk, shard_size_chunks=shard)
+        for name, count, chunk, shard in sizes
+    ]
+    return sw.ArraySpec(dtype="uint16", dimensions=dimensions, **fields)
+
+
+def frames(shape: str) -> np.ndarray:
+    count = SHAPES[shape]["frames"]
+    return np.random.default_rng(7).integers(1, 900, (count, ROWS, COLUMNS), np.uint16)
+
+
+def snapshot(store: Path, copy: Path) -> None:
+    """Copies a store that is being written, when no shard of it gets its name meanwhile."""
+    while True:
+        with suppress(shutil.Error):
+            shutil.copytree(store, copy)
+            return
+        shutil.rmtree(copy)
+
+
+def recover(store: Path) -> None:
+    command = [sys.executable, "-m", "shardwright.cli", "recover", str(store)]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def check_orders(store: Path, order: str, *, levels: int = 1) -> int:
+    """Returns the number of shards, each of which has its chunks in ``order``."""
+    checked = 0
+    for array in open_store(store).arrays[:levels]:
+        places = np.argsort(chunk_order(order, array.shard_chunks))
+        for _, shard in array.shard_files():
+            assert shard is not None
+            with ShardFile(array, array.path / array.shard_key(shard)) as file:
+                entries = file.read_index()
+            here = entries["offset"] != np.uint64(2**64 - 1)
+            assert (np.diff(entries["offset"][here][np.argsort(places[here])].astype(np.int64)) > 0).all()
+            checked += 1
+    return checked
+
+
+def check_values(store: Path, shape: str, values: np.ndarray) -> None:
+    fields = SHAPES[shape]
+    counts = [count or -1 for _, count, _, _ in fields["axes"]]
+    names = [name for name, *_ in fields["axes"]] + ["y", "x"]
+    expected = values.reshape(*counts, ROWS, COLUMNS)
+    if "storage_order" in fields:
+        expected = expected.transpose([names.index(name) for name in fields["storage_order"]])
+    assert (zarr.open_array(store / "0", mode="r")[...] == expected).all()
+    opened = tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{store}/0/"}})
+    assert (opened.result().read().result() == expected).all()
+    assert verify_store(store, threads=1).problems == []
+
+
+@pytest.mark.parametrize("io", ["mmap", "pwrite", "direct"])
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_chunks_lie_in_the_order_that_was_asked_for(tmp_path: Path, shape: str, order: Any, io: Any) -> None:
+    store, values = tmp_path / "a.ome.zarr", frames(shape)
+    with sw.create(store, spec(**SHAPES[shape]), chunk_order=order, io=io, **QUICK) as writer:
+        for frame in values:
+            writer.append(frame)
+    assert check_orders(store, order, levels=2) >= 4
+    check_values(store, shape, values)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_whatever_the_order_of_frames(tmp_path: Path, order: Any) -> None:
+    store, values = tmp_path / "a.ome.zarr", frames("t")
+    with sw.create(store, spec(**SHAPES["t"]), chunk_order=order, **QUICK) as writer:
+        for t in (6, 7, 1, 0, 5, 4, 3, 2, 14, 13, 12, 8, 9, 10, 11):
+            writer.append(values[t], index=(t,))
+    assert check_orders(store, order) >= 4
+    check_values(store, "t", values)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_gaps_are_given_back_and_packed_away(tmp_path: Path, order: Any) -> None:
+    store, values = tmp_path / "a.ome.zarr", frames("t")
+    with sw.create(store, spec(**SHAPES["t"]), chunk_order=order, **QUICK) as writer:
+        for frame in values:
+            writer.append(frame)
+    command = [sys.executable, "-m", "shardwright.cli", "compact", str(store), "--no-idle", "--workers", "1"]
+    subprocess.run([*command, "--order", order], check=True, capture_output=True)
+    assert check_orders(store, order) >= 4
+    check_values(store, "t", values)
+
+
+@pytest.mark.parametrize("after", ["arrival", "row_major", "morton"])
+@pytest.mark.parametrize("order", ["arrival", *ORDERS])
+@pytest.mark.parametrize("shape", ["t", "tz", "one slab"])
+def test_an_acquisition_goes_on_in_another_order(tmp_path: Path, shape: str, order: Any, after: Any) -> None:
+    store, values = tmp_path / "a.ome.zarr", frames(shape)
+    half = values.shape[0] // 2
+    with sw.create(tmp_path / "b.ome.zarr", spec(**SHAPES[shape]), chunk_order=order, **QUICK) as writer:
+        for frame in values[:half]:
+            writer.append(frame)
+        writer.flush()
+        snapshot(tmp_path / "b.ome.zarr", store)
+    with sw.resume(store, chunk_order=after, **QUICK) as writer:
+        assert writer.frames == half
+        for frame in values[half:]:
+            writer.append(frame)
+    check_values(store, shape, values)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_what_a_dead_writer_left_is_recovered(tmp_path: Path, order: Any) -> None:
+    store, values = tmp_path / "a.ome.zarr", frames("t")
+    with sw.create(tmp_path / "b.ome.zarr", spec(**SHAPES["t"]), chunk_order=order, **QUICK) as writer:
+        for frame in values[:11]:
+            writer.append(frame)
+        writer.flush()
+        snapshot(tmp_path / "b.ome.zarr", store)
+    recover(store)
+    check_values(store, "t", values[:11])
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_shard_row_that_is_not_full_is_sealed(tmp_path: Path, order: Any) -> None:
+    store, values = tmp_path / "a.ome.zarr", frames("t")
+    with sw.create(store, spec(**SHAPES["t"]), chunk_order=order, **QUICK) as writer:
+        for frame in values[:3]:
+            writer.append(frame)
+        writer.flush()
+        snapshot(store, tmp_path / "left.ome.zarr")
+    recover(tmp_path / "left.ome.zarr")
+    check_values(tmp_path / "left.ome.zarr", "t", values[:3])
+
+
+@pytest.mark.parametrize("live", ["index", "append"])
+@pytest.mark.parametrize("order", ORDERS)
+def test_readers_see_shards_grow(tmp_path: Path, order: Any, live: Any) -> None:
+    store, values = tmp_path / "a.ome.zarr", frames("t")
+    fields = dict(SHAPES["t"])
+    location = "start" if live == "index" else "end"
+    with sw.create(
+        store, spec(**fields, index_location=location), chunk_order=order, live=live, io="pwrite", **QUICK
+    ) as writer:
+        for number, frame in enumerate(values, 1):
+            writer.append(frame)
+            if number in (4, 10):
+                writer.flush()
+                seen = zarr.open_array(sw.open(store), path="0", mode="r")[...]
+                assert (seen == values[:number]).all()
+    check_values(store, "t", values)
+
+
+def test_an_order_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="unknown chunk_order"):
+        sw.create(tmp_path / "a.ome.zarr", spec(**SHAPES["t"]), chunk_order="hilbert")  # type: ignore[arg-type]

@@ -1,0 +1,184 @@
+"""How a store of chunks asks: over HTTP, where each request is counted; and what it does when a shard is
+replaced between two of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import zarr
+from zarr.abc.store import RangeByteRequest, SuffixByteRequest
+
+import shardwright as sw
+from shardwright.model.errors import ConfigError, ShardChangedError, StorageError
+
+from .chunked_stores import SHAPE, FileServer, get, get_many, listed, make_store, names_in
+
+# zarr-python warns of codecs around shards
+pytestmark = pytest.mark.filterwarnings("ignore:Combining a `sharding_indexed` codec")
+
+VALUES = np.arange(1, 1 + SHAPE[0] * SHAPE[1], dtype=np.uint8).reshape(SHAPE)
+CHUNKS = [f"raw/c/{i}/{j}" for i in range(2) for j in range(2)]  # all of one shard
+
+
+@pytest.fixture
+def folder(tmp_path):
+    path = make_store(tmp_path / "store")
+    for name in ("raw", "a/zstd", "a/dotted", "plain", "around"):
+        zarr.open_array(path / name)[...] = VALUES
+    return path
+
+
+@pytest.fixture
+def server(folder):
+    with FileServer(folder) as server:
+        yield server
+
+
+def opened(url, **settings):
+    return sw.ChunkStore(url, mode="r", **settings)
+
+
+def chunk(i, j, values=VALUES):
+    """The bytes of an uncompressed chunk."""
+    padded = np.full((8, 12), 9, np.uint8)
+    padded[: SHAPE[0]] = values
+    return padded[2 * i : 2 * i + 2, 3 * j : 3 * j + 3].tobytes()
+
+
+ALL = [chunk(i, j) for i in range(2) for j in range(2)]
+
+
+def ranges(server, path="raw/c/0/0"):
+    """The ranges of a shard that were asked for since the last time."""
+    return [asked for _, key, asked in server.take_asked() if key == path]
+
+
+def test_a_batch_takes_two_requests_a_shard_and_one_when_the_index_is_known(server):
+    with opened(server.url) as store:
+        assert get_many(store, CHUNKS) == ALL
+        assert len(ranges(server)) == 2
+        assert get_many(store, [CHUNKS[3], CHUNKS[0]]) == [ALL[3], ALL[0]]
+        assert [key for _, key, _ in server.asked] == ["raw/c/0/0"]  # nothing else is asked either
+        assert get_many(store, [(CHUNKS[1], RangeByteRequest(1, 3)), (CHUNKS[1], SuffixByteRequest(2))]) == [
+            ALL[1][1:3],
+            ALL[1][-2:],
+        ]
+        assert len(ranges(server)) == 2
+
+
+def test_an_index_at_the_start_is_found_there(server):
+    with opened(server.url) as store:
+        assert get_many(store, ["a/zstd/c/0/0"])[0]
+        first, second = ranges(server, "a/zstd/c/0/0")
+        assert first == "bytes=0-63"
+        assert second is not None
+
+
+def test_gaps_longer_than_asked_for_are_not_read(server):
+    keys = [CHUNKS[0], CHUNKS[3]]
+    with opened(server.url, coalesce_bytes=11) as store:
+        assert get_many(store, keys) == [ALL[0], ALL[3]]
+        assert sorted(ranges(server)) == ["bytes=-68", "bytes=0-5", "bytes=18-23"]
+    with opened(server.url, coalesce_bytes=12) as store:
+        assert get_many(store, keys) == [ALL[0], ALL[3]]
+        assert sorted(ranges(server)) == ["bytes=-68", "bytes=0-23"]
+
+
+def test_an_absent_chunk_of_a_known_index_is_asked_for_once_on_condition(server, folder):
+    zarr.open_array(folder / "raw")[0:2, 0:3] = 9  # fill: absent
+    with opened(server.url) as store:
+        assert get_many(store, CHUNKS[:2]) == [None, ALL[1]]
+        server.take_asked()
+        assert get_many(store, CHUNKS[:1]) == [None]
+        assert ranges(server) == ["bytes=-68"]
+        zarr.open_array(folder / "raw")[0:2, 0:3] = VALUES[0:2, 0:3]
+        assert get_many(store, CHUNKS[:1]) == [ALL[0]]
+
+
+def test_zarr_python_reads_all_of_an_array_with_few_requests(server):
+    with opened(server.url) as store:
+        group = zarr.open_group(store, mode="r", use_consolidated=False)
+        for name in ("raw", "a/zstd", "a/dotted", "plain", "around"):
+            server.take_asked()
+            np.testing.assert_array_equal(group[name][...], VALUES)
+        # gets that come while others are served are served together
+        server.take_asked()
+        np.testing.assert_array_equal(group["raw"][:4, :6], VALUES[:4, :6])
+        assert len(ranges(server)) <= 4
+
+
+def test_everything_is_listed_without_lists(server, folder):
+    (folder / "zarr.json").write_text(
+        '{"zarr_format": 3, "node_type": "group", "attributes": {"ome": {"multiscales": [{"datasets": '
+        '[{"path": "raw"}, {"path": "a/dotted"}, {"path": "plain"}, {"path": "gone"}]}]}}}'
+    )
+    with opened(server.url) as store, opened(folder) as local:
+        there = [key for key in listed(local) if key.startswith(("raw/", "a/dotted/", "plain/"))]
+        assert listed(store) == sorted([*there, "zarr.json"])
+        assert listed(store, "raw/c/1/") == [f"raw/c/1/{j}" for j in range(4)]
+        assert names_in(store, "raw/c") == ["0", "1", "2", "3"]
+        assert names_in(store, "raw") == ["c", "zarr.json"]
+
+
+REPLACED = VALUES[::-1].copy()
+
+
+def test_a_shard_that_is_replaced_between_index_and_ranges_is_read_again(server, folder):
+    def replace(request):
+        if (request.headers.get("Range") or "").startswith("bytes=0-"):
+            server.before = lambda request: None
+            zarr.open_array(folder / "raw")[...] = REPLACED
+
+    server.before = replace
+    with opened(server.url) as store:
+        assert get_many(store, CHUNKS) == [chunk(i, j, REPLACED) for i in range(2) for j in range(2)]
+        assert len(ranges(server)) == 4
+
+
+def test_a_known_index_is_not_used_for_another_shard(server, folder):
+    with opened(server.url) as store:
+        assert get_many(store, CHUNKS) == ALL
+        zarr.open_array(folder / "raw")[...] = REPLACED
+        assert get_many(store, CHUNKS[2:]) == [chunk(1, j, REPLACED) for j in range(2)]
+        (folder / "raw/c/0/0").unlink()
+        assert get_many(store, CHUNKS[2:]) == [None, None]
+
+
+@pytest.mark.parametrize("without", [("ETag",), ("ETag", "Last-Modified")])
+def test_a_server_without_etags_is_noticed_by_what_else_it_says(folder, without):
+    with FileServer(folder, without=without) as server, opened(server.url) as store:
+        assert get_many(store, CHUNKS) == ALL
+        zarr.open_array(folder / "raw")[:2, :3] = 9  # a chunk less: another size
+        assert get_many(store, CHUNKS) == [None, *ALL[1:]]
+
+
+def test_a_shard_that_is_replaced_again_and_again_is_given_up(server, folder, monkeypatch):
+    monkeypatch.setattr("shardwright.edit.shard_desk.sleep", lambda s: None)
+
+    def replace(request):
+        if (request.headers.get("Range") or "").startswith("bytes=0-"):
+            data = (folder / "raw/c/0/0").read_bytes()
+            (folder / "raw/c/new").write_bytes(b"\0" * 8 + data)
+            (folder / "raw/c/new").replace(folder / "raw/c/0/0")
+
+    server.before = replace
+    with opened(server.url) as store, pytest.raises(ShardChangedError, match="changed it 20 times"):
+        get_many(store, CHUNKS)
+
+
+def test_a_server_is_only_read(server):
+    with pytest.raises(ConfigError, match="can only be read"):
+        sw.ChunkStore(server.url)
+    with opened(server.url) as store:
+        with pytest.raises(ValueError, match="read-only"):
+            store.set_sync("raw/c/0/0", None)
+        assert not store.supports_writes
+
+
+def test_a_server_that_is_not_there_is_named(monkeypatch):
+    monkeypatch.setenv("SHARDWRIGHT_S3_RETRY_S", "0")
+    with (
+        opened("http://127.0.0.1:9") as store,
+        pytest.raises(StorageError, match=r"http://127\.0\.0\.1:9/zarr"),
+    ):
+        get(store, "zarr.json")

@@ -1,0 +1,410 @@
+"""A store of chunks on a disk: what its operations do, next to zarr's MemoryStore; what it refuses."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import settings
+from tests.properties.readers import READERS
+from zarr.core.sync import sync
+
+import shardwright as sw
+from shardwright.edit.local_place import LocalPlace
+from shardwright.model.errors import (
+    ConfigError,
+    LockedError,
+    ShardFormatError,
+    SpecError,
+    StorageError,
+)
+from shardwright.read.shard_file import ShardFile
+from shardwright.read.store import parse_array
+from shardwright.read.verify_store import verify_store
+from shardwright.storage import failpoints
+
+from .chunk_machine import ChunkMachine
+from .chunked_stores import ARRAYS, SHARDED, buffer, get, get_many, listed, make_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# zarr-python warns of codecs around shards
+pytestmark = pytest.mark.filterwarnings("ignore:Combining a `sharding_indexed` codec")
+
+FOLDERS: list[Path] = []
+
+
+class OnDisk(ChunkMachine):
+    def make_store(self) -> sw.ChunkStore:
+        self._path = make_store(FOLDERS[0] / f"store{len(list(FOLDERS[0].iterdir()))}")
+        shutil.rmtree(self._path / "around")  # chunks of whole shards are not a matter of this
+        return sw.ChunkStore(self._path)
+
+    def folder(self) -> Path:
+        return self._path
+
+
+def test_random_operations_do_as_the_memory_store_and_peers_read_the_shards(tmp_path):
+    FOLDERS[:] = [tmp_path]
+    from hypothesis.stateful import run_state_machine_as_test
+
+    run_state_machine_as_test(OnDisk, settings=settings(max_examples=20, stateful_step_count=25))
+
+
+@pytest.fixture
+def path(tmp_path):
+    return make_store(tmp_path / "store")
+
+
+@pytest.fixture
+def store(path):
+    with sw.ChunkStore(path) as store:
+        yield store
+
+
+def document(path, name):
+    return json.loads((path / name / "zarr.json").read_text())
+
+
+# ---------------------------------------------------------------------- documents
+
+
+@pytest.mark.parametrize("name", SHARDED)
+def test_a_sharded_array_is_handed_out_as_one_of_chunks(store, path, name):
+    shown = json.loads(get(store, f"{name}/zarr.json"))
+    [codec] = document(path, name)["codecs"]
+    assert shown["chunk_grid"]["configuration"]["chunk_shape"] == codec["configuration"]["chunk_shape"]
+    assert shown["codecs"] == codec["configuration"]["codecs"]
+    assert zarr.open_array(store, path=name).shards is None
+
+
+@pytest.mark.parametrize("name", ["plain", "around"])
+def test_other_arrays_are_handed_out_as_they_are(store, path, name):
+    assert get(store, f"{name}/zarr.json") == (path / name / "zarr.json").read_bytes()
+    array = zarr.open_array(store, path=name)
+    array[...] = 3
+    assert (zarr.open_array(path / name)[...] == 3).all()
+
+
+def test_nested_shards_are_the_chunks_of_the_outer_ones(tmp_path):
+    inner = {"chunk_shape": [1, 3], "codecs": [{"name": "bytes"}]}
+    inner |= {"index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}]}
+    outer = json.loads(json.dumps(ARRAYS["raw"]))
+    outer["codecs"][0]["configuration"]["codecs"] = [{"name": "sharding_indexed", "configuration": inner}]
+    (tmp_path / "zarr.json").write_text(json.dumps(outer))
+    values = np.arange(84, dtype=np.uint8).reshape(7, 12)
+    with sw.ChunkStore(tmp_path) as store:
+        array = zarr.open_array(store)
+        assert (array.shards, array.chunks) == ((2, 3), (1, 3))
+        array[...] = values
+    np.testing.assert_array_equal(zarr.open_array(tmp_path)[...], values)
+
+
+def test_a_shape_and_attributes_are_written_back_to_the_sharded_document(store, path):
+    before = document(path, "raw")
+    array = zarr.open_array(store, path="raw")
+    array.resize((20, 12))
+    array.attrs["stage"] = 4
+    after = document(path, "raw")
+    assert after["shape"] == [20, 12]
+    assert after["attributes"] == {"stage": 4}
+    same = ("codecs", "chunk_grid", "data_type", "fill_value", "chunk_key_encoding")
+    assert {field: after[field] for field in same} == {field: before[field] for field in same}
+    array[19] = 7
+    assert (zarr.open_array(path / "raw")[19] == 7).all()
+
+
+def test_an_array_that_is_cropped_loses_the_chunks_outside(store, path):
+    array = zarr.open_array(store, path="raw")
+    array[...] = 5
+    array.resize((2, 12))
+    assert [key for key in listed(store, "raw/c/")] == [f"raw/c/0/{j}" for j in range(4)]  # noqa: C416
+    assert zarr.open_array(path / "raw").shape == (2, 12)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("codecs", [{"name": "bytes"}, {"name": "gzip", "configuration": {"level": 3}}]),
+        ("data_type", "uint16"),
+        ("fill_value", 0),
+        ("chunk_grid", {"name": "regular", "configuration": {"chunk_shape": [4, 6]}}),
+        ("chunk_key_encoding", {"name": "v2", "configuration": {"separator": "."}}),
+        ("shape", [7]),
+        ("shape", [7, -1]),
+        ("node_type", "group"),
+    ],
+)
+def test_another_layout_is_refused_by_name(store, path, field, value):
+    shown = json.loads(get(store, "raw/zarr.json"))
+    before = (path / "raw/zarr.json").read_bytes()
+    named = "sharded array" if field == "node_type" else field
+    with pytest.raises(SpecError, match=named):
+        store.set_sync("raw/zarr.json", buffer(json.dumps({**shown, field: value}).encode()))
+    assert (path / "raw/zarr.json").read_bytes() == before
+
+
+def test_bytes_that_are_no_document_do_not_replace_that_of_a_sharded_array(store):
+    with pytest.raises(SpecError, match="must describe an array"):
+        store.set_sync("raw/zarr.json", buffer(b"{}"))
+
+
+def test_a_new_sharded_array_is_refused_and_another_one_is_made(store, path):
+    with pytest.raises(SpecError, match="makes no sharded array"):
+        zarr.create_array(store, name="new", shape=(8,), shards=(8,), chunks=(2,), dtype="uint8")
+    zarr.create_array(store, name="new", shape=(8,), chunks=(2,), dtype="uint8")[...] = 1
+    assert (zarr.open_array(path / "new")[...] == 1).all()
+
+
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
+def test_consolidated_metadata_are_handed_out_and_written_back_alike(store, path):
+    zarr.consolidate_metadata(store)
+    assert zarr.open_group(path)["raw"].shards == (4, 6)
+    group = zarr.open_group(store)
+    assert group.metadata.consolidated_metadata is not None
+    assert group["raw"].shards is None
+    group["a/zstd"][...] = 8
+    assert (zarr.open_array(path / "a/zstd")[...] == 8).all()
+
+
+# ---------------------------------------------------------------------- acquisitions
+
+
+def acquired(path, **settings):
+    dimensions = [
+        sw.Dimension(name="t", count=None, chunk_size=2, shard_size_chunks=2),
+        sw.Dimension(name="y", count=64, chunk_size=32, shard_size_chunks=2),
+        sw.Dimension(name="x", count=64, chunk_size=32, shard_size_chunks=2),
+    ]
+    return sw.create(path, sw.ArraySpec(dtype="uint16", dimensions=dimensions, **settings), io="pwrite")
+
+
+def test_an_acquisition_is_changed_chunk_by_chunk_and_stays_sound(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    frames = np.random.default_rng(3).poisson(99, (8, 64, 64)).astype(np.uint16)
+    with acquired(path, levels=sw.Levels(count=1)) as writer:
+        with pytest.raises(LockedError, match="still being written"):
+            sw.ChunkStore(path)
+        for frame in frames:
+            writer.append(frame)
+    with sw.ChunkStore(path) as store:
+        array = zarr.open_group(store)["0"]
+        array[3, 10:50, 20:60] = frames[3, 10:50, 20:60] = 0
+    for peer, read in READERS.items():
+        np.testing.assert_array_equal(read(path / "0"), frames, err_msg=peer)
+    assert verify_store(path).ok
+
+
+def test_nothing_is_written_while_a_store_is_acquired(path, store):
+    (path / ".shardwright").mkdir()
+    for key in ("raw/c/0/0", "notes.txt"):
+        with pytest.raises(LockedError):
+            store.set_sync(key, buffer(b"123456"))
+    assert get(sw.ChunkStore(path, "r"), "raw/c/0/0") is None
+
+
+# ---------------------------------------------------------------------- edits and reads
+
+
+def test_chunks_of_a_shard_are_set_by_one_edit(store, path):
+    edits = []
+    failpoints.watch_all(lambda name: edits.append(name) if name.endswith("before_rename") else None)
+    try:
+        sync(
+            store.set_many((f"raw/c/{i}/{j}", buffer(bytes([i, j] * 3))) for i in range(2) for j in range(2))
+        )
+    finally:
+        failpoints.watch_all(None)
+    assert len(edits) == 1, edits
+    assert get(store, "raw/c/1/0") == b"\1\0" * 3
+    assert [file.name for file in (path / "raw/c").rglob("*") if file.is_file()] == ["0"]
+
+
+def test_a_bad_chunk_does_not_take_its_neighbours_with_it(store):
+    async def both():
+        import asyncio
+
+        asked = [store.set(f"raw/c/0/{j}", buffer(b"x" * n)) for j, n in ((0, 6), (1, 7))]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    first, second = sync(both())
+    assert first is None
+    assert isinstance(second, ShardFormatError)
+    assert get_many(store, ["raw/c/0/0", "raw/c/0/1"]) == [b"x" * 6, None]
+
+
+def test_bytes_behind_the_end_of_a_chunk_are_refused(store):
+    store.set_sync("raw/c/0/0", buffer(b"abcdef"))
+    with pytest.raises(ValueError, match="place 7 of a chunk of 6 bytes"):
+        sync(store.set_partial_values([("raw/c/0/0", 7, b"x")]))
+    assert get(store, "raw/c/0/0") == b"abcdef"
+
+
+def test_a_shard_that_is_changed_while_it_is_read_is_read_again(store, path, monkeypatch):
+    """In place, so that the open file is the one that changes."""
+    zarr.open_array(path / "raw")[...] = 1
+    read = ShardFile.read_into
+    other = sw.ChunkStore(path, strategy="in_place")
+
+    def then_changed(self, offset, data):
+        if len(data) == 6:
+            monkeypatch.setattr(ShardFile, "read_into", read)
+            other.set_sync("raw/c/0/0", buffer(b"\2" * 6))
+            other.set_sync("raw/c/0/1", buffer(b"\2" * 6))
+        read(self, offset, data)
+        if len(data) == 6:
+            raise ShardFormatError("as if bytes were of both states")
+
+    monkeypatch.setattr(ShardFile, "read_into", then_changed)
+    assert get_many(store, ["raw/c/0/0"]) == [b"\2" * 6]
+
+
+def test_an_index_is_read_once_and_again_when_the_shard_was_replaced(store, path, monkeypatch):
+    zarr.open_array(path / "raw")[...] = 1
+    reads = []
+    read = ShardFile.read_index
+    monkeypatch.setattr(ShardFile, "read_index", lambda self: (reads.append(1), read(self))[1])
+    for _ in range(3):
+        assert get(store, "raw/c/0/0") == b"\1" * 6
+    assert len(reads) == 1
+    zarr.open_array(path / "raw")[...] = 2
+    assert get(store, "raw/c/0/0") == b"\2" * 6
+    assert len(reads) == 2
+
+
+def test_indexes_are_kept_within_their_memory(path, monkeypatch):
+    zarr.open_array(path / "raw")[...] = 1
+    reads = []
+    read = ShardFile.read_index
+    monkeypatch.setattr(ShardFile, "read_index", lambda self: (reads.append(1), read(self))[1])
+    with sw.ChunkStore(path, "r", index_cache_bytes=600) as store:
+        for key in ("raw/c/0/0", "raw/c/0/2", "raw/c/0/0"):
+            get(store, key)
+    assert len(reads) == 3
+
+
+def test_two_stores_patch_one_shard_and_lose_nothing(path):
+    stores = [sw.ChunkStore(path) for _ in range(3)]
+    stores[0].set_sync("raw/c/0/0", buffer(bytes(6)))
+
+    def patch(store, place):
+        for n in range(1, 9):
+            sync_in_thread(store, place, n)
+
+    threads = [threading.Thread(target=patch, args=(store, place)) for place, store in enumerate(stores)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert get(stores[0], "raw/c/0/0") == bytes([8, 8, 8, 0, 0, 0])
+
+
+def sync_in_thread(store, place, value):
+    store._write_many([("raw/c/0/0", [(place, bytes([value]))])])
+
+
+def test_an_interrupted_edit_is_completed_before_a_chunk_is_read(path):
+    zarr.open_array(path / "raw")[...] = 1
+    code = (
+        "import sys, shardwright as sw; from zarr.core.buffer import default_buffer_prototype as p\n"
+        "from shardwright.storage.failpoints import load_from_environment; load_from_environment()\n"
+        "store = sw.ChunkStore(sys.argv[1], strategy='in_place')\n"
+        "store.set_sync('raw/c/0/0', p().buffer.from_bytes(bytes([2] * 6)))"
+    )
+    environment = {**__import__("os").environ, "SHARDWRIGHT_FAILPOINTS": "edit.before_delete_journal=kill@1"}
+    done = subprocess.run([sys.executable, "-c", code, str(path)], env=environment, check=False)
+    assert done.returncode == -9
+    with sw.ChunkStore(path, "r") as store, pytest.raises(LockedError, match="recover"):
+        get(store, "raw/c/0/0")
+    with sw.ChunkStore(path) as store:
+        assert get(store, "raw/c/0/0") == b"\2" * 6
+    assert not list((path / "raw/.shardwright-edit").glob("*.journal"))
+
+
+def test_a_damaged_index_is_an_error_and_its_array_can_be_deleted(store, path):
+    zarr.open_array(path / "raw")[...] = 1
+    (path / "raw/c/0/0").write_bytes(b"nothing that is a shard" * 9)
+    with pytest.raises(ShardFormatError, match="crc32c"):
+        get(store, "raw/c/0/0")
+    sync(store.delete_dir("raw"))
+    assert not (path / "raw").exists()
+
+
+# ---------------------------------------------------------------------- prefixes
+
+
+def test_an_array_is_deleted_whole(store, path):
+    for name in ("raw", "a/zstd"):
+        zarr.open_array(store, path=name)[...] = 4
+    sync(store.delete_dir("raw"))
+    assert not (path / "raw").exists()
+    assert listed(store, "raw") == []
+    assert (zarr.open_array(path / "a/zstd")[...] == 4).all()
+    sync(store.clear())
+    assert list(path.iterdir()) == []
+
+
+def test_hidden_files_are_no_keys(store, path):
+    (path / "raw/.notes").write_bytes(b"1")
+    assert get(store, "raw/.notes") is None
+    assert "raw/.notes" not in listed(store)
+    for key in ("raw/.notes", "../outside", "raw//c", ""):
+        with pytest.raises(SpecError, match="no key"):
+            store.set_sync(key, buffer(b"2"))
+    store.delete_sync("raw/.notes")
+    assert (path / "raw/.notes").read_bytes() == b"1"
+
+
+# ---------------------------------------------------------------------- the store itself
+
+
+def test_it_is_pickled_with_its_settings(path):
+    store = pickle.loads(pickle.dumps(sw.ChunkStore(path, "r", coalesce_bytes=5, max_unused=0.5)))
+    assert (store.read_only, store._settings["coalesce_bytes"], store._settings["max_unused"]) == (
+        True,
+        5,
+        0.5,
+    )
+    assert store == sw.ChunkStore(path)
+    assert store.with_read_only(read_only=False).read_only is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("ftp://x/y", "r"), ConfigError),
+        (("/no/such/folder", "r"), StorageError),
+        ((".", "w"), ConfigError),
+    ],
+)
+def test_what_cannot_be_opened_is_refused(arguments, error):
+    with pytest.raises(error):
+        sw.ChunkStore(*arguments)
+
+
+@pytest.mark.parametrize("setting", ["coalesce_bytes", "index_cache_bytes", "concurrency"])
+def test_a_setting_that_is_no_number_is_named(path, setting):
+    with pytest.raises(ConfigError, match=setting):
+        sw.ChunkStore(path, **{setting: -1})
+
+
+def test_strategies_are_those_of_edits(path):
+    zarr.open_array(path / "raw")[...] = 1
+    before = (path / "raw/c/0/0").stat().st_ino
+    with sw.ChunkStore(path, strategy="in_place") as store:
+        store.set_sync("raw/c/0/0", buffer(b"\2" * 6))
+    assert (path / "raw/c/0/0").stat().st_ino == before
+    with sw.ChunkStore(path, strategy="rewrite") as store:
+        store.set_sync("raw/c/0/0", buffer(b"\3" * 6))
+    assert (path / "raw/c/0/0").stat().st_ino != before
+    assert parse_array(path / "raw").is_sharded
+    assert LocalPlace.has_lists
