@@ -13,10 +13,11 @@ import tensorstore
 import zarr
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from tests.repack.images import POLITE, read_everywhere, run_here
+from tests.repack.images import POLITE, die_at_every_point, read_everywhere, run_here
 
 import shardwright as sw
 from shardwright.edit import region_changes
+from shardwright.edit.interrupted import recover_edits
 from shardwright.edit.region_edit import erase, update
 from shardwright.kernels import reference
 from shardwright.model.errors import (
@@ -324,6 +325,22 @@ def test_a_store_that_is_being_written_is_refused(tmp_path) -> None:
         for path in (store, store / "0"):
             with pytest.raises(LockedError, match="still being written"):
                 erase(path, region={"t": 0})
+
+
+def test_an_update_that_is_killed_has_changed_whole_shards_and_the_next_completes_it(tmp_path) -> None:
+    store = tmp_path / "a.ome.zarr"
+    before = write(store, spec(levels=sw.Levels(count=1)))
+    region, place = {"t": 1, "z": 0, "x": slice(3, 30)}, (1, 0, slice(None), slice(3, 30))
+    after = before.copy()
+    after[place] = 77
+    for _ in die_at_every_point(lambda: update(store, region, 77), step=13):
+        recover_edits(store)
+        found = read_everywhere(store / "0")
+        for y in (slice(0, 32), slice(32, None)):  # the rows of the two shards that change
+            assert any(np.array_equal(found[..., y, :], one[..., y, :]) for one in (before, after))
+    np.testing.assert_array_equal(read_everywhere(store / "0"), after)
+    np.testing.assert_array_equal(read_everywhere(store / "1"), levels_of(after, 1, (1, 1, 2, 2))[0])
+    assert_sound(store)
 
 
 def _paint(store: Path, column: int) -> None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import zarr
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
 import shardwright as sw
 from shardwright.read.inspect_shards import inspect_shards
@@ -50,9 +52,10 @@ LAYOUTS = {
 
 
 def rebuild(
-    array, *, order=1, gap: bytes | str = b"", before=b"", behind=b"", shared="", cropped=None, **_
+    array, *, order=1, gap: bytes | str = b"", gaps=None, before=b"", behind=b"", shared="", cropped=None, **_
 ) -> None:
-    """Rewrites the first shard. ``shared``: chunk 1 begins where chunk 0 does, or in the middle of it."""
+    """Rewrites the first shard. ``order``: of its chunks, or a step; ``gaps``: before each of them but the
+    first, in place of ``gap``. ``shared``: chunk 1 begins where chunk 0 does, or in the middle of it."""
     path = array.path / KEY
     with ShardFile(array, path) as file:
         entries, data = file.read_index().copy(), path.read_bytes()
@@ -60,8 +63,11 @@ def rebuild(
     at_start = array.index_location == "start"
     made = bytearray(bytes(array.index_bytes) if at_start else b"") + before
     live = np.flatnonzero(entries["offset"] != EMPTY)
-    for number, chunk in enumerate(live[np.argsort(entries["offset"][live])][::order]):
-        made += (old if gap == "index" else gap) if number else b""
+    live = live[np.argsort(entries["offset"][live])]
+    live = live[::order] if isinstance(order, int) else live[np.argsort(order[: len(live)])]
+    for number, chunk in enumerate(live):
+        between = gap if gaps is None else gaps[number]
+        made += (old if between == "index" else between) if number else b""
         offset, nbytes = map(int, entries[chunk].tolist())
         entries["offset"][chunk] = len(made)
         made += data[offset : offset + nbytes]
@@ -197,3 +203,23 @@ def test_a_live_view_reads_them_among_the_shards_that_are_written(tmp_path, layo
         seen = zarr.open_group(sw.open(path), mode="r")["0"][...]
     np.testing.assert_array_equal(seen[:4], read_everywhere(path / "0")[:4])
     np.testing.assert_array_equal(seen[4], frame(4))
+
+
+@settings(
+    max_examples=25, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_any_order_with_any_gaps_is_read_and_packed_unless_bytes_are_unknown(store_of, data) -> None:
+    array = store_of(spec(index_location=data.draw(st.sampled_from(["end", "start"]))))
+    values = read_everywhere(array.path)
+    kinds = st.sampled_from([b"", bytes(3), bytes(9000), "index", b"text", bytes(5000) + b"\1"])
+    gaps = data.draw(st.lists(kinds, min_size=16, max_size=16))
+    rebuild(array, order=data.draw(st.permutations(range(16))), gaps=gaps)
+    with ShardFile(array, array.path / KEY) as file:
+        live = int((file.read_index()["offset"] != EMPTY).sum())
+    unknown = any(isinstance(gap, bytes) and any(gap) for gap in gaps[1:live])
+    np.testing.assert_array_equal(read_everywhere(array.path), values)
+    result = run_task(task(array, 0, 0, 0))
+    assert result["ok"] is not unknown
+    np.testing.assert_array_equal(read_everywhere(array.path), values)
+    assert verify_store(array.path.parent).problems == []

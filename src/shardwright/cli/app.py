@@ -47,7 +47,7 @@ COMMANDS = {
     "verify": ("shardwright.cli.verify", "Decode and check every chunk of a store."),
     "rechunk": ("shardwright.cli.rechunk", "Write the image of a store as a new store with other chunks."),
     "pyramid": ("shardwright.cli.pyramid", "Add levels of lower resolution to a store."),
-    "update": ("shardwright.cli.update", "Give a region of a finished store new values."),
+    "update": ("shardwright.cli.update_region", "Give a region of a finished store new values."),
     "erase": ("shardwright.cli.erase", "Give frames or a region of a finished store the fill value."),
     "recover": ("shardwright.cli.recover", "Recover the stores that a killed daemon left unfinished."),
     "compact": ("shardwright.cli.compact", "Repack the sealed shards of stores without gaps."),

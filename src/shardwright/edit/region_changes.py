@@ -103,14 +103,14 @@ class RegionReport:
 
 
 @dataclass(frozen=True)
-class Target:
+class TargetImage:
     """An image of a store; ``store``: of all images, ``image``: that of this one."""
 
     store: Store
     image: Store
 
     @classmethod
-    def of(cls, path: str | os.PathLike[str], name: str | None) -> Target:
+    def of(cls, path: str | os.PathLike[str], name: str | None) -> TargetImage:
         """Raises ``ShardFormatError``, ``UnknownImageError``, ``LockedError``, ``StorageError``."""
         store = open_store(Path(path))
         if store.shard is not None:
@@ -205,7 +205,7 @@ class RegionChanges:
 
     def __init__(
         self,
-        target: Target,
+        target: TargetImage,
         boxes: list[Box],
         values: NewValues | None,
         strategy: Strategy,

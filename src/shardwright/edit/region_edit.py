@@ -43,8 +43,8 @@ def update(
     """
     with naming_missing_extra("shardwright.update"):
         from .region import box_of, checked_values
-        from .region_changes import GivenValues, RegionChanges, Target
-    target = Target.of(path, image)
+        from .region_changes import GivenValues, RegionChanges, TargetImage
+    target = TargetImage.of(path, image)
     box, single = box_of(target.array, region)
     new = checked_values(target.array, box, single, values)
     return RegionChanges(target, [box], GivenValues(box, new), strategy, max_unused).run(
@@ -71,9 +71,9 @@ def erase(
     """
     with naming_missing_extra("shardwright.erase"):
         from .region import box_of
-        from .region_changes import RegionChanges, Target
+        from .region_changes import RegionChanges, TargetImage
     if (frames is None) == (region is None):
         raise FrameIndexError("nothing is erased", expected="either frames or a region")
-    target = Target.of(path, image)
+    target = TargetImage.of(path, image)
     boxes = target.boxes_of_frames(frames) if region is None else [box_of(target.array, region)[0]]
     return RegionChanges(target, boxes, None, strategy, max_unused).run(on_progress, dry_run=dry_run)
