@@ -15,11 +15,12 @@ import tensorstore
 import zarr
 
 import shardwright as sw
-from shardwright.model.errors import SpecError
+from shardwright.model.errors import ShardwrightError, SpecError
 from shardwright.read.shard_file import ShardFile
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
 from shardwright.shard.chunk_order import chunk_order
+from shardwright.storage import failpoints
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -136,22 +137,96 @@ def test_gaps_are_given_back_and_packed_away(tmp_path: Path, order: Any) -> None
     check_values(store, "t", values)
 
 
-@pytest.mark.parametrize("after", ["arrival", "row_major", "morton"])
-@pytest.mark.parametrize("order", ["arrival", *ORDERS])
-@pytest.mark.parametrize("shape", ["t", "tz", "one slab"])
-def test_an_acquisition_goes_on_in_another_order(tmp_path: Path, shape: str, order: Any, after: Any) -> None:
-    store, values = tmp_path / "a.ome.zarr", frames(shape)
-    half = values.shape[0] // 2
-    with sw.create(tmp_path / "b.ome.zarr", spec(**SHAPES[shape]), chunk_order=order, **QUICK) as writer:
-        for frame in values[:half]:
+def left_behind(tmp_path: Path, shape: str, count: int, **settings: Any) -> Path:
+    """Returns a copy of a store with ``count`` frames, as a kill would leave it."""
+    store = tmp_path / "a.ome.zarr"
+    with sw.create(tmp_path / "b.ome.zarr", spec(**SHAPES[shape]), **settings, **QUICK) as writer:
+        for frame in frames(shape)[:count]:
             writer.append(frame)
         writer.flush()
         snapshot(tmp_path / "b.ome.zarr", store)
+    return store
+
+
+@pytest.mark.parametrize("io", ["mmap", "pwrite"])
+@pytest.mark.parametrize("after", ["arrival", "row_major", "morton"])
+@pytest.mark.parametrize("order", ["arrival", *ORDERS])
+@pytest.mark.parametrize("shape", ["tz", "one slab"])
+def test_an_acquisition_goes_on_in_another_order(
+    tmp_path: Path, shape: str, order: Any, after: Any, io: Any
+) -> None:
+    values = frames(shape)
+    half = values.shape[0] // 2
+    store = left_behind(tmp_path, shape, half, chunk_order=order, io=io)
     with sw.resume(store, chunk_order=after, **QUICK) as writer:
         assert writer.frames == half
         for frame in values[half:]:
             writer.append(frame)
     check_values(store, shape, values)
+    if order == after != "arrival":
+        check_orders(store, order)  # also in the shards that were in progress
+
+
+@pytest.mark.parametrize("io", ["mmap", "pwrite"])
+@pytest.mark.parametrize("order", ["fixed", "row_major"])
+def test_an_io_error_changes_no_order(tmp_path: Path, order: Any, io: Any) -> None:
+    store, values, failures = tmp_path / "a.ome.zarr", frames("tz"), [5]
+
+    def fail() -> None:
+        if failures:
+            raise OSError(failures.pop(), "once")
+
+    with sw.create(store, spec(**SHAPES["tz"]), chunk_order=order, io=io, **QUICK) as writer:
+        for frame in values[:8]:
+            writer.append(frame)
+        writer.flush()
+        failpoints.set_hook("shard.before_sync", fail)
+        try:
+            for frame in values[8:]:
+                writer.append(frame)
+            writer.flush()
+        finally:
+            failpoints.set_hook("shard.before_sync", None)
+    assert not failures
+    check_values(store, "tz", values)
+    check_orders(store, "row_major" if order == "row_major" else "morton")
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_sealed_shards_that_take_frames_again_keep_their_order(tmp_path: Path, order: Any) -> None:
+    store, values = tmp_path / "a.ome.zarr", frames("tz")
+
+    def die() -> None:
+        raise RuntimeError
+
+    writer = sw.create(store, spec(**SHAPES["tz"]), chunk_order=order, **QUICK)
+    for frame in values[:12]:
+        writer.append(frame)
+    writer.flush()
+    failpoints.set_hook("workspace.before_manifest", die)  # all is sealed, and the workspace is left
+    try:
+        with pytest.raises(ShardwrightError):
+            writer.close()
+    finally:
+        failpoints.set_hook("workspace.before_manifest", None)
+    assert check_orders(store, order) >= 4
+    with sw.resume(store, chunk_order=order, **QUICK) as writer:
+        for frame in values[12:]:
+            writer.append(frame)
+    check_values(store, "tz", values)
+    check_orders(store, order)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_image_has_the_order(tmp_path: Path, order: Any) -> None:
+    store, values = tmp_path / "a.ome.zarr", frames("t")
+    images = [sw.Image(name=name, array=spec(**SHAPES["t"])) for name in ("left", "right")]
+    with sw.create(store, images, chunk_order=order, **QUICK) as writer:
+        for frame in values:
+            for number, image in enumerate(images):
+                writer.append(frame + number, image=image.name)
+    assert check_orders(store, order, levels=2) >= 8
+    assert verify_store(store, threads=1).problems == []
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -178,15 +253,11 @@ def test_a_shard_row_that_is_not_full_is_sealed(tmp_path: Path, order: Any) -> N
     check_values(tmp_path / "left.ome.zarr", "t", values[:3])
 
 
-@pytest.mark.parametrize("live", ["index", "append"])
 @pytest.mark.parametrize("order", ORDERS)
-def test_readers_see_shards_grow(tmp_path: Path, order: Any, live: Any) -> None:
+def test_readers_see_shards_grow(tmp_path: Path, order: Any) -> None:
     store, values = tmp_path / "a.ome.zarr", frames("t")
-    fields = dict(SHAPES["t"])
-    location = "start" if live == "index" else "end"
-    with sw.create(
-        store, spec(**fields, index_location=location), chunk_order=order, live=live, io="pwrite", **QUICK
-    ) as writer:
+    array = spec(**SHAPES["t"], index_location="start")
+    with sw.create(store, array, chunk_order=order, live="index", io="pwrite", **QUICK) as writer:
         for number, frame in enumerate(values, 1):
             writer.append(frame)
             if number in (4, 10):
@@ -194,6 +265,13 @@ def test_readers_see_shards_grow(tmp_path: Path, order: Any, live: Any) -> None:
                 seen = zarr.open_array(sw.open(store), path="0", mode="r")[...]
                 assert (seen == values[:number]).all()
     check_values(store, "t", values)
+    check_orders(store, order)
+
+
+@pytest.mark.parametrize("order", ["fixed", *ORDERS])
+def test_a_copy_that_grows_has_its_chunks_as_they_came(tmp_path: Path, order: Any) -> None:
+    with pytest.raises(SpecError, match="choose chunk_order arrival, or live index"):
+        sw.create(tmp_path / "a.ome.zarr", spec(**SHAPES["t"]), chunk_order=order, live="append")
 
 
 def test_an_order_that_there_is_not_is_refused(tmp_path: Path) -> None:

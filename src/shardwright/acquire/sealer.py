@@ -98,12 +98,12 @@ class Sealer:
         report: Callable[[SealerReport], None],
         order: WriteOrder = "arrival",
     ) -> None:
-        """``order``: of the chunks in each new shard."""
+        """``order``: of the chunks in each new shard, but in a copy that grows."""
         self.folder = folder
         self.busy = BusyClock()
         self._layout = layout
         self._report = report
-        self._order = order
+        self._order: WriteOrder = "arrival" if folder.manifest.live == "append" else order
         self._files: dict[int, ShardRowFiles] = {}  # of shard rows that are neither sealed nor given up
         # of these: readers lack stored slabs of them; the slabs whose shards are to get their names ahead
         self._not_shown: dict[int, list[SlabPlaces]] = {}

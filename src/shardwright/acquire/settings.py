@@ -100,6 +100,8 @@ class WriteSettings:
             return "shards that readers see grow cannot spill: choose on_full block or fail, or live none"
         if self.live == "append" and self.io == "mmap":
             return "a copy that grows is made of files that are written: choose io pwrite, direct or auto"
+        if self.live == "append" and self.chunk_order != "arrival":
+            return "a copy that grows has its chunks as they came: choose chunk_order arrival, or live index"
         return None
 
     def wanted_io(self, slab_bytes: int) -> IoMode:

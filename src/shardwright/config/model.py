@@ -94,8 +94,9 @@ class Output(_Section):
     chunk_order: WriteOrder = Field(
         default="arrival",
         description="Order of the chunks in each new shard: arrival, as their frames were stored (with io: "
-        "mmap row_major); row_major, last axis fastest; morton, near each other along every axis. The last "
-        "two write each chunk at a place of its own, which costs more calls and leaves gaps.",
+        "mmap row_major); row_major, last axis fastest; morton (or fixed), near each other along every axis. "
+        "All but arrival write each chunk at a place of its own, which costs more calls, and gaps that are "
+        "given back when the shard is sealed; not with live: append.",
     )
     live: LiveMode = Field(
         default="none",

@@ -18,7 +18,7 @@ from shardwright.model.errors import StorageFullError
 from shardwright.shard.frame_record import record_of
 from shardwright.shard.journal import JournalLayout, ShardRowJournal
 from shardwright.shard.open_shard import OpenShard, make_link
-from shardwright.shard.shard_row_files import ShardRowFiles
+from shardwright.shard.shard_row_files import ShardRowFiles, ranks_to_continue, unmapped
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import storage_errors, sync_directory
 
@@ -29,27 +29,31 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.acquire.store_folder import StoreFolder
+    from shardwright.shard.chunk_order import WriteOrder
     from shardwright.shard.layout import StoreLayout
     from shardwright.shard.read_back import ReadBack
     from shardwright.shard.shard_row_files import Placement
+    from shardwright.storage.slot_file import IoMode
 
     from .decide import Decisions, ShardRowDecision
     from .scan import Scanned
 
 
 def execute(
-    folder: StoreFolder, layout: StoreLayout, scanned: Scanned, decisions: Decisions
+    folder: StoreFolder, layout: StoreLayout, scanned: Scanned, decisions: Decisions, order: WriteOrder
 ) -> RecoveredState:
-    """Returns the state with which an acquisition is resumed. Raises ``StorageError``; the next recovery then
+    """Returns the state with which an acquisition is resumed. Files in progress go on in ``order`` if that is
+    the one they have. Raises ``StorageError``; the next recovery then
     finds the same or more."""
-    return _RecoveryExecutor(folder, layout, scanned).run(decisions)
+    return _RecoveryExecutor(folder, layout, scanned, order).run(decisions)
 
 
 class _RecoveryExecutor:
-    def __init__(self, folder: StoreFolder, layout: StoreLayout, scanned: Scanned) -> None:
+    def __init__(self, folder: StoreFolder, layout: StoreLayout, scanned: Scanned, order: WriteOrder) -> None:
         self._folder = folder
         self._layout = layout
         self._scanned = scanned
+        self._order = order
         self._record = record_of(folder.spec)
 
     def run(self, decisions: Decisions) -> RecoveredState:
@@ -149,14 +153,17 @@ class _RecoveryExecutor:
             self._folder.manifest.identity_bytes,
             shard_row.number,
         )
+        ranks = ranks_to_continue(layout, shard_row.number, journal, self._order, found)
+        in_runs = journal.packed and ranks is None
+        io = unmapped(self._folder.io) if in_runs else self._folder.io
         shards: list[OpenShard | None] = []
         try:
             for file, action in enumerate(shard_row.actions):
-                shards.append(self._open(placement, shard_row, file, action))
+                shards.append(self._open(placement, shard_row, file, action, io))
             if Action.LOST in shard_row.actions:  # made anew: a power cut must not take it away again
                 sync_directory(placement.files)
             files = ShardRowFiles(
-                shard_row.number, placement, shards, journal, layout.paths_of_files(shard_row.number)
+                shard_row.number, placement, shards, journal, layout.paths_of_files(shard_row.number), ranks
             )
             _note_entries(files, found)
             if shard_row.torn:
@@ -177,7 +184,7 @@ class _RecoveryExecutor:
         return files
 
     def _open(
-        self, placement: Placement, shard_row: ShardRowDecision, file: int, action: Action
+        self, placement: Placement, shard_row: ShardRowDecision, file: int, action: Action, io: IoMode
     ) -> OpenShard | None:
         """Opens a shard in progress; None if it has its final name or holds nothing. A lost one is made
         anew."""
@@ -190,7 +197,7 @@ class _RecoveryExecutor:
             layout.shard(shard_row.number, file),
             placement.working(path),
             placement.final(path),
-            self._folder.io,
+            io,
             link=placement.link(path),
             existing=action is Action.CONTINUE,
             replaces=record if shard_row.reopened or live != "none" else None,

@@ -114,7 +114,8 @@ def restore(
             found = look(
                 store, folder.log, folder.staging, limits_of(store.spec), threads=threads, progress=progress
             )
-            return execute(folder, store.layout, found.scanned, found.decisions), found
+            order = settings.chunk_order
+            return execute(folder, store.layout, found.scanned, found.decisions, order), found
     except BaseException as error:
         folder.note_disk_error(error)
         folder.close()

@@ -10,6 +10,7 @@ morton          Z order: chunks that are near each other along every axis are ne
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Literal, get_args
 
 import numpy as np
@@ -19,9 +20,24 @@ from shardwright.model.errors import ConfigError
 
 Order = Literal["row_major", "column_major", "morton"]
 ORDERS: tuple[Order, ...] = get_args(Order)
-# of an acquisition; arrival: slab by slab as they are stored
-WriteOrder = Literal["arrival", "row_major", "morton"]
+# of an acquisition; arrival: slab by slab as they are stored; fixed: Morton's, unless row-major is asked for
+WriteOrder = Literal["arrival", "fixed", "row_major", "morton"]
 WRITE_ORDERS: tuple[WriteOrder, ...] = get_args(WriteOrder)
+
+
+def fixed_order(order: WriteOrder) -> Order | None:
+    """Returns the order in which an acquisition writes the chunks of a shard, None if it is none that is
+    known before."""
+    return None if order == "arrival" else "morton" if order == "fixed" else order
+
+
+@lru_cache(maxsize=4)
+def chunk_ranks(order: Order, shard_chunks: tuple[int, ...]) -> npt.NDArray[np.int64]:
+    """int64[chunks]: the place of each chunk among those of its shard; the inverse of ``chunk_order``.
+    Read-only."""
+    ranks = np.argsort(chunk_order(order, shard_chunks))
+    ranks.flags.writeable = False
+    return ranks
 
 
 def chunk_order(order: str, shard_chunks: tuple[int, ...]) -> npt.NDArray[np.int64]:

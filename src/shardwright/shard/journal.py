@@ -8,9 +8,9 @@ One self-checking record for each frame and one entry for each slot, at places k
 preallocated, zeros where nothing was written. Workers write them (``kernels.journal_kernels``), through
 ``descriptor``; the owner thread does everything else.
 
-The version says where the chunks lie in the shards: 1, each in its own slot; 2, packed, in runs that one task
-encoded. 3 and 4 are the same for a reopened shard row, which was sealed before it was full: its new shards
-replace those that have the final names.
+The version says where the chunks lie in the shards: 1, each in its own slot; 2, packed, anywhere: in runs
+that one task encoded, or in slots of another order. 3 and 4 are the same for a reopened shard row, which was
+sealed before it was full: its new shards replace those that have the final names.
 """
 
 from __future__ import annotations

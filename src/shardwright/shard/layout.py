@@ -23,13 +23,14 @@ import numpy as np
 from shardwright.array.acquisition_spec import ARRAY_NAME, level_path
 from shardwright.array.grid import image_of
 
-from .chunk_order import chunk_order
+from .chunk_order import chunk_ranks
 from .index import LITTLE_ENDIAN_CRC32C, ShardIndex
 
 if TYPE_CHECKING:
     from shardwright.array.grid import Grid, Grids
     from shardwright.array.spec import IndexPlace
 
+    from .chunk_order import Order
     from .index import IndexCodec
 
 PAGE_BYTES = 4096  # slots never share a page of the page cache or a block of the usual filesystems
@@ -236,22 +237,25 @@ class ArrayLayout:
             self.index_codec,
         )
 
-    def slot_ranks(self, shard_row: int, file: int, order: str) -> np.ndarray:
-        """Returns int64[slots]: the place of each slot's chunk among those of its file in an ``order``, which
-        is that of the whole shard (``chunk_order``), without the chunks that have no slot."""
+    def slot_ranks(self, shard_row: int, order: Order) -> np.ndarray | None:
+        """Returns int64[files, slots]: the place of each slot's chunk among those of its file in an
+        ``order``, which is that of the whole shard (``chunk_order``), without the chunks that have no slot.
+        None if all slots are in that order by their numbers."""
         grid = self.grid
-        whole = grid.stored(grid.shard_chunks)
-        live = (1,) * len(whole) if grid.is_split else grid.stored(grid.shard_row_extent_chunks(shard_row))
+        whole, live = grid.stored(grid.shard_chunks), grid.stored(grid.shard_row_extent_chunks(shard_row))
         layers = np.zeros(1, np.int64)
-        for along, most in zip(live, whole, strict=True):
+        for along, most in zip((1,) * len(whole) if grid.is_split else live, whole, strict=True):
             layers = np.add.outer(layers * most, np.arange(along)).ravel()
-        entries, slots = self._plane_of(file % self.files_per_slab)
-        of_slot = np.add.outer(layers * self.plane.layer_entries, entries[np.argsort(slots)]).ravel()
-        rank = np.empty(self.chunks_per_shard, np.int64)
-        rank[chunk_order(order, self._shard_chunks)] = np.arange(self.chunks_per_shard)
-        ranks = np.empty(of_slot.size, np.int64)
-        ranks[np.argsort(rank[of_slot], kind="stable")] = np.arange(of_slot.size)
-        return ranks
+        rank = chunk_ranks(order, self._shard_chunks)
+        ranks = np.zeros((self.files_per_slab, layers.size * int(self.plane.layer_slots.max())), np.int64)
+        in_order = True
+        for file in range(self.files_per_slab):
+            mine = self.plane.file == file
+            entries = self.plane.entry[mine][np.argsort(self.plane.slot[mine])]
+            of_slot = rank[np.add.outer(layers * self.plane.layer_entries, entries).ravel()]
+            ranks[file, np.argsort(of_slot)] = np.arange(of_slot.size)
+            in_order = in_order and bool((np.diff(of_slot) > 0).all())
+        return None if in_order else np.tile(ranks, (self.files_of(shard_row) // self.files_per_slab, 1))
 
     @property
     def _shard_chunks(self) -> tuple[int, ...]:
@@ -259,11 +263,6 @@ class ArrayLayout:
         rows, columns = self.grid.plane_shard_chunks
         plane = (columns, rows) if self.grid.is_transposed else (rows, columns)
         return (*self.grid.stored(self.grid.shard_chunks), *plane)
-
-    def _plane_of(self, file: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the entries and the slots, within a layer, of the chunks of one file of a slab."""
-        mine = self.plane.file == file
-        return self.plane.entry[mine], self.plane.slot[mine]
 
     def layer_of_slab(self, slab: int) -> tuple[int, int]:
         """Returns (rank among index layers, rank among slot layers) of a slab within its shard row, both in

@@ -201,7 +201,7 @@ class SealedShardRow:
         """Copies one slab unchanged, damage included, into files in progress. ``records`` [frames_per_slab]:
         of its frames, zeros where none came. Returns the bytes copied. Raises ``ShardFormatError``,
         ``StorageError``."""
-        layout, places = self._layout, slab_places(self._layout, slab)
+        places = slab_places(self._layout, slab)
         entries = np.zeros(places.slot.size, CHUNK_ENTRY)
         entries["offset"] = entries["nbytes"] = ABSENT
         entries["writer_epoch"] = new.journal.writer_epoch
@@ -211,8 +211,8 @@ class SealedShardRow:
             file, entry = int(places.file[i]), int(places.entry[i])
             old, target = self._shards[file], new.slots[file]
             assert old is not None, "it has this chunk"
-            if not new.journal.packed:
-                offset = target.layout.data_start + int(places.slot[i]) * layout.slot_bytes
+            if not new.in_runs:
+                offset = int(new.offsets(places.file[i], places.slot[i]))
             elif new.live and old.keeps_places:  # a reader may have the old index, and meet the new file
                 offset = old.offset(entry)
             else:

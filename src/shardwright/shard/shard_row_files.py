@@ -32,6 +32,8 @@ from shardwright.storage.files import (
 from shardwright.storage.filesystems import syncs_as_one
 from shardwright.storage.side_by_side import side_by_side
 
+from .chunk_order import fixed_order
+from .index import EMPTY as ABSENT
 from .index import empty_index
 from .journal import JournalLayout, ShardRowJournal
 from .open_shard import OpenShard, SealedShard
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from .chunk_order import WriteOrder
     from .layout import ArrayLayout, SlabPlaces
     from .manifest import Manifest
+    from .read_back import ReadBack
 
 T = TypeVar("T")
 MOST_SYNCED_ALONE = 4  # files of a shard row; more are synced by one call for the whole filesystem
@@ -148,7 +151,7 @@ class ShardRowFiles:
         self.slots = [shard for shard in shards if shard is not None]
         self.shards = shards
         self.journal = journal
-        self._ranks = ranks
+        self.ranks = ranks
         # packed: the start of each file's next run; workers add to it
         self.cursors = np.full(len(shards), journal.layout.data_start, np.int64)
         self.descriptors = np.array([-1 if s is None else s.descriptor for s in shards], np.int64)
@@ -191,21 +194,23 @@ class ShardRowFiles:
         mapped, or in a file that is nothing but its chunk. ``reopened``: the shard row was sealed once, and
         these files replace its shards when it is sealed again, or as soon as readers may see that (``live``).
         ``keep``: the files that these replace; those of them that have their final names stay. ``order``: of
-        the chunks in new files, not in those that replace others. Other than ``arrival`` each has a slot, but
-        the journal says *packed* unless the slots are in the order of their numbers: so recovery takes a
-        chunk wherever it is, and needs to know no order.
+        the chunks, but for files that replace others, and shards that readers may have open. Other than with
+        ``arrival`` each has a slot; the journal says *packed* unless the slots are in the order of their
+        numbers, so that recovery takes each chunk where it lies.
 
         Raises ``StorageFullError`` or ``StorageError``; nothing is left behind then, except shards whose
         journal a power cut might bring back."""
         if placement.spill is not None:
             # only here: without its own workspace the store was finished by another writer
             make_directories(placement.files)
-        ranks = None
+        ranks = None if keep is None else keep.ranks
         if packed is None:
-            packed = io != "mmap" and layout.index_place != "none"
-            if order != "arrival" and not reopened:
-                ranks = _ranks_of_files(layout, shard_row, order)
-                packed = ranks is not None
+            fixed = fixed_order(order) if live == "none" or not reopened else None
+            ranks = None if fixed is None else layout.slot_ranks(shard_row, fixed)
+            in_slots = io == "mmap" or layout.index_place == "none" or fixed is not None
+            packed = ranks is not None or not in_slots
+        if packed and ranks is None:
+            io = unmapped(io)
         journal_path = _suffixed(placement.journal(shard_row), suffix)
         if _remove(journal_path, may_rename):  # before the shards that it may speak of
             sync_directory(placement.files)
@@ -278,12 +283,12 @@ class ShardRowFiles:
     @property
     def in_runs(self) -> bool:
         """True if a task's chunks are written one behind the other, behind those that are there."""
-        return self.journal.packed and self._ranks is None
+        return self.journal.packed and self.ranks is None
 
     def offsets(self, file: np.ndarray, slot: np.ndarray) -> np.ndarray:
         """Returns the offset in its file of each slot, int64 arrays of equal length. Slots lie in the order
-        of their numbers, or by ``ranks`` int64[files, slots]. Unless ``in_runs``."""
-        rank = slot if self._ranks is None else self._ranks[file, slot]
+        of their numbers, or by ``ranks``, as ``ArrayLayout.slot_ranks``. Unless ``in_runs``."""
+        rank = slot if self.ranks is None else self.ranks[file, slot]
         layout = self.journal.layout
         return layout.data_start + rank * layout.slot_bytes
 
@@ -296,7 +301,7 @@ class ShardRowFiles:
         """Sets the start of new runs behind existing chunks (from before a crash, or copied) and reserves
         room for them. ``used``: int64[files], how far the files that these replace were in use: a reader may
         still have their index, and find nothing else there. Raises ``StorageError``."""
-        if not self.journal.packed:
+        if not self.in_runs:
             return
         for number, shard in enumerate(self.shards):
             if shard is None or shard.renamed:
@@ -556,11 +561,23 @@ def without_suffix(path: Path) -> Path:
     return path.with_name(path.name.removesuffix(REWRITE_SUFFIX))
 
 
-def _ranks_of_files(layout: ArrayLayout, shard_row: int, order: str) -> np.ndarray | None:
-    """Returns int64[files, slots], ``ArrayLayout.slot_ranks`` of each file of a shard row, None if all slots
-    are in the order of their numbers."""
-    of_file = [layout.slot_ranks(shard_row, file, order) for file in range(layout.files_of(shard_row))]
-    ranks = np.zeros((len(of_file), max(rank.size for rank in of_file)), np.int64)
-    for row, rank in zip(ranks, of_file, strict=True):
-        row[: rank.size] = rank
-    return None if all((np.diff(rank) == 1).all() for rank in of_file) else ranks
+def ranks_to_continue(
+    layout: ArrayLayout, shard_row: int, journal: ShardRowJournal, order: WriteOrder, found: ReadBack
+) -> np.ndarray | None:
+    """Returns the ranks of slots (``ArrayLayout.slot_ranks``) by which packed files that were left go on:
+    those of ``order`` if every chunk found lies where it says, None if chunks go on in runs."""
+    fixed, tables = fixed_order(order), journal.layout
+    ranks = layout.slot_ranks(shard_row, fixed) if journal.packed and fixed is not None else None
+    if ranks is None:
+        return None
+    for rank, entries, good in zip(ranks, found.entries, found.good, strict=True):
+        here = np.flatnonzero(good & (entries["nbytes"] != ABSENT))
+        places = tables.data_start + rank[here] * tables.slot_bytes
+        if (entries["offset"][here] != places.astype(np.uint64)).any():
+            return None
+    return ranks
+
+
+def unmapped(io: IoMode) -> IoMode:
+    """Returns the way to fill files in runs: through a mapping only chunks with slots can be written."""
+    return "pwrite" if io == "mmap" else io

@@ -126,7 +126,7 @@ def acquire(channel: Channel, scene: Scene, path: Path, io: str, call: int) -> N
         "store_within_ms": scene.store_within_ms,
         "sync_interval_ms": scene.sync_interval_ms,
     }
-    settings["live"] = scene.live
+    settings |= {"live": scene.live, "chunk_order": scene.chunk_order}
     live_scheduler.SHOW_INTERVAL_S = 0.0  # each stored slab is shown
     writer = create(
         path, scene.spec, threads=scene.threads, io=scene.io(io), on_duplicate="count", **settings
@@ -147,6 +147,7 @@ def resume_and_send(channel: Channel, scene: Scene, path: Path, first: int, call
         writer = resume(
             path,
             threads=scene.threads,
+            chunk_order=scene.chunk_order,
             store_within_ms=scene.store_within_ms,
             sync_interval_ms=scene.sync_interval_ms,
         )

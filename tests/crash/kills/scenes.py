@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from shardwright.array.grid import Grid
     from shardwright.model.live_mode import LiveMode
+    from shardwright.shard.chunk_order import WriteOrder
 
 METADATA = ("delta_t", "position_z")
 
@@ -66,6 +67,7 @@ class Scene:
     threads: int = 1
     late: bool = False
     live: LiveMode = "none"
+    chunk_order: WriteOrder = "arrival"
     frames: tuple[Append, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -173,6 +175,13 @@ def _several_files() -> Scene:
         frame_fields=("temperature",),
     )
     return Scene("several files", spec, _in_order(6), threads=2, sync_interval_ms=5)
+
+
+def _fixed_order() -> Scene:
+    """The chunks of a slab lie between those of the slabs before it."""
+    spec = spec_of(("t", None, 1, 2), ("z", 3, 1, 2), ("y", 16, 8, 2), ("x", 24, 8, 2))
+    settings = {"threads": 2, "sync_interval_ms": 3}
+    return Scene("fixed order", spec, _in_order(15), chunk_order="morton", **settings)
 
 
 def _any_order() -> Scene:
@@ -390,6 +399,7 @@ SCENES = {
     for scene in (
         _plain(),
         _several_files(),
+        _fixed_order(),
         _any_order(),
         _slow_camera(),
         _twice(),
