@@ -40,7 +40,10 @@ class ChunkKeys:
         """Returns the keys that a ``chunk_key_encoding`` of zarr.json means. Raises ``ShardFormatError``."""
         if encoding["name"] == OLDER_KEYS:
             facts = encoding["configuration"]
-            return cls(facts["head"], facts["separator"], rank, facts["alone"])
+            head, separator, alone = facts["head"], facts["separator"], facts["alone"]
+            if head not in ("", "c") or separator not in ("/", ".") or alone not in ("0", "c0"):
+                raise ShardFormatError("chunk_key_encoding not supported", got=repr(encoding)[:160])
+            return cls(head, separator, rank, alone)
         is_v2 = encoding["name"] == "v2"
         separator = encoding.get("configuration", {}).get("separator", "." if is_v2 else "/")
         if separator not in ("/", "."):

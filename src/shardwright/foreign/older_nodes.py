@@ -30,15 +30,15 @@ _MANY = 8  # arrays that a message names
 def is_older_node(folder: Path) -> bool:
     """Returns whether older metadata describe an array or a group in ``folder``. Raises ``ShardFormatError``
     for an entry point that is not understood."""
-    return _is_file(folder / _ARRAY) or _is_file(folder / _GROUP) or _drafted(folder) is not None
+    return (folder / _ARRAY).is_file() or (folder / _GROUP).is_file() or _drafted(folder) is not None
 
 
 def older_document(folder: Path) -> dict[str, Any] | None:
     """Returns the zarr.json that means the same as the older metadata of ``folder``; None if there are none.
     Raises ``ShardFormatError`` naming the file and the field, ``StorageError``."""
-    if _is_file(folder / _ARRAY):
+    if (folder / _ARRAY).is_file():
         return _v2_array(folder)
-    if _is_file(folder / _GROUP):
+    if (folder / _GROUP).is_file():
         return _v2_group(folder)
     found = _drafted(folder)
     if found is None:
@@ -59,10 +59,10 @@ def locate(path: Path) -> Path:
     if path.name in (_ARRAY, _GROUP, _ATTRIBUTES):
         return path.parent
     for root in (path, *path.parents):
-        if not _is_draft_root(root):
+        suffix = _draft_suffix(root)
+        if suffix is None:
             continue
         name = path.relative_to(root).as_posix()
-        suffix = _suffix(root)
         for kind in (".array", ".group"):
             if name.startswith(f"{_META}/{_ROOT}") and name.endswith(kind + suffix):
                 return root / _DATA / name.removeprefix(f"{_META}/").removesuffix(kind + suffix)
@@ -78,7 +78,7 @@ def _only_array(root: Path, suffix: str) -> Path | None:
     several."""
     meta = root / _META / _ROOT
     arrays = [_data_folder(root, file, suffix) for file in _array_files(meta, suffix)]
-    if _is_file(root / _META / f"{_ROOT}.group{suffix}") or not arrays:
+    if (root / _META / f"{_ROOT}.group{suffix}").is_file() or not arrays:
         return None
     if len(arrays) > 1:
         names = [array.relative_to(root / _DATA / _ROOT).as_posix() for array in arrays[:_MANY]]
@@ -92,7 +92,7 @@ def _only_array(root: Path, suffix: str) -> Path | None:
 
 
 def _array_files(meta: Path, suffix: str) -> Iterator[Path]:
-    if _is_file(alone := meta.with_name(f"{_ROOT}.array{suffix}")):
+    if (alone := meta.with_name(f"{_ROOT}.array{suffix}")).is_file():
         yield alone
     yield from sorted(meta.rglob(f"*.array{suffix}"))
 
@@ -107,26 +107,27 @@ def _drafted(folder: Path) -> tuple[Path | None, bool] | None:
     is an array. None for any other folder."""
     for above in (folder, *folder.parents):
         root = above.parent.parent
-        if above.name != _ROOT or above.parent.name != _DATA or not _is_draft_root(root):
+        if above.name != _ROOT or above.parent.name != _DATA or (suffix := _draft_suffix(root)) is None:
             continue
-        suffix, node = _suffix(root), root / _META / _ROOT / folder.relative_to(above)
+        node = root / _META / _ROOT / folder.relative_to(above)
         for kind in ("array", "group"):
-            if _is_file(file := node.with_name(f"{node.name}.{kind}{suffix}")):
+            if (file := node.with_name(f"{node.name}.{kind}{suffix}")).is_file():
                 return file, kind == "array"
         return (None, False) if node.is_dir() else None
     return None
 
 
-def _is_draft_root(root: Path) -> bool:
-    return (
-        (root / _META).is_dir() and _is_file(root / "zarr.json") and not _is_file(root / _META / "zarr.json")
-    )
-
-
-def _suffix(root: Path) -> str:
+def _draft_suffix(root: Path) -> str | None:
+    """Returns the suffix of the metadata files if ``root`` is the root of a store of the draft, else None.
+    Raises ``ShardFormatError``."""
     file = root / "zarr.json"
+    if not (root / _META).is_dir() or not file.is_file():
+        return None
+    entry = _read(file)
+    if not isinstance(entry, dict) or not isinstance(entry.get("zarr_format"), str):
+        return None  # a group of Zarr v3 with a folder of this name
     with _Naming(file):
-        return metadata_suffix(_read(file))
+        return metadata_suffix(entry)
 
 
 def _v2_array(folder: Path) -> dict[str, Any]:
@@ -151,14 +152,10 @@ def _group(attributes: Any) -> dict[str, Any]:
 
 def _v2_attributes(folder: Path) -> dict[str, Any]:
     path = folder / _ATTRIBUTES
-    attributes = _read(path) if _is_file(path) else {}
+    attributes = _read(path) if path.is_file() else {}
     if not isinstance(attributes, dict):
         raise ShardFormatError(f"{path} is no object", got=repr(attributes)[:80])
     return attributes
-
-
-def _is_file(path: Path) -> bool:
-    return path.is_file()
 
 
 def _read(path: Path) -> Any:

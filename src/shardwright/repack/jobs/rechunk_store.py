@@ -165,8 +165,8 @@ def _axes(store: Store) -> list[str]:
 
 
 def _document(array: StoredArray, axes: list[str], options: RechunkOptions, names: list[str] | None) -> bytes:
-    """The zarr.json of a new array, with ``names`` of its dimensions if it had none. Chunks are never longer than the array, shards hold whole chunks. Without
-    shards there are none unless their size is given."""
+    """The zarr.json of a new array, with ``names`` of its dimensions if it had none. Chunks are never longer
+    than the array, shards hold whole chunks. Without shards there are none unless their size is given."""
     sizes = options.shards or {}
     chunk = tuple(
         max(1, min(options.chunks.get(axis, c), n))
@@ -212,10 +212,20 @@ def _codecs(array: StoredArray, options: RechunkOptions) -> list[Any]:
     if isinstance(codec, list):
         return codec
     if isinstance(codec, str):
+        if array.dtype.name not in DTYPES and array.spelling is not None:
+            return _core_chain(array.codec_metadata)
         if array.is_ours or array.dtype.name not in DTYPES:
             return array.codec_metadata
         codec = Blosc()
     return inner_codecs(codec, array.dtype.itemsize, array.codecs.checksum)
+
+
+def _core_chain(chain: list[Any]) -> list[Any]:
+    """The chain of Zarr v3's own codecs in place of one with codecs of numcodecs."""
+    (middle,) = (codec for codec in chain if codec["name"] in ("bytes", "vlen-utf8"))
+    if "configuration" in middle:
+        middle = {**middle, "configuration": {"endian": "little"}}
+    return [middle, {"name": "zstd", "configuration": {"level": 3, "checksum": False}}]
 
 
 def working_folder(destination: Path) -> Path:
