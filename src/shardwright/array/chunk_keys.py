@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+OLDER_KEYS = "older keys"  # a chunk_key_encoding that no zarr.json may name: of ``foreign``
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
 
 
@@ -26,6 +27,7 @@ class ChunkKeys:
     |---|---|---|
     | default | c/ or c. | c/1/0, c.1.0 |
     | v2 | none | 1/0, 1.0 |
+    | storage transformer 1.0 | c | c1/0, c1.0 |
     """
 
     head: str
@@ -36,6 +38,12 @@ class ChunkKeys:
     @classmethod
     def of(cls, encoding: Any, rank: int) -> ChunkKeys:
         """Returns the keys that a ``chunk_key_encoding`` of zarr.json means. Raises ``ShardFormatError``."""
+        if encoding["name"] == OLDER_KEYS:
+            facts = encoding["configuration"]
+            head, separator, alone = facts["head"], facts["separator"], facts["alone"]
+            if head not in ("", "c") or separator not in ("/", ".") or alone not in ("0", "c0"):
+                raise ShardFormatError("chunk_key_encoding not supported", got=repr(encoding)[:160])
+            return cls(head, separator, rank, alone)
         is_v2 = encoding["name"] == "v2"
         separator = encoding.get("configuration", {}).get("separator", "." if is_v2 else "/")
         if separator not in ("/", "."):

@@ -156,6 +156,8 @@ def _print_array(console: Console, image: Store, array: StoredArray) -> None:
         str(codec["name"]) if isinstance(codec, dict) else str(codec) for codec in array.codec_metadata
     )
     console.print(f"{array.path}{_named(image)}", style="bold", soft_wrap=True)
+    if array.spelling is not None:
+        console.print(f"{array.spelling}: it is read, not changed", soft_wrap=True)
     console.print(f"shape  {times(array.shape)}{axes} {array.dtype.name}, fill value {array.fill_value}")
     console.print(
         f"shard  {times(array.shard_shape)}, {array.chunks_per_shard} inner chunks, index at the "

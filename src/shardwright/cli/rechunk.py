@@ -97,7 +97,9 @@ NewAxes = Annotated[
 
 
 def command(
-    store: Path = typer.Argument(..., help="A finished OME-Zarr store.", metavar="STORE", exists=True),
+    store: Path = typer.Argument(
+        ..., help="A finished OME-Zarr store, or an array; also of Zarr v2.", metavar="STORE"
+    ),
     destination: str = typer.Argument(
         ..., help="The new store, a folder or s3://BUCKET/PREFIX. It must not exist.", metavar="DEST"
     ),

@@ -47,9 +47,15 @@ def command(
     from shardwright.acquire.limits import default_threads
     from shardwright.acquire.workers import WorkerPool
     from shardwright.edit.interrupted import recover_edits
+    from shardwright.foreign.older_nodes import is_older_node, locate
     from shardwright.recovery.leftovers import unfinished_stores
 
     stores, outcomes = unfinished_stores(path.absolute()), []
+    if not stores and is_older_node(locate(path.absolute())):
+        raise ShardFormatError(
+            f"{path} is of an older spelling than Zarr v3, which is read but not changed",
+            hint="Make a store of today of it first: `shardwright rechunk SOURCE DEST`",
+        )
     pool = WorkerPool(default_threads())
     if stores and not dry_run:
         pool.start()

@@ -123,6 +123,7 @@ class TargetImage:
         store = _with_levels(store)
         image = _image(store, name)
         image.check_references()
+        image.check_spelling()
         return cls(store, image)
 
     @property

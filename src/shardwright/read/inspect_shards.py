@@ -131,6 +131,7 @@ def describe_array(array: StoredArray) -> dict[str, Any]:
     """The array's metadata in plain values, ready for JSON."""
     return {
         "path": str(array.path),
+        "spelling": array.spelling or "Zarr v3",
         "shape": array.shape,
         "dtype": array.dtype.name,
         "dimension_names": array.dimension_names,

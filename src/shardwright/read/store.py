@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.array.chunk_keys import ChunkKeys
+from shardwright.array.chunk_keys import OLDER_KEYS, ChunkKeys
 from shardwright.array.codec_chain import parse_chain
 from shardwright.array.document import array_chain, check_document, check_node
 from shardwright.array.spec import MAX_CHUNK_BYTES, MAX_CHUNKS_PER_SHARD
@@ -27,6 +27,7 @@ from shardwright.codecs.chain import chunk_codecs, index_codec
 from shardwright.codecs.decode import ChunkCodecs, decode_chunk_into
 from shardwright.codecs.parameters import CodecParameters, codec_of, unwritable
 from shardwright.codecs.zarr_chunks import ZarrChunks
+from shardwright.foreign.older_nodes import is_older_node, locate, older_document
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.names import WORKSPACE
 from shardwright.shard.index import LITTLE_ENDIAN_CRC32C, ShardIndex
@@ -47,7 +48,7 @@ MAX_DATASETS = 256  # of a group: levels of its images; each is inspected as a w
 @dataclass(frozen=True)
 class StoredArray:
     """One array on disk, as its zarr.json describes it. Shapes are in storage order. ``index_location``:
-    "none" without shards; shards are then the chunks."""
+    "none" without shards; shards are then the chunks. ``spelling``: of its metadata, if not Zarr v3."""
 
     path: Path
     shape: tuple[int, ...]
@@ -61,6 +62,7 @@ class StoredArray:
     index_codec: IndexCodec
     keys: ChunkKeys
     dimension_names: tuple[str | None, ...] | None
+    spelling: str | None = None
 
     @property
     def fill_element(self) -> npt.NDArray[Any]:
@@ -220,6 +222,16 @@ class Store:
         for name, reason in self.broken_references.items():
             raise ShardFormatError(f"dataset {name!r} leads to no readable array: {reason}")
 
+    def check_spelling(self) -> None:
+        """Raises ``ShardFormatError`` for an array that is not of Zarr v3. Call it before anything is
+        changed."""
+        for array in self.arrays:
+            if array.spelling is not None:
+                raise ShardFormatError(
+                    f"{array.path} is an array of {array.spelling}, which is read but not changed",
+                    hint="Make a store of today of it first: `shardwright rechunk SOURCE DEST`",
+                )
+
     @property
     def work_in_progress(self) -> bool:
         return workspace_of(self.root) is not None
@@ -236,8 +248,8 @@ def workspace_of(path: Path) -> Path | None:
 def open_store(path: Path) -> Store:
     """Opens an OME-Zarr group, a bare array, or the array that one shard file belongs to. Raises
     ``ShardFormatError`` or ``StorageError``."""
-    path = path.absolute()
-    if path.is_dir():
+    path = locate(path.absolute())
+    if path.is_dir() or is_older_node(path):
         return _open_folder(path)
     if not path.exists():
         raise StorageError(f"no such file or folder: {path}")
@@ -327,7 +339,7 @@ def _image_folders(folder: Path, attributes: dict[str, Any]) -> list[Path] | Non
 
 def _open_shard(path: Path) -> Store:
     for folder in path.parents:
-        if (folder / "zarr.json").is_file():
+        if (folder / "zarr.json").is_file() or is_older_node(folder):
             array = parse_array(folder)
             coordinates = array.coordinates_of(path.relative_to(folder).as_posix())
             if coordinates is None:
@@ -364,8 +376,8 @@ def _inside(folder: Path, name: str) -> Path:
 
 
 def read_metadata(folder: Path, *, foreign: bool = False) -> dict[str, Any]:
-    """Reads zarr.json of an array or a group. ``foreign``: only to be copied or compared, so it need not be a
-    layout that we know.
+    """Reads zarr.json of an array or a group, or makes one of older metadata. ``foreign``: only to be copied
+    or compared, so it need not be a layout that we know.
 
     Raises ``ShardFormatError`` naming the file and the field, or ``StorageError``.
     """
@@ -375,8 +387,10 @@ def read_metadata(folder: Path, *, foreign: bool = False) -> dict[str, Any]:
             # a read allocates as much memory as it requests
             text = file.read(min(os.fstat(file.fileno()).st_size, MAX_METADATA_BYTES) + 1)
     except FileNotFoundError:
+        if (document := older_document(folder)) is not None:
+            return document
         raise ShardFormatError(
-            f"no zarr.json in {folder}", hint="Give the path of a Zarr v3 store, array or shard"
+            f"no zarr.json in {folder}", hint="Give the path of a Zarr store, array or shard"
         ) from None
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from error
@@ -423,19 +437,27 @@ def parse_array(folder: Path, document: dict[str, Any] | None = None) -> StoredA
     document = read_metadata(folder) if document is None else document
     if document["node_type"] != "array":
         raise ShardFormatError(f"{folder} is a group", expected="an array")
+    file = _older_facts(document).get("file", folder / "zarr.json")
     try:
         return _parse(folder, document)
     except ShardFormatError as error:
         raise ShardFormatError(
-            f"{folder / 'zarr.json'}: {error.message}",
+            f"{file}: {error.message}",
             expected=error.expected,
             got=error.got,
             hint=error.hint,
         ) from None
     except (KeyError, TypeError, IndexError, AttributeError) as error:
-        raise ShardFormatError(
-            f"{folder / 'zarr.json'} lacks a field or has one of the wrong type: {error!r}"
-        ) from None
+        raise ShardFormatError(f"{file} lacks a field or has one of the wrong type: {error!r}") from None
+
+
+def _older_facts(document: dict[str, Any]) -> dict[str, Any]:
+    """Returns what ``foreign`` tells of an array of an older spelling, nothing for one of Zarr v3."""
+    encoding = document.get("chunk_key_encoding")
+    if isinstance(encoding, dict) and encoding.get("name") == OLDER_KEYS:
+        facts: dict[str, Any] = encoding["configuration"]
+        return facts
+    return {}
 
 
 def _parse(folder: Path, document: dict[str, Any]) -> StoredArray:
@@ -473,6 +495,7 @@ def _parse(folder: Path, document: dict[str, Any]) -> StoredArray:
         index_codec=LITTLE_ENDIAN_CRC32C if sharding is None else index_codec(sharding),
         keys=keys,
         dimension_names=None if names is None else tuple(names),
+        spelling=_older_facts(document).get("spelling"),
     )
     if array.chunk_bytes > MAX_CHUNK_BYTES:
         raise ShardFormatError(

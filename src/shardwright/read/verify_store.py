@@ -238,7 +238,8 @@ def _axes_that_differ(image: Store) -> Iterator[str]:
         axes = tuple(axis.get("name") if isinstance(axis, dict) else None for axis in scale.get("axes", ()))
         paths = {image.root / dataset["path"] for dataset in scale["datasets"]}
         for array in image.arrays:
-            if array.path in paths and array.dimension_names != axes:
+            has_names = array.spelling is None or array.dimension_names is not None
+            if array.path in paths and has_names and array.dimension_names != axes:
                 names = array.dimension_names
                 yield f"OME axes {axes} differ from the dimension_names {names} of {array.path.name!r}"
 

@@ -174,6 +174,7 @@ def plan(
     Raises ``ShardFormatError`` when an array cannot be read or the work in progress is not understood,
     ``ConfigError`` for an unknown order, or a codec that an array does not cover, ``StorageError``."""
     store.check_references()
+    store.check_spelling()
     if options.recompress is not None:
         for array in store.arrays:
             denser_codec(array, options.recompress)  # what an array does not cover, none of its shards does

@@ -119,6 +119,8 @@ def readable_image(path: Path, *, array_alone: bool = False) -> Store:
             f"{path} is not finished: an acquisition is still running, or ended without sealing",
             hint="Wait for its end, or recover it with `shardwright recover`",
         )
+    if not array_alone:
+        store.check_spelling()
     if store.group is not None or not array_alone:
         multiscale_of(store.group)
         consolidated_metadata(

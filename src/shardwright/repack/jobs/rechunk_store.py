@@ -136,12 +136,12 @@ def plan_new_store(path: Path, options: RechunkOptions) -> RechunkPlan:
     if store.group is None:
         if options.pyramid is not None:
             raise SpecError("levels are made of an image, not of an array alone", got=str(path))
-        return RechunkPlan(store, [("", _document(store.arrays[0], axes, options))], [], None)
+        return RechunkPlan(store, [("", _document(store.arrays[0], axes, options, None))], [], None)
     if len(axes) < 2:
         raise SpecError("an image has at least two axes", got=len(axes))
     multiscale = multiscale_of(store.group)
     taken = store.arrays if options.pyramid is None else store.arrays[:1]
-    arrays = [(array.path.name, _document(array, axes, options)) for array in taken]
+    arrays = [(array.path.name, _document(array, axes, options, axes)) for array in taken]
     levels, datasets, method = [], multiscale["datasets"], None
     if options.pyramid is not None:
         datasets, method = datasets[:1], options.pyramid.method
@@ -164,9 +164,9 @@ def _axes(store: Store) -> list[str]:
     return [name or f"dim_{number}" for number, name in enumerate(names)]
 
 
-def _document(array: StoredArray, axes: list[str], options: RechunkOptions) -> bytes:
-    """The zarr.json of a new array. Chunks are never longer than the array, shards hold whole chunks. Without
-    shards there are none unless their size is given."""
+def _document(array: StoredArray, axes: list[str], options: RechunkOptions, names: list[str] | None) -> bytes:
+    """The zarr.json of a new array, with ``names`` of its dimensions if it had none. Chunks are never longer
+    than the array, shards hold whole chunks. Without shards there are none unless their size is given."""
     sizes = options.shards or {}
     chunk = tuple(
         max(1, min(options.chunks.get(axis, c), n))
@@ -189,6 +189,10 @@ def _document(array: StoredArray, axes: list[str], options: RechunkOptions) -> b
     shard = fitting_shards(array.shape, chunk, shard)
     made = {"rechunked_from": {"chunks": list(array.chunk_shape), "shards": list(array.shard_shape)}}
     document = read_metadata(array.path)
+    if array.spelling is not None:
+        document["chunk_key_encoding"] = {"name": "default", "configuration": {"separator": "/"}}
+    if names is not None and document.get("dimension_names") is None:
+        document["dimension_names"] = names
     return derived_array(
         document,
         shape=array.shape,
@@ -208,10 +212,20 @@ def _codecs(array: StoredArray, options: RechunkOptions) -> list[Any]:
     if isinstance(codec, list):
         return codec
     if isinstance(codec, str):
+        if array.dtype.name not in DTYPES and array.spelling is not None:
+            return _core_chain(array.codec_metadata)
         if array.is_ours or array.dtype.name not in DTYPES:
             return array.codec_metadata
         codec = Blosc()
     return inner_codecs(codec, array.dtype.itemsize, array.codecs.checksum)
+
+
+def _core_chain(chain: list[Any]) -> list[Any]:
+    """The chain of Zarr v3's own codecs in place of one with codecs of numcodecs."""
+    (middle,) = (codec for codec in chain if codec["name"] in ("bytes", "vlen-utf8"))
+    if "configuration" in middle:
+        middle = {**middle, "configuration": {"endian": "little"}}
+    return [middle, {"name": "zstd", "configuration": {"level": 3, "checksum": False}}]
 
 
 def working_folder(destination: Path) -> Path:

@@ -123,6 +123,7 @@ def plan_move(path: Path, options: MoveOptions) -> MovePlan:
     ``StorageError`` for a file that cannot be sent."""
     store = open_store(path)
     store.check_references()
+    store.check_spelling()
     for array in store.arrays:
         for name in interrupted_edits(array.path):
             check_not_edited(array.path, name)

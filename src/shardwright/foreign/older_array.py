@@ -1,0 +1,91 @@
+"""An array of an older spelling, and the zarr.json that means the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from shardwright.array.chunk_keys import OLDER_KEYS
+from shardwright.array.document import check_document
+from shardwright.array.metadata import INDEX_CODECS, array_codecs
+from shardwright.model.errors import ShardFormatError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardwright.array.spec import IndexPlace
+
+
+@dataclass(frozen=True)
+class OlderArray:
+    """Shapes in elements, ``shard_chunks`` in chunks; None without shards. ``codecs``: of a chunk, as in
+    zarr.json. ``key_head``, ``key_separator``, ``key_alone``: as ``ChunkKeys`` has them."""
+
+    spelling: str
+    shape: list[int]
+    chunk_shape: list[int]
+    shard_chunks: list[int] | None
+    data_type: Any
+    fill_value: Any
+    codecs: list[dict[str, Any]]
+    attributes: dict[str, Any]
+    dimension_names: list[str] | None
+    key_head: str
+    key_separator: str
+    key_alone: str
+
+    def document(self, file: Path) -> dict[str, Any]:
+        """Returns its zarr.json. ``file``: that of its own metadata. Its chunk keys are none of Zarr v3, and
+        are taken for those of a new array by no one. Raises ``ShardFormatError``."""
+        grid = self.chunk_shape
+        if self.shard_chunks is not None:
+            grid = [c * n for c, n in zip(self.chunk_shape, self.shard_chunks, strict=True)]
+        place: IndexPlace = "none" if self.shard_chunks is None else "end"
+        document = check_document(
+            {
+                "zarr_format": 3,
+                "node_type": "array",
+                "shape": self.shape,
+                "data_type": self.data_type,
+                "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": grid}},
+                "fill_value": self.fill_value,
+                "codecs": array_codecs(place, self.chunk_shape, self.codecs, INDEX_CODECS[:1]),
+                "attributes": self.attributes,
+            }
+        )
+        if self.dimension_names is not None:
+            document["dimension_names"] = self.dimension_names
+        keys = {"head": self.key_head, "separator": self.key_separator, "alone": self.key_alone}
+        facts = {**keys, "spelling": self.spelling, "file": str(file)}
+        document["chunk_key_encoding"] = {"name": OLDER_KEYS, "configuration": facts}
+        return document
+
+
+def check_fields(place: str, document: Any, needed: set[str], others: set[str]) -> None:
+    """Raises ``ShardFormatError`` unless ``document`` is an object with these fields."""
+    prefix = f"{place}." if place else ""
+    if not isinstance(document, dict):
+        raise ShardFormatError(f"{place or 'it'} is no object", got=repr(document)[:160])
+    missing, unknown = needed - document.keys(), document.keys() - needed - others
+    if missing:
+        raise ShardFormatError(f"field {prefix + min(missing)!r} is missing")
+    if unknown:
+        raise ShardFormatError(
+            f"field {prefix + min(unknown)!r} is not understood", expected=", ".join(sorted(needed | others))
+        )
+
+
+def sizes(field: str, value: Any, *, least: int = 1, rank: int | None = None) -> list[int]:
+    """Returns a list of sizes. Raises ``ShardFormatError`` naming ``field``."""
+    if (
+        not isinstance(value, list)
+        or not all(type(n) is int and least <= n < 2**63 for n in value)
+        or (rank is not None and len(value) != rank)
+    ):
+        count = "" if rank is None else f"{rank} "
+        raise ShardFormatError(
+            f"{field} not supported",
+            expected=f"a list of {count}whole numbers from {least}",
+            got=repr(value)[:160],
+        )
+    return value

@@ -1,0 +1,189 @@
+"""Finds the metadata of a folder that has no zarr.json of Zarr v3, and returns them as Zarr v3 says them.
+
+A folder is enough to find them. That of an array of the storage transformer is ROOT/data/root/NAME, where its
+chunks are; it need not exist if there are none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.storage.files import open_regular
+
+from .ome_ngff import ome_attributes_of_today
+from .storage_transformer import metadata_suffix, transformer_array
+from .zarr_v2 import check_v2_group, v2_array
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MAX_BYTES = 16 * 1024 * 1024  # of a metadata file
+_ARRAY, _GROUP, _ATTRIBUTES = ".zarray", ".zgroup", ".zattrs"
+_META, _DATA, _ROOT = "meta", "data", "root"
+_MANY = 8  # arrays that a message names
+
+
+def is_older_node(folder: Path) -> bool:
+    """Returns whether older metadata describe an array or a group in ``folder``. Raises ``ShardFormatError``
+    for an entry point that is not understood."""
+    return (folder / _ARRAY).is_file() or (folder / _GROUP).is_file() or _drafted(folder) is not None
+
+
+def older_document(folder: Path) -> dict[str, Any] | None:
+    """Returns the zarr.json that means the same as the older metadata of ``folder``; None if there are none.
+    Raises ``ShardFormatError`` naming the file and the field, ``StorageError``."""
+    if (folder / _ARRAY).is_file():
+        return _v2_array(folder)
+    if (folder / _GROUP).is_file():
+        return _v2_group(folder)
+    found = _drafted(folder)
+    if found is None:
+        return None
+    file, is_array = found
+    document = {} if file is None else _read(file)
+    with _Naming(file or folder):
+        if is_array and file is not None:
+            return transformer_array(document).document(file)
+        attributes = document.get("attributes", {}) if isinstance(document, dict) else None
+        return _group(attributes)
+
+
+def locate(path: Path) -> Path:
+    """Returns the folder of the node that a path means: also that of a metadata file, of an array by its name
+    below the root of the storage transformer, and of the only array of such a root. Other paths are returned
+    as they are. Raises ``ShardFormatError``."""
+    if path.name in (_ARRAY, _GROUP, _ATTRIBUTES):
+        return path.parent
+    for root in (path, *path.parents):
+        suffix = _draft_suffix(root)
+        if suffix is None:
+            continue
+        name = path.relative_to(root).as_posix()
+        for kind in (".array", ".group"):
+            if name.startswith(f"{_META}/{_ROOT}") and name.endswith(kind + suffix):
+                return root / _DATA / name.removeprefix(f"{_META}/").removesuffix(kind + suffix)
+        folder = root / _DATA / _ROOT / name
+        if path == root:
+            return _only_array(root, suffix) or folder
+        return folder if not path.exists() and _drafted(folder) is not None else path
+    return path
+
+
+def _only_array(root: Path, suffix: str) -> Path | None:
+    """Returns the folder of the array of a root that has one and no image. Raises ``ShardFormatError`` for
+    several."""
+    meta = root / _META / _ROOT
+    arrays = [_data_folder(root, file, suffix) for file in _array_files(meta, suffix)]
+    if (root / _META / f"{_ROOT}.group{suffix}").is_file() or not arrays:
+        return None
+    if len(arrays) > 1:
+        names = [array.relative_to(root / _DATA / _ROOT).as_posix() for array in arrays[:_MANY]]
+        raise ShardFormatError(
+            f"{root} has {len(arrays)} arrays",
+            expected="the path of one",
+            got=", ".join(names) + (", .." if len(arrays) > _MANY else ""),
+            hint=f"Give one of them at a time, such as {root / names[0]}",
+        )
+    return arrays[0]
+
+
+def _array_files(meta: Path, suffix: str) -> Iterator[Path]:
+    if (alone := meta.with_name(f"{_ROOT}.array{suffix}")).is_file():
+        yield alone
+    yield from sorted(meta.rglob(f"*.array{suffix}"))
+
+
+def _data_folder(root: Path, file: Path, suffix: str) -> Path:
+    name = file.relative_to(root / _META).as_posix().removesuffix(f".array{suffix}")
+    return root / _DATA / name
+
+
+def _drafted(folder: Path) -> tuple[Path | None, bool] | None:
+    """Returns the metadata file of a node below ROOT/data/root, None if it is a group without one, and if it
+    is an array. None for any other folder."""
+    for above in (folder, *folder.parents):
+        root = above.parent.parent
+        if above.name != _ROOT or above.parent.name != _DATA or (suffix := _draft_suffix(root)) is None:
+            continue
+        node = root / _META / _ROOT / folder.relative_to(above)
+        for kind in ("array", "group"):
+            if (file := node.with_name(f"{node.name}.{kind}{suffix}")).is_file():
+                return file, kind == "array"
+        return (None, False) if node.is_dir() else None
+    return None
+
+
+def _draft_suffix(root: Path) -> str | None:
+    """Returns the suffix of the metadata files if ``root`` is the root of a store of the draft, else None.
+    Raises ``ShardFormatError``."""
+    file = root / "zarr.json"
+    if not (root / _META).is_dir() or not file.is_file():
+        return None
+    entry = _read(file)
+    if not isinstance(entry, dict) or not isinstance(entry.get("zarr_format"), str):
+        return None  # a group of Zarr v3 with a folder of this name
+    with _Naming(file):
+        return metadata_suffix(entry)
+
+
+def _v2_array(folder: Path) -> dict[str, Any]:
+    document, attributes = _read(folder / _ARRAY), _v2_attributes(folder)
+    with _Naming(folder / _ARRAY):
+        return v2_array(document, attributes).document(folder / _ARRAY)
+
+
+def _v2_group(folder: Path) -> dict[str, Any]:
+    document, attributes = _read(folder / _GROUP), _v2_attributes(folder)
+    with _Naming(folder / _GROUP):
+        check_v2_group(document)
+    with _Naming(folder / _ATTRIBUTES):
+        return _group(attributes)
+
+
+def _group(attributes: Any) -> dict[str, Any]:
+    if not isinstance(attributes, dict):
+        raise ShardFormatError("attributes are no object", got=repr(attributes)[:80])
+    return {"zarr_format": 3, "node_type": "group", "attributes": ome_attributes_of_today(attributes)}
+
+
+def _v2_attributes(folder: Path) -> dict[str, Any]:
+    path = folder / _ATTRIBUTES
+    attributes = _read(path) if path.is_file() else {}
+    if not isinstance(attributes, dict):
+        raise ShardFormatError(f"{path} is no object", got=repr(attributes)[:80])
+    return attributes
+
+
+def _read(path: Path) -> Any:
+    """Returns a metadata file's JSON. Raises ``ShardFormatError``, ``StorageError``."""
+    try:
+        with open_regular(path) as file:
+            text = file.read(min(os.fstat(file.fileno()).st_size, MAX_BYTES) + 1)
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from error
+    if len(text) > MAX_BYTES:
+        raise ShardFormatError(f"{path} is too long", expected=f"at most {MAX_BYTES} bytes")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ShardFormatError(f"{path} is not JSON: {error}") from error
+
+
+class _Naming:
+    """A context that puts the file's name before the message of a ``ShardFormatError``."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if isinstance(error, ShardFormatError):
+            raise ShardFormatError(
+                f"{self._file}: {error.message}", expected=error.expected, got=error.got, hint=error.hint
+            ) from None
