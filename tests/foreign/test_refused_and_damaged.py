@@ -241,6 +241,8 @@ def test_damage_is_found(tmp_path: Path, name: str, key: str, damage: Callable[[
         ["compact", "--no-idle", "--to", "{elsewhere}", "--move"],
         ["pyramid", "--levels", "3", "--no-idle"],
         ["recover"],
+        ["update", "--region", "c=0", "--value", "1"],
+        ["erase", "--region", "c=0"],
     ],
 )
 def test_commands_that_change_a_store_refuse_an_older_one(
