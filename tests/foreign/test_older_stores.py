@@ -186,3 +186,44 @@ def test_a_group_of_zarr_v3_with_a_folder_named_meta_is_no_older_store(tmp_path:
     group.create_array("x", shape=(4,), dtype="u2")[...] = 3
     (tmp_path / "a.zarr" / "meta").mkdir()
     assert open_store(tmp_path / "a.zarr" / "x").arrays[0].spelling is None
+
+
+@pytest.mark.parametrize("dtype", ["S5", "U4", "V6", str, "m8[s]", "c16"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_zarr_v2_of_today_is_read_equal(tmp_path: Path, dtype: Any, order: str) -> None:
+    numbers = np.arange(35).reshape(5, 7) * 3
+    made = np.dtype(object if dtype is str else dtype)
+    values = numbers.astype("<u4").astype("V4").astype("V6") if made.kind == "V" else numbers.astype("U4")
+    values = (
+        values if made.kind == "V" else numbers.astype(made) if made.kind in "mc" else values.astype(made)
+    )
+    with ignored_warnings():
+        array = zarr.create_array(
+            tmp_path / "old", shape=(5, 7), chunks=(2, 3), dtype=dtype, zarr_format=2, order=order
+        )
+        array[:4] = values[:4]
+        expected = np.asarray(array[...])
+        assert verify_store(tmp_path / "old", threads=1).problems == []
+    rechunk(tmp_path / "old", tmp_path / "new", chunks={"dim_0": 5})
+    with ignored_warnings():
+        read = np.asarray(zarr.open_array(tmp_path / "new", mode="r")[...])
+    assert read.tolist() == expected.tolist()
+
+
+def test_a_plate_of_version_0_4_is_a_collection(tmp_path: Path) -> None:
+    def group(folder: Path, attributes: dict[str, Any]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ".zgroup").write_text('{"zarr_format": 2}')
+        (folder / ".zattrs").write_text(json.dumps(attributes))
+
+    wells = [{"path": "A/1", "rowIndex": 0, "columnIndex": 0}]
+    group(tmp_path / "plate", {"plate": {"version": "0.4", "wells": wells}})
+    group(tmp_path / "plate" / "A", {})
+    group(
+        tmp_path / "plate" / "A" / "1", {"well": {"version": "0.4", "images": [{"path": "0"}, {"path": "1"}]}}
+    )
+    for name in ("0", "1"):
+        shutil.copytree(IMAGE, tmp_path / "plate" / "A" / "1" / name)
+    store = open_store(tmp_path / "plate")
+    assert (len(store.images), len(store.arrays), store.broken_references) == (2, 4, {})
+    assert verify_store(tmp_path / "plate", threads=1).problems == []
