@@ -220,11 +220,11 @@ def test_sealed_shards_that_take_frames_again_keep_their_order(tmp_path: Path, o
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_image_has_the_order(tmp_path: Path, order: Any) -> None:
     store, values = tmp_path / "a.ome.zarr", frames("t")
-    images = [sw.Image(name=name, array=spec(**SHAPES["t"])) for name in ("left", "right")]
-    with sw.create(store, images, chunk_order=order, **QUICK) as writer:
-        for frame in values:
+    images = ("left", "right")
+    with sw.create(store, spec(**SHAPES["t"]), images=images, chunk_order=order, **QUICK) as writer:
+        for t, frame in enumerate(values):
             for number, image in enumerate(images):
-                writer.append(frame + number, image=image.name)
+                writer.append(frame + number, image=image, index=(t,))
     assert check_orders(store, order, levels=2) >= 8
     assert verify_store(store, threads=1).problems == []
 

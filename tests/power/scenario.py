@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.model.live_mode import LiveMode
+    from shardwright.shard.chunk_order import WriteOrder
 
 STORE = "run.ome.zarr"
 FRAMES = 24
@@ -63,6 +64,7 @@ class Scenario:
     plate: bool  # of several images: fields of wells, or else series
     live: LiveMode
     small: bool  # shards, of which many make one shard row
+    chunk_order: WriteOrder
     compaction: str | None = None
 
     @classmethod
@@ -97,13 +99,15 @@ class Scenario:
             plate=choose(False, True),
             live=choose("none", "none", "none", "index", "append"),
             small=choose(False, False, True),
+            chunk_order=choose("arrival", "arrival", "row_major", "morton"),
         )
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a store is made with; a copy that grows is not made of mapped files."""
-        io = "pwrite" if (self.live, self.io) == ("append", "mmap") else self.io
-        return {"io": io, "live": self.live}
+        """What a store is made with; a copy that grows is not made of mapped files, nor in another order."""
+        if self.live == "append":
+            return {"io": "pwrite" if self.io == "mmap" else self.io, "live": self.live}
+        return {"io": self.io, "live": self.live, "chunk_order": self.chunk_order}
 
     @property
     def parts(self) -> tuple[slice, ...]:

@@ -105,14 +105,16 @@ def create(
     (``BudgetError`` when the layout needs more; default: the memory of this machine). ``io`` is how shards
     are filled: ``pwrite``, ``direct``, ``mmap`` (if a working file is truncated, SIGBUS ends this process),
     or ``auto``, which never chooses ``mmap`` (see ``storage.choose_io``: the first use of a filesystem
-    measures for a few tenths of a second).
+    measures for a few tenths of a second). ``chunk_order`` is that of the chunks in each shard: as they come,
+    or ``row_major``, ``morton`` (``fixed`` is the same), each at its own place (FORMAT.md, "Write
+    strategies").
 
     ``live="index"``: any Zarr reader on this machine sees each stored chunk within about a second, not only
     sealed shards; the index is then at the start of each shard. ``live="append"``: likewise with an index at
     the end, which every reader knows; encoded bytes are written twice. FORMAT.md, "Seen by any reader", says
     what is promised; ``resume`` keeps it. ``SpecError`` with an ``index_location`` elsewhere, with
-    ``on_full="spill"``, and of ``append`` with ``io="mmap"``; ``StorageError`` for ``index`` on a filesystem
-    without hard links.
+    ``on_full="spill"``, and of ``append`` with ``io="mmap"`` or a ``chunk_order``; ``StorageError`` for
+    ``index`` on a filesystem without hard links.
 
     ``on_duplicate``: a frame whose place is taken is an error of the call that finds it (``Writer.append``),
     or with ``count`` only a number in the receipt. The other arguments are those of
@@ -219,7 +221,8 @@ def resume(
     """Resumes a store whose writer died. Its stored frames are kept; the next frame is number
     ``writer.frames``.
 
-    ``chunk_order``: of new shards; those in progress go on as they are stored.
+    ``chunk_order``: of new shards; those in progress go on in the order that they have, if it is this one,
+    and otherwise as chunks come.
 
     ``on_duplicate`` defaults to ``count``, since a program that resumes may send stored frames again. The
     frame in the store is kept, and the first such duplicate is a warning in the log.

@@ -179,9 +179,11 @@ def _several_files() -> Scene:
 
 def _fixed_order() -> Scene:
     """The chunks of a slab lie between those of the slabs before it."""
-    spec = spec_of(("t", None, 1, 2), ("z", 3, 1, 2), ("y", 16, 8, 2), ("x", 24, 8, 2))
+    spec = spec_of(("t", None, 1, 4), ("y", 16, 8, 2), ("x", 24, 8, 2))
+    steps: list[Step] = list(_in_order(10))
+    steps[3:3] = [Flush()]
     settings = {"threads": 2, "sync_interval_ms": 3}
-    return Scene("fixed order", spec, _in_order(15), chunk_order="morton", **settings)
+    return Scene("fixed order", spec, tuple(steps), chunk_order="morton", **settings)
 
 
 def _any_order() -> Scene:
