@@ -66,6 +66,16 @@ REFUSED: dict[str, tuple[str, Callable[[Json], Any], str]] = {
     ),
     "v2 filter's setting": ("v2 delta", put("filters", 0, "step", value=2), "filters[0].step of 'delta'"),
     "v2 filter's type": ("v2 delta", put("filters", 0, "astype", value="?!"), "filters[0].astype not supp"),
+    "v2 filter without its type": (
+        "v2 delta",
+        lambda d: d["filters"][0].pop("dtype"),
+        "filters[0].dtype of 'delta' is missing",
+    ),
+    "v2 filter of the other byte order": (
+        "v2 delta",
+        put("filters", 0, "dtype", value=">i4"),
+        "filters[0].dtype not supported",
+    ),
     "v2 quantized to another type": (
         "v2 quantized",
         put("filters", 0, "astype", value="<f2"),
@@ -73,6 +83,8 @@ REFUSED: dict[str, tuple[str, Callable[[Json], Any], str]] = {
     ),
     "prototype format": ("prototype line", put("shard_format", value="morton"), "shard_format not supported"),
     "prototype no format": ("prototype line", drop("shard_format"), "shard_format not supported"),
+    "prototype null shards": ("prototype line", put("shards", value=None), "shard_format not supported"),
+    "prototype no shards": ("prototype line", drop("shards"), "shard_format not supported"),
     "prototype shards": ("prototype line", put("shards", value=[0]), "shards not supported"),
     "prototype rank": ("prototype line", put("shards", value=[2, 2]), "shards not supported"),
     "draft field": ("transformer plane", put("units", value="m"), "field 'units' is not understood"),
@@ -185,6 +197,27 @@ def test_another_version_of_ome_ngff_is_refused_but_its_arrays_are_read(tmp_path
     with pytest.raises(ShardFormatError, match=r"multiscales\[0\].version of OME-NGFF not supported"):
         open_store(tmp_path / "old")
     assert open_store(tmp_path / "old" / "0").arrays[0].shape == (2, 3, 12, 14)
+
+
+def test_an_older_version_of_what_did_not_change_is_read(tmp_path: Path) -> None:
+    shutil.copytree(IMAGE, tmp_path / "old")
+    attributes = json.loads((tmp_path / "old" / ".zattrs").read_text())
+    attributes["omero"]["version"] = "0.1"
+    (tmp_path / "old" / ".zattrs").write_text(json.dumps(attributes))
+    group = open_store(tmp_path / "old").group
+    assert group is not None
+    assert "version" not in group["ome"]["omero"]
+
+
+def test_a_number_that_json_does_not_have_is_read_but_not_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(ALL["v2 zlib"].store, tmp_path / "old")
+    (tmp_path / "old/.zattrs").write_text('{"offset": NaN}')
+    assert run("verify", tmp_path / "old") == 0
+    assert run("rechunk", tmp_path / "old", tmp_path / "new", "--no-idle", "--workers", "1") == 1
+    assert "cannot hold NaN" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_file_that_is_not_json_is_named(tmp_path: Path) -> None:

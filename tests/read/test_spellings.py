@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import zarr
+from zarr.codecs import GzipCodec
 
 import shardwright as sw
 from shardwright.cli.app import main
@@ -62,6 +63,21 @@ def test_a_legal_spelling_is_read_equal(
     assert facts["totals"]["chunks_present"] == report.chunks
     assert facts["totals"]["problems"] == 0
     assert run("inspect", tmp_path / "a.zarr", "--chunks") == 0
+
+
+def test_bools_that_zarr_python_decodes_are_told_from_the_chunk_before(tmp_path: Path) -> None:
+    values = {"0": np.full((4, 8), 255, "u1"), "1": np.ones((4, 8), bool)}
+    datasets = [{"path": level} for level in values]
+    axes = [{"name": "y"}, {"name": "x"}]
+    group = zarr.create_group(
+        tmp_path / "a.zarr", attributes={"ome": {"multiscales": [{"axes": axes, "datasets": datasets}]}}
+    )
+    for level, pixels in values.items():
+        gzips = [GzipCodec(level=1)] * (2 if level == "1" else 0)  # two: no chain of ours
+        group.create_array(
+            level, data=pixels, chunks=(4, 8), compressors=gzips or None, dimension_names=("y", "x")
+        )
+    assert verify_store(tmp_path / "a.zarr", threads=1).problems == []
 
 
 @pytest.mark.parametrize("name", LEGAL)

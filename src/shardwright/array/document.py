@@ -46,8 +46,15 @@ ITEM_BYTES = {
 
 
 def encode_document(document: dict[str, Any]) -> bytes:
-    """Returns the bytes of a zarr.json."""
-    return json.dumps(document, indent=2, allow_nan=False).encode()
+    """Returns the bytes of a zarr.json. Raises ``ShardFormatError`` for NaN and the infinities as numbers,
+    which older writers put into attributes and JSON does not have."""
+    try:
+        return json.dumps(document, indent=2, allow_nan=False).encode()
+    except ValueError:
+        raise ShardFormatError(
+            "a zarr.json cannot hold NaN, Infinity or -Infinity as a number",
+            hint="Make them text in the attributes of the source, such as the name in quotes",
+        ) from None
 
 
 def check_node(document: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 _CHECKSUM = {"location"}
-# the fields of each codec
+# the fields of each codec; of those of values, all but ``astype`` are needed
 _ARRAY_CODECS = {
     "delta": {"dtype", "astype"},
     "fixedscaleoffset": {"offset", "scale", "dtype", "astype"},
@@ -105,6 +105,9 @@ def _array_codec(place: str, config: Json, dtype: NumpyType) -> tuple[Json, Nump
     """Returns the codec, and the type of what it makes of values of ``dtype``."""
     name = config["id"]
     settings = _settings(place, config, _ARRAY_CODECS[name])
+    if missing := _ARRAY_CODECS[name] - settings.keys() - {"astype"}:
+        raise ShardFormatError(f"{place}.{min(missing)} of {name!r} is missing")
+    _check_types(place, settings, dtype)
     made = dtype
     if name == "packbits":
         made = numpy_type(place, "|u1")
@@ -120,6 +123,21 @@ def _array_codec(place: str, config: Json, dtype: NumpyType) -> tuple[Json, Nump
         if settings.get(field) is not None:
             made = numpy_type(f"{place}.{field}", settings[field])
     return {"name": f"numcodecs.{name}", "configuration": settings}, made
+
+
+def _check_types(place: str, settings: Json, dtype: NumpyType) -> None:
+    """Raises ``ShardFormatError`` unless the types of a codec have the byte order of ``dtype``. With another
+    one the bytes were encoded as if they were other values, and zarr-python would take them so."""
+    for field in ("dtype", "astype", "encode_dtype", "decode_dtype"):
+        if settings.get(field) is None:
+            continue
+        endian = numpy_type(f"{place}.{field}", settings[field]).endian
+        if None not in (endian, dtype.endian) and endian != dtype.endian:
+            raise ShardFormatError(
+                f"{place}.{field} not supported",
+                expected=f"{dtype.endian}-endian, as the array",
+                got=repr(settings[field])[:80],
+            )
 
 
 def _bytes_codec(place: str, config: Any, itemsize: int) -> Json:

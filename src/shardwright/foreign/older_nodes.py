@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 16 * 1024 * 1024  # of a metadata file
 _ARRAY, _GROUP, _ATTRIBUTES = ".zarray", ".zgroup", ".zattrs"
-_META, _DATA, _ROOT = "meta", "data", "root"
+_ENTRY, _META, _DATA, _ROOT = "zarr.json", "meta", "data", "root"
 _MANY = 8  # arrays that a message names
 
 
@@ -58,6 +58,8 @@ def locate(path: Path) -> Path:
     as they are. Raises ``ShardFormatError``."""
     if path.name in (_ARRAY, _GROUP, _ATTRIBUTES):
         return path.parent
+    if path.name == _ENTRY and _draft_suffix(path.parent) is not None:
+        path = path.parent
     for root in (path, *path.parents):
         suffix = _draft_suffix(root)
         if suffix is None:
@@ -120,7 +122,7 @@ def _drafted(folder: Path) -> tuple[Path | None, bool] | None:
 def _draft_suffix(root: Path) -> str | None:
     """Returns the suffix of the metadata files if ``root`` is the root of a store of the draft, else None.
     Raises ``ShardFormatError``."""
-    file = root / "zarr.json"
+    file = root / _ENTRY
     if not (root / _META).is_dir() or not file.is_file():
         return None
     entry = _read(file)

@@ -7,6 +7,7 @@ from typing import Any
 from shardwright.model.errors import ShardFormatError
 
 _KEYS = ("multiscales", "omero", "labels", "image-label", "plate", "well", "series", "bioformats2raw.layout")
+_SAME_IN_ALL = ("omero", "image-label")  # writers give these an older version beside axes of 0.4
 OLD, NEW = "0.4", "0.5"
 
 
@@ -28,7 +29,7 @@ def _without_version(key: str, value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     version = value.get("version", OLD)
-    if version != OLD:
+    if version != OLD and key not in _SAME_IN_ALL:
         raise ShardFormatError(
             f"{key}.version of OME-NGFF not supported",
             expected=OLD,

@@ -40,10 +40,11 @@ def v2_array(document: Any, attributes: dict[str, Any]) -> OlderArray:
         raise ShardFormatError(
             "dimension_separator not supported", expected="'.' or '/'", got=repr(separator)[:80]
         )
-    shards = document.get("shards")
-    if shards is not None and document.get("shard_format") != "indexed":
+    shards, shard_format = document.get("shards"), document.get("shard_format")
+    expected = None if shards is None else "indexed"
+    if shard_format != expected:
         raise ShardFormatError(
-            "shard_format not supported", expected="'indexed'", got=repr(document.get("shard_format"))[:80]
+            "shard_format not supported", expected=repr(expected), got=repr(shard_format)[:80]
         )
     return OlderArray(
         spelling=ZARR_V2 if shards is None else PROTOTYPE,

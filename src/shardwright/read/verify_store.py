@@ -492,8 +492,7 @@ class _Run:
                     encoded, decoded = self._buffers.take(nbytes, array.chunk_bytes)
                     try:
                         file.read_into(offset, encoded.data)
-                        array.decode(encoded.data, decoded)
-                        _check_values(array, decoded)
+                        _check_values(array.decode(encoded.data, decoded))
                         # an inner crc32c, which decoding has checked, is the checksum itself
                         data_crcs[i] = (
                             int.from_bytes(encoded[-inner:].tobytes(), "little")
@@ -545,7 +544,7 @@ class _Run:
             self._progress(min(self._done_bytes, self._total_bytes), self._total_bytes)
 
 
-def _check_values(array: StoredArray, decoded: npt.NDArray[np.uint8]) -> None:
+def _check_values(values: npt.NDArray[Any]) -> None:
     """Raises ``ShardFormatError`` for a bool that is neither 0 nor 1. Every other bit pattern is a value."""
-    if array.dtype.kind == "b" and decoded.max(initial=0) > 1:
-        raise ShardFormatError("bool chunk holds bytes other than 0 and 1", got=int(decoded.max()))
+    if values.dtype.kind == "b" and (most := int(values.view(np.uint8).max(initial=0))) > 1:
+        raise ShardFormatError("bool chunk holds bytes other than 0 and 1", got=most)
