@@ -145,6 +145,40 @@ def test_an_ome_zarr_image_of_version_0_4_becomes_one_of_0_5(tmp_path: Path) -> 
             assert same(read, np.load(FIXTURES / "v2" / f"image.{level}.npy"))
 
 
+def test_attributes_of_an_image_that_are_common_words_stay_where_they_are(tmp_path: Path) -> None:
+    shutil.copytree(IMAGE, tmp_path / "old")
+    attributes = json.loads((tmp_path / "old/.zattrs").read_text())
+    words = {"labels": ["treated"], "series": 7}
+    (tmp_path / "old/.zattrs").write_text(json.dumps({**attributes, **words}))
+    group = open_store(tmp_path / "old").group
+    assert group is not None
+    assert {word: group[word] for word in words} == words
+    assert sorted(group["ome"]) == ["multiscales", "omero", "version"]
+
+
+def write_v2(folder: Path, attributes: dict[str, Any]) -> None:
+    folder.mkdir(parents=True)
+    (folder / ".zgroup").write_text('{"zarr_format": 2}')
+    (folder / ".zattrs").write_text(json.dumps(attributes))
+
+
+def test_the_images_of_older_collections_are_found(tmp_path: Path) -> None:
+    wells = [{"path": "A/1", "rowIndex": 0, "columnIndex": 0}]
+    plate, images = tmp_path / "plate", [{"path": "0"}]
+    write_v2(plate, {"plate": {"version": "0.4", "rows": [{"name": "A"}], "wells": wells}})
+    write_v2(plate / "A", {})
+    write_v2(plate / "A/1", {"well": {"version": "0.4", "images": images}})
+    shutil.copytree(IMAGE, plate / "A/1/0")
+    write_v2(tmp_path / "several", {"bioformats2raw.layout": 3})
+    write_v2(tmp_path / "several/OME", {"series": ["0", "1"]})
+    for name in ("0", "1"):
+        shutil.copytree(IMAGE, tmp_path / "several" / name)
+    for store, expected in ((plate, ["A/1/0"]), (tmp_path / "several", ["0", "1"])):
+        found = open_store(store).images
+        assert [image.root.relative_to(store).as_posix() for image in found] == expected
+        assert verify_store(store, threads=1).problems == []
+
+
 def test_axis_names_come_from_the_image_where_arrays_have_none(tmp_path: Path) -> None:
     shutil.copytree(IMAGE, tmp_path / "old")
     for file in (tmp_path / "old").glob("*/.zattrs"):

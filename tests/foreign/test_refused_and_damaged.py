@@ -93,6 +93,11 @@ REFUSED: dict[str, tuple[str, Callable[[Json], Any], str]] = {
         drop("chunk_memory_layout"),
         "field 'chunk_memory_layout' is missing",
     ),
+    "draft layout": (
+        "transformer plane",
+        put("chunk_memory_layout", value="K"),
+        "chunk_memory_layout not supported",
+    ),
     "draft grid": ("transformer plane", put("chunk_grid", "type", value="round"), "chunk_grid.type not supp"),
     "draft grid's field": (
         "transformer plane",

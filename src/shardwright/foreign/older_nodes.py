@@ -49,7 +49,7 @@ def older_document(folder: Path) -> dict[str, Any] | None:
         if is_array and file is not None:
             return transformer_array(document).document(file)
         attributes = document.get("attributes", {}) if isinstance(document, dict) else None
-        return _group(attributes)
+        return _group(attributes, folder.name)
 
 
 def locate(path: Path) -> Path:
@@ -143,13 +143,17 @@ def _v2_group(folder: Path) -> dict[str, Any]:
     with _Naming(folder / _GROUP):
         check_v2_group(document)
     with _Naming(folder / _ATTRIBUTES):
-        return _group(attributes)
+        return _group(attributes, folder.name)
 
 
-def _group(attributes: Any) -> dict[str, Any]:
+def _group(attributes: Any, folder_name: str) -> dict[str, Any]:
     if not isinstance(attributes, dict):
         raise ShardFormatError("attributes are no object", got=repr(attributes)[:80])
-    return {"zarr_format": 3, "node_type": "group", "attributes": ome_attributes_of_today(attributes)}
+    return {
+        "zarr_format": 3,
+        "node_type": "group",
+        "attributes": ome_attributes_of_today(attributes, folder_name),
+    }
 
 
 def _v2_attributes(folder: Path) -> dict[str, Any]:

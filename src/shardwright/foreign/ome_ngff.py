@@ -6,15 +6,20 @@ from typing import Any
 
 from shardwright.model.errors import ShardFormatError
 
-_KEYS = ("multiscales", "omero", "labels", "image-label", "plate", "well", "series", "bioformats2raw.layout")
+_KEYS = ("multiscales", "omero", "image-label", "plate", "well", "bioformats2raw.layout")
+_KEY_OF_FOLDER = {
+    "labels": "labels",
+    "OME": "series",
+}  # common words: of OME-NGFF in a group of this name only
 _SAME_IN_ALL = ("omero", "image-label")  # writers give these an older version beside axes of 0.4
 OLD, NEW = "0.4", "0.5"
 
 
-def ome_attributes_of_today(attributes: dict[str, Any]) -> dict[str, Any]:
-    """Returns the attributes of a group of Zarr v2; unchanged where none is of OME-NGFF. Raises
-    ``ShardFormatError`` for another version of it, whose axes have another form."""
-    found = {key: _without_version(key, attributes[key]) for key in _KEYS if key in attributes}
+def ome_attributes_of_today(attributes: dict[str, Any], folder_name: str) -> dict[str, Any]:
+    """Returns the attributes of a group of Zarr v2 in a folder of this name; unchanged where none is of
+    OME-NGFF. Raises ``ShardFormatError`` for another version of it, whose axes have another form."""
+    keys = (*_KEYS, _KEY_OF_FOLDER.get(folder_name))
+    found = {key: _without_version(key, attributes[key]) for key in keys if key in attributes}
     if not found:
         return attributes
     rest = {key: value for key, value in attributes.items() if key not in found}

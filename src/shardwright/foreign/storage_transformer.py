@@ -69,6 +69,12 @@ def transformer_array(document: Any) -> OlderArray:
             expected="'/' or '.', the same as dimension_separator",
             got=repr(separator)[:80],
         )
+    if document["chunk_memory_layout"] not in ("C", "F"):
+        raise ShardFormatError(
+            "chunk_memory_layout not supported",
+            expected="'C' or 'F'",
+            got=repr(document["chunk_memory_layout"])[:80],
+        )
     attributes = document["attributes"]
     if not isinstance(attributes, dict):
         raise ShardFormatError("attributes is no object", got=repr(attributes)[:80])
