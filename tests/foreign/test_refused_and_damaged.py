@@ -83,7 +83,6 @@ REFUSED: dict[str, tuple[str, Callable[[Json], Any], str]] = {
     ),
     "prototype format": ("prototype line", put("shard_format", value="morton"), "shard_format not supported"),
     "prototype no format": ("prototype line", drop("shard_format"), "shard_format not supported"),
-    "prototype null shards": ("prototype line", put("shards", value=None), "shard_format not supported"),
     "prototype no shards": ("prototype line", drop("shards"), "shard_format not supported"),
     "prototype shards": ("prototype line", put("shards", value=[0]), "shards not supported"),
     "prototype rank": ("prototype line", put("shards", value=[2, 2]), "shards not supported"),

@@ -41,10 +41,16 @@ def v2_array(document: Any, attributes: dict[str, Any]) -> OlderArray:
             "dimension_separator not supported", expected="'.' or '/'", got=repr(separator)[:80]
         )
     shards, shard_format = document.get("shards"), document.get("shard_format")
-    expected = None if shards is None else "indexed"
-    if shard_format != expected:
+    # the prototype names its format beside "shards": null too
+    if (
+        shard_format != "indexed"
+        if shards is not None
+        else shard_format is not None and "shards" not in document
+    ):
         raise ShardFormatError(
-            "shard_format not supported", expected=repr(expected), got=repr(shard_format)[:80]
+            "shard_format not supported",
+            expected="'indexed', beside shards",
+            got=repr(shard_format)[:80],
         )
     return OlderArray(
         spelling=ZARR_V2 if shards is None else PROTOTYPE,
