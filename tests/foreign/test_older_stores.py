@@ -206,6 +206,15 @@ def test_an_array_has_several_paths() -> None:
         open_store(volume.store)
 
 
+def test_an_array_of_the_prototype_may_have_no_shards(tmp_path: Path) -> None:
+    shutil.copytree(ALL["v2 zlib"].store, tmp_path / "old")
+    document = json.loads((tmp_path / "old/.zarray").read_text())
+    (tmp_path / "old/.zarray").write_text(json.dumps({**document, "shards": None, "shard_format": "indexed"}))
+    (array,) = open_store(tmp_path / "old").arrays
+    assert not array.is_sharded
+    assert verify_store(tmp_path / "old", threads=1).problems == []
+
+
 def test_one_shard_is_opened_by_its_path() -> None:
     for path, shard in (
         (FIXTURES / "transformer/many/data/root/plane/c0/1", (0, 1)),

@@ -400,7 +400,7 @@ def test_progress_ends_at_all_bytes(tmp_path: Path) -> None:
 def test_no_store_at_all(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="no such"):
         verify_store(tmp_path / "nothing")
-    with pytest.raises(ShardFormatError, match="Give the path of a Zarr v3 store"):
+    with pytest.raises(ShardFormatError, match="Give the path of a Zarr store"):
         verify_store(tmp_path)
 
 

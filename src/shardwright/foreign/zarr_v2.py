@@ -41,12 +41,11 @@ def v2_array(document: Any, attributes: dict[str, Any]) -> OlderArray:
             "dimension_separator not supported", expected="'.' or '/'", got=repr(separator)[:80]
         )
     shards, shard_format = document.get("shards"), document.get("shard_format")
-    # the prototype names its format beside "shards": null too
-    if (
-        shard_format != "indexed"
-        if shards is not None
-        else shard_format is not None and "shards" not in document
-    ):
+    if shards is not None:
+        known: tuple[str | None, ...] = ("indexed",)
+    else:  # the prototype may name its format beside "shards": null too
+        known = (None, "indexed") if "shards" in document else (None,)
+    if shard_format not in known:
         raise ShardFormatError(
             "shard_format not supported",
             expected="'indexed', beside shards",
