@@ -145,7 +145,7 @@ REFUSED = [
     (("rechunk", "embryo.ome.zarr", "new", "--chunks", "q=8"), 1, "the image has no such axes"),
     (("rechunk", "embryo.ome.zarr", "new", "--chunks", "64"), 2, "z=64,y=64,x=64"),
     (("rechunk", "embryo.ome.zarr", "new", "--chunks", "t=2", "--codec", "png"), 2, "zstd:5"),
-    (("rechunk", "nowhere.ome.zarr", "new", "--chunks", "t=2"), 2, "does not exist"),
+    (("rechunk", "nowhere.ome.zarr", "new", "--chunks", "t=2"), 1, "no such file or folder"),
     (("pyramid", "embryo.ome.zarr", "--levels", "2", "--axes", "q"), 1, "there is no axis 'q'"),
     (("pyramid", "embryo.ome.zarr", "--levels", "2", "--factors", "q"), 2, "z=64,y=64,x=64"),
     (("pyramid", "embryo.ome.zarr", "--levels", "2", "--factors", "y=9"), 1, "expected 1 to 8 along y"),

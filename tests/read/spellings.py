@@ -196,6 +196,8 @@ LEGAL: dict[str, Spelling] = {
             ("v2", "/", shards([LITTLE])),
         )
     },
+    "keys by name": replace(shards([LITTLE]), respelled=lambda d: d.update(chunk_key_encoding="default")),
+    "type as object": replace(shards([LITTLE]), respelled=lambda d: d.update(data_type={"name": "uint16"})),
     "keys default": replace(shards([LITTLE]), encoding={"name": "default"}),
     "keys v2": replace(shards([LITTLE]), encoding={"name": "v2"}),
     "keys v2 unsharded": replace(Spelling([LITTLE]), encoding={"name": "v2"}),
@@ -332,6 +334,12 @@ ILLEGAL: dict[str, tuple[Callable[[Json], Any], str]] = {
     "blosc clevel": (lambda d: _inner(d)["codecs"][1]["configuration"].update(clevel=11), "clevel"),
     "blosc shuffle": (lambda d: _inner(d)["codecs"][1]["configuration"].update(shuffle="yes"), "shuffle"),
     "blosc typesize": (lambda d: _inner(d)["codecs"][1]["configuration"].update(typesize=0), "typesize"),
+    "blosc blocksize": (
+        lambda d: _inner(d)["codecs"][1]["configuration"].update(blocksize=2**31),
+        "blocksize",
+    ),
+    "blosc without typesize": (lambda d: _inner(d)["codecs"][1]["configuration"].pop("typesize"), "typesize"),
+    "gzip without level": (lambda d: _inner(d)["codecs"].append({"name": "gzip"}), "level"),
     "blosc dictionary": (lambda d: _inner(d)["codecs"][1]["configuration"].update(dict=1), "dict"),
     "crc32c setting": (
         lambda d: _inner(d)["codecs"].append({"name": "crc32c", "configuration": {"seed": 1}}),

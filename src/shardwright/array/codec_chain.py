@@ -10,7 +10,6 @@ web process may use it too.
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -262,9 +261,8 @@ def _check_values(
     return check
 
 
-def _whole(low: int, high: float) -> tuple[str, Callable[[Any], bool]]:
-    limit = f"from {low}" if math.isinf(high) else f"from {low} to {int(high)}"
-    return f"a whole number {limit}", lambda value: type(value) is int and low <= value <= high
+def _whole(low: int, high: int) -> tuple[str, Callable[[Any], bool]]:
+    return f"a whole number from {low} to {high}", lambda value: type(value) is int and low <= value <= high
 
 
 def _one_of(*values: str) -> tuple[str, Callable[[Any], bool]]:
@@ -276,13 +274,21 @@ _BLOSC = {
     "clevel": _whole(0, 9),
     "shuffle": _one_of("noshuffle", "shuffle", "bitshuffle"),
     "typesize": _whole(1, 255),
-    "blocksize": _whole(0, math.inf),
+    "blocksize": _whole(0, 2**31 - 1),
 }
 _ZSTD = {
     "level": _whole(-(2**17), 22),
     "checksum": ("true or false", lambda value: isinstance(value, bool)),
 }
 _GZIP = {"level": _whole(0, 9)}
+
+
+def _check_blosc(place: str, configuration: dict[str, Any], itemsize: int | None) -> None:
+    shuffles = configuration.get("shuffle", "noshuffle") != "noshuffle"
+    needed = ("cname", "clevel", *(("typesize",) if shuffles else ()))
+    _check_values("blosc", _BLOSC, needed)(place, configuration, itemsize)
+
+
 _CODECS: dict[str, tuple[Kind, set[str]]] = {
     "transpose": (ARRAY_ARRAY, {"order"}),
     "bytes": (ARRAY_BYTES, {"endian"}),
@@ -297,7 +303,7 @@ _CODECS: dict[str, tuple[Kind, set[str]]] = {
 _CHECKS: dict[str, Callable[[str, dict[str, Any], int | None], None]] = {
     "bytes": _check_bytes,
     "endian": _check_bytes,
-    "blosc": _check_values("blosc", _BLOSC, ("cname", "clevel")),
+    "blosc": _check_blosc,
     "zstd": _check_values("zstd", _ZSTD, ()),
-    "gzip": _check_values("gzip", _GZIP, ()),
+    "gzip": _check_values("gzip", _GZIP, ("level",)),
 }

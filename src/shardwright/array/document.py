@@ -86,8 +86,23 @@ def check_document(document: Any) -> dict[str, Any]:
             "attributes is of the wrong type", expected="an object", got=repr(node["attributes"])[:80]
         )
     if node["node_type"] == "array":
+        _spell_out(node)
         _check_array(node)
     return node
+
+
+def _spell_out(document: dict[str, Any]) -> None:
+    """Replaces the short spelling of a chunk key encoding, its name alone, and the long one of a data type
+    without settings, by the usual ones (Zarr v3.1, "Extension definition": they mean the same)."""
+    if isinstance(encoding := document.get("chunk_key_encoding"), str):
+        document["chunk_key_encoding"] = {"name": encoding}
+    data_type = document.get("data_type")
+    if (
+        isinstance(data_type, dict)
+        and data_type.keys() <= {"name", "configuration"}
+        and not data_type.get("configuration")
+    ):
+        document["data_type"] = data_type.get("name")
 
 
 def understood(document: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardwright.array.codec_chain import ARRAY_ARRAY, ARRAY_BYTES
+from shardwright.array.codec_chain import ARRAY_ARRAY
 from shardwright.array.spec import DTYPES
 from shardwright.model.errors import ShardFormatError
 from shardwright.shard.index import INDEX_ENTRY, LITTLE_ENDIAN, LITTLE_ENDIAN_CRC32C, empty_index
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from shardwright.array.codec_chain import CodecChain, ShardingCodec
     from shardwright.array.spec import ArraySpec
     from shardwright.shard.index import IndexCodec
+
+
+# by which a changed index does not decode
+_CHECKSUMS = {"crc32c", *(f"numcodecs.{name}" for name in ("crc32", "crc32c", "adler32", "fletcher32"))}
 
 
 def chunk_codecs(
@@ -61,7 +65,7 @@ class ZarrIndex:
     def __init__(self, chunks: ZarrChunks) -> None:
         check_fixed_size(chunks.chain)
         self._chunks = chunks
-        self.has_checksum = chunks.chain.codecs[-1].kind != ARRAY_BYTES
+        self.has_checksum = chunks.chain.names[-1] in _CHECKSUMS
         self._encoded_bytes = len(self.encode(empty_index(math.prod(chunks.shape[:-1]))))
 
     def encoded_bytes(self, chunks: int) -> int:

@@ -196,15 +196,22 @@ def _zstd() -> tuple[Any, Any]:
     return decompress, is_error
 
 
+def unzstd(data: Bytes, out: npt.NDArray[np.uint8]) -> int | None:
+    """Decodes zstd frames into ``out``. Returns the bytes there, None if they do not decode, or not into so
+    many."""
+    decompress, is_error = _zstd()
+    source = np.frombuffer(data, np.uint8)  # keeps the memory alive during the call
+    written = int(decompress(out.ctypes.data, out.nbytes, source.ctypes.data, source.nbytes))
+    return None if is_error(written) else written
+
+
 def _decode_zstd(data: memoryview, out: npt.NDArray[np.uint8]) -> None:
     if bytes(data[:4]) != _ZSTD_MAGIC:
         raise ShardFormatError(
             "not a zstd frame", expected=f"magic {_ZSTD_MAGIC.hex()}", got=bytes(data[:4]).hex() or "nothing"
         )
-    decompress, is_error = _zstd()
-    source = np.frombuffer(data, np.uint8)  # keeps the memory alive during the call
-    written = decompress(out.ctypes.data, out.nbytes, source.ctypes.data, source.nbytes)
-    if is_error(written):
+    written = unzstd(data, out)
+    if written is None:
         raise ShardFormatError(f"zstd frame does not decode into {out.nbytes} bytes")
     if written != out.nbytes:
         raise ShardFormatError(

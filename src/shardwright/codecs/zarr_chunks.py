@@ -21,6 +21,8 @@ from shardwright.array.codec_chain import INDEX_ITEM_BYTES, KINDS, check_order, 
 from shardwright.model.errors import CodecError, ShardFormatError, ShardwrightError
 from shardwright.model.extras import naming_missing_extra
 
+from .bounded import check_bounded
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -57,6 +59,7 @@ class ZarrChunks:
         self._of_thread = threading.local()
         array = self._array()[1]
         self.dtype: np.dtype[Any] = array.dtype
+        self._chunk_bytes = math.prod(shape) * self.dtype.itemsize
         self.fill_element: npt.NDArray[Any] = np.asarray(array.fill_value, array.dtype)
 
     @property
@@ -77,8 +80,10 @@ class ZarrChunks:
 
     def decode(self, data: Bytes) -> npt.NDArray[Any]:
         """Returns the values of a chunk. Raises ``ShardFormatError``."""
+        encoded = bytes(data)
+        check_bounded(encoded, self.chain, self.max_encoded_bytes(self._chunk_bytes))
         store, array = self._array()
-        store.put(self._key, bytes(data))
+        store.put(self._key, encoded)
         try:
             with _raising(ShardFormatError, "zarr-python cannot decode the chunk"):
                 return np.asarray(array[...]).reshape(self.shape)
