@@ -27,8 +27,6 @@ from .parameters import BLOSC_HEADER_BYTES, CHECKSUM_BYTES
 if TYPE_CHECKING:
     from shardwright.array.codec_chain import CodecChain
 
-    from .zarr_chunks import ZarrChunks
-
 HEAD_BYTES = 64  # the first bytes of a chunk that ``describe_chunk`` needs
 
 _BLOSC_HEADER = struct.Struct("<BBBBIII")
@@ -282,17 +280,13 @@ def decode_chunk(data: Bytes, codecs: ChunkCodecs, chunk_bytes: int) -> npt.NDAr
     return out
 
 
-def describe_chunk(
-    head: Bytes, encoded_bytes: int, codecs: ChunkCodecs | ZarrChunks, chunk_bytes: int
-) -> ChunkForm:
+def describe_chunk(head: Bytes, encoded_bytes: int, codecs: ChunkCodecs, chunk_bytes: int) -> ChunkForm:
     """Returns how a chunk of ``encoded_bytes`` was encoded, from its first ``HEAD_BYTES`` bytes. Raises
-    ``ShardFormatError`` when these are invalid. The bytes of a chain that zarr-python decodes say nothing.
+    ``ShardFormatError`` when these are invalid.
 
     A zstd or gzip chunk counts as stored when its first block is raw and the whole is no shorter than the
     decoded chunk.
     """
-    if not isinstance(codecs, ChunkCodecs):
-        return ChunkForm(codecs.name, None, stored=False)
     encoded_bytes -= CHECKSUM_BYTES if codecs.checksum else 0
     if codecs.compressor is None:
         return ChunkForm("none", None, stored=True)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import crc32c
 import numpy as np
 
-from shardwright.codecs.decode import HEAD_BYTES, describe_chunk
+from shardwright.codecs.decode import HEAD_BYTES
 from shardwright.model.errors import (
     LockedError,
     ShardChangedError,
@@ -161,14 +161,15 @@ def _checked(
 
 
 def _check_chunk(array: StoredArray, number: int, data: bytes, limit: int) -> None:
-    if not 0 < len(data) <= limit:
+    least = limit if array.codecs.name == "none" else 1
+    if not least <= len(data) <= limit:
         raise ShardFormatError(
             f"chunk {number} is not encoded as {array.path} is",
-            expected=f"1 to {limit} bytes",
+            expected=f"{least} to {limit} bytes",
             got=len(data),
         )
     try:
-        describe_chunk(data[:HEAD_BYTES], len(data), array.codecs, array.chunk_bytes)
+        array.describe(data[:HEAD_BYTES], len(data))
     except ShardFormatError as error:
         raise ShardFormatError(f"chunk {number} is not encoded as {array.path} is: {error}") from None
     if array.is_ours and array.codecs.checksum and crc32c.crc32c(data) != CRC_OF_BYTES_AND_CRC:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.array.layout_costs import TIME_AXES, LayoutAxis, layout_costs
-from shardwright.codecs.decode import HEAD_BYTES, describe_chunk
+from shardwright.codecs.decode import HEAD_BYTES
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.shard.edit_files import INTERRUPTED, is_interrupted
 from shardwright.shard.layout import PAGE_BYTES
@@ -241,7 +241,7 @@ def _form(report: ShardReport, file: ShardFile, chunk: int, offset: int, nbytes:
     head = bytearray(min(HEAD_BYTES, nbytes))
     try:
         file.read_into(offset, memoryview(head))
-        return str(describe_chunk(head, nbytes, file.array.codecs, file.array.chunk_bytes))
+        return str(file.array.describe(head, nbytes))
     except ShardFormatError as error:
         report.problems.append(f"chunk {chunk}: {error}")
         return "unreadable"

@@ -24,7 +24,7 @@ from shardwright.array.codec_chain import parse_chain
 from shardwright.array.document import array_chain, check_document, check_node
 from shardwright.array.spec import MAX_CHUNK_BYTES, MAX_CHUNKS_PER_SHARD
 from shardwright.codecs.chain import chunk_codecs, index_codec
-from shardwright.codecs.decode import ChunkCodecs, decode_chunk_into
+from shardwright.codecs.decode import ChunkCodecs, ChunkForm, decode_chunk_into, describe_chunk
 from shardwright.codecs.parameters import CodecParameters, codec_of, unwritable
 from shardwright.codecs.zarr_chunks import ZarrChunks
 from shardwright.foreign.older_nodes import is_older_node, locate, older_document
@@ -87,6 +87,13 @@ class StoredArray:
             return values.reshape(self.chunk_shape)
         order = self.codecs.order
         return values.reshape([self.chunk_shape[i] for i in order]).transpose(np.argsort(order))
+
+    def describe(self, head: Bytes, encoded_bytes: int) -> ChunkForm:
+        """Returns how a chunk of ``encoded_bytes`` was encoded, from its first ``HEAD_BYTES`` bytes; of one
+        that zarr-python decodes the names of its codecs, whatever its bytes. Raises ``ShardFormatError``."""
+        if isinstance(self.codecs, ZarrChunks):
+            return ChunkForm(self.codecs.name, None, stored=False)
+        return describe_chunk(head, encoded_bytes, self.codecs, self.chunk_bytes)
 
     @property
     def is_transposed(self) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.codecs.decode import HEAD_BYTES, ChunkCodecs, describe_chunk
+from shardwright.codecs.decode import HEAD_BYTES, ChunkCodecs
 from shardwright.codecs.parameters import BLOSC_HEADER_BYTES, CHECKSUM_BYTES
 from shardwright.kernels.file_io import FILE_ENDED, read_ranges, will_need
 from shardwright.model.errors import ShardFormatError, StorageError
@@ -162,7 +162,7 @@ class PackedBytes:
         head = bytearray(min(HEAD_BYTES, nbytes))
         self._source.read_into(int(self._plan.source_offset[i]), memoryview(head))
         try:
-            describe_chunk(head, nbytes, array.codecs, array.chunk_bytes)
+            array.describe(head, nbytes)
         except ShardFormatError as error:
             raise self._error(i, str(error)) from None
         codecs = array.codecs

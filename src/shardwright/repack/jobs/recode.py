@@ -22,7 +22,7 @@ import crc32c
 import numpy as np
 
 from shardwright.array.spec import Blosc, Gzip, Zstd
-from shardwright.codecs.decode import HEAD_BYTES, ChunkCodecs, decode_chunk_into, describe_chunk
+from shardwright.codecs.decode import HEAD_BYTES, ChunkCodecs, decode_chunk_into
 from shardwright.codecs.degrade import DegradeLevel, degrade_ladder
 from shardwright.codecs.parameters import FILTERS, KIND_BLOSC
 from shardwright.kernels.compressed import CompressorContexts
@@ -148,9 +148,7 @@ class Recoder:
         return new.copy()
 
     def _form(self, chunk: UInt8s) -> ChunkForm:
-        return describe_chunk(
-            chunk[:HEAD_BYTES].data, chunk.size, self._array.codecs, self._array.chunk_bytes
-        )
+        return self._array.describe(chunk[:HEAD_BYTES].data, chunk.size)
 
     def _encode(self) -> UInt8s:
         """The decoded chunk, encoded. To the kernel it is one frame of one row."""
