@@ -8,6 +8,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
+import zarr
 
 from shardwright.edit.interrupted import (
     DECISIONS,
@@ -279,6 +280,36 @@ def test_a_shard_that_was_replaced_since_is_left_with_the_journal(editor, array)
     path.unlink()
     assert [edit.action for edit in recover_edits(array.path)] == ["discarded"]
     assert not (array.path / EDIT_FOLDER).exists()
+
+
+@pytest.mark.parametrize("in_its_place", [True, False], ids=["in its place", "as another file"])
+def test_a_shard_that_another_program_has_written_anew_is_not_overwritten(tmp_path, editor, in_its_place):
+    """Without compression all chunks have one length: the index is the same whatever they hold."""
+    path = tmp_path / "a"
+    made = zarr.create_array(
+        path, shape=(4, 8, 8), shards=(4, 8, 8), chunks=(1, 8, 8), dtype="uint8", compressors=None
+    )
+    made[...] = 1
+    array, shard = parse_array(path), (0, 0, 0)
+    chunks = {2: bytes([7]) * 64}
+    died = editor.edit(path, shard, chunks, strategy="in_place", kill_at=1)
+    number = 1
+    while died["died_at"] != "edit.before_write":
+        number += 1
+        assert died["died_at"] is not None
+        died = editor.edit(path, shard, chunks, strategy="in_place", kill_at=number)
+    place = path / array.shard_key(shard)
+    data = bytearray(place.read_bytes())
+    data[: 4 * 64] = bytes([5]) * (4 * 64)
+    if in_its_place:
+        with place.open("r+b") as file:
+            file.write(data)
+    else:
+        place.unlink()
+        place.write_bytes(data)
+    assert (zarr.open_array(path)[...] == 5).all()
+    assert [edit.action for edit in recover_edits(path)] == ["refused"]
+    assert (zarr.open_array(path)[...] == 5).all()
 
 
 def test_a_damaged_journal_or_one_of_another_release_is_left(editor, array):

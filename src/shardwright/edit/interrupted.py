@@ -47,8 +47,8 @@ class JournalState(Enum):
 
 class FileState(Enum):
     ABSENT = "absent"
-    SAME = "the file that was edited, at a length that it may have had meanwhile"
-    COPIED = "another file, with the old index or the new one"
+    SAME = "the file that was edited, with a length and bytes that it may have had meanwhile"
+    COPIED = "another file of which that is true, with the old index or the new one"
     OTHER = "any other file"
 
 
@@ -137,7 +137,10 @@ def _names(array_folder: Path) -> list[str]:
     """The shards of which something lies in the folder, with dots in place of slashes."""
     folder = array_folder / EDIT_FOLDER
     with storage_errors("look into", folder):
-        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        try:
+            names = [path.name for path in folder.iterdir()]
+        except FileNotFoundError:  # gone with the last lock
+            names = []
     return sorted({_shard_of(name) for name in names})
 
 
@@ -199,7 +202,7 @@ def _state_of(array: StoredArray, shard: Path, journal: RedoJournal) -> FileStat
         return FileState.ABSENT
     with ChangedFile(shard) as file:
         status = file.status()
-        if not journal.old_bytes <= status.st_size <= journal.new_bytes:
+        if not journal.old_bytes <= status.st_size <= journal.new_bytes or not journal.explains(file):
             return FileState.OTHER
         if status.st_ino == journal.inode:
             return FileState.SAME
@@ -215,5 +218,6 @@ def delete_durably(path: Path) -> None:
     with storage_errors("delete", path):
         reach("edit.before_delete_journal")
         path.unlink(missing_ok=True)
-    with suppress(FileNotFoundError):
+        exists = path.parent.is_dir()
+    if exists:
         sync_directory(path.parent)

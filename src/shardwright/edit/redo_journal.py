@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import crc32c
+import numpy as np
 
 from shardwright.model.errors import FormatVersionError, ShardFormatError
 from shardwright.storage.files import AtomicFile
@@ -22,13 +23,15 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    import numpy.typing as npt
+
     from shardwright.storage.changed_file import ChangedFile
 
     from .edit_plan import Ranges
 
 MAGIC = b"SWEDITJN"
 VERSION = 1
-_HEAD = struct.Struct("<8sIIQQQIIIII")
+_HEAD = struct.Struct("<8sIIQQQIIIIII")
 _OPERATION = struct.Struct("<QQ")
 _CRC = struct.Struct("<I")
 
@@ -39,7 +42,8 @@ class RedoJournal:
     afterwards. ``old_index``, ``new_index``: the crc32c of the encoded index, 0 without one.
 
     ``writes``: (offset, bytes). The first ``harmless`` of them touch no byte that a reader may need before
-    the others are written. ``clears``: [start, stop) that become zeros afterwards.
+    the others are written. ``clears``: [start, stop) that become zeros afterwards. ``before``: (offset,
+    bytes) of all that the edit changes below ``old_bytes``, as it was.
     """
 
     key: str
@@ -51,6 +55,7 @@ class RedoJournal:
     writes: tuple[tuple[int, bytes], ...]
     harmless: int
     clears: tuple[tuple[int, int], ...]
+    before: tuple[tuple[int, bytes], ...]
 
     @property
     def nbytes(self) -> int:
@@ -111,15 +116,36 @@ class RedoJournal:
         self.begin(file)
         self.complete(file)
 
+    def explains(self, file: ChangedFile) -> bool:
+        """Returns whether each byte that the edit changes is as it was, or as the edit makes it; else another
+        program has written there since. Raises ``StorageError``."""
+        for offset, old in self.before:
+            now, was = (np.frombuffer(data, np.uint8) for data in (file.read(offset, len(old)), old))
+            if now.size < was.size or not ((now == was) | (now == self._after(offset, was))).all():
+                return False
+        return True
+
+    def _after(self, offset: int, was: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Returns what the edit makes of the bytes ``was`` at an offset."""
+        after = was.copy()
+        for start, data in self.writes:
+            low, high = max(start, offset), min(start + len(data), offset + was.size)
+            if low < high:
+                part = np.frombuffer(data, np.uint8)[low - start : high - start]
+                after[low - offset : high - offset] = part
+        for start, stop in self.clears:
+            after[max(0, start - offset) : max(0, stop - offset)] = 0
+        return after
+
     def _parts(self) -> Iterator[bytes]:
         key = self.key.encode()
-        counts = len(self.writes), len(self.clears), self.harmless
+        counts = len(self.writes), len(self.clears), self.harmless, len(self.before)
         numbers = self.inode, self.old_bytes, self.new_bytes, self.old_index, self.new_index
         yield _HEAD.pack(MAGIC, VERSION, len(key), *numbers, *counts) + key
-        places = [(offset, len(data)) for offset, data in self.writes]
+        places = [(offset, len(data)) for offset, data in (*self.writes, *self.before)]
         lengths = [(start, stop - start) for start, stop in self.clears]
         yield b"".join(_OPERATION.pack(*place) for place in (*places, *lengths))
-        for _, data in self.writes:
+        for _, data in (*self.writes, *self.before):
             yield data
 
     @classmethod
@@ -135,19 +161,20 @@ class RedoJournal:
         if crc32c.crc32c(data[: -_CRC.size]) != _CRC.unpack(data[-_CRC.size :])[0]:
             raise _damaged(path)
         key_bytes, (inode, old_bytes, new_bytes, old_index, new_index) = head[2], head[3:8]
-        writes, clears, harmless = head[8:]
+        writes, clears, harmless, before = head[8:]
         place = _HEAD.size + key_bytes
         key = data[_HEAD.size : place].decode()
         operations = [
-            _OPERATION.unpack_from(data, place + i * _OPERATION.size) for i in range(writes + clears)
+            _OPERATION.unpack_from(data, place + i * _OPERATION.size) for i in range(writes + before + clears)
         ]
         place += len(operations) * _OPERATION.size
         found = []
-        for offset, nbytes in operations[:writes]:
+        for offset, nbytes in operations[: writes + before]:
             found.append((offset, data[place : place + nbytes]))
             place += nbytes
-        ranges = tuple((start, start + nbytes) for start, nbytes in operations[writes:])
-        return cls(key, inode, old_bytes, new_bytes, old_index, new_index, tuple(found), harmless, ranges)
+        ranges = tuple((start, start + nbytes) for start, nbytes in operations[writes + before :])
+        facts = inode, old_bytes, new_bytes, old_index, new_index
+        return cls(key, *facts, tuple(found[:writes]), harmless, ranges, tuple(found[writes:]))
 
 
 def _damaged(path: Path) -> ShardFormatError:

@@ -366,6 +366,9 @@ class _Edit:
         others = [write for write in chunks if meets(_range(write), needed)]
         harmless = _joined(write for write in chunks if not meets(_range(write), needed))
         old_index = source.read_bytes(old_start, old_stop - old_start)
+        clears = tuple(_cleared(source, before, plan, after))
+        changed = union([*map(_range, (*harmless, *others)), *clears])
+        kept = ((start, min(stop, before.file_bytes)) for start, stop in changed if start < before.file_bytes)
         return RedoJournal(
             self._key,
             source.status.st_ino,
@@ -375,7 +378,8 @@ class _Edit:
             crc32c.crc32c(with_index or old_index),
             (*harmless, *others),
             len(harmless),
-            tuple(_cleared(source, before, plan, after)),
+            clears,
+            tuple((start, source.read_bytes(start, stop - start)) for start, stop in kept),
         )
 
     # ------------------------------------------------------------------ the record of the array's shards
