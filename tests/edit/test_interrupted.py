@@ -31,6 +31,7 @@ from shardwright.model.names import EDIT_FOLDER
 from shardwright.read.inspect_shards import inspect_shard
 from shardwright.read.store import parse_array
 from shardwright.read.verify_store import verify_store
+from shardwright.repack.jobs.new_arrays import fingerprint
 from shardwright.repack.jobs.pack_shard import pack_shard
 from shardwright.repack.runtime.throttle import Throttle
 from shardwright.shard.edit_files import INTERRUPTED, JOURNAL_SUFFIX, edit_file, interrupted_edits
@@ -351,6 +352,16 @@ def test_a_shard_of_an_interrupted_edit_is_not_packed(editor, array):
     recover_edits(array.path)
     pack_shard(task, Throttle(idle=False))
     assert_sound(array, new, *SHARD)
+
+
+def test_no_array_is_made_of_half_an_edit(editor, array):
+    """Also if the edit began once the job had, and had been cut short when it ended."""
+    before = fingerprint(array)
+    interrupted(editor, array)
+    with pytest.raises(LockedError, match="is being updated, or its update was interrupted"):
+        fingerprint(array)
+    recover_edits(array.path)
+    assert fingerprint(array) != before
 
 
 def test_a_dry_run_only_tells(editor, array):

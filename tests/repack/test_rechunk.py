@@ -31,6 +31,7 @@ from shardwright.repack.jobs.rechunk_store import (
 )
 from shardwright.repack.runtime.tasks import run_task
 from shardwright.repack.runtime.throttle import watch_grants
+from shardwright.shard.edit_files import JOURNAL_SUFFIX, edit_file
 from shardwright.storage.lock import StoreLock
 
 from .images import (
@@ -220,6 +221,27 @@ def test_a_source_that_changes_meanwhile_is_noticed(tmp_path) -> None:
     with pytest.raises(ShardFormatError, match="changed while it was read"):
         rechunk(old, new, moved_away)
     assert not new.exists()
+
+
+def test_half_an_update_is_not_rechunked(tmp_path) -> None:
+    """Neither one that was cut short before, nor one while the job reads."""
+    old, new = tmp_path / "a.ome.zarr", tmp_path / "b.ome.zarr"
+    write_image(old)
+    journal = edit_file(old / "0", "c/1/0/0", JOURNAL_SUFFIX)
+
+    def update(tasks):
+        journal.parent.mkdir()
+        journal.touch()
+        yield from run_here(tasks)
+
+    for run in (update, run_here):
+        with pytest.raises(LockedError, match="its update was interrupted"):
+            rechunk(old, new, run)
+        assert not new.exists()
+        with pytest.raises(LockedError, match="its update was interrupted"):
+            add_levels(old, PyramidOptions(1), run_here, throttle=POLITE)
+    journal.unlink()
+    assert rechunk(old, new).made == ["0"]
 
 
 def test_memory_stays_within_the_plan_and_no_chunk_is_read_twice_where_it_need_not(tmp_path) -> None:

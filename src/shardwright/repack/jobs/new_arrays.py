@@ -24,6 +24,7 @@ from shardwright.array.document import encode_document
 from shardwright.model.errors import ShardFormatError, StorageFullError
 from shardwright.read.store import parse_array, read_metadata, read_nodes
 from shardwright.repack.runtime.job_report import Progress
+from shardwright.shard.edit_files import check_not_edited
 from shardwright.storage.files import (
     free_bytes,
     make_directories,
@@ -165,10 +166,12 @@ def fingerprint(array: StoredArray) -> str:
     still the one that it began with.
 
     Another acquisition under the same name differs, even with shards of the same lengths. The number of the
-    device is left out: another boot may change it.
+    device is left out: another boot may change it. Raises ``LockedError`` for a shard that is half updated,
+    ``StorageError``.
     """
     digest = hashlib.sha256()
     for key, _ in sorted(array.shard_files()):
+        check_not_edited(array.path, key)
         with storage_errors("look at", array.path / key):
             status = (array.path / key).stat()
         digest.update(json.dumps([key, status.st_size, status.st_mtime_ns, status.st_ino]).encode())
