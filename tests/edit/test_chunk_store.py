@@ -26,6 +26,7 @@ from shardwright.model.errors import (
     SpecError,
     StorageError,
 )
+from shardwright.model.names import EDIT_FOLDER
 from shardwright.read.shard_file import ShardFile
 from shardwright.read.store import parse_array
 from shardwright.read.verify_store import verify_store
@@ -449,3 +450,49 @@ def test_strategies_are_those_of_edits(path):
     assert (path / "raw/c/0/0").stat().st_ino != before
     assert parse_array(path / "raw").is_sharded
     assert LocalPlace.has_lists
+
+
+def test_what_a_killed_edit_left_goes_with_its_array(tmp_path):
+    """Else its journal would be applied to the next array of that name."""
+    path = tmp_path / "a"
+
+    def make(value):
+        array = zarr.create_array(
+            path,
+            shape=(4, 8, 8),
+            shards=(4, 8, 8),
+            chunks=(1, 8, 8),
+            dtype="uint8",
+            compressors=None,
+            dimension_names=["t", "y", "x"],
+        )
+        array[...] = value
+
+    make(1)
+    script = (
+        "import os, sys\n"
+        "import shardwright as sw\n"
+        "from shardwright.storage import failpoints\n"
+        "failpoints.set_hook('edit.before_write', lambda: os._exit(9))\n"
+        "sw.update(sys.argv[1], {'t': 0}, 7)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", script, str(path)], check=False).returncode == 9
+    assert list((path / EDIT_FOLDER).glob("*.journal"))
+    store = sw.ChunkStore(path)
+    sync(store.delete_dir(""))
+    assert not list(path.rglob("*"))
+    make(5)
+    sw.update(path, {"t": 3}, 9)
+    assert zarr.open_array(path)[:, 0, 0].tolist() == [5, 5, 5, 9]
+
+
+def test_a_shard_on_another_disk_is_not_deleted(tmp_path):
+    path, folder = tmp_path / "a", "0"
+    array = zarr.create_array(path / folder, shape=(4, 8), shards=(4, 8), chunks=(2, 8), dtype="uint8")
+    array[...] = 1
+    shard = path / folder / "c/0/0"
+    shard.rename(tmp_path / "spilled")
+    shard.symlink_to(tmp_path / "spilled")
+    with pytest.raises(StorageError, match="another disk"):
+        sync(sw.ChunkStore(path / folder).delete_dir(""))
+    assert shard.is_symlink()

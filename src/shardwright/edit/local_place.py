@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import ShardChangedError, ShardFormatError, StorageError
 from shardwright.read.shard_file import ShardFile
-from shardwright.shard.edit_files import JOURNAL_SUFFIX, LOCK_SUFFIX, check_not_edited, edit_file
+from shardwright.shard.edit_files import (
+    COPY_SUFFIX,
+    JOURNAL_SUFFIX,
+    LOCK_SUFFIX,
+    check_not_edited,
+    edit_file,
+)
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
     NO_FILE,
@@ -22,8 +28,9 @@ from shardwright.storage.files import (
 )
 from shardwright.storage.lock import is_locked
 
+from .chunk_documents import DOCUMENT
 from .chunk_place import ReadIndex, ReplacedError, is_visible
-from .interrupted import recover_locked
+from .interrupted import delete_durably, recover_locked
 from .shard_edit import check_at_rest, edit_shard
 from .shard_lock import shard_locked
 
@@ -116,6 +123,28 @@ class LocalPlace:
         path = self._root / key
         if path.is_dir():
             return
+        array = next((place for place in path.parents if (place / DOCUMENT).is_file()), None)
+        if array is None or path.name == DOCUMENT:
+            self._unlink(path)
+        else:
+            self._delete_shard(array, path)
+
+    def _delete_shard(self, array: Path, path: Path) -> None:
+        """Deletes a file of an array, perhaps a shard, when no edit is at work in it, then what an edit left
+        of it: with a shard a journal would be applied to the next one of that name."""
+        if path.is_symlink():
+            raise StorageError(
+                f"{path} is a link to a shard on another disk, which is not deleted",
+                hint="`shardwright compact --to` makes a store without links",
+            )
+        name = path.relative_to(array).as_posix()
+        with shard_locked(array, name):
+            self._unlink(path)
+            for suffix in (JOURNAL_SUFFIX, COPY_SUFFIX):
+                if (left := edit_file(array, name, suffix)).exists():
+                    delete_durably(left)
+
+    def _unlink(self, path: Path) -> None:
         with storage_errors("delete", path):
             reach("edit.before_delete_file")
             try:
