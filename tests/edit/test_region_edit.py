@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import threading
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +21,7 @@ import shardwright as sw
 from shardwright.edit import region_changes
 from shardwright.edit.interrupted import recover_edits
 from shardwright.edit.region_edit import erase, update
+from shardwright.edit.shard_lock import shard_locked
 from shardwright.kernels import reference
 from shardwright.model.errors import (
     FrameIndexError,
@@ -31,6 +34,7 @@ from shardwright.model.errors import (
 )
 from shardwright.read.verify_store import verify_store
 from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels
+from shardwright.shard.edit_files import JOURNAL_SUFFIX, edit_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -257,6 +261,29 @@ def test_one_axis_alone(tmp_path) -> None:
         erase(path, frames=3)
 
 
+def test_no_axis_at_all(tmp_path) -> None:
+    path = tmp_path / "a.zarr"
+    zarr.create_array(path, shape=(), dtype="uint16")[...] = 3
+    update(path, {}, 5)
+    assert zarr.open_array(path, mode="r")[()] == 5
+    erase(path, region={})
+    assert zarr.open_array(path, mode="r")[()] == 0
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "complex64"], ids=["kernels", "zarr-python"])
+def test_what_a_cropped_array_has_outside_of_its_shape_stays(tmp_path, dtype) -> None:
+    path = tmp_path / "a.zarr"
+    layout = {"shape": (4, 16, 16), "shards": (4, 16, 16), "chunks": (1, 8, 8), "dtype": dtype}
+    array = zarr.create_array(path, **layout)
+    array[...] = 3
+    array.resize((4, 16, 12))
+    update(path, {"0": 0, "1": 0}, np.dtype(dtype).type(9))
+    array.resize((4, 16, 16))
+    expected = np.full((4, 16, 16), 3, dtype)
+    expected[0, 0, :12] = 9
+    np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], expected)
+
+
 @pytest.fixture
 def plate(tmp_path) -> Path:
     store = tmp_path / "plate.ome.zarr"
@@ -419,3 +446,37 @@ def test_a_shard_that_never_rests_is_an_error(tmp_path, changed_between) -> None
     changed_between(1000, lambda: os.utime(store / "0/c/0/0/0/0", ns=(0, next(ticks))))
     with pytest.raises(ShardChangedError):
         update(store, {"t": 0, "z": 0, "y": 0, "x": 0}, 50)
+
+
+def test_an_edit_of_another_process_is_waited_for_before_chunks_are_read(tmp_path) -> None:
+    """Its file is half written: chunks of it would look damaged, or be taken for values. Of the level below
+    too."""
+    store = tmp_path / "a.ome.zarr"
+    model = write(store, spec(levels=sw.Levels(count=1)))
+    key = "c/0/0/0/0"
+    at_work, ended = threading.Event(), []
+
+    def other(array: str) -> None:
+        whole, name = (store / array / key).read_bytes(), key
+        with shard_locked(store / array, name):
+            journal = edit_file(store / array, name, JOURNAL_SUFFIX)
+            journal.touch()
+            (store / array / key).write_bytes(bytes(len(whole)))
+            at_work.set()
+            time.sleep(0.2)
+            (store / array / key).write_bytes(whole)
+            journal.unlink()
+            ended.append(array)
+
+    for value, array in enumerate(["0", "1"], 30):
+        at_work.clear()
+        thread = threading.Thread(target=other, args=(array,))
+        thread.start()
+        assert at_work.wait(10)
+        update(store, {"t": 0, "z": 0, "y": 0, "x": slice(0, 5)}, value)
+        assert ended[-1] == array
+        thread.join()
+        model[0, 0, 0, :5] = value
+        np.testing.assert_array_equal(read_everywhere(store / "0"), model)
+        (level,) = levels_of(model, 1, (1, 1, 2, 2))
+        np.testing.assert_array_equal(read_everywhere(store / "1"), level)

@@ -212,6 +212,27 @@ def test_who_holds_a_file_is_waited_for_so_long_and_no_longer(tmp_path, stopped)
         raise AssertionError("two hold it")
 
 
+@pytest.mark.parametrize("create", [True, False])
+def test_a_file_that_is_replaced_before_it_is_locked_is_not_what_is_held(tmp_path, monkeypatch, create):
+    """As zarr.json is when attributes change: who comes next would lock the new one, and both went on."""
+    path = tmp_path / "zarr.json"
+    path.touch()
+    real = files._lock_within
+
+    def late(timeout_s, descriptor, path):
+        monkeypatch.setattr(files, "_lock_within", real)
+        files.replace_file(path, b"new")
+        real(timeout_s, descriptor, path)
+
+    monkeypatch.setattr(files, "_lock_within", late)
+    with (
+        file_held(path, "sums", create=create),
+        pytest.raises(StorageError, match="another process has held"),
+        file_held(path, "sums", create=create, timeout_s=0.05),
+    ):
+        raise AssertionError("two hold it")
+
+
 def test_an_append_that_the_disk_cut_short_is_whole_behind_its_part(tmp_path, monkeypatch):
     real, lengths = os.write, iter([3, 1, 100])
     monkeypatch.setattr(files.os, "write", lambda descriptor, data: real(descriptor, data[: next(lengths)]))

@@ -42,9 +42,10 @@ from shardwright.read.store import open_store, read_metadata
 from shardwright.repack.jobs.chunk_encoder import chunk_encoder
 from shardwright.repack.jobs.region_reader import RegionReader
 from shardwright.repack.runtime.throttle import Throttle
+from shardwright.shard.edit_files import JOURNAL_SUFFIX, edit_file, journaled_edits
 from shardwright.storage.files import FileIdentity
 
-from .interrupted import recover_edits
+from .interrupted import recover_edits, recover_locked
 from .region import (
     Box,
     axis_names,
@@ -55,6 +56,7 @@ from .region import (
     part_of,
 )
 from .shard_edit import edit_shard
+from .shard_lock import shard_locked
 
 if TYPE_CHECKING:
     import os
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     from .edit_plan import Strategy
 
 _TRIES = 10  # of one shard that others change meanwhile
+_PAUSE_S = 0.005  # before the second; then one more before each
 
 Values = npt.NDArray[Any]
 OnProgress = Callable[[int, int], None]  # shards done, of all
@@ -309,17 +312,17 @@ class DownsampledValues:
     """Values of a level, made of the level below as it is at the time."""
 
     def __init__(self, below: StoredArray, made: _Made) -> None:
-        self._below = below
+        self.below = below
         self._made = made
         self._reader: RegionReader | None = None
 
     def fill(self, part: Box, out: Values) -> None:
         """Fills ``out`` with the values of a part of the level."""
         factors = self._made.factors
-        sizes = zip(part, factors, self._below.shape, strict=True)
+        sizes = zip(part, factors, self.below.shape, strict=True)
         source = tuple((start * f, min(stop * f, n)) for (start, stop), f, n in sizes)
-        values = np.empty([stop - start for start, stop in source], _native(self._below))
-        self._reader = self._reader or RegionReader(self._below, _unhurried())
+        values = np.empty([stop - start for start, stop in source], _native(self.below))
+        self._reader = self._reader or RegionReader(self.below, _unhurried())
         self._reader.read(tuple(start for start, _ in source), values)
         made = np.empty(out.shape, values.dtype)
         downsample(values, made, factors, self._made.method)
@@ -375,8 +378,10 @@ class _ArrayEdit:
         self.changes.chunks_read += sum(not self._is_covered(inside, parts) for _, inside, parts in chunks)
 
     def change(self, shard: tuple[int, ...], settings: Mapping[str, Any]) -> None:
-        path = self.array.path / self.array.shard_key(shard)
+        key = self.array.shard_key(shard)
+        path = self.array.path / key
         for left in reversed(range(_TRIES)):
+            self._wait_for_edits(key)
             before = FileIdentity.at(path)
             try:
                 chunks, read = self._new_chunks(shard)
@@ -386,8 +391,9 @@ class _ArrayEdit:
                 if not left:
                     raise
             except ShardFormatError:  # perhaps of bytes that were written while they were read
-                if not left or FileIdentity.at(path) == before:
+                if not left or not (FileIdentity.at(path) != before or self._is_edited(key)):
                     raise
+            time.sleep(_PAUSE_S * (_TRIES - left))  # so that others get on
         self.changes.shards += 1
         self.changes.shards_removed += report.removed
         self.changes.chunks += len(chunks)
@@ -396,6 +402,25 @@ class _ArrayEdit:
         self.changes.bytes_written += report.bytes_written
         used = self.changes.strategies
         used[report.strategy] = used.get(report.strategy, 0) + 1
+
+    def _edited(self, key: str) -> Iterator[tuple[StoredArray, str]]:
+        """Yields of the shard ``key`` and those of the level below what an edit is being written into, or was
+        when it was interrupted."""
+        if edit_file(self.array.path, key, JOURNAL_SUFFIX).exists():
+            yield self.array, key
+        if isinstance(self._values, DownsampledValues):
+            below = self._values.below
+            yield from ((below, name) for name in journaled_edits(below.path))
+
+    def _is_edited(self, key: str) -> bool:
+        return any(True for _ in self._edited(key))
+
+    def _wait_for_edits(self, key: str) -> None:
+        """Wait for edits of other processes, and complete those that were interrupted, before chunks are
+        read."""
+        for array, name in self._edited(key):
+            with shard_locked(array.path, name):
+                recover_locked(array, name)
 
     def _chunks(self, shard: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], Box, list[Box]]]:
         """Yields for each chunk of a shard that changes: its coordinates within the shard, the box of it
@@ -431,12 +456,14 @@ class _ArrayEdit:
                     chunks[number] = None
                     continue
                 origin = tuple(start for start, _ in inside)
-                values = np.empty([stop - start for start, stop in inside], array.dtype)
+                # all of the chunk: what a cropped array has outside of its shape is kept
+                values = np.full(array.chunk_shape, array.fill_element, array.dtype)
                 if not covered:
                     reader.read(origin, values)
                     read += 1
                 for part in parts:
-                    self._overlay(part, values[part_of(part, origin)])
+                    place: tuple[Any, ...] = part_of(part, origin)
+                    self._overlay(part, values[(*place, ...)])  # a view, also of an array without axes
                 chunks[number] = self._encoded(values, within)
         finally:
             reader.close()
@@ -451,8 +478,8 @@ class _ArrayEdit:
             self._values.fill(part, out)
 
     def _encoded(self, values: Values, within: tuple[int, ...]) -> bytes | None:
-        """Returns the chunk at ``within`` (its coordinates in its shard) of these values, those of it that
-        lie in the array's shape; None if all are fill."""
+        """Returns the chunk at ``within`` (its coordinates in its shard) of these values; None if all are
+        fill."""
         if self._encoder is None:
             self._encoder = chunk_encoder(self.array)
         chunks = self._encoder.encode(values, within)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from shardwright.model.errors import LockedError
 from shardwright.model.names import EDIT_FOLDER
+from shardwright.storage.files import storage_errors
 from shardwright.storage.lock import is_locked
 
 INTERRUPTED = "an update was interrupted: run `shardwright recover`"
@@ -48,5 +49,15 @@ def is_interrupted(array_folder: Path, key: str) -> bool:
 
 def interrupted_edits(array_folder: Path) -> list[str]:
     """Returns the keys of such shards of an array, with dots in place of slashes."""
-    names = [path.name.removesuffix(JOURNAL_SUFFIX) for path in array_folder.glob(f"{EDIT_FOLDER}/*.journal")]
-    return sorted(name for name in names if is_interrupted(array_folder, name))
+    return [name for name in journaled_edits(array_folder) if is_interrupted(array_folder, name)]
+
+
+def journaled_edits(array_folder: Path) -> list[str]:
+    """Returns the keys, with dots in place of slashes, of shards into which an update is being written, or
+    was when it was interrupted. Raises ``StorageError``."""
+    with storage_errors("look into", array_folder / EDIT_FOLDER):
+        try:
+            names = [path.name for path in (array_folder / EDIT_FOLDER).iterdir()]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+    return sorted(name.removesuffix(JOURNAL_SUFFIX) for name in names if name.endswith(JOURNAL_SUFFIX))

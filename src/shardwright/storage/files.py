@@ -662,10 +662,22 @@ def file_held(path: Path, kind: str, *, create: bool, timeout_s: float = HELD_TI
         with storage_errors("lock", path), suppress(*(() if create else (FileNotFoundError,))):
             reach(f"{kind}.before_lock")
             flags = os.O_WRONLY | (os.O_CREAT if create else 0) | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-            descriptor = os.open(path, flags, 0o644)
-            stack.callback(os.close, descriptor)
-            _lock_within(timeout_s, descriptor, path)
+            while True:
+                descriptor = os.open(path, flags, 0o644)
+                attempt = stack.enter_context(ExitStack())
+                attempt.callback(os.close, descriptor)
+                _lock_within(timeout_s, descriptor, path)
+                if _has_name(descriptor, path):
+                    break
+                attempt.close()  # it was replaced before it was locked: whoever comes next locks the new one
         yield
+
+
+def _has_name(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _lock_within(timeout_s: float, descriptor: int, path: Path) -> None:
