@@ -18,8 +18,8 @@ from tests.repack.moving import fetched
 from zarr.core.sync import sync
 
 import shardwright as sw
-from shardwright.edit.object_place import ObjectPlace
-from shardwright.model.errors import ShardChangedError, ShardFormatError
+from shardwright.edit.object_place import ObjectPlace, ObjectVersion
+from shardwright.model.errors import ShardChangedError, ShardFormatError, StorageError
 from shardwright.read.verify_store import verify_store
 from shardwright.repack.transfer.bucket import connect_bucket
 
@@ -218,6 +218,18 @@ def test_a_server_that_deletes_on_no_condition_keeps_the_object_as_a_shard_witho
     assert listed(store, "raw/c") == []
     store.set_sync(CHUNKS[1], buffer(b"\2" * 6))
     assert get_many(store, CHUNKS[:2]) == [None, b"\2" * 6]
+
+
+@pytest.mark.parametrize("change", [b"\2" * 6, None])
+def test_without_a_strong_etag_nothing_is_changed(store, counted, monkeypatch, change):
+    store.set_sync(CHUNKS[0], buffer(b"\1" * 6))
+    of = ObjectVersion.of
+    monkeypatch.setattr(ObjectVersion, "of", lambda meta: of({**meta, "e_tag": f"W/{meta['e_tag']}"}))
+    counted.take_calls()
+    write = store.delete_sync if change is None else lambda key: store.set_sync(key, buffer(change))
+    with pytest.raises(StorageError, match="no strong ETag"):
+        write(CHUNKS[0])
+    assert not {"put", "sign", "delete"} & set(counted.take_calls())
 
 
 def test_a_bad_chunk_is_refused_by_the_address_of_its_shard(store, url):

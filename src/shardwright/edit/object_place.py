@@ -221,16 +221,23 @@ class ObjectPlace:
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         self._check_size(key, len(data))
-        if version != self.absent and version.e_tag is None:
-            raise StorageError(
-                f"the object store of {self._url} gives no ETag, by which writers are told apart"
-            )
-        mode: Any = "create" if version == self.absent else {"e_tag": version.e_tag}
+        mode: Any = "create" if version == self.absent else {"e_tag": self._condition(version)}
         with self.errors("write", key):
             try:
                 self.api.put(self._store, key, data, mode=mode, use_multipart=False)
             except (AlreadyExistsError, PreconditionError):
                 raise ReplacedError from None
+
+    def _condition(self, version: ObjectVersion) -> str:
+        """Returns the value of If-Match. Raises ``StorageError`` without one: a weak ETag never matches."""
+        if version.condition is None:
+            raise StorageError(
+                f"the object store of {self._url} gives no strong ETag, by which writers are told apart",
+                expected="a strong ETag",
+                got=version.e_tag,
+                hint="Copy the array to a disk, change it there, and copy it back",
+            )
+        return version.condition
 
     def _check_size(self, key: str, nbytes: int) -> None:
         """Raises ``StorageError`` for an object that is too large to be held in memory and put at once."""
@@ -243,11 +250,12 @@ class ObjectPlace:
 
     def _delete_if(self, array: StoredArray, key: str, version: ObjectVersion) -> None:
         """Deletes this version of a shard. Raises ``ReplacedError``."""
+        condition = self._condition(version)
         if self._deletes_if_match is None:
             self._deletes_if_match = self._tries_delete_if_match()
         if not self._deletes_if_match:
             self._put_if(key, array.index.encode(empty_index(array.chunks_per_shard)), version)
-        elif self._signed_delete(key, str(version.e_tag)) == _CHANGED:
+        elif self._signed_delete(key, condition) == _CHANGED:
             raise ReplacedError
 
     def _tries_delete_if_match(self) -> bool:
