@@ -3,6 +3,7 @@ replaced between two of them."""
 
 from __future__ import annotations
 
+import crc32c
 import numpy as np
 import pytest
 import zarr
@@ -165,6 +166,19 @@ def test_a_server_without_etags_is_noticed_by_what_else_it_says(folder, without)
         assert get_many(store, CHUNKS) == ALL
         zarr.open_array(folder / "raw")[:2, :3] = 9  # a chunk less: another size
         assert get_many(store, CHUNKS) == [None, *ALL[1:]]
+
+
+def test_without_etags_an_index_that_changed_after_the_ranges_is_noticed(folder):
+    """Another shard of the same size and second: its chunks change places."""
+    path = folder / "raw/c/0/0"
+    with FileServer(folder, without=("ETag", "Last-Modified")) as server, opened(server.url) as store:
+        assert get_many(store, CHUNKS) == ALL  # the index is known from here on
+        data = path.read_bytes()
+        body, index, crc = data[: -4 * 16 - 4], data[-4 * 16 - 4 : -4], data[-4:]
+        assert crc == crc32c.crc32c(index).to_bytes(4, "little")
+        index = index[16:32] + index[:16] + index[32:]
+        path.write_bytes(body + index + crc32c.crc32c(index).to_bytes(4, "little"))
+        assert get_many(store, CHUNKS) == [ALL[1], ALL[0], *ALL[2:]]
 
 
 def test_a_shard_that_is_replaced_again_and_again_is_given_up(server, folder, monkeypatch):

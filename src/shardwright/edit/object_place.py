@@ -379,10 +379,17 @@ class ObjectShard:
 
     def fetch(self, index: ReadIndex, ranges: list[tuple[int, int]]) -> list[bytes | bytearray]:
         if len(ranges) == 1:
-            return [self._range(index.version, *ranges[0])]
-        pool = self._place.side_by_side()
-        asked = [pool.submit(self._range, index.version, *bounds) for bounds in ranges]
-        return [answer.result() for answer in asked]
+            found: list[bytes | bytearray] = [self._range(index.version, *ranges[0])]
+        else:
+            pool = self._place.side_by_side()
+            asked = [pool.submit(self._range, index.version, *bounds) for bounds in ranges]
+            found = [answer.result() for answer in asked]
+        if ranges and index.version.condition is None:
+            # size and time are those of another object too that was put within the same second
+            now = self.index(None, sure=True)
+            if now.version != index.version or now.entries.tobytes() != index.entries.tobytes():
+                raise ReplacedError
+        return found
 
     def _range(self, version: ObjectVersion, start: int, stop: int) -> bytes:
         options: dict[str, Any] = {"range": (start, stop)}
