@@ -18,6 +18,7 @@ from tests.properties.readers import READERS
 from zarr.core.sync import sync
 
 import shardwright as sw
+from shardwright.edit.chunk_place import ReadIndex
 from shardwright.edit.local_place import LocalPlace
 from shardwright.model.errors import (
     ConfigError,
@@ -32,6 +33,7 @@ from shardwright.read.store import parse_array
 from shardwright.read.verify_store import verify_store
 from shardwright.repack.runtime.work_folder import locked
 from shardwright.repack.transfer.move_store import MOVE_LOCK_NAME
+from shardwright.shard.index import empty_index
 from shardwright.storage import failpoints
 
 from .chunk_machine import ChunkMachine
@@ -496,3 +498,15 @@ def test_a_shard_on_another_disk_is_not_deleted(tmp_path):
     with pytest.raises(StorageError, match="another disk"):
         sync(sw.ChunkStore(path / folder).delete_dir(""))
     assert shard.is_symlink()
+
+
+def test_an_index_of_bad_entries_takes_no_more_memory_than_a_good_one(path):
+    array = parse_array(path / "raw")
+    entries = empty_index(array.chunks_per_shard)
+    good = ReadIndex.of(array, (0, 0), None, 100, entries)
+    entries["offset"], entries["nbytes"] = 1 << 40, 5
+    bad = ReadIndex.of(array, (0, 0), None, 100, entries)
+    assert bad.nbytes == good.nbytes
+    assert not any(isinstance(value, dict | list) for value in vars(bad).values())
+    assert good.fault(0) is None
+    assert f"5 bytes at {1 << 40}" in bad.fault(0)

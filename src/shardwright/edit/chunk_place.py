@@ -29,25 +29,37 @@ class ReadIndex:
 
     entries   INDEX_ENTRY[chunks]
     present   bool[chunks]
-    faults    of entries that cannot be right, by the number of the chunk
+    sound     bool[chunks], false for entries that cannot be right
+    data_range  [start, stop) of the shard in which chunks lie
     """
 
     version: Any
     entries: np.ndarray
     present: np.ndarray
-    faults: dict[int, str]
+    sound: np.ndarray
+    data_range: tuple[int, int]
 
     @classmethod
     def of(
         cls, array: StoredArray, shard: tuple[int, ...], version: Any, file_bytes: int, entries: np.ndarray
     ) -> ReadIndex:
-        check = check_entries(array, shard, entries, array.index.data_range(file_bytes))
-        return cls(version, entries, check.present, dict(check.faults))
+        data_range = array.index.data_range(file_bytes)
+        check = check_entries(array, shard, entries, data_range)
+        return cls(version, entries, check.present, check.sound, data_range)
+
+    def fault(self, number: int) -> str | None:
+        """Returns what is wrong with an entry, None if nothing is. The text is made here: one for each bad
+        entry of a stranger's index could fill the memory."""
+        if self.sound[number] or not self.present[number]:
+            return None
+        return "index entry cannot be right: {} bytes at {}, not in [{}, {}), or too long or short".format(
+            self.entries["nbytes"][number], self.entries["offset"][number], *self.data_range
+        )
 
     @property
     def nbytes(self) -> int:
         """About the memory that it takes."""
-        return _FIXED_BYTES + len(self.entries) * (ENTRY_BYTES + 1)
+        return _FIXED_BYTES + len(self.entries) * (ENTRY_BYTES + 2)
 
 
 class ReadableShard(Protocol):

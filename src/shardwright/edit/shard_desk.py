@@ -257,10 +257,8 @@ def _located(
         if not index.present[number]:
             found[place] = None
             continue
-        if number in index.faults:
-            found[place] = ErrorText.of(
-                ShardFormatError(f"chunk {number} of {ref.key}: {index.faults[number]}")
-            )
+        if (fault := index.fault(number)) is not None:
+            found[place] = ErrorText.of(ShardFormatError(f"chunk {number} of {ref.key}: {fault}"))
             continue
         offset, nbytes = int(index.entries["offset"][number]), int(index.entries["nbytes"][number])
         start, stop = (0, nbytes) if cut is None else cut(nbytes)
