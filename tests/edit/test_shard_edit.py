@@ -18,6 +18,7 @@ from shardwright.repack.runtime.work_folder import locked
 from shardwright.repack.source_shard import SourceShard
 from shardwright.repack.transfer.move_store import MOVE_LOCK_NAME
 from shardwright.repack.unknown_bytes import unknown_bytes
+from shardwright.shard.index import empty_index
 from shardwright.shard.shard_sums import ShardSums
 from shardwright.storage.files import NO_FILE, FileIdentity
 
@@ -348,3 +349,23 @@ def test_an_edit_of_a_shard_of_slots_leaves_nothing_of_an_encoder(array):
     expected[2] = expected[1]
     assert b"remains" not in (array.path / "c/0/0").read_bytes()
     assert_sound(array, expected, 0, 0)
+
+
+def test_slots_whose_ends_are_holes_are_changed_where_they_lie(tmp_path):
+    """As an acquisition leaves them, where chunks are shorter than their slots."""
+    array = make_array(tmp_path / "a")
+    entries, chunks = empty_index(array.chunks_per_shard), {}
+    path = array.path / "c/0/0"
+    path.parent.mkdir(parents=True)
+    with path.open("wb") as file:
+        for number in range(array.chunks_per_shard):
+            chunks[number] = encoded(array, number, 200)
+            entries[number] = (number << 16, len(chunks[number]))
+            file.seek(number << 16)
+            file.write(chunks[number])
+        file.seek(array.chunks_per_shard << 16)
+        file.write(array.index.encode(entries))
+    chunks[1] = encoded(array, 99, 150)
+    assert len(chunks[1]) < len(encoded(array, 1, 200))
+    assert edit_shard(array, (0, 0), {1: chunks[1]}).strategy == "in_place"
+    assert_sound(array, chunks, 0, 0)

@@ -19,6 +19,7 @@ import numpy as np
 
 from shardwright.model.errors import StrategyError
 from shardwright.shard.index import EMPTY
+from shardwright.shard.layout import PAGE_BYTES, page_aligned
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -37,13 +38,14 @@ Ranges = list[tuple[int, int]]  # [start, stop), in order, none empty
 class ShardFacts:
     """A shard as it is. ``entries``: INDEX_ENTRY[chunks], sound. ``unchangeable``: why its file cannot be
     changed where it lies; None: it can. ``are_gaps_free``: its bytes outside of chunks and index mean
-    nothing."""
+    nothing. ``holes``: those of its unused bytes that take no room on the disk."""
 
     index: ShardIndex
     entries: npt.NDArray[np.void]
     file_bytes: int
     unchangeable: str | None = None
     are_gaps_free: bool = True
+    holes: tuple[tuple[int, int], ...] = ()
 
     @property
     def data_range(self) -> tuple[int, int]:
@@ -84,7 +86,8 @@ def plan_edit(
     before: ShardFacts, sizes: Mapping[int, int | None], strategy: Strategy, max_unused: float
 ) -> EditPlan:
     """``sizes``: bytes of each chunk that is written, None for one that is erased; at least one chunk is left
-    then. ``max_unused``: for ``auto``, the most unused bytes of the file for each of its bytes.
+    then. ``max_unused``: for ``auto``, the most unused bytes of the file for each of its bytes, unless it has
+    more of them already; holes do not count.
 
     ``auto`` takes what writes the fewest bytes: what is changed within the file is written twice, into the
     journal first. Raises ``StrategyError`` for a strategy that cannot do it, naming those that can.
@@ -106,10 +109,11 @@ def plan_edit(
     kept = before.entries["nbytes"].copy()
     kept[[*sizes]] = EMPTY
     rewritten_bytes = new_bytes + int(kept[kept != EMPTY].sum()) + before.index.nbytes
+    most_unused = max(max_unused, unused_share(before))
     for found in tries.values():
         if (
             isinstance(found, EditPlan)
-            and unused_share(found.after or before) <= max_unused
+            and unused_share(found.after or before) <= most_unused
             and 2 * (new_bytes + before.index.nbytes) <= rewritten_bytes
         ):
             return found
@@ -120,8 +124,9 @@ _REWRITE = EditPlan("rewrite", {}, None)
 
 
 def unused_share(shard: ShardFacts) -> float:
-    """Returns the unused bytes for each byte of the file."""
-    return unused_bytes(shard) / shard.file_bytes if shard.file_bytes else 0.0
+    """Returns the unused bytes, without holes, for each byte of the file."""
+    filled = sum(stop - start for start, stop in minus(shard.unused, list(shard.holes)))
+    return filled / shard.file_bytes if shard.file_bytes else 0.0
 
 
 def unused_bytes(shard: ShardFacts) -> int:
@@ -144,9 +149,16 @@ def _plan_within(
     file_bytes = before.file_bytes
     if strategy == "append":
         file_bytes += sum(written.values()) + before.index.behind_bytes
-    after = ShardFacts(before.index, entries, file_bytes, None, before.are_gaps_free)
+    touched = union(_pages(places[number], nbytes) for number, nbytes in written.items())
+    holes = tuple(minus(before.holes, touched))
+    after = ShardFacts(before.index, entries, file_bytes, None, before.are_gaps_free, holes)
     retired = before.index_range if strategy == "append" and before.index.place == "end" else None
     return EditPlan(strategy, places, after, retired)
+
+
+def _pages(offset: int, nbytes: int) -> tuple[int, int]:
+    """Returns the bytes of a file that take room once these are written."""
+    return offset // PAGE_BYTES * PAGE_BYTES, page_aligned(offset + nbytes)
 
 
 def _where_they_lie(before: ShardFacts, written: Mapping[int, int]) -> dict[int, int] | _Impossible:

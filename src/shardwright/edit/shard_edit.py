@@ -35,6 +35,7 @@ from shardwright.repack.transfer.move_store import MOVE_LOCK_NAME
 from shardwright.repack.unknown_bytes import gaps_between, unknown_bytes
 from shardwright.shard.edit_files import COPY_SUFFIX, JOURNAL_SUFFIX, NEW_SUFFIX, edit_file
 from shardwright.shard.index import EMPTY
+from shardwright.shard.layout import PAGE_BYTES
 from shardwright.shard.shard_sums import ShardSums, shard_sum
 from shardwright.storage.changed_file import ChangedFile
 from shardwright.storage.failpoints import reach
@@ -248,6 +249,7 @@ class _Edit:
             source.file_bytes,
             _why_unchangeable(self._array, source.status),
             unknown is None,
+            _holes(source),
         )
         if strategy == "auto" and self._is_whole:
             strategy = "rewrite"
@@ -485,6 +487,15 @@ def _cleared(source: SourceShard, before: ShardFacts, plan: EditPlan, after: Sha
         return minus(known, before.unused)
     doubtful = minus(minus(gaps, meant), [(before.file_bytes, after.file_bytes)])
     return union([*known, *_remains(source, doubtful)])
+
+
+def _holes(source: SourceShard) -> tuple[tuple[int, int], ...]:
+    """Returns the holes of a shard between its chunks: those of slots that their chunks do not fill."""
+    unused = ShardFacts(source.array.index, source.entries, source.file_bytes).unused
+    gaps = [(start, stop) for start, stop in unused if stop - start >= PAGE_BYTES]
+    with storage_errors("read", source.path):
+        data = [piece for gap in gaps for piece in data_ranges(source.fileno(), *gap)]
+    return tuple(minus(gaps, data))
 
 
 def _is_seen(index: tuple[int, int], gaps: Ranges) -> bool:
