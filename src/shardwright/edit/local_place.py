@@ -13,6 +13,7 @@ from shardwright.shard.edit_files import (
     COPY_SUFFIX,
     JOURNAL_SUFFIX,
     LOCK_SUFFIX,
+    NEW_SUFFIX,
     check_not_edited,
     edit_file,
 )
@@ -140,7 +141,7 @@ class LocalPlace:
         name = path.relative_to(array).as_posix()
         with shard_locked(array, name):
             self._unlink(path)
-            for suffix in (JOURNAL_SUFFIX, COPY_SUFFIX):
+            for suffix in (JOURNAL_SUFFIX, NEW_SUFFIX, COPY_SUFFIX):
                 if (left := edit_file(array, name, suffix)).exists():
                     delete_durably(left)
 
