@@ -103,9 +103,10 @@ def check_values(store: Path, shape: str, values: np.ndarray) -> None:
     assert verify_store(store, threads=1).problems == []
 
 
-@pytest.mark.parametrize("io", ["mmap", "pwrite", "direct"])
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("shape", "io"), [*((shape, io) for shape in SHAPES for io in ("mmap", "pwrite")), ("levels", "direct")]
+)
 def test_chunks_lie_in_the_order_that_was_asked_for(tmp_path: Path, shape: str, order: Any, io: Any) -> None:
     store, values = tmp_path / "a.ome.zarr", frames(shape)
     with sw.create(store, spec(**SHAPES[shape]), chunk_order=order, io=io, **QUICK) as writer:
@@ -148,10 +149,9 @@ def left_behind(tmp_path: Path, shape: str, count: int, **settings: Any) -> Path
     return store
 
 
-@pytest.mark.parametrize("io", ["mmap", "pwrite"])
 @pytest.mark.parametrize("after", ["arrival", "row_major", "morton"])
 @pytest.mark.parametrize("order", ["arrival", *ORDERS])
-@pytest.mark.parametrize("shape", ["tz", "one slab"])
+@pytest.mark.parametrize(("shape", "io"), [("tz", "mmap"), ("tz", "pwrite"), ("one slab", "pwrite")])
 def test_an_acquisition_goes_on_in_another_order(
     tmp_path: Path, shape: str, order: Any, after: Any, io: Any
 ) -> None:

@@ -5,19 +5,21 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import tensorstore
 import zarr
+from tests.repack.images import POLITE
 
 import shardwright as sw
 from shardwright.model.errors import SpecError
+from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
-from shardwright.recovery.recover_store import recover_store
+from shardwright.repack.jobs.pack_shard import pack_shard
+
+from .test_chunk_order import recover, snapshot
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,17 +85,10 @@ def test_the_peers_read_it(tmp_path: Path, form: str, io: Any) -> None:
         means = values[:, :, : COLUMNS // 2 * 2].reshape(FRAMES, ROWS // 2, 2, COLUMNS // 2, 2)
         found = level[:, : COLUMNS // 2].swapaxes(1, 2)
         assert np.abs(found - means.mean(axis=(2, 4))).max() <= 0.5
-    compacting = [
-        sys.executable,
-        "-m",
-        "shardwright.cli",
-        "compact",
-        str(store),
-        "--no-idle",
-        "--workers",
-        "1",
-    ]
-    subprocess.run(compacting, check=True, capture_output=True)
+    for array in open_store(store).arrays:
+        for _, shard in array.shard_files():
+            task = {"array": str(array.path), "shard": list(shard or ()), "order": "column_major"}
+            assert pack_shard(task, POLITE)["ok"]
     check(store, form, values)
 
 
@@ -120,7 +115,7 @@ def test_it_goes_on_after_its_writer_died(tmp_path: Path, form: str) -> None:
         for frame in values[:7]:
             writer.append(frame)
         writer.flush()
-        shutil.copytree(tmp_path / "b.ome.zarr", store)
+        snapshot(tmp_path / "b.ome.zarr", store)
     with sw.resume(store, **QUICK) as writer:
         for frame in values[7:]:
             writer.append(frame)
@@ -130,8 +125,8 @@ def test_it_goes_on_after_its_writer_died(tmp_path: Path, form: str) -> None:
         for frame in values[:8]:
             writer.append(frame)
         writer.flush()
-        shutil.copytree(store, tmp_path / "c.ome.zarr")
-    recover_store(tmp_path / "c.ome.zarr")
+        snapshot(store, tmp_path / "c.ome.zarr")
+    recover(tmp_path / "c.ome.zarr")
     check(tmp_path / "c.ome.zarr", form, values[:8])
 
 
