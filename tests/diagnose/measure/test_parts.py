@@ -20,8 +20,8 @@ import pytest
 
 import shardwright as sw
 from shardwright.acquire.workers import WorkerState
-from shardwright.codecs.decode import ChunkCodecs, decode_chunk_into
-from shardwright.codecs.parameters import codec_metadata
+from shardwright.codecs.chain import written_codecs
+from shardwright.codecs.decode import decode_chunk_into
 from shardwright.config.load import load_config, parse_config
 from shardwright.config.plan import make_plan
 from shardwright.diagnose import measure, stages
@@ -167,7 +167,7 @@ def test_the_kernel_is_the_one_that_writes(codec):
     work, state = stages.SlabKernel(spec, frames), WorkerState()
     slots = [address for first, stop in work.ranges for address in work.encode(0, first, stop, state)]
     assert len(slots) == work.chunks == 6
-    codecs = ChunkCodecs.of(codec_metadata(spec), 2)
+    codecs = written_codecs(spec)
     out = np.zeros(4 * 32 * 32 * 2, np.uint8)
     encoded = np.ctypeslib.as_array((ctypes.c_uint8 * int(work.encoded_bytes[0])).from_address(int(slots[0])))
     decode_chunk_into(encoded, codecs, out)
