@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from shardwright.model.errors import ShardFormatError
 
+from .fields import check_members, extension, sizes
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
@@ -26,7 +28,6 @@ INDEX_ITEM_BYTES = 8
 MAX_NESTED = 8  # levels of shards within shards
 _BYTES_NAMES = ("bytes", "endian")  # the second in ZEP 2's own example
 _COMPRESSORS = ("blosc", "gzip", "zstd")
-_EXTENSION = {"name", "configuration", "must_understand"}
 
 
 @dataclass(frozen=True)
@@ -58,18 +59,10 @@ class ShardingCodec:
 
 @dataclass(frozen=True)
 class CodecChain:
-    """A chain. ``sharding``: what its array-to-bytes codec is, if that is ``sharding_indexed``.
-    ``is_known``: every codec of it, and of the chains within, has a row here."""
+    """A chain. ``sharding``: what its array-to-bytes codec is, if that is ``sharding_indexed``."""
 
     codecs: tuple[Codec, ...]
     sharding: ShardingCodec | None
-
-    @property
-    def is_known(self) -> bool:
-        inner = self.sharding
-        return all(codec.kind is not None for codec in self.codecs) and (
-            inner is None or (inner.codecs.is_known and inner.index_codecs.is_known)
-        )
 
     @property
     def as_json(self) -> list[dict[str, Any]]:
@@ -136,27 +129,10 @@ def check_order(codecs: Sequence[Codec], kinds: Sequence[Kind | None]) -> None:
 
 
 def _codec(place: str, value: Any) -> Codec:
-    extension = {"name": value} if isinstance(value, str) else value
-    if (
-        not isinstance(extension, dict)
-        or not isinstance(extension.get("name"), str)
-        or not isinstance(extension.get("configuration", {}), dict)
-    ):
-        raise ShardFormatError(
-            f"{place} lacks a field or has one of the wrong type",
-            expected='{"name": ..., "configuration": {...}}',
-            got=repr(value)[:160],
-        )
-    name, configuration = extension["name"], extension.get("configuration", {})
-    kind, known = _CODECS.get(name, (None, None))
-    unknown = [*(extension.keys() - _EXTENSION)]
-    if known is not None:
-        unknown += [f"configuration.{key}" for key in configuration.keys() - known]
-    if unknown:
-        raise ShardFormatError(
-            f"{place}.{min(unknown)} of {name!r} is not understood",
-            expected=", ".join(sorted(known or ())) or "none",
-        )
+    named = {"name": value} if isinstance(value, str) else value
+    name, configuration = extension(place, named)
+    kind, settings = _CODECS.get(name, (None, None))
+    check_members(place, named, settings)
     return Codec(name, configuration, kind, place)
 
 
@@ -167,13 +143,7 @@ def _sharding(
         raise ShardFormatError(
             f"{place}: shards are nested too deep", expected=f"at most {MAX_NESTED} levels"
         )
-    chunk = configuration.get("chunk_shape")
-    if not isinstance(chunk, list) or not _are_sizes(chunk, len(shape)):
-        raise ShardFormatError(
-            f"{place}.chunk_shape not supported",
-            expected=f"a list of {len(shape)} whole numbers from 1",
-            got=repr(chunk)[:160],
-        )
+    chunk = sizes(f"{place}.chunk_shape", configuration.get("chunk_shape"), rank=len(shape))
     if any(s % c for s, c in zip(shape, chunk, strict=True)):
         raise ShardFormatError(
             f"{place}.chunk_shape: inner chunks do not divide the shard",
@@ -210,10 +180,6 @@ def _sharding_json(sharding: ShardingCodec) -> dict[str, Any]:
         "index_codecs": sharding.index_codecs.as_json,
         "index_location": sharding.index_location,
     }
-
-
-def _are_sizes(value: list[Any], rank: int) -> bool:
-    return len(value) == rank and all(type(n) is int and 1 <= n < 2**63 for n in value)
 
 
 def _order(place: str, order: Any, rank: int) -> list[int]:

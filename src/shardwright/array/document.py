@@ -15,6 +15,7 @@ from typing import Any
 from shardwright.model.errors import ShardFormatError
 
 from .codec_chain import CodecChain, parse_chain
+from .fields import check_members, extension, sizes
 
 _COMMON = {"zarr_format", "node_type", "attributes"}
 _FIELDS = {
@@ -25,7 +26,6 @@ _FIELDS = {
 }
 _GRIDS = {"regular": {"chunk_shape"}}
 _KEY_ENCODINGS = {"default": {"separator"}, "v2": {"separator"}}
-_EXTENSION = {"name", "configuration", "must_understand"}
 # of the data types of Zarr v3 core
 ITEM_BYTES = {
     "bool": 1,
@@ -113,19 +113,9 @@ def understood(document: dict[str, Any]) -> dict[str, Any]:
 
 def array_chain(document: dict[str, Any]) -> CodecChain:
     """Returns the codec chain of an array whose other fields were checked. Raises ``ShardFormatError``."""
-    grid = document["chunk_grid"].get("configuration", {}).get("chunk_shape")
     shape = document.get("shape")
-    rank = len(shape) if isinstance(shape, list) else ""
-    if (
-        not isinstance(grid, list)
-        or len(grid) != (rank or len(grid))
-        or not all(type(n) is int and 1 <= n < 2**63 for n in grid)
-    ):
-        raise ShardFormatError(
-            "chunk_grid not supported",
-            expected=f"a list of {rank} whole numbers from 1",
-            got=repr(grid)[:160],
-        )
+    rank = len(shape) if isinstance(shape, list) else None
+    grid = sizes("chunk_grid", document["chunk_grid"].get("configuration", {}).get("chunk_shape"), rank=rank)
     data_type = document.get("data_type")
     itemsize = ITEM_BYTES.get(data_type) if isinstance(data_type, str) else None
     return parse_chain("codecs", document["codecs"], grid, itemsize)
@@ -146,27 +136,9 @@ def _check_array(document: dict[str, Any]) -> None:
 
 
 def _check_extension(field: str, value: Any, known: dict[str, set[str]]) -> None:
-    if (
-        not isinstance(value, dict)
-        or not isinstance(value.get("name"), str)
-        or not isinstance(value.get("configuration", {}), dict)
-    ):
-        expected = '{"name": ..., "configuration": {...}}'
-        raise ShardFormatError(
-            f"{field} lacks a field or has one of the wrong type", expected=expected, got=repr(value)[:160]
-        )
-    name = value["name"]
+    name, _ = extension(field, value)
     if name not in known:
         raise ShardFormatError(
             f"{field} not supported", expected=" or ".join(map(repr, known)), got=repr(name)[:80]
         )
-    configuration: dict[str, Any] = value.get("configuration", {})
-    unknown = [
-        *(value.keys() - _EXTENSION),
-        *(f"configuration.{key}" for key in configuration.keys() - known[name]),
-    ]
-    if unknown:
-        raise ShardFormatError(
-            f"{field}.{min(unknown)} of {name!r} is not understood",
-            expected=", ".join(sorted(known[name])) or "none",
-        )
+    check_members(field, value, known[name])

@@ -87,9 +87,8 @@ class Grid:
     plane_chunk: tuple[int, int]
     plane_shard_chunks: tuple[int, int]
     itemsize: int
-    is_transposed: bool = (
-        False  # the array on disk has columns before rows; slots and numbers of files do not
-    )
+    # the array on disk has columns before rows; slots and numbers of files do not
+    is_transposed: bool = False
     growing: tuple[int, ...] = ()
     image: int = 0
     # the shards of a shard row along each frame axis; all 1 unless it is split

@@ -346,14 +346,12 @@ class ArraySpec(_Frozen):
 
     @model_serializer(mode="wrap")
     def _without_what_is_new(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leaves out empty ``channels``, ``levels`` and ``frame_json_bytes``, and ``index_checksum`` where
-        there is one: earlier releases refuse a field that they do not know."""
+        """Leaves out fields that are as they were before there was a choice: earlier releases refuse one that
+        they do not know."""
         facts: dict[str, Any] = dump(self)
-        for name in ("channels", "levels", "frame_json_bytes"):
-            if not getattr(self, name):
+        for name in ("channels", "levels", "frame_json_bytes", "index_checksum"):
+            if getattr(self, name) == type(self).model_fields[name].default:
                 facts.pop(name, None)
-        if self.index_checksum:
-            facts.pop("index_checksum", None)
         return facts
 
     @field_serializer("dimensions")

@@ -73,19 +73,3 @@ def check_fields(place: str, document: Any, needed: set[str], others: set[str]) 
         raise ShardFormatError(
             f"field {prefix + min(unknown)!r} is not understood", expected=", ".join(sorted(needed | others))
         )
-
-
-def sizes(field: str, value: Any, *, least: int = 1, rank: int | None = None) -> list[int]:
-    """Returns a list of sizes. Raises ``ShardFormatError`` naming ``field``."""
-    if (
-        not isinstance(value, list)
-        or not all(type(n) is int and least <= n < 2**63 for n in value)
-        or (rank is not None and len(value) != rank)
-    ):
-        count = "" if rank is None else f"{rank} "
-        raise ShardFormatError(
-            f"{field} not supported",
-            expected=f"a list of {count}whole numbers from {least}",
-            got=repr(value)[:160],
-        )
-    return value

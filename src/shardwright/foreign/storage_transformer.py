@@ -13,11 +13,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from shardwright.array.fields import sizes
 from shardwright.model.errors import ShardFormatError
 
 from .numcodecs_chain import numcodecs_chain
 from .numpy_types import fill_value, numpy_type
-from .older_array import OlderArray, check_fields, sizes
+from .older_array import OlderArray, check_fields
 
 if TYPE_CHECKING:
     from .numpy_types import NumpyType

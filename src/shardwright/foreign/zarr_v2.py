@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from shardwright.array.fields import sizes
 from shardwright.model.errors import ShardFormatError
 
 from .numcodecs_chain import numcodecs_chain
 from .numpy_types import fill_value, numpy_type
-from .older_array import OlderArray, check_fields, sizes
+from .older_array import OlderArray, check_fields
 
 ZARR_V2, PROTOTYPE = "Zarr v2", "the first sharding prototype"
 _FIELDS = {"zarr_format", "shape", "chunks", "dtype", "compressor", "fill_value", "order", "filters"}

@@ -38,42 +38,36 @@ class Promise(Generic[T]):
                 return
         callback()
 
-    def _settle(self) -> list[Callable[[], None]]:
-        """Under ``_lock``. Returns what is to be called outside of it."""
-        self._settled.set()
-        callbacks, self._callbacks = self._callbacks, []
-        return callbacks
-
-    def keep(self, value: T) -> bool:
-        """Sets the value. Returns False if the promise is settled already: ``value`` then stays the
-        caller's."""
+    def _settle(self, change: Callable[[], None]) -> bool:
+        """Settles it by ``change``, then calls who waits for it. Returns False if it is settled already."""
         with self._lock:
             if self._settled.is_set():
                 return False
-            self._value.append(value)
-            callbacks = self._settle()
+            change()
+            self._settled.set()
+            callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback()
         return True
 
+    def keep(self, value: T) -> bool:
+        """Sets the value. Returns False if the promise is settled already: ``value`` then stays the
+        caller's."""
+        return self._settle(lambda: self._value.append(value))
+
     def fail(self, why: ErrorText) -> None:
-        with self._lock:
-            if self._settled.is_set():
-                return
+        def change() -> None:
             self._failure = why
-            callbacks = self._settle()
-        for callback in callbacks:
-            callback()
+
+        self._settle(change)
 
     def cancel(self) -> None:
         """Cancels the request, from either side. Does nothing once it is settled."""
-        with self._lock:
-            if self._settled.is_set():
-                return
+
+        def change() -> None:
             self._cancelled = True
-            callbacks = self._settle()
-        for callback in callbacks:
-            callback()
+
+        self._settle(change)
 
     def done(self) -> bool:
         return self._settled.is_set()

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from shardwright.array.chunk_keys import OLDER_KEYS, ChunkKeys
 from shardwright.array.codec_chain import parse_chain
 from shardwright.array.document import array_chain, check_document, check_node
+from shardwright.array.fields import sizes
 from shardwright.array.spec import MAX_CHUNK_BYTES, MAX_CHUNKS_PER_SHARD
 from shardwright.codecs.chain import chunk_codecs, index_codec
 from shardwright.codecs.decode import ChunkCodecs, ChunkForm, decode_chunk_into, describe_chunk
@@ -468,9 +469,9 @@ def _older_facts(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parse(folder: Path, document: dict[str, Any]) -> StoredArray:
-    shape = _sizes("shape", document["shape"], least=0)
-    grid = document["chunk_grid"]["configuration"]["chunk_shape"]
-    shard_shape = _sizes("chunk_grid", grid, rank=len(shape))
+    shape = tuple(sizes("shape", document["shape"], least=0))
+    chain = array_chain(document)
+    shard_shape = tuple(document["chunk_grid"]["configuration"]["chunk_shape"])
     names = document.get("dimension_names")
     if names is not None and (not isinstance(names, list) or len(names) != len(shape)):
         raise ShardFormatError(
@@ -479,7 +480,6 @@ def _parse(folder: Path, document: dict[str, Any]) -> StoredArray:
     if not all(name is None or isinstance(name, str) for name in names or ()):
         raise ShardFormatError("dimension_names are not names", expected="text or null for each", got=names)
     keys = ChunkKeys.of(document["chunk_key_encoding"], len(shape))
-    chain = array_chain(document)
     sharding = chain.sharding if len(chain.codecs) == 1 else None
     inner = chain if sharding is None else sharding.codecs
     chunk_shape = shard_shape if sharding is None else sharding.chunk_shape
@@ -515,19 +515,6 @@ def _parse(folder: Path, document: dict[str, Any]) -> StoredArray:
             got=array.chunks_per_shard,
         )
     return array
-
-
-def _sizes(name: str, value: Any, *, least: int = 1, rank: int | None = None) -> tuple[int, ...]:
-    if (
-        not isinstance(value, list)
-        or not all(type(n) is int and least <= n < 2**63 for n in value)
-        or (rank is not None and len(value) != rank)
-    ):
-        count = "" if rank is None else f"{rank} "
-        raise ShardFormatError(
-            f"{name} not supported", expected=f"a list of {count}whole numbers from {least}", got=value
-        )
-    return tuple(value)
 
 
 def fill_element(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
