@@ -205,10 +205,8 @@ class ShardRowFiles:
             make_directories(placement.files)
         ranks = None if keep is None else keep.ranks
         if packed is None:
-            fixed = fixed_order(order) if live == "none" or not reopened else None
-            ranks = None if fixed is None else layout.slot_ranks(shard_row, fixed)
-            in_slots = io == "mmap" or layout.index_place == "none" or fixed is not None
-            packed = ranks is not None or not in_slots
+            seen = reopened and live != "none"  # old chunks stay where readers may have found them
+            packed, ranks = _new_places(layout, shard_row, io, "arrival" if seen else order)
         if packed and ranks is None:
             io = unmapped(io)
         journal_path = _suffixed(placement.journal(shard_row), suffix)
@@ -581,3 +579,14 @@ def ranks_to_continue(
 def unmapped(io: IoMode) -> IoMode:
     """Returns the way to fill files in runs: through a mapping only chunks with slots can be written."""
     return "pwrite" if io == "mmap" else io
+
+
+def _new_places(
+    layout: ArrayLayout, shard_row: int, io: IoMode, order: WriteOrder
+) -> tuple[bool, np.ndarray | None]:
+    """Returns whether the journal of new files says *packed*, and the ranks of their slots
+    (``ArrayLayout.slot_ranks``), None where these are in the order of their numbers or there are none."""
+    fixed = fixed_order(order)
+    ranks = None if fixed is None else layout.slot_ranks(shard_row, fixed)
+    in_slots = io == "mmap" or layout.index_place == "none" or fixed is not None
+    return ranks is not None or not in_slots, ranks
