@@ -30,7 +30,8 @@ _INSTRUCTIONS = {
 _INSTRUCTION = _INSTRUCTIONS.get(platform.machine())
 
 
-def _byte_table() -> Any:
+def byte_table() -> Any:
+    """Returns uint32[256]: the crc after one more byte, by that byte; 8 bits of the crc are shifted out."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = np.where(table & 1, (table >> 1) ^ np.uint32(POLYNOMIAL), table >> 1).astype(np.uint32)
@@ -39,7 +40,7 @@ def _byte_table() -> Any:
 
 def _slicing_tables() -> Any:
     tables = np.zeros((8, 256), np.uint32)
-    tables[0] = _byte_table()
+    tables[0] = byte_table()
     for k in range(1, 8):
         tables[k] = (tables[k - 1] >> 8) ^ tables[0][tables[k - 1] & 0xFF]
     return tables
@@ -48,7 +49,7 @@ def _slicing_tables() -> Any:
 def _shift_tables(length: int) -> Any:
     """Returns uint32[4, 256]: the crc after ``length`` zero bytes, by each byte of the crc before."""
     basis = np.left_shift(np.uint32(1), np.arange(32, dtype=np.uint32))
-    table = _byte_table()
+    table = byte_table()
     for _ in range(length):
         basis = (basis >> 8) ^ table[basis & 0xFF]
     shifted = np.zeros((4, 256), np.uint32)

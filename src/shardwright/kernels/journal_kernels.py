@@ -121,17 +121,18 @@ def stage_frames(
     seed: int,
 ) -> int:
     """Writes whole frames into the staging area: each frame's pixels, then its record, so that no record
-    precedes its pixels.
+    precedes its pixels. Where these lie in their chunks already, only the record.
 
     addresses       int64[n]    of each frame's ``frame_bytes`` bytes of pixels
-    data_places     int64[n]    ``StagingArea.data_place`` of each
+    data_places     int64[n]    ``StagingArea.data_place`` of each; -1: the pixels are elsewhere
     entry_places    int64[n]    ``StagingArea.entry_place`` of each
     records         uint8[n,rb] in and out: frame records; ``pixels_crc`` and ``record_crc`` are set
     """
     for i in range(addresses.size):
-        number = write_at(descriptor, addresses[i], frame_bytes, data_places[i])
-        if number != 0:
-            return int(number)
+        if data_places[i] >= 0:
+            number = write_at(descriptor, addresses[i], frame_bytes, data_places[i])
+            if number != 0:
+                return int(number)
         record = records[i]
         address = address_of(record)
         _seal_record(record, address, np.int64(crc32c_at(addresses[i], frame_bytes)), seed)

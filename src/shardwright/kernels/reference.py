@@ -58,6 +58,22 @@ def is_all_fill(
     )
 
 
+def place_parts(
+    chunks: Sequence[bytearray],
+    place: int,
+    frame: np.ndarray | None,
+    plane: Sequence[Sequence[int]],
+    chunk_rows: int,
+    row_bytes: int,
+    fill_row: np.ndarray,
+) -> None:
+    """Puts a frame's parts at its place of decoded chunks, whose checksum is that of all their bytes."""
+    part_bytes = chunk_rows * row_bytes
+    for chunk, geometry in zip(chunks, plane, strict=True):
+        part = chunk_bytes([frame], geometry, chunk_rows, row_bytes, fill_row)
+        chunk[place * part_bytes : (place + 1) * part_bytes] = part
+
+
 # ------------------------------------------------------------------ filters
 
 
@@ -409,7 +425,8 @@ def stage_frames(
     for pixels, data_place, entry_place, record in zip(
         frames, data_places, entry_places, records, strict=True
     ):
-        file[data_place : data_place + len(pixels)] = pixels
+        if data_place >= 0:
+            file[data_place : data_place + len(pixels)] = pixels
         file[entry_place : entry_place + len(record)] = sealed_record(record, crc32c(pixels), seed)
 
 

@@ -20,6 +20,7 @@ from .copy import copy_streaming
 from .encode import NOT_PACKED, encode_chunks, room_for
 from .file_io import start_writeback, write_runs, write_slots
 from .journal_kernels import journal_chunks, journal_frames, stage_frames
+from .parts import place_parts, shifts_behind
 from .place import place_frames, slabs_and_places
 from .sample_pixels import sample_pixels
 
@@ -107,6 +108,10 @@ def run_others() -> None:
     journal_chunks(no_file, 0 * one, 0 * one, one, np.zeros(1, np.uint32), 1, 0, np.zeros(32, np.uint8))
     journal_frames(no_file, 0, records, np.ones(1, np.bool_), 0, np.zeros(128, np.uint8))
     stage_frames(no_file, one * frame.ctypes.data, frame.size, 0 * one, 0 * one, records, 0)
+    joined = np.zeros(1, np.uint32), np.zeros(1, np.bool_)
+    plane, cut = np.array([[0, 0, 8, 8]], np.int64), (8, 8, 8, np.zeros(8, np.uint8), False)
+    target = np.array([[slot.ctypes.data]], np.int64)
+    place_parts(one * frame.ctypes.data, shifts_behind(1, 64), plane, cut, target, joined)
     sample_pixels(one * frame.ctypes.data, frame.size, 1, 0, np.zeros(1, np.uint8))
     table = np.zeros((1, 1), np.int64)
     words, axes = np.zeros((1, 16), np.int64), (np.ones((1, 1), np.int64),) * 4
