@@ -24,10 +24,12 @@ import numpy as np
 from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.array.grid import image_of
 from shardwright.codecs.degrade import DegradeLevel
-from shardwright.model.errors import ResumeError
+from shardwright.model.errors import ResumeError, StorageError
 from shardwright.shard.layout import StoreLayout
+from shardwright.shard.parts import SLOT_ORDER, FramesInPlace
 
-from .commands import Encode, Stage
+from .assembly import IN_PLACE
+from .commands import Encode, Joined, Stage
 from .core import Core, Now
 from .encoding import SlabEncoder, SlabJob, SlabTask, StageTask
 from .sealer import Sealer
@@ -120,7 +122,8 @@ class Acquisition:
         # What is made here refers to the queue, never to this object: without a reference cycle an ended
         # acquisition and its tables are freed at once, without the garbage collector.
         self._report = partial(_report, self._reports, wake)
-        self._sealer = Sealer(folder, layout, self._report, settings.chunk_order)
+        order = SLOT_ORDER if folder.spec.grids.in_place else settings.chunk_order
+        self._sealer = Sealer(folder, layout, self._report, order)
         self.core = Core(
             folder.path,
             folder.spec,
@@ -142,10 +145,27 @@ class Acquisition:
             self._sealer.adopt(found.files)
         slots, staging = np.array(restored.standing.staged_slots, np.int64), self.folder.staging
         self.core.client_epoch = self.folder.manifest.client_epoch
-        self.core.restore(
-            restored, slots if staging is None or not slots.size else staging.address_of(slots), _now()
-        )
+        joined = self._joined(restored.standing.staged) if self.grids.in_place else None
+        if joined is not None:
+            addresses = np.full(slots.size, IN_PLACE)
+        else:
+            addresses = slots if staging is None or not slots.size else staging.address_of(slots)
+        self.core.restore(restored, addresses, _now(), joined)
         self._carry_out()
+
+    def _joined(self, staged: np.ndarray) -> dict[int, Joined]:
+        """Returns, by slab, the checksums of what is in place of its chunks. Raises ``StorageError``."""
+        layout = StoreLayout(tuple(encoder.layout for encoder in self._encoders), self.grids)
+        placed, joined = FramesInPlace(layout, self.folder.placements()), dict[int, Joined]()
+        for position in staged["position"].tolist() if staged.size else ():
+            grid, pixels = self.grids.of(position), placed.read(position)
+            if pixels is None:
+                raise StorageError(f"a shard in progress of {self.path} has gone")
+            slab = grid.slab_of_position(position)
+            adds = self._encoders[grid.image].join(pixels, grid.place_in_slab(position))
+            crcs, not_fill = joined.get(slab, (0 * adds[0], 0 * adds[1]))
+            joined[slab] = crcs ^ adds[0], not_fill | adds[1]
+        return joined
 
     # ------------------------------------------------------------------ the way of a frame
 
@@ -201,8 +221,8 @@ class Acquisition:
                     )
                 case Stage():
                     assert self.folder.staging is not None, "the core knows its number of slots"
-                    frame_bytes = self.grids.of(int(command.records["position"][0])).frame_bytes
-                    task = StageTask(command, self.folder.staging, frame_bytes, self._report)
+                    encoder, samples = self._encoders[image_of(command.slab)], self.folder.metadata.samples
+                    task = StageTask(command, self.folder.staging, encoder, samples, self._report)
                     self._pool.put(self._staging_line, [task])
                 case _:
                     self._sealer.put(command)

@@ -14,12 +14,17 @@ import numpy as np
 from shardwright.array.grid import image_of
 from shardwright.kernels.place import place_frames
 
+from .limits import joined_chunks
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from shardwright.array.grid import Grids
 
+    from .commands import Joined
+
 FREE = -1
+IN_PLACE = -1  # in ``addresses``: the pixels are in the chunks of the slab
 UNSTAGED, ON_ITS_WAY = -1, -2  # in ``staging_slot``; 0 and more: the slot that holds the frame
 
 
@@ -39,13 +44,15 @@ def first_of_fullest_image(weights: Mapping[int, int], allowed: Callable[[int], 
 class SlabTable:
     """``rows`` slabs at once, each with room for ``grids.frames_per_slab`` frames in storage order.
 
-    addresses     int64[R,P]  of each frame's pixels, 0 where none has come; sequences int64[R,P] alike
+    addresses     int64[R,P]  of each frame's pixels, 0 where none has come, or ``IN_PLACE``
+    sequences     int64[R,P]
     records       record_dtype[R,P]
     staging_slot  int64[R,P]
+    joined        uint32[R,M], bool[R,M]  of what is in place of each of a slab's chunks
     """
 
     def __init__(self, grids: Grids, rows: int, record_dtype: np.dtype[np.void]) -> None:
-        self._grids = grids
+        self.grids = grids
         deepest = grids.frames_per_slab
         self.slab = np.full(rows, FREE, np.int64)
         # ``slab`` for the kernel: FREE for one closed with holes, which takes no more frames
@@ -54,7 +61,10 @@ class SlabTable:
         self.sequences = np.zeros((rows, deepest), np.int64)
         self.records = np.zeros((rows, deepest), record_dtype)
         self.staging_slot = np.full((rows, deepest), UNSTAGED, np.int64)
+        joined = rows, joined_chunks(grids)
+        self.joined = np.zeros(joined, np.uint32), np.zeros(joined, np.bool_)
         self.frames = np.zeros(rows, np.int64)
+        self._in_place = np.zeros(rows, np.int64)  # frames
         self.expected = np.zeros(rows, np.int64)
         self._free = list(range(rows - 1, -1, -1))
         self._collecting: dict[int, int] = {}  # slab -> row
@@ -64,8 +74,9 @@ class SlabTable:
 
     @property
     def held_frames(self) -> int:
-        """The number of frames that wait in incomplete slabs."""
-        return int(self.frames[list(self._collecting.values())].sum())
+        """The number of frames in memory that wait in incomplete slabs."""
+        rows = list(self._collecting.values())
+        return int((self.frames[rows] - self._in_place[rows]).sum())
 
     @property
     def free_rows(self) -> int:
@@ -89,9 +100,7 @@ class SlabTable:
         row or -1)."""
         batch = (positions, sequences, addresses, records.view(np.int64).reshape(records.size, -1))
         table = (self._taking, self.addresses, self.sequences, self._words, self.frames, self.expected)
-        done, count, missing = place_frames(
-            first, batch, self._grids.tables, table, statuses, self._completed
-        )
+        done, count, missing = place_frames(first, batch, self.grids.tables, table, statuses, self._completed)
         if done:
             self.image = image_of(int(positions[done - 1]))
         rows = self._completed[:count].tolist()
@@ -106,8 +115,10 @@ class SlabTable:
         row = self._free.pop()
         self.addresses[row] = 0
         self.staging_slot[row] = UNSTAGED
-        self.frames[row] = 0
-        self.expected[row] = self._grids.of(slab).frames_in_slab(slab)
+        self.frames[row] = self._in_place[row] = 0
+        for joined in self.joined:
+            joined[row] = 0
+        self.expected[row] = self.grids.of(slab).frames_in_slab(slab)
         self.slab[row] = self._taking[row] = slab
         self._collecting[slab] = row
         return True
@@ -115,18 +126,18 @@ class SlabTable:
     def oldest(self) -> int | None:
         """Returns the incomplete slab to close when there is no row for another one."""
         return first_of_fullest_image(
-            dict.fromkeys(self._collecting, 1), lambda slab: self._grids.slabs_of(slab, self.image)
+            dict.fromkeys(self._collecting, 1), lambda slab: self.grids.slabs_of(slab, self.image)
         )
 
     def oldest_held(self) -> int | None:
         """Returns the incomplete slab to close when too many frames are held."""
         return first_of_fullest_image(
             {slab: int(self.frames[row]) for slab, row in self._collecting.items()},
-            lambda slab: self._grids.held_of(slab, self.image),
+            lambda slab: self.grids.held_of(slab, self.image),
         )
 
     def incomplete_of_shard_row(self, shard_row: int) -> list[int]:
-        return [slab for slab in self._collecting if self._grids.shard_row_of_slab(slab) == shard_row]
+        return [slab for slab in self._collecting if self.grids.shard_row_of_slab(slab) == shard_row]
 
     def incomplete(self) -> list[int]:
         return sorted(self._collecting)
@@ -148,8 +159,25 @@ class SlabTable:
     def slab_in(self, row: int) -> tuple[int, np.ndarray, np.ndarray]:
         """Returns the slab of a row with the addresses and records of its frames, for each of its places."""
         slab = int(self.slab[row])
-        places = self._grids.of(slab).frames_per_slab
+        places = self.grids.of(slab).frames_per_slab
         return slab, self.addresses[row, :places], self.records[row, :places]
+
+    def put_in_place(self, row: int, places: np.ndarray, joined: Joined) -> None:
+        """Notes that the pixels of frames are in the chunks of their slab, of which ``joined`` is what they
+        add."""
+        self.addresses[row, places] = IN_PLACE
+        self._in_place[row] += places.size
+        crcs, not_fill = joined
+        self.joined[0][row, : crcs.size] ^= crcs
+        self.joined[1][row, : crcs.size] |= not_fill
+
+    def is_in_place(self, row: int) -> bool:
+        """Returns whether the pixels of all frames of a row are in the chunks of its slab."""
+        return bool(self._in_place[row] == self.frames[row])
+
+    def joined_in(self, row: int) -> Joined:
+        """Returns views of ``joined`` for one row."""
+        return self.joined[0][row], self.joined[1][row]
 
     def unstaged_since(self, row: int, before_ns: int) -> np.ndarray:
         """Returns int64[n] places whose frame came by ``before_ns`` (monotonic) and is not staged."""

@@ -20,16 +20,22 @@ if TYPE_CHECKING:
     from .reopen import ReopenedShardRow, TakingBack
 
 
+Joined = tuple["np.ndarray", "np.ndarray"]
+"""The checksums of a slab's chunks as far as frames are in them, and whether any pixel of these is not fill
+value: ``joined`` of ``kernels.parts``."""
+
+
 class Encode(NamedTuple):  # one for each slab: a frozen dataclass takes five times as long to make
     """Store the slab of one row in the files of its shard row. ``frames`` int64[P] are addresses of pixels, 0
-    where no frame came, ``records`` [P] alike. Both are views of the row, which does not change until the
-    answer. -> ``SlabEncoded``"""
+    where no frame came, ``records`` [P] alike. ``joined``: all frames are in its chunks already, which are
+    completed. All are views of the row, which does not change until the answer. -> ``SlabEncoded``"""
 
     row: int
     slab: int
     files: ShardRowFiles
     frames: np.ndarray
     records: np.ndarray
+    joined: Joined | None = None
 
 
 class TaskTimes(NamedTuple):  # one for each task: a frozen dataclass takes five times as long to make
@@ -55,22 +61,27 @@ class SlabEncoded(NamedTuple):
 
 class Stage(NamedTuple):
     """Put frames at ``places`` int64[n] of a row into ``slots`` int64[n] of the staging area; ``frames``:
-    addresses int64[n]; ``records`` [n]. -> ``FramesStaged``"""
+    addresses int64[n]; ``records`` [n]. ``files``: put their pixels into the chunks of the slab there. ->
+    ``FramesStaged``"""
 
     row: int
+    slab: int
     places: np.ndarray
     slots: np.ndarray
     frames: np.ndarray
     records: np.ndarray
+    files: ShardRowFiles | None = None
 
 
 class FramesStaged(NamedTuple):
-    """Frames at ``places`` of this row are in ``slots`` of the staging area, or ``error`` says why not."""
+    """Frames at ``places`` of this row are in ``slots`` of the staging area, or ``error`` says why not.
+    ``joined``: of these frames, whose pixels are in chunks and are not needed any more."""
 
     row: int
     places: np.ndarray
     slots: np.ndarray
     error: ErrorText | None
+    joined: Joined | None = None
 
 
 @dataclass(frozen=True)

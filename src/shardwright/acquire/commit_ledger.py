@@ -53,6 +53,11 @@ class CommitLedger:
         return self._in_commit is not None and key in self._in_commit
 
     @property
+    def in_commit(self) -> set[int]:
+        """The places that are being synced."""
+        return set(self._in_commit or {})
+
+    @property
     def slots_to_come(self) -> bool:
         """True if a commit would free staging slots."""
         return any(entry.slots for entry in self._pending.values())
@@ -70,8 +75,10 @@ class CommitLedger:
         *,
         slots: np.ndarray | None = None,
         held_row: int | None = None,
+        release: bool = False,
     ) -> None:
-        """Adds stored frames. ``held_row``: the row that keeps them until they are durable."""
+        """Adds stored frames. ``held_row``: the row that keeps them until they are durable; ``release``:
+        their pixels are released then, from no row."""
         if not self._pending:
             self._since_s = now_s
         entry = self._pending.setdefault(key, Uncommitted())
@@ -79,8 +86,9 @@ class CommitLedger:
         if slots is not None and slots.size:
             entry.slots.append(slots)
         if held_row is not None:
-            entry.releases.append(sequences)
             entry.rows.append(held_row)
+        if held_row is not None or release:
+            entry.releases.append(sequences)
 
     def due(self, now_s: float, interval_s: float) -> bool:
         return bool(self._pending) and self._in_commit is None and now_s - self._since_s >= interval_s

@@ -80,13 +80,14 @@ class ContrastSamples:
         # by the first image that shares it; changed under _lock
         self._kept: dict[int, _Reservoir] = {}
 
-    def add(self, slab: int, frames: npt.NDArray[np.int64]) -> None:
+    def add(self, slab: int, frames: npt.NDArray[np.int64], *, first: int = 0) -> None:
         """Takes a sample of a slab's ``frames``, int64[places] addresses of their pixels, 0 where none came;
-        unless enough others are kept."""
+        unless enough others are kept. ``first``: the first place, where other frames of the slab are not in
+        memory and make samples of their own."""
         image = image_of(slab)
         if (number := self._sampled.shared[image]) is None:
             return
-        channels, mixed = self._sampled.of_image[image], _mixed(slab)
+        channels, mixed = self._sampled.of_image[image], _mixed(_mixed(slab) + first if first else slab)
         block, key = channels.block_of(slab), mixed ^ _MASK_64
         if (kept := self._kept.get(number)) is not None and kept.is_closed_to(block, key):
             return

@@ -15,7 +15,8 @@ names. A frame's pixels belong to it from ``submit`` until ``take_released`` ret
 
 The way of a frame: pending batch -> a row of the slab table -> Encode, once its slab is full (or closed with
 holes) and its shard row's files are there -> stored -> committed -> durable. A frame that waits long for its
-slab is staged meanwhile.
+slab is staged meanwhile. With frames in place every frame is staged at once, its pixels in the chunks of its
+slab, and Encode completes chunks that have all that came.
 
 ``states`` has the tables of its own states and of those of a shard row's files.
 """
@@ -50,7 +51,7 @@ from shardwright.shard.layout import frames_of_shard_row, slabs_of_shard_row
 from shardwright.wire.descriptor import FRAME_DROPPED, not_held
 
 from .accounts import Accounts
-from .assembly import SlabTable
+from .assembly import IN_PLACE, SlabTable
 from .closed_shard_rows import EarlierShardRow
 from .commands import (
     Abandon,
@@ -86,15 +87,16 @@ from .staging_scheduler import StagingScheduler
 from .states import LIFE, AcquisitionState, FilesEvent, FilesState, Life, LifeEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.codecs.degrade import DegradeLevel
     from shardwright.model.receipt import Receipt
     from shardwright.shard.layout import StoreLayout
+    from shardwright.shard.shard_row_files import ShardRowFiles
 
-    from .commands import Command, Report
+    from .commands import Command, Joined, Report
     from .limits import Limits
     from .recovered_state import RecoveredShardRow, RecoveredState
     from .settings import WriteSettings
@@ -596,8 +598,13 @@ class Core:
         return waiting or bool(self.encoders.rows) or bool(self._waits_for_stage) or self._ledger.rows_to_come
 
     def _relieve_ring(self) -> None:
-        """Closes the oldest incomplete slabs while too many frames wait for the rest of their slab."""
-        while self.table.held_frames > self._most_held and (oldest := self.table.oldest_held()) is not None:
+        """Closes the oldest incomplete slabs while too many frames wait for the rest of their slab; not where
+        they wait for a worker."""
+        while (
+            not self.grids.in_place
+            and self.table.held_frames > self._most_held
+            and (oldest := self.table.oldest_held()) is not None
+        ):
             self._close_slab(oldest, passed_over=True)
 
     @property
@@ -676,6 +683,9 @@ class Core:
             return
         rows, shard_row.waiting = shard_row.waiting, []
         for row in rows:
+            if self.grids.in_place and not self.table.is_in_place(row):
+                shard_row.waiting.append(row)  # until all of its frames are
+                continue
             shard_row.in_flight += 1
             self.encoders.send(row, files)
 
@@ -702,6 +712,8 @@ class Core:
     @property
     def _room_to_take_back(self) -> int:
         """The number of frames of a sealed shard row that can collect again now."""
+        if self.grids.in_place:
+            return 0
         return min(self.scheduler.free_slots, self._most_held - self.table.held_frames)
 
     def _has_room_to_take_back(self, frames: int) -> bool:
@@ -710,7 +722,7 @@ class Core:
     def _makes_room_to_take_back(self, frames: int) -> bool:
         """Makes room for a slab with so many frames, by closing the oldest if need be. Returns False when
         there will never be any."""
-        if frames > min(self.scheduler.slots, self._most_held):
+        if self.grids.in_place or frames > min(self.scheduler.slots, self._most_held):
             return False
         if (
             self._rows_under_way
@@ -725,22 +737,29 @@ class Core:
         return True
 
     def _stays_closed(self, number: int, slab: int) -> None:
-        reason = (
-            "the staging area has no room for the frames of a slab"
-            if self.scheduler.slots
-            else "there is no staging area, or it has failed"
-        )
+        reason = "there is no staging area, or it has failed"
+        if self.grids.in_place:
+            reason = "frames are put into their chunks, and those of this slab are sealed"
+        elif self.scheduler.slots:
+            reason = "the staging area has no room for the frames of a slab"
         self.notices.note(
             "row_reopening_failed",
             {"shard_row": number, "reason": reason, "then": "further frames of that slab are late"},
         )
         self.shard_rows.shut(number, slab)
 
-    def _collect_staged(self, records: np.ndarray, slots: np.ndarray, addresses: np.ndarray) -> bool:
-        """Collects frames whose pixels are only in the staging area. Returns False when there is no room for
-        them."""
+    def _collect_staged(
+        self,
+        records: np.ndarray,
+        slots: np.ndarray,
+        addresses: np.ndarray,
+        joined: Mapping[int, Joined] | None = None,
+    ) -> bool:
+        """Collects frames whose pixels are only in the staging area, or in their chunks (``joined``, by
+        slab). Returns False when there is no room for them."""
         sequences, positions = records["sequence"].astype(np.int64), records["position"].astype(np.int64)
-        self._restored_frames = np.union1d(self._restored_frames, sequences)
+        if joined is None:
+            self._restored_frames = np.union1d(self._restored_frames, sequences)
         records["flags"] = 0  # nothing has passed over the slab that collects them now
         wait = self._place(
             _PendingFrames(records, positions, sequences, addresses, np.zeros(records.size, np.uint8))
@@ -749,6 +768,10 @@ class Core:
         for row in np.flatnonzero(np.isin(self.table.slab, slabs)).tolist():
             here = (slabs == self.table.slab[row]) & (self.table.addresses[row, places] == addresses)
             self.table.staging_slot[row, places[here]] = slots[here]
+            if joined is not None:
+                slab = int(self.table.slab[row])
+                assert here.sum() == (slabs == slab).sum(), "a place was given to one frame"
+                self.table.put_in_place(row, places[here], joined[slab])
         return wait is None
 
     # ------------------------------------------------------------------ staging, commits, flushes
@@ -756,11 +779,14 @@ class Core:
     def _stage_and_commit(self) -> None:
         now_s = self._now.s
         self._recorder.try_again(now_s)
-        flushing = self.accounts.durable.value < self._flush_goal
-        if flushing or now_s >= self._next_stage_s:
-            patience_ns = 0 if flushing else self.settings.store_within_ms * 500_000
+        flushing, in_place = self.accounts.durable.value < self._flush_goal, self.grids.in_place
+        if flushing or in_place or now_s >= self._next_stage_s:
+            patience_ns = 0 if flushing or in_place else self.settings.store_within_ms * 500_000
             self._next_stage_s = now_s + self.settings.store_within_ms / 4000
             self.scheduler.stage(self._rows_that_wait(), self._now.ns - patience_ns)
+            if in_place:
+                for shard_row in self.shard_rows.by_number.values():
+                    self._start_waiting(shard_row)
         starved = self._ledger.slots_to_come and (self.scheduler.starved or self._waits_for is Wait.ROOM)
         starved = starved or (self._ledger.rows_to_come and self._waits_for in (Wait.ROW, Wait.ROOM))
         hurry = flushing or self.is_finishing or starved or self._ring_waits_for_commit()
@@ -778,18 +804,18 @@ class Core:
             behind = self.table.slab[rows].tolist()
             self.live.show(self._now.s, shard_rows, behind, self.accounts.extents)
 
-    def _rows_that_wait(self) -> list[int]:
-        """Returns rows with frames only in memory: slabs that collect, and slabs that wait for files."""
-        collecting = [
-            row for row in self.table.collecting_rows() if self.shard_rows.may_stage(self._owner_of(row))
+    def _rows_that_wait(self) -> list[tuple[int, ShardRowFiles | None]]:
+        """Returns rows with frames only in memory: slabs that collect, and slabs that wait for files; with
+        the files into whose chunks these frames go, if they do."""
+        owners = [(row, self._owner_of(row)) for row in self.table.collecting_rows()]
+        owners += [
+            (row, shard_row) for shard_row in self.shard_rows.by_number.values() for row in shard_row.waiting
         ]
-        waiting = [
-            row
-            for shard_row in self.shard_rows.by_number.values()
+        return [
+            (row, shard_row.files if self.grids.in_place else None)
+            for row, shard_row in owners
             if self.shard_rows.may_stage(shard_row)
-            for row in shard_row.waiting
         ]
-        return collecting + waiting
 
     def _ring_waits_for_commit(self) -> bool:
         """True if a commit is needed for the ring: with durability ``durable`` pixels come back at a commit,
@@ -882,12 +908,13 @@ class Core:
         shard_row.owed.discard(int(table.slab[row]))
         self.encoders.stored(row, sequences.size)
         self.live.stored(shard_row, [int(table.slab[row])])
-        held_row = row if self._keeps_frames else None
+        held_row = row if self._keeps_frames and not self.grids.in_place else None
         self._ledger.add(
             shard_row.number, self._now.s, sequences, slots=self.scheduler.slots_of(row), held_row=held_row
         )
         if held_row is None:
-            self._released.append(sequences)
+            if not self.grids.in_place:
+                self._released.append(sequences)
             table.free(row)
 
     def _store_frames(self, row: int, places: np.ndarray) -> np.ndarray:
@@ -904,8 +931,9 @@ class Core:
         if not self.scheduler.tasks[row]:
             return  # given up with dead workers
         if self.scheduler.done(report):
-            sequences = self._store_frames(row, report.places)
-            self._ledger.add(STAGED, self._now.s, sequences)
+            self._note_staged(row, self._store_frames(row, report.places))
+        elif report.error is not None and self.grids.in_place:
+            self._fail(report.error)
         elif report.error is not None:
             self.notices.note(
                 "staging_failed",
@@ -917,6 +945,18 @@ class Core:
             shard_row.in_flight -= 1
             self._slab_stored(shard_row, row)
             self._after_slab(shard_row)
+
+    def _note_staged(self, row: int, sequences: np.ndarray) -> None:
+        """Frames in place are durable once their chunks and the staging area are synced, by a commit of both
+        or by the seal of their shard row."""
+        if not self.grids.in_place:
+            self._ledger.add(STAGED, self._now.s, sequences)
+            return
+        number = self._owner_of(row).number
+        self._ledger.add(number, self._now.s, sequences, release=self._keeps_frames)
+        self._ledger.add(STAGED, self._now.s, sequences[:0])
+        if not self._keeps_frames:
+            self._released.append(sequences)
 
     def _recorded(self, report: Recorded) -> None:
         self._recorder.done(report)
@@ -942,7 +982,10 @@ class Core:
             self.measures.commit.observe_ns(report.commit_ns)
         for key, error in report.failed.items():
             self._commit_failed(key, error)
-        for key, entry in self._ledger.end(set(report.failed)):
+        failed = set(report.failed)
+        if self.grids.in_place and STAGED in failed:
+            failed |= self._ledger.in_commit - {LOGGED}  # their frames have no record
+        for key, entry in self._ledger.end(failed):
             self._settle_durable(key, entry)
         if STAGED in report.failed:
             self._ledger.take(STAGED)  # these frames become durable with their slabs
@@ -957,7 +1000,7 @@ class Core:
                 self._fail(error)
 
     def _commit_failed(self, key: int, error: ErrorText) -> None:
-        if key == STAGED and error.is_a(StorageError):
+        if key == STAGED and error.is_a(StorageError) and not self.grids.in_place:
             self.notices.note(
                 "staging_failed", {"reason": str(error), "then": "frames are stored when their slab is full"}
             )
@@ -1318,7 +1361,7 @@ class Core:
         self._leaves_something = True
         # sealed without them the shard row would be closed, and recovery would take them for stored
         self._owner_of(row).sound = False
-        self._released.append(self.table.sequences[row][places])
+        self._released.append(self.table.sequences[row][places & (self.table.addresses[row] != IN_PLACE)])
 
     def _report_losses(self, records: np.ndarray) -> None:
         """Counts and reports stored frames that a disk error destroyed."""
@@ -1337,9 +1380,15 @@ class Core:
         """Starts a new acquisition with its first files."""
         self._shard_row_prepared(prepared)
 
-    def restore(self, restored: RecoveredState, addresses: np.ndarray, now: Now) -> None:
+    def restore(
+        self,
+        restored: RecoveredState,
+        addresses: np.ndarray,
+        now: Now,
+        joined: Mapping[int, Joined] | None = None,
+    ) -> None:
         """Takes over what recovery found: closed shard rows, open shard rows, and staged frames with their
-        pixels at int64[n] ``addresses``.
+        pixels at int64[n] ``addresses``, or in their chunks: ``joined`` says by slab what is there.
 
         Raises ``ResumeError`` when the staged frames do not fit into memory, or the reason of a failure.
         """
@@ -1353,7 +1402,7 @@ class Core:
         for found in restored.shard_rows:
             self._restore_shard_row(found)
         if standing.staged.size and not self._collect_staged(
-            standing.staged, np.array(standing.staged_slots, np.int64), addresses
+            standing.staged, np.array(standing.staged_slots, np.int64), addresses, joined
         ):
             if self.why is not None:
                 raise self.why.to_error()

@@ -1,5 +1,5 @@
-"""Encodes the slabs of one array to chunks: the tables that all tasks of an acquisition share, and the
-tasks."""
+"""Encodes the slabs of one array to chunks, or puts frames into their chunks as they come: the tables that
+all tasks of an acquisition share, and the tasks."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ from shardwright.codecs.parameters import CodecParameters
 from shardwright.kernels.encode import NOT_PACKED, Encoded, encode_chunks, room_for
 from shardwright.kernels.file_io import start_writeback, write_runs, write_slots
 from shardwright.kernels.journal_kernels import journal_chunks, journal_frames, stage_frames
+from shardwright.kernels.parts import place_parts, shifts_behind
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import WorkerError
 from shardwright.read.layouts import array_layout
 from shardwright.shard.journal import CHUNK_ENTRY, ShardRowJournal
 from shardwright.shard.layout import PAGE_BYTES, slab_places
+from shardwright.shard.parts import part_bytes
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import raise_errno, storage_errors
 
 from .commands import FramesStaged, SlabEncoded, TaskTimes
 from .level_frames import LevelFrames
-from .limits import chunks_per_task, levels_bytes, task_scratch_bytes
+from .limits import TASK_BYTES, chunks_per_task, levels_bytes, task_scratch_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,11 +39,11 @@ if TYPE_CHECKING:
     from shardwright.array.grid import Grid
     from shardwright.array.spec import ArraySpec
     from shardwright.codecs.degrade import DegradeLevel
-    from shardwright.shard.layout import PlaneLevel
+    from shardwright.shard.layout import PlaneLevel, SlabPlaces
     from shardwright.shard.shard_row_files import ShardRowFiles
     from shardwright.shard.staging import StagingArea
 
-    from .commands import Encode, Stage
+    from .commands import Encode, Joined, Stage
     from .contrast_samples import ContrastSamples
     from .overload_level import OverloadLevel
     from .workers import WorkerState
@@ -49,9 +51,9 @@ if TYPE_CHECKING:
 
 class SlabEncoder:
     """Frozen after construction; shared by all workers without a lock. ``task_ranges``: the ranges of chunks
-    that a slab is cut into."""
+    that a slab is cut into. ``in_place``: frames are put into chunks as they come."""
 
-    def __init__(self, spec: ArraySpec, grid: Grid) -> None:
+    def __init__(self, spec: ArraySpec, grid: Grid, *, in_place: bool = False) -> None:
         codec = CodecParameters.of(spec, grid.chunk_bytes)
         self.layout = array_layout(spec, grid)
         self._chunks_per_task = chunks_per_task(grid, codec)
@@ -60,6 +62,10 @@ class SlabEncoder:
         self._levels = [_LevelEncoder(spec, level) for level in self.layout.plane.levels]
         self._above = LevelFrames(spec, grid) if grid.levels else None
         self.task_ranges = self._task_ranges()
+        self._part_bytes = part_bytes(self.layout)
+        self._shifts = shifts_behind(grid.frames_per_slab, self._part_bytes) if in_place else None
+        # zeros are where nothing was written: left out, other fill would be bytes that nobody knows
+        self._leaves_fill_out = not spec.write_empty_chunks and not any(spec.fill_bytes())
 
     @classmethod
     def of_images(cls, spec: AcquisitionSpec) -> list[SlabEncoder]:
@@ -68,7 +74,7 @@ class SlabEncoder:
         encoders = []
         for array, grid, path in zip(spec.arrays, spec.grids.grids, spec.paths, strict=True):
             if id(array) not in made:
-                made[id(array)] = cls(array, grid)
+                made[id(array)] = cls(array, grid, in_place=spec.grids.in_place)
             encoders.append(made[id(array)].image(grid, path))
         return encoders
 
@@ -108,8 +114,8 @@ class SlabEncoder:
         """
         slot_bytes, part = self.layout.slot_bytes, slice(first, stop)
         places = slab_places(self.layout, slab, part)
-        file, slot, slot_layer = places.file, places.slot, places.slot_layer
-        offset = files.offsets(file, slot)  # unless in runs
+        file = places.file
+        offset = files.offsets(file, places.slot)  # unless in runs
         addresses, descriptors = files.addresses, files.descriptors
         targets = (
             state.slots(stop - first, slot_bytes)
@@ -121,14 +127,117 @@ class SlabEncoder:
         nbytes, _, crcs = self.to_slots(frames, part, targets, runs, state, level)
         if addresses is None:
             self._write(files, descriptors, file, offset, targets, nbytes)
-        if files.cached:
-            start_writeback(descriptors, file, offset, nbytes)
-        reach("slots.after_store")
-        if first == 0:
-            self._journal_frames(files.journal, slot_layer, records, frames != 0, state)
-        self._journal_chunks(files.journal, file, slot, offset, nbytes, crcs, state)
-        files.note_stored(file, places.entry, offset, nbytes)
+        filled = (records, frames != 0) if first == 0 else None
+        self._note_stored(files, places, offset, nbytes, crcs, filled, state)
         return nbytes
+
+    def _note_stored(
+        self,
+        files: ShardRowFiles,
+        places: SlabPlaces,
+        offset: np.ndarray,
+        nbytes: np.ndarray,
+        crcs: np.ndarray,
+        frames: tuple[np.ndarray, np.ndarray] | None,
+        state: WorkerState,
+    ) -> None:
+        """Journals chunks that are in their files, behind the slab's ``frames`` (records, which came) if they
+        are its first."""
+        if files.cached:
+            start_writeback(files.descriptors, places.file, offset, nbytes)
+        reach("slots.after_store")
+        if frames is not None:
+            self._journal_frames(files.journal, places.slot_layer, *frames, state)
+        self._journal_chunks(files.journal, places.file, places.slot, offset, nbytes, crcs, state)
+        files.note_stored(places.file, places.entry, offset, nbytes)
+
+    def complete(
+        self,
+        frames: np.ndarray,
+        records: np.ndarray,
+        joined: Joined,
+        slab: int,
+        files: ShardRowFiles,
+        first: int,
+        stop: int,
+        state: WorkerState,
+    ) -> np.ndarray:
+        """Does what ``encode`` does for chunks that have all their frames (``joined``): puts fill value where
+        none came, and journals them."""
+        part = slice(first, stop)
+        crcs, not_fill = (of_chunk[part].copy() for of_chunk in joined)
+        empty = np.flatnonzero(frames == 0)
+        reach("slots.before_store")
+        places = slab_places(self.layout, slab, part)
+        self._put_parts(0 * empty, empty, places, part, files, (crcs, not_fill), state)
+        there = not_fill | (not self._leaves_fill_out)
+        nbytes = np.where(there, self.layout.grid.chunk_bytes, 0)
+        offset = files.offsets(places.file, places.slot)
+        filled = (records, frames != 0) if first == 0 else None
+        self._note_stored(files, places, offset, nbytes, crcs, filled, state)
+        return nbytes
+
+    def put_in_place(
+        self, frames: np.ndarray, at: np.ndarray, slab: int, files: ShardRowFiles, state: WorkerState
+    ) -> Joined:
+        """Puts frames, int64[n] addresses of pixels, into the chunks of their slab, at its places ``at``
+        int64[n]. Returns what they add to the checksums of these chunks. Raises ``StorageError``."""
+        joined = np.zeros(self.chunks_per_slab, np.uint32), np.zeros(self.chunks_per_slab, np.bool_)
+        part = slice(0, self.chunks_per_slab)
+        self._put_parts(frames, at, slab_places(self.layout, slab), part, files, joined, state)
+        return joined
+
+    def join(self, pixels: np.ndarray, place: int) -> Joined:
+        """Returns what a frame at a place of its slab, uint8[frame_bytes], adds to the checksums of the
+        chunks in which it is."""
+        assert self._shifts is not None, "made where frames are put in place"
+        joined = np.zeros(self.chunks_per_slab, np.uint32), np.zeros(self.chunks_per_slab, np.bool_)
+        part = np.empty(self._part_bytes, np.uint8)  # one after the other, for their checksums alone
+        targets = np.full((1, self.chunks_per_slab), part.ctypes.data)
+        frame, geometry = np.array([pixels.ctypes.data]), self.layout.plane.geometry
+        place_parts(frame, self._shifts[[place]], geometry, self._levels[0].cut, targets, joined)
+        return joined
+
+    def _put_parts(
+        self,
+        frames: np.ndarray,
+        at: np.ndarray,
+        places: SlabPlaces,
+        part: slice,
+        files: ShardRowFiles,
+        joined: Joined,
+        state: WorkerState,
+    ) -> None:
+        """Puts frames into a part of the slab's chunks, those with ``places``: as many at once as fit into
+        the worker's buffer, if shards are not mapped."""
+        assert self._shifts is not None, "made where frames are put in place"
+        nbytes, start = self._part_bytes, files.offsets(places.file, places.slot)
+        mapped = None if files.addresses is None else files.addresses[places.file]
+        some = max(1, TASK_BYTES // (nbytes * start.size))
+        for i in range(0, at.size, some):
+            offsets = np.add.outer(at[i : i + some] * nbytes, start)
+            if mapped is None:
+                targets = state.slots(offsets.size, nbytes).reshape(offsets.shape)
+            else:
+                targets = mapped + offsets - files.journal.layout.data_start
+            shifts = self._shifts[at[i : i + some]]
+            geometry, cut = self.layout.plane.geometry[part], self._levels[0].cut
+            reach("slots.before_part")
+            place_parts(frames[i : i + some], shifts, geometry, cut, targets, joined)
+            if mapped is not None:
+                continue
+            with storage_errors("write parts of chunks of", "a shard"):
+                reach("slots.before_write")
+                descriptors = np.broadcast_to(files.descriptors[places.file], offsets.shape)
+                raise_errno(
+                    write_slots(
+                        descriptors.ravel(),
+                        offsets.ravel(),
+                        targets.ravel(),
+                        np.full(offsets.size, nbytes),
+                        1,
+                    )
+                )
 
     def to_slots(
         self,
@@ -337,13 +446,17 @@ class SlabTask:
         begun_ns, level = time.monotonic_ns(), job.overload.level
         try:
             encoder, slab = job.encoder, command.slab
-            stored = [
-                encoder.encode(frames, job.records, slab, command.files, first, stop, state, level)
-                for frames, first, stop in encoder.parts_of(
-                    command.frames, slab, self.first, self.stop, state
-                )
-            ]
-            if self.first == 0:
+            if command.joined is not None:
+                place = slab, command.files, self.first, self.stop
+                stored = [encoder.complete(command.frames, job.records, command.joined, *place, state)]
+            else:
+                stored = [
+                    encoder.encode(frames, job.records, slab, command.files, first, stop, state, level)
+                    for frames, first, stop in encoder.parts_of(
+                        command.frames, slab, self.first, self.stop, state
+                    )
+                ]
+            if self.first == 0 and command.joined is None:
                 job.samples.add(slab, command.frames)
         except Exception as error:  # noqa: BLE001  (any error must be reported to the acquisition)
             job.task_ended(None, 0, _text_of(error))
@@ -364,36 +477,48 @@ def _text_of(error: Exception) -> ErrorText:
 
 @dataclass(frozen=True)
 class StageTask:
-    """Writes frames into the staging area: pixels, then records."""
+    """Writes frames into the staging area, or into their chunks: pixels, then records."""
 
     command: Stage
     area: StagingArea
-    frame_bytes: int
+    encoder: SlabEncoder
+    samples: ContrastSamples
     report: Callable[[FramesStaged], None]
 
     def run(self, state: WorkerState) -> None:
         error: ErrorText | None = None
+        joined: Joined | None = None
         try:
+            joined = self._put_in_place(state)
             self._write()
         except Exception as failure:  # noqa: BLE001  (travels in the report)
             error = _text_of(failure)
         except BaseException as failure:
-            self._send(ErrorText(WorkerError, f"a worker thread died: {failure!r}"))
+            self._send(ErrorText(WorkerError, f"a worker thread died: {failure!r}"), None)
             raise
-        self._send(error)
+        self._send(error, joined)
 
-    def _send(self, error: ErrorText | None) -> None:
+    def _send(self, error: ErrorText | None, joined: Joined | None) -> None:
         command = self.command
-        self.report(FramesStaged(command.row, command.places, command.slots, error))
+        self.report(FramesStaged(command.row, command.places, command.slots, error, joined))
+
+    def _put_in_place(self, state: WorkerState) -> Joined | None:
+        command = self.command
+        if command.files is None:
+            return None
+        joined = self.encoder.put_in_place(command.frames, command.places, command.slab, command.files, state)
+        frames = np.zeros(self.encoder.layout.grid.frames_per_slab, np.int64)
+        frames[command.places] = command.frames
+        self.samples.add(command.slab, frames, first=int(command.places[0]))
+        return joined
 
     def _write(self) -> None:
         area, command = self.area, self.command
         records = command.records.view(np.uint8).reshape(command.frames.size, -1)
         with storage_errors("write", area.path):
             reach("staging.before_write")
-            data, entries = area.data_place(command.slots), area.entry_place(command.slots)
+            data, entries = area.data_places(command.slots), area.entry_place(command.slots)
+            frame_bytes = self.encoder.layout.grid.frame_bytes
             raise_errno(
-                stage_frames(
-                    area.descriptor, command.frames, self.frame_bytes, data, entries, records, area.seed
-                )
+                stage_frames(area.descriptor, command.frames, frame_bytes, data, entries, records, area.seed)
             )

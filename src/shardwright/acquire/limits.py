@@ -46,8 +46,10 @@ RUNTIME_BYTES = 320 << 20  # interpreter, numba and its compiler, libraries; mea
 SMALL_RING_BYTES = 32 << 20  # small arrays get room to arrive in any order
 # memory beside the pixels of a frame that came in its own message, while they are needed; measured: 1.5 KiB
 MESSAGE_BYTES = 2 << 10
+FRAMES_AT_WORKERS = 8  # where frames do not wait for their slab in memory
 SMALL_STAGING_BYTES = 16 << 20
 MIN_ROWS = 64
+JOINED_CHUNK_BYTES = 5  # the checksum of what has come of a chunk, and whether any of it is not fill value
 CHUNK_ENTRY_BYTES = 48  # of an open shard's table, and of two more if readers see it grow
 REORDER_DISK_BYTES = 1 << 30  # shards held open for frames that come far out of order
 MAX_RING_FRAMES = 1 << 20
@@ -75,7 +77,7 @@ class _ArrayNeeds(NamedTuple):
     buffer_bytes: int  # of one worker, if shards are not mapped
 
     @classmethod
-    def of(cls, array: ArraySpec, grid: Grid) -> _ArrayNeeds:
+    def of(cls, array: ArraySpec, grid: Grid, *, in_place: bool) -> _ArrayNeeds:
         codec, levels = CodecParameters.of(array, grid.chunk_bytes), (grid, *grid.levels)
         shards = [largest_shard(level, codec.max_encoded_bytes, array.index_place) for level in levels]
         task_chunks = chunks_per_task(grid, codec)
@@ -94,18 +96,20 @@ class _ArrayNeeds(NamedTuple):
             ),
             chunks_per_task=task_chunks,
             scratch_bytes=task_scratch_bytes(grid, codec) + levels_bytes(array, grid),
-            buffer_bytes=task_chunks * shards[0].slot_bytes,
+            buffer_bytes=parts_buffer_bytes(grid) if in_place else task_chunks * shards[0].slot_bytes,
         )
 
     @classmethod
-    def largest(cls, arrays: Iterable[tuple[ArraySpec, Grid]]) -> _ArrayNeeds:
-        return cls(*map(max, zip(*(cls.of(array, grid) for array, grid in arrays), strict=True)))
+    def largest(cls, arrays: Iterable[tuple[ArraySpec, Grid]], *, in_place: bool) -> _ArrayNeeds:
+        needs = (cls.of(array, grid, in_place=in_place) for array, grid in arrays)
+        return cls(*map(max, zip(*needs, strict=True)))
 
 
 @dataclass(frozen=True)
 class Limits:
     """The limits of one acquisition, in bytes or counts. ``memory_bytes`` is what a process with this one
-    acquisition holds and cannot give back; ``mapped_bytes`` is page cache of open shards on top of it."""
+    acquisition holds and cannot give back; ``mapped_bytes`` is page cache of open shards on top of it.
+    ``staged_bytes``: of a frame's pixels in the staging area, 0 if they are in its chunks."""
 
     frame_bytes: int
     frames_per_slab: int
@@ -121,6 +125,7 @@ class Limits:
     ring_frames: int
     ring_bytes: int
     staging_frames: int
+    staged_bytes: int
     rows: int
     open_shard_rows: int
     chunks_per_task: int
@@ -151,7 +156,7 @@ class Limits:
         grids = spec.grids
         # images share their arrays
         arrays = {id(array): (array, grid) for array, grid in zip(spec.arrays, grids.grids, strict=True)}
-        needs = _ArrayNeeds.largest(arrays.values())
+        needs = _ArrayNeeds.largest(arrays.values(), in_place=grids.in_place)
         ring = _ring_frames(grids, ring_frames, batch_frames)
         shallowest = min(grid.frames_per_slab for _, grid in arrays.values())
         rows = max(MIN_ROWS, 2 * grids.open_slabs + -(-ring // shallowest) + 2)
@@ -167,6 +172,7 @@ class Limits:
             len(spec.names) * IMAGE_BYTES
             + sum(plane_table_bytes(grid) for _, grid in arrays.values())
             + rows * frames_per_slab * (24 + record_of(spec).itemsize)
+            + rows * joined_chunks(grids) * JOINED_CHUNK_BYTES
             + _shard_table_bytes(open_shard_rows, files, needs.chunks_per_shard)
             + _json_bytes(spec)
             + SampledChannels(spec).memory_bytes
@@ -179,7 +185,8 @@ class Limits:
             held_frames=grids.held_frames,
             ring_frames=ring,
             ring_bytes=ring * grids.slot_bytes,
-            staging_frames=0 if frames_per_slab == 1 else _staging_frames(grids, ring),
+            staging_frames=_staging_frames(spec, ring, rows),
+            staged_bytes=0 if grids.in_place else grids.slot_bytes,
             rows=rows,
             open_shard_rows=open_shard_rows,
             table_bytes=table_bytes,
@@ -297,6 +304,19 @@ def message_overhead_bytes(ring_frames: int, transport: str) -> int:
     return ring_frames * MESSAGE_BYTES if transport == "message" else 0
 
 
+def parts_buffer_bytes(grid: Grid) -> int:
+    """The memory in which a worker makes the parts of frames before they are written: of several small
+    frames, or of one, with the fill value past its edge."""
+    frame_bytes = math.prod(grid.plane_chunks) * (grid.chunk_bytes // grid.frames_per_slab)
+    return max(TASK_BYTES, page_aligned(frame_bytes))
+
+
+def joined_chunks(grids: Grids) -> int:
+    """The most chunks of a slab whose checksums are joined from parts of frames; 0 where no frame is put into
+    its chunks."""
+    return max(math.prod(grid.plane_chunks) for grid in grids.grids) if grids.in_place else 0
+
+
 def chunks_per_task(grid: Grid, codec: CodecParameters) -> int:
     """The number of chunks of a slab that one worker task encodes: at least one, however large."""
     most_bytes = SLOW_TASK_BYTES if codec.is_slow else TASK_BYTES
@@ -385,16 +405,25 @@ def default_threads() -> int:
     return len(os.sched_getaffinity(0)) + 2
 
 
-def _staging_frames(grids: Grids, ring_frames: int) -> int:
+def _staging_frames(spec: AcquisitionSpec, ring_frames: int, rows: int) -> int:
     """The size of the staging area: frames of incomplete slabs, as many again whose slabs wait for a commit,
-    and as many for frames out of order; more if frames are small."""
+    and as many for frames out of order; more if frames are small. Where it has no pixels, all that the slab
+    table can hold, up to a page's end, from which readers know how many there are."""
+    grids = spec.grids
+    if grids.frames_per_slab == 1:
+        return 0
+    if grids.in_place:
+        record_bytes = record_of(spec).itemsize
+        return page_aligned(rows * grids.frames_per_slab * record_bytes) // record_bytes
     by_bytes = SMALL_STAGING_BYTES // page_aligned(grids.slot_bytes)
     return min(ring_frames, max(4 * grids.held_frames, by_bytes))
 
 
 def least_ring_frames(grids: Grids, batch_frames: int = 1) -> int:
     """The smallest ring: frames that wait in incomplete slabs, two slabs that are compressed or filled
-    meanwhile, and a batch on its way."""
+    meanwhile (or frames that are put into chunks), and a batch on its way."""
+    if grids.in_place:
+        return FRAMES_AT_WORKERS + batch_frames
     return grids.held_frames + max(2, min(2 * grids.frames_per_slab, 2 * grids.held_frames)) + batch_frames
 
 

@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from shardwright.model.errors import SpecError
 from shardwright.model.live_mode import LIVE_MODES
+from shardwright.model.partial_chunks import PARTIAL_CHUNKS
 from shardwright.shard.chunk_order import WRITE_ORDERS
+from shardwright.shard.parts import SLOT_ORDER
 from shardwright.storage.slot_file import IO_MODES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.model.live_mode import LiveMode
+    from shardwright.model.partial_chunks import PartialChunks
     from shardwright.shard.chunk_order import WriteOrder
     from shardwright.storage.slot_file import IoMode
 
@@ -28,6 +32,7 @@ CACHED_SLAB_BYTES = 256 << 10  # slabs of up to so many go through the page cach
 _CHOICES = {
     "io": IO_MODES,
     "chunk_order": WRITE_ORDERS,
+    "partial_chunks": PARTIAL_CHUNKS,
     "live": LIVE_MODES,
     "durability": get_args(Durability),
     "overload": get_args(Overload),
@@ -50,11 +55,14 @@ class WriteSettings:
     ``ballast_bytes`` are reserved on disk for sealing and recovery. Less than ``low_water_bytes`` of free
     disk raise a warning (0: never). ``chunk_order``: of the chunks in each shard: as slabs are stored (with
     ``io`` ``mmap`` row-major), or each at a place that is known before, row-major or by Morton's curve, in
-    slots whose unused ends are given back when the shard is sealed. ``live``: whether readers of files see
-    frames before their shard is sealed, and how (``shard.live_index``, ``shard.growing_copy``)."""
+    slots whose unused ends are given back when the shard is sealed. ``partial_chunks``: where the frames of a
+    slab are until all of them have come: in memory, or with ``in_place`` in its chunks. ``live``: whether
+    readers of files see frames before their shard is sealed, and how (``shard.live_index``,
+    ``shard.growing_copy``)."""
 
     io: IoMode = "auto"
     chunk_order: WriteOrder = "arrival"
+    partial_chunks: PartialChunks = "collect"
     live: LiveMode = "none"
     durability: Durability = "stored"
     store_within_ms: int = 1000
@@ -90,12 +98,24 @@ class WriteSettings:
                 got=f"on_full={values.get('on_full')!r}, {values.get('spill_root')}",
             )
         settings = cls(**values)
-        if problem := settings.live_problem():
-            raise SpecError(problem, got=f"live={settings.live!r}")
+        if problem := settings.problem():
+            raise SpecError(problem)
         return settings
 
-    def live_problem(self) -> str | None:
-        """Returns why ``live`` does not go with the other settings, and what does; None if it does."""
+    def problem(self) -> str | None:
+        """Returns why settings do not go with each other, and which do; None if all do."""
+        return self._live_problem() or (self._in_place_problem() if self.puts_in_place else None)
+
+    @property
+    def puts_in_place(self) -> bool:
+        return self.partial_chunks == "in_place"
+
+    def spec_for(self, spec: AcquisitionSpec) -> AcquisitionSpec:
+        """Returns the specification of an acquisition with these settings. Raises ``SpecError`` for arrays
+        whose frames cannot be put into chunks."""
+        return spec.in_place() if self.puts_in_place else spec
+
+    def _live_problem(self) -> str | None:
         if self.live != "none" and self.on_full == "spill":
             return "shards that readers see grow cannot spill: choose on_full block or fail, or live none"
         if self.live == "append" and self.io == "mmap":
@@ -104,9 +124,18 @@ class WriteSettings:
             return "a copy that grows has its chunks as they came: choose chunk_order arrival, or live index"
         return None
 
+    def _in_place_problem(self) -> str | None:
+        if self.live != "none":
+            return "frames that are put into their chunks are for sw.open to see: choose live none"
+        if self.io == "direct":
+            return "parts of chunks are not whole pages, as direct writes are: choose io pwrite, mmap or auto"
+        if self.chunk_order not in ("arrival", SLOT_ORDER):
+            return f"parts are found where {SLOT_ORDER} slots are: choose no other chunk_order"
+        return None
+
     def wanted_io(self, slab_bytes: int) -> IoMode:
         """Returns ``io``, but where it is left to us through the page cache if chunks are read back at once,
-        or if the slabs are so small that a worker would wait for the disk at each: 64 against 6 microseconds
-        for 20 KB."""
-        cached = self.live == "append" or slab_bytes <= CACHED_SLAB_BYTES
+        or if what is written is so small that a worker would wait for the disk at each: 64 against 6
+        microseconds for 20 KB."""
+        cached = self.live == "append" or self.puts_in_place or slab_bytes <= CACHED_SLAB_BYTES
         return "pwrite" if cached and self.io == "auto" else self.io

@@ -436,9 +436,10 @@ class ShardRows:
         return None if waits else error
 
     def may_stage(self, shard_row: ShardRow) -> bool:
-        """Returns whether frames of a shard row may be acknowledged before they are in its files: with policy
-        ``fail`` only if these are ready, so that the frames are sure to get there."""
-        return self._settings.on_full != "fail" or shard_row.ready
+        """Returns whether frames of a shard row may be acknowledged before their slabs are in its files. Only
+        if these are ready with policy ``fail``, so that the frames are sure to get there, and where their
+        pixels are there at once."""
+        return (self._settings.on_full != "fail" and not self._grids.in_place) or shard_row.ready
 
     def waits_to_seal(self, shard_row: ShardRow, now_s: float, error: ErrorText) -> bool:
         """Lets a shard row wait for room to be sealed (for folders and the frame log): even the ballast was
@@ -519,7 +520,10 @@ class ShardRows:
                 self._ask(self._preparing(shard_row))
 
     def note_io_error(self, shard_row: ShardRow, error: ErrorText) -> bool:
-        """Stops writing into the old files. Returns False when the shard row cannot be saved by new ones."""
+        """Stops writing into the old files. Returns False when the shard row cannot be saved by new ones: not
+        those of slabs that are not whole."""
+        if self._grids.in_place:
+            return False
         if shard_row.files_state is not FilesState.READY:
             shard_row.go(FilesEvent.BROKE)
             return True

@@ -1,8 +1,8 @@
 """The staging scheduler: which frames of unfinished slabs go to the staging area, and when. Part of the core;
 workers do the writing.
 
-A frame that has waited for its slab for half of ``store_within_ms`` is staged. Its slot is free again once
-its slab is durable.
+A frame that has waited for its slab for half of ``store_within_ms`` is staged; at once, where its pixels go
+into its chunks instead. Its slot is free again once its slab is durable.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from .commands import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from shardwright.shard.shard_row_files import ShardRowFiles
 
     from .commands import Command, FramesStaged
 
@@ -50,17 +52,18 @@ class StagingScheduler:
         """True if a waiting frame can be staged."""
         return self.slots > 0 and not (self.starved and not self._free)
 
-    def stage(self, rows: Iterable[int], before_ns: int) -> None:
-        """Sends frames of these rows that came by ``before_ns`` (monotonic) and are only in memory."""
+    def stage(self, rows: Iterable[tuple[int, ShardRowFiles | None]], before_ns: int) -> None:
+        """Sends frames of these rows that came by ``before_ns`` (monotonic) and are only in memory, to be put
+        into chunks of the files beside a row, if there are any."""
         self.starved = False
         if not self.slots:
             return
-        for row in rows:
+        for row, files in rows:
             places = self._table.unstaged_since(row, before_ns)
             for start in range(0, places.size, self._most):
-                self._stage(row, places[start : start + self._most])
+                self._stage(row, places[start : start + self._most], files)
 
-    def _stage(self, row: int, places: np.ndarray) -> None:
+    def _stage(self, row: int, places: np.ndarray, files: ShardRowFiles | None) -> None:
         if places.size > len(self._free):
             self.starved = True
             places = places[: len(self._free)]
@@ -72,10 +75,12 @@ class StagingScheduler:
         self._ask(
             Stage(
                 row,
+                int(table.slab[row]),
                 places,
                 self._free.take(places.size),
                 table.addresses[row][places].copy(),
                 table.records[row][places].copy(),
+                files,
             )
         )
 
@@ -85,6 +90,8 @@ class StagingScheduler:
         self.tasks[report.row] -= 1
         if report.error is None and self.slots:
             self._table.staging_slot[report.row, report.places] = report.slots
+            if report.joined is not None:
+                self._table.put_in_place(report.row, report.places, report.joined)
             return True
         self._table.staging_slot[report.row, report.places] = UNSTAGED
         self.give_up()

@@ -214,7 +214,7 @@ class StoreFolder:
                 staging = StagingArea.open(
                     workspace / STAGING_NAME,
                     limits.staging_frames,
-                    limits.frame_bytes,
+                    limits.staged_bytes,
                     dtype,
                     manifest.identity_bytes,
                 )
@@ -378,12 +378,13 @@ def _build(store: Path, spec: AcquisitionSpec, limits: Limits, settings: WriteSe
         live=settings.live,
         row_shards=spec.grids.row_shards,
         across_shards=spec.grids.most_across,
+        partial_chunks="in_place" if spec.grids.in_place else "collect",
     )
     _check_live(spec, store, settings.live)
     FrameLog.create(workspace / LOG_NAME, dtype, identity).close()
     if limits.staging_frames:
         StagingArea.create(
-            workspace / STAGING_NAME, limits.staging_frames, limits.frame_bytes, dtype, identity
+            workspace / STAGING_NAME, limits.staging_frames, limits.staged_bytes, dtype, identity
         ).close()
     Ballast(workspace / "ballast", settings.ballast_bytes).fill()
     if spec.is_single:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -339,6 +340,25 @@ class AcquisitionSpec(_Frozen):
         """Returns the specification for a store whose shard rows are split as ``Grids.split_rows`` says."""
         spec = self.model_copy()
         spec.__dict__["grids"] = self.grids.split_rows(shards, across)
+        return spec
+
+    def in_place(self) -> AcquisitionSpec:
+        """Returns the specification for a store whose frames are put into their chunks as they come. Where a
+        chunk is a single frame, that changes nothing. Raises ``SpecError`` when an array has chunks that no
+        frame has bytes of: compressed, with a checksum, or of levels."""
+        for array in self.distinct_arrays:
+            if array.codec is not None or array.chunk_checksum or array.levels is not None:
+                raise SpecError(
+                    "partial_chunks: in_place puts the pixels of each frame into chunks that have no codec",
+                    expected="codec none, chunk_checksum false and no levels, of every array",
+                    got=f"codec {'none' if array.codec is None else array.codec.name}, chunk_checksum "
+                    f"{str(array.chunk_checksum).lower()}, {array.level_count} levels",
+                    hint="Choose partial_chunks: collect; `shardwright compact --recompress` and `pyramid` "
+                    "compress, and make levels, later",
+                )
+        spec = self.model_copy()
+        if self.grids.frames_per_slab > 1:
+            spec.__dict__["grids"] = replace(self.grids, in_place=True)
         return spec
 
     def to_json(self, *, for_client: bool = False) -> dict[str, Any]:

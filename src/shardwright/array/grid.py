@@ -457,10 +457,12 @@ class Grid:
 @dataclass(frozen=True)
 class Grids:
     """The grids of all images of an acquisition, by their numbers. ``slower_axes``: the number of frame axes
-    that change slower than the image while frames arrive in order; None: images may change at any frame."""
+    that change slower than the image while frames arrive in order; None: images may change at any frame.
+    ``in_place``: frames are put into their chunks as they come and wait for no other in memory."""
 
     grids: tuple[Grid, ...]
     slower_axes: int | None = None
+    in_place: bool = False
 
     @property
     def row_shards(self) -> int:
@@ -489,10 +491,10 @@ class Grids:
     def split_rows(self, shards: int, across: int) -> Grids:
         """Returns the grids as ``Grid.split_row`` makes them."""
         if len(self.grids) == 1:
-            return Grids((self.grids[0].split_row(shards, 0),), self.slower_axes)
+            return replace(self, grids=(self.grids[0].split_row(shards, 0),))
         slower = (len(g.counts) if self.slower_axes is None else self.slower_axes for g in self.grids)
         split = (grid.split_row(shards, axes, across) for grid, axes in zip(self.grids, slower, strict=True))
-        return Grids(tuple(split), self.slower_axes)
+        return replace(self, grids=tuple(split))
 
     def of(self, number: int) -> Grid:
         """Returns the grid of the image to which a position, a slab or a shard row belongs."""
@@ -569,8 +571,8 @@ class Grids:
 
     @cached_property
     def held_frames(self) -> int:
-        """The most frames that wait in incomplete slabs while frames arrive in order."""
-        return self._at_once(self.held_of)
+        """The most frames that wait, in memory, in incomplete slabs while frames arrive in order."""
+        return 0 if self.in_place else self._at_once(self.held_of)
 
     def slabs_of(self, number: int, filled: int) -> int:
         """Returns how many slabs of the image of a number are incomplete while frames of the image ``filled``

@@ -400,6 +400,7 @@ def new_link(
             expected=f"slots of {slot_bytes} bytes",
             got=opened,
         )
+    held = spec.grids.held_frames
     outbox = Outbox(
         slot_count=opened.ring_slots,
         batch_frames=batch_frames(opened, welcome),
@@ -409,7 +410,7 @@ def new_link(
         first_sequence=opened.next_sequence,
         overload=opened.overload,
         keep_ring=keep_ring,
-        held_frames=spec.grids.held_frames,
+        held_frames=held if held < opened.ring_slots else 0,  # so few slots: frames do not wait in them
     )
     return Link(request, session, opened, spec, welcome, outbox)
 

@@ -45,7 +45,7 @@ class SafetyCost:
     @classmethod
     def of(cls, acquisition: AcquisitionSpec, limits: Limits, ballast_bytes: int) -> SafetyCost:
         return cls(
-            staging_bytes=limits.staging_frames * page_aligned(limits.frame_bytes),
+            staging_bytes=limits.staging_frames * page_aligned(limits.staged_bytes),
             journal_bytes=max(journal_bytes(array, grid) for array, grid in grids_of_distinct(acquisition)),
             journals=limits.disk_reserved_bytes // limits.shard_row_bytes,
             ballast_bytes=ballast_bytes,

@@ -36,6 +36,7 @@ from shardwright.array.spec import ArraySpec, group_attributes, problems_of
 from shardwright.model.errors import SpecError
 from shardwright.model.live_mode import LiveMode  # noqa: TC001
 from shardwright.model.names import NAME_PATTERN
+from shardwright.model.partial_chunks import PartialChunks  # noqa: TC001
 from shardwright.shard.chunk_order import Order, WriteOrder  # noqa: TC001
 from shardwright.storage.slot_file import IoMode  # noqa: TC001
 from shardwright.wire.messages import MAX_IMAGES
@@ -97,6 +98,13 @@ class Output(_Section):
         "mmap row_major); row_major, last axis fastest; morton (or fixed), near each other along every axis. "
         "All but arrival write each chunk at a place of its own, which costs more calls, and gaps that are "
         "given back when the shard is sealed; not with live: append.",
+    )
+    partial_chunks: PartialChunks = Field(
+        default="collect",
+        description="Where the frames of a chunk are until all of them have come: collect, in memory, and in "
+        "the staging area if that takes long; in_place, in the chunk itself, as each comes, so that chunks "
+        "may be deeper than memory. in_place needs codec: none, chunk_checksum: false and no levels of every "
+        "stream, live: none, and io: pwrite, mmap or auto.",
     )
     live: LiveMode = Field(
         default="none",
@@ -594,7 +602,7 @@ class Config(_Section):
             streams=tuple(
                 StreamSettings(
                     name=stream.name,
-                    spec=self._acquisition_of(stream),
+                    spec=self.acquisition_of(stream),
                     ring_frames=None if stream.ring_frames == "auto" else stream.ring_frames,
                     write=self._write_settings(self.reliability_of(stream)),
                 )
@@ -608,6 +616,7 @@ class Config(_Section):
         return WriteSettings(
             io=output.io,
             chunk_order=output.chunk_order,
+            partial_chunks=output.partial_chunks,
             live=output.live,
             durability=reliability.durability,
             store_within_ms=reliability.store_within_ms,
@@ -645,7 +654,7 @@ class Config(_Section):
         if len(set(self.ingest.endpoints)) != len(self.ingest.endpoints):
             raise ValueError("ingest.endpoints: must differ from each other")
         self._check_control_socket()
-        self._check_live()
+        self._check_output()
         if not self.streams and not self.ingest.allow_client_specs:
             raise ValueError(
                 "streams: must name at least one camera while ingest.allow_client_specs is false"
@@ -656,19 +665,20 @@ class Config(_Section):
             )
         return self
 
-    def _check_live(self) -> None:
+    def _check_output(self) -> None:
         for i, stream in enumerate(self.streams):
             try:
-                self._acquisition_of(stream)
+                self.acquisition_of(stream)
             except SpecError as error:
-                raise ValueError(f"streams[{i}], output.live: {error}") from None
-            if problem := self._write_settings(self.reliability_of(stream)).live_problem():
-                raise ValueError(f"output.live: {problem}")
+                raise ValueError(f"streams[{i}], output: {error}") from None
+            if problem := self._write_settings(self.reliability_of(stream)).problem():
+                raise ValueError(f"output: {problem}")
 
-    def _acquisition_of(self, stream: StreamConfig) -> AcquisitionSpec:
-        """The specification of a stream's acquisitions, with the index where ``output.live`` needs it. Raises
-        ``SpecError``."""
-        return with_index_for(self.output.live, stream.acquisition)
+    def acquisition_of(self, stream: StreamConfig) -> AcquisitionSpec:
+        """The specification of a stream's acquisitions, with the index where ``output.live`` needs it, and
+        frames where ``output.partial_chunks`` says. Raises ``SpecError``."""
+        settings = self._write_settings(self.reliability_of(stream))
+        return settings.spec_for(with_index_for(self.output.live, stream.acquisition))
 
     def _check_control_socket(self) -> None:
         path, ingest = self.control_socket_path or "", self.ingest

@@ -262,7 +262,7 @@ def _plan_stream(
     ring_frames = None if stream.ring_frames == "auto" else stream.ring_frames
     try:
         limits = Limits.derive(
-            stream.acquisition,
+            config.acquisition_of(stream),
             threads=config.workers.count,
             ring_frames=ring_frames,
             memory_bytes=config.memory.budget,

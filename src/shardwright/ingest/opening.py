@@ -558,13 +558,13 @@ class Admission:
         """Admits a new acquisition. Raises the error to send to the client. The numbers count acquisitions
         that are open or being opened."""
         path, stream = self.path(request), self._stream(request.stream)
-        spec = self._spec(request, stream)
+        settings = self._settings.write if stream is None else stream.write
+        spec = settings.spec_for(self._spec(request, stream))
         self.check_sessions(sessions)
         limits = self._limits_of(spec, None if stream is None else stream.ring_frames)
         self.check_memory(limits.bytes_with(request.transport), memory_bytes)
         self.check_descriptors(limits.descriptors, descriptors)
         self.check_transport(request, limits)
-        settings = self._settings.write if stream is None else stream.write
         return Admitted(path, spec, limits, settings, CLIENT_STREAM if stream is None else stream.name)
 
     def path(self, request: Open) -> Path:

@@ -95,7 +95,7 @@ class _Judge:
         self._take_log(blocks)
         shard_rows = tuple(self._shard_row(shard_row) for shard_row in facts.shard_rows)
         self._settle_lost()
-        self._take_staged()
+        self._take_staged({row.number for row in shard_rows if row.standing is not None})
         forgotten = self._evidence.conclude()
         self._open_beyond_newest(shard_rows)
         self._make_room(shard_rows)
@@ -268,9 +268,10 @@ class _Judge:
 
     # ------------------------------------------------------------------ the staging area
 
-    def _take_staged(self) -> None:
+    def _take_staged(self, going_on: set[int]) -> None:
         """Takes staged frames whose slab is not stored: the others are in their chunks. Frames that are
-        settled (lost by a rewrite, by the log) are left out."""
+        settled (lost by a rewrite, by the log) are left out. ``going_on``: shard rows whose files are taken
+        up."""
         staged = self._facts.staged
         if staged is None:
             return
@@ -279,6 +280,11 @@ class _Judge:
             [self._is_open(position) for position in staged.records["position"].tolist()], np.bool_
         )
         wanted &= ~self._accounts.stored.holds(sequences)
+        if self._grids.in_place:  # the pixels are in files that go on, or gone
+            wanted &= [
+                self._grids.shard_row_of_slab(self._grids.slab_of_position(position)) in going_on
+                for position in staged.records["position"].tolist()
+            ]
         # one copy of each frame: a slab that was taken back leaves older copies behind
         place_of = {int(sequences[i]): i for i in np.flatnonzero(wanted).tolist()}
         places = [place_of[sequence] for sequence in sorted(place_of)]

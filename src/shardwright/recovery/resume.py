@@ -18,6 +18,7 @@ from shardwright.model.names import WORKSPACE
 from shardwright.read.store import read_metadata
 from shardwright.shard.manifest import delete_manifests, has_manifest
 from shardwright.shard.metadata_updates import read_updates, updated_groups, updates_path
+from shardwright.shard.parts import SLOT_ORDER
 from shardwright.storage.ballast import Ballast
 from shardwright.storage.files import renew, storage_errors
 from shardwright.storage.lock import StoreLock
@@ -114,7 +115,7 @@ def restore(
             found = look(
                 store, folder.log, folder.staging, limits_of(store.spec), threads=threads, progress=progress
             )
-            order = settings.chunk_order
+            order = SLOT_ORDER if store.spec.grids.in_place else settings.chunk_order
             return execute(folder, store.layout, found.scanned, found.decisions, order), found
     except BaseException as error:
         folder.note_disk_error(error)

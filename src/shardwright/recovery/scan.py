@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from shardwright.array.grid import Grids
     from shardwright.shard.frame_log import FrameLog
     from shardwright.shard.read_back import ReadBack
     from shardwright.shard.shard_row_files import Placement
@@ -98,7 +97,7 @@ class _Scan:
             log_torn_bytes=log.torn_bytes,
             shard_rows=shard_rows,
             strays=tuple(stray for stray, _ in self._strays),
-            staged=None if staging is None else _staged(staging, store.spec.grids),
+            staged=None if staging is None else _staged(staging, store),
             sealed_shards=len(sealed),
             sealed_bytes=sum(sealed),
         )
@@ -235,8 +234,8 @@ class _Scan:
         return sealed
 
 
-def _staged(staging: StagingArea, grids: Grids) -> StagedFacts:
-    records, valid = staging.read(grids)
+def _staged(staging: StagingArea, store: Unfinished) -> StagedFacts:
+    records, valid = staging.read(store.spec.grids, store.frames_in_place)
     spoiled, unreadable = staging.spoiled(records, valid)
     slots = np.flatnonzero(valid)
     return StagedFacts(slots, records[slots], spoiled, unreadable)

@@ -22,6 +22,7 @@ from shardwright.shard.frame_record import record_of
 from shardwright.shard.layout import PAGE_BYTES
 from shardwright.shard.manifest import has_manifest, read_manifest, write_manifest
 from shardwright.shard.metadata_updates import read_updates, updated_groups
+from shardwright.shard.parts import FramesInPlace
 from shardwright.shard.shard_row_files import (
     JOURNAL_SUFFIX,
     LOG_NAME,
@@ -122,6 +123,11 @@ class Unfinished:
         folders = [placement.files for placement in self.placements if placement.files.is_dir()]
         return [path for folder in folders for path in sorted(folder.iterdir()) if is_in_progress(path)]
 
+    @property
+    def frames_in_place(self) -> FramesInPlace | None:
+        """Reads the staged frames whose pixels are in their chunks; None if they are in the staging area."""
+        return FramesInPlace(self.layout, self.placements) if self.spec.grids.in_place else None
+
     def open_log(self, *, read_only: bool = False) -> FrameLog:
         """Opens the frame log. Raises ``ShardFormatError``, ``StorageError``."""
         return FrameLog.open(
@@ -136,7 +142,7 @@ class Unfinished:
         Raises ``ShardFormatError``, ``StorageError``."""
         path, frame_bytes, record_bytes = (
             self.placements[0].files / STAGING_NAME,
-            self.spec.grids.slot_bytes,
+            0 if self.spec.grids.in_place else self.spec.grids.slot_bytes,
             self.record_dtype.itemsize,
         )
         if not path.exists():

@@ -20,6 +20,7 @@ from shardwright.array.acquisition_spec import AcquisitionSpec, parse_acquisitio
 from shardwright.array.grid import MOST_ROW_FILES, MOST_ROW_SHARDS
 from shardwright.model.errors import FencedError, ShardFormatError
 from shardwright.model.live_mode import LIVE_MODES, LiveMode
+from shardwright.model.partial_chunks import PARTIAL_CHUNKS, PartialChunks
 from shardwright.model.versions import check_version
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import replace_file, storage_errors, sync_directory
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NAME = re.compile(r"acquisition\.([1-9][0-9]{0,9})\.json")
-# 5: shards, one a row along the frame axes; 4: not live; 3: one image, of what 0.2 knows, and channels; 2: no
-# channels; 1: of a store never taken over
-FORMAT = 6
+# 6: frames are collected; 5: shards, one a row along the frame axes; 4: not live; 3: one image, of what 0.2
+# knows, and channels; 2: no channels; 1: of a store never taken over
+FORMAT = 7
 _MAX_BYTES = 16 << 20
 
 
@@ -49,7 +50,8 @@ class Manifest:
     of the writer that took the store over last, 0 if none did; its shard rows are in a folder of that number.
     ``live``: whether shards in progress may have their final names, and how readers then see them grow.
     ``row_shards``, ``across_shards``: the most shards of a shard row along the frame axes, and of one that
-    stays open while frames of other images come (``Grid.split_row``).
+    stays open while frames of other images come (``Grid.split_row``). ``partial_chunks``: whether the pixels
+    of frames whose slab is not full are in the staging area or in their chunks.
     """
 
     identity: str
@@ -65,11 +67,13 @@ class Manifest:
     live: LiveMode = "none"
     row_shards: int = 1
     across_shards: int = 1
+    partial_chunks: PartialChunks = "collect"
 
     @property
     def acquisition(self) -> AcquisitionSpec:
         """The specification of the acquisition. Raises ``SpecError``."""
-        return parse_acquisition(self.spec).in_rows(self.row_shards, self.across_shards)
+        spec = parse_acquisition(self.spec).in_rows(self.row_shards, self.across_shards)
+        return spec.in_place() if self.partial_chunks == "in_place" else spec
 
     @property
     def identity_bytes(self) -> bytes:
@@ -77,6 +81,13 @@ class Manifest:
         return bytes.fromhex(self.identity)
 
 
+# by format: the fields that came with it, and what they are in an earlier one
+_ADDED: dict[int, dict[str, Any]] = {
+    2: {"files_epoch": 0},
+    5: {"live": "none"},
+    6: {"row_shards": 1, "across_shards": 1},
+    7: {"partial_chunks": "collect"},
+}
 _FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
     "identity": str,
     "writer_epoch": int,
@@ -91,6 +102,7 @@ _FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
     "live": str,
     "row_shards": int,
     "across_shards": int,
+    "partial_chunks": str,
 }
 
 
@@ -129,9 +141,12 @@ def write_manifest(
     # as JSON values: the checksum covers the facts as they will be read
     facts = json.loads(json.dumps({"format": FORMAT, **asdict(manifest)}))
     spec = manifest.spec
+    if manifest.partial_chunks == "collect":
+        del facts["partial_chunks"]
+        facts["format"] = 6
     # one image, as earlier releases know it
     grown = any(dimension["count"] is None for dimension in spec.get("dimensions", ())[1:])
-    if manifest.row_shards == 1 and not _is_plain(spec):
+    if facts["format"] == 6 and manifest.row_shards == 1 and not _is_plain(spec):
         del facts["row_shards"], facts["across_shards"]
         facts["format"] = 5
     if facts["format"] == 5 and manifest.live == "none":
@@ -196,12 +211,9 @@ def check_writer_epoch(workspace: Path, epoch: int) -> None:
 def _parse(path: Path, facts: dict[str, Any]) -> Manifest:
     version = facts.pop("format", None)
     check_version(version, FORMAT, path)
-    if version == 1:
-        facts = {**facts, "files_epoch": 0}
-    if version < 5 and "live" not in facts:
-        facts = {**facts, "live": "none"}
-    if version < 6 and "row_shards" not in facts:
-        facts = {**facts, "row_shards": 1, "across_shards": 1}
+    for since, added in _ADDED.items():
+        if version < since and not added.keys() & facts.keys():
+            facts = {**facts, **added}
     if version < 4 and type(facts.get("seen_extent")) is int:
         facts["seen_extents"] = [extent] if (extent := facts.pop("seen_extent")) else []
     for name, kind in _FIELD_TYPES.items():
@@ -215,8 +227,9 @@ def _parse(path: Path, facts: dict[str, Any]) -> Manifest:
     for name, most in (("row_shards", MOST_ROW_SHARDS), ("across_shards", MOST_ROW_FILES)):
         if not 1 <= (value := getattr(manifest, name)) <= most:
             raise ShardFormatError(f"{path}: {name} is out of range", expected=f"1 to {most}", got=value)
-    if manifest.live not in LIVE_MODES:
-        raise ShardFormatError(f"{path}: live is not known", got=repr(manifest.live)[:80])
+    for name, known in (("live", LIVE_MODES), ("partial_chunks", PARTIAL_CHUNKS)):
+        if (value := getattr(manifest, name)) not in known:
+            raise ShardFormatError(f"{path}: {name} is not known", got=repr(value)[:80])
     if len(manifest.identity) != 32 or set(manifest.identity) - set("0123456789abcdef"):
         raise ShardFormatError(f"{path}: identity is not 32 hex digits", got=repr(manifest.identity)[:80])
     return manifest

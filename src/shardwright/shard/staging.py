@@ -4,6 +4,9 @@ FORMAT.md, "The staging area".
     | header, one page | frame records: one a slot, to a page edge | pixels of slot 0, to a page edge | of
     slot 1 | ... |
 
+Where frames are put into their chunks as they come (``parts``) there are no pixels here, ``frame_bytes`` is
+0, and a record says that its frame is in place.
+
 A slot is free again when its frame's slab is stored in a shard; the owner tracks that, not the file. While a
 frame is written over another one, the old record does not fit the new pixels until its own record follows:
 the slot then counts as empty.
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 
     from shardwright.array.grid import Grids
 
+    from .parts import FramesInPlace
+
 MAGIC, VERSION = b"SWSTAGNG", 1
 _HEADER = struct.Struct("<8s2I16s3q")
 _EVERY_SHARD_ROW = -1  # in the seed: the staging area serves all shard rows
@@ -50,7 +55,8 @@ class StagingHeader(NamedTuple):
 
 class StagingArea:
     """One open staging area of ``slots`` frames. Workers write into it (``kernels.journal_kernels``), through
-    ``descriptor``; each slot has one writer."""
+    ``descriptor``; each slot has one writer. ``frame_bytes``: of the largest frame, 0 if pixels are
+    elsewhere."""
 
     def __init__(
         self, file: TableFile, slots: int, frame_bytes: int, record: np.dtype[np.void], identity: bytes
@@ -111,6 +117,10 @@ class StagingArea:
         """The distance from one slot's pixels to the next one's."""
         return page_aligned(self.frame_bytes)
 
+    def data_places(self, slots: np.ndarray) -> np.ndarray:
+        """Returns int64[n]: the places of the pixels of ``slots``, as ``kernels.stage_frames`` takes them."""
+        return self.data_place(slots) if self.frame_bytes else np.full(slots.size, -1)
+
     def data_place(self, slot: Slots) -> Slots:
         """Returns the place of a slot's pixels; one slot or an int64 array of them."""
         return self._data_start + slot * self.slot_bytes
@@ -119,18 +129,24 @@ class StagingArea:
         """Returns the place of a slot's frame record; one slot or an int64 array of them."""
         return PAGE_BYTES + slot * self.record.itemsize
 
-    def read(self, grids: Grids | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def read(
+        self, grids: Grids | None = None, in_place: FramesInPlace | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Returns (frame records [slots], bool[slots]: written, readable, and both checksums fit). Reads
-        every staged frame; ``grids`` say how long each is, None: as long as a slot. Raises
-        ``StorageError``."""
+        every staged frame; ``grids`` say how long each is, None: as long as a slot. ``in_place`` reads those
+        whose pixels are elsewhere. Raises ``StorageError``."""
         records = self.read_records()
         valid = self.undamaged(records)
         pixels = np.empty(self.frame_bytes, np.uint8)
         for slot in np.flatnonzero(valid).tolist():
             try:
-                frame = pixels if grids is None else pixels[: _frame_bytes(grids, records[slot])]
-                self._file.read_into(self.data_place(slot), frame)
-                valid[slot] = crc32c.crc32c(frame.data) == records["pixels_crc"][slot]
+                if in_place is None:
+                    frame = pixels if grids is None else pixels[: _frame_bytes(grids, records[slot])]
+                    self._file.read_into(self.data_place(slot), frame)
+                else:
+                    found = in_place.read(int(records["position"][slot]))
+                    frame = pixels[:0] if found is None else found
+                valid[slot] = frame.size > 0 and crc32c.crc32c(frame.data) == records["pixels_crc"][slot]
             except StorageError:
                 valid[slot] = False  # one bad sector must not lose the other frames
         return records, valid
@@ -189,7 +205,7 @@ class StagingArea:
 
 
 def slots_in(file_bytes: int, frame_bytes: int, record_bytes: int) -> int:
-    """Returns the number of slots of a staging area of this size."""
+    """Returns the number of slots of a staging area of this size. One without pixels fills its pages."""
     room = file_bytes - PAGE_BYTES
     slots = room // (page_aligned(frame_bytes) + record_bytes)
     while slots > 1 and page_aligned(slots * record_bytes) + slots * page_aligned(frame_bytes) > room:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from shardwright.array.acquisition_spec import Image, Plate
     from shardwright.array.spec import ArraySpec, Channel, Codec, Levels
     from shardwright.model.live_mode import LiveMode
+    from shardwright.model.partial_chunks import PartialChunks
     from shardwright.shard.chunk_order import WriteOrder
     from shardwright.storage.slot_file import IoMode
 
@@ -51,6 +52,7 @@ def create(
     memory_bytes: int | None = None,
     io: IoMode = "auto",
     chunk_order: WriteOrder = "arrival",
+    partial_chunks: PartialChunks = "collect",
     live: LiveMode = "none",
     durability: Durability = "stored",
     store_within_ms: int = 1000,
@@ -107,7 +109,9 @@ def create(
     or ``auto``, which never chooses ``mmap`` (see ``storage.choose_io``: the first use of a filesystem
     measures for a few tenths of a second). ``chunk_order`` is that of the chunks in each shard: as they come,
     or ``row_major``, ``morton`` (``fixed`` is the same), each at its own place (FORMAT.md, "Write
-    strategies").
+    strategies"). ``partial_chunks="in_place"``: each frame is put into its chunks as it comes, and its memory
+    is free at once, so that chunks may be deeper than memory; without codec, checksum of chunks or levels,
+    with ``io`` ``pwrite`` or ``mmap`` (``SpecError``).
 
     ``live="index"``: any Zarr reader on this machine sees each stored chunk within about a second, not only
     sealed shards; the index is then at the start of each shard. ``live="append"``: likewise with an index at
@@ -134,6 +138,7 @@ def create(
     settings = WriteSettings.checked(
         io=io,
         chunk_order=chunk_order,
+        partial_chunks=partial_chunks,
         live=live,
         durability=durability,
         store_within_ms=store_within_ms,
@@ -166,7 +171,7 @@ def create(
         "attributes": attributes,
     }
     acquisition = _acquisition(spec, _given(layout), _given(several))
-    acquisition = with_index_for(settings.live, acquisition)
+    acquisition = settings.spec_for(with_index_for(settings.live, acquisition))
     for warning in acquisition_warnings(acquisition):
         warnings.warn(warning, LayoutWarning, stacklevel=2)
     threads = threads or default_threads()
