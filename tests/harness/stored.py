@@ -3,6 +3,8 @@ shardwright writes."""
 
 from __future__ import annotations
 
+import shutil
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -23,6 +25,22 @@ class Source(Protocol):
 def stored(path: str | Path) -> np.ndarray[Any, Any]:
     """The pixels of the first image."""
     return np.asarray(zarr.open_group(path, mode="r")["0"])
+
+
+def snapshot(store: Path, copy: Path) -> Path:
+    """Copies a store that is being written, as a kill would leave it: when no file of it gets another name
+    meanwhile."""
+
+    def names() -> list[Path]:
+        return sorted(store.rglob("*"))
+
+    while True:
+        before = names()
+        with suppress(shutil.Error):
+            shutil.copytree(store, copy)
+            if names() == before:
+                return copy
+        shutil.rmtree(copy)
 
 
 def frame_table(path: str | Path) -> dict[str, np.ndarray[Any, Any]]:

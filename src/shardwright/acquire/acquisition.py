@@ -163,8 +163,8 @@ class Acquisition:
                 raise StorageError(f"a shard in progress of {self.path} has gone")
             slab = grid.slab_of_position(position)
             adds = self._encoders[grid.image].join(pixels, grid.place_in_slab(position))
-            crcs, not_fill = joined.get(slab, (0 * adds[0], 0 * adds[1]))
-            joined[slab] = crcs ^ adds[0], not_fill | adds[1]
+            before = joined.get(slab)
+            joined[slab] = adds if before is None else (before[0] ^ adds[0], before[1] | adds[1])
         return joined
 
     # ------------------------------------------------------------------ the way of a frame

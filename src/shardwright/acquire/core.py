@@ -908,13 +908,14 @@ class Core:
         shard_row.owed.discard(int(table.slab[row]))
         self.encoders.stored(row, sequences.size)
         self.live.stored(shard_row, [int(table.slab[row])])
-        held_row = row if self._keeps_frames and not self.grids.in_place else None
+        if self.grids.in_place:
+            sequences = sequences[:0]  # released already, and durable or in the ledger
+        held_row = row if self._keeps_frames and sequences.size else None
         self._ledger.add(
             shard_row.number, self._now.s, sequences, slots=self.scheduler.slots_of(row), held_row=held_row
         )
         if held_row is None:
-            if not self.grids.in_place:
-                self._released.append(sequences)
+            self._released.append(sequences)
             table.free(row)
 
     def _store_frames(self, row: int, places: np.ndarray) -> np.ndarray:

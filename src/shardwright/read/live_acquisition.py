@@ -16,6 +16,7 @@ from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_of
 from shardwright.shard.layout import slabs_of_shard_row
+from shardwright.shard.parts import FramesInPlace
 from shardwright.shard.shard_row_files import JOURNAL_SUFFIX, LOG_NAME, STAGING_NAME, placements_of
 
 from .layouts import store_layout
@@ -82,7 +83,12 @@ class LiveAcquisition:
         self._sealed: list[int] = []  # shard rows, for ``take_sealed``
         self._slabs: dict[int, frozenset[int]] = {}
         self.staging = open_staging(
-            files / STAGING_NAME, self.spec, self.record, manifest.identity_bytes, kept_pixels
+            files / STAGING_NAME,
+            self.spec,
+            self.record,
+            manifest.identity_bytes,
+            kept_pixels,
+            FramesInPlace(self.layout, self._placements) if self.spec.grids.in_place else None,
         )
 
     # ------------------------------------------------------------------ shard rows

@@ -2,7 +2,7 @@
 
 A record that fits its checksum says that its frame was stored: here, or by now in its slab. The pixels are
 those of the record if they fit its ``pixels_crc``; otherwise the slot is being used again, and the slab of
-the earlier frame is stored.
+the earlier frame is stored. They may be in the chunks of the slab instead (``shard.parts``).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
+    from shardwright.shard.parts import FramesInPlace
 
 MOST_KEPT_BYTES = 256 << 20  # of pixels whose checksum was found to fit
 
@@ -62,8 +63,16 @@ class KeptPixels:
 class LiveStaging:
     """The staging area of one acquisition. Used under the lock of its view."""
 
-    def __init__(self, area: StagingArea, spec: AcquisitionSpec, identity: bytes, kept: KeptPixels) -> None:
+    def __init__(
+        self,
+        area: StagingArea,
+        spec: AcquisitionSpec,
+        identity: bytes,
+        kept: KeptPixels,
+        in_place: FramesInPlace | None,
+    ) -> None:
         self._area = area
+        self._in_place = in_place
         self._spec = spec
         self._identity = identity
         self._kept = kept
@@ -79,17 +88,19 @@ class LiveStaging:
         record: np.dtype[np.void],
         identity: bytes,
         kept: KeptPixels,
+        in_place: FramesInPlace | None,
     ) -> LiveStaging | None:
-        """Opens a staging area; returns None if there is none. Raises ``ShardFormatError``,
+        """Opens a staging area; returns None if there is none. ``in_place``: reads the frames whose pixels
+        are in chunks, None if they are in the area. Raises ``ShardFormatError``,
         ``StorageError``."""
         if not path.exists():
             return None
         with storage_errors("look at", path):
             nbytes = path.stat().st_size
-        frame_bytes = spec.grids.slot_bytes
+        frame_bytes = spec.grids.slot_bytes if in_place is None else 0
         slots = slots_in(nbytes, frame_bytes, record.itemsize)
         area = StagingArea.open(path, slots, frame_bytes, record, identity, read_only=True)
-        return cls(area, spec, identity, kept)
+        return cls(area, spec, identity, kept, in_place)
 
     def look(self) -> dict[int, list[StagedFrame]]:
         """Returns the frames by their slabs. Raises ``StorageError``."""
@@ -109,15 +120,19 @@ class LiveStaging:
         return self._by_slab
 
     def pixels(self, frame: StagedFrame) -> np.ndarray[Any, Any] | None:
-        """Returns the pixels of a frame, [rows, columns]; None if its slot is used again. Raises
-        ``StorageError``."""
+        """Returns the pixels of a frame, [rows, columns]; None if its slot is used again, or its shard has
+        its name by now. Raises ``StorageError``."""
         position = int(frame.record["position"])
         grid = self._spec.grids.of(position)
         spec = self._spec.arrays[grid.image]
         key = self._identity, frame.slot, int(frame.record["record_crc"])
         if (kept := self._kept.get(key)) is not None:
             return kept
-        data = self._area.read_pixels(frame.slot, grid.frame_bytes, int(frame.record["pixels_crc"]))
+        crc = int(frame.record["pixels_crc"])
+        if self._in_place is None:
+            data = self._area.read_pixels(frame.slot, grid.frame_bytes, crc)
+        else:
+            data = self._in_place.read_checked(position, crc)
         if data is None:
             return None
         values = data.view(np.dtype(spec.dtype).newbyteorder("<")).reshape(grid.frame_shape)
@@ -133,12 +148,17 @@ def _words_of(records: np.ndarray) -> np.ndarray:
 
 
 def open_staging(
-    path: Path, spec: AcquisitionSpec, record: np.dtype[np.void], identity: bytes, kept: KeptPixels
+    path: Path,
+    spec: AcquisitionSpec,
+    record: np.dtype[np.void],
+    identity: bytes,
+    kept: KeptPixels,
+    in_place: FramesInPlace | None,
 ) -> LiveStaging | None:
     """As ``LiveStaging.open``; None as well for one that is damaged, which recovery reports, or just going.
     Raises ``StorageError``: stored frames may be there."""
     try:
-        return LiveStaging.open(path, spec, record, identity, kept)
+        return LiveStaging.open(path, spec, record, identity, kept, in_place)
     except (ShardFormatError, StorageError) as error:
         if isinstance(error, ShardFormatError) or isinstance(error.__cause__, FileNotFoundError):
             return None

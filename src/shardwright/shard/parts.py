@@ -11,6 +11,7 @@ from __future__ import annotations
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Final
 
+import crc32c
 import numpy as np
 
 from shardwright.storage.files import open_regular, read_all, storage_errors
@@ -71,6 +72,11 @@ class FramesInPlace:
                 pixels = np.frombuffer(part, np.uint8).reshape(image.chunk_rows, image.row_bytes)
                 frame[top : top + rows, left : left + width] = pixels[:rows, :width]
         return frame.ravel()
+
+    def read_checked(self, position: int, pixels_crc: int) -> np.ndarray | None:
+        """As ``read``; None as well if the pixels are not those of this checksum."""
+        frame = self.read(position)
+        return frame if frame is not None and crc32c.crc32c(frame.data) == pixels_crc else None
 
     def _working(self, shard_row: int, file: int) -> Path | None:
         path = self._layout.of(shard_row).shard_path(shard_row, file)

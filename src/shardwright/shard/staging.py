@@ -140,13 +140,13 @@ class StagingArea:
         pixels = np.empty(self.frame_bytes, np.uint8)
         for slot in np.flatnonzero(valid).tolist():
             try:
-                if in_place is None:
-                    frame = pixels if grids is None else pixels[: _frame_bytes(grids, records[slot])]
-                    self._file.read_into(self.data_place(slot), frame)
-                else:
-                    found = in_place.read(int(records["position"][slot]))
-                    frame = pixels[:0] if found is None else found
-                valid[slot] = frame.size > 0 and crc32c.crc32c(frame.data) == records["pixels_crc"][slot]
+                position, crc = int(records["position"][slot]), int(records["pixels_crc"][slot])
+                if in_place is not None:
+                    valid[slot] = in_place.read_checked(position, crc) is not None
+                    continue
+                frame = pixels if grids is None else pixels[: grids.of(position).frame_bytes]
+                self._file.read_into(self.data_place(slot), frame)
+                valid[slot] = crc32c.crc32c(frame.data) == crc
             except StorageError:
                 valid[slot] = False  # one bad sector must not lose the other frames
         return records, valid
@@ -211,10 +211,6 @@ def slots_in(file_bytes: int, frame_bytes: int, record_bytes: int) -> int:
     while slots > 1 and page_aligned(slots * record_bytes) + slots * page_aligned(frame_bytes) > room:
         slots -= 1
     return slots
-
-
-def _frame_bytes(grids: Grids, record: np.void) -> int:
-    return grids.of(int(record["position"])).frame_bytes
 
 
 def _data_start(slots: int, record: np.dtype[np.void]) -> int:

@@ -1,0 +1,235 @@
+"""Frames are put into the chunks of their slab as they come (``partial_chunks: in_place``): nothing waits in
+memory, and what was stored is there after a kill, however little of a chunk came."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import tensorstore
+import zarr
+from tests.harness.stored import snapshot
+
+import shardwright as sw
+from shardwright.acquire.limits import Limits
+from shardwright.array.acquisition_spec import parse_acquisition
+from shardwright.model.errors import BudgetError, FormatVersionError, SpecError
+from shardwright.read.verify_store import verify_store
+from shardwright.recovery.recover_store import recover_store
+from shardwright.shard import manifest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardwright.acquire.workers import WorkerPool
+
+pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
+ROWS, COLUMNS = 30, 22
+QUICK: dict[str, Any] = {"sync_interval_ms": 20, "threads": 2, "partial_chunks": "in_place"}
+SHAPES: dict[str, dict[str, Any]] = {
+    "t": {"axes": (("t", None, 4, 2),), "frames": 15},
+    "tz": {"axes": (("t", None, 2, 4), ("z", 5, 2, 2)), "frames": 35},
+    "stored in another order": {
+        "axes": (("t", None, 2, 2), ("z", 5, 2, 4)),
+        "frames": 35,
+        "storage_order": ("z", "t", "y", "x"),
+    },
+    "transposed": {"axes": (("t", None, 4, 2),), "frames": 15, "storage_order": ("t", "x", "y")},
+    "index first": {"axes": (("t", None, 4, 2),), "frames": 15, "index_location": "start"},
+    "whole frames": {"axes": (("t", None, 3, 2),), "frames": 15, "y": (ROWS, 1), "x": (COLUMNS, 1)},
+    "bands": {"axes": (("t", None, 3, 2),), "frames": 15, "y": (10, 2), "x": (COLUMNS, 1)},
+    "fill value": {"axes": (("t", None, 4, 2),), "frames": 15, "fill_value": 77},
+    "without shards": {"axes": (("t", None, 4, None),), "frames": 15, "y": (8, None), "x": (8, None)},
+    "one frame": {"axes": (("t", None, 1, 4),), "frames": 9},
+}
+
+
+def spec(axes: tuple[tuple[str, int | None, int, int | None], ...], **fields: Any) -> sw.ArraySpec:
+    del fields["frames"]
+    sizes = (*axes, ("y", ROWS, *fields.pop("y", (8, 2))), ("x", COLUMNS, *fields.pop("x", (8, 2))))
+    dimensions = [
+        sw.Dimension(name=name, count=count, chunk_size=chunk, shard_size_chunks=shard)
+        for name, count, chunk, shard in sizes
+    ]
+    return sw.ArraySpec(dtype="uint16", dimensions=dimensions, codec=None, **fields)
+
+
+def frames(shape: str) -> np.ndarray:
+    """Some chunks of some slabs are all fill value, others of single frames."""
+    count, fill = SHAPES[shape]["frames"], SHAPES[shape].get("fill_value", 0)
+    values = np.random.default_rng(7).integers(1, 900, (count, ROWS, COLUMNS), np.uint16)
+    values[:, :8, :8] = fill
+    values[2, 8:16] = fill
+    return values
+
+
+def check_values(store: Path, shape: str, values: np.ndarray, *, problems: bool = False) -> None:
+    fields = SHAPES[shape]
+    counts = [count or -1 for _, count, _, _ in fields["axes"]]
+    names = [name for name, *_ in fields["axes"]] + ["y", "x"]
+    expected = values.reshape(*counts, ROWS, COLUMNS)
+    if "storage_order" in fields:
+        expected = expected.transpose([names.index(name) for name in fields["storage_order"]])
+    assert (zarr.open_array(store / "0", mode="r")[...] == expected).all()
+    opened = tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{store}/0/"}})
+    assert (opened.result().read().result() == expected).all()
+    assert bool(verify_store(store, threads=1).problems) == problems
+
+
+def left_behind(tmp_path: Path, shape: str, count: int, **settings: Any) -> Path:
+    """Returns a copy of a store with ``count`` frames, as a kill would leave it."""
+    with sw.create(tmp_path / "b.ome.zarr", spec(**SHAPES[shape]), **settings, **QUICK) as writer:
+        for frame in frames(shape)[:count]:
+            writer.append(frame)
+        writer.flush()
+        store = snapshot(tmp_path / "b.ome.zarr", tmp_path / "a.ome.zarr")
+    shutil.rmtree(tmp_path / "b.ome.zarr")
+    return store
+
+
+@pytest.mark.parametrize("io", ["pwrite", "mmap"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_frames_in_order(tmp_path: Path, shape: str, io: Any) -> None:
+    store, values = tmp_path / "a.ome.zarr", frames(shape)
+    with sw.create(store, spec(**SHAPES[shape]), io=io, **QUICK) as writer:
+        for frame in values:
+            writer.append(frame)
+    assert writer.receipt.frames_durable == len(values)
+    check_values(store, shape, values)
+
+
+@pytest.mark.parametrize("durability", ["stored", "durable"])
+def test_frames_in_any_order_with_some_missing(tmp_path: Path, durability: Any) -> None:
+    store, values = tmp_path / "a.ome.zarr", frames("tz")
+    order = np.random.default_rng(3).permutation(35)
+    with sw.create(store, spec(**SHAPES["tz"]), durability=durability, **QUICK) as writer:
+        for n in order[order != 13].tolist():
+            writer.append(values[n], index=divmod(n, 5))
+    values[13] = 0
+    check_values(store, "tz", values)
+
+
+def test_chunks_that_are_all_fill_are_left_out_where_that_is_zero(tmp_path: Path) -> None:
+    stored = {}
+    for shape in ("t", "fill value"):
+        store = tmp_path / f"{shape}.ome.zarr"
+        with sw.create(store, spec(**SHAPES[shape]), **QUICK) as writer:
+            for frame in frames(shape):
+                writer.append(frame)
+        stored[shape] = verify_store(store, threads=1).chunks
+    assert stored["fill value"] == stored["t"] + 4, "one of each slab: bytes are in its place already"
+
+
+def test_a_chunk_is_deeper_than_memory(tmp_path: Path) -> None:
+    """A slab of 400 frames passes through a ring of 9."""
+    fields = {"axes": (("t", None, 400, 1),), "frames": 400}
+    array, values = spec(**fields), np.random.default_rng(1).integers(1, 900, (401, ROWS, COLUMNS), np.uint16)
+    placed = parse_acquisition(array).in_place()
+    least = Limits.derive(placed, threads=2, ring_frames=9)
+    assert least.held_frames == 0
+    with pytest.raises(BudgetError):
+        Limits.derive(array, threads=2, ring_frames=9)
+    store = tmp_path / "a.ome.zarr"
+    with sw.create(store, array, **QUICK) as writer:
+        for frame in values:
+            writer.append(frame)
+        writer.flush()
+        assert writer.receipt.frames_durable == 401
+    assert (zarr.open_array(store / "0", mode="r")[...] == values).all()
+
+
+@pytest.mark.parametrize("io", ["pwrite", "mmap"])
+@pytest.mark.parametrize("count", [1, 3, 4, 6, 14])
+@pytest.mark.parametrize("shape", ["t", "tz", "fill value", "transposed"])
+def test_what_a_dead_writer_left_is_recovered(
+    tmp_path: Path, shared_pool: WorkerPool, shape: str, count: int, io: Any
+) -> None:
+    store, values = left_behind(tmp_path, shape, count, io=io), frames(shape)
+    recovery = recover_store(store, shared_pool, threads=2)
+    assert (recovery.frames_kept, recovery.frames_lost) == (count, 0)
+    got = zarr.open_array(store / "0", mode="r")[...]
+    if shape == "tz":
+        got = got.reshape(-1, ROWS, COLUMNS)
+    elif shape == "transposed":
+        values = values.transpose(0, 2, 1)
+    assert (got[:count] == values[:count]).all()
+    assert (got[count:] == SHAPES[shape].get("fill_value", 0)).all()
+    assert verify_store(store, threads=1).problems == []
+
+
+@pytest.mark.parametrize("io", ["pwrite", "mmap"])
+@pytest.mark.parametrize("count", [1, 3, 7, 22])
+@pytest.mark.parametrize("shape", ["t", "tz", "fill value", "without shards"])
+def test_a_dead_writers_acquisition_goes_on(tmp_path: Path, shape: str, count: int, io: Any) -> None:
+    values = frames(shape)
+    count = min(count, len(values) - 1)
+    store = left_behind(tmp_path, shape, count, io=io)
+    with sw.resume(store, threads=2, chunk_order="morton") as writer:  # of another option: parts stay
+        assert writer.frames == count
+        for frame in values[count:]:
+            writer.append(frame)
+    check_values(store, shape, values)
+
+
+def test_earlier_releases_refuse_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = left_behind(tmp_path, "t", 3)
+    monkeypatch.setattr(manifest, "FORMAT", 6)
+    with pytest.raises(FormatVersionError):
+        sw.resume(store)
+
+
+def test_they_know_what_is_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with sw.create(tmp_path / "b.ome.zarr", spec(**SHAPES["t"]), threads=2) as writer:
+        writer.append(frames("t")[0])
+        writer.flush()
+        store = snapshot(tmp_path / "b.ome.zarr", tmp_path / "a.ome.zarr")
+    monkeypatch.setattr(manifest, "FORMAT", 6)
+    with sw.resume(store, threads=2) as writer:
+        assert writer.frames == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "settings", "why"),
+    [
+        ({"codec": "zstd"}, {}, "no codec"),
+        ({"chunk_checksum": True}, {}, "no codec"),
+        ({"levels": 1}, {}, "no codec"),
+        ({}, {"io": "direct"}, "whole pages"),
+        ({}, {"live": "index"}, "live none"),
+        ({}, {"chunk_order": "morton"}, "no other chunk_order"),
+        ({}, {"partial_chunks": "nowhere"}, "unknown partial_chunks"),
+    ],
+)
+def test_what_does_not_go_with_it_is_refused(
+    tmp_path: Path, fields: dict[str, Any], settings: dict[str, Any], why: str
+) -> None:
+    array = spec(**SHAPES["t"]).model_dump() | fields
+    with pytest.raises(SpecError, match=why):
+        sw.create(tmp_path / "a.ome.zarr", array, **QUICK | settings)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("io", ["pwrite", "mmap"])
+def test_readers_see_frames_of_chunks_that_are_not_full(tmp_path: Path, io: Any) -> None:
+    store, values = tmp_path / "a.ome.zarr", frames("t")
+    with sw.create(store, spec(**SHAPES["t"]), io=io, **QUICK) as writer:
+        for number, frame in enumerate(values, 1):
+            writer.append(frame)
+            writer.flush()
+            seen = zarr.open_array(sw.open(store), path="0", mode="r")[...]
+            assert seen.shape[0] == number
+            assert (seen == values[:number]).all()
+    check_values(store, "t", values)
+
+
+def test_contrast_windows_come_from_frames_that_are_in_their_chunks(tmp_path: Path) -> None:
+    windows = {}
+    for way in ("collect", "in_place"):
+        store = tmp_path / f"{way}.ome.zarr"
+        with sw.create(store, spec(**SHAPES["t"]), **QUICK | {"partial_chunks": way}) as writer:
+            for frame in np.tile(frames("t")[3:5, 16:], (8, 3, 1))[:, :ROWS]:
+                writer.append(frame)
+        windows[way] = zarr.open_group(store, mode="r").attrs["ome"]["omero"]["channels"][0]["window"]
+    assert windows["in_place"]["end"] == pytest.approx(windows["collect"]["end"], rel=0.1)
