@@ -15,10 +15,17 @@ from tests.harness.stored import snapshot
 import shardwright as sw
 from shardwright.acquire.limits import Limits
 from shardwright.array.acquisition_spec import parse_acquisition
-from shardwright.model.errors import BudgetError, FormatVersionError, SpecError
+from shardwright.model.errors import (
+    BudgetError,
+    FormatVersionError,
+    ShardwrightError,
+    SpecError,
+    StorageError,
+)
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.recover_store import recover_store
 from shardwright.shard import manifest
+from shardwright.storage import failpoints
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -233,3 +240,120 @@ def test_contrast_windows_come_from_frames_that_are_in_their_chunks(tmp_path: Pa
                 writer.append(frame)
         windows[way] = zarr.open_group(store, mode="r").attrs["ome"]["omero"]["channels"][0]["window"]
     assert windows["in_place"]["end"] == pytest.approx(windows["collect"]["end"], rel=0.1)
+
+
+def _die() -> None:
+    raise RuntimeError
+
+
+@pytest.mark.parametrize("io", ["pwrite", "mmap"])
+@pytest.mark.parametrize("shape", ["t", "tz", "fill value"])
+def test_sealed_chunks_with_empty_places_take_frames_again(tmp_path: Path, shape: str, io: Any) -> None:
+    store, values = tmp_path / "a.ome.zarr", frames(shape)
+    count = len(values) // 2
+    writer = sw.create(store, spec(**SHAPES[shape]), io=io, **QUICK)
+    for frame in values[:count]:
+        writer.append(frame)
+    writer.flush()
+    failpoints.set_hook("workspace.before_manifest", _die)  # all is sealed, and the workspace is left
+    try:
+        with pytest.raises(ShardwrightError):
+            writer.close()
+    finally:
+        failpoints.set_hook("workspace.before_manifest", None)
+    with sw.resume(store, threads=2) as writer:
+        assert writer.frames == count
+        for frame in values[count:]:
+            writer.append(frame)
+        writer.flush()
+        assert (writer.receipt.frames_late, writer.receipt.frames_durable) == (0, len(values))
+    check_values(store, shape, values)
+
+
+@pytest.mark.parametrize(
+    "point", ["slots.before_write", "staging.before_write", "journal.before_frames", "journal.before_chunks"]
+)
+@pytest.mark.parametrize("count", [0, 2, 5])
+def test_an_error_ends_it_and_nothing_acknowledged_is_lost(
+    tmp_path: Path, shared_pool: WorkerPool, point: str, count: int
+) -> None:
+    """Files that are not whole are not moved to new ones."""
+    store, values = tmp_path / "a.ome.zarr", frames("t")
+
+    def fail() -> None:
+        raise OSError(5, "broken")
+
+    writer = sw.create(store, spec(**SHAPES["t"]), io="pwrite", **QUICK)
+    for frame in values[:count]:
+        writer.append(frame)
+    writer.flush()
+    failpoints.set_hook(point, fail)
+    try:
+        with pytest.raises(StorageError, match="broken"):  # noqa: PT012  (any of the calls may tell)
+            for frame in values[count:]:
+                writer.append(frame)
+                writer.flush()
+    finally:
+        failpoints.set_hook(point, None)
+        with pytest.raises(StorageError):
+            writer.close()
+    kept = writer.receipt.frames_durable
+    assert kept >= count
+    if (store / ".shardwright").exists():
+        assert recover_store(store, shared_pool, threads=2).frames_kept >= kept
+    got = zarr.open_array(store / "0", mode="r")[...]
+    assert (got[:kept] == values[:kept]).all()
+
+
+@pytest.mark.parametrize("point", ["shard.before_sync", "staging.before_sync", "journal.before_sync"])
+def test_a_failed_sync_makes_nothing_durable(tmp_path: Path, shared_pool: WorkerPool, point: str) -> None:
+    store, values = tmp_path / "a.ome.zarr", frames("t")
+
+    def fail() -> None:
+        raise OSError(5, "broken")
+
+    writer = sw.create(store, spec(**SHAPES["t"]), **QUICK)
+    for frame in values[:3]:
+        writer.append(frame)
+    writer.flush()
+    failpoints.set_hook(point, fail)
+    try:
+        with pytest.raises(StorageError, match="broken"):  # noqa: PT012  (any of the calls may tell)
+            writer.append(values[3])
+            writer.append(values[4])
+            writer.flush()
+            writer.flush()
+        assert writer.receipt.frames_durable == 3
+    finally:
+        failpoints.set_hook(point, None)
+        with pytest.raises(StorageError):
+            writer.close()
+    if (store / ".shardwright").exists():
+        recover_store(store, shared_pool, threads=2)
+    got = zarr.open_array(store / "0", mode="r")[...]
+    assert (got[:5] == values[: len(got)][:5]).all()
+
+
+def test_a_part_that_rots_is_a_frame_lost(tmp_path: Path, shared_pool: WorkerPool) -> None:
+    store, values = left_behind(tmp_path, "t", 3), frames("t")
+    path = store / ".shardwright" / "c.0.0.0.partial"
+    data = bytearray(path.read_bytes())
+    part = 8 * 8 * 2
+    at = data.index(values[1, :8, 8:16].tobytes()[:16])  # of the second chunk
+    assert at % 4096 == part
+    data[at] ^= 1
+    path.write_bytes(data)
+    recovery = recover_store(store, shared_pool, threads=2)
+    assert (recovery.frames_kept, recovery.frames_lost) == (2, 1)
+    got = zarr.open_array(store / "0", mode="r")[...]
+    values[1] = 0
+    assert (got == values[:3]).all(), "of a lost frame nothing is left"
+
+
+def test_a_lost_shard_or_journal_is_frames_lost(tmp_path: Path, shared_pool: WorkerPool) -> None:
+    for name, kept in (("c.0.0.1.partial", 0), ("0.journal", 0)):
+        store = left_behind(tmp_path / name, "t", 3)
+        path = store / ".shardwright" / name
+        path.write_bytes(b"\xff" * 4096) if name == "0.journal" else path.unlink()
+        recovery = recover_store(store, shared_pool, threads=2)
+        assert (recovery.frames_kept, recovery.frames_lost) == (kept, 3)

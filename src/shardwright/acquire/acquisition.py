@@ -24,14 +24,14 @@ import numpy as np
 from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.array.grid import image_of
 from shardwright.codecs.degrade import DegradeLevel
-from shardwright.model.errors import ResumeError, StorageError
+from shardwright.model.errors import ResumeError
 from shardwright.shard.layout import StoreLayout
 from shardwright.shard.parts import SLOT_ORDER, FramesInPlace
 
 from .assembly import IN_PLACE
-from .commands import Encode, Joined, Stage
+from .commands import Encode, Stage
 from .core import Core, Now
-from .encoding import SlabEncoder, SlabJob, SlabTask, StageTask
+from .encoding import SlabEncoder, SlabJob, SlabTask, StageTask, join_frames
 from .sealer import Sealer
 from .settings import WriteSettings
 from .states import AcquisitionState
@@ -117,19 +117,19 @@ class Acquisition:
         self._encoding_line, self._staging_line = pool.line(), pool.line(staging=True)
         self._encoders = SlabEncoder.of_images(folder.spec)
         self._task_ranges = [encoder.task_ranges for encoder in self._encoders]
-        layout = StoreLayout(tuple(encoder.layout for encoder in self._encoders), folder.spec.grids)
+        self._layout = StoreLayout(tuple(encoder.layout for encoder in self._encoders), folder.spec.grids)
         self._reports: SimpleQueue[Report] = SimpleQueue()
         # What is made here refers to the queue, never to this object: without a reference cycle an ended
         # acquisition and its tables are freed at once, without the garbage collector.
         self._report = partial(_report, self._reports, wake)
         order = SLOT_ORDER if folder.spec.grids.in_place else settings.chunk_order
-        self._sealer = Sealer(folder, layout, self._report, order)
+        self._sealer = Sealer(folder, self._layout, self._encoders, self._report, order)
         self.core = Core(
             folder.path,
             folder.spec,
             limits,
             settings,
-            layout,
+            self._layout,
             [
                 level
                 for level in DegradeLevel
@@ -145,27 +145,15 @@ class Acquisition:
             self._sealer.adopt(found.files)
         slots, staging = np.array(restored.standing.staged_slots, np.int64), self.folder.staging
         self.core.client_epoch = self.folder.manifest.client_epoch
-        joined = self._joined(restored.standing.staged) if self.grids.in_place else None
-        if joined is not None:
+        joined = None
+        if self.grids.in_place:
+            placed = FramesInPlace(self._layout, self.folder.placements())
+            joined = join_frames(placed, self._encoders, restored.standing.staged)
             addresses = np.full(slots.size, IN_PLACE)
         else:
             addresses = slots if staging is None or not slots.size else staging.address_of(slots)
         self.core.restore(restored, addresses, _now(), joined)
         self._carry_out()
-
-    def _joined(self, staged: np.ndarray) -> dict[int, Joined]:
-        """Returns, by slab, the checksums of what is in place of its chunks. Raises ``StorageError``."""
-        layout = StoreLayout(tuple(encoder.layout for encoder in self._encoders), self.grids)
-        placed, joined = FramesInPlace(layout, self.folder.placements()), dict[int, Joined]()
-        for position in staged["position"].tolist() if staged.size else ():
-            grid, pixels = self.grids.of(position), placed.read(position)
-            if pixels is None:
-                raise StorageError(f"a shard in progress of {self.path} has gone")
-            slab = grid.slab_of_position(position)
-            adds = self._encoders[grid.image].join(pixels, grid.place_in_slab(position))
-            before = joined.get(slab)
-            joined[slab] = adds if before is None else (before[0] ^ adds[0], before[1] | adds[1])
-        return joined
 
     # ------------------------------------------------------------------ the way of a frame
 

@@ -598,19 +598,16 @@ class Core:
         return waiting or bool(self.encoders.rows) or bool(self._waits_for_stage) or self._ledger.rows_to_come
 
     def _relieve_ring(self) -> None:
-        """Closes the oldest incomplete slabs while too many frames wait for the rest of their slab; not where
-        they wait for a worker."""
-        while (
-            not self.grids.in_place
-            and self.table.held_frames > self._most_held
-            and (oldest := self.table.oldest_held()) is not None
-        ):
+        """Closes the oldest incomplete slabs while too many frames wait for the rest of their slab."""
+        while self.table.held_frames > self._most_held and (oldest := self.table.oldest_held()) is not None:
             self._close_slab(oldest, passed_over=True)
 
     @property
     def _most_held(self) -> int:
         """The most frames that may wait for the rest of their slab: more would leave the ring no room for a
-        slab of new ones."""
+        slab of new ones. Those that wait for a worker, to be put in place, need none."""
+        if self.grids.in_place:
+            return max(self.scheduler.slots, self.limits.ring_frames)
         spare = self.limits.ring_frames - self.limits.held_frames
         return self.limits.ring_frames - max(1, min(spare // 2, self.limits.frames_per_slab))
 
@@ -712,8 +709,6 @@ class Core:
     @property
     def _room_to_take_back(self) -> int:
         """The number of frames of a sealed shard row that can collect again now."""
-        if self.grids.in_place:
-            return 0
         return min(self.scheduler.free_slots, self._most_held - self.table.held_frames)
 
     def _has_room_to_take_back(self, frames: int) -> bool:
@@ -722,7 +717,7 @@ class Core:
     def _makes_room_to_take_back(self, frames: int) -> bool:
         """Makes room for a slab with so many frames, by closing the oldest if need be. Returns False when
         there will never be any."""
-        if self.grids.in_place or frames > min(self.scheduler.slots, self._most_held):
+        if frames > min(self.scheduler.slots, self._most_held):
             return False
         if (
             self._rows_under_way
@@ -737,11 +732,11 @@ class Core:
         return True
 
     def _stays_closed(self, number: int, slab: int) -> None:
-        reason = "there is no staging area, or it has failed"
-        if self.grids.in_place:
-            reason = "frames are put into their chunks, and those of this slab are sealed"
-        elif self.scheduler.slots:
-            reason = "the staging area has no room for the frames of a slab"
+        reason = (
+            "the staging area has no room for the frames of a slab"
+            if self.scheduler.slots
+            else "there is no staging area, or it has failed"
+        )
         self.notices.note(
             "row_reopening_failed",
             {"shard_row": number, "reason": reason, "then": "further frames of that slab are late"},
@@ -772,6 +767,7 @@ class Core:
                 slab = int(self.table.slab[row])
                 assert here.sum() == (slabs == slab).sum(), "a place was given to one frame"
                 self.table.put_in_place(row, places[here], joined[slab])
+                self._owner_of(row).has_parts = True
         return wait is None
 
     # ------------------------------------------------------------------ staging, commits, flushes
@@ -953,8 +949,9 @@ class Core:
         if not self.grids.in_place:
             self._ledger.add(STAGED, self._now.s, sequences)
             return
-        number = self._owner_of(row).number
-        self._ledger.add(number, self._now.s, sequences, release=self._keeps_frames)
+        shard_row = self._owner_of(row)
+        shard_row.has_parts = True
+        self._ledger.add(shard_row.number, self._now.s, sequences, release=self._keeps_frames)
         self._ledger.add(STAGED, self._now.s, sequences[:0])
         if not self._keeps_frames:
             self._released.append(sequences)
@@ -1056,7 +1053,8 @@ class Core:
             self.notices.note(
                 "row_reopened", {"shard_row": shard_row.number, "frames_taken_back": int(made.records.size)}
             )
-            if made.records.size and not self._collect_staged(made.records, made.slots, made.addresses):
+            taken = made.records, made.slots, made.addresses, made.joined
+            if made.records.size and not self._collect_staged(*taken):
                 shard_row.sound = False  # recovery finds the frames in the staging area
                 self._fail(self.why or ErrorText(WorkerError, "no room for frames that were taken back"))
             return
@@ -1297,7 +1295,7 @@ class Core:
         if shard_row.files_state is FilesState.SEALING:
             return  # its report comes
         # a reopened shard row may have frames in the staging area to which nothing else refers
-        holds = shard_row.frames or shard_row.reopened
+        holds = shard_row.frames or shard_row.reopened or shard_row.has_parts
         if holds and shard_row.can_be_sealed and not shard_row.owed:
             self.shard_rows.seal(shard_row)
             return

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardwright.array.grid import image_of
 from shardwright.codecs.degrade import degrade_ladder
 from shardwright.codecs.parameters import CodecParameters
 from shardwright.kernels.encode import NOT_PACKED, Encoded, encode_chunks, room_for
@@ -20,7 +21,7 @@ from shardwright.kernels.file_io import start_writeback, write_runs, write_slots
 from shardwright.kernels.journal_kernels import journal_chunks, journal_frames, stage_frames
 from shardwright.kernels.parts import place_parts, shifts_behind
 from shardwright.model.error_text import ErrorText
-from shardwright.model.errors import WorkerError
+from shardwright.model.errors import StorageError, WorkerError
 from shardwright.read.layouts import array_layout
 from shardwright.shard.journal import CHUNK_ENTRY, ShardRowJournal
 from shardwright.shard.layout import PAGE_BYTES, slab_places
@@ -33,13 +34,14 @@ from .level_frames import LevelFrames
 from .limits import TASK_BYTES, chunks_per_task, levels_bytes, task_scratch_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.array.grid import Grid
     from shardwright.array.spec import ArraySpec
     from shardwright.codecs.degrade import DegradeLevel
     from shardwright.shard.layout import PlaneLevel, SlabPlaces
+    from shardwright.shard.parts import FramesInPlace
     from shardwright.shard.shard_row_files import ShardRowFiles
     from shardwright.shard.staging import StagingArea
 
@@ -360,6 +362,23 @@ class SlabEncoder:
             frames = self._above.make(number, frames, windows, memory[: self._levels_bytes])
             for begin, end in self._ranges(level):
                 yield frames, begin, end
+
+
+def join_frames(
+    placed: FramesInPlace, encoders: Sequence[SlabEncoder], records: np.ndarray
+) -> dict[int, Joined]:
+    """Returns, by slab, the checksums of what is in place of its chunks: the frames of ``records``. Raises
+    ``StorageError``."""
+    joined: dict[int, Joined] = {}
+    for position in records["position"].tolist() if records.size else ():
+        encoder, pixels = encoders[image_of(position)], placed.read(position)
+        if pixels is None:
+            raise StorageError("a shard in progress, in which frames are, has gone")
+        grid = encoder.layout.grid
+        slab, adds = grid.slab_of_position(position), encoder.join(pixels, grid.place_in_slab(position))
+        before = joined.get(slab)
+        joined[slab] = adds if before is None else (before[0] ^ adds[0], before[1] | adds[1])
+    return joined
 
 
 class _LevelEncoder:

@@ -1,7 +1,8 @@
 """Reopens a shard row that was sealed before it was full: the acquisition ended early and was then resumed.
 
 New files in progress get every chunk of the sealed shards except those of the slabs taken back. The frames of
-these are decoded into the staging area and are then like any other frame of a slab that collects. Once all of
+these are decoded into the staging area, or stay in their chunks (``shard.parts``), and are then like any
+other frame of a slab that collects. Once all of
 that is durable the new files take their names, the journal last. The old shards keep the final names until
 the shard row is sealed again, so readers miss nothing. A crash before the journal has its name leaves the
 shard row as it was; a later crash costs no more than with any open one.
@@ -22,6 +23,7 @@ from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.shard.layout import slab_places
 from shardwright.shard.sealed_shard_row import SealedShardRow
 
+from .assembly import IN_PLACE
 from .closed_shard_rows import split_by_slab
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from shardwright.shard.layout import ArrayLayout
     from shardwright.shard.shard_row_files import Placement, ShardRowFiles
 
+    from .commands import Joined
     from .store_folder import StoreFolder
 
 
@@ -45,7 +48,8 @@ class TakingBack:
 class ReopenedShardRow:
     """The result of a reopening. ``slabs`` were taken back; ``records``, ``slots`` and pixel ``addresses`` of
     their frames correspond one for one; ``unused`` slots are free again. ``shards`` files of ``old_bytes``
-    will be replaced; ``copied_bytes`` of their chunks are in the new ones."""
+    will be replaced; ``copied_bytes`` of their chunks are in the new ones. ``joined``: by slab, of frames in
+    their chunks."""
 
     files: ShardRowFiles
     slabs: frozenset[int]
@@ -56,6 +60,7 @@ class ReopenedShardRow:
     shards: int
     old_bytes: int
     copied_bytes: int
+    joined: dict[int, Joined] | None = None
 
 
 def reopen_row(
@@ -98,6 +103,7 @@ class _Reopening:
         self._new = new
         self._spec = folder.spec.arrays[layout.grid.image]
         self._codecs = written_codecs(self._spec)
+        self._in_place = folder.spec.grids.in_place
 
     def run(self, taking: TakingBack) -> ReopenedShardRow:
         grid = self._layout.grid
@@ -125,17 +131,23 @@ class _Reopening:
             frozenset(taken),
             np.concatenate([records[:0], *(found for found, _ in staged)]),
             used,
-            used if staging is None else staging.address_of(used),
+            self._addresses(used),
             slots,
             self._old.shards,
             self._old.allocated_bytes,
             copied,
         )
 
+    def _addresses(self, slots: np.ndarray) -> np.ndarray:
+        """The pixels of frames in slots of the staging area."""
+        if self._in_place:
+            return np.full(slots.size, IN_PLACE)
+        return slots if self._folder.staging is None else self._folder.staging.address_of(slots)
+
     def _stage(self, slab: int, records: np.ndarray, places: np.ndarray, slots: np.ndarray) -> None:
-        """Decodes the frames of one slab, at ``places``, into the staging area. It takes one band of chunks
-        at a time for all frames: a whole slab may be larger than the memory limit. Raises
-        ``ShardFormatError``, ``StorageError``."""
+        """Decodes the frames of one slab, at ``places``, into the staging area, or copies their chunks. It
+        takes one band of chunks at a time for all frames: a whole slab may be larger than the memory limit.
+        Raises ``ShardFormatError``, ``StorageError``."""
         staging, plane = self._folder.staging, self._layout.plane
         image = plane.levels[0]  # the levels above it are made from its frames again
         assert staging is not None, "slabs of several frames have one"
@@ -152,9 +164,13 @@ class _Reopening:
                     pixels = decode_chunk(chunk, self._codecs, self._layout.grid.chunk_bytes)
                     tiles = pixels.reshape(-1, image.chunk_rows, image.row_bytes)
                     band[:, :, left : left + width] = tiles[places, :rows, :width]
+                    if self._in_place:
+                        offset = int(self._new.offsets(where.file[i], where.slot[i]))
+                        self._new.slots[where.file[i]].copy_in(offset, chunk)
             for k, slot in enumerate(slots.tolist()):
                 data = band[k].tobytes()
-                staging.put_pixels(slot, top * image.frame_row_bytes, data)
+                if not self._in_place:
+                    staging.put_pixels(slot, top * image.frame_row_bytes, data)
                 crcs[k] = crc32c.crc32c(data, crcs[k])
         for k, slot in enumerate(slots.tolist()):
             staging.put_record(slot, records[k], crcs[k])

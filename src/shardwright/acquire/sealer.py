@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ from shardwright.model.names import REWRITE_SUFFIX
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import record_of
 from shardwright.shard.layout import slab_places
+from shardwright.shard.parts import FramesInPlace
 from shardwright.shard.rewrite import rewrite_shard_row
 from shardwright.shard.shard_row_files import ShardRowFiles
 from shardwright.storage.failpoints import reach
@@ -68,18 +70,20 @@ from .commands import (
     UpdateMetadata,
 )
 from .commit_ledger import LOGGED, STAGED
+from .encoding import join_frames
 from .measures import BusyClock
 from .reopen import reopen_row
 from .store_folder import end_intact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from shardwright.shard.chunk_order import WriteOrder
     from shardwright.shard.layout import SlabPlaces, StoreLayout
     from shardwright.shard.open_shard import SealedShard
 
     from .commands import SealerCommand, SealerReport
+    from .encoding import SlabEncoder
     from .store_folder import StoreFolder
 
 MOST_TOGETHER = 64  # shard rows that are made or sealed at once, so that no other command waits long
@@ -95,6 +99,7 @@ class Sealer:
         self,
         folder: StoreFolder,
         layout: StoreLayout,
+        encoders: Sequence[SlabEncoder],
         report: Callable[[SealerReport], None],
         order: WriteOrder = "arrival",
     ) -> None:
@@ -102,6 +107,7 @@ class Sealer:
         self.folder = folder
         self.busy = BusyClock()
         self._layout = layout
+        self._encoders = encoders
         self._report = report
         self._order: WriteOrder = "arrival" if folder.manifest.live == "append" else order
         self._files: dict[int, ShardRowFiles] = {}  # of shard rows that are neither sealed nor given up
@@ -270,6 +276,9 @@ class Sealer:
                     command.shard_row, spill=placement.spill is not None, reopened=True, suffix=REWRITE_SUFFIX
                 ),
             )
+            if self.folder.spec.grids.in_place:
+                placed = FramesInPlace(self._layout, [made.files.placement])
+                made = replace(made, joined=join_frames(placed, self._encoders, made.records))
         except Exception as error:  # noqa: BLE001  (travels in the report)
             return ShardRowReopened(command.shard_row, None, self._explained(error))
         self._files[command.shard_row] = made.files

@@ -92,6 +92,7 @@ class ShardRow:
     waiting: list[int] = field(default_factory=list)
     done_slabs: set[int] = field(default_factory=set)
     frames: int = 0  # stored in its slabs
+    has_parts: bool = False  # frames were put into chunks of it
     stored_bytes: int = 0  # as counted for its shards in the account
     sound: bool = True  # its files can still be used
     rewrites: int = 0

@@ -95,7 +95,7 @@ class _Judge:
         self._take_log(blocks)
         shard_rows = tuple(self._shard_row(shard_row) for shard_row in facts.shard_rows)
         self._settle_lost()
-        self._take_staged({row.number for row in shard_rows if row.standing is not None})
+        self._take_staged()
         forgotten = self._evidence.conclude()
         self._open_beyond_newest(shard_rows)
         self._make_room(shard_rows)
@@ -190,6 +190,8 @@ class _Judge:
             shard_row.journal is JournalFact.REOPENED,
         )
         self._evidence.in_doubt = self._evidence.in_doubt or damaged
+        if damaged and self._grids.in_place:  # its files are set aside, and frames in them with these
+            self._shut.add(shard_row.number)
         if damaged or shard_row.number in self._standing.closed_shard_rows:
             return ShardRowDecision(shard_row.number, actions, reopened, damaged)
         whole, torn = (
@@ -268,10 +270,9 @@ class _Judge:
 
     # ------------------------------------------------------------------ the staging area
 
-    def _take_staged(self, going_on: set[int]) -> None:
+    def _take_staged(self) -> None:
         """Takes staged frames whose slab is not stored: the others are in their chunks. Frames that are
-        settled (lost by a rewrite, by the log) are left out. ``going_on``: shard rows whose files are taken
-        up."""
+        settled (lost by a rewrite, by the log) are left out."""
         staged = self._facts.staged
         if staged is None:
             return
@@ -280,11 +281,6 @@ class _Judge:
             [self._is_open(position) for position in staged.records["position"].tolist()], np.bool_
         )
         wanted &= ~self._accounts.stored.holds(sequences)
-        if self._grids.in_place:  # the pixels are in files that go on, or gone
-            wanted &= [
-                self._grids.shard_row_of_slab(self._grids.slab_of_position(position)) in going_on
-                for position in staged.records["position"].tolist()
-            ]
         # one copy of each frame: a slab that was taken back leaves older copies behind
         place_of = {int(sequences[i]): i for i in np.flatnonzero(wanted).tolist()}
         places = [place_of[sequence] for sequence in sorted(place_of)]
