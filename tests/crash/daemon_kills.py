@@ -48,7 +48,7 @@ NAME = "killed"
 LEAST_INTERVAL_MS = 10  # of a daemon's configuration
 CONFIG = """\
 output: {{root: ./data, spill_root: ./second, io: {io}, live: {live}, ballast: 1MiB, low_water: 1MiB,
-  in_memory: true}}
+  in_memory: true, partial_chunks: {partial_chunks}}}
 ingest: {{endpoints: ["ipc://./in.sock"], heartbeat_ms: 20, session_timeout_ms: 1000}}
 workers: {{threads: 1}}
 memory: {{budget: 2GiB}}
@@ -130,6 +130,7 @@ class DaemonTrialRun:
             CONFIG.format(
                 io=scene.io(trial.io),
                 live=scene.live,
+                partial_chunks=scene.partial_chunks,
                 on_full="spill" if trial.spills else "block",
                 store_within_ms=max(LEAST_INTERVAL_MS, scene.store_within_ms),
                 sync_interval_ms=max(LEAST_INTERVAL_MS, scene.sync_interval_ms),

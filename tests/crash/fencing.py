@@ -61,6 +61,7 @@ def old_writer(channel: Channel, scene: Scene, path: Path, io: str, call: int) -
         sealer.MOST_TOGETHER = 1  # strace counts the renames of each thread
         settings: dict[str, Any] = {
             "live": scene.live,
+            "partial_chunks": scene.partial_chunks,
             "store_within_ms": scene.store_within_ms,
             "sync_interval_ms": scene.sync_interval_ms,
         }

@@ -177,10 +177,42 @@ import shardwright.acquire.encoding as m
 stage = m.StageTask.run
 def run(self, state):
     told = []
-    self._send(None)
+    self._send(None, None)
     time.sleep(0.01)
-    stage(m.StageTask(self.command, self.area, self.frame_bytes, told.append), state)
+    stage(m.StageTask(self.command, self.area, self.encoder, self.samples, told.append), state)
 m.StageTask.run = run
+""",
+        ("--scene", "slow camera"),
+    ),
+    Mutant(
+        "ack-before-parts",
+        "ordering: a frame is reported as stored before it is in its chunks",
+        "kills",
+        """
+import time
+import shardwright.acquire.encoding as m
+def run(self, state):
+    joined = [0 * of_chunk for of_chunk in self.encoder.join(m.np.zeros(1 << 20, "u1"), 0)]
+    self._write()
+    self._send(None, (joined[0], joined[1] == 1))
+    time.sleep(0.01)
+    self._put_in_place(state)
+m.StageTask.run = run
+""",
+        ("--scene", "in place"),
+    ),
+    Mutant(
+        "parts-not-synced",
+        "sync: a frame in its chunks is durable once its record is",
+        "power",
+        """
+import shardwright.acquire.core as m
+def note_staged(self, row, sequences):
+    self._owner_of(row).has_parts = True
+    self._ledger.add(m.STAGED, self._now.s, sequences, release=self._keeps_frames)
+    if not self._keeps_frames:
+        self._released.append(sequences)
+m.Core._note_staged = note_staged
 """,
     ),
     Mutant(

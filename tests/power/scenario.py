@@ -3,7 +3,7 @@ them holds."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.model.live_mode import LiveMode
+    from shardwright.model.partial_chunks import PartialChunks
     from shardwright.shard.chunk_order import WriteOrder
 
 STORE = "run.ome.zarr"
@@ -65,6 +66,7 @@ class Scenario:
     live: LiveMode
     small: bool  # shards, of which many make one shard row
     chunk_order: WriteOrder
+    partial_chunks: PartialChunks
     compaction: str | None = None
 
     @classmethod
@@ -75,7 +77,7 @@ class Scenario:
             return options[int(rng.integers(len(options)))]
 
         slow = bool(rng.integers(2))
-        return cls(
+        drawn = cls(
             seed=seed,
             filesystem=filesystem,
             mount_options="" if filesystem == "xfs" or rng.integers(2) else "commit=1",
@@ -100,14 +102,21 @@ class Scenario:
             live=choose("none", "none", "none", "index", "append"),
             small=choose(False, False, True),
             chunk_order=choose("arrival", "arrival", "row_major", "morton"),
+            partial_chunks=choose("collect", "collect", "in_place"),
         )
+        if drawn.partial_chunks == "collect":
+            return drawn
+        # what goes with it
+        io = "pwrite" if drawn.io == "direct" else drawn.io
+        return replace(drawn, io=io, codec="none", levels=0, live="none", chunk_order="arrival")
 
     @property
     def settings(self) -> dict[str, Any]:
         """What a store is made with; a copy that grows is not made of mapped files, nor in another order."""
         if self.live == "append":
             return {"io": "pwrite" if self.io == "mmap" else self.io, "live": self.live}
-        return {"io": self.io, "live": self.live, "chunk_order": self.chunk_order}
+        settings = {"io": self.io, "live": self.live, "chunk_order": self.chunk_order}
+        return settings | {"partial_chunks": self.partial_chunks}
 
     @property
     def parts(self) -> tuple[slice, ...]:
@@ -146,7 +155,8 @@ class Scenario:
 
     @property
     def spec(self) -> sw.ArraySpec:
-        """Of every image. Chunks carry a crc32c, so that a reader can tell a torn one."""
+        """Of every image. Chunks carry a crc32c, so that a reader can tell a torn one, unless frames are put
+        into them as they come."""
         (rows, columns), (chunk_rows, chunk_columns) = FRAME_SHAPE, CHUNK_SHAPE
         along = self.along
         codecs = {"none": None, "lz4": sw.Blosc(), "zstd": sw.Zstd()}
@@ -159,7 +169,7 @@ class Scenario:
             ),
             codec=codecs[self.codec],
             index_location=index_location_of(self.live) or self.index_location,
-            chunk_checksum=True,
+            chunk_checksum=self.partial_chunks == "collect",
             levels=self.levels if self.compaction is None else None,
         )
 

@@ -127,6 +127,7 @@ def acquire(channel: Channel, scene: Scene, path: Path, io: str, call: int) -> N
         "sync_interval_ms": scene.sync_interval_ms,
     }
     settings |= {"live": scene.live, "chunk_order": scene.chunk_order}
+    settings["partial_chunks"] = scene.partial_chunks
     live_scheduler.SHOW_INTERVAL_S = 0.0  # each stored slab is shown
     writer = create(
         path, scene.spec, threads=scene.threads, io=scene.io(io), on_duplicate="count", **settings

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from shardwright.array.grid import Grid
     from shardwright.model.live_mode import LiveMode
+    from shardwright.model.partial_chunks import PartialChunks
     from shardwright.shard.chunk_order import WriteOrder
 
 METADATA = ("delta_t", "position_z")
@@ -68,6 +69,7 @@ class Scene:
     late: bool = False
     live: LiveMode = "none"
     chunk_order: WriteOrder = "arrival"
+    partial_chunks: PartialChunks = "collect"
     frames: tuple[Append, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -78,7 +80,10 @@ class Scene:
         return parse_acquisition(self.spec)
 
     def io(self, drawn: str) -> str:
-        """How its shards are filled, of what was drawn: a copy that grows is not made of mapped files."""
+        """How its shards are filled, of what was drawn: a copy that grows is not made of mapped files, and
+        parts of chunks are no whole pages."""
+        if (self.partial_chunks, drawn) == ("in_place", "direct"):
+            return "pwrite"
         return "pwrite" if (self.live, drawn) == ("append", "mmap") else drawn
 
     def grid(self, image: int) -> Grid:
@@ -184,6 +189,18 @@ def _fixed_order() -> Scene:
     steps[3:3] = [Flush()]
     settings = {"threads": 2, "sync_interval_ms": 3}
     return Scene("fixed order", spec, tuple(steps), chunk_order="morton", **settings)
+
+
+def _in_place() -> Scene:
+    """Frames are in their chunks as they come, in any order, some of fill value; several files and slabs at
+    once."""
+    spec = spec_of(("t", None, 4, 2), ("z", 2, 1, 1), ("y", 20, 8, 2), ("x", 24, 12, 1), codec=None)
+    order = [0, 1, 3, 2, 4, 6, 9, 5, 7, 8, 11, 10, 12, 13, 14, 16, 15, 17, 18]
+    steps: list[Step] = [Append(place, 0 if place in (3, 9) else place + 1) for place in order]
+    steps[13:13] = [Pause(3)]
+    steps[6:6] = [Flush()]
+    settings = {"threads": 2, "sync_interval_ms": 2}
+    return Scene("in place", spec, tuple(steps), partial_chunks="in_place", **settings)
 
 
 def _any_order() -> Scene:
@@ -402,6 +419,7 @@ SCENES = {
         _plain(),
         _several_files(),
         _fixed_order(),
+        _in_place(),
         _any_order(),
         _slow_camera(),
         _twice(),
