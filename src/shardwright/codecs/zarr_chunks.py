@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.array.codec_chain import INDEX_ITEM_BYTES, KINDS, check_order, not_fixed_size
+from shardwright.array.codec_chain import BYTES_BYTES, INDEX_ITEM_BYTES, KINDS, check_order, not_fixed_size
 from shardwright.model.errors import CodecError, ShardFormatError, ShardwrightError
 from shardwright.model.extras import naming_missing_extra
 
 from .bounded import check_bounded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
 
     from shardwright.array.codec_chain import Codec, CodecChain, Kind
 
@@ -146,14 +146,17 @@ def check_kinds(chain: CodecChain) -> None:
     if chain.sharding is not None:
         check_kinds(chain.sharding.codecs)
         check_kinds(chain.sharding.index_codecs)
-        check_fixed_size(chain.sharding.index_codecs)
+        fixed_encoded_bytes(chain.sharding.index_codecs, INDEX_ITEM_BYTES)
 
 
-def check_fixed_size(chain: CodecChain) -> None:
-    """Raises ``ShardFormatError`` for a codec of an index whose size its input does not tell."""
+def fixed_encoded_bytes(chain: CodecChain, nbytes: int, same_size: Container[str] = ()) -> int:
+    """Returns the size of an index of ``nbytes`` that a chain encodes. ``same_size``: codecs that do not
+    change the size of bytes, although zarr-python does not say so. Raises ``ShardFormatError`` for a codec
+    whose size its input does not tell."""
     for codec in chain.codecs:
-        if codec.kind is None and not _is_fixed_size(codec):
-            raise not_fixed_size(codec)
+        if codec.kind == BYTES_BYTES or (codec.kind is None and codec.name not in same_size):
+            nbytes = _encoded_bytes(codec, nbytes)
+    return nbytes
 
 
 def _kind(codec: Codec) -> Kind:
@@ -180,15 +183,14 @@ def _class_of(codec: Codec) -> Any:
         ) from None
 
 
-def _is_fixed_size(codec: Codec) -> bool:
+def _encoded_bytes(codec: Codec, nbytes: int) -> int:
     kind = _class_of(codec)
     try:
         with _without_warnings(), _raising(ShardFormatError, f"codec {codec.name!r}"):
             made = kind.from_dict(_as_zarr_reads([codec.as_json])[0])
-        made.compute_encoded_size(INDEX_ITEM_BYTES, None)
+        return int(made.compute_encoded_size(nbytes, None))
     except NotImplementedError:  # of a compressor
-        return False
-    return True
+        raise not_fixed_size(codec) from None
 
 
 def _as_zarr_reads(codecs: list[dict[str, Any]]) -> list[dict[str, Any]]:
