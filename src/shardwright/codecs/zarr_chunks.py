@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.array.codec_chain import BYTES_BYTES, INDEX_ITEM_BYTES, KINDS, check_order, not_fixed_size
+from shardwright.array.codec_chain import (
+    BYTES_BYTES,
+    INDEX_ITEM_BYTES,
+    KINDS,
+    SHARDING,
+    check_order,
+    not_fixed_size,
+)
 from shardwright.model.errors import CodecError, ShardFormatError, ShardwrightError
 from shardwright.model.extras import naming_missing_extra
 
@@ -26,7 +33,8 @@ from .bounded import check_bounded
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
 
-    from shardwright.array.codec_chain import Codec, CodecChain, Kind
+    from shardwright.array.codec_chain import Codec, CodecChain, Kind, ShardingCodec
+    from shardwright.shard.index import IndexCodec
 
     Bytes = bytes | bytearray | memoryview
 
@@ -57,9 +65,9 @@ class ZarrChunks:
         ).encode()
         self._key = ".".join("0" for _ in shape) or "0"
         self._of_thread = threading.local()
+        self._index_codecs: dict[int, IndexCodec] = {}  # by any thread; the same from each
         array = self._array()[1]
         self.dtype: np.dtype[Any] = array.dtype
-        self._chunk_bytes = math.prod(shape) * self.dtype.itemsize
         self.fill_element: npt.NDArray[Any] = np.asarray(array.fill_value, array.dtype)
 
     @property
@@ -73,15 +81,29 @@ class ZarrChunks:
 
     def max_encoded_bytes(self, chunk_bytes: int) -> int:
         """Returns the most memory that one encoded chunk may use."""
+        del chunk_bytes  # its shape tells
+        return self.most_bytes(self.shape)
+
+    def most_bytes(self, shape: tuple[int, ...]) -> int:
+        """Returns the same for a chunk of ``shape`` within one."""
         if self.dtype.kind in "OT":  # text
             return _MOST_TEXT_BYTES
         # shards within shards have an index of 16 bytes for each chunk
-        return 4096 + 2 * chunk_bytes + 24 * math.prod(self.shape)
+        return 4096 + (2 * self.dtype.itemsize + 24) * math.prod(shape)
+
+    def index_codec(self, sharding: ShardingCodec) -> IndexCodec:
+        """Returns the codec of the index of shards within a chunk."""
+        from .chain import index_codec  # which is above this module
+
+        # the chain holds it, so no other object has its id
+        if (found := self._index_codecs.get(id(sharding))) is None:
+            found = self._index_codecs[id(sharding)] = index_codec(sharding)
+        return found
 
     def decode(self, data: Bytes) -> npt.NDArray[Any]:
         """Returns the values of a chunk. Raises ``ShardFormatError``."""
         encoded = bytes(data)
-        check_bounded(encoded, self.chain, self.max_encoded_bytes(self._chunk_bytes))
+        check_bounded(encoded, self.chain, self.shape, self)
         store, array = self._array()
         store.put(self._key, encoded)
         try:
@@ -194,8 +216,15 @@ def _encoded_bytes(codec: Codec, nbytes: int) -> int:
 
 
 def _as_zarr_reads(codecs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns codecs as every version of zarr-python reads them: it wants a configuration of some."""
-    return [{"name": c["name"], "configuration": c.get("configuration", {})} for c in codecs]
+    """Returns codecs as every version of zarr-python reads them: it wants a configuration of some, within
+    shards too."""
+    found = []
+    for codec in codecs:
+        settings = dict(codec.get("configuration", {}))
+        if codec["name"] == SHARDING:
+            settings |= {key: _as_zarr_reads(settings[key]) for key in ("codecs", "index_codecs")}
+        found.append({"name": codec["name"], "configuration": settings})
+    return found
 
 
 @contextmanager
