@@ -78,6 +78,41 @@ def test_one_within_another_is_refused_and_so_is_one_before_a_checksum(
         made.decode(bytes(4) + bytes(data))
 
 
+def nested(codecs: list[dict[str, Any]], index: list[dict[str, Any]], place: str) -> dict[str, Any]:
+    facts = {"chunk_shape": [4, 4], "codecs": codecs, "index_codecs": index, "index_location": place}
+    return {"name": "sharding_indexed", "configuration": facts}
+
+
+def shard(chunk: bytes, place: str, order: str) -> bytes:
+    """A shard of four chunks, of which the last one is there."""
+    start = 64 if place == "start" else 0
+    index = np.array([(2**64 - 1, 2**64 - 1)] * 3 + [(start, len(chunk))], f"{order}u8").tobytes()
+    return index + chunk if place == "start" else chunk + index
+
+
+@pytest.mark.parametrize("name", COMPRESSORS)
+@pytest.mark.parametrize(("place", "order"), [("start", "<"), ("end", ">")])
+def test_a_bomb_in_a_shard_within_a_chunk_is_refused(
+    name: str, place: str, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codec, compress = COMPRESSORS[name]
+    index = [{"name": "bytes", "configuration": {"endian": "little" if order == "<" else "big"}}]
+    made = ZarrChunks(
+        parse_chain("codecs", [nested([BIG, codec], index, place)], (8, 8), 2), (8, 8), "uint16", 0
+    )
+    values = np.arange(16, dtype=np.uint16).reshape(4, 4)
+    sound = shard(bytes(compress(values.astype(">u2").tobytes())), place, order)
+    assert (made.decode(sound)[4:, 4:] == values).all()
+    decoded = ZarrChunks._array
+    monkeypatch.setattr(  # of the index alone
+        ZarrChunks,
+        "_array",
+        lambda self: pytest.fail("decoded") if self is made else decoded(self),
+    )
+    with pytest.raises(ShardFormatError, match="decode"):
+        made.decode(shard(bytes(compress(BOMB)), place, order))
+
+
 @pytest.mark.parametrize("name", COMPRESSORS)
 def test_what_does_not_decode_is_refused(name: str) -> None:
     for data in (b"", b"\x01", bytes(64), b"\xff" * 64):

@@ -3,7 +3,10 @@ condition, so that no writer undoes what another has done."""
 
 from __future__ import annotations
 
+import json
+import re
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,13 +21,14 @@ from tests.repack.moving import fetched
 from zarr.core.sync import sync
 
 import shardwright as sw
+from shardwright.edit.byte_budget import ByteBudget
 from shardwright.edit.object_place import ObjectPlace, ObjectVersion
-from shardwright.model.errors import ShardChangedError, ShardFormatError, StorageError
+from shardwright.model.errors import BudgetError, ShardChangedError, ShardFormatError, StorageError
 from shardwright.read.verify_store import verify_store
 from shardwright.repack.transfer.bucket import connect_bucket
 
 from .chunk_machine import ChunkMachine
-from .chunked_stores import buffer, documents, get, get_many, listed
+from .chunked_stores import PLAIN_BYTES, buffer, document, documents, get, get_many, listed, sharding
 
 CHUNKS = [f"raw/c/{i}/{j}" for i in range(2) for j in range(2)]  # all of one shard
 SHARD = "raw/c/0/0"
@@ -270,3 +274,81 @@ def copy_to(path, url):
     for file in path.rglob("*"):
         if file.is_file():
             bucket.put(file.relative_to(path).as_posix(), file.read_bytes())
+
+
+MEBIBYTE = 1 << 20
+
+
+def put_large(url, chunks, shards=1):
+    """Puts an array of shards, each of so many chunks of a mebibyte; returns the keys of their first ones."""
+    described = document([sharding(PLAIN_BYTES)], (1, chunks * MEBIBYTE))
+    described["codecs"][0]["configuration"]["chunk_shape"] = [1, MEBIBYTE]
+    connect_bucket(url).put(
+        "large/zarr.json", json.dumps({**described, "shape": [shards, chunks * MEBIBYTE]}).encode()
+    )
+    with sw.ChunkStore(url) as store:
+        for shard in range(shards):
+            chunk = buffer(bytes([shard + 1]) * MEBIBYTE)
+            sync(store.set_many((f"large/c/{shard}/{n}", chunk) for n in range(chunks)))
+    return [f"large/c/{shard}/0" for shard in range(shards)]
+
+
+def memory_bytes(name):
+    return int(re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) << 10
+
+
+def test_an_edit_holds_an_object_once_in_memory(store, url):
+    chunks = 96
+    (key,) = put_large(url, chunks)
+    store.set_sync(key, buffer(bytes(MEBIBYTE)))  # what is allocated once
+    before = memory_bytes("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+    store.set_sync(key, buffer(b"\7" * MEBIBYTE))
+    assert memory_bytes("VmHWM") - before < 1.6 * chunks * MEBIBYTE
+    assert get(store, key) == b"\7" * MEBIBYTE
+    assert get(store, "large/c/0/95") == b"\1" * MEBIBYTE
+
+
+def test_edits_side_by_side_keep_to_one_budget_and_wait_for_room(store, url, counted):
+    keys = put_large(url, 2, shards=6)
+    of_one = 2 * (3 * MEBIBYTE + 2 * (2 * 16 + 4))  # the object, and the new chunk and index, twice
+    budget = store._place._edits = ByteBudget(2 * of_one + 1)
+    seen = []
+    counted.before = lambda name, *_, **__: name == "put" and seen.append(budget._taken_bytes)
+    sync(store.set_many((key, buffer(b"\7" * MEBIBYTE)) for key in keys))
+    assert set(seen) <= {of_one, 2 * of_one}
+    assert len(seen) == len(keys)
+    assert budget._taken_bytes == 0
+    assert get_many(store, keys) == [b"\7" * MEBIBYTE] * 6
+
+
+def test_an_object_beyond_the_budget_is_refused_before_it_is_read(store, url):
+    keys = put_large(url, 4, shards=2)
+    store._place._edits = ByteBudget(9 * MEBIBYTE)
+    with pytest.raises(BudgetError, match=r"large/c/0/0 is too large") as caught:
+        store.set_sync(keys[0], buffer(bytes(MEBIBYTE)))
+    assert "Copy the array to a disk" in caught.value.hint
+    assert get_many(store, keys) == [b"\1" * MEBIBYTE, b"\2" * MEBIBYTE]
+    assert store._place._edits._taken_bytes == 0
+
+
+def test_whoever_waits_for_room_is_served_in_turn():
+    budget = ByteBudget(10)
+    assert not budget.take(8, "a")
+    order = []
+
+    def edit(name, nbytes):
+        assert budget.take(nbytes, name)
+        order.append(name)
+        budget.give(nbytes)
+
+    threads = []
+    for name, nbytes in (("large", 10), ("small", 1)):
+        threads.append(threading.Thread(target=edit, args=(name, nbytes)))
+        threads[-1].start()
+        while len(budget._waiting) < len(threads):
+            pass
+    budget.give(8)
+    for thread in threads:
+        thread.join()
+    assert order == ["large", "small"]

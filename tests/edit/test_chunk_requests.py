@@ -8,11 +8,25 @@ import numpy as np
 import pytest
 import zarr
 from zarr.abc.store import RangeByteRequest, SuffixByteRequest
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.sync import sync
 
 import shardwright as sw
+from shardwright.edit.local_place import LocalPlace
+from shardwright.edit.object_place import ObjectShard
 from shardwright.model.errors import ConfigError, ShardChangedError, StorageError
 
-from .chunked_stores import SHAPE, FileServer, get, get_many, listed, make_store, names_in
+from .chunked_stores import (
+    CHUNK_BYTES,
+    SHAPE,
+    FileServer,
+    buffer,
+    get,
+    get_many,
+    listed,
+    make_store,
+    names_in,
+)
 
 # zarr-python warns of codecs around shards
 pytestmark = pytest.mark.filterwarnings("ignore:Combining a `sharding_indexed` codec")
@@ -83,6 +97,74 @@ def test_gaps_longer_than_asked_for_are_not_read(server):
     with opened(server.url, coalesce_bytes=12) as store:
         assert get_many(store, keys) == [ALL[0], ALL[3]]
         assert sorted(ranges(server)) == ["bytes=-68", "bytes=0-23"]
+
+
+def test_a_batch_beyond_the_bound_takes_a_round_for_each_part(server, monkeypatch):
+    monkeypatch.setattr("shardwright.edit.shard_desk.PART_BYTES", 13)  # two chunks
+    rounds = []
+    fetch = ObjectShard.fetch
+
+    def counted(self, index, ranges):
+        rounds.append(ranges)
+        return fetch(self, index, ranges)
+
+    monkeypatch.setattr(ObjectShard, "fetch", counted)
+    with opened(server.url) as store:
+        assert get_many(store, [*CHUNKS, CHUNKS[0]]) == [*ALL, ALL[0]]
+        assert rounds == [[(0, 12)], [(12, 24)]]
+        assert store._desk._fetched._taken_bytes == 0
+        rounds.clear()
+        assert get_many(store, [CHUNKS[0], CHUNKS[3]]) == [ALL[0], ALL[3]]
+        assert rounds == [[(0, 6), (18, 24)]]  # with the gap between them it would be too much
+
+
+def test_what_is_read_ahead_is_bounded(server, monkeypatch):
+    monkeypatch.setattr("shardwright.edit.chunk_store.BATCH_BYTES", 2 * CHUNK_BYTES)
+    asked = []
+
+    def requests():
+        for key in CHUNKS:
+            asked.append(key)
+            yield key, default_buffer_prototype(), None
+
+    async def read(store):
+        found = []
+        async for key, data in store._get_many(requests()):
+            found.append((key, data.to_bytes(), len(asked)))
+        return found
+
+    with opened(server.url) as store:
+        found = sync(read(store))
+    assert found == list(zip(CHUNKS, ALL, [2, 2, 4, 4], strict=True))
+
+
+@pytest.mark.parametrize("change", ["set", "patch", "erase"])
+def test_a_large_batch_of_changes_is_made_in_parts_in_order(folder, monkeypatch, change):
+    edits = []
+    edit = LocalPlace.edit
+
+    def counted(self, array, shard, key, chunks, expected):
+        edits.append(sorted(chunks))
+        edit(self, array, shard, key, chunks, expected)
+
+    monkeypatch.setattr(LocalPlace, "edit", counted)
+    with sw.ChunkStore(folder) as store:
+        make = {
+            "set": lambda: store.set_many((key, buffer(b"\7" * 6)) for key in [*CHUNKS, CHUNKS[0]]),
+            "patch": lambda: store.set_partial_values((key, 5, b"\7") for key in [*CHUNKS, CHUNKS[0]]),
+            "erase": lambda: store.erase_values(iter([*CHUNKS, CHUNKS[0]])),
+        }[change]
+        wanted = {"set": [b"\7" * 6] * 4, "patch": [data[:5] + b"\7" for data in ALL], "erase": [None] * 4}
+        of_one = 1024 + {"set": 6, "patch": 2 * 6 + 1, "erase": 0}[change]
+        monkeypatch.setattr("shardwright.edit.chunk_store.BATCH_BYTES", 2 * of_one)
+        sync(make())
+        assert edits == [[0, 1], [2, 3], [0]]
+        assert get_many(store, CHUNKS) == wanted[change]
+        edits.clear()
+        monkeypatch.setattr("shardwright.edit.chunk_store.BATCH_BYTES", 4 * of_one)
+        zarr.open_array(folder / "raw")[...] = VALUES
+        sync(make())
+        assert edits == [[0, 1, 2, 3], [0]]  # it fits: one edit
 
 
 def test_an_absent_chunk_of_a_known_index_is_asked_for_once_on_condition(server, folder):

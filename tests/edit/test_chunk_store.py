@@ -454,7 +454,8 @@ def test_strategies_are_those_of_edits(path):
     assert LocalPlace.has_lists
 
 
-def test_what_a_killed_edit_left_goes_with_its_array(tmp_path):
+@pytest.mark.parametrize("shard_is_gone", [False, True])
+def test_what_a_killed_edit_left_goes_with_its_array(tmp_path, shard_is_gone):
     """Else its journal would be applied to the next array of that name."""
     path = tmp_path / "a"
 
@@ -480,6 +481,8 @@ def test_what_a_killed_edit_left_goes_with_its_array(tmp_path):
     )
     assert subprocess.run([sys.executable, "-c", script, str(path)], check=False).returncode == 9
     assert list((path / EDIT_FOLDER).glob("*.journal"))
+    if shard_is_gone:
+        (path / "c/0/0/0").unlink()
     store = sw.ChunkStore(path)
     sync(store.delete_dir(""))
     assert not list(path.rglob("*"))

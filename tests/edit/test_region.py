@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.edit.region import box_of, checked_values, common_box, frame_boxes
 from shardwright.model.errors import FrameDtypeError, FrameIndexError, FrameShapeError
+from shardwright.read.store import parse_array
 
 from .arrays import make_array
 
@@ -86,6 +88,17 @@ def test_values_that_fit_are_taken(array, value) -> None:
 def test_values_that_do_not_fit_are_refused(array, value) -> None:
     with pytest.raises(FrameDtypeError, match="without loss"):
         checked_values(array, BOX, (), np.full((1, 10), value))
+
+
+@pytest.mark.parametrize("value", [7, -1, np.int64(2**24), 0.5, float("nan"), True, 1 + 2j])
+def test_real_values_that_fit_are_taken_by_a_complex_array(tmp_path, value) -> None:
+    array = zarr.create_array(tmp_path / "c", shape=(4, 10), chunks=(4, 10), dtype="complex64")
+    array[...] = 0
+    given = np.full((1, 10), value)
+    values = checked_values(parse_array(tmp_path / "c"), BOX, (), given)
+    np.testing.assert_array_equal(values.astype("complex64"), given)
+    with pytest.raises(FrameDtypeError, match="without loss"):
+        checked_values(parse_array(tmp_path / "c"), BOX, (), np.full((1, 10), 2**24 + 1))
 
 
 def test_boxes_that_do_not_meet_have_nothing_in_common() -> None:

@@ -206,6 +206,13 @@ def test_an_array_has_several_paths() -> None:
         open_store(volume.store)
 
 
+def test_an_array_is_looked_for_among_so_many_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardwright.foreign.older_nodes._MOST_ENTRIES", 5)
+    with pytest.raises(ShardFormatError, match=r"too many nodes") as caught:
+        open_store(TRANSFORMERS["transformer deep/er/volume"].store)
+    assert caught.value.hint == "Give the path of one array"
+
+
 def test_an_array_of_the_prototype_may_have_no_shards(tmp_path: Path) -> None:
     shutil.copytree(ALL["v2 zlib"].store, tmp_path / "old")
     document = json.loads((tmp_path / "old/.zarray").read_text())

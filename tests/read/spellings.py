@@ -183,6 +183,7 @@ LEGAL: dict[str, Spelling] = {
     "index fletcher32": shards([LITTLE], index=[BIG, numcodec("fletcher32")]),
     "endian": replace(shards([LITTLE, GZIP]), respelled=_name_endian),
     "bare names": replace(shards([LITTLE]), respelled=_bare_names),
+    "no dimension names": replace(shards([LITTLE]), respelled=lambda d: d.update(dimension_names=None)),
     "may be ignored": replace(
         shards([LITTLE]), respelled=lambda d: d.update(lab={"must_understand": False, "x": 1})
     ),
@@ -288,6 +289,10 @@ ILLEGAL: dict[str, tuple[Callable[[Json], Any], str]] = {
     "no inner codecs": (lambda d: _inner(d).pop("codecs"), "codecs"),
     "no index codecs": (lambda d: _inner(d).pop("index_codecs"), "index_codecs"),
     "empty index codecs": (lambda d: _inner(d).update(index_codecs=[]), "index_codecs"),
+    "index delta": (
+        lambda d: _inner(d)["index_codecs"].insert(0, numcodec("delta", dtype="<u8")),
+        "index_codecs",
+    ),
     "no array to bytes": (lambda d: _inner(d).update(codecs=[GZIP]), "array -> bytes"),
     "two array to bytes": (lambda d: _inner(d)["codecs"].insert(0, LITTLE), "array -> bytes"),
     "sharding and bytes": (lambda d: d["codecs"].append(LITTLE), "array -> bytes"),
@@ -373,6 +378,12 @@ ILLEGAL: dict[str, tuple[Callable[[Json], Any], str]] = {
     "unknown type": (lambda d: d.update(data_type="uint17"), "uint17"),
     "fill value of another type": (lambda d: d.update(fill_value="none"), "fill_value"),
     "fill value out of range": (lambda d: d.update(fill_value=70000), "fill_value"),
+    "fill value with a fraction": (lambda d: d.update(fill_value=1.0), "fill_value"),
+    "fill value as text": (lambda d: d.update(fill_value="1"), "fill_value"),
+    "fill value with a fraction, decoded by zarr-python": (
+        lambda d: (d.update(fill_value=1.0), _inner(d).update(codecs=[BIG])),
+        "fill_value",
+    ),
     "no fill value": (lambda d: d.pop("fill_value"), "fill_value"),
     "no shape": (lambda d: d.pop("shape"), "shape"),
     "negative shape": (lambda d: d.update(shape=[5, -7, 6]), "shape"),

@@ -10,6 +10,8 @@ import warnings
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+import crc32c
+import numcodecs
 import numpy as np
 import pytest
 import zarr
@@ -17,6 +19,7 @@ from zarr.codecs import GzipCodec
 
 import shardwright as sw
 from shardwright.cli.app import main
+from shardwright.codecs.zarr_chunks import ZarrChunks
 from shardwright.model.errors import ShardFormatError
 from shardwright.read.live_view import LiveView
 from shardwright.read.store import open_store
@@ -63,6 +66,32 @@ def test_a_legal_spelling_is_read_equal(
     assert facts["totals"]["chunks_present"] == report.chunks
     assert facts["totals"]["problems"] == 0
     assert run("inspect", tmp_path / "a.zarr", "--chunks") == 0
+
+
+def test_an_index_of_shuffled_bytes_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No peer writes one: the index of a shard is shuffled here."""
+    path = tmp_path / "a.zarr"
+    values = shards([LITTLE]).write(path)
+    document = json.loads((path / "zarr.json").read_text())
+    inner = document["codecs"][0]["configuration"]
+    inner["index_codecs"].insert(1, {"name": "numcodecs.shuffle", "configuration": {"elementsize": 8}})
+    (path / "zarr.json").write_text(json.dumps(document))
+    (array,) = open_store(path).arrays
+    nbytes = 16 * array.chunks_per_shard
+    for file in (path / "c").rglob("*"):
+        if file.is_file():
+            data = file.read_bytes()
+            index = bytes(numcodecs.Shuffle(8).encode(data[-nbytes - 4 : -4]))
+            file.write_bytes(data[: -nbytes - 4] + index + crc32c.crc32c(index).to_bytes(4, "little"))
+    # its size is computed: an index of millions of chunks is not encoded to open an array
+    monkeypatch.setattr(ZarrChunks, "encode", lambda *_: pytest.fail("encoded"))
+    (array,) = open_store(path).arrays
+    out = np.zeros(array.shape, array.dtype)
+    reader = RegionReader(array, Throttle())
+    reader.read((0,) * len(array.shape), out)
+    reader.close()
+    assert same(out, values)
+    assert verify_store(path, threads=1).problems == []
 
 
 def test_bools_that_zarr_python_decodes_are_told_from_the_chunk_before(tmp_path: Path) -> None:

@@ -44,6 +44,8 @@ ITEM_BYTES = {
     "complex128": 16,
 }
 
+_INTEGERS = {name for name in ITEM_BYTES if name.startswith(("int", "uint"))}
+
 
 def encode_document(document: dict[str, Any]) -> bytes:
     """Returns the bytes of a zarr.json. Raises ``ShardFormatError`` for NaN and the infinities as numbers,
@@ -122,6 +124,16 @@ def array_chain(document: dict[str, Any]) -> CodecChain:
 
 
 def _check_array(document: dict[str, Any]) -> None:
+    """``dimension_names: null``, which zarr-python reads, is not refused: it can mean nothing else than no
+    names (Zarr v3 core has a list there, or no such field)."""
+    data_type, fill_value = document.get("data_type"), document.get("fill_value", 0)
+    # whichever codecs decode the chunks. zarr-python takes 1.0 and "1" too
+    if isinstance(data_type, str) and data_type in _INTEGERS and type(fill_value) is not int:
+        raise ShardFormatError(
+            "fill_value not supported",
+            expected=f'a {data_type}, without a fraction or an exponent (Zarr v3 core, "Fill value")',
+            got=repr(fill_value)[:80],
+        )
     if document.get("storage_transformers"):
         raise ShardFormatError(
             "storage_transformers is not supported",

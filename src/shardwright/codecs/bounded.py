@@ -2,20 +2,23 @@
 zarr-python decodes them, which allocates whatever the data ask for. A few kilobytes that were compressed
 twice can ask for all memory of a machine.
 
-Compressors of Zarr v3 and of numcodecs are known here. Behind any other one, and within shards in shards,
-bytes are not looked at.
+Compressors of Zarr v3 and of numcodecs are known here; behind any other one, bytes are not looked at. Of
+shards within shards each chunk is looked at.
 """
 
 from __future__ import annotations
 
 import bz2
 import lzma
+import math
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from shardwright.array.codec_chain import SHARDING
 from shardwright.model.errors import ShardFormatError
+from shardwright.shard.index import EMPTY, ShardIndex
 
 from .decode import unzstd
 from .parameters import CHECKSUM_BYTES
@@ -23,16 +26,33 @@ from .parameters import CHECKSUM_BYTES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardwright.array.codec_chain import CodecChain
+    from shardwright.array.codec_chain import CodecChain, ShardingCodec
+    from shardwright.shard.index import IndexCodec
 
     Decoder = Callable[[bytes, int], bytes | None]
+    Shape = tuple[int, ...]
 
 
-def check_bounded(data: bytes, chain: CodecChain, most_bytes: int) -> None:
-    """Raises ``ShardFormatError`` if a compressor of ``chain`` would give more than ``most_bytes``. Data that
-    do not decode pass: who decodes them says why."""
+class Bounds(Protocol):
+    """What is known of the chunks of one array."""
+
+    def most_bytes(self, shape: Shape) -> int:
+        """Returns the most memory that one chunk of ``shape`` may use while it is decoded."""
+
+    def index_codec(self, sharding: ShardingCodec) -> IndexCodec:
+        """Returns the codec of the index of such shards."""
+
+
+def check_bounded(data: bytes, chain: CodecChain, shape: Shape, bounds: Bounds) -> None:
+    """Raises ``ShardFormatError`` if a compressor of ``chain`` would give more than a chunk of ``shape`` can
+    have. Data that do not decode pass: who decodes them says why."""
+    most_bytes = bounds.most_bytes(shape)
     left: bytes | None = data
     for codec in reversed(chain.codecs):
+        if codec.name == SHARDING and left is not None:
+            assert chain.sharding is not None, "parsed with its codec"
+            _check_shard(left, chain.sharding, bounds)
+            return
         if codec.name not in _DECODERS or left is None:
             return
         try:
@@ -41,6 +61,18 @@ def check_bounded(data: bytes, chain: CodecChain, most_bytes: int) -> None:
             return
         if left is not None and len(left) > most_bytes:
             raise _too_long(codec.name, most_bytes)
+
+
+def _check_shard(data: bytes, sharding: ShardingCodec, bounds: Bounds) -> None:
+    index = ShardIndex(
+        math.prod(sharding.shard_chunks), sharding.index_location, bounds.index_codec(sharding)
+    )
+    try:
+        entries = index.read(len(data), lambda offset, nbytes: data[offset : offset + nbytes])
+    except ShardFormatError:
+        return
+    for offset, nbytes in entries[entries["offset"] != EMPTY].tolist():
+        check_bounded(data[offset : offset + nbytes], sharding.codecs, sharding.chunk_shape, bounds)
 
 
 def _too_long(name: str, most_bytes: int) -> ShardFormatError:
@@ -90,7 +122,7 @@ def _unzstd(data: bytes, most_bytes: int) -> bytes | None:
 
 
 _DECODERS: dict[str, Decoder] = {
-    "crc32c": _cut,
+    **dict.fromkeys(("crc32c", "numcodecs.fletcher32"), _cut),
     **dict.fromkeys(("numcodecs.crc32", "numcodecs.adler32"), _cut_front),
     "gzip": _inflate(zlib.MAX_WBITS | 16),
     "numcodecs.gzip": _inflate(zlib.MAX_WBITS | 16),

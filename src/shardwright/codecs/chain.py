@@ -15,11 +15,11 @@ import numpy as np
 from shardwright.array.codec_chain import ARRAY_ARRAY
 from shardwright.array.spec import DTYPES
 from shardwright.model.errors import ShardFormatError
-from shardwright.shard.index import INDEX_ENTRY, LITTLE_ENDIAN, LITTLE_ENDIAN_CRC32C, empty_index
+from shardwright.shard.index import INDEX_ENTRY, LITTLE_ENDIAN, LITTLE_ENDIAN_CRC32C
 
 from .decode import ChunkCodecs
 from .parameters import transposed_order
-from .zarr_chunks import ZarrChunks, check_fixed_size
+from .zarr_chunks import ZarrChunks, fixed_encoded_bytes
 
 if TYPE_CHECKING:
     from shardwright.array.codec_chain import CodecChain, ShardingCodec
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from shardwright.shard.index import IndexCodec
 
 
+_SAME_SIZE = ("numcodecs.shuffle",)  # bytes in another order
 # by which a changed index does not decode
 _CHECKSUMS = {"crc32c", *(f"numcodecs.{name}" for name in ("crc32", "crc32c", "adler32", "fletcher32"))}
 
@@ -63,10 +64,10 @@ class ZarrIndex:
     decode."""
 
     def __init__(self, chunks: ZarrChunks) -> None:
-        check_fixed_size(chunks.chain)
         self._chunks = chunks
         self.has_checksum = chunks.chain.names[-1] in _CHECKSUMS
-        self._encoded_bytes = len(self.encode(empty_index(math.prod(chunks.shape[:-1]))))
+        index_bytes = math.prod(chunks.shape[:-1]) * INDEX_ENTRY.itemsize
+        self._encoded_bytes = fixed_encoded_bytes(chunks.chain, index_bytes, _SAME_SIZE)
 
     def encoded_bytes(self, chunks: int) -> int:
         return self._encoded_bytes

@@ -17,16 +17,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.array.codec_chain import INDEX_ITEM_BYTES, KINDS, check_order, not_fixed_size
+from shardwright.array.codec_chain import (
+    BYTES_BYTES,
+    INDEX_ITEM_BYTES,
+    KINDS,
+    SHARDING,
+    check_order,
+    not_fixed_size,
+)
 from shardwright.model.errors import CodecError, ShardFormatError, ShardwrightError
 from shardwright.model.extras import naming_missing_extra
 
 from .bounded import check_bounded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
 
-    from shardwright.array.codec_chain import Codec, CodecChain, Kind
+    from shardwright.array.codec_chain import Codec, CodecChain, Kind, ShardingCodec
+    from shardwright.shard.index import IndexCodec
 
     Bytes = bytes | bytearray | memoryview
 
@@ -57,9 +65,9 @@ class ZarrChunks:
         ).encode()
         self._key = ".".join("0" for _ in shape) or "0"
         self._of_thread = threading.local()
+        self._index_codecs: dict[int, IndexCodec] = {}  # by any thread; the same from each
         array = self._array()[1]
         self.dtype: np.dtype[Any] = array.dtype
-        self._chunk_bytes = math.prod(shape) * self.dtype.itemsize
         self.fill_element: npt.NDArray[Any] = np.asarray(array.fill_value, array.dtype)
 
     @property
@@ -73,15 +81,29 @@ class ZarrChunks:
 
     def max_encoded_bytes(self, chunk_bytes: int) -> int:
         """Returns the most memory that one encoded chunk may use."""
+        del chunk_bytes  # its shape tells
+        return self.most_bytes(self.shape)
+
+    def most_bytes(self, shape: tuple[int, ...]) -> int:
+        """Returns the same for a chunk of ``shape`` within one."""
         if self.dtype.kind in "OT":  # text
             return _MOST_TEXT_BYTES
         # shards within shards have an index of 16 bytes for each chunk
-        return 4096 + 2 * chunk_bytes + 24 * math.prod(self.shape)
+        return 4096 + (2 * self.dtype.itemsize + 24) * math.prod(shape)
+
+    def index_codec(self, sharding: ShardingCodec) -> IndexCodec:
+        """Returns the codec of the index of shards within a chunk."""
+        from .chain import index_codec  # which is above this module
+
+        # the chain holds it, so no other object has its id
+        if (found := self._index_codecs.get(id(sharding))) is None:
+            found = self._index_codecs[id(sharding)] = index_codec(sharding)
+        return found
 
     def decode(self, data: Bytes) -> npt.NDArray[Any]:
         """Returns the values of a chunk. Raises ``ShardFormatError``."""
         encoded = bytes(data)
-        check_bounded(encoded, self.chain, self.max_encoded_bytes(self._chunk_bytes))
+        check_bounded(encoded, self.chain, self.shape, self)
         store, array = self._array()
         store.put(self._key, encoded)
         try:
@@ -146,14 +168,17 @@ def check_kinds(chain: CodecChain) -> None:
     if chain.sharding is not None:
         check_kinds(chain.sharding.codecs)
         check_kinds(chain.sharding.index_codecs)
-        check_fixed_size(chain.sharding.index_codecs)
+        fixed_encoded_bytes(chain.sharding.index_codecs, INDEX_ITEM_BYTES)
 
 
-def check_fixed_size(chain: CodecChain) -> None:
-    """Raises ``ShardFormatError`` for a codec of an index whose size its input does not tell."""
+def fixed_encoded_bytes(chain: CodecChain, nbytes: int, same_size: Container[str] = ()) -> int:
+    """Returns the size of an index of ``nbytes`` that a chain encodes. ``same_size``: codecs that do not
+    change the size of bytes, although zarr-python does not say so. Raises ``ShardFormatError`` for a codec
+    whose size its input does not tell."""
     for codec in chain.codecs:
-        if codec.kind is None and not _is_fixed_size(codec):
-            raise not_fixed_size(codec)
+        if codec.kind == BYTES_BYTES or (codec.kind is None and codec.name not in same_size):
+            nbytes = _encoded_bytes(codec, nbytes)
+    return nbytes
 
 
 def _kind(codec: Codec) -> Kind:
@@ -180,20 +205,26 @@ def _class_of(codec: Codec) -> Any:
         ) from None
 
 
-def _is_fixed_size(codec: Codec) -> bool:
+def _encoded_bytes(codec: Codec, nbytes: int) -> int:
     kind = _class_of(codec)
     try:
         with _without_warnings(), _raising(ShardFormatError, f"codec {codec.name!r}"):
             made = kind.from_dict(_as_zarr_reads([codec.as_json])[0])
-        made.compute_encoded_size(INDEX_ITEM_BYTES, None)
+        return int(made.compute_encoded_size(nbytes, None))
     except NotImplementedError:  # of a compressor
-        return False
-    return True
+        raise not_fixed_size(codec) from None
 
 
 def _as_zarr_reads(codecs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns codecs as every version of zarr-python reads them: it wants a configuration of some."""
-    return [{"name": c["name"], "configuration": c.get("configuration", {})} for c in codecs]
+    """Returns codecs as every version of zarr-python reads them: it wants a configuration of some, within
+    shards too."""
+    found = []
+    for codec in codecs:
+        settings = dict(codec.get("configuration", {}))
+        if codec["name"] == SHARDING:
+            settings |= {key: _as_zarr_reads(settings[key]) for key in ("codecs", "index_codecs")}
+        found.append({"name": codec["name"], "configuration": settings})
+    return found
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from .shard_desk import Look, Read, ShardDesk, Write
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
     from typing import Literal
 
     from zarr.abc.store import ByteRequest
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 COALESCE_BYTES = 1 << 20
 INDEX_CACHE_BYTES = 64 << 20
 CONCURRENCY = 16
+BATCH_BYTES = 256 << 20  # of chunks that are read ahead, or gathered for one edit of each of their shards
+_ITEM_BYTES = 1 << 10  # of a batch, for one key
+_FILE_BYTES = 16 << 20  # of a batch, for a file, whose size is not known
 T = TypeVar("T")
 _LISTED_AT_ONCE = 1000  # keys, by one step in another thread
 
@@ -170,17 +173,33 @@ class ChunkStore(Store):
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
     ) -> list[Buffer | None]:
         """Returns the bytes of many keys, None for one that is not there. What is wanted of one shard takes
-        two rounds of requests: its index, then ranges, side by side."""
+        two rounds of requests: its index, then ranges, side by side; more than ``shard_desk.PART_BYTES`` of
+        ranges one more round for each such part."""
         found = await asyncio.to_thread(self._read_many, list(key_ranges))
         return [None if data is None else prototype.buffer.from_bytes(data) for data in found]
 
     async def _get_many(
         self, requests: Iterable[tuple[str, BufferPrototype, ByteRequest | None]]
     ) -> AsyncGenerator[tuple[str, Buffer | None], None]:
-        asked = list(requests)
-        found = await asyncio.to_thread(self._read_many, [(key, byte_range) for key, _, byte_range in asked])
-        for (key, prototype, _), data in zip(asked, found, strict=True):
-            yield key, None if data is None else prototype.buffer.from_bytes(data)
+        asked = iter(requests)
+        while batch := await asyncio.to_thread(self._next_batch, asked):
+            wanted = [(key, byte_range) for key, _, byte_range in batch]
+            found = await asyncio.to_thread(self._read_many, wanted)
+            for (key, prototype, _), data in zip(batch, found, strict=True):
+                yield key, None if data is None else prototype.buffer.from_bytes(data)
+
+    def _next_batch(
+        self, requests: Iterator[tuple[str, BufferPrototype, ByteRequest | None]]
+    ) -> list[tuple[str, BufferPrototype, ByteRequest | None]]:
+        """Returns the next requests, of which what is found has about BATCH_BYTES at most."""
+        batch, nbytes = [], 0
+        for request in requests:
+            found = self._tree.find(request[0])
+            batch.append(request)
+            nbytes += _most_encoded_bytes(found) if isinstance(found, ChunkRef) else _FILE_BYTES
+            if nbytes >= BATCH_BYTES:
+                break
+        return batch
 
     def _ask(self, key: str, byte_range: ByteRequest | None) -> Promise[list[bytes | None]]:
         """Begins to read a key."""
@@ -297,10 +316,11 @@ class ChunkStore(Store):
         self._write(key, _bytes_of(value)).result()
 
     async def set_many(self, values: Iterable[tuple[str, Buffer]]) -> None:
-        """Sets many keys: the chunks of one shard by one edit, shards side by side. If some cannot be set,
-        others may be; the first error is raised."""
+        """Sets many keys: the chunks of one shard by one edit, shards side by side. Of more than BATCH_BYTES,
+        those that come first are set before the others are looked at. If some cannot be set, others may be;
+        the first error is raised."""
         self._check_writable()
-        await asyncio.to_thread(self._write_many, [(key, _bytes_of(value)) for key, value in values])
+        await asyncio.to_thread(self._write_many, ((key, _bytes_of(value)) for key, value in values))
 
     async def _set_many(self, values: Iterable[tuple[str, Buffer]]) -> None:
         await self.set_many(values)
@@ -309,10 +329,11 @@ class ChunkStore(Store):
         self, key_start_values: Iterable[tuple[str, int, bytes | bytearray | memoryview]]
     ) -> None:
         """Writes bytes into the encoded bytes of keys, each from a place on; a key that is not there is
-        empty. All that goes into chunks of one shard is one edit, made again if another writer changes the
-        shard meanwhile. Raises ``ShardFormatError`` for a place behind the end."""
+        empty. All that goes into chunks of one shard is one edit (of more than BATCH_BYTES, with the chunks
+        that they change, several), made again if another writer changes the shard meanwhile. Raises
+        ``ShardFormatError`` for a place behind the end."""
         self._check_writable()
-        pieces = [(key, [(start, bytes(value))]) for key, start, value in key_start_values]
+        pieces = ((key, [(start, bytes(value))]) for key, start, value in key_start_values)
         await asyncio.to_thread(self._write_many, pieces)
 
     async def delete(self, key: str) -> None:
@@ -331,7 +352,7 @@ class ChunkStore(Store):
     async def erase_values(self, keys: Iterable[str]) -> None:
         """Erases many keys: the chunks of one shard by one edit."""
         self._check_writable()
-        await asyncio.to_thread(self._write_many, [(key, None) for key in keys])
+        await asyncio.to_thread(self._write_many, ((key, None) for key in keys))
 
     async def erase_prefix(self, prefix: str) -> None:
         """Erases all keys that begin with ``prefix``."""
@@ -353,10 +374,22 @@ class ChunkStore(Store):
         return _kept(None)
 
     def _write_many(self, changes: Iterable[tuple[str, Any]]) -> None:
-        files: list[tuple[str, Any]] = []
-        writes: dict[str, tuple[ShardRef, list[Write]]] = {}
+        batch: list[tuple[ChunkRef | str | None, Any]] = []
+        nbytes = 0
         for key, change in changes:
             found = self._found_to_write(key, change)
+            of_one = _held_bytes(found, change)
+            if nbytes + of_one > BATCH_BYTES:
+                self._write_batch(batch)
+                batch, nbytes = [], 0
+            batch.append((found, change))
+            nbytes += of_one
+        self._write_batch(batch)
+
+    def _write_batch(self, changes: Iterable[tuple[ChunkRef | str | None, Any]]) -> None:
+        files: list[tuple[str, Any]] = []
+        writes: dict[str, tuple[ShardRef, list[Write]]] = {}
+        for found, change in changes:
             if isinstance(found, ChunkRef):
                 _, asked = writes.setdefault(found.ref.key, (found.ref, []))
                 if not asked or found.number in asked[-1].changes:
@@ -439,6 +472,20 @@ def _place(
             f"cannot open {text}", expected="a path, s3://BUCKET/PREFIX or http(s)://SERVER/PATH"
         )
     return LocalPlace(Path(text), writable=writable, strategy=strategy, max_unused=max_unused)
+
+
+def _most_encoded_bytes(chunk: ChunkRef) -> int:
+    array = chunk.ref.array
+    return array.codecs.max_encoded_bytes(array.chunk_bytes)
+
+
+def _held_bytes(found: ChunkRef | str | None, change: Any) -> int:
+    """Returns about what a change takes in memory; bytes that are written into a chunk, with the chunk as it
+    was and as it will be."""
+    if not isinstance(change, list):
+        return _ITEM_BYTES + len(change or b"")
+    whole = 2 * _most_encoded_bytes(found) if isinstance(found, ChunkRef) else _FILE_BYTES
+    return _ITEM_BYTES + whole + sum(len(piece) for _, piece in change)
 
 
 def _kept(value: T) -> Promise[T]:

@@ -100,7 +100,7 @@ def recover_edits(place: Path, *, dry_run: bool = False) -> list[RecoveredEdit]:
         if dry_run:
             found += [RecoveredEdit(folder / name, "interrupted") for name in interrupted_edits(folder)]
             continue
-        for name in _names(folder):
+        for name in edited_shards(folder):
             try:
                 with shard_locked(folder, name, timeout_s=0):
                     recovered = recover_locked(parse_array(folder), name)
@@ -133,8 +133,9 @@ def edited_arrays(place: Path) -> Iterator[Path]:
             folders += sorted((path for path in below if (path / "zarr.json").is_file()), reverse=True)
 
 
-def _names(array_folder: Path) -> list[str]:
-    """The shards of which something lies in the folder, with dots in place of slashes."""
+def edited_shards(array_folder: Path) -> list[str]:
+    """Returns the keys, with dots in place of slashes, of shards of which edits have files in their folder.
+    Raises ``StorageError``."""
     folder = array_folder / EDIT_FOLDER
     with storage_errors("look into", folder):
         try:

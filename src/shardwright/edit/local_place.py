@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import ShardChangedError, ShardFormatError, StorageError
+from shardwright.model.names import EDIT_FOLDER
 from shardwright.read.shard_file import ShardFile
 from shardwright.shard.edit_files import (
     COPY_SUFFIX,
@@ -31,7 +32,7 @@ from shardwright.storage.lock import is_locked
 
 from .chunk_documents import DOCUMENT
 from .chunk_place import ReadIndex, ReplacedError, is_visible
-from .interrupted import delete_durably, recover_locked
+from .interrupted import delete_durably, edited_shards, recover_locked
 from .shard_edit import check_at_rest, edit_shard
 from .shard_lock import shard_locked
 
@@ -141,9 +142,7 @@ class LocalPlace:
         name = path.relative_to(array).as_posix()
         with shard_locked(array, name):
             self._unlink(path)
-            for suffix in (JOURNAL_SUFFIX, NEW_SUFFIX, COPY_SUFFIX):
-                if (left := edit_file(array, name, suffix)).exists():
-                    delete_durably(left)
+            _delete_edit(array, name)
 
     def _unlink(self, path: Path) -> None:
         with storage_errors("delete", path):
@@ -156,6 +155,11 @@ class LocalPlace:
 
     def clear(self, folder: str) -> None:
         for place, _, _ in os.walk(self._root / folder, topdown=False):
+            above = Path(place).parent
+            if Path(place).name == EDIT_FOLDER and not (above / DOCUMENT).exists():
+                for name in edited_shards(above):  # of shards that went otherwise, and before the array
+                    with shard_locked(above, name):
+                        _delete_edit(above, name)
             if Path(place) != self._root:
                 with suppress(OSError):  # something is in it, or another process was first
                     reach("edit.before_remove_folder")
@@ -209,6 +213,13 @@ class LocalPlace:
 
     def close(self) -> None:
         """Keeps nothing open."""
+
+
+def _delete_edit(array_folder: Path, name: str) -> None:
+    """Deletes what an edit left of a shard. The caller holds its lock. Raises ``StorageError``."""
+    for suffix in (JOURNAL_SUFFIX, NEW_SUFFIX, COPY_SUFFIX):
+        if (left := edit_file(array_folder, name, suffix)).exists():
+            delete_durably(left)
 
 
 class LocalShard:

@@ -2,8 +2,13 @@
 obstore.
 
     read     index, by one range ──▶ ranges of chunks side by side, If-Match the ETag of the first answer
-    edit     whole object ──▶ a copy on this disk, changed by ``edit_shard`` ──▶ put, If-Match that ETag
-             (a new one: If-None-Match *). Whoever comes second reads again
+    edit     room in the budget ──▶ whole object, in pieces, into a file of the temporary folder, changed by
+             ``edit_shard`` ──▶ put, If-Match that ETag (a new one: If-None-Match *). Whoever comes second
+             reads again
+
+An edit holds an object twice at most: as the old file and the new one, then as the new one and its bytes
+that are put. The temporary folder may be in memory, so both count. All edits of a store together take at most
+half of the machine's memory; others wait.
 
 An object whose last chunk is erased is deleted, If-Match too. obstore cannot ask for that, so the request is
 one that it signs. A server that ignores the condition, which is tried once on an object of no meaning, could
@@ -24,12 +29,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwright.model.errors import ConfigError, ShardFormatError, ShardwrightError, StorageError
+from shardwright.acquire.limits import machine_memory_bytes
+from shardwright.model.errors import ConfigError, ShardFormatError, StorageError
 from shardwright.repack.transfer.bucket import connect_bucket, connect_http, object_errors
 from shardwright.shard.index import empty_index
-from shardwright.shard.shard_sums import SUMS_NAME, ShardSums, sum_lines
-from shardwright.storage.files import make_directories, read_regular, storage_errors, write_file
+from shardwright.shard.shard_sums import MAX_BYTES, SUMS_NAME, ShardSums, sum_lines
+from shardwright.storage.files import AtomicFile, make_directories, read_regular, storage_errors, write_file
 
+from .byte_budget import ByteBudget
 from .chunk_documents import DOCUMENT
 from .chunk_place import ReadIndex, ReplacedError, is_visible
 from .shard_edit import edit_shard
@@ -42,6 +49,8 @@ if TYPE_CHECKING:
 
 _RANGES_AT_ONCE = 16  # requests for ranges, of all shards together
 _MOST_WHOLE_BYTES = 5 << 30  # no larger object can be put on condition
+_COPIES = 2  # of an object while it is edited
+_PIECE_BYTES = 4 << 20
 _SIGNED_FOR = timedelta(minutes=5)
 _TIMEOUT_S = 60.0
 _RECORD_TRIES = 20
@@ -87,6 +96,8 @@ class ObjectPlace:
         self.has_lists = is_bucket
         self._store = connect_bucket(self._url) if is_bucket else connect_http(self._url)
         self._lock = threading.Lock()
+        self._recording = threading.Lock()  # a record is in memory once
+        self._edits = ByteBudget(machine_memory_bytes() // 2)
         self._ranges: ThreadPoolExecutor | None = None  # under _lock
         self._deletes_if_match: bool | None = None  # None: not tried yet
         self._without_record: set[str] = set()  # arrays; only ever added to
@@ -104,11 +115,19 @@ class ObjectPlace:
         found = self.whole(key)
         return None if found is None else found[0]
 
-    def whole(self, key: str) -> tuple[bytes, ObjectVersion] | None:
+    def whole(self, key: str, most_bytes: int = _MOST_WHOLE_BYTES) -> tuple[bytes, ObjectVersion] | None:
+        answer = self._begun(key, most_bytes)
+        if answer is None:
+            return None
+        with self.errors("read", key):
+            return bytes(answer.bytes()), ObjectVersion.of(answer.meta)
+
+    def _begun(self, key: str, most_bytes: int = _MOST_WHOLE_BYTES) -> Any:
+        """Returns the answer with a whole object, of whose bytes none is fetched yet; None without one."""
         with self.errors("read", key), suppress(FileNotFoundError):
             answer = self.api.get(self._store, key)
-            self._check_size(key, int(answer.meta["size"]))
-            return bytes(answer.bytes()), ObjectVersion.of(answer.meta)
+            self._check_size(key, int(answer.meta["size"]), most_bytes)
+            return answer
         return None
 
     def read_range(self, key: str, start: int | None, stop: int | None) -> bytes | None:
@@ -194,20 +213,51 @@ class ObjectPlace:
             self._record(array, {local_key: None})
             self.delete(key)
             return
-        found = None if is_whole else self.whole(key)
-        version = self.absent if found is None else found[1]
-        if expected is not None and version != expected:
-            raise ReplacedError
-        with tempfile.TemporaryDirectory(prefix="shardwright-") as folder:
-            try:
-                changed = _Changed.of(replace(array, path=Path(folder)), shard, found and found[0], chunks)
-            except ShardwrightError as error:  # it names the copy
-                error.message = error.message.replace(
-                    folder, f"{self._url}/{key.removesuffix(local_key)}"[:-1]
-                )
-                raise
-        if changed is None:
-            return
+        with self._room_for(key, array.index.nbytes + _bytes_of(chunks), is_new=is_whole) as answer:
+            version = self.absent if answer is None else ObjectVersion.of(answer.meta)
+            if expected is not None and version != expected:
+                raise ReplacedError
+            with tempfile.TemporaryDirectory(prefix="shardwright-") as folder:
+                copy = replace(array, path=Path(folder))
+                try:
+                    if answer is not None:
+                        with self.errors("read", key):
+                            _write_pieces(copy.path / local_key, answer)
+                    changed = _Changed.of(copy, shard, chunks)
+                except ShardFormatError as error:  # it names the copy
+                    error.message = error.message.replace(
+                        folder, f"{self._url}/{key.removesuffix(local_key)}"[:-1]
+                    )
+                    raise
+            if changed is not None:
+                self._put_changed(array, key, changed, version, is_whole=is_whole)
+
+    @contextmanager
+    def _room_for(self, key: str, given_bytes: int, *, is_new: bool) -> Iterator[Any]:
+        """A context with the room that the edit of an object takes, with new chunks of ``given_bytes``:
+        with the answer that has the object, None for one that is not there or need not be read."""
+        held = 0
+        try:
+            while True:
+                answer = None if is_new else self._begun(key)
+                nbytes = given_bytes + (0 if answer is None else int(answer.meta["size"]))
+                needed = _COPIES * nbytes
+                if needed <= held:
+                    break
+                self._edits.give(held)
+                held = 0
+                waited = self._edits.take(needed, f"{self._url}/{key}")
+                held = needed
+                if not waited:
+                    break
+                del answer  # it has been idle, and the object may be another by now: it is asked for again
+            yield answer
+        finally:
+            self._edits.give(held)
+
+    def _put_changed(
+        self, array: StoredArray, key: str, changed: _Changed, version: ObjectVersion, *, is_whole: bool
+    ) -> None:
         self._record(array, changed.sums)
         if changed.data is None:
             self._delete_if(array, key, version)
@@ -239,12 +289,12 @@ class ObjectPlace:
             )
         return version.condition
 
-    def _check_size(self, key: str, nbytes: int) -> None:
+    def _check_size(self, key: str, nbytes: int, most_bytes: int = _MOST_WHOLE_BYTES) -> None:
         """Raises ``StorageError`` for an object that is too large to be held in memory and put at once."""
-        if nbytes > _MOST_WHOLE_BYTES:
+        if nbytes > most_bytes:
             raise StorageError(
                 f"{self._url}/{key} is too large to be read or replaced as a whole",
-                expected=f"at most {_MOST_WHOLE_BYTES} bytes",
+                expected=f"at most {most_bytes} bytes",
                 got=nbytes,
             )
 
@@ -293,8 +343,12 @@ class ObjectPlace:
         if folder in self._without_record or not sums:
             return
         key = SUMS_NAME if folder == "." else f"{folder}/{SUMS_NAME}"
+        with self._recording:
+            self._record_alone(folder, key, sums)
+
+    def _record_alone(self, folder: str, key: str, sums: Mapping[str, int | None]) -> None:
         for _ in range(_RECORD_TRIES):
-            found = self.whole(key)
+            found = self.whole(key, MAX_BYTES)
             if found is None:
                 self._without_record.add(folder)
                 return
@@ -335,23 +389,37 @@ class _Changed:
         cls,
         copy: StoredArray,
         shard: tuple[int, ...],
-        data: bytes | None,
         chunks: Mapping[int, bytes | None],
     ) -> _Changed | None:
-        """Edits a shard of these bytes (None: there is none) in the empty folder of ``copy``. Returns None
-        if that changes nothing. Raises as ``edit_shard`` does."""
-        key = copy.shard_key(shard)
-        path = copy.path / key
-        for name, content in ((DOCUMENT, b"{}"), (SUMS_NAME, b""), (key, data)):
-            if content is not None:
-                make_directories((copy.path / name).parent, synced=False)
-                write_file(copy.path / name, content, synced=False)
+        """Edits a shard in the folder of ``copy``, which has nothing but its file, if there is one. Returns
+        None if that changes nothing. Raises as ``edit_shard`` does."""
+        path = copy.path / copy.shard_key(shard)
+        for name, content in ((DOCUMENT, b"{}"), (SUMS_NAME, b"")):
+            write_file(copy.path / name, content, synced=False)
         report = edit_shard(copy, shard, chunks, strategy="rewrite")
         if not report.bytes_written and not report.removed:
             return None
         sums = {key: value for key, values in ShardSums(copy.path).read().items() for value in values}
         with storage_errors("read", path):
             return cls(None if report.removed else read_regular(path), sums)
+
+
+def _bytes_of(chunks: Mapping[int, bytes | None]) -> int:
+    return sum(len(data) for data in chunks.values() if data is not None)
+
+
+def _write_pieces(path: Path, answer: Any) -> None:
+    """Writes the object of an answer into a new file, a few pieces in memory at a time. Raises
+    ``StorageError``."""
+    make_directories(path.parent, synced=False)
+    with AtomicFile(path, "replace") as file:
+        come = 0
+        for piece in answer.stream(min_chunk_size=_PIECE_BYTES):
+            file.write(come, memoryview(piece))
+            come += len(piece)
+        if come != answer.meta["size"]:
+            raise StorageError(f"{path} ends too early", expected=answer.meta["size"], got=come)
+        file.keep()
 
 
 class ObjectShard:

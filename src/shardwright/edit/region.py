@@ -156,6 +156,8 @@ def _are_held(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> bool:
                 not info.min <= int(v) <= info.max for v in (values.min(), values.max()) if np.isfinite(v)
             ):
                 return False
+        if dtype.kind == "c" and values.dtype.kind != "c":
+            cast = cast.real
         return bool(np.array_equal(cast.astype(values.dtype), values, equal_nan=dtype.kind in "fc"))
 
 

@@ -7,6 +7,9 @@
 Requests for one shard are served in the order in which they came, so a read sees every write before it. A
 batch of reads costs two rounds of requests at most: the index, unless it is known, and ranges. The index of
 one state of a shard is never used for another: a shard that was replaced in between is read again.
+
+What is fetched beside the answers, whole ranges with their gaps, is bounded: a batch of more than PART_BYTES
+takes one more round for each part of that size, and the parts of all shards share a budget.
 """
 
 from __future__ import annotations
@@ -24,10 +27,11 @@ from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ShardChangedError, ShardFormatError
 from shardwright.model.promise import Promise
 
+from .byte_budget import ByteBudget
 from .chunk_place import ReplacedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from shardwright.read.store import StoredArray
 
@@ -35,6 +39,8 @@ if TYPE_CHECKING:
 
 _TRIES = 20  # of a batch, for a shard that other writers replace
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.005, 0.5
+PART_BYTES = 64 << 20  # fetched of a shard at once; a single chunk may have more
+_MOST_FETCHED_BYTES = 4 * PART_BYTES  # of all shards
 
 # returns the bytes [start, stop) that are wanted of a chunk of so many bytes; None: all
 Cut: TypeAlias = "Callable[[int], tuple[int, int]] | None"
@@ -87,6 +93,7 @@ class ShardDesk:
         self._coalesce_bytes = coalesce_bytes
         self._indexes = IndexCache(index_cache_bytes)
         self._concurrency = concurrency
+        self._fetched = ByteBudget(_MOST_FETCHED_BYTES)
         self._lock = threading.Lock()
         self._waiting: dict[str, list[Request]] = {}  # under _lock; a shard that is served has an entry
         self._pool: ThreadPoolExecutor | None = None  # under _lock
@@ -198,12 +205,16 @@ class ShardDesk:
             self._indexes.put(ref.key, index)
         if index is not known or sure or not ranges:
             ranges = _located(ref, index, wanted, found)
-        fused = _fused(ranges, self._coalesce_bytes)
-        for (start, members), data in zip(
-            fused, shard.fetch(index, [(start, _end(members)) for start, members in fused]), strict=True
-        ):
-            for first, stop, place in members:
-                found[place] = bytes(memoryview(data)[first - start : stop - start])
+        for part in _parts(_fused(ranges, self._coalesce_bytes)):
+            bounds = [(start, _end(members)) for start, members in part]
+            nbytes = min(sum(stop - start for start, stop in bounds), _MOST_FETCHED_BYTES)
+            self._fetched.take(nbytes, ref.key)
+            try:
+                for (start, members), data in zip(part, shard.fetch(index, bounds), strict=True):
+                    for first, stop, place in members:
+                        found[place] = bytes(memoryview(data)[first - start : stop - start])
+            finally:
+                self._fetched.give(nbytes)
         return index, found
 
     # ------------------------------------------------------------------ writing
@@ -272,17 +283,33 @@ def _fused(
     ranges: list[tuple[int, int, int]], coalesce_bytes: int
 ) -> list[tuple[int, list[tuple[int, int, int]]]]:
     """Returns (start, members) of ranges that are read as one: gaps between members are not longer than
-    ``coalesce_bytes``."""
+    ``coalesce_bytes``, and they have PART_BYTES at most together."""
     fused: list[tuple[int, list[tuple[int, int, int]]]] = []
     end = 0
     for piece in sorted(ranges):
-        if fused and piece[0] - end <= coalesce_bytes:
+        if fused and piece[0] - end <= coalesce_bytes and max(end, piece[1]) - fused[-1][0] <= PART_BYTES:
             fused[-1][1].append(piece)
             end = max(end, piece[1])
         else:
             fused.append((piece[0], [piece]))
             end = piece[1]
     return fused
+
+
+def _parts(
+    fused: list[tuple[int, list[tuple[int, int, int]]]],
+) -> Iterator[list[tuple[int, list[tuple[int, int, int]]]]]:
+    """Yields ranges that are fetched at once: PART_BYTES at most, or a single one. Once if there are none:
+    whether the shard is still the same is asked too."""
+    part: list[tuple[int, list[tuple[int, int, int]]]] = []
+    nbytes = 0
+    for start, members in fused:
+        nbytes += _end(members) - start
+        if part and nbytes > PART_BYTES:
+            yield part
+            part, nbytes = [], _end(members) - start
+        part.append((start, members))
+    yield part
 
 
 def _end(members: list[tuple[int, int, int]]) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import ShardFormatError, StorageError
@@ -19,12 +20,12 @@ from .zarr_v2 import check_v2_group, v2_array
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 MAX_BYTES = 16 * 1024 * 1024  # of a metadata file
 _ARRAY, _GROUP, _ATTRIBUTES = ".zarray", ".zgroup", ".zattrs"
 _ENTRY, _META, _DATA, _ROOT = "zarr.json", "meta", "data", "root"
 _MANY = 8  # arrays that a message names
+_MOST_ENTRIES = 100_000  # files and folders in which an array is looked for
 
 
 def is_older_node(folder: Path) -> bool:
@@ -96,7 +97,17 @@ def _only_array(root: Path, suffix: str) -> Path | None:
 def _array_files(meta: Path, suffix: str) -> Iterator[Path]:
     if (alone := meta.with_name(f"{_ROOT}.array{suffix}")).is_file():
         yield alone
-    yield from sorted(meta.rglob(f"*.array{suffix}"))
+    found, seen = [], 0
+    for place, folders, names in os.walk(meta):
+        seen += len(folders) + len(names)
+        if seen > _MOST_ENTRIES:
+            raise ShardFormatError(
+                f"{meta} has too many nodes to look for the one array",
+                expected=f"at most {_MOST_ENTRIES} files and folders",
+                hint="Give the path of one array",
+            )
+        found += [Path(place, name) for name in names if name.endswith(f".array{suffix}")]
+    yield from sorted(found)
 
 
 def _data_folder(root: Path, file: Path, suffix: str) -> Path:
