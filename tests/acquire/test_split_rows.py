@@ -16,6 +16,7 @@ import pytest
 import zarr
 
 import shardwright as sw
+from shardwright.acquire import live_scheduler
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.settings import CACHED_SLAB_BYTES, WriteSettings
 from shardwright.model.errors import StorageFullError
@@ -34,8 +35,10 @@ def shards_of(path):
 
 
 @pytest.fixture
-def syncs():
-    """How often each point before a sync is reached."""
+def syncs(monkeypatch):
+    """How often each point before a sync is reached. Readers are told of what is stored once: twice a second
+    costs more syncs the longer it takes."""
+    monkeypatch.setattr(live_scheduler, "SHOW_INTERVAL_S", 600.0)
     counted: Counter[str] = Counter()
 
     def watch(point: str) -> None:

@@ -15,7 +15,7 @@ ingest:
   endpoints: ["ipc://./in.sock", "tcp://127.0.0.1:*"]
   insecure: true
   heartbeat_ms: 200
-  session_timeout_ms: 2000
+  session_timeout_ms: 30000
 workers: {{threads: 2}}
 memory: {{budget: 2GiB}}
 reliability: {{resume_timeout_ms: 5000, store_within_ms: 200, sync_interval_ms: 200}}

@@ -48,7 +48,7 @@ class IngestDaemon:
             "memory_budget_bytes": 8 << 30,
             "ring_socket": root / "ring.sock",
             "heartbeat_ms": 50,
-            "session_timeout_ms": 5000,
+            "session_timeout_ms": 60_000,
         }
         settings = replace(Config(output=Output(root=root)).ingest_settings(None), **{**facts, **changes})
         opening = {}

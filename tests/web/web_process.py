@@ -15,11 +15,12 @@ from shardwright.daemon.web_child import WebSettings
 if TYPE_CHECKING:
     from pathlib import Path
 
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 RUN = """
 from shardwright.web.__main__ import main
 from shardwright.web import connections
 from shardwright.web.connections import LimitedConnection
+connections.SHUTDOWN_S = {timeout_s}  # what is cut off on a busy machine is a line on standard error
 {sabotage}
 main()
 """
@@ -97,7 +98,7 @@ class WebProcess:
             command = [
                 sys.executable,
                 "-c",
-                RUN.format(sabotage=sabotage),
+                RUN.format(sabotage=sabotage, timeout_s=TIMEOUT_S),
                 replace(settings, descriptor=descriptor).to_json(),
             ]
             self.process = subprocess.Popen(
