@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shardwright.acquire.commands import FramesStaged, SlabEncoded, TaskTimes
+from shardwright.acquire.commands import Encode, FramesStaged, SlabEncoded, TaskTimes
 from shardwright.codecs.degrade import DegradeLevel
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import StorageError, WorkerError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from shardwright.acquire.commands import Encode, Stage, WorkerReport
+    from shardwright.acquire.commands import Stage, WorkerReport
 
     from .disk import Disk, File
     from .shard_row import Files
@@ -44,7 +44,7 @@ class Job:
 
     def report(self) -> WorkerReport:
         command = self.command
-        if hasattr(command, "slab"):
+        if isinstance(command, Encode):
             return SlabEncoded(command.row, len(self.done), self.error, tuple(self.done))
         return FramesStaged(command.row, command.places, command.slots, self.error)
 
