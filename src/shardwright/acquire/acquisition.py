@@ -25,8 +25,8 @@ from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.array.grid import image_of
 from shardwright.codecs.degrade import DegradeLevel
 from shardwright.model.errors import ResumeError
+from shardwright.shard.frames_in_place import SLOT_ORDER, FramesInPlace
 from shardwright.shard.layout import StoreLayout
-from shardwright.shard.parts import SLOT_ORDER, FramesInPlace
 
 from .assembly import IN_PLACE
 from .commands import Encode, Stage

@@ -23,9 +23,9 @@ from shardwright.kernels.parts import place_parts, shifts_behind
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import StorageError, WorkerError
 from shardwright.read.layouts import array_layout
+from shardwright.shard.frames_in_place import part_bytes
 from shardwright.shard.journal import CHUNK_ENTRY, ShardRowJournal
 from shardwright.shard.layout import PAGE_BYTES, slab_places
-from shardwright.shard.parts import part_bytes
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import raise_errno, storage_errors
 
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from shardwright.array.grid import Grid
     from shardwright.array.spec import ArraySpec
     from shardwright.codecs.degrade import DegradeLevel
+    from shardwright.shard.frames_in_place import FramesInPlace
     from shardwright.shard.layout import PlaneLevel, SlabPlaces
-    from shardwright.shard.parts import FramesInPlace
     from shardwright.shard.shard_row_files import ShardRowFiles
     from shardwright.shard.staging import StagingArea
 

@@ -35,8 +35,8 @@ from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.model.names import REWRITE_SUFFIX
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import record_of
+from shardwright.shard.frames_in_place import FramesInPlace
 from shardwright.shard.layout import slab_places
-from shardwright.shard.parts import FramesInPlace
 from shardwright.shard.rewrite import rewrite_shard_row
 from shardwright.shard.shard_row_files import ShardRowFiles
 from shardwright.storage.failpoints import reach

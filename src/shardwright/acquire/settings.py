@@ -10,7 +10,7 @@ from shardwright.model.errors import SpecError
 from shardwright.model.live_mode import LIVE_MODES
 from shardwright.model.partial_chunks import PARTIAL_CHUNKS
 from shardwright.shard.chunk_order import WRITE_ORDERS
-from shardwright.shard.parts import SLOT_ORDER
+from shardwright.shard.frames_in_place import SLOT_ORDER
 from shardwright.storage.slot_file import IO_MODES
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Where frames are until their slab is full: in memory, or in the chunks of the slab (``shard.parts``)."""
+"""Where frames are until their slab is full: in memory, or in its chunks (``shard.frames_in_place``)."""
 
 from typing import Literal
 

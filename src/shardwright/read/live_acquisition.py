@@ -15,8 +15,8 @@ from shardwright.array.grid import image_of
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_of
+from shardwright.shard.frames_in_place import FramesInPlace
 from shardwright.shard.layout import slabs_of_shard_row
-from shardwright.shard.parts import FramesInPlace
 from shardwright.shard.shard_row_files import JOURNAL_SUFFIX, LOG_NAME, STAGING_NAME, placements_of
 
 from .layouts import store_layout

@@ -2,7 +2,7 @@
 
 A record that fits its checksum says that its frame was stored: here, or by now in its slab. The pixels are
 those of the record if they fit its ``pixels_crc``; otherwise the slot is being used again, and the slab of
-the earlier frame is stored. They may be in the chunks of the slab instead (``shard.parts``).
+the earlier frame is stored. They may be in the chunks of the slab instead (``shard.frames_in_place``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
-    from shardwright.shard.parts import FramesInPlace
+    from shardwright.shard.frames_in_place import FramesInPlace
 
 MOST_KEPT_BYTES = 256 << 20  # of pixels whose checksum was found to fit
 

@@ -16,9 +16,9 @@ from shardwright.acquire.store_folder import StoreFolder, end_intact, is_marked
 from shardwright.model.errors import FencedError, ResumeError, ShardFormatError, StorageFullError
 from shardwright.model.names import WORKSPACE
 from shardwright.read.store import read_metadata
+from shardwright.shard.frames_in_place import SLOT_ORDER
 from shardwright.shard.manifest import delete_manifests, has_manifest
 from shardwright.shard.metadata_updates import read_updates, updated_groups, updates_path
-from shardwright.shard.parts import SLOT_ORDER
 from shardwright.storage.ballast import Ballast
 from shardwright.storage.files import renew, storage_errors
 from shardwright.storage.lock import StoreLock

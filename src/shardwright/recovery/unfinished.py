@@ -19,10 +19,10 @@ from shardwright.shard import frame_log, journal, staging
 from shardwright.shard.file_header import version_of
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_of
+from shardwright.shard.frames_in_place import FramesInPlace
 from shardwright.shard.layout import PAGE_BYTES
 from shardwright.shard.manifest import has_manifest, read_manifest, write_manifest
 from shardwright.shard.metadata_updates import read_updates, updated_groups
-from shardwright.shard.parts import FramesInPlace
 from shardwright.shard.shard_row_files import (
     JOURNAL_SUFFIX,
     LOG_NAME,

@@ -4,8 +4,8 @@ FORMAT.md, "The staging area".
     | header, one page | frame records: one a slot, to a page edge | pixels of slot 0, to a page edge | of
     slot 1 | ... |
 
-Where frames are put into their chunks as they come (``parts``) there are no pixels here, ``frame_bytes`` is
-0, and a record says that its frame is in place.
+Where frames are put into their chunks as they come (``frames_in_place``) there are no pixels here,
+``frame_bytes`` is 0, and a record says that its frame is in place.
 
 A slot is free again when its frame's slab is stored in a shard; the owner tracks that, not the file. While a
 frame is written over another one, the old record does not fit the new pixels until its own record follows:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from shardwright.array.grid import Grids
 
-    from .parts import FramesInPlace
+    from .frames_in_place import FramesInPlace
 
 MAGIC, VERSION = b"SWSTAGNG", 1
 _HEADER = struct.Struct("<8s2I16s3q")
