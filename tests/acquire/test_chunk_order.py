@@ -48,7 +48,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 def spec(axes: tuple[tuple[str, int | None, int, int], ...], **fields: Any) -> sw.ArraySpec:
     fields.pop("frames")
-    sizes = (*axes, ("y", ROWS, 4, 4), ("x", COLUMNS, 4, 3))
+    sizes = (*axes, ("y", ROWS, 8, 2), ("x", COLUMNS, 4, 3))
     dimensions = [
         sw.Dimension(name=name, count=count, chunk_size=chunk, shard_size_chunks=shard)
         for name, count, chunk, shard in sizes
@@ -103,9 +103,17 @@ def check_values(store: Path, shape: str, values: np.ndarray) -> None:
     assert verify_store(store, threads=1).problems == []
 
 
-@pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(
-    ("shape", "io"), [*((shape, io) for shape in SHAPES for io in ("mmap", "pwrite")), ("levels", "direct")]
+    ("shape", "io", "order"),
+    [
+        ("levels", "direct", "row_major"),
+        *(
+            pytest.param(shape, io, order, marks=[pytest.mark.slow] * ((i + j + k) % 2))
+            for i, shape in enumerate(SHAPES)
+            for j, io in enumerate(("mmap", "pwrite"))
+            for k, order in enumerate(ORDERS)
+        ),
+    ],
 )
 def test_chunks_lie_in_the_order_that_was_asked_for(tmp_path: Path, shape: str, order: Any, io: Any) -> None:
     store, values = tmp_path / "a.ome.zarr", frames(shape)
@@ -149,9 +157,15 @@ def left_behind(tmp_path: Path, shape: str, count: int, **settings: Any) -> Path
     return store
 
 
-@pytest.mark.parametrize("after", ["arrival", "row_major", "morton"])
-@pytest.mark.parametrize("order", ["arrival", *ORDERS])
-@pytest.mark.parametrize(("shape", "io"), [("tz", "mmap"), ("tz", "pwrite"), ("one slab", "pwrite")])
+@pytest.mark.parametrize(
+    ("shape", "io", "order", "after"),
+    [
+        pytest.param(shape, io, order, after, marks=[pytest.mark.slow] * ((i + j + k) % 3 > 0))
+        for i, (shape, io) in enumerate([("tz", "mmap"), ("tz", "pwrite"), ("one slab", "pwrite")])
+        for j, order in enumerate(["arrival", *ORDERS])
+        for k, after in enumerate(["arrival", *ORDERS])
+    ],
+)
 def test_an_acquisition_goes_on_in_another_order(
     tmp_path: Path, shape: str, order: Any, after: Any, io: Any
 ) -> None:

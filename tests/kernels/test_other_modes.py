@@ -11,8 +11,13 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
+BOUNDS = {"NUMBA_BOUNDSCHECK": "1"}
 MODES = {
-    "bounds checked": ({"NUMBA_BOUNDSCHECK": "1"}, ["."]),
+    "bounds checked": (
+        BOUNDS,
+        ["test_cuts.py", "test_encode.py", "test_gather.py", "test_place.py", "test_runs.py"],
+    ),
+    "all bounds checked": (BOUNDS, ["."]),
     # the other kernels call nothing of it: they are the same without
     "without the native library": (
         {"SHARDWRIGHT_TEST_WITHOUT_NATIVE": "1"},
@@ -21,11 +26,14 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
+SLOW = ("all bounds checked",)  # as many kernels compiled as there are
+
+
+@pytest.mark.parametrize("mode", [pytest.param(m, marks=[pytest.mark.slow] * (m in SLOW)) for m in MODES])
 def test_kernels_in_another_mode(mode, pytestconfig):
     """The compiled kernels of each mode live in a cache of their own: they must never be taken for the usual
     ones. It lies outside of the checkout, so that the next one need not compile them again."""
-    cache = Path.home() / ".cache" / "shardwright-tests" / mode.replace(" ", "-")
+    cache = Path.home() / ".cache" / "shardwright-tests" / mode.removeprefix("all ").replace(" ", "-")
     variables, files = MODES[mode]
     environment = {**os.environ, **variables, "NUMBA_CACHE_DIR": str(cache)}
     command = [
@@ -46,7 +54,7 @@ def test_kernels_in_another_mode(mode, pytestconfig):
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=1200,
     )
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     assert " passed" in done.stdout

@@ -81,7 +81,7 @@ def test_a_move_that_does_not_sync_is_found_out(tmp_path):
     assert (code, summary["violating_images"] > 0) == (1, True)
 
 
-IN_THE_QUICK_SUITE = ("no-slot-sync", "no-journal-sync", "no-directory-sync")
+IN_THE_QUICK_SUITE = ("no-journal-sync",)
 
 
 @pytest.mark.parametrize(

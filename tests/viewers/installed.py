@@ -38,7 +38,7 @@ def napari_python() -> Path:
             (site,) = folder.glob("lib/python*/site-packages")
             (site / "tests.pth").write_text(str(Path(np.__file__).parents[1]))
             for what in (NAPARI, ("--no-deps", "--editable", str(ROOT))):
-                command = [python, "-m", "pip", "install", "--quiet", *what]
+                command = [python, "-m", "pip", "install", "--quiet", "--no-compile", *what]
                 if subprocess.run(command, capture_output=True, timeout=300).returncode:
                     pytest.skip(f"NOT TESTED: napari; pip cannot install {what[-1]} here")
             marker.write_text(contents)

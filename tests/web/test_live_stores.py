@@ -94,15 +94,19 @@ READERS = {
 }
 
 
-@pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize(
-    "fields",
-    [{}, {"codec": None, "index_location": "start"}, {"codec": sw.Zstd(), "chunk_checksum": True}],
-    ids=["blosc", "none", "zstd"],
-)
+# each reader and each kind of array once; every pair among the slow ones
+KINDS = ({}, {"codec": None, "index_location": "start"}, {"codec": sw.Zstd(), "chunk_checksum": True})
+PAIRS = [
+    pytest.param(reader, number, marks=[pytest.mark.slow] * (number != i), id=f"{reader}-{number}")
+    for i, reader in enumerate(READERS)
+    for number in range(len(KINDS))
+]
+
+
+@pytest.mark.parametrize(("reader", "kind"), PAIRS)
 @pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
-def test_readers_see_each_stored_frame(tmp_path, web, reader, fields):
-    with sw.create(tmp_path / STORE, spec(**fields), **QUICK) as writer:
+def test_readers_see_each_stored_frame(tmp_path, web, reader, kind):
+    with sw.create(tmp_path / STORE, spec(**KINDS[kind]), **QUICK) as writer:
         for i in range(19):
             writer.append(frame(i))
             if i in (1, 5, 18):
@@ -115,10 +119,10 @@ def test_readers_see_each_stored_frame(tmp_path, web, reader, fields):
     np.testing.assert_array_equal(READERS[reader](web), expected(20))  # finished
 
 
-@pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("fields", [{}, {"codec": None}, {"codec": sw.Zstd(), "chunk_checksum": True}])
-def test_readers_see_each_stored_frame_of_an_array_without_shards(tmp_path, web, reader, fields):
+@pytest.mark.parametrize(("reader", "kind"), PAIRS)
+def test_readers_see_each_stored_frame_of_an_array_without_shards(tmp_path, web, reader, kind):
     """A reader opened once goes on while chunks are staged, sealed, and when the acquisition has ended."""
+    fields = {name: value for name, value in KINDS[kind].items() if name != "index_location"}
     with sw.create(tmp_path / STORE, without_shards(spec(**fields)), **QUICK) as writer:
         lengths = set()
         for i in range(19):
