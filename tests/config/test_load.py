@@ -267,7 +267,7 @@ BAD = [
         "rot: ./data",
         2,
         "output.rot",
-        "is not a known key; expected one of root, io, chunk_order, partial_chunks, live, create, spill_root,",
+        "is not a known key; expected one of root, io, chunk_order, partial_chunks, live, create,",
     ),
     ("root: ./data", "root: 7", 2, "output.root", "a folder; got 7"),
     ("version: 1", "version: 2", 1, "version", "expected 1; got 2"),

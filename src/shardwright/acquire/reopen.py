@@ -3,9 +3,9 @@
 New files in progress get every chunk of the sealed shards except those of the slabs taken back. The frames of
 these are decoded into the staging area, or stay in their chunks (``shard.frames_in_place``), and are then
 like any other frame of a slab that collects. Once all of that is durable the new files take their names, the
-journal last. The old shards keep the final names until
-the shard row is sealed again, so readers miss nothing. A crash before the journal has its name leaves the
-shard row as it was; a later crash costs no more than with any open one.
+journal last. The old shards keep the final names until the shard row is sealed again, so readers miss
+nothing. A crash before the journal has its name leaves the shard row as it was; a later crash costs no more
+than with any open one.
 """
 
 from __future__ import annotations
