@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardwright.acquire.closed_shard_rows import HoleMemory
-from shardwright.acquire.commit_ledger import LOGGED, CommitLedger
+from shardwright.acquire.commit_ledger import LOGGED, STAGED, CommitLedger
 from shardwright.acquire.core import Core
 from shardwright.acquire.live_scheduler import LiveScheduler
-from shardwright.acquire.shard_rows import ShardRows
+from shardwright.acquire.shard_rows import ShardRow, ShardRows
 from shardwright.acquire.staging_scheduler import StagingScheduler
 from shardwright.model.errors import StorageError
 from shardwright.recovery import leftovers, table
@@ -24,7 +24,7 @@ from shardwright.recovery.table import Action, JournalFact
 from . import creation, take_up
 from .disk import Disk
 from .sealer import Sealer
-from .story import SPLIT_FROM, draw
+from .story import IN_PLACE_FROM, SPLIT_FROM, draw
 from .world import play
 
 if TYPE_CHECKING:
@@ -142,6 +142,21 @@ def _staged_slabs_wait_for_ever() -> list[Patch]:
         staged(self, report)
 
     return [(Core, "_frames_staged", frames_staged)]
+
+
+def _records_alone_make_durable() -> list[Patch]:
+    noted = Core._note_staged
+
+    def note_staged(self: Core, row: int, sequences: Any) -> None:
+        if not self.grids.in_place:
+            noted(self, row, sequences)
+            return
+        self._owner_of(row).has_parts = True
+        self._ledger.add(STAGED, self._now.s, sequences, release=self._keeps_frames)
+        if not self._keeps_frames:
+            self._released.append(sequences)
+
+    return [(Core, "_note_staged", note_staged)]
 
 
 def _durable_when_asked() -> list[Patch]:
@@ -439,6 +454,24 @@ MENDS = {
             "no shape covers a slab that waits for a stage",
             _shapes_ignore_stages,
             SPLIT_FROM,
+        ),
+        Mend(
+            "parts-and-records",
+            "frames in their chunks are durable once these are synced",
+            _records_alone_make_durable,
+            IN_PLACE_FROM,
+        ),
+        Mend(
+            "parts-hold-files",
+            "files with frames in chunks that are not whole are no empty ones",
+            lambda: [(ShardRow, "has_parts", property(lambda self: False, lambda self, value: None))],
+            IN_PLACE_FROM,
+        ),
+        Mend(
+            "slots-are-made",
+            "a slab closes when no record finds a slot",
+            lambda: [(Core, "_make_slots", lambda self: None)],
+            IN_PLACE_FROM,
         ),
         Mend("asked-again", "a shape is asked for once", _shapes_are_asked_for_again, SPLIT_FROM),
     )

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardwright.acquire.assembly import IN_PLACE
 from shardwright.acquire.commands import Discard, Encode, Stage
 from shardwright.acquire.core import AcquisitionState, Core, Now
 
 from .oracle import Oracle, ViolationError
 from .sealer import Sealer
-from .workers import STAGING, Workers, tokens_at
+from .workers import NOT_JOINED, STAGING, Workers, tokens_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -110,7 +111,13 @@ class Process:
         for found in restored.shard_rows:
             self.sealer.files[found.files.shard_row] = found.files  # type: ignore[assignment]
         self.core.client_epoch = disk.manifest.client_epoch
-        self.core.restore(restored, STAGING + np.array(restored.standing.staged_slots, np.int64), now())
+        standing = restored.standing
+        addresses, joined = STAGING + np.array(standing.staged_slots, np.int64), None
+        if plan.spec.grids.in_place:
+            addresses[:] = IN_PLACE
+            positions = standing.staged["position"].tolist() if standing.staged.size else ()
+            joined = dict.fromkeys(map(plan.spec.grids.slab_of_position, positions), NOT_JOINED)
+        self.core.restore(restored, addresses, now(), joined)
         self._carry_out()
 
     def _read(self, addresses: np.ndarray, records: np.ndarray) -> list[int]:
@@ -201,6 +208,8 @@ class Process:
                     self._check_files(command)
                     self.workers.encode(command)
                 case Stage():
+                    if command.files is not None:
+                        self._check_files(command)
                     self.workers.stage(command)
                 case _:
                     if (
@@ -213,8 +222,9 @@ class Process:
                         )
                     self.sealer.put(command)
 
-    def _check_files(self, command: Encode) -> None:
+    def _check_files(self, command: Encode | Stage) -> None:
         """Slabs go only to files that are there, and that nobody is sealing or rewriting."""
+        assert command.files is not None
         shard_row = command.files.shard_row
         files: object = self.sealer.files.get(shard_row)
         if files is not command.files:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 import numpy as np
 
+from shardwright.acquire.assembly import IN_PLACE
 from shardwright.acquire.closed_shard_rows import split_by_slab
 from shardwright.acquire.commands import (
     Abandon,
@@ -66,7 +67,7 @@ from .shard_row import (
     take_names,
 )
 from .story import FILL
-from .workers import STAGING
+from .workers import NOT_JOINED, STAGING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -296,7 +297,11 @@ class Sealer:
                 disk.call("stage")
                 content = old[files_of_slab(layout, slab)[0]]
                 token = content[slab][place] if slab in content else FILL
-                self._staging.write(("pixels", slot), token)
+                if self._layout.grids.in_place:
+                    for f in files_of_slab(layout, slab):
+                        new.slots[f].file.write(("part", slab, place), token)
+                else:
+                    self._staging.write(("pixels", slot), token)
                 self._staging.write(("record", slot), (record.copy(), token))
                 yield
             staged.append((records[mine], slots[: mine.size]))
@@ -323,16 +328,18 @@ class Sealer:
         used = np.concatenate([command.taking.slots[:0], *(used for _, used in staged)])
         shards = sum(file is not None for file in sealed)
         found = np.concatenate([records[:0], *(found for found, _ in staged)])
+        in_place = self._layout.grids.in_place
         return ReopenedShardRow(
             new,
             frozenset(taken),
             found,
             used,
-            STAGING + used,
+            np.full(used.size, IN_PLACE) if in_place else STAGING + used,
             slots,
             shards,
             shards,
             len(by_slab) - len(taken),
+            dict.fromkeys(taken, NOT_JOINED) if in_place else None,
         )  # type: ignore[arg-type]
 
     def _rewrite(self, command: Rewrite) -> Steps:

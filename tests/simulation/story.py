@@ -31,6 +31,7 @@ MANY_IMAGES_FROM = 100_000_000
 GROWING_FROM = 300_000_000  # from here on, half of the arrays have two axes without a count
 LIVE_FROM = 400_000_000  # from here on, readers of half of the stores see shards grow
 SPLIT_FROM = 500_000_000  # from here on, shard rows of most stories have several shards along the frame axes
+IN_PLACE_FROM = 600_000_000  # from here on, most stores have frames in their chunks as they come
 FEW_FILES_FROM = 200_000_000  # from here on, not every image that is filled may have a shard row open
 
 Client = Literal["writer", "resends", "nobody"]
@@ -49,6 +50,7 @@ class Shape:
     order: int | None = None  # how many axes change slower than the images; None: images come as they like
     row_shards: int = 1  # along the frame axes, where a shard is one slab deep
     across: int = 1  # likewise, of shard rows that stay open while frames of other images come
+    in_place: bool = False  # frames are put into their chunks as they come
 
 
 @dataclass(frozen=True)
@@ -127,13 +129,15 @@ def plan_of(shape: Shape) -> Plan:
         sw.Dimension(name="y", count=1, chunk_size=1),
         sw.Dimension(name="x", count=shape.files, chunk_size=1),
     ]
-    array = sw.ArraySpec(dtype="uint16", dimensions=tuple(dimensions))
+    codec = None if shape.in_place else sw.Blosc()
+    array = sw.ArraySpec(dtype="uint16", dimensions=tuple(dimensions), codec=codec)
     images = () if shape.images == 1 else tuple(sw.Image(name=f"image {i}") for i in range(shape.images))
     order = None
     if shape.order is not None:
         axes = names[: len(shape.axes)]
         order = (*axes[: shape.order], "p", *axes[shape.order :])
     spec = sw.AcquisitionSpec(array=array, images=images, order=order).in_rows(shape.row_shards, shape.across)
+    spec = spec.in_place() if shape.in_place else spec
     return Plan(spec, store_layout(spec), SlabEncoder(array, spec.grids.grids[0]).degrade_levels)
 
 
@@ -161,6 +165,8 @@ def draw(seed: int) -> Story:
         shape = replace(shape, axes=((None, 1, 1), (None, *depths)), order=None)
     if seed >= SPLIT_FROM and rng.random() < 0.8:
         shape = _split(rng, shape)
+    if seed >= IN_PLACE_FROM:
+        shape = replace(shape, in_place=rng.random() < 0.8)
     grid = plan_of(shape).spec.grids
     ring = least_ring_frames(grid, 1) + rng.choice((0, 0, 1, 3, 8))
     filled = grid.open_shard_rows
@@ -169,17 +175,19 @@ def draw(seed: int) -> Story:
     settings = _settings(rng)
     if seed >= LIVE_FROM and rng.random() < 0.5:
         settings = replace(settings, live="index")
-    if shape.row_shards > 1 and rng.random() < 0.7:
+    if shape.in_place or (shape.row_shards > 1 and rng.random() < 0.7):
         settings = replace(settings, live="none")  # then shards get their names ahead of their row
+    rows = grid.open_slabs + rng.choice((1, 1, 2, 3, 8))
+    staging = min(ring, rng.choice((grid.held_frames, 2 * grid.held_frames, 4 * grid.held_frames)))
+    if grid.in_place:
+        staging = rows * grid.frames_per_slab + rng.choice((0, 0, 1, 9))
     story = Story(
         shape=shape,
         settings=settings,
         ring=ring,
-        rows=grid.open_slabs + rng.choice((1, 1, 2, 3, 8)),
+        rows=rows,
         shard_rows=filled + rng.choice((2, 2, 3, 5)),
-        staging=0
-        if grid.frames_per_slab == 1
-        else min(ring, rng.choice((grid.held_frames, 2 * grid.held_frames, 4 * grid.held_frames))),
+        staging=0 if grid.frames_per_slab == 1 else staging,
         workers=rng.choice((1, 2, 3)),
         frames=(frames := _of_all_images(rng, grid)),
         lives=_lives(rng, len(frames)),

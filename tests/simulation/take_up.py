@@ -135,7 +135,7 @@ class _Scan:
             log_torn_bytes=0,
             shard_rows=tuple(self._shard_row(number, logged) for number in begun),
             strays=tuple(stray for stray, _ in strays),
-            staged=None if disk.staging is None else _staged(disk.staging),
+            staged=None if disk.staging is None else self._staged(disk.staging),
             sealed_shards=shards,
             sealed_bytes=shards,
         )
@@ -189,28 +189,37 @@ class _Scan:
         layer = self.layout.of(slab).layer_of_slab(slab)[1]
         return SlabFacts(slab, layer, records, filled, whole, stored, told)
 
+    def _staged(self, staging: File) -> StagedFacts:
+        slots, sound, spoiled, unreadable = [], [], [], False
+        for key, value in sorted(
+            ((key, value) for key, value in staging.data.items() if key[0] == "record"),
+            key=lambda item: item[0][1],
+        ):
+            if not isinstance(value, tuple):
+                unreadable = True
+            elif self._pixels(staging, key[1], int(value[0]["position"])) != {value[1]}:
+                spoiled.append(value[0])
+            else:
+                slots.append(key[1])
+                sound.append(value[0])
+        return StagedFacts(np.array(slots, np.int64), _records(sound), _records(spoiled), unreadable)
+
+    def _pixels(self, staging: File, slot: int, position: int) -> set[int | None]:
+        """The tokens of a frame, one if it is whole: in the staging area, or in the chunks of its slab."""
+        if not self._grids.in_place:
+            return {staging.data.get(("pixels", slot))}
+        slab, place = self._grids.slab_of_position(position), self._grids.of(position).place_in_slab(position)
+        row, layout = self._grids.shard_row_of_slab(slab), self.layout.of(position)
+        names = [self._place.working(row, f) for f in files_of_slab(layout, slab)]
+        files = [self._disk.names.get(name) for name in names]
+        return {None if file is None else file.data.get(("part", slab, place)) for file in files}
+
 
 def _holds(table: File, file: int) -> bool:
     return any(
         key != HEADER and key[0] == "chunk" and key[1] == file and isinstance(value, tuple)
         for key, value in table.data.items()
     )
-
-
-def _staged(staging: File) -> StagedFacts:
-    slots, sound, spoiled, unreadable = [], [], [], False
-    for key, value in sorted(
-        ((key, value) for key, value in staging.data.items() if key[0] == "record"),
-        key=lambda item: item[0][1],
-    ):
-        if not isinstance(value, tuple):
-            unreadable = True
-        elif staging.data.get(("pixels", key[1])) != value[1]:
-            spoiled.append(value[0])
-        else:
-            slots.append(key[1])
-            sound.append(value[0])
-    return StagedFacts(np.array(slots, np.int64), _records(sound), _records(spoiled), unreadable)
 
 
 def _records(rows: list[np.void]) -> np.ndarray:

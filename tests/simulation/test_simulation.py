@@ -7,7 +7,7 @@ import pytest
 from . import creation
 from .mends import MENDS, find
 from .shrink import kind_of, shrink
-from .story import FEW_FILES_FROM, GROWING_FROM, LIVE_FROM, SPLIT_FROM, draw
+from .story import FEW_FILES_FROM, GROWING_FROM, IN_PLACE_FROM, LIVE_FROM, SPLIT_FROM, draw
 from .world import play
 
 SEEDS = 400  # about 15 s on a core of its own
@@ -21,6 +21,7 @@ QUICK_MENDS = (
     "sealing-begun",
     "passed-over-rows",
     "names-before-bytes",
+    "parts-and-records",
 )
 
 
@@ -32,8 +33,8 @@ def test_every_promise_is_kept() -> None:
 
 @pytest.mark.parametrize(
     "first",
-    [FEW_FILES_FROM, GROWING_FROM, LIVE_FROM, SPLIT_FROM],
-    ids=["few files", "growing axes", "live", "split shard rows"],
+    [FEW_FILES_FROM, GROWING_FROM, LIVE_FROM, SPLIT_FROM, IN_PLACE_FROM],
+    ids=["few files", "growing axes", "live", "split shard rows", "frames in place"],
 )
 def test_every_promise_is_kept_in_stories_of_later_kinds(first: int) -> None:
     violations = {seed: play(draw(first + seed))[1] for seed in range(SEEDS // 4)}
@@ -42,7 +43,10 @@ def test_every_promise_is_kept_in_stories_of_later_kinds(first: int) -> None:
 
 @pytest.mark.parametrize(
     "seed",
-    [128632, 362193, 3344211, 4399961, 16308036, 400003576, 400004057, 500001427, 510001053, 510001087],
+    [
+        *(128632, 362193, 3344211, 4399961, 16308036, 400003576, 400004057, 500001427, 510001053),
+        *(510001087, 600000267),
+    ],
     ids=[
         "given up and found again",
         "rows held while their shard row is rewritten",
@@ -54,6 +58,7 @@ def test_every_promise_is_kept_in_stories_of_later_kinds(first: int) -> None:
         "a shape that is asked for again and again",
         "a shape that covers a shard row whose seal failed",
         "a shape that covers a slab that waits for a stage",
+        "more rows than the staging area has slots for, which nothing frees",
     ],
 )
 def test_what_was_found_once_is_found_no_more(seed: int) -> None:

@@ -7,6 +7,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from shardwright.acquire.assembly import IN_PLACE
 from shardwright.acquire.commands import Encode, FramesStaged, SlabEncoded, TaskTimes
 from shardwright.codecs.degrade import DegradeLevel
 from shardwright.model.error_text import ErrorText
@@ -20,8 +23,6 @@ from .story import FILL
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
 
-    import numpy as np
-
     from shardwright.acquire.commands import Stage, WorkerReport
 
     from .disk import Disk, File
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     Steps = Generator[None, None, ErrorText | None]
     Read = Callable[[np.ndarray, np.ndarray], list[int]]
 
+NOT_JOINED = np.zeros(0, np.uint32), np.zeros(0, np.bool_)  # the core only passes checksums on
 STAGING = 1_000_000  # addresses from here on: pixels in slots of the staging area; below: of the ring
 
 
@@ -46,7 +48,8 @@ class Job:
         command = self.command
         if isinstance(command, Encode):
             return SlabEncoded(command.row, len(self.done), self.error, tuple(self.done))
-        return FramesStaged(command.row, command.places, command.slots, self.error)
+        joined = NOT_JOINED if command.files is not None and self.error is None else None
+        return FramesStaged(command.row, command.places, command.slots, self.error, joined)
 
 
 @dataclass(eq=False)
@@ -154,7 +157,8 @@ class Workers:
                     raise ViolationError(f"slab {slab} is encoded into a shard that is being sealed")
                 tokens = tuple(self._read(command.frames, command.records))
                 chunks[f] = tokens if any(token not in (0, FILL) for token in tokens) else ABSENT
-                self._write(shard.file, slab, chunks[f])
+                content = chunks[f] if command.joined is None else _completed(shard.file, command)
+                self._write(shard.file, slab, content if chunks[f] != ABSENT else ABSENT)
                 yield
             if 0 in chunks:
                 disk.call("journal", files.journal.file)
@@ -187,13 +191,36 @@ class Workers:
             for k, slot in enumerate(command.slots.tolist()):
                 self._disk.call("stage")
                 (token,) = self._read(command.frames[k : k + 1], command.records[k : k + 1])
-                self._staging.write(("pixels", slot), token)
-                yield
+                if command.files is None:
+                    self._staging.write(("pixels", slot), token)
+                    yield
+                else:
+                    yield from self._put_in_place(command, int(command.places[k]), token)
+                if slot < 0:
+                    continue
                 self._staging.write(("record", slot), (command.records[k].copy(), token))
                 yield
         except StorageError as error:
             return ErrorText.of(error)
         return None
+
+    def _put_in_place(self, command: Stage, place: int, token: int) -> Generator[None, None, None]:
+        files: Files = command.files  # type: ignore[assignment]
+        for f in files_of_slab(files.layout, command.slab):
+            shard = files.shards[f]
+            assert shard is not None, "it is not sealed"
+            if shard.renamed or shard.ready:
+                raise ViolationError(f"a frame of slab {command.slab} goes into a shard that is being sealed")
+            self._disk.call("chunk", shard.file)
+            shard.file.write(("part", command.slab, place), token)
+            yield
+
+
+def _completed(file: File, command: Encode) -> tuple[int, ...]:
+    """What is in a chunk once its empty places are filled."""
+    for place in np.flatnonzero(command.frames == 0).tolist():
+        file.clear(("part", command.slab, place))
+    return tuple(file.data.get(("part", command.slab, place), 0) for place in range(command.frames.size))
 
 
 def tokens_at(
@@ -207,8 +234,8 @@ def tokens_at(
     those of the frame."""
     tokens = []
     for address, sequence in zip(addresses.tolist(), records["sequence"].tolist(), strict=True):
-        if address == 0:
-            tokens.append(0)
+        if address in (0, IN_PLACE):
+            tokens.append(expected(sequence) if address else 0)
             continue
         token = (
             ring[address - 1]

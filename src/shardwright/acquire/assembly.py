@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 FREE = -1
 IN_PLACE = -1  # in ``addresses``: the pixels are in the chunks of the slab
-UNSTAGED, ON_ITS_WAY = -1, -2  # in ``staging_slot``; 0 and more: the slot that holds the frame
+# in ``staging_slot``; 0 and more: the slot that holds the frame; WITH_ITS_SLAB: in place, and stored with the
+# slab, which is closed
+UNSTAGED, ON_ITS_WAY, WITH_ITS_SLAB = -1, -2, -3
 
 
 def first_of_fullest_image(weights: Mapping[int, int], allowed: Callable[[int], int]) -> int | None:
@@ -150,6 +152,10 @@ class SlabTable:
         row = self._collecting.pop(slab)
         self._taking[row] = FREE
         return row
+
+    def is_collecting(self, row: int) -> bool:
+        """Returns whether a row takes frames."""
+        return int(self.slab[row]) in self._collecting
 
     def filled(self, row: int) -> np.ndarray:
         """Returns bool[frames_per_slab]: the places that have a frame."""

@@ -61,8 +61,8 @@ class SlabEncoded(NamedTuple):
 
 class Stage(NamedTuple):
     """Put frames at ``places`` int64[n] of a row into ``slots`` int64[n] of the staging area; ``frames``:
-    addresses int64[n]; ``records`` [n]. ``files``: put their pixels into the chunks of the slab there. ->
-    ``FramesStaged``"""
+    addresses int64[n]; ``records`` [n]. ``files``: put their pixels into the chunks of the slab there, and
+    records into ``slots``, if these are not negative. -> ``FramesStaged``"""
 
     row: int
     slab: int

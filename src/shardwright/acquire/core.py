@@ -51,7 +51,7 @@ from shardwright.shard.layout import frames_of_shard_row, slabs_of_shard_row
 from shardwright.wire.descriptor import FRAME_DROPPED, not_held
 
 from .accounts import Accounts
-from .assembly import IN_PLACE, SlabTable
+from .assembly import IN_PLACE, WITH_ITS_SLAB, SlabTable
 from .closed_shard_rows import EarlierShardRow
 from .commands import (
     Abandon,
@@ -719,17 +719,22 @@ class Core:
         there will never be any."""
         if frames > min(self.scheduler.slots, self._most_held):
             return False
-        if (
-            self._rows_under_way
-            or self.scheduler.tasks.any()
-            or self._ledger.slots_to_come
-            or self._ledger.committing
-        ):
+        if self._slots_under_way:
             return True
         if (oldest := self.table.oldest()) is None:
             return False
         self._close_slab(oldest, passed_over=True)
         return True
+
+    @property
+    def _slots_under_way(self) -> bool:
+        """True if slots of the staging area may become free without a slab being closed."""
+        return bool(
+            self._rows_under_way
+            or self.scheduler.tasks.any()
+            or self._ledger.slots_to_come
+            or self._ledger.committing
+        )
 
     def _stays_closed(self, number: int, slab: int) -> None:
         reason = (
@@ -781,6 +786,7 @@ class Core:
             self._next_stage_s = now_s + self.settings.store_within_ms / 4000
             self.scheduler.stage(self._rows_that_wait(), self._now.ns - patience_ns)
             if in_place:
+                self._make_slots()
                 for shard_row in self.shard_rows.by_number.values():
                     self._start_waiting(shard_row)
         starved = self._ledger.slots_to_come and (self.scheduler.starved or self._waits_for is Wait.ROOM)
@@ -788,6 +794,14 @@ class Core:
         hurry = flushing or self.is_finishing or starved or self._ring_waits_for_commit()
         if self._ledger.due(now_s, 0.0 if hurry else self.settings.sync_interval_ms / 1000):
             self._commit()
+
+    def _make_slots(self) -> None:
+        """Closes the oldest slab if frames found no slot for their record and none will be free otherwise:
+        there may be more rows now than when the staging area was made."""
+        if self.scheduler.starved and not self._slots_under_way:
+            oldest = self.table.oldest_held()
+            if oldest is not None:
+                self._close_slab(oldest, passed_over=True)
 
     def _show_stored(self) -> None:
         """Lets readers of a live store see what is new; once all is sealed, the end of the store does."""
@@ -901,17 +915,24 @@ class Core:
         table = self.table
         sequences = self._store_frames(row, table.filled(row))
         shard_row.frames += sequences.size
+        if self.grids.in_place:  # the others are released already, and durable or in the ledger
+            sequences = table.sequences[row][table.staging_slot[row] == WITH_ITS_SLAB]
         shard_row.owed.discard(int(table.slab[row]))
-        self.encoders.stored(row, sequences.size)
+        self.encoders.stored(row, int(table.frames[row]))
         self.live.stored(shard_row, [int(table.slab[row])])
-        if self.grids.in_place:
-            sequences = sequences[:0]  # released already, and durable or in the ledger
-        held_row = row if self._keeps_frames and sequences.size else None
+        in_place = self.grids.in_place
+        held_row = row if self._keeps_frames and not in_place else None
         self._ledger.add(
-            shard_row.number, self._now.s, sequences, slots=self.scheduler.slots_of(row), held_row=held_row
+            shard_row.number,
+            self._now.s,
+            sequences,
+            slots=self.scheduler.slots_of(row),
+            held_row=held_row,
+            release=self._keeps_frames and in_place,
         )
         if held_row is None:
-            self._released.append(sequences)
+            if not self._keeps_frames:
+                self._released.append(sequences)
             table.free(row)
 
     def _store_frames(self, row: int, places: np.ndarray) -> np.ndarray:
@@ -928,7 +949,8 @@ class Core:
         if not self.scheduler.tasks[row]:
             return  # given up with dead workers
         if self.scheduler.done(report):
-            self._note_staged(row, self._store_frames(row, report.places))
+            if report.slots[0] >= 0:
+                self._note_staged(row, self._store_frames(row, report.places))
         elif report.error is not None and self.grids.in_place:
             self._fail(report.error)
         elif report.error is not None:

@@ -533,6 +533,8 @@ class StageTask:
 
     def _write(self) -> None:
         area, command = self.area, self.command
+        if command.slots[0] < 0:
+            return  # stored with its slab
         records = command.records.view(np.uint8).reshape(command.frames.size, -1)
         with storage_errors("write", area.path):
             reach("staging.before_write")

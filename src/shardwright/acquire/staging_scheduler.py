@@ -2,7 +2,8 @@
 workers do the writing.
 
 A frame that has waited for its slab for half of ``store_within_ms`` is staged; at once, where its pixels go
-into its chunks instead. Its slot is free again once its slab is durable.
+into its chunks instead: if the slab is closed already, without a slot. A slot is free again once the slab of
+its frame is durable.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 
 from shardwright.wire.free_slots import FreeSlots
 
-from .assembly import ON_ITS_WAY, UNSTAGED, SlabTable
+from .assembly import ON_ITS_WAY, UNSTAGED, WITH_ITS_SLAB, SlabTable
 from .commands import Stage
 
 if TYPE_CHECKING:
@@ -64,12 +65,16 @@ class StagingScheduler:
                 self._stage(row, places[start : start + self._most], files)
 
     def _stage(self, row: int, places: np.ndarray, files: ShardRowFiles | None) -> None:
-        if places.size > len(self._free):
-            self.starved = True
-            places = places[: len(self._free)]
+        table = self._table
+        if files is not None and not table.is_collecting(row):
+            slots = np.full(places.size, WITH_ITS_SLAB)
+        else:
+            if places.size > len(self._free):
+                self.starved = True
+                places = places[: len(self._free)]
+            slots = self._free.take(places.size)
         if not places.size:
             return
-        table = self._table
         table.staging_slot[row, places] = ON_ITS_WAY
         self.tasks[row] += 1
         self._ask(
@@ -77,7 +82,7 @@ class StagingScheduler:
                 row,
                 int(table.slab[row]),
                 places,
-                self._free.take(places.size),
+                slots,
                 table.addresses[row][places].copy(),
                 table.records[row][places].copy(),
                 files,
