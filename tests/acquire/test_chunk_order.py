@@ -3,16 +3,15 @@ before its frames come, whatever order they come in."""
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import tensorstore
 import zarr
+from tests.harness.stored import snapshot
 
 import shardwright as sw
 from shardwright.model.errors import ShardwrightError, SpecError
@@ -59,15 +58,6 @@ def spec(axes: tuple[tuple[str, int | None, int, int], ...], **fields: Any) -> s
 def frames(shape: str) -> np.ndarray:
     count = SHAPES[shape]["frames"]
     return np.random.default_rng(7).integers(1, 900, (count, ROWS, COLUMNS), np.uint16)
-
-
-def snapshot(store: Path, copy: Path) -> None:
-    """Copies a store that is being written, when no shard of it gets its name meanwhile."""
-    while True:
-        with suppress(shutil.Error):
-            shutil.copytree(store, copy)
-            return
-        shutil.rmtree(copy)
 
 
 def recover(store: Path) -> None:
