@@ -787,7 +787,7 @@ class Core:
             self.scheduler.stage(self._rows_that_wait(), self._now.ns - patience_ns)
             if in_place:
                 self._make_slots()
-                for shard_row in self.shard_rows.by_number.values():
+                for shard_row in list(self.shard_rows.by_number.values()):
                     self._start_waiting(shard_row)
         starved = self._ledger.slots_to_come and (self.scheduler.starved or self._waits_for is Wait.ROOM)
         starved = starved or (self._ledger.rows_to_come and self._waits_for in (Wait.ROW, Wait.ROOM))

@@ -407,11 +407,8 @@ class ShardRows:
         """Returns the reason why a shard row that needs files will never have them, or None. For want of room
         the shard row keeps waiting, if ``on_full`` allows it."""
         error = shard_row.failure
-        if (
-            error is None
-            or shard_row.files_state is not FilesState.REFUSED
-            or not (shard_row.waiting or shard_row.is_done)
-        ):
+        needs = shard_row.waiting or shard_row.is_done or self._grids.in_place  # for any frame
+        if error is None or shard_row.files_state is not FilesState.REFUSED or not needs:
             return None
         if error.is_a(StorageFullError) and self._waits_for_room(shard_row, now_s, error):
             return None
