@@ -3,7 +3,10 @@ memory, and what was stored is there after a kill, however little of a chunk cam
 
 from __future__ import annotations
 
+import resource
 import shutil
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +16,7 @@ import zarr
 from tests.harness.stored import snapshot
 
 import shardwright as sw
+from shardwright.acquire import shard_rows
 from shardwright.acquire.limits import Limits
 from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.model.errors import (
@@ -21,15 +25,17 @@ from shardwright.model.errors import (
     ShardwrightError,
     SpecError,
     StorageError,
+    StorageFullError,
 )
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.recover_store import recover_store
+from shardwright.recovery.unfinished import Unfinished
 from shardwright.shard import manifest
+from shardwright.shard.manifest import read_manifest
+from shardwright.shard.shard_row_files import Placement, ShardRowFiles
 from shardwright.storage import failpoints
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from shardwright.acquire.workers import WorkerPool
 
 pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
@@ -357,3 +363,100 @@ def test_a_lost_shard_or_journal_is_frames_lost(tmp_path: Path, shared_pool: Wor
         path.write_bytes(b"\xff" * 4096) if name == "0.journal" else path.unlink()
         recovery = recover_store(store, shared_pool, threads=2)
         assert (recovery.frames_kept, recovery.frames_lost) == (kept, 3)
+
+
+def test_the_plan_has_no_chunk_in_memory() -> None:
+    sizes = (("t", None, 1000, 1), ("y", 1024, 512, 2), ("x", 1024, 512, 2))
+    dimensions = [sw.Dimension(name=n, count=c, chunk_size=k, shard_size_chunks=s) for n, c, k, s in sizes]
+    array = sw.ArraySpec(dtype="uint16", dimensions=dimensions, codec=None)
+    collected = Limits.derive(array, threads=4)
+    placed = Limits.derive(parse_acquisition(array).in_place(), threads=4)
+    assert placed.chunk_bytes == 500 << 20
+    assert placed.acquisition_bytes < 128 << 20 < collected.acquisition_bytes // 8
+
+
+@pytest.mark.parametrize("on_full", ["block", "spill"])
+def test_a_full_disk_is_waited_for_though_no_slab_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_full: Any
+) -> None:
+    """The next shard row's files are refused while frames, fewer than a slab, already need them."""
+    store, refused = tmp_path / "a.ome.zarr", [0]
+    create = ShardRowFiles.create.__func__  # type: ignore[attr-defined]
+
+    def made(cls: Any, placement: Placement, layout: Any, shard_row: int, *rest: Any, **more: Any) -> Any:
+        if placement.spill is None and shard_row > 0 and refused[0] < 3:
+            refused[0] += 1
+            raise StorageFullError("no room")
+        return create(cls, placement, layout, shard_row, *rest, **more)
+
+    monkeypatch.setattr(ShardRowFiles, "create", classmethod(made))
+    monkeypatch.setattr(shard_rows, "FULL_DISK_RETRY_S", 0.01)
+    array = spec(axes=(("t", None, 64, 2),), frames=0)
+    values = np.random.default_rng(1).integers(1, 900, (150, ROWS, COLUMNS), np.uint16)
+    spill = {"spill_root": tmp_path / "second"} if on_full == "spill" else {}
+    with sw.create(store, array, on_full=on_full, **spill, **QUICK) as writer:
+        for frame in values:
+            writer.append(frame)
+        writer.flush()
+    assert refused[0] >= (3 if on_full == "block" else 1)
+    assert (zarr.open_array(store / "0", mode="r")[...] == values).all()
+
+
+def test_a_file_of_the_same_name_in_another_root_is_none_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_pool: WorkerPool
+) -> None:
+    """A creation in the first root was refused, and a power cut brought its shards back."""
+    create = ShardRowFiles.create.__func__  # type: ignore[attr-defined]
+
+    def made(cls: Any, placement: Placement, *rest: Any, **more: Any) -> Any:
+        if placement.spill is None:
+            raise StorageFullError("no room")
+        return create(cls, placement, *rest, **more)
+
+    monkeypatch.setattr(ShardRowFiles, "create", classmethod(made))
+    values, left = frames("t"), tmp_path / "left"
+    spill = {"on_full": "spill", "spill_root": tmp_path / "second"}
+    with sw.create(tmp_path / "a.ome.zarr", spec(**SHAPES["t"]), **spill, **QUICK) as writer:
+        for frame in values[:3]:
+            writer.append(frame)
+        writer.flush()
+        snapshot(tmp_path, left)
+    store, second = left / "a.ome.zarr", left / "second"
+    for name in (path.name for path in second.rglob("*.partial")):
+        (store / ".shardwright" / name).write_bytes(bytes(8192))
+    found = Unfinished(store, replace(read_manifest(store / ".shardwright"), spill_root=str(second)))
+    found.write(found.manifest, lambda: None)
+    assert recover_store(store, shared_pool, threads=2).frames_kept == 3
+
+
+def test_frames_are_read_with_one_file_open_at_a_time(tmp_path: Path, shared_pool: WorkerPool) -> None:
+    """An array without shards has a file for each chunk."""
+    store = left_behind(tmp_path, "without shards", 3)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    found = Unfinished.read(store)
+    reader = found.frames_in_place
+    assert reader is not None
+    used = len(list(Path("/proc/self/fd").iterdir()))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 3, limits[1]))
+    try:
+        pixels = reader.read(2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert pixels is not None
+    assert (pixels.view("<u2").reshape(ROWS, COLUMNS) == frames("without shards")[2]).all()
+
+
+def test_too_many_open_files_are_no_lost_frames(tmp_path: Path) -> None:
+    store = left_behind(tmp_path, "t", 3)
+    found = Unfinished.read(store)
+    area, reader = found.open_staging(), found.frames_in_place
+    assert area is not None
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = len(list(Path("/proc/self/fd").iterdir()))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used - 1, limits[1]))
+    try:
+        with pytest.raises(StorageError, match="Too many open files"):
+            area.read(found.spec.grids, reader)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        area.close()

@@ -764,6 +764,8 @@ class Core:
         wait = self._place(
             _PendingFrames(records, positions, sequences, addresses, np.zeros(records.size, np.uint8))
         )
+        if wait is not None:
+            return False
         slabs, places = slabs_and_places(positions, *self.grids.tables)
         for row in np.flatnonzero(np.isin(self.table.slab, slabs)).tolist():
             here = (slabs == self.table.slab[row]) & (self.table.addresses[row, places] == addresses)
@@ -773,7 +775,7 @@ class Core:
                 assert here.sum() == (slabs == slab).sum(), "a place was given to one frame"
                 self.table.put_in_place(row, places[here], joined[slab])
                 self._owner_of(row).has_parts = True
-        return wait is None
+        return True
 
     # ------------------------------------------------------------------ staging, commits, flushes
 

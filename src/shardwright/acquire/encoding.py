@@ -376,9 +376,13 @@ def join_frames(
             raise StorageError("a shard in progress, in which frames are, has gone")
         grid = encoder.layout.grid
         slab, adds = grid.slab_of_position(position), encoder.join(pixels, grid.place_in_slab(position))
-        before = joined.get(slab)
-        joined[slab] = adds if before is None else (before[0] ^ adds[0], before[1] | adds[1])
+        joined[slab] = joined_with(joined.get(slab), adds)
     return joined
+
+
+def joined_with(joined: Joined | None, adds: Joined) -> Joined:
+    """Returns the checksums of a slab's chunks with what a further frame adds."""
+    return adds if joined is None else (joined[0] ^ adds[0], joined[1] | adds[1])
 
 
 class _LevelEncoder:

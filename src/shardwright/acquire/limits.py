@@ -49,6 +49,7 @@ MESSAGE_BYTES = 2 << 10
 FRAMES_AT_WORKERS = 8  # where frames do not wait for their slab in memory
 SMALL_STAGING_BYTES = 16 << 20
 MIN_ROWS = 64
+MOST_PLACED_FRAMES = 1 << 16  # in place at once, unless frames in order need more
 JOINED_CHUNK_BYTES = 5  # the checksum of what has come of a chunk, and whether any of it is not fill value
 CHUNK_ENTRY_BYTES = 48  # of an open shard's table, and of two more if readers see it grow
 REORDER_DISK_BYTES = 1 << 30  # shards held open for frames that come far out of order
@@ -77,10 +78,16 @@ class _ArrayNeeds(NamedTuple):
     buffer_bytes: int  # of one worker, if shards are not mapped
 
     @classmethod
-    def of(cls, array: ArraySpec, grid: Grid, *, in_place: bool) -> _ArrayNeeds:
+    def of(cls, array: ArraySpec, grid: Grid, placed_record_bytes: int | None) -> _ArrayNeeds:
+        """``placed_record_bytes``: of a frame's record, where frames are put into their chunks."""
         codec, levels = CodecParameters.of(array, grid.chunk_bytes), (grid, *grid.levels)
         shards = [largest_shard(level, codec.max_encoded_bytes, array.index_place) for level in levels]
         task_chunks = chunks_per_task(grid, codec)
+        scratch_bytes = task_scratch_bytes(grid, codec) + levels_bytes(array, grid)
+        buffer_bytes = task_chunks * shards[0].slot_bytes
+        if placed_record_bytes is not None:  # no task has all of a chunk
+            journal_bytes = (task_chunks * CHUNK_ENTRY.itemsize, grid.frames_per_slab * placed_record_bytes)
+            scratch_bytes, buffer_bytes = page_aligned(max(journal_bytes)), parts_buffer_bytes(grid)
         return cls(
             slab_bytes=grid.frames_per_slab * grid.frame_bytes,
             chunk_bytes=grid.chunk_bytes,
@@ -95,13 +102,15 @@ class _ArrayNeeds(NamedTuple):
                 for level, shard in zip(levels, shards, strict=True)
             ),
             chunks_per_task=task_chunks,
-            scratch_bytes=task_scratch_bytes(grid, codec) + levels_bytes(array, grid),
-            buffer_bytes=parts_buffer_bytes(grid) if in_place else task_chunks * shards[0].slot_bytes,
+            scratch_bytes=scratch_bytes,
+            buffer_bytes=buffer_bytes,
         )
 
     @classmethod
-    def largest(cls, arrays: Iterable[tuple[ArraySpec, Grid]], *, in_place: bool) -> _ArrayNeeds:
-        needs = (cls.of(array, grid, in_place=in_place) for array, grid in arrays)
+    def largest(
+        cls, arrays: Iterable[tuple[ArraySpec, Grid]], placed_record_bytes: int | None
+    ) -> _ArrayNeeds:
+        needs = (cls.of(array, grid, placed_record_bytes) for array, grid in arrays)
         return cls(*map(max, zip(*needs, strict=True)))
 
 
@@ -156,10 +165,11 @@ class Limits:
         grids = spec.grids
         # images share their arrays
         arrays = {id(array): (array, grid) for array, grid in zip(spec.arrays, grids.grids, strict=True)}
-        needs = _ArrayNeeds.largest(arrays.values(), in_place=grids.in_place)
+        record_bytes = record_of(spec).itemsize
+        needs = _ArrayNeeds.largest(arrays.values(), record_bytes if grids.in_place else None)
         ring = _ring_frames(grids, ring_frames, batch_frames)
         shallowest = min(grid.frames_per_slab for _, grid in arrays.values())
-        rows = max(MIN_ROWS, 2 * grids.open_slabs + -(-ring // shallowest) + 2)
+        rows = max(_least_rows(grids), 2 * grids.open_slabs + -(-ring // shallowest) + 2)
         files = needs.shard_files_per_shard_row
         open_shard_rows = min(
             grids.open_shard_rows + max(2, min(64, REORDER_DISK_BYTES // max(needs.shard_row_bytes, 1))),
@@ -171,7 +181,7 @@ class Limits:
         table_bytes = (
             len(spec.names) * IMAGE_BYTES
             + sum(plane_table_bytes(grid) for _, grid in arrays.values())
-            + rows * frames_per_slab * (24 + record_of(spec).itemsize)
+            + rows * frames_per_slab * (24 + record_bytes)
             + rows * joined_chunks(grids) * JOINED_CHUNK_BYTES
             + _shard_table_bytes(open_shard_rows, files, needs.chunks_per_shard)
             + _json_bytes(spec)
@@ -403,6 +413,11 @@ def default_threads() -> int:
     """The number of cores plus two: with O_DIRECT a worker waits for the disk part of its time. Measured on
     two cores, 2048x2048 frames: 2.6, 2.85 and 2.9 GB/s with 2, 3 and 4 workers."""
     return len(os.sched_getaffinity(0)) + 2
+
+
+def _least_rows(grids: Grids) -> int:
+    """The fewest rows of the slab table: in place each may have as many frames as a slab is deep."""
+    return max(1, min(MIN_ROWS, MOST_PLACED_FRAMES // grids.frames_per_slab)) if grids.in_place else MIN_ROWS
 
 
 def _staging_frames(spec: AcquisitionSpec, ring_frames: int, rows: int) -> int:

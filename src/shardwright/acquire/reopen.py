@@ -20,11 +20,13 @@ import numpy as np
 from shardwright.codecs.chain import written_codecs
 from shardwright.codecs.decode import decode_chunk
 from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.shard.frames_in_place import gather_frame
 from shardwright.shard.layout import slab_places
 from shardwright.shard.sealed_shard_row import SealedShardRow
 
 from .assembly import IN_PLACE
 from .closed_shard_rows import split_by_slab
+from .encoding import joined_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from shardwright.shard.shard_row_files import Placement, ShardRowFiles
 
     from .commands import Joined
+    from .encoding import SlabEncoder
     from .store_folder import StoreFolder
 
 
@@ -69,8 +72,10 @@ def reopen_row(
     shard_row: int,
     taking: TakingBack,
     create: Callable[[Placement], ShardRowFiles],
+    encoder: SlabEncoder,
 ) -> ReopenedShardRow:
-    """Reopens a shard row. ``create`` makes new files with ``REWRITE_SUFFIX``. Raises ``ShardFormatError``
+    """Reopens a shard row. ``create`` makes new files with ``REWRITE_SUFFIX``; ``encoder``: of its image.
+    Raises ``ShardFormatError``
     when the sealed shards cannot be read, or are not those that were sealed, ``StorageError``; the shard row
     then stays as it was sealed."""
     with SealedShardRow(
@@ -81,7 +86,7 @@ def reopen_row(
     ) as old:
         new = create(old.placement)
         try:
-            made = _Reopening(folder, layout, old, new).run(taking)
+            made = _Reopening(folder, layout, encoder, old, new).run(taking)
             old.check()
             new.continue_behind(old.used() if new.live else None)
             new.sync()
@@ -95,15 +100,22 @@ def reopen_row(
 
 class _Reopening:
     def __init__(
-        self, folder: StoreFolder, layout: ArrayLayout, old: SealedShardRow, new: ShardRowFiles
+        self,
+        folder: StoreFolder,
+        layout: ArrayLayout,
+        encoder: SlabEncoder,
+        old: SealedShardRow,
+        new: ShardRowFiles,
     ) -> None:
         self._folder = folder
         self._layout = layout
+        self._encoder = encoder
         self._old = old
         self._new = new
         self._spec = folder.spec.arrays[layout.grid.image]
         self._codecs = written_codecs(self._spec)
-        self._in_place = folder.spec.grids.in_place
+        # by slab that is taken back, of frames that stay in chunks
+        self._joined: dict[int, Joined] | None = {} if folder.spec.grids.in_place else None
 
     def run(self, taking: TakingBack) -> ReopenedShardRow:
         grid = self._layout.grid
@@ -113,7 +125,8 @@ class _Reopening:
         for slab in taking.slabs:
             mine, places = by_slab[slab]
             with suppress(ShardFormatError):  # damaged: it stays as it is and remains closed
-                self._stage(slab, records[mine], places, slots[: mine.size])
+                stage = self._stage if self._joined is None else self._put_in_place
+                stage(slab, records[mine], places, slots[: mine.size])
                 staged.append((records[mine], slots[: mine.size]))
                 taken.append(slab)
                 slots = slots[mine.size :]
@@ -136,18 +149,19 @@ class _Reopening:
             self._old.shards,
             self._old.allocated_bytes,
             copied,
+            self._joined,
         )
 
     def _addresses(self, slots: np.ndarray) -> np.ndarray:
         """The pixels of frames in slots of the staging area."""
-        if self._in_place:
+        if self._joined is not None:
             return np.full(slots.size, IN_PLACE)
         return slots if self._folder.staging is None else self._folder.staging.address_of(slots)
 
     def _stage(self, slab: int, records: np.ndarray, places: np.ndarray, slots: np.ndarray) -> None:
-        """Decodes the frames of one slab, at ``places``, into the staging area, or copies their chunks. It
-        takes one band of chunks at a time for all frames: a whole slab may be larger than the memory limit.
-        Raises ``ShardFormatError``, ``StorageError``."""
+        """Decodes the frames of one slab, at ``places``, into the staging area. It takes one band of chunks
+        at a time for all frames: a whole slab may be larger than the memory limit. Raises
+        ``ShardFormatError``, ``StorageError``."""
         staging, plane = self._folder.staging, self._layout.plane
         image = plane.levels[0]  # the levels above it are made from its frames again
         assert staging is not None, "slabs of several frames have one"
@@ -164,16 +178,34 @@ class _Reopening:
                     pixels = decode_chunk(chunk, self._codecs, self._layout.grid.chunk_bytes)
                     tiles = pixels.reshape(-1, image.chunk_rows, image.row_bytes)
                     band[:, :, left : left + width] = tiles[places, :rows, :width]
-                    if self._in_place:
-                        offset = int(self._new.offsets(where.file[i], where.slot[i]))
-                        self._new.slots[where.file[i]].copy_in(offset, chunk)
             for k, slot in enumerate(slots.tolist()):
                 data = band[k].tobytes()
-                if not self._in_place:
-                    staging.put_pixels(slot, top * image.frame_row_bytes, data)
+                staging.put_pixels(slot, top * image.frame_row_bytes, data)
                 crcs[k] = crc32c.crc32c(data, crcs[k])
         for k, slot in enumerate(slots.tolist()):
             staging.put_record(slot, records[k], crcs[k])
+
+    def _put_in_place(self, slab: int, records: np.ndarray, places: np.ndarray, slots: np.ndarray) -> None:
+        """Copies the chunks of one slab to their slots, from which its frames are then in place. It has a
+        chunk in memory, then a frame. Raises as ``_stage`` does."""
+        staging, new, where = self._folder.staging, self._new, slab_places(self._layout, slab)
+        assert staging is not None, "slabs of several frames have one"
+        assert self._joined is not None, "frames are in place"
+        offsets = new.offsets(where.file, where.slot).tolist()
+        for file, offset, chunk in zip(where.file.tolist(), offsets, self._old.chunks(where), strict=True):
+            if chunk is not None:
+                new.slots[file].copy_in(offset, chunk)
+        for record, place, slot in zip(records, places.tolist(), slots.tolist(), strict=True):
+            pixels = gather_frame(
+                self._layout,
+                int(record["position"]),
+                new.offsets,
+                lambda file, offset, nbytes: new.slots[file].read(offset, nbytes),
+            )
+            assert pixels is not None, "the files have room for all chunks"
+            adds = self._encoder.join(pixels, place)
+            self._joined[slab] = joined_with(self._joined.get(slab), adds)
+            staging.put_record(slot, record, crc32c.crc32c(pixels.data))
 
     def _fill(self, frames: int, rows: int) -> np.ndarray:
         row_bytes = self._layout.plane.levels[0].frame_row_bytes

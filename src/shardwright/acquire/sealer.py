@@ -13,7 +13,6 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
@@ -35,7 +34,6 @@ from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.model.names import REWRITE_SUFFIX
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import record_of
-from shardwright.shard.frames_in_place import FramesInPlace
 from shardwright.shard.layout import slab_places
 from shardwright.shard.rewrite import rewrite_shard_row
 from shardwright.shard.shard_row_files import ShardRowFiles
@@ -70,7 +68,6 @@ from .commands import (
     UpdateMetadata,
 )
 from .commit_ledger import LOGGED, STAGED
-from .encoding import join_frames
 from .measures import BusyClock
 from .reopen import reopen_row
 from .store_folder import end_intact
@@ -275,10 +272,8 @@ class Sealer:
                 lambda placement: self._create(
                     command.shard_row, spill=placement.spill is not None, reopened=True, suffix=REWRITE_SUFFIX
                 ),
+                self._encoders[image_of(command.shard_row)],
             )
-            if self.folder.spec.grids.in_place:
-                placed = FramesInPlace(self._layout, [made.files.placement])
-                made = replace(made, joined=join_frames(placed, self._encoders, made.records))
         except Exception as error:  # noqa: BLE001  (travels in the report)
             return ShardRowReopened(command.shard_row, None, self._explained(error))
         self._files[command.shard_row] = made.files

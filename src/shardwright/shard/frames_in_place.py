@@ -8,7 +8,8 @@ slot of each chunk, and readers of a shard in progress find it there.
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import crc32c
@@ -19,8 +20,8 @@ from shardwright.storage.files import open_regular, read_all, storage_errors
 from .layout import slab_places
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Sequence
+    from typing import IO
 
     from .layout import ArrayLayout, StoreLayout
     from .shard_row_files import Placement
@@ -34,8 +35,32 @@ def part_bytes(layout: ArrayLayout) -> int:
     return image.chunk_rows * image.row_bytes
 
 
+def gather_frame(
+    layout: ArrayLayout,
+    position: int,
+    offsets: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    read: Callable[[int, int, int], bytes],
+) -> np.ndarray | None:
+    """Returns uint8[frame_bytes], the pixels at a position, from their parts. ``offsets``: as
+    ``ShardRowFiles.offsets``; ``read``: bytes of a file of the shard row, by its number, offset and length,
+    one file after the other; where these are fewer, None is returned."""
+    grid, image, size = layout.grid, layout.plane.levels[0], part_bytes(layout)
+    places = slab_places(layout, grid.slab_of_position(position))
+    starts = offsets(places.file, places.slot) + size * grid.place_in_slab(position)
+    frame = np.empty((grid.frame_bytes // image.frame_row_bytes, image.frame_row_bytes), np.uint8)
+    for k in np.argsort(places.file, kind="stable").tolist():
+        part = read(int(places.file[k]), int(starts[k]), size)
+        if len(part) < size:
+            return None
+        top, left, rows, width = layout.plane.geometry[k].tolist()
+        pixels = np.frombuffer(part, np.uint8).reshape(image.chunk_rows, image.row_bytes)
+        frame[top : top + rows, left : left + width] = pixels[:rows, :width]
+    return frame.ravel()
+
+
 class FramesInPlace:
-    """Reads frames from their parts in shards in progress, in any of ``placements``."""
+    """Reads frames from their parts in shards in progress. ``placements``: one of them has the shard row's
+    journal, and its shards."""
 
     def __init__(self, layout: StoreLayout, placements: Sequence[Placement]) -> None:
         self._layout = layout
@@ -46,42 +71,36 @@ class FramesInPlace:
         """Returns uint8[frame_bytes], the pixels at a position; None if its shard row has no shards in
         progress (any more). Nothing says that they are those of a frame. Raises ``StorageError``."""
         layout = self._layout.of(position)
-        grid, image = layout.grid, layout.plane.levels[0]
-        slab, size = grid.slab_of_position(position), part_bytes(layout)
-        shard_row = grid.shard_row_of_slab(slab)
-        places = slab_places(layout, slab)
-        offsets = self._offsets(shard_row, places.file, places.slot) + size * grid.place_in_slab(position)
-        frame = np.empty((grid.frame_bytes // image.frame_row_bytes, image.frame_row_bytes), np.uint8)
-        with ExitStack() as stack:
-            files = {}
-            for file in np.unique(places.file).tolist():
-                path = self._working(shard_row, file)
-                if path is None:
-                    return None
-                with storage_errors("open", path), suppress(FileNotFoundError):
-                    files[file] = stack.enter_context(open_regular(path, buffering=0)).fileno(), path
-            if len(files) < np.unique(places.file).size:
-                return None
-            for k, (file, offset) in enumerate(zip(places.file.tolist(), offsets.tolist(), strict=True)):
-                descriptor, path = files[file]
-                with storage_errors("read", path):
-                    part = read_all(descriptor, offset, size)
-                if len(part) < size:
-                    return None
-                top, left, rows, width = layout.plane.geometry[k].tolist()
-                pixels = np.frombuffer(part, np.uint8).reshape(image.chunk_rows, image.row_bytes)
-                frame[top : top + rows, left : left + width] = pixels[:rows, :width]
-        return frame.ravel()
+        shard_row = layout.grid.shard_row_of_slab(layout.grid.slab_of_position(position))
+        placement = next((each for each in self._placements if each.journal(shard_row).exists()), None)
+        if placement is None:
+            return None
+        opened: tuple[int, IO[bytes] | None] = (-1, None)  # one at a time: an array may have many
+
+        def read(file: int, offset: int, nbytes: int) -> bytes:
+            nonlocal opened
+            path = placement.working(layout.shard_path(shard_row, file))
+            with storage_errors("read", path):
+                if opened[0] != file:
+                    close()
+                    opened = file, None
+                    with suppress(FileNotFoundError):
+                        opened = file, open_regular(path, buffering=0)
+                return b"" if opened[1] is None else read_all(opened[1].fileno(), offset, nbytes)
+
+        def close() -> None:
+            if opened[1] is not None:
+                opened[1].close()
+
+        try:
+            return gather_frame(layout, position, partial(self._offsets, shard_row), read)
+        finally:
+            close()
 
     def read_checked(self, position: int, pixels_crc: int) -> np.ndarray | None:
         """As ``read``; None as well if the pixels are not those of this checksum."""
         frame = self.read(position)
         return frame if frame is not None and crc32c.crc32c(frame.data) == pixels_crc else None
-
-    def _working(self, shard_row: int, file: int) -> Path | None:
-        path = self._layout.of(shard_row).shard_path(shard_row, file)
-        working = [placement.working(path) for placement in self._placements]
-        return next((each for each in working if each.exists()), None)
 
     def _offsets(self, shard_row: int, file: np.ndarray, slot: np.ndarray) -> np.ndarray:
         """As ``ShardRowFiles.offsets``."""

@@ -125,12 +125,28 @@ def read_back(
 def fits_checksum(chunk: memoryview, data_crc: int) -> bool:
     """Returns whether the encoded bytes fit the journal's checksum; a chunk may end in an inner crc32c, which
     then equals ``data_crc``."""
-    body = crc32c.crc32c(chunk[:-INNER_CHECKSUM_BYTES])
-    inner = bytes(chunk[-INNER_CHECKSUM_BYTES:])
+    return _fits(crc32c.crc32c(chunk[:-INNER_CHECKSUM_BYTES]), bytes(chunk[-INNER_CHECKSUM_BYTES:]), data_crc)
+
+
+def _fits(body: int, inner: bytes, data_crc: int) -> bool:
+    """``body``: the crc32c of all bytes but the last, ``inner``."""
     return bool(
         crc32c.crc32c(inner, body) == data_crc
         or (body == data_crc and int.from_bytes(inner, "little") == body)
     )
+
+
+def _fits_in_pieces(shard: Readable, offset: int, nbytes: int, data_crc: int) -> bool:
+    """As ``fits_checksum``, of a chunk that may be larger than memory. Raises ``StorageError``."""
+    body, end = 0, offset + nbytes - INNER_CHECKSUM_BYTES
+    while offset < end:
+        piece = shard.read(offset, min(READ_BYTES, end - offset))
+        if not piece:
+            return False
+        body = crc32c.crc32c(piece, body)
+        offset += len(piece)
+    inner = shard.read(end, INNER_CHECKSUM_BYTES)
+    return len(inner) == INNER_CHECKSUM_BYTES and _fits(body, inner, data_crc)
 
 
 def _check_chunks(
@@ -144,17 +160,24 @@ def _check_chunks(
     present = np.flatnonzero(believed & (table["offset"] != ABSENT))
     pieces = _pieces(table, present)
 
-    def check(piece: np.ndarray) -> int:
-        start = int(table["offset"][piece[0]])
-        stop = int(table["offset"][piece[-1]] + table["nbytes"][piece[-1]])
-        try:
-            data = memoryview(shard.read(start, stop - start))
-        except StorageError:
-            data = memoryview(b"")
+    def check_each(piece: np.ndarray, start: int, data: memoryview) -> None:
         for slot in piece.tolist():
             first, nbytes = int(table["offset"][slot]) - start, int(table["nbytes"][slot])
             chunk = data[first : first + nbytes]
             believed[slot] = len(chunk) == nbytes and fits_checksum(chunk, int(table["data_crc"][slot]))
+
+    def check(piece: np.ndarray) -> int:
+        start = int(table["offset"][piece[0]])
+        stop = int(table["offset"][piece[-1]] + table["nbytes"][piece[-1]])
+        try:
+            if piece.size == 1 and stop - start > READ_BYTES:
+                believed[piece] = _fits_in_pieces(
+                    shard, start, stop - start, int(table["data_crc"][piece[0]])
+                )
+            else:
+                check_each(piece, start, memoryview(shard.read(start, stop - start)))
+        except StorageError:
+            believed[piece] = False
         if progress is not None:
             progress(stop - start)
         return stop - start

@@ -14,6 +14,7 @@ the slot then counts as empty.
 
 from __future__ import annotations
 
+import errno
 import struct
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -147,7 +148,9 @@ class StagingArea:
                 frame = pixels if grids is None else pixels[: grids.of(position).frame_bytes]
                 self._file.read_into(self.data_place(slot), frame)
                 valid[slot] = crc32c.crc32c(frame.data) == crc
-            except StorageError:
+            except StorageError as error:
+                if getattr(error.__cause__, "errno", None) in (errno.EMFILE, errno.ENFILE):
+                    raise  # that says nothing of the frame
                 valid[slot] = False  # one bad sector must not lose the other frames
         return records, valid
 
