@@ -183,8 +183,21 @@ def test_another_process_sees_each_stored_slab(tmp_path, live):
     assert verify_store(path).ok
 
 
-@WAYS
-@pytest.mark.parametrize("codec", ["blosc", None])
+@pytest.mark.parametrize(
+    ("live", "codec"),  # every way once, both codecs for each form of file; every pair among the slow ones
+    [
+        pytest.param(
+            {**settings, "io": io},
+            codec,
+            marks=[pytest.mark.slow] * ((i + j) % 2),
+            id=f"{codec}-{settings['live']}-{io}",
+        )
+        for i, (settings, io) in enumerate(
+            [(LIVE, "mmap"), (LIVE, "pwrite"), (LIVE, "direct"), (APPEND, "pwrite"), (APPEND, "direct")]
+        )
+        for j, codec in enumerate(["blosc", None])
+    ],
+)
 def test_readers_see_no_wrong_pixel_whatever_happens(tmp_path, at_once, at_point, live, codec):
     """Shards fill and are sealed, meet I/O errors and are rewritten, are sealed early and opened again, and
     recovered."""

@@ -16,7 +16,7 @@ from .requirements import FILESYSTEMS, why_not
 REPOSITORY = Path(__file__).parents[2]
 # of rounds that differ: one on each filesystem, each in another io mode, one of them resumed after a kill and
 # one recovered after a cut; ext4 once more; and in the fifth a writer hangs and is taken over
-IMAGES, ROUNDS, FIRST_SEED = 100, 5, 3
+IMAGES, ROUNDS, FIRST_SEED = 50, 5, 3
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 

@@ -72,9 +72,9 @@ class Judge:
 
 
 @contextmanager
-def looking_at_every_step(judge: Judge, *, new_views: bool) -> Iterator[None]:
+def looking_at_every_step(judge: Judge, *, new_views: bool, later: int = 4) -> Iterator[None]:
     """Looks before the calls by which the writer changes the filesystem, in the thread that makes them:
-    before the first of each kind, and then every fourth."""
+    before the first three of each kind, and of the ``later`` ones that follow before one."""
     inside = threading.local()
     calls: Counter[str] = Counter()
     lock = threading.Lock()
@@ -84,7 +84,7 @@ def looking_at_every_step(judge: Judge, *, new_views: bool) -> Iterator[None]:
         if getattr(inside, "yes", False) or name.endswith("before_read"):
             return
         calls[name] += 1
-        if calls[name] > 3 and calls[name] % 4:
+        if calls[name] > 3 and calls[name] % later:
             return
         inside.yes = True
         try:

@@ -127,15 +127,17 @@ def test_every_step_of_a_writer_shows_each_stored_frame(tmp_path, io, fields, ch
     np.testing.assert_array_equal(pixels(path), zarr.open_array(path / "0", mode="r")[...])
 
 
+# of ``looking_at_every_step``: a file for each chunk makes many steps of each kind
+@pytest.mark.parametrize("later", [24, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("io", "fields", "chunk"),
     [("pwrite", {}, 4), ("mmap", {"codec": sw.Gzip(level=1)}, 2), ("direct", {"codec": None}, 1)],
 )
-def test_every_step_without_shards_shows_each_stored_frame(tmp_path, io, fields, chunk):
+def test_every_step_without_shards_shows_each_stored_frame(tmp_path, io, fields, chunk, later):
     path = tmp_path / "a.ome.zarr"
     with sw.create(path, without_shards(spec(chunk, **fields)), io=io, **QUICK) as writer:
         judge = Judge(path)
-        with looking_at_every_step(judge, new_views=io == "mmap"):
+        with looking_at_every_step(judge, new_views=io == "mmap", later=later):
             for i in range(2 * chunk + 1):
                 judge.stored = writer.watermark.stored
                 writer.append(frame(i))

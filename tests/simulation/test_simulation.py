@@ -10,7 +10,7 @@ from .shrink import kind_of, shrink
 from .story import FEW_FILES_FROM, GROWING_FROM, IN_PLACE_FROM, LIVE_FROM, SPLIT_FROM, draw
 from .world import play
 
-SEEDS = 400  # about 15 s on a core of its own
+SEEDS = 200
 MEND_SEEDS = 10_000
 QUICK_MENDS = (
     "rows-stay-closed",

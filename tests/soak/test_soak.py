@@ -26,7 +26,7 @@ from tests.soak.soak import Soak
 from tests.soak.test_watch import life
 
 DISK_GIB = 1.0
-SHORTEST = ("--minutes", "0.2", "--hold-s", "0.2", "--disk-gib", str(DISK_GIB))
+SHORTEST = ("--minutes", "0.2", "--hold-s", "0.2", "--load", "0.3", "--disk-gib", str(DISK_GIB))
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_each_fault_once(roomy_folder):
 
 def test_an_interrupt_ends_it_in_order(roomy_folder):
     """Without disk faults, so on a plain folder."""
-    with soaking("--minutes", "0.4", "--only", "bad-messages", "--folder", str(roomy_folder)) as soak:
+    with soaking(*SHORTEST, "--only", "bad-messages", "--folder", str(roomy_folder)) as soak:
         assert "can be kept up here" in soak.stderr.readline()
         soak.send_signal(signal.SIGINT)
         said, complaints = soak.communicate()
