@@ -80,6 +80,8 @@ def derived_array(
     ``made`` records how, under the creator's attribute."""
     changed = copy.deepcopy(understood(document))
     changed["shape"] = list(shape)
+    if changed.get("dimension_names") is None:  # null, which tensorstore refuses, says no more than nothing
+        changed.pop("dimension_names", None)
     changed["chunk_grid"]["configuration"]["chunk_shape"] = list(shard_shape)
     changed["codecs"] = array_codecs(index_place, chunk_shape, chunk_codecs, index_codecs)
     attributes = changed.get("attributes") or {}
