@@ -186,6 +186,8 @@ LENIENT = {
     "blosc clevel",
     "blosc without typesize",
     "codec member",
+    "fill value as text",
+    "fill value with a fraction",
     "no endian",
     "no index codecs",
 }
