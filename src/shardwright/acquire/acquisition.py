@@ -25,10 +25,9 @@ from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.array.grid import image_of
 from shardwright.codecs.degrade import DegradeLevel
 from shardwright.model.errors import ResumeError
-from shardwright.shard.frames_in_place import SLOT_ORDER, FramesInPlace
+from shardwright.shard.frames_in_place import FramesInPlace
 from shardwright.shard.layout import StoreLayout
 
-from .assembly import IN_PLACE
 from .commands import Encode, Stage
 from .core import Core, Now
 from .encoding import SlabEncoder, SlabJob, SlabTask, StageTask, join_frames
@@ -122,7 +121,7 @@ class Acquisition:
         # What is made here refers to the queue, never to this object: without a reference cycle an ended
         # acquisition and its tables are freed at once, without the garbage collector.
         self._report = partial(_report, self._reports, wake)
-        order = SLOT_ORDER if folder.spec.grids.in_place else settings.chunk_order
+        order = settings.order_for(folder.spec)
         self._sealer = Sealer(folder, self._layout, self._encoders, self._report, order)
         self.core = Core(
             folder.path,
@@ -143,16 +142,13 @@ class Acquisition:
     def _restore(self, restored: RecoveredState) -> None:
         for found in restored.shard_rows:
             self._sealer.adopt(found.files)
-        slots, staging = np.array(restored.standing.staged_slots, np.int64), self.folder.staging
+        slots = np.array(restored.standing.staged_slots, np.int64)
         self.core.client_epoch = self.folder.manifest.client_epoch
         joined = None
         if self.grids.in_place:
             placed = FramesInPlace(self._layout, self.folder.placements())
             joined = join_frames(placed, self._encoders, restored.standing.staged)
-            addresses = np.full(slots.size, IN_PLACE)
-        else:
-            addresses = slots if staging is None or not slots.size else staging.address_of(slots)
-        self.core.restore(restored, addresses, _now(), joined)
+        self.core.restore(restored, self.folder.staged_at(slots), _now(), joined)
         self._carry_out()
 
     # ------------------------------------------------------------------ the way of a frame

@@ -54,7 +54,7 @@ class SlabTable:
     """
 
     def __init__(self, grids: Grids, rows: int, record_dtype: np.dtype[np.void]) -> None:
-        self.grids = grids
+        self._grids = grids
         deepest = grids.frames_per_slab
         self.slab = np.full(rows, FREE, np.int64)
         # ``slab`` for the kernel: FREE for one closed with holes, which takes no more frames
@@ -102,7 +102,9 @@ class SlabTable:
         row or -1)."""
         batch = (positions, sequences, addresses, records.view(np.int64).reshape(records.size, -1))
         table = (self._taking, self.addresses, self.sequences, self._words, self.frames, self.expected)
-        done, count, missing = place_frames(first, batch, self.grids.tables, table, statuses, self._completed)
+        done, count, missing = place_frames(
+            first, batch, self._grids.tables, table, statuses, self._completed
+        )
         if done:
             self.image = image_of(int(positions[done - 1]))
         rows = self._completed[:count].tolist()
@@ -120,7 +122,7 @@ class SlabTable:
         self.frames[row] = self._in_place[row] = 0
         for joined in self.joined:
             joined[row] = 0
-        self.expected[row] = self.grids.of(slab).frames_in_slab(slab)
+        self.expected[row] = self._grids.of(slab).frames_in_slab(slab)
         self.slab[row] = self._taking[row] = slab
         self._collecting[slab] = row
         return True
@@ -128,18 +130,18 @@ class SlabTable:
     def oldest(self) -> int | None:
         """Returns the incomplete slab to close when there is no row for another one."""
         return first_of_fullest_image(
-            dict.fromkeys(self._collecting, 1), lambda slab: self.grids.slabs_of(slab, self.image)
+            dict.fromkeys(self._collecting, 1), lambda slab: self._grids.slabs_of(slab, self.image)
         )
 
     def oldest_held(self) -> int | None:
         """Returns the incomplete slab to close when too many frames are held."""
         return first_of_fullest_image(
             {slab: int(self.frames[row]) for slab, row in self._collecting.items()},
-            lambda slab: self.grids.held_of(slab, self.image),
+            lambda slab: self._grids.held_of(slab, self.image),
         )
 
     def incomplete_of_shard_row(self, shard_row: int) -> list[int]:
-        return [slab for slab in self._collecting if self.grids.shard_row_of_slab(slab) == shard_row]
+        return [slab for slab in self._collecting if self._grids.shard_row_of_slab(slab) == shard_row]
 
     def incomplete(self) -> list[int]:
         return sorted(self._collecting)
@@ -165,7 +167,7 @@ class SlabTable:
     def slab_in(self, row: int) -> tuple[int, np.ndarray, np.ndarray]:
         """Returns the slab of a row with the addresses and records of its frames, for each of its places."""
         slab = int(self.slab[row])
-        places = self.grids.of(slab).frames_per_slab
+        places = self._grids.of(slab).frames_per_slab
         return slab, self.addresses[row, :places], self.records[row, :places]
 
     def put_in_place(self, row: int, places: np.ndarray, joined: Joined) -> None:
@@ -181,9 +183,10 @@ class SlabTable:
         """Returns whether the pixels of all frames of a row are in the chunks of its slab."""
         return bool(self._in_place[row] == self.frames[row])
 
-    def joined_in(self, row: int) -> Joined:
-        """Returns views of ``joined`` for one row."""
-        return self.joined[0][row], self.joined[1][row]
+    def joined_in(self, row: int) -> Joined | None:
+        """Returns views of ``joined`` for one row; None where no frame is put in place."""
+        crcs, not_fill = self.joined
+        return (crcs[row], not_fill[row]) if self._grids.in_place else None
 
     def unstaged_since(self, row: int, before_ns: int) -> np.ndarray:
         """Returns int64[n] places whose frame came by ``before_ns`` (monotonic) and is not staged."""

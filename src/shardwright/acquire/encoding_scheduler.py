@@ -59,8 +59,7 @@ class EncodingScheduler:
         self.rows.add(row)
         self._counts.begin_writing(row)
         slab, addresses, records = self._table.slab_in(row)
-        joined = self._table.joined_in(row) if self._table.grids.in_place else None
-        self._ask(Encode(row, slab, files, addresses, records, joined))
+        self._ask(Encode(row, slab, files, addresses, records, self._table.joined_in(row)))
 
     def done(self, report: SlabEncoded) -> bool:
         """Notes a report. Returns False if the row was given up because the workers died."""

@@ -24,7 +24,6 @@ from shardwright.shard.frames_in_place import gather_frame
 from shardwright.shard.layout import slab_places
 from shardwright.shard.sealed_shard_row import SealedShardRow
 
-from .assembly import IN_PLACE
 from .closed_shard_rows import split_by_slab
 from .encoding import joined_with
 
@@ -75,9 +74,8 @@ def reopen_row(
     encoder: SlabEncoder,
 ) -> ReopenedShardRow:
     """Reopens a shard row. ``create`` makes new files with ``REWRITE_SUFFIX``; ``encoder``: of its image.
-    Raises ``ShardFormatError``
-    when the sealed shards cannot be read, or are not those that were sealed, ``StorageError``; the shard row
-    then stays as it was sealed."""
+    Raises ``ShardFormatError`` when the sealed shards cannot be read, or are not those that were sealed,
+    ``StorageError``; the shard row then stays as it was sealed."""
     with SealedShardRow(
         layout,
         shard_row,
@@ -144,19 +142,13 @@ class _Reopening:
             frozenset(taken),
             np.concatenate([records[:0], *(found for found, _ in staged)]),
             used,
-            self._addresses(used),
+            self._folder.staged_at(used),
             slots,
             self._old.shards,
             self._old.allocated_bytes,
             copied,
             self._joined,
         )
-
-    def _addresses(self, slots: np.ndarray) -> np.ndarray:
-        """The pixels of frames in slots of the staging area."""
-        if self._joined is not None:
-            return np.full(slots.size, IN_PLACE)
-        return slots if self._folder.staging is None else self._folder.staging.address_of(slots)
 
     def _stage(self, slab: int, records: np.ndarray, places: np.ndarray, slots: np.ndarray) -> None:
         """Decodes the frames of one slab, at ``places``, into the staging area. It takes one band of chunks

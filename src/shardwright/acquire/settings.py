@@ -115,6 +115,11 @@ class WriteSettings:
         whose frames cannot be put into chunks."""
         return spec.in_place() if self.puts_in_place else spec
 
+    def order_for(self, spec: AcquisitionSpec) -> WriteOrder:
+        """Returns the order of the chunks in shards of an acquisition; it has one only where frames are put
+        in place, whatever it is resumed with."""
+        return SLOT_ORDER if spec.grids.in_place else self.chunk_order
+
     def _live_problem(self) -> str | None:
         if self.live != "none" and self.on_full == "spill":
             return "shards that readers see grow cannot spill: choose on_full block or fail, or live none"

@@ -33,6 +33,8 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, cast
 
+import numpy as np
+
 from shardwright.array.document import encode_document
 from shardwright.array.levels import array_documents
 from shardwright.array.metadata import group_document
@@ -73,6 +75,7 @@ from shardwright.storage.files import (
 )
 from shardwright.storage.lock import StoreLock
 
+from .assembly import IN_PLACE
 from .frame_table_writer import write_frame_table
 from .new_store import abandoned, making_folder, publish, remove_abandoned, withdraw
 from .ownership import Ownership
@@ -237,6 +240,13 @@ class StoreFolder:
         root = self.manifest.spill_root
         spill_root = None if root is None else type(self.path)(root)
         return replace(settings, live=self.manifest.live, spill_root=spill_root)
+
+    def staged_at(self, slots: np.ndarray) -> np.ndarray:
+        """Returns int64[n]: the addresses of staged frames' pixels, or that they are in their chunks. Raises
+        ``StorageError``."""
+        if self.spec.grids.in_place:
+            return np.full(slots.size, IN_PLACE)
+        return slots if self.staging is None or not slots.size else self.staging.address_of(slots)
 
     def placement(self, *, spill: bool) -> Placement:
         """Returns where the files of a shard row go."""

@@ -16,7 +16,6 @@ from shardwright.acquire.store_folder import StoreFolder, end_intact, is_marked
 from shardwright.model.errors import FencedError, ResumeError, ShardFormatError, StorageFullError
 from shardwright.model.names import WORKSPACE
 from shardwright.read.store import read_metadata
-from shardwright.shard.frames_in_place import SLOT_ORDER
 from shardwright.shard.manifest import delete_manifests, has_manifest
 from shardwright.shard.metadata_updates import read_updates, updated_groups, updates_path
 from shardwright.storage.ballast import Ballast
@@ -115,7 +114,7 @@ def restore(
             found = look(
                 store, folder.log, folder.staging, limits_of(store.spec), threads=threads, progress=progress
             )
-            order = SLOT_ORDER if store.spec.grids.in_place else settings.chunk_order
+            order = settings.order_for(store.spec)
             return execute(folder, store.layout, found.scanned, found.decisions, order), found
     except BaseException as error:
         folder.note_disk_error(error)
