@@ -169,6 +169,22 @@ LEGAL: dict[str, Spelling] = {
     "numcodecs lz4": shards([LITTLE, numcodec("lz4", acceleration=1)]),
     "numcodecs shuffle": shards([LITTLE, numcodec("shuffle", elementsize=2), GZIP]),
     "numcodecs delta": shards([numcodec("delta", dtype="<u2", astype="<u2"), LITTLE, ZSTD]),
+    **{
+        f"single bytes behind {codec['name'].removeprefix('numcodecs.')} of {data_type}{where}": replace(
+            shards([codec, {"name": "bytes"}, *rest])
+            if where
+            else Spelling([codec, {"name": "bytes"}, *rest]),
+            data_type=data_type,
+            fill_value=False if data_type == "bool" else 0,
+        )
+        for codec, data_type in (
+            (numcodec("fixedscaleoffset", offset=-2, scale=2, dtype="<f4", astype="|u1"), "float32"),
+            (numcodec("fixedscaleoffset", offset=0, scale=1, dtype="<u2", astype="|u1"), "uint16"),
+            (numcodec("astype", encode_dtype="|u1", decode_dtype="<i8"), "int64"),
+            (numcodec("packbits"), "bool"),
+        )
+        for where, rest in (("", [ZSTD]), (" in shards", [CRC]))
+    },
     "numcodecs fletcher32": shards([LITTLE, numcodec("fletcher32")]),
     "numcodecs unsharded": Spelling([numcodec("delta", dtype="<u2"), LITTLE, numcodec("zlib", level=1)]),
     "index start": shards([LITTLE, blosc()], place="start"),
@@ -311,6 +327,26 @@ ILLEGAL: dict[str, tuple[Callable[[Json], Any], str]] = {
     "index without endian": (lambda d: _inner(d).update(index_codecs=["bytes", CRC]), "endian"),
     "index location": (lambda d: _inner(d).update(index_location="middle"), "index_location"),
     "no endian": (lambda d: _inner(d)["codecs"][0].pop("configuration"), "endian"),
+    "no endian behind a filter": (
+        lambda d: _inner(d).update(codecs=[numcodec("delta", dtype="<u2"), {"name": "bytes"}]),
+        "endian",
+    ),
+    "no endian behind a filter to two bytes": (
+        lambda d: _inner(d).update(
+            codecs=[numcodec("astype", encode_dtype="<i2", decode_dtype="<u2"), {"name": "bytes"}]
+        ),
+        "endian",
+    ),
+    "no endian behind two filters": (
+        lambda d: _inner(d).update(
+            codecs=[
+                numcodec("delta", dtype="<u2"),
+                numcodec("bitround", keepbits=4),
+                {"name": "bytes"},
+            ]
+        ),
+        "endian",
+    ),
     "endian value": (lambda d: _inner(d)["codecs"][0]["configuration"].update(endian="native"), "endian"),
     "no chunk shape": (lambda d: _inner(d).pop("chunk_shape"), "chunk_shape"),
     "chunk shape of other rank": (lambda d: _inner(d).update(chunk_shape=[2, 4]), "chunk_shape"),

@@ -10,6 +10,7 @@ web process may use it too.
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,6 +29,13 @@ INDEX_ITEM_BYTES = 8
 MAX_NESTED = 8  # levels of shards within shards
 _BYTES_NAMES = ("bytes", "endian")  # the second in ZEP 2's own example
 _COMPRESSORS = ("blosc", "gzip", "zstd")
+# the setting of a codec of numcodecs that names the data type which it makes, or the setting in its place
+_MADE_TYPES = {
+    "numcodecs.delta": ("astype", "dtype"),
+    "numcodecs.fixedscaleoffset": ("astype", "dtype"),
+    "numcodecs.astype": ("encode_dtype",),
+}
+_NUMPY_TYPE = re.compile(r"[<>|=]?[biufcmM]([0-9]{1,2})")
 
 
 @dataclass(frozen=True)
@@ -101,11 +109,27 @@ def _parse_chain(
             codec = replace(codec, configuration=_sharding_json(sharding))
         elif codec.name in _CHECKS:
             _CHECKS[codec.name](place, codec.configuration, itemsize)
+        elif codec.kind is None:
+            itemsize = _made_itemsize(codec, itemsize)
         if codec.name in _BYTES_NAMES:
             codec = replace(codec, name="bytes")
         parsed.append(codec)
     check_order(parsed, [codec.kind for codec in parsed])
     return CodecChain(tuple(parsed), sharding)
+
+
+def _made_itemsize(codec: Codec, itemsize: int | None) -> int | None:
+    """Returns the bytes of one element behind a codec of another library: whether ``bytes`` needs an
+    ``endian`` follows from what it is given, not from the data type of the array. None where it is not known
+    here: zarr-python then judges."""
+    if codec.name in ("numcodecs.bitround", "numcodecs.quantize"):
+        return itemsize
+    if codec.name == "numcodecs.packbits":
+        return 1
+    names = (codec.configuration.get(key) for key in _MADE_TYPES.get(codec.name, ()))
+    named = next((name for name in names if name is not None), None)
+    match = _NUMPY_TYPE.fullmatch(named) if isinstance(named, str) else None
+    return int(match[1]) if match else None
 
 
 def check_order(codecs: Sequence[Codec], kinds: Sequence[Kind | None]) -> None:

@@ -213,18 +213,20 @@ def _codecs(array: StoredArray, options: RechunkOptions) -> list[Any]:
         return codec
     if isinstance(codec, str):
         if array.dtype.name not in DTYPES and array.spelling is not None:
-            return _core_chain(array.codec_metadata)
+            return _core_chain(array)
         if array.is_ours or array.dtype.name not in DTYPES:
             return array.codec_metadata
         codec = Blosc()
     return inner_codecs(codec, array.dtype.itemsize, array.codecs.checksum)
 
 
-def _core_chain(chain: list[Any]) -> list[Any]:
+def _core_chain(array: StoredArray) -> list[Any]:
     """The chain of Zarr v3's own codecs in place of one with codecs of numcodecs."""
-    (middle,) = (codec for codec in chain if codec["name"] in ("bytes", "vlen-utf8"))
-    if "configuration" in middle:
-        middle = {**middle, "configuration": {"endian": "little"}}
+    (name,) = {"bytes", "vlen-utf8"} & {codec["name"] for codec in array.codec_metadata}
+    middle: dict[str, Any] = {"name": name}
+    # of the array's own elements: those behind a filter may have been single bytes
+    if name == "bytes" and array.dtype.byteorder != "|":
+        middle["configuration"] = {"endian": "little"}
     return [middle, {"name": "zstd", "configuration": {"level": 3, "checksum": False}}]
 
 
