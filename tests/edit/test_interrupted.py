@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 import zarr
 
+from shardwright.edit import redo_journal
 from shardwright.edit.interrupted import (
     DECISIONS,
     EditAction,
@@ -26,6 +27,7 @@ from shardwright.model.errors import (
     ShardFormatError,
     ShardwrightError,
     StorageFullError,
+    StrategyError,
 )
 from shardwright.model.names import EDIT_FOLDER
 from shardwright.read.inspect_shards import inspect_shard
@@ -39,6 +41,7 @@ from shardwright.storage import failpoints
 
 from .arrays import contents, encoded, make_array
 from .editor import Editor
+from .journals import hostile_journals
 from .test_shard_edit import assert_sound, full
 
 SHARD = (0, 0)
@@ -335,7 +338,7 @@ def test_a_damaged_journal_or_one_of_another_release_is_left(editor, array):
     new, saved = path.with_name("new"), path.with_name("saved")
     other.save(saved, new, _allowed())
     saved.replace(path)
-    assert "another shard" in recover_edits(array.path)[0].error["message"]
+    assert "its shard is 'c/1/0'" in recover_edits(array.path)[0].error["message"]
 
 
 def _allowed():
@@ -368,3 +371,51 @@ def test_a_dry_run_only_tells(editor, array):
     interrupted(editor, array)
     assert [edit.action for edit in recover_edits(array.path.parent, dry_run=True)] == ["interrupted"]
     assert interrupted_edits(array.path) == ["c.0.0"]
+
+
+def test_a_journal_that_no_edit_writes_is_damaged_and_the_rest_goes_on(editor, array):
+    """Nothing of it is applied, and the interrupted edits of other shards and arrays are completed."""
+    new = interrupted(editor, array)
+    other = array.path.parent / "other"
+    shutil.copytree(array.path, other)
+    path = array.path / array.shard_key(SHARD)
+    data, status = path.read_bytes(), path.stat()
+    journal = edit_file(array.path, array.shard_key(SHARD), JOURNAL_SUFFIX)
+    sound = journal.read_bytes()
+    for what, damaged in hostile_journals(array.shard_key(SHARD).encode(), status.st_ino, data).items():
+        journal.write_bytes(damaged)
+        [refused] = recover_edits(array.path)
+        assert refused.action == "refused", what
+        assert refused.error["code"] == "shard_format", what
+        assert str(journal) in refused.error["message"] + refused.error["hint"], what
+        assert path.stat().st_size == status.st_size, what
+        assert path.read_bytes() == data, what
+        assert journal.read_bytes() == damaged, what
+    actions = {edit.path.parts[-4]: edit.action for edit in recover_edits(array.path.parent)}
+    assert actions.pop("other") == "completed"
+    assert set(actions.values()) == {"refused"}
+    assert_sound(parse_array(other), new, *SHARD)
+    journal.write_bytes(sound)
+    assert [edit.action for edit in recover_edits(array.path)] == ["completed"]
+    assert_sound(array, new, *SHARD)
+
+
+def test_a_journal_of_holes_is_not_read(editor, array):
+    interrupted(editor, array)
+    journal = edit_file(array.path, array.shard_key(SHARD), JOURNAL_SUFFIX)
+    os.truncate(journal, 1 << 40)
+    [refused] = recover_edits(array.path)
+    assert "too long" in refused.error["message"]
+
+
+@pytest.mark.parametrize("strategy", ["auto", "append"])
+def test_no_journal_is_written_that_recovery_would_refuse(array, monkeypatch, strategy):
+    monkeypatch.setattr(redo_journal, "MOST_BYTES", 200)
+    old, new = contents(array, *SHARD), {0: encoded(array, 50, 100)}
+    if strategy == "append":
+        with pytest.raises(StrategyError, match="too long to be recovered"):
+            edit_shard(array, SHARD, new, strategy=strategy)
+        assert_sound(array, old, *SHARD)
+        return
+    assert edit_shard(array, SHARD, new, strategy=strategy, max_unused=1.0).strategy == "rewrite"
+    assert_sound(array, {**old, **new}, *SHARD)

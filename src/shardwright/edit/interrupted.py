@@ -30,7 +30,7 @@ from shardwright.storage.changed_file import ChangedFile
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import read_regular, storage_errors, sync_directory
 
-from .redo_journal import RedoJournal
+from .redo_journal import MOST_BYTES, RedoJournal, damaged_journal
 from .shard_lock import shard_locked
 
 if TYPE_CHECKING:
@@ -100,20 +100,25 @@ def recover_edits(place: Path, *, dry_run: bool = False) -> list[RecoveredEdit]:
         if dry_run:
             found += [RecoveredEdit(folder / name, "interrupted") for name in interrupted_edits(folder)]
             continue
-        for name in edited_shards(folder):
-            try:
-                with shard_locked(folder, name, timeout_s=0):
-                    recovered = recover_locked(parse_array(folder), name)
-            except LockedError:
-                continue
-            except ShardwrightError as error:
-                recovered = RecoveredEdit(folder / name, "refused", error.to_dict())
-            if recovered is not None:
-                found.append(recovered)
+        found += [
+            recovered for name in edited_shards(folder) if (recovered := _recovered(folder, name)) is not None
+        ]
         with suppress(OSError):  # not empty, or gone with the last lock
             reach("edit.before_remove_folder")
             (folder / EDIT_FOLDER).rmdir()
     return found
+
+
+def _recovered(array_folder: Path, name: str) -> RecoveredEdit | None:
+    """Recovers the edit of one shard, None if nothing of it had reached the shard or it is at work. An error
+    is that of this one: others are recovered all the same."""
+    try:
+        with shard_locked(array_folder, name, timeout_s=0):
+            return recover_locked(parse_array(array_folder), name)
+    except LockedError:
+        return None
+    except ShardwrightError as error:
+        return RecoveredEdit(array_folder / name, "refused", error.to_dict())
 
 
 def edited_arrays(place: Path) -> Iterator[Path]:
@@ -184,15 +189,17 @@ def recover_locked(array: StoredArray, name: str) -> RecoveredEdit | None:
 def _read(array: StoredArray, path: Path) -> tuple[RedoJournal | None, JournalState, ShardFormatError | None]:
     with storage_errors("read", path):
         try:
-            data = read_regular(path)
+            data = read_regular(path, MOST_BYTES)
         except FileNotFoundError:
             return None, JournalState.NONE, None
+        except ShardFormatError as error:
+            return None, JournalState.UNREADABLE, damaged_journal(path, error.message)
     try:
         journal = RedoJournal.parse(data, path)
         if array.coordinates_of(journal.key) is None or path != edit_file(
             array.path, journal.key, JOURNAL_SUFFIX
         ):
-            raise ShardFormatError(f"{path} is the journal of another shard", got=journal.key)  # noqa: TRY301
+            return None, JournalState.UNREADABLE, damaged_journal(path, f"its shard is {journal.key!r:.80}")
     except ShardFormatError as error:
         return None, JournalState.UNREADABLE, error
     return journal, JournalState.WHOLE, None

@@ -401,7 +401,7 @@ class _Changed:
             return None
         sums = {key: value for key, values in ShardSums(copy.path).read().items() for value in values}
         with storage_errors("read", path):
-            return cls(None if report.removed else read_regular(path), sums)
+            return cls(None if report.removed else read_regular(path, report.file_bytes), sums)
 
 
 def _bytes_of(chunks: Mapping[int, bytes | None]) -> int:

@@ -2,12 +2,18 @@
 written. EDIT.md has the format.
 
 Written once or several times, wholly or in part, the bytes of a journal make the same file.
+
+A journal that is read is not believed: its ranges lie within the file, share no byte, and it has the old
+bytes of all that it changes. So it makes a shard at most as much longer, and clears at most as much of it, as
+it is long itself.
 """
 
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import crc32c
@@ -16,14 +22,12 @@ import numpy as np
 from shardwright.model.errors import FormatVersionError, ShardFormatError
 from shardwright.storage.files import AtomicFile
 
-from .edit_plan import union
+from .edit_plan import minus, union
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
     from pathlib import Path
-
-    import numpy.typing as npt
 
     from shardwright.storage.changed_file import ChangedFile
 
@@ -31,8 +35,12 @@ if TYPE_CHECKING:
 
 MAGIC = b"SWEDITJN"
 VERSION = 1
+MOST_BYTES = 1 << 30  # whoever recovers a journal holds it in memory
+MOST_RANGES = 1 << 21
+_MOST_FILE_BYTES = 1 << 62
+_PIECE_BYTES = 4 << 20
 _HEAD = struct.Struct("<8sIIQQQIIIIII")
-_OPERATION = struct.Struct("<QQ")
+_RANGE = struct.Struct("<QQ")
 _CRC = struct.Struct("<I")
 
 
@@ -116,26 +124,35 @@ class RedoJournal:
         self.begin(file)
         self.complete(file)
 
+    @property
+    def is_too_long(self) -> bool:
+        """True for a journal that recovery would refuse."""
+        ranges = len(self.writes) + len(self.clears) + len(self.before)
+        return self.nbytes > MOST_BYTES or ranges > MOST_RANGES
+
     def explains(self, file: ChangedFile) -> bool:
         """Returns whether each byte that the edit changes is as it was, or as the edit makes it; else another
         program has written there since. Raises ``StorageError``."""
-        for offset, old in self.before:
-            now, was = (np.frombuffer(data, np.uint8) for data in (file.read(offset, len(old)), old))
-            if now.size < was.size or not ((now == was) | (now == self._after(offset, was))).all():
+        for offset, *states in self._changes():
+            was, after = (np.frombuffer(data, np.uint8) for data in states)
+            now = np.frombuffer(file.read(offset, was.size), np.uint8)
+            if now.size < was.size or not ((now == was) | (now == after)).all():
                 return False
         return True
 
-    def _after(self, offset: int, was: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Returns what the edit makes of the bytes ``was`` at an offset."""
-        after = was.copy()
-        for start, data in self.writes:
-            low, high = max(start, offset), min(start + len(data), offset + was.size)
-            if low < high:
-                part = np.frombuffer(data, np.uint8)[low - start : high - start]
-                after[low - offset : high - offset] = part
-        for start, stop in self.clears:
-            after[max(0, start - offset) : max(0, stop - offset)] = 0
-        return after
+    def _changes(self) -> Iterator[tuple[int, bytes, bytes]]:
+        """Yields (offset, bytes before, bytes afterwards) of all that the edit changes below ``old_bytes``,
+        in pieces."""
+        for offset, data in self.writes:
+            for start, stop in _pieces(offset, min(offset + len(data), self.old_bytes)):
+                yield start, self._before(start, stop), data[start - offset : stop - offset]
+        for first, last in self.clears:
+            for start, stop in _pieces(first, last):
+                yield start, self._before(start, stop), bytes(stop - start)
+
+    def _before(self, start: int, stop: int) -> bytes:
+        offset, data = self.before[bisect_right(self.before, start, key=lambda kept: kept[0]) - 1]
+        return data[start - offset : stop - offset]
 
     def _parts(self) -> Iterator[bytes]:
         key = self.key.encode()
@@ -144,7 +161,7 @@ class RedoJournal:
         yield _HEAD.pack(MAGIC, VERSION, len(key), *numbers, *counts) + key
         places = [(offset, len(data)) for offset, data in (*self.writes, *self.before)]
         lengths = [(start, stop - start) for start, stop in self.clears]
-        yield b"".join(_OPERATION.pack(*place) for place in (*places, *lengths))
+        yield b"".join(_RANGE.pack(*place) for place in (*places, *lengths))
         for _, data in (*self.writes, *self.before):
             yield data
 
@@ -152,33 +169,73 @@ class RedoJournal:
     def parse(cls, data: bytes, path: Path) -> RedoJournal:
         """Raises ``ShardFormatError`` for a damaged one, ``FormatVersionError``."""
         if len(data) < _HEAD.size + _CRC.size or data[:8] != MAGIC:
-            raise _damaged(path)
+            raise damaged_journal(path)
         head = _HEAD.unpack_from(data)
         if head[1] != VERSION:
             raise FormatVersionError(
                 f"{path} was made by another release", expected=f"version {VERSION}", got=head[1]
             )
         if crc32c.crc32c(data[: -_CRC.size]) != _CRC.unpack(data[-_CRC.size :])[0]:
-            raise _damaged(path)
-        key_bytes, (inode, old_bytes, new_bytes, old_index, new_index) = head[2], head[3:8]
-        writes, clears, harmless, before = head[8:]
-        place = _HEAD.size + key_bytes
-        key = data[_HEAD.size : place].decode()
-        operations = [
-            _OPERATION.unpack_from(data, place + i * _OPERATION.size) for i in range(writes + before + clears)
-        ]
-        place += len(operations) * _OPERATION.size
+            raise damaged_journal(path)
+        try:
+            return cls._checked(data, head[2:])
+        except ValueError as error:
+            raise damaged_journal(path, str(error)) from None
+
+    @classmethod
+    def _checked(cls, data: bytes, numbers: tuple[int, ...]) -> RedoJournal:
+        """``numbers``: of the head, behind the version. Raises ``ValueError`` for what no edit writes."""
+        key_bytes, inode, old_bytes, new_bytes, old_index, new_index, *counts = numbers
+        writes, clears, harmless, kept = counts
+        table, stop = _HEAD.size + key_bytes, len(data) - _CRC.size
+        ranges = writes + kept + clears
+        place = table + ranges * _RANGE.size
+        _require(ranges <= MOST_RANGES and place <= stop, "it has not as many ranges as it says")
+        places = np.frombuffer(data, "<u8", 2 * ranges, table).reshape(-1, 2).tolist()
+        with_bytes = writes + kept
+        _require(place + sum(n for _, n in places[:with_bytes]) == stop, "it is not as long as its ranges")
         found = []
-        for offset, nbytes in operations[: writes + before]:
+        for offset, nbytes in places[:with_bytes]:
             found.append((offset, data[place : place + nbytes]))
             place += nbytes
-        ranges = tuple((start, start + nbytes) for start, nbytes in operations[writes + before :])
+        cleared = tuple((start, start + nbytes) for start, nbytes in places[with_bytes:])
+        key = data[_HEAD.size : table].decode()
         facts = inode, old_bytes, new_bytes, old_index, new_index
-        return cls(key, *facts, tuple(found[:writes]), harmless, ranges, tuple(found[writes:]))
+        journal = cls(key, *facts, tuple(found[:writes]), harmless, cleared, tuple(found[writes:]))
+        journal._check()
+        return journal
+
+    def _check(self) -> None:
+        """Raises ``ValueError`` for what no edit writes."""
+        old, new = self.old_bytes, self.new_bytes
+        _require(old <= new <= _MOST_FILE_BYTES, "lengths of the shard")
+        _require(self.harmless <= len(self.writes), "count of harmless writes")
+        changed = [(offset, offset + len(data)) for offset, data in self.writes]
+        _require(all(stop <= old for _, stop in self.clears), "it clears past the shard")
+        changed = sorted((*changed, *self.clears))
+        _require(all(start < stop <= new for start, stop in changed), "it writes past the shard")
+        _require(all(one[1] <= other[0] for one, other in pairwise(changed)), "its ranges overlap")
+        changed = union(changed)
+        below = [(start, min(stop, old)) for start, stop in changed if start < old]
+        kept = [(offset, offset + len(data)) for offset, data in self.before]
+        _require(kept == below, "it has not the old bytes of what it changes")
+        behind = [(old, new)] if old < new else []
+        _require(not minus(behind, changed), "it makes the shard longer than it writes")
 
 
-def _damaged(path: Path) -> ShardFormatError:
+def _require(holds: bool, why: str) -> None:
+    if not holds:
+        raise ValueError(why)
+
+
+def _pieces(start: int, stop: int) -> Iterator[tuple[int, int]]:
+    for place in range(start, stop, _PIECE_BYTES):
+        yield place, min(place + _PIECE_BYTES, stop)
+
+
+def damaged_journal(path: Path, why: str = "its crc32c does not hold") -> ShardFormatError:
+    """Returns the error of a journal that is not redone."""
     return ShardFormatError(
-        f"{path}, the journal of an interrupted update, is damaged",
+        f"{path}, the journal of an interrupted update, is damaged: {why}",
         hint="The shard is left as it is. Check it with `shardwright verify`, then delete the journal",
     )

@@ -64,7 +64,7 @@ from .edit_plan import (
     unused_bytes,
 )
 from .interrupted import delete_durably, recover_locked
-from .redo_journal import RedoJournal
+from .redo_journal import MOST_BYTES, RedoJournal
 from .shard_lock import TIMEOUT_S, shard_locked
 
 if TYPE_CHECKING:
@@ -259,7 +259,16 @@ class _Edit:
             if unknown is not None:
                 raise unknown
             return self._replace(source, "rewrite")
-        return self._write_within(source, facts, plan, plan.after)
+        journal = self._journal(source, facts, plan, plan.after)
+        if not journal.is_too_long:
+            return self._write_within(source, plan, plan.after, journal)
+        if strategy == "auto" and unknown is None:
+            return self._replace(source, "rewrite")
+        raise StrategyError(
+            f"strategy {plan.strategy!r} cannot do this: its journal would be too long to be recovered",
+            expected=f"at most {MOST_BYTES} bytes of chunks before and after",
+            hint="Give fewer chunks at once, or strategy rewrite",
+        )
 
     # ------------------------------------------------------------------ another file, or none
 
@@ -303,10 +312,9 @@ class _Edit:
     # ------------------------------------------------------------------ within the file
 
     def _write_within(
-        self, source: SourceShard, before: ShardFacts, plan: EditPlan, after: ShardFacts
+        self, source: SourceShard, plan: EditPlan, after: ShardFacts, journal: RedoJournal
     ) -> EditReport:
         with ChangedFile(self._path) as file:
-            journal = self._journal(source, before, plan, after)
             self._record_after(source, after)
             path, new = (
                 edit_file(self._array.path, self._key, suffix) for suffix in (JOURNAL_SUFFIX, NEW_SUFFIX)

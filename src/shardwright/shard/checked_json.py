@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import crc32c
 
 from shardwright.model.errors import ShardFormatError
-from shardwright.storage.files import read_range
+from shardwright.storage.files import read_regular, storage_errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,17 +24,18 @@ def encode_checked(facts: dict[str, Any]) -> bytes:
 def read_checked(path: Path, most_bytes: int) -> dict[str, Any]:
     """Returns the facts of a file. Raises ``ShardFormatError`` when it is damaged or longer than
     ``most_bytes``, ``StorageError``."""
-    text = read_range(path, 0, most_bytes + 1)
-    if len(text) > most_bytes:
-        raise ShardFormatError(f"{path} is too long", expected=f"at most {most_bytes} bytes")
+    with storage_errors("read", path):
+        text = read_regular(path, most_bytes)
     try:
         facts = json.loads(text)
+        if not isinstance(facts, dict):
+            raise ShardFormatError(f"{path} is damaged", expected="a JSON object", got=type(facts).__name__)
+        recorded = facts.pop("crc32c", None)
+        is_sound = encode_checked(facts) == text
+    # what can be decoded may be nested too deep to be encoded
     except (ValueError, RecursionError) as error:
         raise ShardFormatError(f"{path} is damaged: not JSON ({error})") from None
-    if not isinstance(facts, dict):
-        raise ShardFormatError(f"{path} is damaged", expected="a JSON object", got=type(facts).__name__)
-    recorded = facts.pop("crc32c", None)
-    if encode_checked(facts) != text:
+    if not is_sound:
         raise ShardFormatError(
             f"{path} is damaged: its crc32c does not hold", expected=_checksum(facts), got=repr(recorded)[:40]
         )

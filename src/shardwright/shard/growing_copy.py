@@ -278,8 +278,17 @@ def _last_sound_index(descriptor: int, layout: ShardLayout) -> tuple[np.ndarray,
         if ((values > end) & (values != EMPTY)).any():
             continue  # no offset, no length
         with suppress(ShardFormatError):
-            return layout.index.decode(read_all(descriptor, end - count, count)).copy(), end
+            entries = layout.index.decode(read_all(descriptor, end - count, count)).copy()
+            if _lie_within(entries, end - count):
+                return entries, end
         sought += count
         if sought > _MOST_SOUGHT_BYTES:
             break
     return empty_index(layout.chunks), 0
+
+
+def _lie_within(entries: np.ndarray, nbytes: int) -> bool:
+    """Returns whether all chunks that an index lists lie in the first bytes of a file."""
+    live = entries[entries["offset"] != EMPTY]
+    room = np.uint64(nbytes)
+    return bool(((live["offset"] <= room) & (live["nbytes"] <= room - live["offset"])).all())

@@ -17,7 +17,13 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from time import monotonic, sleep
 from typing import IO, TYPE_CHECKING, NamedTuple
 
-from shardwright.model.errors import OutputExistsError, ShardwrightError, StorageError, StorageFullError
+from shardwright.model.errors import (
+    OutputExistsError,
+    ShardFormatError,
+    ShardwrightError,
+    StorageError,
+    StorageFullError,
+)
 
 from .failpoints import reach
 
@@ -358,10 +364,14 @@ def open_regular(path: Path, *, writing: bool = False, buffering: int = -1) -> I
         raise
 
 
-def read_regular(path: Path) -> bytes:
-    """Returns all of a regular file. Raises ``OSError``."""
-    with open_regular(path) as file:
-        return file.read()
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """Returns all of a regular file. Raises ``OSError``, and ``ShardFormatError`` for one of more than
+    ``most_bytes``: a length costs nothing, a file of holes can have any."""
+    with open_regular(path, buffering=0) as file:
+        nbytes = os.fstat(file.fileno()).st_size
+        if nbytes > most_bytes:
+            raise ShardFormatError(f"{path} is too long", expected=f"at most {most_bytes} bytes", got=nbytes)
+        return read_all(file.fileno(), 0, nbytes)
 
 
 def read_range(path: Path, offset: int, nbytes: int) -> bytes:

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from shardwright.model.errors import LockedError
+from shardwright.model.json_text import parse_json
 
 from .failpoints import reach
 from .files import FLOCK, WHOLE_FILE, storage_errors, sync_directory
@@ -163,7 +164,7 @@ def _holder(descriptor: int) -> str:
     """Returns the holder by the file's text, which is written after the lock is taken, so it may be old or
     half written."""
     try:
-        holder = json.loads(os.pread(descriptor, _MAX_HOLDER_BYTES, 0))
+        holder = parse_json(os.pread(descriptor, _MAX_HOLDER_BYTES, 0))
         return (
             f"process {int(holder['pid'])} on {str(holder['host'])[:255]!r} since {str(holder['since'])[:64]}"
         )

@@ -36,7 +36,7 @@ from shardwright.array.ome import level_dataset
 from shardwright.array.spec import DTYPES
 from shardwright.kernels.downsample import downsample, shape_above, work_bytes
 from shardwright.model.errors import OutputExistsError, ShardFormatError, SpecError
-from shardwright.read.store import open_store, parse_array, read_metadata
+from shardwright.read.store import MAX_METADATA_BYTES, open_store, parse_array, read_metadata
 from shardwright.repack.runtime.job_folder import JobFolder
 from shardwright.repack.runtime.job_report import BuildReport, no_progress
 from shardwright.repack.runtime.throttle import Throttle, pause_files
@@ -302,7 +302,7 @@ class _NewLevels:
         """Whether an interrupted run has given the level its name, which only complete levels have."""
         document = self._store.root / level.name / "zarr.json"
         with storage_errors("look at", document):
-            return document.is_file() and read_regular(document) == level.document
+            return document.is_file() and read_regular(document, MAX_METADATA_BYTES) == level.document
 
     def _where(self, name: str) -> Path:
         published = self._store.root / name

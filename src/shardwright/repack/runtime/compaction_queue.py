@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shardwright.array.acquisition_spec import ARRAY_NAME
+from shardwright.model.errors import ShardFormatError
+from shardwright.model.json_text import parse_json
 from shardwright.model.names import WORK_FOLDER
 from shardwright.model.versions import check_version
 from shardwright.storage.failpoints import reach
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 QUEUED_NAME = "queued"
+_MOST_BYTES = 4096
 VERSION = 1  # also of files that name none
 
 
@@ -61,17 +64,20 @@ class QueueEntry:
     @property
     def failures(self) -> int:
         """How often its compaction has failed, 0 where that cannot be read."""
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            return int(json.loads(read_regular(self.queued_file))["failures"])
-        return 0
+        failures = self._facts().get("failures")
+        return failures if type(failures) is int and failures >= 0 else 0
 
     def check_version(self) -> None:
         """Raises ``FormatVersionError`` for an entry in another version of the format."""
-        facts = None
-        with suppress(OSError, ValueError):
-            facts = json.loads(read_regular(self.queued_file))
-        if isinstance(facts, dict):
-            check_version(facts.get("version", VERSION), VERSION, self.queued_file)
+        check_version(self._facts().get("version", VERSION), VERSION, self.queued_file)
+
+    def _facts(self) -> dict[str, Any]:
+        """Returns what the entry says, nothing where that cannot be read."""
+        with suppress(OSError, ValueError, ShardFormatError):
+            facts = parse_json(read_regular(self.queued_file, _MOST_BYTES))
+            if isinstance(facts, dict):
+                return facts
+        return {}
 
     def add(self, failures: int = 0) -> None:
         """Durably. Raises ``StorageError``, also where the store is gone."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from shardwright.model.json_text import parse_json
 from shardwright.model.versions import check_version
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import append_file, read_regular, storage_errors
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 DONE_NAME = "done"
 VERSION = 1
+_MOST_BYTES = 512 << 20  # of two million shards
+_FIELDS = {"key": str, "file_bytes": int, "mtime_ns": int, "options": dict}
 
 
 class DoneList:
@@ -38,21 +41,22 @@ class DoneList:
         }
 
     def _lines(self) -> list[dict[str, Any]]:
-        """Raises ``FormatVersionError``, ``StorageError``."""
+        """Raises ``FormatVersionError``, ``ShardFormatError`` for a list that is too long,
+        ``StorageError``."""
         found = []
         with storage_errors("read", self._path):
             try:
-                text = read_regular(self._path).decode("utf-8", "replace")
+                text = read_regular(self._path, _MOST_BYTES).decode("utf-8", "replace")
             except (FileNotFoundError, NotADirectoryError):
                 return []
         for line in text.splitlines():
             try:
-                facts = json.loads(line)
+                facts = parse_json(line)
             except ValueError:
                 continue
             if isinstance(facts, dict):
                 check_version(facts.get("version", VERSION), VERSION, self._path)
-                if {"key", "file_bytes", "mtime_ns", "options"} <= facts.keys():
+                if all(type(facts.get(name)) is kind for name, kind in _FIELDS.items()):
                     found.append(facts)
         return found
 

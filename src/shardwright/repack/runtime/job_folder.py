@@ -16,6 +16,8 @@ import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from shardwright.model.errors import ShardFormatError
+from shardwright.model.json_text import parse_json
 from shardwright.storage.files import make_directories, read_regular, replace_file, storage_errors
 
 from .work_folder import remove, remove_lock, take_lock
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LOCK_NAME, _JOB_NAME, _WORK_NAME = "lock", "job.json", "work"
+_MOST_JOB_BYTES = 256 << 20
 
 
 class JobFolder:
@@ -63,8 +66,8 @@ class JobFolder:
         """The job that an earlier run was at; None when there is none, or none that can be read."""
         with storage_errors("look at", self._job):
             try:
-                facts = json.loads(read_regular(self._job))
-            except (FileNotFoundError, ValueError):
+                facts = parse_json(read_regular(self._job, _MOST_JOB_BYTES))
+            except (FileNotFoundError, ValueError, ShardFormatError):
                 return None
         return facts if isinstance(facts, dict) else None
 

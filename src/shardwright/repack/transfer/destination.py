@@ -36,6 +36,7 @@ from shardwright.model.errors import (
     ShardwrightError,
     StorageError,
 )
+from shardwright.model.json_text import parse_json
 from shardwright.model.versions import check_version
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 Part = bytes | bytearray  # of a key's bytes, as it is sent; its owner does not change it afterwards
 WORK_PREFIX = ".compact"
 CLAIM_KEY = f"{WORK_PREFIX}/claim"
+MOST_CLAIM_BYTES = 4096
 PART_SUFFIX = ".part"
 VERSION = 1  # also of claims that name none
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -69,7 +71,7 @@ class Claim:
     def decode(cls, url: str, data: bytes) -> Claim:
         """Raises ``StorageError`` for bytes that are no claim, ``FormatVersionError``."""
         try:
-            facts = json.loads(data)
+            facts = parse_json(data)
             check_version(facts.get("version", VERSION), VERSION, f"{url}/{CLAIM_KEY}")
             return cls(
                 str(facts["token"]), str(facts["host"])[:255], int(facts["pid"]), str(facts["since"])[:64]

@@ -20,7 +20,16 @@ from shardwright.storage.files import (
     sync_directory,
 )
 
-from .destination import CLAIM_KEY, PART_SUFFIX, WORK_PREFIX, Destination, check_size, key_exists, part_key
+from .destination import (
+    CLAIM_KEY,
+    MOST_CLAIM_BYTES,
+    PART_SUFFIX,
+    WORK_PREFIX,
+    Destination,
+    check_size,
+    key_exists,
+    part_key,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,7 +100,7 @@ class LocalFolder(Destination):
         path = self.root / CLAIM_KEY
         with storage_errors("read", path):
             try:
-                return read_regular(path)
+                return read_regular(path, MOST_CLAIM_BYTES)
             except (FileNotFoundError, NotADirectoryError):
                 return None
 

@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import FormatVersionError, ShardFormatError, StorageError
+from shardwright.model.json_text import parse_json
 from shardwright.model.versions import check_version
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import read_regular, replace_file, storage_errors, sync_directory
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PREFIX = "move."
+_MOST_BYTES = 512 << 20  # of two million files
 VERSION = 1  # of both files; also of records that name none
 
 
@@ -47,6 +49,20 @@ class SentFile:
     crc32c: int
     order: str | None = None
     damaged: dict[str, Any] | None = None
+
+    @classmethod
+    def of(cls, facts: dict[str, Any]) -> SentFile:
+        """Raises ``ValueError`` and ``TypeError`` for facts of no file of the store: what they name is
+        deleted in the end."""
+        sent = cls(**facts)
+        numbers = [*sent.source, sent.nbytes, sent.crc32c]
+        if not all(type(number) is int for number in numbers) or min(sent.nbytes, sent.crc32c) < 0:
+            raise ValueError(f"no numbers of a file: {numbers!r:.80}")
+        if not all(part not in ("", ".", "..") and "\0" not in part for part in sent.key.split("/")):
+            raise ValueError(f"no key of a file: {sent.key!r:.80}")
+        if not isinstance(sent.order, str | None) or not isinstance(sent.damaged, dict | None):
+            raise TypeError(f"no facts of a file: {facts!r:.80}")
+        return sent
 
 
 @dataclass
@@ -83,7 +99,7 @@ class MoveRecord:
         if text is None:
             return None
         try:
-            facts = json.loads(text)
+            facts = parse_json(text)
             check_version(facts.get("version", VERSION), VERSION, record._path)
             record.token, record.claimed, record.complete = (
                 str(facts["token"]),
@@ -92,7 +108,7 @@ class MoveRecord:
             )
             record.deleting = bool(facts.get("deleting", False))
             lines = facts["sent"] if record.complete else _whole_lines(_read(record._log_path) or "")
-            record.sent = {sent.key: sent for sent in (SentFile(**line) for line in lines)}
+            record.sent = {sent.key: sent for sent in map(SentFile.of, lines)}
             record.unproved = set(record.sent)
         except FormatVersionError:
             raise
@@ -177,7 +193,7 @@ class MoveRecord:
 def _read(path: Path) -> str | None:
     with storage_errors("read", path):
         try:
-            return read_regular(path).decode()
+            return read_regular(path, _MOST_BYTES).decode()
         except FileNotFoundError:
             return None
         except UnicodeDecodeError as error:
@@ -190,7 +206,7 @@ def _whole_lines(text: str) -> list[dict[str, Any]]:
     lines = []
     for line in text.splitlines():
         try:
-            lines.append(json.loads(line))
+            lines.append(parse_json(line))
         except ValueError:
             continue
     return [line for line in lines if isinstance(line, dict)]
