@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import json
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numcodecs
 import numpy as np
 import pytest
 import tensorstore
@@ -25,11 +27,12 @@ from tests.read.spellings import (
     transpose,
 )
 from tests.read.test_spellings import ignored_warnings, run, same
-from tests.repack.images import POLITE, run_here
+from tests.repack.images import POLITE, run_here, write_image
 
-from shardwright.model.errors import ShardFormatError
+from shardwright.model.errors import ShardFormatError, ValuesChangedError
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
+from shardwright.repack.jobs.pyramid_levels import PyramidOptions
 from shardwright.repack.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
 
 if TYPE_CHECKING:
@@ -135,3 +138,68 @@ def test_the_command_takes_chains_as_json(tmp_path: Path, capsys: pytest.Capture
     capsys.readouterr()
     assert run("rechunk", places[0], tmp_path / "c.zarr", "--codec", "[1", "--no-idle") == 2
     assert run("rechunk", places[0], tmp_path / "c.zarr", "--index", "middle", "--no-idle") == 2
+
+
+# 256 for 1: zarr-python takes what delta makes for values of the array's byte order
+DELTA_BIG = [numcodec("delta", dtype="<u2"), BIG, GZIP]
+BITROUND = [numcodec("bitround", keepbits=2), LITTLE, ZSTD]
+
+
+@pytest.mark.parametrize("levels", [None, 1])
+@pytest.mark.parametrize("lossy", [False, True])
+def test_codecs_that_do_not_give_values_back_are_refused_and_nothing_is_left(
+    tmp_path: Path, lossy: bool, levels: int | None
+) -> None:
+    write_image(tmp_path / "a.ome.zarr")
+    pyramid = None if levels is None else PyramidOptions(levels)
+    made = RechunkOptions(chunks={}, codec=DELTA_BIG, pyramid=pyramid, lossy=lossy)
+    plan = plan_new_store(tmp_path / "a.ome.zarr", made)
+    with pytest.raises(ValuesChangedError) as refused, ignored_warnings():
+        write_new_store(plan, tmp_path / "b.ome.zarr", made, run_here, throttle=POLITE)
+    message = str(refused.value)
+    assert "numcodecs.delta -> bytes -> gzip" in message
+    assert "chunk 0 of a shard" in message
+    assert [path.name for path in tmp_path.iterdir()] == ["a.ome.zarr"]
+
+
+def test_codecs_that_round_need_the_users_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = tmp_path / "a.zarr"
+    spelling = replace(shards([LITTLE]), data_type="float32")
+    values = spelling.write(store)
+    options = ("--codec", json.dumps(BITROUND), "--no-idle", "--workers", "1")
+    assert run("rechunk", store, tmp_path / "b.zarr", *options) == 1
+    assert "--lossy" in " ".join(capsys.readouterr().err.split())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.zarr"]
+    assert run("rechunk", store, tmp_path / "b.zarr", *options, "--lossy") == 0
+    with ignored_warnings():
+        rounded = np.asarray(zarr.open_array(tmp_path / "b.zarr", mode="r")[...])
+    expected = numcodecs.BitRound(2).decode(numcodecs.BitRound(2).encode(values))
+    assert not same(rounded, values)
+    assert same(rounded, expected)
+    made = json.loads((tmp_path / "b.zarr" / "zarr.json").read_text())["attributes"]["shardwright"]
+    assert made["lossy"] is True
+    # values that are rounded already need no word
+    rechunk(tmp_path / "b.zarr", tmp_path / "c.zarr", codec=BITROUND, chunks={"dim_0": 3})
+
+
+@pytest.mark.parametrize(
+    ("chain", "fill_value"),
+    [
+        (
+            [
+                numcodec("fixedscaleoffset", offset=0, scale=1, dtype="<f4", astype="|u1"),
+                {"name": "bytes"},
+            ],
+            0,
+        ),
+        ([numcodec("bitround", keepbits=23), LITTLE], "NaN"),  # which is not equal to itself
+    ],
+)
+def test_codecs_that_could_round_and_do_not_are_taken(
+    tmp_path: Path, chain: list[Any], fill_value: Any
+) -> None:
+    spelling = replace(shards([LITTLE]), data_type="float32", fill_value=fill_value)
+    values = spelling.write(tmp_path / "a.zarr")
+    rechunk(tmp_path / "a.zarr", tmp_path / "b.zarr", codec=chain)
+    with ignored_warnings():
+        assert same(np.asarray(zarr.open_array(tmp_path / "b.zarr", mode="r")[...]), values)

@@ -74,6 +74,14 @@ IndexCodecs = Annotated[
         help="Codec chain of the index, in the form of zarr.json. Default: bytes and crc32c.",
     ),
 ]
+Lossy = Annotated[
+    bool,
+    typer.Option(
+        "--lossy",
+        help="Take codecs that round (numcodecs' bitround, fixedscaleoffset, quantize, astype). Without it "
+        "they are refused where a value changes.",
+    ),
+]
 NewLevels = Annotated[
     int | None,
     typer.Option(
@@ -109,6 +117,7 @@ def command(
     codec: Codec = None,
     index: Index = None,
     index_codecs: IndexCodecs = None,
+    lossy: Lossy = False,
     levels: NewLevels = None,
     method: NewMethod = "mean",
     factors: NewFactors = None,
@@ -141,6 +150,7 @@ def command(
         pyramid=None
         if levels is None
         else PyramidOptions(levels, parse_method(method), parse_factors(axes, factors), memory_bytes),
+        lossy=lossy,
         memory_bytes=memory_bytes,
     )
     plan = plan_new_store(store.absolute(), options)

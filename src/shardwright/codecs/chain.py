@@ -74,7 +74,7 @@ class ZarrIndex:
 
     def encode(self, entries: np.ndarray) -> bytes:
         pairs = np.ascontiguousarray(entries, INDEX_ENTRY).view("<u8").reshape(self._chunks.shape)
-        encoded = self._chunks.encode(pairs)
+        encoded = self._chunks.encode(pairs, lossy=False)
         assert encoded is not None, "no chunk begins at 0 and is empty, which would be its fill value"
         return encoded
 

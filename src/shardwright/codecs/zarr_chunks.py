@@ -25,7 +25,7 @@ from shardwright.array.codec_chain import (
     check_order,
     not_fixed_size,
 )
-from shardwright.model.errors import CodecError, ShardFormatError, ShardwrightError
+from shardwright.model.errors import CodecError, ShardFormatError, ShardwrightError, ValuesChangedError
 from shardwright.model.extras import naming_missing_extra
 
 from .bounded import check_bounded
@@ -112,12 +112,51 @@ class ZarrChunks:
         finally:
             store.take(self._key)
 
-    def encode(self, values: npt.NDArray[Any]) -> bytes | None:
-        """Returns a chunk of these values, None if all of them are fill. Raises ``CodecError``."""
+    def encode(self, values: npt.NDArray[Any], *, lossy: bool) -> bytes | None:
+        """Returns a chunk of these values, None if all of them are fill. Raises ``ValuesChangedError`` when
+        readers would not get these values back, ``CodecError``. ``lossy``: they may get others, if those are
+        encoded without a further loss.
+
+        Each chunk is decoded again: a codec may be wrong (numcodecs' delta before big-endian bytes gives 256
+        for 1, and no error), or round, and nothing in its metadata says so."""
+        data = self._encoded(values)
+        found = self._found(data)
+        if lossy and not _same(found, values):  # rounded values stay as they are, wrong ones do not
+            data = self._encoded(found)
+            values, found = found, self._found(data)
+        if not _same(found, values):
+            raise self._not_reversed(found, values, lossy=lossy)
+        return data
+
+    def _encoded(self, values: npt.NDArray[Any]) -> bytes | None:
         store, array = self._array()
         with _raising(CodecError, "zarr-python cannot encode a chunk"):
             array[...] = values
         return store.take(self._key)
+
+    def _found(self, data: bytes | None) -> npt.NDArray[Any]:
+        """Returns what readers find in a chunk."""
+        if data is None:
+            return np.broadcast_to(self.fill_element, self.shape)
+        try:
+            return self.decode(data)
+        except ShardFormatError as error:
+            raise ValuesChangedError(
+                f"{self.name} makes a chunk that cannot be read: {error.message}"
+            ) from None
+
+    def _not_reversed(
+        self, found: npt.NDArray[Any], values: npt.NDArray[Any], *, lossy: bool
+    ) -> ValuesChangedError:
+        place = tuple(int(i) for i in np.argwhere(~_equal(found, values))[0])
+        return ValuesChangedError(
+            f"codecs {self.name} do not give back the values of a chunk",
+            expected=f"{values[place]!r} at {list(place)} of the chunk",
+            got=repr(found[place]),
+            hint="Choose other codecs: these change values whenever they encode them"
+            if lossy
+            else "Choose other codecs; if these round, `shardwright rechunk --lossy` takes them",
+        )
 
     def _array(self) -> tuple[_OneChunk, Any]:
         """Returns this thread's array, and the store that it is in."""
@@ -139,6 +178,15 @@ class ZarrChunks:
         )
         with _without_warnings(), _raising(ShardFormatError, what, hint=hint):
             return store, zarr.open_array(store=store.store, mode="r+")
+
+
+def _equal(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Returns where values are equal, or NaN in both."""
+    return np.asarray((one == other) | ((one != one) & (other != other)), np.bool_)
+
+
+def _same(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
+    return bool(_equal(one, other).all())
 
 
 class _OneChunk:

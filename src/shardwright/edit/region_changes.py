@@ -481,7 +481,7 @@ class _ArrayEdit:
         """Returns the chunk at ``within`` (its coordinates in its shard) of these values; None if all are
         fill."""
         if self._encoder is None:
-            self._encoder = chunk_encoder(self.array)
+            self._encoder = chunk_encoder(self.array, lossy=True)  # its codecs are those of the array
         chunks = self._encoder.encode(values, within)
         return next(chunks).bytes_of(0)
 

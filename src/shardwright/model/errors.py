@@ -245,9 +245,15 @@ class FormatVersionError(ShardFormatError):
 
 
 class CodecError(ShardwrightError):
-    """The native codec library is missing or lacks a symbol."""
+    """The native codec library is missing or lacks a symbol, or zarr-python cannot encode a chunk."""
 
     code = "codec"
+
+
+class ValuesChangedError(CodecError):
+    """Codecs do not give back the values that they have encoded. Nothing is stored."""
+
+    code = "values_changed"
 
 
 class WorkerError(ShardwrightError, RuntimeError):

@@ -22,7 +22,7 @@ from shardwright.codecs.decode import ChunkCodecs
 from shardwright.codecs.parameters import CHECKSUM_BYTES
 from shardwright.kernels.compressed import CompressorContexts
 from shardwright.kernels.encode import NOT_PACKED, encode_chunks, room_for
-from shardwright.model.errors import SpecError
+from shardwright.model.errors import CodecError, SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,22 +63,23 @@ class ChunkEncoder(Protocol):
 
     def encode(self, values: npt.NDArray[Any], first_chunk: tuple[int, ...]) -> Iterator[EncodedChunks]:
         """The chunks of a box that begins at the edge of chunk ``first_chunk`` (coordinates within the
-        shard); C order, inside the array's shape."""
+        shard); C order, inside the array's shape. Raises ``ValuesChangedError`` or another ``CodecError``,
+        naming the chunk."""
 
     def close(self) -> None: ...
 
 
-def chunk_encoder(array: StoredArray) -> ChunkEncoder:
-    """The encoder for an array."""
-    return _KernelEncoder(array) if _is_for_kernels(array) else _ZarrEncoder(array)
+def chunk_encoder(array: StoredArray, *, lossy: bool) -> ChunkEncoder:
+    """The encoder for an array. ``lossy``: its codecs may round values; those of the kernels never do."""
+    return _KernelEncoder(array) if _is_for_kernels(array) else _ZarrEncoder(array, lossy=lossy)
 
 
 def encoder_peak_bytes(array: StoredArray) -> int:
     """The memory that it holds beside the box."""
     if _is_for_kernels(array):
         return _KernelEncoder.peak_bytes(array)
-    # the box cut to a chunk, and what zarr-python makes of it on the way
-    return 4 * array.chunk_bytes + array.codecs.max_encoded_bytes(array.chunk_bytes)
+    # the box cut to a chunk, what zarr-python makes of it on the way, and the values that are found again
+    return 8 * array.chunk_bytes + array.codecs.max_encoded_bytes(array.chunk_bytes)
 
 
 def _is_for_kernels(array: StoredArray) -> bool:
@@ -92,8 +93,9 @@ def _is_for_kernels(array: StoredArray) -> bool:
 
 
 class _ZarrEncoder:
-    def __init__(self, array: StoredArray) -> None:
+    def __init__(self, array: StoredArray, *, lossy: bool) -> None:
         self.array = array
+        self._lossy = lossy
         self._chunks = array.zarr_chunks()
         self._inner = CHECKSUM_BYTES if array.codecs.checksum else 0
 
@@ -108,7 +110,11 @@ class _ZarrEncoder:
             chunk[(*inside, ...)] = part
             within = tuple(a + i for a, i in zip(first_chunk, place, strict=True))
             number = int(np.ravel_multi_index(within, self.array.shard_chunks)) if within else 0
-            data = self._chunks.encode(chunk) or b""
+            try:
+                data = self._chunks.encode(chunk, lossy=self._lossy) or b""
+            except CodecError as error:
+                error.message = f"chunk {number} of a shard of {self.array.path}: {error.message}"
+                raise
             room = np.frombuffer(data, np.uint8)
             yield EncodedChunks(
                 np.array([number], np.int64),

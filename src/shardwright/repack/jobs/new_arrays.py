@@ -1,5 +1,5 @@
 """The arrays that a job makes: folders with a zarr.json, where no reader looks for them, and one task for
-each of their shards.
+each of their shards that the source can fill (``shards_to_make``).
 
     JobFolder.begin ──▶ make_arrays: every shard, array by array ──▶ check_unchanged: the source
     ──▶ the arrays get their names ──▶ publish_group: the image's metadata name them
@@ -11,9 +11,7 @@ nothing but fill value leaves no file: whether there is one is found out again.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.array.consolidated import consolidated, consolidated_metadata
 from shardwright.array.document import encode_document
-from shardwright.model.errors import ShardFormatError, StorageFullError
+from shardwright.model.errors import (
+    ShardFormatError,
+    StorageFullError,
+    ValuesChangedError,
+    error_from_dict,
+)
 from shardwright.read.store import parse_array, read_metadata, read_nodes
-from shardwright.repack.runtime.job_report import Progress
 from shardwright.shard.edit_files import check_not_edited
 from shardwright.storage.files import (
     free_bytes,
@@ -34,8 +36,12 @@ from shardwright.storage.files import (
 )
 
 from .new_shard import is_made
+from .shards_to_make import decoded_bytes, shard_coordinates, shards_to_make, written_shards
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from shardwright.read.store import StoredArray
     from shardwright.repack.runtime.job_folder import JobFolder
     from shardwright.repack.runtime.job_report import BuildReport, OnProgress
@@ -46,12 +52,14 @@ RunTasks = Callable[[Iterable[dict[str, Any]]], Iterator[dict[str, Any]]]
 
 @dataclass(frozen=True)
 class NewArray:
-    """An array to be made in ``folder`` from the array in ``source``. ``document``: its zarr.json. ``task``:
-    the kind of its tasks and what that kind asks for."""
+    """An array to be made in ``folder`` from the array in ``source``. ``document``: its zarr.json.
+    ``factors``: elements of the source for one of it, along each axis. ``task``: the kind of its tasks and
+    what that kind asks for."""
 
     folder: Path
     source: Path
     document: bytes
+    factors: tuple[int, ...]
     task: dict[str, Any]
 
     def begin(self) -> StoredArray:
@@ -60,6 +68,35 @@ class NewArray:
         if not (self.folder / "zarr.json").exists():
             replace_file(self.folder / "zarr.json", self.document)
         return parse_array(self.folder)
+
+
+@dataclass(frozen=True)
+class _BegunArray:
+    """``shards``: int64[n], the numbers of those to make."""
+
+    new: NewArray
+    array: StoredArray
+    shards: npt.NDArray[np.int64]
+
+    def coordinates(self) -> Iterator[tuple[int, ...]]:
+        return (shard_coordinates(self.array, int(number)) for number in self.shards)
+
+    def key(self, shard: tuple[int, ...]) -> str:
+        return f"{self.new.folder.name}/{self.array.shard_key(shard)}"
+
+
+class _Progress:
+    """The decoded bytes of the shards that are made. One thread's."""
+
+    def __init__(self, begun: Iterable[_BegunArray], on_progress: OnProgress) -> None:
+        shards = ((one.array, shard) for one in begun for shard in one.coordinates())
+        self._done, self._total = 0, sum(decoded_bytes(array, shard) for array, shard in shards)
+        self._on_progress = on_progress
+        on_progress(0, self._total)
+
+    def finished(self, array: StoredArray, shard: tuple[int, ...]) -> None:
+        self._done += decoded_bytes(array, shard)
+        self._on_progress(self._done, self._total)
 
 
 def make_arrays(
@@ -73,69 +110,80 @@ def make_arrays(
     """Make every shard that is not there yet, array by array; True when all are there. A shard that fails
     keeps no other from being made, but an array whose source is not whole is left to the next run.
 
-    ``on_progress`` gets decoded bytes.
+    ``on_progress`` gets decoded bytes. Raises ``ValuesChangedError`` as soon as a codec changes a value;
+    nothing of the job is left then, since no run can complete it. Raises ``BudgetError`` for too many shards.
     """
-    begun = [(new, new.begin()) for new in arrays]
-    sizes = {
-        _key(new, array, shard): _decoded_bytes(array, shard)
-        for new, array in begun
-        for shard in _all_shards(array)
-    }
-    progress = Progress(sizes, on_progress)
+    begun = _begin(arrays)
+    progress = _Progress(begun, on_progress)
     incomplete: set[Path] = set()
-    for new, array in begun:
-        if new.source in incomplete or not _make_array(
-            new, array, folder.work, throttle, run, report, progress
-        ):
-            incomplete.add(new.folder)
+    try:
+        for one in begun:
+            if one.new.source in incomplete or not _make_array(
+                one, folder.work, throttle, run, report, progress
+            ):
+                incomplete.add(one.new.folder)
+    except ValuesChangedError:
+        folder.clear()
+        raise
     return not incomplete
 
 
+def _begin(arrays: list[NewArray]) -> list[_BegunArray]:
+    """Raises ``BudgetError`` for too many shards."""
+    begun: dict[Path, _BegunArray] = {}
+    for new in arrays:
+        array, below = new.begin(), begun.get(new.source)
+        source = parse_array(new.source) if below is None else below.array
+        # a level below that is made by this job has no files yet
+        written = written_shards(source) if below is None else below.coordinates()
+        shards = shards_to_make(written, source, array, new.factors, new.task["memory_bytes"])
+        begun[new.folder] = _BegunArray(new, array, shards)
+    return list(begun.values())
+
+
 def _make_array(
-    new: NewArray,
-    array: StoredArray,
+    one: _BegunArray,
     work: Path,
     throttle: Throttle,
     run: RunTasks,
     report: BuildReport,
-    progress: Progress,
+    progress: _Progress,
 ) -> bool:
     failed = len(report.failures)
-    todo, folders = [], set()
-    for shard in _all_shards(array):
-        if is_made(array, shard):
-            report.shards_found += 1
-            progress.finished(_key(new, array, shard))
-            folders |= {new.folder / parent for parent in Path(array.shard_key(shard)).parents}
-        else:
-            todo.append(shard)
-    for made in sorted(folders):
-        # a run that was killed right after a shard got its name has not synced its folder
-        sync_directory(made)
     common = {
-        **new.task,
-        "source": str(new.source),
-        "array": str(new.folder),
+        **one.new.task,
+        "source": str(one.new.source),
+        "array": str(one.new.folder),
         "work": str(work),
-        "throttle": throttle.of_one_worker(len(todo)).to_dict(),
+        "throttle": throttle.of_one_worker(len(one.shards)).to_dict(),
     }
-    for result in run({**common, "shard": list(shard), "key": _key(new, array, shard)} for shard in todo):
+
+    def found(shard: tuple[int, ...]) -> None:
+        report.shards_found += 1
+        progress.finished(one.array, shard)
+
+    todo = _missing(one, found)
+    for result in run({**common, "shard": list(shard), "key": one.key(shard)} for shard in todo):
+        if not result["ok"] and result["error"]["code"] == ValuesChangedError.code:
+            raise error_from_dict(result["error"])
         report.add(result)
-        progress.finished(result["key"])
+        progress.finished(one.array, tuple(result["shard"]))
     return len(report.failures) == failed
 
 
-def _all_shards(array: StoredArray) -> Iterator[tuple[int, ...]]:
-    return itertools.product(*map(range, array.grid_shape))
-
-
-def _key(new: NewArray, array: StoredArray, shard: tuple[int, ...]) -> str:
-    return f"{new.folder.name}/{array.shard_key(shard)}"
-
-
-def _decoded_bytes(array: StoredArray, shard: tuple[int, ...]) -> int:
-    inside = (min(s, n - i * s) for i, s, n in zip(shard, array.shard_shape, array.shape, strict=True))
-    return math.prod(inside) * array.dtype.itemsize
+def _missing(one: _BegunArray, on_found: Callable[[tuple[int, ...]], None]) -> Iterator[tuple[int, ...]]:
+    """Yields the shards that are not there yet."""
+    synced: set[Path] = set()
+    for shard in one.coordinates():
+        if not is_made(one.array, shard):
+            yield shard
+            continue
+        # a run that was killed right after a shard got its name has not synced its folder
+        parents = {one.new.folder / parent for parent in Path(one.array.shard_key(shard)).parents}
+        for folder in sorted(parents - synced):
+            sync_directory(folder)
+        synced = parents  # shards of a folder come one after the other
+        on_found(shard)
 
 
 def stored_bytes(array: StoredArray) -> int:

@@ -261,8 +261,11 @@ def make_shard(
     fill_region: FillRegion,
     work_folder: Path,
     throttle: Throttle,
+    *,
+    lossy: bool,
 ) -> dict[str, Any]:
-    """Make a shard unless it is there. Returns the result of the task, without the bytes that were read."""
+    """Make a shard unless it is there. Returns the result of the task, without the bytes that were read.
+    ``lossy``: its codecs may round. Raises ``ValuesChangedError`` if they do more than that."""
     result = {"ok": True, "peak_bytes": plan.peak_bytes, "chunks": 0, "file_bytes": 0, "bytes_written": 0}
     if is_made(array, shard):
         return {**result, "skipped": True}
@@ -271,7 +274,7 @@ def make_shard(
     extent = tuple(min(r, b - a) for r, a, b in zip(plan.shape, low, high, strict=True))
     # one for all regions: fresh memory is expensive
     memory = np.empty(np.prod(extent, dtype=np.int64), array.dtype)
-    encoder = chunk_encoder(array)
+    encoder = chunk_encoder(array, lossy=lossy)
     try:
         with NewShard(array, shard, work_folder, throttle) as new:
             for start in itertools.product(

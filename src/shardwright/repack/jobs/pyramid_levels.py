@@ -92,15 +92,19 @@ class PyramidLevel:
     dataset: dict[str, Any]
     document: bytes
 
-    def new_array(self, folder: Path, source: Path, options: PyramidOptions) -> NewArray:
-        """``folder``: where it is made; ``source``: where the level below is then."""
+    def new_array(
+        self, folder: Path, source: Path, options: PyramidOptions, *, lossy: bool = True
+    ) -> NewArray:
+        """``folder``: where it is made; ``source``: where the level below is then. ``lossy``: its codecs may
+        round, as those of the image itself do."""
         task = {
             "kind": "downsample",
             "memory_bytes": options.memory_bytes,
             "factors": list(self.factors),
             "method": options.method,
+            "lossy": lossy,
         }
-        return NewArray(folder, source, self.document, task)
+        return NewArray(folder, source, self.document, self.factors, task)
 
 
 def readable_image(path: Path, *, array_alone: bool = False) -> Store:
@@ -339,7 +343,7 @@ def plan_level(
 
 
 def downsample_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
-    """Do the task {kind: "downsample", source, array, shard, work, memory_bytes, factors, method}.
+    """Do the task {kind: "downsample", source, array, shard, work, memory_bytes, factors, method, lossy}.
     ``source``, ``array``: folders of the level below and of the level itself; ``shard``: coordinates;
     ``work``: the folder for the working file. The result adds chunks, file_bytes and peak_bytes."""
     source, target = parse_array(Path(task["source"])), parse_array(Path(task["array"]))
@@ -367,7 +371,15 @@ def downsample_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]
         downsample(box, values, factors, method)
 
     try:
-        made = make_shard(target, tuple(task["shard"]), plan, fill_region, Path(task["work"]), throttle)
+        made = make_shard(
+            target,
+            tuple(task["shard"]),
+            plan,
+            fill_region,
+            Path(task["work"]),
+            throttle,
+            lossy=bool(task.get("lossy")),
+        )
     finally:
         reader.close()
     return {**made, "bytes_read": reader.bytes_read}

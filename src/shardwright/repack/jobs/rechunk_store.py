@@ -8,7 +8,8 @@ The new store has every level of the image (or level 0 and new levels made of it
 frame table. Groups and arrays that the image's metadata do not name are left out.
 
 ``plan_new_store`` and ``write_new_store`` are the job, ``rechunk_shard`` the task for one shard: the same
-values from whatever chunks of the old array touch it, region by region, in bounded memory.
+values from whatever chunks of the old array touch it, region by region, in bounded memory. Codecs that give
+other values back are refused, unless the user has asked for them (``lossy``).
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class RechunkOptions:
     the codec chain of a chunk, as in zarr.json, which may hold shards within shards. ``index_place``: None
     leaves it where it is; ``index_codecs``: None for ours.
     ``pyramid``: new levels to be made of level 0; None takes over the levels that are there.
-    ``memory_bytes``: of one worker."""
+    ``lossy``: codecs may round values. ``memory_bytes``: of one worker."""
 
     chunks: dict[str, int]
     shards: dict[str, int] | None = None
@@ -87,6 +88,7 @@ class RechunkOptions:
     index_place: Literal["start", "end"] | None = None
     index_codecs: list[Any] | None = None
     pyramid: PyramidOptions | None = None
+    lossy: bool = False
     memory_bytes: int = DEFAULT_MEMORY_BYTES
 
 
@@ -187,7 +189,11 @@ def _document(array: StoredArray, axes: list[str], options: RechunkOptions, name
     if not array.is_sharded:
         shard, index_place = (shard, options.index_place or "end") if sizes else (chunk, "none")
     shard = fitting_shards(array.shape, chunk, shard)
-    made = {"rechunked_from": {"chunks": list(array.chunk_shape), "shards": list(array.shard_shape)}}
+    made: dict[str, Any] = {
+        "rechunked_from": {"chunks": list(array.chunk_shape), "shards": list(array.shard_shape)}
+    }
+    if options.lossy:  # also so that no later run without it continues this one
+        made["lossy"] = True
     document = read_metadata(array.path)
     if array.spelling is not None:
         document["chunk_key_encoding"] = {"name": "default", "configuration": {"separator": "/"}}
@@ -250,7 +256,8 @@ def write_new_store(
     bytes.
 
     Raises ``OutputExistsError``, ``LockedError``, ``StorageError`` (``StorageFullError`` before anything is
-    begun), ``BudgetError`` for too little memory, ``ShardFormatError`` when the source changed meanwhile.
+    begun), ``BudgetError`` for too little memory, ``ShardFormatError`` when the source changed meanwhile,
+    ``ValuesChangedError`` for codecs that do not give back the values: nothing is left then.
     """
     begin_s = time.monotonic()
     destination = destination.absolute()
@@ -281,14 +288,16 @@ def write_new_store(
 
 def _new_arrays(plan: RechunkPlan, new: Path, options: RechunkOptions) -> list[NewArray]:
     """Raises ``BudgetError`` before any shard is made."""
-    task = {"kind": "rechunk", "memory_bytes": options.memory_bytes}
+    task = {"kind": "rechunk", "memory_bytes": options.memory_bytes, "lossy": options.lossy}
     arrays = []
     for source, (name, document) in zip(plan.store.arrays, plan.arrays, strict=False):
-        arrays.append(NewArray(new / name, source.path, document, task))
+        arrays.append(NewArray(new / name, source.path, document, (1,) * len(source.shape), task))
         plan_rechunk(source, arrays[-1].begin(), options.memory_bytes)
     for level in plan.levels:
         assert options.pyramid is not None, "levels are planned from it"
-        arrays.append(level.new_array(new / level.name, new / level.source, options.pyramid))
+        arrays.append(
+            level.new_array(new / level.name, new / level.source, options.pyramid, lossy=options.lossy)
+        )
     return arrays
 
 
@@ -384,9 +393,9 @@ def plan_rechunk(source: StoredArray, target: StoredArray, memory_bytes: int) ->
 
 
 def rechunk_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
-    """Do the task {kind: "rechunk", source, array, shard, work, memory_bytes}. ``source``, ``array``: folders
-    of the old and the new array; ``shard``: coordinates of the new shard; ``work``: the folder for its
-    working file. The result adds chunks, file_bytes and peak_bytes."""
+    """Do the task {kind: "rechunk", source, array, shard, work, memory_bytes, lossy}. ``source``, ``array``:
+    folders of the old and the new array; ``shard``: coordinates of the new shard; ``work``: the folder for
+    its working file. The result adds chunks, file_bytes and peak_bytes."""
     source, target = parse_array(Path(task["source"])), parse_array(Path(task["array"]))
     if source.shape != target.shape or source.dtype != target.dtype:
         raise ShardFormatError(
@@ -397,7 +406,15 @@ def rechunk_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
     plan = plan_rechunk(source, target, int(task.get("memory_bytes") or DEFAULT_MEMORY_BYTES))
     reader = RegionReader(source, throttle)
     try:
-        made = make_shard(target, tuple(task["shard"]), plan, reader.read, Path(task["work"]), throttle)
+        made = make_shard(
+            target,
+            tuple(task["shard"]),
+            plan,
+            reader.read,
+            Path(task["work"]),
+            throttle,
+            lossy=bool(task.get("lossy")),
+        )
     finally:
         reader.close()
     return {**made, "bytes_read": reader.bytes_read}
