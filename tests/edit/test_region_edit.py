@@ -7,6 +7,8 @@ import multiprocessing
 import os
 import threading
 import time
+import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +17,7 @@ import tensorstore
 import zarr
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from tests.read.spellings import BIG, LITTLE, numcodec, sharded, shards
 from tests.repack.images import POLITE, die_at_every_point, read_everywhere, run_here
 
 import shardwright as sw
@@ -31,6 +34,7 @@ from shardwright.model.errors import (
     ShardwrightError,
     StorageError,
     UnknownImageError,
+    ValuesChangedError,
 )
 from shardwright.read.verify_store import verify_store
 from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels
@@ -480,3 +484,33 @@ def test_an_edit_of_another_process_is_waited_for_before_chunks_are_read(tmp_pat
         np.testing.assert_array_equal(read_everywhere(store / "0"), model)
         (level,) = levels_of(model, 1, (1, 1, 2, 2))
         np.testing.assert_array_equal(read_everywhere(store / "1"), level)
+
+
+@pytest.mark.parametrize(
+    ("codec", "dtype", "is_taken"),
+    [
+        ([numcodec("delta", dtype="<u2"), BIG], "uint16", False),  # zarr-python gives 256 for 1
+        (
+            [numcodec("bitround", keepbits=2), LITTLE],
+            "float32",
+            True,
+        ),  # whose array it is has chosen to round
+    ],
+)
+def test_codecs_of_the_array_may_round_values_and_not_change_them(tmp_path, codec, dtype, is_taken) -> None:
+    spelling = replace(shards([LITTLE]), data_type=dtype, codecs=[sharded(codec)], fill_value=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of codecs without a specification
+        spelling.write(tmp_path / "a.zarr")
+        before = np.asarray(zarr.open_array(tmp_path / "a.zarr", mode="r")[...])
+        files = files_below(tmp_path / "a.zarr")
+        region, values = {"0": slice(0, 1)}, np.full((1, 7, 6), 77, dtype)
+        if is_taken:
+            update(tmp_path / "a.zarr", region, values)
+            after = np.asarray(zarr.open_array(tmp_path / "a.zarr", mode="r")[...])
+            assert set(after[0].ravel().tolist()) == {80.0}
+            np.testing.assert_array_equal(after[1:], before[1:])
+        else:
+            with pytest.raises(ValuesChangedError, match=r"numcodecs\.delta"):
+                update(tmp_path / "a.zarr", region, values)
+            assert files_below(tmp_path / "a.zarr") == files

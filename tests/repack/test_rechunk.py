@@ -310,3 +310,76 @@ def test_what_cannot_be_is_refused(tmp_path) -> None:
     (old / ".shardwright").mkdir()
     with pytest.raises(ShardFormatError, match="not finished"):
         rechunk(old, tmp_path / "c.ome.zarr")
+
+
+def sparse_image(path, frames: int, *places: int):
+    """An image whose metadata name ``frames`` frames, in shards of two, and that has those at ``places``."""
+    group = {"name": path.name, "axes": [{"name": n, "type": "space"} for n in "zyx"]}
+    scale = [{"type": "scale", "scale": [1.0, 1.0, 1.0]}]
+    group["datasets"] = [{"path": "0", "coordinateTransformations": scale}]
+    zarr.create_group(path, attributes={"ome": {"version": "0.5", "multiscales": [group]}})
+    array = zarr.create_array(
+        path / "0",
+        shape=(frames, 6, 5),
+        shards=(2, 6, 5),
+        chunks=(1, 6, 5),
+        dtype="uint16",
+        dimension_names=tuple("zyx"),
+    )
+    for place in places:
+        array[place] = place % 1000 + 1
+    return path
+
+
+@pytest.mark.parametrize("frames", [20_000_000, 2**40])
+def test_work_and_memory_follow_the_shards_that_are_there(tmp_path, frames) -> None:
+    last = frames - 1
+    store = sparse_image(tmp_path / "a.ome.zarr", frames, 0, 7, last)
+    tasks = []
+
+    def run(given):
+        for task in given:
+            tasks.append(task["key"])
+            assert len(tasks) < 100, "one for each shard that the shape names"
+            yield from run_here([task])
+
+    options = {"chunks": {"z": 3}, "shards": {"z": 3}, "pyramid": PyramidOptions(1, factors={"z": 2})}
+    rechunk(store, tmp_path / "warm.ome.zarr", run, memory_bytes=32 << 20, **options)  # compiles the kernels
+    tasks.clear()
+    tracemalloc.start()
+    try:
+        report = rechunk(store, tmp_path / "b.ome.zarr", run, memory_bytes=32 << 20, **options)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert report.ok
+    assert peak_bytes < 32 << 20
+    # shards of two frames reach shards of three, and these shards of three frames of the level
+    made = sorted({frame // 3 for place in (0, 7, last) for frame in (place // 2 * 2, place // 2 * 2 + 1)})
+    above = sorted(
+        {frame // 2 // 3 for shard in made for frame in range(3 * shard, min(3 * shard + 3, frames))}
+    )
+    assert tasks == [
+        f"{name}/c/{shard}/0/0" for name, shards in (("0", made), ("1", above)) for shard in shards
+    ]
+    old, new = (zarr.open_array(tmp_path / name / "0", mode="r") for name in ("a.ome.zarr", "b.ome.zarr"))
+    assert new.shape == old.shape
+    for place in (0, 5, 6, 7, 8, last - 3, last):
+        assert new[place].tolist() == old[place].tolist()
+    level = zarr.open_array(tmp_path / "b.ome.zarr" / "1", mode="r")
+    assert level[3].tolist() == [[4] * 5] * 6  # the mean of an absent frame and 8
+    assert verify_store(tmp_path / "b.ome.zarr", threads=1).problems == []
+
+
+def test_too_many_shards_are_refused_before_any_is_made(tmp_path) -> None:
+    store = sparse_image(tmp_path / "a.ome.zarr", 2**40, 5)
+    rechunk(store, tmp_path / "b.ome.zarr", chunks={"z": 2**14}, shards={"z": 2**14})
+    single = {"chunks": {"z": 1, "y": 1, "x": 1}, "shards": {"z": 1, "y": 1, "x": 1}}
+    with pytest.raises(BudgetError, match="too many shards") as refused:
+        rechunk(tmp_path / "b.ome.zarr", tmp_path / "c.ome.zarr", memory_bytes=12 << 20, **single)
+    assert "--memory" in str(refused.value)
+    beyond = tmp_path / "d.zarr"
+    zarr.create_array(beyond, shape=(8, 2**40, 2**40), chunks=(1, 16, 16), dtype="uint8")
+    with pytest.raises(BudgetError, match="too many shards"):
+        rechunk(beyond, tmp_path / "e.zarr", chunks={})
+    assert rechunk(beyond, tmp_path / "f.zarr", chunks={"dim_1": 2**12, "dim_2": 2**12}).ok
