@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
-    # an index at the start, which JavaScript viewers do not read
+    # an index at the start, which zarrita does not understand
     pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning"),
 ]
 QUICK: dict[str, Any] = {"store_within_ms": 20, "sync_interval_ms": 20, "threads": 2}

@@ -244,7 +244,11 @@ def test_a_scale_of_0_is_unknown_and_claims_no_size(unknown):
 
 T, Z, C = ("t", None, 1, 1), ("z", 3, 1, 1), ("c", 2, 1, 1)
 WARNED = {
-    "index at the start": (lambda spec_of: spec_of(*YX, index_location="start"), "index_location"),
+    "index at the start": (
+        lambda spec_of: spec_of(*YX, index_location="start"),
+        "not understood by zarrita (JavaScript; neuroglancer reads it): it shows a shard that grows "
+        "(live: index) as zeros, without an error, and fails on a finished one",
+    ),
     "channel behind depth": (
         lambda spec_of: spec_of(T, Z, C, *YX),
         "give them in that order, and with order that of the frames",

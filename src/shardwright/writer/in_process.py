@@ -114,7 +114,8 @@ def create(
     with ``io`` ``pwrite`` or ``mmap`` (``SpecError``).
 
     ``live="index"``: any Zarr reader on this machine sees each stored chunk within about a second, not only
-    sealed shards; the index is then at the start of each shard. ``live="append"``: likewise with an index at
+    sealed shards; the index is then at the start of each shard, where zarrita does not look: it shows zeros,
+    without an error. ``live="append"``: likewise with an index at
     the end, which every reader knows; encoded bytes are written twice. FORMAT.md, "Seen by any reader", says
     what is promised; ``resume`` keeps it. ``SpecError`` with an ``index_location`` elsewhere, with
     ``on_full="spill"``, and of ``append`` with ``io="mmap"`` or a ``chunk_order``; ``StorageError`` for
