@@ -246,8 +246,7 @@ T, Z, C = ("t", None, 1, 1), ("z", 3, 1, 1), ("c", 2, 1, 1)
 WARNED = {
     "index at the start": (
         lambda spec_of: spec_of(*YX, index_location="start"),
-        "not understood by zarrita (JavaScript; neuroglancer reads it): it shows a shard that grows "
-        "(live: index) as zeros, without an error, and fails on a finished one",
+        "not understood by zarrita (JavaScript; neuroglancer reads it): zarrita shows a shard that grows",
     ),
     "channel behind depth": (
         lambda spec_of: spec_of(T, Z, C, *YX),

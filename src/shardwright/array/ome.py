@@ -228,8 +228,8 @@ def layout_warnings(spec: ArraySpec, *, alone: bool = True) -> list[str]:
     warnings = size_warnings(spec, alone=alone)
     if spec.index_location == "start":
         warnings.append(
-            "index_location: start is not understood by zarrita (JavaScript; neuroglancer reads it): it shows "
-            "a shard that grows (live: index) as zeros, without an error, and fails on a finished one; "
+            "index_location: start is not understood by zarrita (JavaScript; neuroglancer reads it): zarrita "
+            "shows a shard that grows (live: index) as zeros, without an error, and fails on a finished one; "
             "live: append keeps the index at the end"
         )
     stored = spec.stored_dimensions

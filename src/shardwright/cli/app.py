@@ -10,6 +10,7 @@ import inspect
 import os
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
@@ -18,6 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 from shardwright import __version__
 from shardwright.model.errors import AccessError, ConfigError, ShardwrightError
 from shardwright.model.extras import naming_missing_extra
+from shardwright.model.local_path import local_path
 from shardwright.storage.failpoints import load_from_environment
 
 if TYPE_CHECKING:
@@ -73,8 +75,18 @@ def _not_loaded() -> None:
 
 
 class _Command(TyperCommand):
+    """A command. Each path among its arguments is one of this computer: ``ConfigError`` for an address. Asked
+    here, so that no command can forget it."""
+
     def get_params(self, ctx: Any) -> list[Any]:
         return _shown(super().get_params(ctx))
+
+    def invoke(self, ctx: Any) -> Any:
+        for given in ctx.params.values():
+            for value in given if isinstance(given, list | tuple) else (given,):
+                if isinstance(value, Path):
+                    local_path(value)
+        return super().invoke(ctx)
 
 
 class _Group(TyperGroup):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardwright.model.errors import ConfigError, LockedError, ShardwrightError
+from shardwright.model.local_path import is_address
 
 from .job_command import (
     AsJson,
@@ -404,7 +405,11 @@ def _total(plans: Sequence[Any]) -> dict[str, int]:
 def _check_options(
     stores: list[Path], to: str | None, *, move: bool, recompress: str | None, trim: bool, dry_run: bool
 ) -> None:
-    """Raises ``ConfigError`` for options that do not go together."""
+    """Raises ``ConfigError`` for options that do not go together, and for a DEST that is none."""
+    from shardwright.repack.transfer.destination import open_destination
+
+    if to is not None:
+        open_destination(to)  # nothing is looked at or made yet
     if move and to is None:
         raise ConfigError("--move needs --to DEST", hint="It deletes the source once all of it is at DEST")
     if to is not None and len(stores) != 1:
@@ -441,7 +446,7 @@ def send(
     from shardwright.repack.transfer.move_store import bytes_to_move, move_store
 
     sizes = bytes_to_move(store, options)
-    here = [] if "://" in options.destination else [Path(options.destination)]
+    here = [] if is_address(options.destination) else [Path(options.destination)]
     arrays = open_store(store).arrays if (store / METADATA_NAME).exists() else ()
     pause = pause_files(arrays[0].path, *here) if arrays else []
     throttle = replace(

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from .array_options import parse_range, parse_region
+from .existing_path import existing_path
 from .job_command import AsJson  # noqa: TC001  (typer reads the annotation)
 from .region_options import DryRun, Image, MaxUnused, Region, StrategyName, changes_shown, finish_region
 
@@ -23,7 +24,7 @@ Frames = Annotated[
 
 def command(
     store: Path = typer.Argument(
-        ..., help="A finished store, or an image in it.", metavar="STORE", exists=True
+        ..., help="A finished store, or an image in it.", metavar="STORE", callback=existing_path
     ),
     *,
     frames: Frames = None,

@@ -7,6 +7,7 @@ from pathlib import Path  # noqa: TC003  (typer reads the annotation)
 import typer
 
 from .array_options import FACTORS_HELP, parse_factors, parse_method, parse_size
+from .existing_path import existing_path
 from .job_command import (
     AsJson,
     Memory,
@@ -22,7 +23,9 @@ from .job_command import (
 
 
 def command(
-    store: Path = typer.Argument(..., help="A finished OME-Zarr store.", metavar="STORE", exists=True),
+    store: Path = typer.Argument(
+        ..., help="A finished OME-Zarr store.", metavar="STORE", callback=existing_path
+    ),
     levels: int = typer.Option(
         ...,
         "--levels",

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
+from shardwright.model.local_path import is_address
+
 from .array_options import (
     CODEC_HELP,
     FACTORS_HELP,
@@ -154,7 +156,7 @@ def command(
         memory_bytes=memory_bytes,
     )
     plan = plan_new_store(store.absolute(), options)
-    make = _make_and_send if "://" in destination else _make
+    make = _make_and_send if is_address(destination) else _make
     finish(make(plan, destination, options, workers, scheduler, rate, no_idle=no_idle), as_json)
 
 

@@ -11,6 +11,7 @@ import typer
 
 from shardwright.model.errors import ShardFormatError, ShardwrightError, error_from_dict
 
+from .existing_path import existing_path
 from .progress import show_progress
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def command(
         ...,
         help="An output root, for all unfinished stores in it, or one store.",
         metavar="ROOT_OR_STORE",
-        exists=True,
+        callback=existing_path,
     ),
     dry_run: bool = typer.Option(False, "--dry-run", help="Only report what would be done; change nothing."),
     as_json: bool = typer.Option(False, "--json", help="Print what was done as JSON."),

@@ -10,6 +10,7 @@ import typer
 from shardwright.model.errors import StorageError
 
 from .array_options import parse_region
+from .existing_path import existing_path
 from .job_command import AsJson  # noqa: TC001  (typer reads the annotation)
 from .region_options import DryRun, Image, MaxUnused, Region, StrategyName, changes_shown, finish_region
 
@@ -26,7 +27,7 @@ Value = Annotated[
 
 def command(
     store: Path = typer.Argument(
-        ..., help="A finished store, or an image in it.", metavar="STORE", exists=True
+        ..., help="A finished store, or an image in it.", metavar="STORE", callback=existing_path
     ),
     values: ValuesFile = None,
     *,

@@ -26,6 +26,7 @@ from shardwright.model.errors import (
     UnknownAcquisitionError,
 )
 from shardwright.model.extras import install_line
+from shardwright.model.local_path import local_path
 from shardwright.model.names import WORKSPACE, checked_name, store_name
 
 from .control_options import SOCKET, control_client
@@ -95,7 +96,7 @@ def command(
 def _found(what: str, config: Path | None, socket: Path | None) -> Path | str:
     """Returns the store, or an address of the daemon's page where its files are not to be had here. Raises
     ``StorageError``, ``UnknownAcquisitionError``, ``SessionLostError``."""
-    if _is_folder(Path(what)):
+    if _is_folder(local_path(what)):
         path = Path(what).resolve()
         if not ((path / "zarr.json").exists() or (path / WORKSPACE).exists()):
             raise StorageError(f"{path} is no store", expected="a folder with zarr.json")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import zmq
 
 from shardwright.model.errors import ConfigError
+from shardwright.model.local_path import local_path
 from shardwright.wire.key_files import read_public_key, read_secret_key, write_key_pair
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SECRET_KEY_VARIABLE, DAEMON_KEY_VARIABLE = "SHARDWRIGHT_SECRET_KEY", "SHARDWRIGHT_DAEMON_KEY"
 
@@ -45,7 +49,8 @@ def keys_for(endpoint: str, curve: Curve | None) -> Keys | None:
             expected="libzmq with libsodium",
             hint="The wheels of pyzmq have it",
         )
-    secret, daemon = read_secret_key(Path(curve.secret_key)), read_public_key(Path(curve.daemon_key))
+    secret_file, daemon_file = local_path(curve.secret_key), local_path(curve.daemon_key)
+    secret, daemon = read_secret_key(secret_file), read_public_key(daemon_file)
     return Keys(zmq.curve_public(secret), secret, daemon)
 
 

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
+from shardwright.model.local_path import ADDRESS_PATTERN, local_path
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -31,6 +33,8 @@ LISTEN_PATTERN = r"^([0-9]{1,3}(\.[0-9]{1,3}){3}|\[[0-9A-Fa-f:.]+\]|localhost):(
 HOST_PATTERN = r"^([A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?|\[[0-9A-Fa-f:.]+\])$"
 ORIGIN_PATTERN = r"^(\*|https?://[A-Za-z0-9_.:\[\]-]+)$"
 ENDPOINT_PATTERN = r"^(ipc://[^@].*|tcp://([A-Za-z0-9._*-]+|\[[0-9A-Fa-f:.%]+\]):(\*|[0-9]{1,5}))$"
+PATH_PATTERN = rf"^(?!{ADDRESS_PATTERN})[\s\S]*\S"
+SOCKET_PATTERN = rf"^(?!{ADDRESS_PATTERN})[^@\s]"
 # sockaddr_un.sun_path has 108 bytes, the last one for the terminating zero.
 MAX_SOCKET_PATH_BYTES = 107
 MAX_NAME_BYTES = 255  # of one folder or file
@@ -76,6 +80,7 @@ def config_folder(info: ValidationInfo) -> Path:
 
 
 def _resolved(path: str, info: ValidationInfo) -> str:
+    local_path(path)  # before it is joined to a folder: then nothing tells that it was an address
     # Not Path.resolve: a symbolic link may serve to keep a socket's path short.
     resolved = os.path.abspath(config_folder(info) / path)  # noqa: PTH100
     longest = max(len(os.fsencode(name)) for name in resolved.split("/"))
@@ -179,10 +184,10 @@ Endpoint = Annotated[
     WithJsonSchema({"type": "string", "pattern": ENDPOINT_PATTERN}),
 ]
 SocketFile = Annotated[
-    str, BeforeValidator(_socket_file), WithJsonSchema({"type": "string", "pattern": r"^[^@\s]"})
+    str, BeforeValidator(_socket_file), WithJsonSchema({"type": "string", "pattern": SOCKET_PATTERN})
 ]
 OptionalSocketFile = Annotated[
-    str, BeforeValidator(_optional_socket_file), WithJsonSchema({"type": "string", "pattern": r"^[^@\s]"})
+    str, BeforeValidator(_optional_socket_file), WithJsonSchema({"type": "string", "pattern": SOCKET_PATTERN})
 ]
 Listen = Annotated[
     str, BeforeValidator(_listen), WithJsonSchema({"type": "string", "pattern": LISTEN_PATTERN})
@@ -193,13 +198,13 @@ File = Annotated[
     Path,
     AfterValidator(_absolute),
     BeforeValidator(_file),
-    WithJsonSchema({"type": "string", "pattern": r"\S"}),
+    WithJsonSchema({"type": "string", "pattern": PATH_PATTERN}),
 ]
 Folder = Annotated[
     Path,
     AfterValidator(_absolute),
     BeforeValidator(_folder),
-    WithJsonSchema({"type": "string", "pattern": r"\S"}),
+    WithJsonSchema({"type": "string", "pattern": PATH_PATTERN}),
 ]
 
 

@@ -19,6 +19,7 @@ from zarr.core.buffer import default_buffer_prototype
 
 from shardwright.array.document import encode_document
 from shardwright.model.errors import ConfigError, ShardFormatError, SpecError
+from shardwright.model.local_path import is_address, local_path
 from shardwright.model.promise import Promise
 
 from .chunk_documents import DOCUMENT, handed_out, taken_back
@@ -111,7 +112,7 @@ class ChunkStore(Store):
             index_cache_bytes=index_cache_bytes,
             concurrency=concurrency,
         )
-        root = Path() if "://" in self._place.url else Path(self._place.url)
+        root = Path() if is_address(self._place.url) else Path(self._place.url)
         self._tree = ChunkTree(self._place, self._desk, root)
 
     @property
@@ -467,11 +468,7 @@ def _place(
     text = str(path_or_url)
     if text.startswith(("s3://", "http://", "https://")):
         return ObjectPlace(text, writable=writable)
-    if "://" in text:
-        raise ConfigError(
-            f"cannot open {text}", expected="a path, s3://BUCKET/PREFIX or http(s)://SERVER/PATH"
-        )
-    return LocalPlace(Path(text), writable=writable, strategy=strategy, max_unused=max_unused)
+    return LocalPlace(local_path(path_or_url), writable=writable, strategy=strategy, max_unused=max_unused)
 
 
 def _most_encoded_bytes(chunk: ChunkRef) -> int:

@@ -19,7 +19,6 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,6 +36,7 @@ from shardwright.model.errors import (
     StorageError,
     UnknownImageError,
 )
+from shardwright.model.local_path import local_path
 from shardwright.read.frame_table import open_frame_table
 from shardwright.read.store import open_store, read_metadata
 from shardwright.repack.jobs.chunk_encoder import chunk_encoder
@@ -115,7 +115,7 @@ class TargetImage:
     @classmethod
     def of(cls, path: str | os.PathLike[str], name: str | None) -> TargetImage:
         """Raises ``ShardFormatError``, ``UnknownImageError``, ``LockedError``, ``StorageError``."""
-        store = open_store(Path(path))
+        store = open_store(local_path(path))
         if store.shard is not None:
             raise ShardFormatError(f"{path} is a shard", expected="a store, or an array in it")
         if store.work_in_progress:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from shardwright.model.errors import ShardFormatError
 from shardwright.model.extras import naming_missing_extra
 from shardwright.model.frame_status import FrameStatus, Reason
+from shardwright.model.local_path import local_path
 
 if TYPE_CHECKING:
     import os
@@ -35,7 +35,7 @@ def frame_table(path: str | os.PathLike[str]) -> pd.DataFrame:
 
         from .frame_table import open_frame_table
         from .store import open_store
-    table = open_frame_table(open_store(Path(path)))
+    table = open_frame_table(open_store(local_path(path)))
     if table is None:
         raise ShardFormatError(
             f"{path} has no frame table",

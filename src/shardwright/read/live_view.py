@@ -45,7 +45,6 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -55,6 +54,7 @@ from shardwright.array.document import check_document
 from shardwright.array.levels import array_documents
 from shardwright.codecs.parameters import codec_metadata
 from shardwright.model.errors import ShardFormatError, StorageError, StoreGoneError
+from shardwright.model.local_path import local_path
 from shardwright.model.names import WORKSPACE
 from shardwright.shard.index import INDEX_ENTRY
 from shardwright.shard.manifest import has_manifest, manifest_path, read_manifest
@@ -70,6 +70,7 @@ from .store import parse_array, workspace_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from shardwright.shard.manifest import Manifest
 
@@ -118,7 +119,7 @@ class LiveView:
         """``expected``: the ``identity`` of the store when it was opened before; it is compared where it can
         be, on the same device. ``open_key`` opens the file of a key instead of its path below the store.
         ``kept_pixels``: shared by several views."""
-        self.path = Path(path).absolute()
+        self.path = local_path(path).absolute()
         with storage_errors("open", self.path):
             self._folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.identity = identity_of(os.fstat(self._folder))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import warnings
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from shardwright.array.acquisition_spec import (
@@ -22,6 +21,7 @@ from shardwright.array.default_layout import default_layout
 from shardwright.array.ome import acquisition_warnings
 from shardwright.model.errors import LayoutWarning
 from shardwright.model.extras import naming_missing_extra
+from shardwright.model.local_path import local_path
 from shardwright.storage.spare_memory import spare_memory
 
 if TYPE_CHECKING:
@@ -136,6 +136,7 @@ def create(
         from .writer import Writer
     if overwrite and name_taken == "increment":
         raise TypeError("create() got overwrite, and also name_taken='increment', which keeps the old store")
+    place = local_path(path).absolute()
     settings = WriteSettings.checked(
         io=io,
         chunk_order=chunk_order,
@@ -148,7 +149,7 @@ def create(
         on_full=on_full,
         on_duplicate=on_duplicate,
         name_taken="overwrite" if overwrite else name_taken,
-        spill_root=None if spill_root is None else Path(spill_root).absolute(),
+        spill_root=None if spill_root is None else local_path(spill_root).absolute(),
     )
     layout = {
         "shape": shape,
@@ -177,9 +178,9 @@ def create(
         warnings.warn(warning, LayoutWarning, stacklevel=2)
     threads = threads or default_threads()
     limits = Limits.derive(acquisition, threads=threads, memory_bytes=memory_bytes or machine_memory_bytes())
-    free_name(Path(path).absolute())
+    free_name(place)
     return Writer(
-        lambda pool, wake: Acquisition(Path(path).absolute(), acquisition, limits, pool, wake, settings),
+        lambda pool, wake: Acquisition(place, acquisition, limits, pool, wake, settings),
         threads,
     )
 
@@ -244,6 +245,7 @@ def resume(
         from shardwright.recovery.resume import resume as take_up
 
         from .writer import Writer
+    place = local_path(path).absolute()
     settings = WriteSettings.checked(
         chunk_order=chunk_order,
         durability=durability,
@@ -256,9 +258,7 @@ def resume(
     threads = threads or default_threads()
     limits_of = partial(Limits.derive, threads=threads, memory_bytes=memory_bytes or machine_memory_bytes())
     return Writer(
-        lambda pool, wake: take_up(
-            Path(path).absolute(), pool, wake, settings, limits_of, take_over=take_over
-        ),
+        lambda pool, wake: take_up(place, pool, wake, settings, limits_of, take_over=take_over),
         threads,
     )
 

@@ -25,7 +25,6 @@ import socket
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardwright.model.errors import (
@@ -37,6 +36,7 @@ from shardwright.model.errors import (
     StorageError,
 )
 from shardwright.model.json_text import parse_json
+from shardwright.model.local_path import local_path
 from shardwright.model.versions import check_version
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def open_destination(url_or_path: str) -> Destination:
     if scheme is None:
         from .local_folder import LocalFolder  # each is imported only when it is asked for
 
-        return LocalFolder(Path(url_or_path).absolute())
+        return LocalFolder(local_path(url_or_path).absolute())
     if scheme[1].lower() != "s3":
         raise ConfigError(
             f"{url_or_path} is not a destination",

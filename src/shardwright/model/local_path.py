@@ -1,0 +1,38 @@
+"""The border where a user's path enters: ``s3://BUCKET/x`` is an address, and never a folder ``s3:`` of this
+computer.
+
+``pathlib`` makes ``s3:/BUCKET/x`` of an address, without an error, and every later check sees a legal
+relative path. So each function and command that takes a path passes it through ``local_path`` first.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from .errors import ConfigError
+
+# Two characters at least: ``C:`` is a drive. A ``./`` before it does not make it a path, since pathlib drops
+# that. A chain (``zip::s3://``) is an address, too; ``a:b`` and ``run:1/x`` are names of folders.
+ADDRESS_PATTERN = r"(\./+)*[A-Za-z][A-Za-z0-9+.:-]+:([/\\]|$)"
+_ADDRESS = re.compile(ADDRESS_PATTERN)
+
+
+def is_address(path: str | os.PathLike[str]) -> bool:
+    """Returns whether this is ``SCHEME://…``, or what pathlib makes of it. An absolute path never is."""
+    return _ADDRESS.match(os.fspath(path)) is not None
+
+
+def local_path(path: str | os.PathLike[str]) -> Path:
+    """Returns the path of a file or folder of this computer as it was given, relative or absolute. Raises
+    ``ConfigError`` for an address."""
+    if is_address(path):
+        raise ConfigError(
+            f"{os.fspath(path)} is an address",
+            expected="the path of a file or folder of this computer",
+            hint="`shardwright compact STORE --to s3://BUCKET/PREFIX` sends a finished store to a bucket, "
+            "`shardwright rechunk` a new one. sw.ChunkStore opens s3:// and http(s)://, sw.follow reads "
+            "http(s)://. For a folder here that has such a name give the absolute path",
+        )
+    return Path(path)
