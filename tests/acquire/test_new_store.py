@@ -260,7 +260,7 @@ def test_a_folder_in_the_making_is_gone_whatever_happens(tmp_path):
         (folder / "a.zarr").mkdir()
         raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError), making_folder(tmp_path) as folder:
+    with pytest.raises(ZeroDivisionError), making_folder(tmp_path / "a.zarr") as folder:
         fail(folder)
     assert names(tmp_path) == []
 

@@ -1,7 +1,7 @@
 """Makes a new store in a folder beside its name and renames it to that name as a whole: a name always stands
 for a store that can be recovered, or for none.
 
-    ROOT/.shardwright-HEX.making/lock       held while the store is made
+    ROOT/.shardwright-HEX.making/lock       held while the store is made (`.lock`, if NAME is `lock`)
     ROOT/.shardwright-HEX.making/NAME/      the store
 
 A store that never got a frame is renamed to such a folder and then removed. What a kill leaves has no use:
@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import secrets
 import shutil
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,12 +37,13 @@ from shardwright.storage.files import (
 from shardwright.storage.lock import StoreLock, is_locked
 
 from .replaced_store import (
-    LOCK,
     aside_of,
     change_places,
     give_up,
     holds_another_store,
     is_undecided,
+    lock_file,
+    lock_files,
     put_back,
     store_in,
 )
@@ -69,7 +70,7 @@ def abandoned(root: Path) -> list[Path]:
             for folder in root.iterdir()
             if is_making_folder(folder)
             and folder.is_dir()
-            and not is_locked(folder / LOCK)
+            and not any(map(is_locked, lock_files(folder)))
             and not is_undecided(folder)
         )
 
@@ -77,23 +78,22 @@ def abandoned(root: Path) -> list[Path]:
 def remove_abandoned(folder: Path) -> None:
     """Removes a making folder. A store in it that was not made there gets a name again. Raises
     ``LockedError`` when another process holds it, ``StorageError``."""
-    lock = StoreLock.take(folder / LOCK)
-    try:
+    with ExitStack() as locks:
+        for file in lock_files(folder):  # both: a creation that has just made the folder may take either
+            locks.callback(StoreLock.take(file).release)
         if is_undecided(folder):
             raise LockedError(f"another writer has just taken the name of the store in {folder}")
         if holds_another_store(folder):
             put_back(folder)
         else:
             _remove(folder if folder.suffix == _SUFFIX else give_up(folder))
-    finally:
-        lock.release()
 
 
 @contextmanager
-def making_folder(root: Path) -> Iterator[Path]:
-    """A context with a locked folder, which is removed with its content at the end. Raises
-    ``StorageError``."""
-    folder, lock = _begin(root)
+def making_folder(path: Path) -> Iterator[Path]:
+    """A context with a locked folder for the store that is to be at ``path``, which is removed with its
+    content at the end. Raises ``StorageError``."""
+    folder, lock = _begin(path)
     try:
         yield folder
     finally:
@@ -149,16 +149,16 @@ def _new_name() -> str:
     return f".shardwright-{secrets.token_hex(8)}{_SUFFIX}"
 
 
-def _begin(root: Path) -> tuple[Path, StoreLock]:
+def _begin(path: Path) -> tuple[Path, StoreLock]:
     """Makes and locks a folder. Until it is locked another process may remove it as abandoned: then the next
     one is tried."""
     for left in reversed(range(_TRIES)):
-        folder = root / _new_name()
+        folder = path.with_name(_new_name())
         with storage_errors("create", folder):
             reach("store.before_create")
             folder.mkdir()
         try:
-            return folder, StoreLock.take(folder / LOCK)
+            return folder, StoreLock.take(lock_file(folder, path.name))
         except (LockedError, StorageError) as error:
             spoiled = isinstance(error, LockedError) or isinstance(error.__cause__, FileNotFoundError)
             if not left or not spoiled:

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LOCK = "lock"  # of a making folder
+LOCKS = (LOCK, ".lock")  # the second one beside a store that has the name of the first
 _MAKING, _REPLACED = ".making", ".replaced"
 _NAME = re.compile(r"\.shardwright-[0-9a-f]{16}\.replaced")
 _DOCUMENTS = "|".join(map(re.escape, DOCUMENTS))
@@ -194,7 +195,8 @@ def put_back(folder: Path) -> Path:
     sync_directory(folder.parent)
     with suppress(OSError):  # else the next creation removes it
         reach("replaced.before_remove_folder")
-        (folder / LOCK).unlink(missing_ok=True)
+        for name in LOCKS:
+            (folder / name).unlink(missing_ok=True)
         folder.rmdir()
     return candidate
 
@@ -217,8 +219,22 @@ def files_removed(folder: Path) -> Iterator[Path]:
 def store_in(folder: Path) -> Path | None:
     """Returns the store in a making folder, None if there is none. Raises ``StorageError``."""
     with storage_errors("look into", folder), suppress(FileNotFoundError, NotADirectoryError):
-        return next((entry for entry in folder.iterdir() if entry.name != LOCK), None)
+        return next((entry for entry in folder.iterdir() if not _is_lock(entry)), None)
     return None
+
+
+def lock_file(folder: Path, name: str) -> Path:
+    """Returns the lock file of a folder in which a store of this name is made."""
+    return folder / LOCKS[name == LOCK]
+
+
+def lock_files(folder: Path) -> list[Path]:
+    """Returns the files of a making folder that may be its lock."""
+    return [folder / name for name in LOCKS if not (folder / name).is_dir()]
+
+
+def _is_lock(entry: Path) -> bool:
+    return entry.name in LOCKS and not entry.is_dir()
 
 
 def _hex_of(folder: Path) -> str:

@@ -41,6 +41,7 @@ from shardwright.array.metadata import group_document
 from shardwright.array.ome import collection_documents
 from shardwright.codecs.parameters import codec_metadata
 from shardwright.model.errors import (
+    ConfigError,
     FencedError,
     OutputExistsError,
     ShardwrightError,
@@ -50,7 +51,7 @@ from shardwright.model.errors import (
 )
 from shardwright.model.live_mode import index_location_of
 from shardwright.model.machine import boot_id
-from shardwright.model.names import WORKSPACE, numbered
+from shardwright.model.names import WORKSPACE, checked_new_store, numbered
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_of
 from shardwright.shard.manifest import (
@@ -158,10 +159,12 @@ class StoreFolder:
     def create(
         cls, path: Path, spec: AcquisitionSpec, limits: Limits, settings: WriteSettings
     ) -> StoreFolder:
-        """Makes a new store. Raises ``OutputExistsError`` when ``path`` exists (unless ``name_taken`` says to
-        number or to overwrite it), ``LockedError`` when a job is at work on what is to be overwritten,
-        ``StorageFullError`` or ``StorageError``; nothing is left behind then."""
-        make_directories(path.parent)
+        """Makes a new store. Raises ``InvalidNameError`` for a name of ours, ``OutputExistsError`` when
+        ``path`` exists (unless ``name_taken`` says to number or to overwrite it) or spilled shards of another
+        store have its place, ``ConfigError`` for a spill root that is no other place, ``LockedError`` when a
+        job is at work on what is to be overwritten, ``StorageFullError`` or ``StorageError``; nothing is left
+        behind then."""
+        make_directories(checked_new_store(path).parent)
         for folder in abandoned(path.parent):
             with suppress(ShardwrightError):
                 remove_abandoned(folder)
@@ -176,7 +179,8 @@ class StoreFolder:
     def _make(cls, path: Path, spec: AcquisitionSpec, limits: Limits, settings: WriteSettings) -> StoreFolder:
         replaces = settings.name_taken == "overwrite" and os.path.lexists(path)
         (check_replaceable if replaces else _refuse_taken)(path)
-        with making_folder(path.parent) as making:
+        _check_spill_root(path, settings.spill_root)
+        with making_folder(path) as making:
             made = making / path.name
             make_directories(made / WORKSPACE)
             # before the store has its name: no other writer can take it over in between
@@ -366,6 +370,29 @@ def _refuse_taken(path: Path) -> None:
             got=path,
             hint="Choose another name, move the old store away, or set name_taken to increment, or to "
             "overwrite if a finished store may go",
+        )
+
+
+def _check_spill_root(path: Path, spill_root: Path | None) -> None:
+    """Checks that spilled shards of this store would lie beside it and have a folder of their own. Raises
+    ``ConfigError``, ``OutputExistsError``, ``StorageError``."""
+    if spill_root is None:
+        return
+    if spill_root.resolve() == path.parent.resolve() or spill_root.resolve().is_relative_to(path.resolve()):
+        raise ConfigError(
+            f"spill_root is where the store {path} itself lies",
+            expected="another folder, on another disk",
+            got=spill_root,
+        )
+    folder = spill_root / path.name
+    with storage_errors("look into", folder):
+        # Also an empty workspace: the end of its store removes it, whoever writes there by then.
+        taken = os.path.lexists(folder) and any(folder.iterdir())
+    if taken:
+        raise OutputExistsError(
+            "spilled shards of another store of this name lie below the spill root",
+            got=folder,
+            hint="Choose another name or another spill root; if that store is gone, delete this folder",
         )
 
 

@@ -16,8 +16,16 @@ WORKSPACE = ".shardwright"  # folder of a store, and beside spilled shards: file
 REWRITE_SUFFIX = ".rewrite"  # behind the names of files that are to replace others
 WORK_FOLDER = ".compact"  # folder of an array, and of a store: the jobs that repack it
 EDIT_FOLDER = ".shardwright-edit"  # folder of an array: updates of its shards that are under way
+REBUILD_SUFFIX = ".rechunk"  # of the hidden folder beside a store that is being made of another
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 _NAME = re.compile(NAME_PATTERN)
+# Beside stores: what recovery and later jobs take for files in progress, and remove or continue; documents of
+# Zarr v3 and v2, for which readers take whatever has such a name.
+_TAKEN_NAMES = re.compile(
+    rf"{re.escape(WORKSPACE)}.*|{re.escape(WORK_FOLDER)}|\..*{re.escape(REBUILD_SUFFIX)}(\.[0-9a-f]{{16}})?"
+    r"|zarr\.json|\.z(array|group|attrs|metadata)",
+    re.DOTALL,
+)
 
 
 def checked_name(name: str) -> str:
@@ -37,6 +45,19 @@ def store_name(name: str) -> str:
     ``InvalidNameError``."""
     name = checked_name(name)
     return name if name.endswith(".zarr") else name + STORE_SUFFIX
+
+
+def checked_new_store(path: Path) -> Path:
+    """Returns the path of a store that is to be made, if its name is not one of ours or of Zarr's metadata.
+    Raises ``InvalidNameError``."""
+    if _TAKEN_NAMES.fullmatch(path.name):
+        raise InvalidNameError(
+            "this name would be taken for files in progress, or for metadata",
+            expected=f"a store's name that is not {WORKSPACE}..., {WORK_FOLDER}, .NAME{REBUILD_SUFFIX} or a "
+            "metadata file's of Zarr",
+            got=repr(str(path)),
+        )
+    return path
 
 
 def numbered(path: Path, number: int) -> Path:

@@ -31,6 +31,7 @@ from shardwright.array.levels import derived_array, fitting_shards, group_docume
 from shardwright.array.spec import DTYPES, Blosc
 from shardwright.codecs.parameters import inner_codecs
 from shardwright.model.errors import OutputExistsError, ShardFormatError, SpecError, StorageError
+from shardwright.model.names import REBUILD_SUFFIX, checked_new_store
 from shardwright.read.store import parse_array, read_metadata
 from shardwright.repack.runtime.job_folder import JobFolder
 from shardwright.repack.runtime.job_report import BuildReport, no_progress
@@ -238,7 +239,7 @@ def _core_chain(array: StoredArray) -> list[Any]:
 
 def working_folder(destination: Path) -> Path:
     """The job's folder, beside the new store."""
-    return destination.with_name(f".{destination.name}.rechunk")
+    return destination.with_name(f".{destination.name}{REBUILD_SUFFIX}")
 
 
 def write_new_store(
@@ -255,12 +256,13 @@ def write_new_store(
     files of the image and the destination, whatever ``throttle`` it is given. ``on_progress`` gets decoded
     bytes.
 
-    Raises ``OutputExistsError``, ``LockedError``, ``StorageError`` (``StorageFullError`` before anything is
-    begun), ``BudgetError`` for too little memory, ``ShardFormatError`` when the source changed meanwhile,
-    ``ValuesChangedError`` for codecs that do not give back the values: nothing is left then.
+    Raises ``InvalidNameError``, ``OutputExistsError``, ``LockedError``, ``StorageError``
+    (``StorageFullError`` before anything is begun), ``BudgetError`` for too little memory,
+    ``ShardFormatError`` when the source changed meanwhile, ``ValuesChangedError`` for codecs that do not give
+    back the values: nothing is left then.
     """
     begin_s = time.monotonic()
-    destination = destination.absolute()
+    destination = checked_new_store(destination.absolute())
     if destination.exists():
         _clear_after_publishing(working_folder(destination))
     _check_free(destination)

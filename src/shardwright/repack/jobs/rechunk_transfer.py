@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from shardwright.model.errors import OutputExistsError
+from shardwright.model.names import REBUILD_SUFFIX
 from shardwright.repack.runtime.job_folder import JobFolder
 from shardwright.repack.runtime.job_report import BuildReport, no_progress
 from shardwright.repack.runtime.throttle import Throttle, pause_files
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
 
 def staging_folder(store: Path, url: str) -> Path:
     """The job's folder."""
-    return store.with_name(f".{store.name}.rechunk.{hashlib.sha256(url.encode()).hexdigest()[:16]}")
+    digest = hashlib.sha256(url.encode()).hexdigest()[:16]
+    return store.with_name(f".{store.name}{REBUILD_SUFFIX}.{digest}")
 
 
 class RechunkTransfer:

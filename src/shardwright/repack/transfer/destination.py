@@ -37,6 +37,7 @@ from shardwright.model.errors import (
 )
 from shardwright.model.json_text import parse_json
 from shardwright.model.local_path import local_path
+from shardwright.model.names import checked_new_store
 from shardwright.model.versions import check_version
 
 if TYPE_CHECKING:
@@ -196,12 +197,12 @@ class Destination(ABC):
 
 def open_destination(url_or_path: str) -> Destination:
     """The destination of an address: ``s3://BUCKET/PREFIX``, or the path of a folder. Nothing is looked at or
-    made yet. Raises ``ConfigError`` for other schemes."""
+    made yet. Raises ``ConfigError`` for other schemes, ``InvalidNameError``."""
     scheme = _SCHEME.match(url_or_path)
     if scheme is None:
         from .local_folder import LocalFolder  # each is imported only when it is asked for
 
-        return LocalFolder(local_path(url_or_path).absolute())
+        return LocalFolder(checked_new_store(local_path(url_or_path).absolute()))
     if scheme[1].lower() != "s3":
         raise ConfigError(
             f"{url_or_path} is not a destination",
