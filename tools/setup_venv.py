@@ -1,10 +1,13 @@
-"""Sets up .venv in this checkout. Run by tools/setup with the system's Python, so: standard library only,
+"""Sets up .venv in this checkout, or an environment of another Python beside it: setup_venv.py .venv-3.13
+EXTRA .... Run by tools/setup with the Python that the environment is to have, so: standard library only,
 nothing installed is assumed.
 
-    .cache/setup.lock   held while .venv is looked at or changed: two tools started at once take turns
-    .cache/setup.json   what .venv holds; "building" while it is being made, so that an interrupted set-up is
-                        started over
-    .cache/setup.log    everything pip said
+    .cache/setup.lock        held while an environment is looked at or changed: two tools started at once take
+                             turns, on two Pythons as well (both may call apt-get)
+    .cache/setup.json        what .venv holds; "building" while it is being made, so that an interrupted
+                             set-up is started over
+    .cache/setup-3.13.json   the same of .venv-3.13
+    .cache/setup.log         everything pip said in the newest set-up
 
 A stripped-down system may lack ensurepip or pip, or have an old or an externally managed one, so there are
 several ways to an environment with pip in it (``WAYS``); the first that works is used. Installing is then
@@ -27,10 +30,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-VENV = ROOT / ".venv"
-VENV_PYTHON = VENV / "bin" / "python"
 CACHE = ROOT / ".cache"
-STATE = CACHE / "setup.json"
 LOG = CACHE / "setup.log"
 
 # What pip cannot bring, for each extra: program -> the Debian package that has it, and what comes along.
@@ -114,21 +114,25 @@ def log_tail(lines: int = 12) -> str:
 # --- an environment with pip in it ---
 
 
-def has_pip() -> bool:
-    return run_logged([str(VENV_PYTHON), "-m", "pip", "--version"])
+def python_of(venv: Path) -> str:
+    return str(venv / "bin" / "python")
 
 
-def by_venv() -> bool:
-    return run_logged([sys.executable, "-m", "venv", str(VENV)])
+def has_pip(venv: Path) -> bool:
+    return run_logged([python_of(venv), "-m", "pip", "--version"])
 
 
-def by_system_pip() -> bool:
+def by_venv(venv: Path) -> bool:
+    return run_logged([sys.executable, "-m", "venv", str(venv)])
+
+
+def by_system_pip(venv: Path) -> bool:
     """ensurepip is missing, but some pip is there: let it put a pip into the bare environment. ``--target``
     works where it is externally managed."""
-    if not run_logged([sys.executable, "-m", "venv", "--without-pip", str(VENV)]):
+    if not run_logged([sys.executable, "-m", "venv", "--without-pip", str(venv)]):
         return False
     site_packages = (
-        VENV / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+        venv / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
     )
     pips = [[sys.executable, "-m", "pip"], ["pip3"], ["pip"]]
     return any(
@@ -136,15 +140,15 @@ def by_system_pip() -> bool:
     )
 
 
-def by_virtualenv() -> bool:
-    return run_logged(["virtualenv", "--python", sys.executable, str(VENV)])
+def by_virtualenv(venv: Path) -> bool:
+    return run_logged(["virtualenv", "--python", sys.executable, str(venv)])
 
 
-def by_uv() -> bool:
-    return run_logged(["uv", "venv", "--seed", "--no-project", "--python", sys.executable, str(VENV)])
+def by_uv(venv: Path) -> bool:
+    return run_logged(["uv", "venv", "--seed", "--no-project", "--python", sys.executable, str(venv)])
 
 
-def by_apt() -> bool:
+def by_apt(venv: Path) -> bool:
     """Debian keeps ensurepip in a package of its own; root may install it."""
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         return False
@@ -152,18 +156,18 @@ def by_apt() -> bool:
     say(f"this Python has neither ensurepip nor pip: installing {package} with apt-get")
     os.environ["DEBIAN_FRONTEND"] = "noninteractive"
     run_logged(["apt-get", "update"])  # a list that is old but there may still do
-    return run_logged(["apt-get", "install", "-y", "--no-install-recommends", package]) and by_venv()
+    return run_logged(["apt-get", "install", "-y", "--no-install-recommends", package]) and by_venv(venv)
 
 
-WAYS: tuple[Callable[[], bool], ...] = (by_venv, by_system_pip, by_virtualenv, by_uv, by_apt)
+WAYS: tuple[Callable[[Path], bool], ...] = (by_venv, by_system_pip, by_virtualenv, by_uv, by_apt)
 
 
-def create_venv() -> None:
-    say(f"creating .venv with Python {sys.version.split()[0]} ({sys.executable})")
+def create_venv(venv: Path) -> None:
+    say(f"creating {venv.name} with Python {sys.version.split()[0]} ({sys.executable})")
     for way in WAYS:
-        if VENV.exists():
-            shutil.rmtree(VENV)
-        if way() and has_pip():
+        if venv.exists():
+            shutil.rmtree(venv)
+        if way(venv) and has_pip(venv):
             return
     explain_unreachable()
     raise SetupError(
@@ -188,8 +192,8 @@ def explain_unreachable() -> None:
         )
 
 
-def pip(*arguments: str, progress: Callable[[str], None] | None = None) -> None:
-    command = [str(VENV_PYTHON), "-m", "pip", "--disable-pip-version-check", *arguments]
+def pip(venv: Path, *arguments: str, progress: Callable[[str], None] | None = None) -> None:
+    command = [python_of(venv), "-m", "pip", "--disable-pip-version-check", *arguments]
     if not run_logged(command, progress):
         explain_unreachable()
         raise SetupError(f"pip {arguments[0]} failed. The last lines of {LOG}:\n{log_tail()}")
@@ -202,14 +206,15 @@ def show_package(line: str) -> None:
         print(f"\r\x1b[K  {word.lower()} {rest[:90]}", end="", file=sys.stderr, flush=True)
 
 
-def install(extras: list[str]) -> None:
+def install(venv: Path, extras: list[str]) -> None:
     start = time.monotonic()
     say(f"installing packages for: {', '.join(extras) or 'the client alone'} (a minute or two)")
     os.environ.setdefault("PIP_RETRIES", "2")
     on_terminal = sys.stderr.isatty()
-    pip("install", "--upgrade", "pip")
+    pip(venv, "install", "--upgrade", "pip")
     target = f".[{','.join(extras)}]" if extras else "."
-    pip("install", "--prefer-binary", "--editable", target, progress=show_package if on_terminal else None)
+    progress = show_package if on_terminal else None
+    pip(venv, "install", "--prefer-binary", "--editable", target, progress=progress)
     if on_terminal:
         print("\r\x1b[K", end="", file=sys.stderr)
     say(f"ready after {time.monotonic() - start:.0f} s")
@@ -261,31 +266,34 @@ def install_programs(wanted: set[str]) -> None:
 # --- what is there already ---
 
 
-def venv_version() -> str:
-    """The version of .venv's Python, empty if it does not run (removed, replaced, or the checkout was
-    moved)."""
+def venv_version(venv: Path) -> str:
+    """The version of the environment's Python, empty if it does not run (removed, replaced, or the checkout
+    was moved)."""
     code = "import sys; print(sys.version, sys.prefix)"
     try:
-        done = subprocess.run(
-            [str(VENV_PYTHON), "-I", "-c", code], capture_output=True, text=True, check=True
-        )
+        done = subprocess.run([python_of(venv), "-I", "-c", code], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return ""
     return done.stdout.strip()
 
 
-def read_state() -> dict[str, object]:
+def state_path(venv: Path) -> Path:
+    return CACHE / f"setup{venv.name.removeprefix('.venv')}.json"
+
+
+def read_state(venv: Path) -> dict[str, object]:
     try:
-        state = json.loads(STATE.read_text(encoding="utf-8"))
+        state = json.loads(state_path(venv).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return state if isinstance(state, dict) else {}
 
 
-def write_state(state: dict[str, object]) -> None:
-    draft = STATE.with_suffix(".new")
+def write_state(venv: Path, state: dict[str, object]) -> None:
+    path = state_path(venv)
+    draft = path.with_name(f"{path.name}.new")
     draft.write_text(json.dumps(state), encoding="utf-8")
-    draft.replace(STATE)
+    draft.replace(path)
 
 
 @contextlib.contextmanager
@@ -301,32 +309,38 @@ def only_one() -> Iterator[None]:
         yield
 
 
-def set_up(wanted: set[str]) -> None:
+def set_up(venv: Path, wanted: set[str]) -> None:
     requirements = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
-    state = read_state()
-    python = venv_version()
+    state = read_state(venv)
+    python = venv_version(venv)
     usable = bool(python) and state.get("phase") == "ready" and state.get("python") == python
     installed = state.get("extras")
     extras = wanted | (set(installed) if usable and isinstance(installed, list) else set())
     if usable and state.get("requirements") == requirements and state.get("extras") == sorted(extras):
         return
-    if VENV.exists() and not state:
-        raise SetupError(f"{VENV} exists and was not made by this tool: move it away and run this again")
-    write_state({"phase": "building"})
+    if venv.exists() and not state:
+        raise SetupError(f"{venv} exists and was not made by this tool: move it away and run this again")
+    write_state(venv, {"phase": "building"})
     LOG.write_text("", encoding="utf-8")
     if not usable:
-        create_venv()
-    install(sorted(extras))
+        create_venv(venv)
+    install(venv, sorted(extras))
     write_state(
-        {"phase": "ready", "python": venv_version(), "requirements": requirements, "extras": sorted(extras)}
+        venv,
+        {
+            "phase": "ready",
+            "python": venv_version(venv),
+            "requirements": requirements,
+            "extras": sorted(extras),
+        },
     )
 
 
-def main() -> int:
+def main(name: str, *extras: str) -> int:
     try:
         with only_one():
-            set_up(set(sys.argv[1:]))
-            install_programs(set(sys.argv[1:]))
+            set_up(ROOT / name, set(extras))
+            install_programs(set(extras))
     except SetupError as error:
         say(f"failed: {error}")
         return 1
@@ -337,4 +351,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

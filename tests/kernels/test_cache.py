@@ -22,6 +22,20 @@ def test_a_clock_that_was_set_back_does_not_cost_the_newest_folder(tmp_path):
     assert kept == {"kernels-new", *(f"kernels-{i}" for i in range(2, cache.KEPT + 2))}
 
 
+def test_another_python_has_a_folder_of_its_own(monkeypatch, tmp_path):
+    """numba compiles for each Python. In a folder that another one has marked as complete that took half a
+    minute in silence, in every process that started meanwhile."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(cache.numba.config, "CACHE_DIR", "")
+    one = cache.choose_cache_folder()
+    cache.note_compiled(one)
+    assert cache.is_compiled(cache.choose_cache_folder())
+    monkeypatch.setattr(cache.sys.implementation, "cache_tag", "cpython-399")
+    other = cache.choose_cache_folder()
+    assert other != one
+    assert not cache.is_compiled(other)
+
+
 @pytest.fixture
 def new_process(monkeypatch):
     """As at the start of another one, without the compilation. Returns how to begin one, and what it has

@@ -1,4 +1,4 @@
-"""The set-up's decisions, without an index and without a second environment: what it reuses, redoes and
+"""The decisions of the set-up, without an index and without an environment: what it reuses, redoes and
 refuses, and what it tells the user."""
 
 import fcntl
@@ -19,71 +19,80 @@ def setup(tmp_path, monkeypatch):
     spec = importlib.util.spec_from_file_location("setup_venv", TOOLS / "setup_venv.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    for name, path in (
-        ("ROOT", ""),
-        ("VENV", ".venv"),
-        ("CACHE", ".cache"),
-        ("STATE", ".cache/setup.json"),
-        ("LOG", ".cache/setup.log"),
-    ):
+    for name, path in (("ROOT", ""), ("CACHE", ".cache"), ("LOG", ".cache/setup.log")):
         monkeypatch.setattr(module, name, tmp_path / path)
+    module.venv = tmp_path / ".venv"
     (tmp_path / ".cache").mkdir()
     (tmp_path / "pyproject.toml").write_text("[project]\n")
     module.did = []
     monkeypatch.setattr(
         module,
         "create_venv",
-        lambda: (module.did.append("create"), (tmp_path / ".venv").mkdir(exist_ok=True)),
+        lambda venv: (module.did.append("create"), venv.mkdir(exist_ok=True)),
     )
-    monkeypatch.setattr(module, "install", lambda extras: module.did.append(extras))
-    monkeypatch.setattr(module, "venv_version", lambda: "3.11 here" if (tmp_path / ".venv").exists() else "")
+    monkeypatch.setattr(module, "install", lambda venv, extras: module.did.append(extras))
+    monkeypatch.setattr(module, "venv_version", lambda venv: "3.11 here" if venv.exists() else "")
     return module
 
 
 def test_a_second_run_does_nothing(setup):
-    setup.set_up({"test"})
+    setup.set_up(setup.venv, {"test"})
     assert setup.did == ["create", ["test"]]
-    setup.set_up({"test"})
-    setup.set_up(set())
+    setup.set_up(setup.venv, {"test"})
+    setup.set_up(setup.venv, set())
     assert setup.did == ["create", ["test"]]
+
+
+def test_an_environment_beside_it_is_made_on_its_own(setup):
+    """Of two Pythons each has its folder and its state; the first stays as it is."""
+    setup.set_up(setup.venv, {"bench"})
+    beside = setup.ROOT / ".venv-3.13"
+    setup.set_up(beside, {"test"})
+    assert setup.did == ["create", ["bench"], "create", ["test"]]
+    assert beside.is_dir()
+    setup.set_up(setup.venv, {"bench"})
+    setup.set_up(beside, {"test"})
+    assert len(setup.did) == 4
+    assert setup.read_state(setup.venv)["extras"] == ["bench"]
+    assert setup.read_state(beside)["extras"] == ["test"]
 
 
 def test_more_extras_are_added_to_those_installed(setup):
-    setup.set_up({"test"})
-    setup.set_up({"bench"})
+    setup.set_up(setup.venv, {"test"})
+    setup.set_up(setup.venv, {"bench"})
     assert setup.did == ["create", ["test"], ["bench", "test"]]
 
 
 def test_changed_requirements_are_installed_into_the_same_environment(setup):
-    setup.set_up({"test"})
+    setup.set_up(setup.venv, {"test"})
     (setup.ROOT / "pyproject.toml").write_text("[project]\nname = 'other'\n")
-    setup.set_up({"test"})
+    setup.set_up(setup.venv, {"test"})
     assert setup.did == ["create", ["test"], ["test"]]
 
 
 def test_an_interrupted_install_starts_over(setup, monkeypatch):
-    def interrupted(extras):
+    def interrupted(venv, extras):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(setup, "install", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            setup.set_up({"test"})
-    setup.set_up({"test"})
+            setup.set_up(setup.venv, {"test"})
+    setup.set_up(setup.venv, {"test"})
     assert setup.did == ["create", "create", ["test"]]
 
 
 def test_an_environment_whose_python_is_gone_is_made_again(setup, monkeypatch):
-    setup.set_up({"test"})
-    monkeypatch.setattr(setup, "venv_version", lambda: "")
-    setup.set_up({"test"})
+    setup.set_up(setup.venv, {"test"})
+    monkeypatch.setattr(setup, "venv_version", lambda venv: "")
+    setup.set_up(setup.venv, {"test"})
     assert setup.did == ["create", ["test"], "create", ["test"]]
 
 
 def test_an_environment_made_by_hand_is_left_alone(setup):
-    (setup.ROOT / ".venv").mkdir()
+    setup.venv.mkdir()
     with pytest.raises(setup.SetupError, match="not made by this tool"):
-        setup.set_up({"test"})
+        setup.set_up(setup.venv, {"test"})
     assert setup.did == []
 
 
@@ -91,7 +100,7 @@ def test_each_way_is_tried_until_one_gives_pip(setup, monkeypatch):
     tried = []
 
     def way(name, works):
-        def attempt():
+        def attempt(venv):
             tried.append(name)
             return works
 
@@ -100,16 +109,16 @@ def test_each_way_is_tried_until_one_gives_pip(setup, monkeypatch):
     spec = importlib.util.spec_from_file_location("setup_venv_again", TOOLS / "setup_venv.py")
     fresh = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(fresh)
-    for name in ("ROOT", "VENV", "CACHE", "STATE", "LOG"):
+    for name in ("ROOT", "CACHE", "LOG"):
         monkeypatch.setattr(fresh, name, getattr(setup, name))
     monkeypatch.setattr(fresh, "WAYS", (way("fails", False), way("works", True), way("never", True)))
-    monkeypatch.setattr(fresh, "has_pip", lambda: True)
-    fresh.create_venv()
+    monkeypatch.setattr(fresh, "has_pip", lambda venv: True)
+    fresh.create_venv(setup.venv)
     assert tried == ["fails", "works"]
     fresh.LOG.write_text("")
     monkeypatch.setattr(fresh, "WAYS", (way("fails", False),))
     with pytest.raises(fresh.SetupError, match="apt-get install python3-venv"):
-        fresh.create_venv()
+        fresh.create_venv(setup.venv)
 
 
 def test_an_unreachable_index_is_named_as_the_cause(setup):
@@ -132,10 +141,11 @@ def test_two_set_ups_take_turns(setup):
 
 
 def test_a_state_that_is_no_json_counts_as_none(setup):
-    setup.STATE.write_text("{")
-    assert setup.read_state() == {}
-    setup.write_state({"phase": "building"})
-    assert json.loads(setup.STATE.read_text()) == {"phase": "building"}
+    state = setup.CACHE / "setup.json"
+    state.write_text("{")
+    assert setup.read_state(setup.venv) == {}
+    setup.write_state(setup.venv, {"phase": "building"})
+    assert json.loads(state.read_text()) == {"phase": "building"}
 
 
 @pytest.fixture

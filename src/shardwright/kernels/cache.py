@@ -15,6 +15,7 @@ import hashlib
 import os
 import shutil
 import stat
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,7 +37,13 @@ def _version() -> str:
     digest = hashlib.sha256()
     for source in (*sorted(Path(__file__).parent.glob("*.py")), Path(parameters.__file__)):
         digest.update(source.read_bytes())
-    for fact in (numba.__version__, native.available(), os.environ.get("NUMBA_BOUNDSCHECK", "")):
+    facts = (
+        sys.implementation.cache_tag,  # numba keeps each Python's kernels apart, the mark COMPILED does not
+        numba.__version__,
+        native.available(),
+        os.environ.get("NUMBA_BOUNDSCHECK", ""),
+    )
+    for fact in facts:
         digest.update(repr(fact).encode())
     return digest.hexdigest()[:16]
 
