@@ -66,7 +66,7 @@ def test_zarr_python_opens_every_codec(tmp_path, spec_of, codec, checksum):
     assert [type(c).__name__.lower().removesuffix("codec") for c in sharding.codecs] == [
         "bytes", *([] if codec is None else [codec.name]), *(["crc32c"] if checksum else [])
     ]  # fmt: skip
-    assert sharding.index_location.value == "start"
+    assert sharding.to_dict()["configuration"]["index_location"] == "start"
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=str)

@@ -9,6 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
+from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import _collect_aiterator, sync
 
@@ -22,6 +23,13 @@ CRC: Json = {"name": "crc32c"}
 ZSTD: Json = {"name": "zstd", "configuration": {"level": 1, "checksum": False}}
 SHAPE, SHARD, CHUNK = (7, 12), (4, 6), (2, 3)  # the last row of shards reaches beyond the shape
 CHUNK_BYTES = 6
+
+# of a key of four bytes and of an empty one: a server answers most of them with an error
+RANGES_AT_THE_END = (
+    *(RangeByteRequest(start, stop) for start, stop in ((10, 20), (4, 5), (2, 9), (3, 3), (0, 1))),
+    *(OffsetByteRequest(start) for start in (0, 3, 4, 9)),
+    *(SuffixByteRequest(count) for count in (0, 1, 9)),
+)
 
 
 def sharding(codecs: list[Json], index: list[Json] | None = None, place: str = "end") -> Json:

@@ -28,7 +28,17 @@ from shardwright.read.verify_store import verify_store
 from shardwright.repack.transfer.bucket import connect_bucket
 
 from .chunk_machine import ChunkMachine
-from .chunked_stores import PLAIN_BYTES, buffer, document, documents, get, get_many, listed, sharding
+from .chunked_stores import (
+    PLAIN_BYTES,
+    RANGES_AT_THE_END,
+    buffer,
+    document,
+    documents,
+    get,
+    get_many,
+    listed,
+    sharding,
+)
 
 CHUNKS = [f"raw/c/{i}/{j}" for i in range(2) for j in range(2)]  # all of one shard
 SHARD = "raw/c/0/0"
@@ -98,6 +108,16 @@ def test_random_operations_do_as_the_memory_store_and_peers_read_the_shards(buck
             return fetched(self._url, tmp_path / str(len(made)))
 
     run_state_machine_as_test(InBucket, settings=settings(max_examples=5, stateful_step_count=15))
+
+
+@pytest.mark.parametrize("data", [b"\1\2\3\4", b""])
+def test_a_range_past_the_end_gives_what_it_gives_in_a_folder(store, tmp_path, data):
+    with sw.ChunkStore(tmp_path) as folder:
+        for place in (folder, store):
+            place.set_sync("notes", buffer(data))
+        for asked in RANGES_AT_THE_END:
+            assert get(store, "notes", asked) == get(folder, "notes", asked), asked
+            assert get(store, "none", asked) is None
 
 
 def test_a_batch_takes_two_requests_a_shard_and_one_when_the_index_is_known(store, counted):

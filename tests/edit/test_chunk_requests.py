@@ -18,6 +18,7 @@ from shardwright.model.errors import ConfigError, ShardChangedError, StorageErro
 
 from .chunked_stores import (
     CHUNK_BYTES,
+    RANGES_AT_THE_END,
     SHAPE,
     FileServer,
     buffer,
@@ -66,6 +67,15 @@ ALL = [chunk(i, j) for i in range(2) for j in range(2)]
 def ranges(server, path="raw/c/0/0"):
     """The ranges of a shard that were asked for since the last time."""
     return [asked for _, key, asked in server.take_asked() if key == path]
+
+
+@pytest.mark.parametrize("data", [b"\1\2\3\4", b""])
+def test_a_range_past_the_end_gives_what_it_gives_in_a_folder(server, folder, data):
+    (folder / "notes").write_bytes(data)
+    with opened(server.url) as store, opened(folder) as local:
+        for asked in RANGES_AT_THE_END:
+            assert get(store, "notes", asked) == get(local, "notes", asked), asked
+            assert get(store, "none", asked) is None
 
 
 def test_a_batch_takes_two_requests_a_shard_and_one_when_the_index_is_known(server):

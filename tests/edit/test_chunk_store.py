@@ -134,6 +134,16 @@ def test_a_shape_and_attributes_are_written_back_to_the_sharded_document(store, 
     assert (zarr.open_array(path / "raw")[19] == 7).all()
 
 
+def test_the_size_of_an_array_is_not_that_of_one_whose_name_begins_with_its(store, path):
+    shutil.copytree(path / "raw", path / "raw2")
+    for name in ("raw", "raw2"):
+        zarr.open_array(store, path=name)[...] = 5
+    chunks = sum(sync(store.getsize(key)) for key in listed(store, "raw/c/"))
+    nbytes = chunks + sync(store.getsize("raw/zarr.json"))
+    assert sync(store.getsize_prefix("raw")) == sync(store.getsize_prefix("raw/")) == nbytes
+    assert zarr.open_array(store, path="raw").nbytes_stored() == nbytes
+
+
 def test_an_array_that_is_cropped_loses_the_chunks_outside(store, path):
     array = zarr.open_array(store, path="raw")
     array[...] = 5
@@ -146,7 +156,7 @@ def test_an_array_that_is_cropped_loses_the_chunks_outside(store, path):
     ("field", "value"),
     [
         ("codecs", [{"name": "bytes"}, {"name": "gzip", "configuration": {"level": 3}}]),
-        ("data_type", "uint16"),
+        ("data_type", "int8"),
         ("fill_value", 0),
         ("chunk_grid", {"name": "regular", "configuration": {"chunk_shape": [4, 6]}}),
         ("chunk_key_encoding", {"name": "v2", "configuration": {"separator": "."}}),

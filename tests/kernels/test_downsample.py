@@ -121,10 +121,11 @@ def test_the_mean_is_numpys() -> None:
 def test_the_mean_of_the_largest_window_does_not_overflow(dtype: str) -> None:
     shape = (8, 8, 8, 8)
     info, places = np.iinfo(dtype), np.arange(MAX_WINDOW).reshape(shape)
+    least, most = np.array([info.min, info.max], dtype)
     assert places.size == MAX_WINDOW
     for odd in (1, 2, 3):
-        ends = np.where(places % odd, info.min, info.max).astype(dtype)
-        for source in (ends, np.full(shape, info.min, dtype), np.full(shape, info.max, dtype)):
+        ends = np.where(places % odd, least, most)
+        for source in (ends, np.full(shape, least), np.full(shape, most)):
             np.testing.assert_array_equal(
                 level(source, shape, "mean"), reference.downsample(source, shape, "mean")
             )

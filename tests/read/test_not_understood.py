@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import zarr.registry
+from zarr.errors import UnknownCodecError
 
 import shardwright as sw
 from shardwright.cli.app import main
@@ -148,6 +150,27 @@ def test_it_is_named_with_its_file(
         open_store(store / node)
     assert str(store / node / "zarr.json") in str(error.value)
     assert field in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "raised", [KeyError("cipher"), UnknownCodecError("cipher"), ImportError("no module of that name")]
+)
+def test_whatever_the_look_at_an_unknown_codec_raises(
+    acquired: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: Exception
+) -> None:
+    """zarr-python raises another error in each version, and that of a registered package which does not
+    load."""
+
+    def get_codec_class(name: str) -> type:
+        raise raised
+
+    store = tmp_path / "a.ome.zarr"
+    shutil.copytree(acquired, store)
+    edit_json(store / "0/zarr.json", lambda d: inner(d)["codecs"].append({"name": "cipher"}))
+    monkeypatch.setattr(zarr.registry, "get_codec_class", get_codec_class)
+    with pytest.raises(ShardFormatError, match=r"codec not supported.* got 'cipher'") as error:
+        open_store(store / "0")
+    assert str(store / "0/zarr.json") in str(error.value)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -92,6 +92,15 @@ def test_every_selection_is_that_of_the_files(finished, selection):
     np.testing.assert_array_equal(ours[selection], files[selection])
 
 
+def test_the_size_of_an_array_is_that_of_its_keys(finished):
+    """Not that of keys whose folder's name begins with its."""
+    store = sw.open(finished)
+    nbytes = sum(sync(store.getsize(key)) for key in keys_of(store, "0/"))
+    assert opened(store).nbytes_stored() == sync(store.getsize_prefix("0/")) == nbytes
+    assert sync(store.getsize_prefix("fr")) == 0
+    assert sync(store.getsize_prefix("")) == sum(sync(store.getsize(key)) for key in keys_of(store))
+
+
 def test_selections_by_lists_and_masks_are_those_of_the_files(finished):
     ours, files = opened(sw.open(finished)), zarr.open_array(finished / "0", mode="r")
     mask = np.zeros(files.shape, np.bool_)

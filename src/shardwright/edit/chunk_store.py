@@ -297,7 +297,8 @@ class ChunkStore(Store):
             yield name
 
     async def getsize_prefix(self, prefix: str) -> int:
-        return await asyncio.to_thread(self._size_below, prefix)
+        """Returns the size of all keys in a folder: those of ``10/...`` are not in that of ``1``."""
+        return await asyncio.to_thread(self._size_below, f"{prefix.rstrip('/')}/" if prefix else "")
 
     def _size_below(self, prefix: str) -> int:
         total = 0

@@ -163,6 +163,11 @@ class LiveStore(Store):
         for name in await asyncio.to_thread(lambda: sorted(self._keys.names_in(prefix.rstrip("/")))):
             yield name
 
+    async def getsize_prefix(self, prefix: str) -> int:
+        """Returns the size of all keys in a folder. Not every version of zarr-python keeps ``10/...`` out of
+        that of ``1``."""
+        return await super().getsize_prefix(f"{prefix.rstrip('/')}/" if prefix else "")
+
     # ------------------------------------------------------------------ what is not possible
 
     async def set(self, key: str, value: Buffer) -> None:
