@@ -494,7 +494,7 @@ def test_a_full_disk_under_policy_fail_seals_everything_that_was_acknowledged(
     assert np.array_equal(drive.read()[:16], drive.expected(range(16)))
     assert not (drive.path / ".shardwright").exists(), "nothing is left to recover"
     assert [row for row in rows(drive.path) if row[1] == FrameStatus.LOST] == [
-        (i, FrameStatus.LOST, Reason.ACQUISITION_FAILED) for i in (16, 17, 18)
+        (i, FrameStatus.LOST, Reason.NOT_ACKNOWLEDGED) for i in (16, 17, 18)
     ]
 
 

@@ -316,6 +316,8 @@ class Oracle:
         excused = self._is_spoiled(disk, n) or n in self.excused or n in self.told or n in self.written_off
         if self.stored[n] and not excused:
             raise ViolationError(f"{what}, but it was acknowledged as stored")
+        if reason is Reason.NOT_ACKNOWLEDGED and self.stored[n] and n not in self.written_off:
+            raise ViolationError(f"{what}, but it was acknowledged")
         if reason is Reason.IO_ERROR and not self._is_spoiled(disk, n):
             raise ViolationError(f"{what}, but the disk can read it")
         if reason is Reason.ACQUISITION_FAILED and not self.failures:

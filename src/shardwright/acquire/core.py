@@ -1358,7 +1358,9 @@ class Core:
         if self._sealer_dead:
             self.accounts.frames_by_status[FrameStatus.LOST] += sequences.size
         elif sequences.size:
-            self._settle(records, FrameStatus.LOST, Reason.ACQUISITION_FAILED, release=False, settled=False)
+            acknowledged = self.accounts.stored.holds(sequences)
+            reason = np.where(acknowledged, Reason.ACQUISITION_FAILED, Reason.NOT_ACKNOWLEDGED)
+            self._settle(records, FrameStatus.LOST, reason.astype(np.uint8), release=False, settled=False)
 
     def _lose_row(self, row: int) -> None:
         """Gives up a row: staged frames stay in the staging area for recovery, the others are lost. A loss is

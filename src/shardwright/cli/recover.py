@@ -136,7 +136,7 @@ def summary(store: Path, result: Recovery | ShardwrightError) -> str:
         )
         if result.frames_unacknowledged:
             lost += (
-                f"; {result.frames_unacknowledged:,} more were in flight when the writer died, "
+                f"; {result.frames_unacknowledged:,} more were in flight when the writer died or failed, "
                 "never acknowledged"
             )
         lines += [

@@ -21,5 +21,5 @@ class Reason(IntEnum):
     OVERLOAD = 3  # dropped: the camera's side had no credit left
     IO_ERROR = 4  # lost: its chunk could not be written, or not be read back after a disk error
     NOT_HELD = 5  # lost: not stored when the daemon died, and the client no longer had it
-    ACQUISITION_FAILED = 6  # lost: given up with the acquisition
-    NOT_ACKNOWLEDGED = 7  # lost: only in the memory of a writer that died, and never acknowledged
+    ACQUISITION_FAILED = 6  # lost: acknowledged, then given up with the acquisition (0.2.0: or just given up)
+    NOT_ACKNOWLEDGED = 7  # lost: only in the memory of a writer that died or failed, and never acknowledged
