@@ -353,3 +353,53 @@ def test_a_name_is_free_again_after_an_acquisition_without_a_frame(tmp_path, spe
     for _ in range(2):
         with sw.create(tmp_path / "a.ome.zarr", spec_of(), name_taken="increment") as writer:
             assert writer.path == tmp_path / "a.ome.zarr"
+
+
+@pytest.mark.parametrize("point", ["lock.before_open", "lock.before_take"])
+@pytest.mark.parametrize("began", [True, False])
+def test_a_store_that_another_process_ends_meanwhile_is_finished(
+    tmp_path, spec_of, shared_pool, at_point, point, began
+):
+    """Between the look at the store and its lock: nothing is left to do, and nothing of ours stays."""
+    path = begin_and_die(tmp_path / "left.zarr", spec_of())
+    if began:
+        (path / ".shardwright" / "boot").write_text("00000000-0000-0000-0000-000000000000")
+    actions = []
+    at_point(point, lambda: actions.append(recover_store(path, shared_pool, threads=1).action))
+    action = recover_store(path, shared_pool, threads=1).action
+    assert action == ("finished by another process" if began else "removed, no frame ever came")
+    assert actions == ["sealed" if began else "removed, no frame ever came"]
+    assert names(tmp_path) == ["left.zarr"] * began
+    assert names(path) == ["0", "frames", "zarr.json"] if began else not path.exists()
+
+
+def test_a_name_that_another_process_frees_meanwhile_is_free(tmp_path, spec_of, shared_pool, at_point):
+    left = begin_and_die(tmp_path / "left.zarr", spec_of())
+    at_point("lock.before_open", lambda: recover_store(left, shared_pool, threads=1))
+    with sw.create(left, spec_of()) as writer:
+        writer.append(FRAME)
+    assert names(tmp_path) == ["left.zarr"]
+
+
+def test_to_resume_a_store_that_is_sealed_meanwhile_is_refused(tmp_path, spec_of, shared_pool, at_point):
+    path = begin_and_die(tmp_path / "left.zarr", spec_of())
+    (path / ".shardwright" / "boot").write_text("00000000-0000-0000-0000-000000000000")
+    at_point("lock.before_open", lambda: recover_store(path, shared_pool, threads=1))
+    with pytest.raises(sw.errors.ResumeError, match="is finished"):
+        sw.resume(path)
+
+
+def test_a_lock_that_was_made_anew_in_a_workspace_that_goes_does_not_keep_it(
+    tmp_path, spec_of, shared_pool, at_point
+):
+    """The end of an acquisition deletes the manifest, then the other files in any order."""
+    path = begin_and_die(tmp_path / "left.zarr", spec_of())
+    (path / ".shardwright" / "boot").write_text("00000000-0000-0000-0000-000000000000")
+
+    def half_ended() -> None:
+        for file in (path / ".shardwright").iterdir():
+            file.unlink()
+
+    at_point("lock.before_open", half_ended)
+    assert recover_store(path, shared_pool, threads=1).action == "finished by another process"
+    assert not (path / ".shardwright").exists()

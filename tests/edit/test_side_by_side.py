@@ -14,6 +14,7 @@ from shardwright.edit.interrupted import recover_edits
 from shardwright.edit.shard_edit import edit_shard
 from shardwright.edit.shard_lock import shard_locked
 from shardwright.model.errors import LockedError, ShardChangedError, ShardFormatError, StorageError
+from shardwright.model.names import EDIT_FOLDER
 from shardwright.repack.jobs.pack_shard import pack_shard
 from shardwright.repack.runtime.throttle import Throttle
 from shardwright.repack.transfer.move_plan import MoveOptions, plan_move
@@ -167,6 +168,44 @@ def test_a_second_edit_of_a_shard_waits_and_others_do_not(gappy):
         edit_shard(gappy, (1, 0), {0: encoded(gappy, 1)}, timeout_s=0)
         assert recover_edits(gappy.path) == []
     edit_shard(gappy, SHARD, {0: None}, timeout_s=0)
+
+
+# Takes the lock of a shard, and counts in a file of its own name what only one may count at a time.
+LOCKER = """
+import sys
+from pathlib import Path
+from shardwright.edit.shard_lock import shard_locked
+folder, key, turns = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+count = folder / f"{key}.count"
+for _ in range(turns):
+    with shard_locked(folder, key):
+        count.write_text(str(int(count.read_text()) + 1))
+"""
+
+
+def test_locks_of_one_array_are_taken_by_several_processes_without_an_error(tmp_path):
+    """Each removes the folder of locks with its own, if it is the last one in it."""
+    turns, keys = 400, ["one", "one", "other"]
+    for key in keys:
+        (tmp_path / f"{key}.count").write_text("0")
+    processes = [
+        subprocess.Popen([sys.executable, "-c", LOCKER, str(tmp_path), key, str(turns)], cwd=ROOT)
+        for key in keys
+    ]
+    end(*processes)
+    assert int((tmp_path / "one.count").read_text()) == 2 * turns
+    assert int((tmp_path / "other.count").read_text()) == turns
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.count", "other.count"]
+
+
+@pytest.mark.parametrize("point", ["lock.before_open", "directory.before_look"])
+def test_a_folder_of_locks_that_goes_meanwhile_is_made_again(gappy, once_at, point):
+    folder = gappy.path / EDIT_FOLDER
+    if point == "directory.before_look":
+        once_at("directory.before_create", folder.mkdir)
+    once_at(point, folder.rmdir)
+    edit_shard(gappy, SHARD, {0: None})
+    assert not folder.exists()
 
 
 def test_one_lock_of_an_array_with_a_record_and_without(gappy):

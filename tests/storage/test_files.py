@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from shardwright.model.errors import OutputExistsError, StorageError, StorageFullError
-from shardwright.storage import files
+from shardwright.storage import failpoints, files
 from shardwright.storage.files import (
     AtomicFile,
     append_file,
@@ -29,6 +29,7 @@ from shardwright.storage.files import (
     replace_file,
     storage_errors,
 )
+from shardwright.storage.lock import StoreLock
 
 
 def test_replace_file_writes_and_replaces(tmp_path):
@@ -374,3 +375,70 @@ def test_an_interrupt_right_behind_the_rename_deletes_nothing(tmp_path, monkeypa
         new.replace(path)
     monkeypatch.undo()
     assert path.read_bytes() == b"new"
+
+
+@pytest.fixture
+def once_at():
+    """``once_at(point, action)``: the first time that storage reaches it."""
+    names = []
+
+    def hook(point, action):
+        names.append(point)
+        failpoints.set_hook(point, failpoints.at_time(1, action))
+
+    yield hook
+    for name in names:
+        failpoints.set_hook(name, None)
+
+
+@pytest.mark.parametrize("make", [files.make_folder, files.make_directories])
+def test_a_folder_that_another_process_has_made_and_removed_meanwhile_is_made(tmp_path, once_at, make):
+    folder = tmp_path / "a"
+    once_at("directory.before_create", folder.mkdir)
+    once_at("directory.before_look", folder.rmdir)
+    make(folder)
+    assert folder.is_dir()
+
+
+def test_what_stands_where_a_folder_is_to_be_is_left(tmp_path):
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for name in ("file", "link"):
+        with pytest.raises(StorageError, match="File exists"):
+            files.make_folder(tmp_path / name)
+    with pytest.raises(StorageError, match="No such file"):
+        files.make_folder(tmp_path / "nowhere" / "a")
+
+
+def test_folders_above_that_are_removed_meanwhile_are_made_again(tmp_path, once_at):
+    def remove() -> None:
+        once_at("directory.before_create", (tmp_path / "a").rmdir)
+
+    once_at("directory.before_create", lambda: once_at("directory.before_sync", remove))
+    files.make_directories(tmp_path / "a" / "b" / "c")
+    assert (tmp_path / "a" / "b" / "c").is_dir()
+
+
+def test_what_is_made_in_a_folder_that_is_removed_meanwhile_is_made(tmp_path, once_at):
+    folder = tmp_path / "a"
+    once_at("lock.before_open", folder.rmdir)
+    lock = files.made_in(folder, lambda: StoreLock.take(folder / "lock"))
+    assert lock.is_held()
+    lock.delete()
+    once_at("replace.before_create", folder.rmdir)
+    files.made_in(folder, lambda: files.replace_file(folder / "file", b"x"))
+    assert (folder / "file").read_bytes() == b"x"
+
+
+def test_a_folder_that_never_stays_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_MOST_REMOVED", 3)
+    tries = []
+
+    def fail() -> None:
+        tries.append(1)
+        with files.storage_errors("write", tmp_path):
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    with pytest.raises(StorageError, match="No such file"):
+        files.made_in(tmp_path / "a", fail)
+    assert len(tries) == 3

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 from shardwright.acquire.new_store import abandoned, is_making_folder, remove_abandoned, withdraw
 from shardwright.acquire.replaced_store import holds_another_store, is_bare
 from shardwright.acquire.store_folder import is_intact
-from shardwright.model.errors import LockedError, ShardFormatError
+from shardwright.model.errors import LockedError, ShardFormatError, ShardwrightError
 from shardwright.model.names import WORKSPACE
 from shardwright.shard.layout import PAGE_BYTES
 from shardwright.shard.manifest import has_manifest
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import read_range, storage_errors, sync_directory
-from shardwright.storage.lock import StoreLock
+from shardwright.storage.lock import StoreLock, is_locked
 
 from .unfinished import Unfinished, journals
 
@@ -195,8 +195,17 @@ def _has_workspace(folder: Path) -> bool:
 
 
 def remove(path: Path, row: FolderRow) -> None:
-    """Removes a folder by its row of the table. Raises ``LockedError`` if another process holds it, or it has
-    changed since or is to be recovered, ``StorageError``."""
+    """Removes a folder by its row of the table; nothing is left to do if another process was first. Raises
+    ``LockedError`` if another process holds it, or it has changed since or is to be recovered,
+    ``StorageError``."""
+    try:
+        _remove(path, row)
+    except ShardwrightError:
+        if not is_done_by_another(path):
+            raise
+
+
+def _remove(path: Path, row: FolderRow) -> None:
     if row.action is FolderAction.TAKE_UP:
         raise LockedError(f"another writer has just opened {path}")
     if row.action in (FolderAction.REMOVE_MAKING, FolderAction.PUT_BACK):
@@ -215,6 +224,15 @@ def remove(path: Path, row: FolderRow) -> None:
             sync_directory(path)
     finally:
         lock.release()
+
+
+def is_done_by_another(path: Path) -> bool:
+    """Returns whether a store that was unfinished is so no more, or its owner, who has ended, is about to
+    remove the workspace. Whoever met an error there has nothing left to do. Raises ``StorageError``."""
+    if is_making_folder(path):
+        return not path.is_dir()
+    workspace = path / WORKSPACE
+    return not has_manifest(workspace) and (not workspace.is_dir() or is_locked(workspace / "lock"))
 
 
 def free_name(path: Path) -> None:

@@ -13,10 +13,11 @@ from shardwright.acquire.limits import Limits
 from shardwright.acquire.replaced_store import aside_of
 from shardwright.acquire.settings import WriteSettings
 from shardwright.array.acquisition_spec import ARRAY_NAME
+from shardwright.model.errors import ShardwrightError
 from shardwright.model.frame_status import FrameStatus
 from shardwright.storage.files import storage_errors
 
-from .leftovers import FolderAction, is_leftover, look_at, remove, row_for
+from .leftovers import FolderAction, is_done_by_another, is_leftover, look_at, remove, row_for
 from .resume import begin_restored, look, restore
 from .unfinished import Unfinished
 
@@ -49,8 +50,8 @@ class ShardRowReport:
 
 @dataclass
 class Recovery:
-    """The result of recovering one store. ``action``: sealed, would be sealed, or leftovers removed (or would
-    be).
+    """The result of recovering one store. ``action``: sealed, would be sealed, leftovers removed (or would
+    be), or finished by another process meanwhile.
 
     ``frames_lost`` were, or may have been, acknowledged; ``frames_unacknowledged`` are lost as well, but were
     never acknowledged. ``receipt`` counts both as lost, except those of the latter whose sequences are behind
@@ -91,17 +92,22 @@ def recover_store(
     ``StorageError``.
     """
     started_s = time.monotonic()
-    with storage_errors("look into", path):
-        row = None if take_over and not is_leftover(path) else row_for(look_at(path))
-    if row is not None and row.action is not FolderAction.TAKE_UP:
-        if not dry_run:
-            remove(path, row)
-        recovery = Recovery(str(path), row.would_be_done if dry_run else row.done)
-    elif dry_run:
+    try:
         with storage_errors("look into", path):
-            recovery = _examine(path, pool, threads, progress)
-    else:
-        recovery = _seal(path, pool, threads, take_over=take_over, progress=progress)
+            row = None if take_over and not is_leftover(path) else row_for(look_at(path))
+        if row is not None and row.action is not FolderAction.TAKE_UP:
+            if not dry_run:
+                remove(path, row)
+            recovery = Recovery(str(path), row.would_be_done if dry_run else row.done)
+        elif dry_run:
+            with storage_errors("look into", path):
+                recovery = _examine(path, pool, threads, progress)
+        else:
+            recovery = _seal(path, pool, threads, take_over=take_over, progress=progress)
+    except ShardwrightError:
+        if not is_done_by_another(path):
+            raise
+        recovery = Recovery(str(path), "finished by another process")
     recovery.seconds = time.monotonic() - started_s
     return recovery
 

@@ -7,18 +7,26 @@ started again.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from shardwright.acquire.acquisition import Acquisition
 from shardwright.acquire.store_folder import StoreFolder, end_intact, is_marked
-from shardwright.model.errors import FencedError, ResumeError, ShardFormatError, StorageFullError
+from shardwright.model.errors import (
+    FencedError,
+    ResumeError,
+    ShardFormatError,
+    StorageError,
+    StorageFullError,
+)
 from shardwright.model.names import WORKSPACE
 from shardwright.read.store import read_metadata
 from shardwright.shard.manifest import delete_manifests, has_manifest
 from shardwright.shard.metadata_updates import read_updates, updated_groups, updates_path
 from shardwright.storage.ballast import Ballast
+from shardwright.storage.failpoints import reach
 from shardwright.storage.files import renew, storage_errors
 from shardwright.storage.lock import StoreLock
 
@@ -98,7 +106,7 @@ def restore(
     if take_over:
         Unfinished.read(path).check_second_root()  # before its writer loses the lock
         begin_take_over(workspace)
-    lock = StoreLock.replace(workspace / "lock") if take_over else StoreLock.take(workspace / "lock")
+    lock = _locked(path, take_over=take_over)
     take_over = take_over or is_begun(workspace)
     try:
         with storage_errors("recover", path):
@@ -120,6 +128,25 @@ def restore(
         folder.note_disk_error(error)
         folder.close()
         raise
+
+
+def _locked(path: Path, *, take_over: bool) -> StoreLock:
+    """Returns the lock of an unfinished store. Raises as ``restore``: the process that held it may finish the
+    store at this very moment."""
+    workspace = path / WORKSPACE
+    try:
+        lock = StoreLock.replace(workspace / "lock") if take_over else StoreLock.take(workspace / "lock")
+    except StorageError:
+        if has_manifest(workspace):
+            raise
+        raise _nothing_unfinished(path) from None
+    if has_manifest(workspace):
+        return lock
+    lock.delete()  # made anew in the workspace that is being removed: it would keep that there
+    with suppress(OSError):
+        reach("workspace.before_remove")
+        workspace.rmdir()
+    raise _nothing_unfinished(path)
 
 
 def look(

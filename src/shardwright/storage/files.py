@@ -14,8 +14,9 @@ import os
 import stat
 import struct
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from functools import partial
 from time import monotonic, sleep
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple, TypeVar
 
 from shardwright.model.errors import (
     OutputExistsError,
@@ -43,6 +44,8 @@ _HELD_RETRY_S = 0.01
 _PIECE_BYTES = 1 << 20
 _ZEROS = memoryview(bytes(_PIECE_BYTES))
 _MOST_READ_BYTES = 1 << 30  # by one call
+_MOST_REMOVED = 1000  # times in a row that others may remove a folder which is to be used
+T = TypeVar("T")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
@@ -402,17 +405,42 @@ def sync_filesystem(descriptor: int) -> None:
 def make_directories(path: Path, *, synced: bool = True) -> None:
     """Makes a folder and its missing parents, each new name durable in its parent unless the caller syncs
     many at once (``synced``). Raises ``StorageError``."""
-    missing = []
     with storage_errors("create folder", path):  # a folder above it may be closed to this user
+        if path.is_dir():
+            return
+    make = partial(make_directories, synced=synced)
+    made_in(path.parent, lambda: make_folder(path, synced=synced), make)
+
+
+def make_folder(path: Path, *, synced: bool = True) -> None:
+    """Makes a folder unless it is there, its name durable, but none above it. Raises ``StorageError``."""
+    with storage_errors("create folder", path):
         while not path.is_dir():
-            missing.append(path)
-            path = path.parent
-    for directory in reversed(missing):
-        with storage_errors("create folder", directory):
             reach("directory.before_create")
-            directory.mkdir(exist_ok=True)
-        if synced:
-            sync_directory(directory.parent)
+            try:
+                path.mkdir()
+            except FileExistsError:
+                reach("directory.before_look")
+                # what was there may be gone by now: its owner has removed it when it was empty
+                if os.path.lexists(path) and not path.is_dir():
+                    raise
+            else:
+                if synced:
+                    sync_directory(path.parent)
+                return
+
+
+def made_in(folder: Path, make: Callable[[], T], make_folder: Callable[[Path], None] = make_folder) -> T:
+    """Returns what ``make`` does, which makes a file or folder in ``folder``. That is made before, and again
+    when another process has removed it in between, as all do that leave it empty. Raises ``StorageError``."""
+    for left in reversed(range(_MOST_REMOVED)):
+        make_folder(folder)
+        try:
+            return make()
+        except StorageError as error:
+            if not left or not isinstance(error.__cause__, FileNotFoundError):
+                raise
+    raise AssertionError("the last try returns or raises")
 
 
 class AtomicFile:

@@ -18,9 +18,7 @@ from shardwright.model.json_text import parse_json
 from shardwright.model.names import WORK_FOLDER
 from shardwright.model.versions import check_version
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import read_regular, replace_file, storage_errors
-
-from .work_folder import make_folder
+from shardwright.storage.files import made_in, read_regular, replace_file, storage_errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,8 +79,8 @@ class QueueEntry:
 
     def add(self, failures: int = 0) -> None:
         """Durably. Raises ``StorageError``, also where the store is gone."""
-        make_folder(self.folder)
-        replace_file(self.queued_file, json.dumps({"version": VERSION, "failures": failures}).encode())
+        entry = json.dumps({"version": VERSION, "failures": failures}).encode()
+        made_in(self.folder, lambda: replace_file(self.queued_file, entry))
 
     def remove(self) -> None:
         """The compaction is done, or given up. Raises ``StorageError``."""

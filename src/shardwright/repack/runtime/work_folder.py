@@ -27,7 +27,7 @@ from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.names import WORK_FOLDER
 from shardwright.read.store import StoredArray, parse_array
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import make_directories, storage_errors, sync_directory
+from shardwright.storage.files import made_in, make_directories, storage_errors
 from shardwright.storage.lock import StoreLock
 
 if TYPE_CHECKING:
@@ -74,26 +74,10 @@ def new_working_path(folder: Path, key: str) -> Path:
     return folder / f"{key.replace('/', '.')}.{secrets.token_hex(8)}{WORKING_SUFFIX}"
 
 
-def make_folder(folder: Path) -> None:
-    """Make a folder durably, but not its parent: a store that was deleted is not made again. Raises
-    ``StorageError``."""
-    if not folder.is_dir():
-        with storage_errors("create folder", folder):
-            reach("compact.before_create_folder")
-            folder.mkdir(exist_ok=True)
-        sync_directory(folder.parent)
-
-
 def take_lock(folder: Path, name: str) -> StoreLock:
-    """A lock in a folder, which is made if need be. Raises ``LockedError``, ``StorageError``."""
-    while True:
-        make_folder(folder)
-        try:
-            return StoreLock.take(folder / name)
-        except StorageError as error:
-            # the job before us has just removed the folder
-            if not isinstance(error.__cause__, FileNotFoundError):
-                raise
+    """A lock in a folder, which is made if need be, but not its parent: a store that was deleted is not made
+    again. Raises ``LockedError``, ``StorageError``."""
+    return made_in(folder, lambda: StoreLock.take(folder / name))
 
 
 def remove_lock(lock: StoreLock) -> None:

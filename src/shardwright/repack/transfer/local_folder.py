@@ -13,6 +13,7 @@ from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
     AtomicFile,
     free_bytes,
+    made_in,
     make_directories,
     read_range,
     read_regular,
@@ -58,11 +59,10 @@ class LocalFolder(Destination):
     def put_new(self, key: str, parts: Iterator[Part], nbytes: int) -> None:
         path, part = self.root / key, self.root / part_key(key, secrets.token_hex(4))
         make_directories(path.parent)
-        make_directories(part.parent)
         with storage_errors("write", path):
             if os.path.lexists(path):
                 raise key_exists(self.url, key)
-        with AtomicFile(part, "put", called=path) as new:
+        with made_in(part.parent, lambda: AtomicFile(part, "put", called=path)) as new:
             check_size(self.url, key, nbytes, new.write_parts(parts, nbytes))
             new.take_name(path)
 
