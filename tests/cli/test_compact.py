@@ -21,6 +21,7 @@ import tensorstore
 from tests.harness.daemon import commands, run_cli
 
 import shardwright as sw
+from shardwright.cli import compact
 from shardwright.cli.app import main
 from shardwright.cli.compact import parse_recompress
 from shardwright.cli.job_command import parse_rate
@@ -245,3 +246,11 @@ def test_the_readme_s_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             continue  # the tests of moving run it, with a server
         done = run_cli(*arguments)
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("gain", "text"), [(-512, "512 B longer"), (0, "0 B shorter"), (2048, "2.0 KiB shorter")]
+)
+def test_lengths_are_told_without_a_sign(gain: int, text: str) -> None:
+    facts = {"packed": 1, "skipped": 0, "chunks_recoded": 0, "dropped": 0, "interrupted": False, "left": 0}
+    assert f"files are {text};" in compact._done({**facts, "gain_bytes": gain, "seconds": 0.1})

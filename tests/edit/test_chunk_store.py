@@ -34,10 +34,12 @@ from shardwright.read.verify_store import verify_store
 from shardwright.repack.runtime.work_folder import locked
 from shardwright.repack.transfer.move_store import MOVE_LOCK_NAME
 from shardwright.shard.index import empty_index
+from shardwright.shard.shard_sums import SUMS_NAME, ShardSums
 from shardwright.storage import failpoints
+from shardwright.storage.files import replace_file
 
 from .chunk_machine import ChunkMachine
-from .chunked_stores import ARRAYS, SHARDED, buffer, get, get_many, listed, make_store
+from .chunked_stores import ARRAYS, CRC, LITTLE, SHARDED, ZSTD, buffer, get, get_many, listed, make_store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -523,3 +525,87 @@ def test_an_index_of_bad_entries_takes_no_more_memory_than_a_good_one(path):
     assert not any(isinstance(value, dict | list) for value in vars(bad).values())
     assert good.fault(0) is None
     assert f"5 bytes at {1 << 40}" in bad.fault(0)
+
+
+PLAIN_CODECS = {"none": [LITTLE], "zstd": [LITTLE, ZSTD], "checked": [LITTLE, ZSTD, CRC]}
+
+
+@pytest.fixture(params=PLAIN_CODECS.values(), ids=PLAIN_CODECS)
+def recorded(request, tmp_path):
+    """An array without shards that has a record of its chunks, each of which is there."""
+    path = tmp_path / "a"
+    path.mkdir()
+    (path / "zarr.json").write_text(json.dumps({**ARRAYS["plain"], "codecs": request.param}))
+    zarr.open_array(path)[...] = 1
+    (path / SUMS_NAME).write_bytes(b"")
+    with sw.ChunkStore(path) as store:
+        zarr.open_array(store)[...] = np.arange(84).reshape(7, 12)
+    return path
+
+
+def assert_all_recorded(path):
+    report = verify_store(path)
+    assert (report.problems, report.warnings) == ([], [])
+    sums = ShardSums(path).read()
+    there = {file.relative_to(path).as_posix() for file in path.rglob("c/*/*")}
+    assert {key for key, values in sums.items() if values - {None}} >= there
+    assert not (path / EDIT_FOLDER).exists()
+
+
+@pytest.mark.filterwarnings("ignore:Numcodecs codecs are not")
+def test_chunks_that_are_files_are_on_record_however_they_are_changed(recorded):
+    assert_all_recorded(recorded)
+    with sw.ChunkStore(recorded, strategy="append") as store:
+        array = zarr.open_array(store)
+        array[0, 0] = 77
+        assert_all_recorded(recorded)
+        sync(store.delete("c/0/1"))
+        assert_all_recorded(recorded)
+        sync(store.erase_values(["c/0/2", "c/1/2"]))
+        assert_all_recorded(recorded)
+        sync(store.erase_prefix("c/3/"))
+        assert_all_recorded(recorded)
+        sync(store.set_many([("c/0/1", buffer(get(store, "c/0/0")))]))
+        assert_all_recorded(recorded)
+    shown = zarr.open_array(recorded)[...]
+    assert shown[0, 0] == shown[0, 3] == 77
+    assert (shown[:4, 6:9] == 9).all()
+    assert (shown[6:] == 9).all()
+    with sw.ChunkStore(recorded) as store:
+        sync(store.delete_dir(""))
+    assert list(recorded.iterdir()) == []
+
+
+PATCHER = """
+import sys
+from zarr.core.sync import sync
+import shardwright as sw
+with sw.ChunkStore(sys.argv[1]) as store:
+    for value in range(1, 9):
+        sync(store.set_partial_values([("c/0/0", int(sys.argv[2]), bytes([value]))]))
+"""
+
+
+def test_two_processes_patch_one_chunk_that_is_a_file_and_lose_nothing(tmp_path):
+    """Each writes bytes of its own, and reads those of the others before it writes them back."""
+    path = make_store(tmp_path) / "plain"
+    zarr.open_array(path)[...] = 0
+    places = range(3)
+    processes = [subprocess.Popen([sys.executable, "-c", PATCHER, str(path), str(i)]) for i in places]
+    assert [process.wait(timeout=120) for process in processes] == [0, 0, 0]
+    assert (path / "c/0/0").read_bytes() == bytes([8] * 3 + [0] * 3)
+
+
+def test_a_patch_of_a_chunk_that_is_a_file_is_made_again_if_another_writer_was_first(tmp_path):
+    path = make_store(tmp_path) / "plain"
+    zarr.open_array(path)[...] = 0
+    failpoints.set_hook(
+        "compact.before_rename",
+        failpoints.at_time(1, lambda: replace_file(path / "c/0/0", b"\0\0\0\0\0\5")),
+    )
+    try:
+        with sw.ChunkStore(path) as store:
+            sync(store.set_partial_values([("c/0/0", 0, b"\7")]))
+    finally:
+        failpoints.set_hook("compact.before_rename", None)
+    assert (path / "c/0/0").read_bytes() == b"\7\0\0\0\0\5"

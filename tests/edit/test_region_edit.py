@@ -27,12 +27,14 @@ from shardwright.edit.region_edit import erase, update
 from shardwright.edit.shard_lock import shard_locked
 from shardwright.kernels import reference
 from shardwright.model.errors import (
+    FrameDtypeError,
     FrameIndexError,
     LockedError,
     ShardChangedError,
     ShardFormatError,
     ShardwrightError,
     StorageError,
+    StrategyError,
     UnknownImageError,
     ValuesChangedError,
 )
@@ -514,3 +516,130 @@ def test_codecs_of_the_array_may_round_values_and_not_change_them(tmp_path, code
             with pytest.raises(ValuesChangedError, match=r"numcodecs\.delta"):
                 update(tmp_path / "a.zarr", region, values)
             assert files_below(tmp_path / "a.zarr") == files
+
+
+def sound_and_strange(tmp_path: Path) -> Path:
+    """An array of two shards, of which the second has no room for other chunks where they lie."""
+    path = tmp_path / "a.zarr"
+    array = zarr.create_array(
+        path,
+        shape=(8, 16),
+        shards=(4, 16),
+        chunks=(4, 16),
+        dtype="uint8",
+        compressors=zarr.codecs.GzipCodec(),
+    )
+    array[:4] = np.random.default_rng(1).integers(0, 256, (4, 16))
+    array[4:] = 1
+    return path
+
+
+@pytest.mark.parametrize("strategy", ["in_place", "gap", "append"])
+def test_no_shard_is_changed_if_a_later_one_cannot_be(tmp_path, strategy) -> None:
+    path = sound_and_strange(tmp_path)
+    shard = path / "c/1/0"
+    if strategy == "append":  # it needs a file with one name
+        (tmp_path / "other").hardlink_to(shard)
+    before = files_below(path)
+    noise = np.random.default_rng(2).integers(0, 256, (8, 16)).astype("uint8")
+    if strategy == "gap":  # the first shard has one
+        update(path, {"0": slice(0, 4)}, noise[:4], strategy="append")
+        before = files_below(path)
+    with pytest.raises(StrategyError, match=f"strategy '{strategy}' cannot do this"):
+        update(path, {}, noise, strategy=strategy)
+    assert files_below(path) == before
+    update(path, {}, noise)
+    np.testing.assert_array_equal(read_everywhere(path), noise)
+
+
+def test_no_shard_is_changed_if_a_later_one_has_bytes_of_another_format(tmp_path) -> None:
+    path = sound_and_strange(tmp_path)
+    shard = path / "c/1/0"
+    data = shard.read_bytes()
+    # before the index, at the end, whose entry still names the chunk
+    shard.write_bytes(data[:-20] + b"not ours" * 40 + data[-20:])
+    before = files_below(path)
+    with pytest.raises(ShardFormatError, match="c/1/0"):
+        update(path, {"1": slice(0, 3)}, 7, strategy="rewrite")
+    assert files_below(path) == before
+
+
+def test_a_level_that_cannot_be_changed_as_asked_is_changed_all_the_same(tmp_path) -> None:
+    """What its chunks take is known when the image is changed."""
+    store = tmp_path / "a.ome.zarr"
+    model = write(store, spec(levels=sw.Levels(count=1), codec=None))
+    for shard in (store / "1").rglob("c/*/*/*/*"):
+        (tmp_path / shard.relative_to(store).as_posix().replace("/", ".")).hardlink_to(shard)
+    report = update(store, {"t": 0}, 5, strategy="in_place")
+    assert [set(changes.strategies) for changes in report.arrays] == [{"in_place"}, {"rewrite"}]
+    model[0] = 5
+    np.testing.assert_array_equal(read_everywhere(store / "0"), model)
+    np.testing.assert_array_equal(read_everywhere(store / "1"), levels_of(model, 1, (1, 1, 2, 2))[0])
+
+
+def test_a_shard_that_is_damaged_is_replaced_whole(tmp_path) -> None:
+    path = sound_and_strange(tmp_path)
+    (path / "c/1/0").write_bytes(b"no shard")
+    update(path, {}, 3)
+    assert (read_everywhere(path) == 3).all()
+
+
+def test_a_damaged_journal_stops_only_edits_of_its_shard(tmp_path) -> None:
+    """A level is made of shards of the image of which one has such a journal; not of the other ones."""
+    store = tmp_path / "a.ome.zarr"
+    write(store, spec(levels=sw.Levels(count=1)))
+    journal = edit_file(store / "0", "c/2/0/0/0", JOURNAL_SUFFIX)
+    journal.parent.mkdir()
+    journal.write_bytes(b"SWEDITJN" + bytes(100))
+    update(store, {"t": 0}, 5)
+    with pytest.raises(ShardwrightError, match=r"another release|is damaged"):
+        update(store, {"t": 8}, 5)
+    journal.unlink()
+    update(store, {"t": 8}, 5)
+
+
+TEXTS = {
+    "of any length": (str, "", ["a", "much longer\0", "ö"], b"x"),
+    "of a fixed length": ("<U5", "", ["a", "seven", "ö"], "longer"),
+    "bytes": ("variable_length_bytes", b"", [b"a", b"much longer\0", b""], "x"),
+    "bytes of a fixed length": ("S5", b"", [b"a", b"seven", b""], b"longer"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The data type")
+@pytest.mark.parametrize(("dtype", "fill", "texts", "wrong"), TEXTS.values(), ids=TEXTS)
+def test_text_is_updated_and_erased(tmp_path, dtype, fill, texts, wrong) -> None:
+    path = tmp_path / "a.zarr"
+    array = zarr.create_array(path, shape=(6, 3), shards=(4, 2), chunks=(2, 2), dtype=dtype)
+    model = np.full((6, 3), fill, object)
+    update(path, {"0": 1}, texts)
+    model[1] = texts
+    update(path, {"1": slice(0, 2), "0": slice(2, 4)}, texts[0])
+    model[2:4, :2] = texts[0]
+    update(path, {"0": 5}, np.array(texts, array.dtype if array.dtype.kind in "US" else object))
+    model[5] = texts
+    assert zarr.open_array(path)[...].tolist() == model.tolist()
+    before = files_below(path)
+    for values in (
+        wrong,
+        [texts[0], texts[0], wrong],
+        7,
+        [1, 2, 3],
+        np.array([texts[0], None, None], object),
+    ):
+        with pytest.raises(FrameDtypeError, match="cannot hold these values"):
+            update(path, {"0": 1}, values)
+    assert files_below(path) == before
+    erase(path, region={"0": slice(0, 4)})
+    model[:4] = fill
+    assert zarr.open_array(path)[...].tolist() == model.tolist()
+    assert verify_store(path).problems == []
+
+
+@pytest.mark.parametrize("dtype", ["datetime64[s]", "timedelta64[ms]"])
+def test_what_is_no_number_is_a_typed_error(tmp_path, dtype) -> None:
+    path = tmp_path / "a.zarr"
+    zarr.create_array(path, shape=(6,), shards=(4,), chunks=(2,), dtype=dtype)
+    for values in ("text", b"x", None, [1.5] * 6, object()):
+        with pytest.raises(FrameDtypeError):
+            update(path, {}, values)

@@ -368,8 +368,6 @@ def _would_do(facts: Mapping[str, Any]) -> str:
 
 
 def _done(facts: Mapping[str, Any]) -> str:
-    from shardwright.config.quantities import format_bytes
-
     recoded = f", {facts['chunks_recoded']} chunks recompressed" if facts["chunks_recoded"] else ""
     recoded += f", {facts['dropped']} shards outside the shape deleted" if facts["dropped"] else ""
     interrupted = (
@@ -379,8 +377,14 @@ def _done(facts: Mapping[str, Any]) -> str:
     )
     return (
         f"{facts['packed']} shards packed, {facts['skipped']} were already{recoded}; files are "
-        f"{format_bytes(facts['gain_bytes'])} shorter; {facts['seconds']:.1f} s{interrupted}"
+        f"{_change_of(facts['gain_bytes'])}; {facts['seconds']:.1f} s{interrupted}"
     )
+
+
+def _change_of(gain_bytes: int) -> str:
+    from shardwright.config.quantities import format_bytes
+
+    return f"{format_bytes(abs(gain_bytes))} {'shorter' if gain_bytes >= 0 else 'longer'}"
 
 
 def _some(lines: Sequence[str]) -> list[str]:

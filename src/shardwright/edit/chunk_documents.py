@@ -42,16 +42,22 @@ def parse_node(data: bytes) -> dict[str, Any] | None:
     return document if is_node else None
 
 
-def sharded_array(path: Path, document: dict[str, Any]) -> StoredArray | None:
-    """Returns the array whose inner chunks can be keys; None for any other node: one without shards, with
-    codecs around them, or that is not understood, which is left to whoever reads it."""
+def understood_array(path: Path, document: dict[str, Any]) -> StoredArray | None:
+    """Returns the array that a document describes; None for a group, and for an array that is not understood,
+    which is left to whoever reads it."""
     if document["node_type"] != "array":
         return None
     try:
-        array = parse_array(path, check_document(document))
+        return parse_array(path, check_document(document))
     except ShardFormatError:
         return None
-    return array if array.is_sharded else None
+
+
+def sharded_array(path: Path, document: dict[str, Any]) -> StoredArray | None:
+    """Returns the array whose inner chunks can be keys; None for any other node, also one without shards or
+    with codecs around them."""
+    array = understood_array(path, document)
+    return array if array is not None and array.is_sharded else None
 
 
 def handed_out(document: dict[str, Any], path: Path) -> dict[str, Any]:

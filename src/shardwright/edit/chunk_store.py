@@ -414,7 +414,7 @@ class ChunkStore(Store):
             raise failures[0].to_error()
 
     def _found_to_write(self, key: str, change: Any) -> ChunkRef | str | None:
-        found = self._tree.find(key)
+        found = self._tree.find_to_write(key)
         if found is None and change is not None:
             raise SpecError(
                 f"{key!r} is no key of a store of chunks", expected="parts without a dot in front, none empty"

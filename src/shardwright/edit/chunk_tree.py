@@ -17,7 +17,7 @@ import numpy as np
 from shardwright.model.errors import ShardFormatError
 from shardwright.read.store import parse_array
 
-from .chunk_documents import DOCUMENT, join_key, nodes_named, parse_node, sharded_array
+from .chunk_documents import DOCUMENT, join_key, nodes_named, parse_node, understood_array
 from .chunk_place import is_visible
 from .shard_desk import Look, ShardRef
 
@@ -43,10 +43,12 @@ class ChunkRef:
 
 @dataclass(frozen=True)
 class Node:
-    """A group or an array as it is stored. ``array``: set if its inner chunks are keys."""
+    """A group or an array as it is stored. ``array``: set if its inner chunks are keys. ``plain``: set if its
+    chunks are files, and so keys without us."""
 
     document: dict[str, Any]
     array: StoredArray | None
+    plain: StoredArray | None
     stamp: Any
 
     @property
@@ -107,6 +109,21 @@ class ChunkTree:
         number = int(np.ravel_multi_index(within, counts)) if counts else 0
         return ChunkRef(_shard_ref(folder, array, shard), number)
 
+    def find_to_write(self, key: str) -> ChunkRef | str | None:
+        """As ``find``, but a chunk that is a file is a chunk as well: like a shard it has a lock, and a line
+        in the record of its array."""
+        found = self.find(key)
+        chunk = self._plain_chunk(found) if isinstance(found, str) else None
+        return found if chunk is None else ChunkRef(chunk[1], 0)
+
+    def _plain_chunk(self, key: str) -> tuple[str, ShardRef] | None:
+        """Returns the chunk that a file is, with the folder of its array, which has no shards."""
+        found = self._array_above(key)
+        if found is None or (array := found[1].plain) is None:
+            return None
+        chunk = array.coordinates_of(key.removeprefix(found[0]).removeprefix("/"))
+        return None if chunk is None else (found[0], _shard_ref(found[0], array, chunk))
+
     def _array_above(self, key: str) -> tuple[str, Node] | None:
         """Returns the folder and the document of the array that a key belongs to."""
         parts = key.split("/")[:-1]
@@ -139,7 +156,9 @@ class ChunkTree:
         document = None if data is None else parse_node(data)
         node = None
         if document is not None:
-            node = Node(document, sharded_array(self._root / folder, document), stamp)
+            array = understood_array(self._root / folder, document)
+            is_sharded = array is not None and array.is_sharded
+            node = Node(document, array if is_sharded else None, None if is_sharded else array, stamp)
         with self._lock:
             self._nodes.pop(folder, None)
             if node is not None:
@@ -185,7 +204,9 @@ class ChunkTree:
         a whole; shards of which all chunks go; and shards of which some do."""
         for item in self._stored_below(prefix):
             if isinstance(item, str):
-                yield item
+                chunk = self._plain_chunk(item)
+                goes_alone = chunk is not None and not f"{chunk[0]}/".startswith(prefix)
+                yield chunk[1] if chunk is not None and goes_alone else item
                 continue
             folder, ref = item
             if f"{folder}/".startswith(prefix):

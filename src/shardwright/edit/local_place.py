@@ -204,7 +204,7 @@ class LocalPlace:
                 array,
                 shard,
                 chunks,
-                strategy=self._strategy,
+                strategy=self._strategy if array.is_sharded else "rewrite",
                 max_unused=self._max_unused,
                 expected=expected,
             )

@@ -110,7 +110,10 @@ def checked_values(
     """
     shape = tuple(stop - start for start, stop in box)
     short = tuple(n for place, n in enumerate(shape) if place not in single)
-    found = np.asanyarray(values)
+    if isinstance(values, np.ndarray) or _text_of(array) is None:
+        found = np.asanyarray(values)
+    else:  # an array of text would lose zeros at the end of each
+        found = np.array(values, object)
     if found.ndim and found.shape not in (shape, short):
         raise FrameShapeError(
             "the values have another shape than the region",
@@ -124,7 +127,15 @@ def checked_values(
 
 def _check_dtype(array: StoredArray, values: npt.NDArray[Any]) -> None:
     """Raises ``FrameDtypeError`` unless each value is one of the array's dtype."""
-    dtype = array.dtype
+    dtype, text = array.dtype, _text_of(array)
+    if text is not None:
+        if not _are_texts(values, text, dtype):
+            raise FrameDtypeError(
+                "the array cannot hold these values",
+                expected=f"{text.__name__} of the dtype {dtype.name}",
+                got=values.dtype.name if values.size != 1 else repr(values.item())[:80],
+            )
+        return
     same = values.dtype == dtype or values.dtype.newbyteorder("=") == dtype.newbyteorder("=")
     if same or (values.dtype.kind in _NUMBERS and np.can_cast(values.dtype, dtype, "safe")):
         return
@@ -143,6 +154,26 @@ def _check_dtype(array: StoredArray, values: npt.NDArray[Any]) -> None:
         got=values.dtype.name if values.size != 1 else repr(values.item())[:80],
         hint=f"Round or clip them first, then values.astype({dtype.name!r})",
     )
+
+
+def _text_of(array: StoredArray) -> type | None:
+    """Returns the type of elements that are text, str or bytes; None for any other array."""
+    element = type(array.fill_element.item())
+    return element if array.dtype.kind in "TOUS" and element in (str, bytes) else None
+
+
+def _are_texts(values: npt.NDArray[Any], text: type, dtype: np.dtype[Any]) -> bool:
+    """Returns whether all values are of the type ``text``, and none is too long for an array's dtype."""
+    if values.dtype.kind == "O":
+        if not all(isinstance(value, text) for value in values.flat):
+            return False
+        if dtype.kind in "TO":
+            return True
+        most = dtype.itemsize // (4 if text is str else 1)
+        return all(len(value) <= most for value in values.flat)
+    if values.dtype.kind not in ("UT" if text is str else "S"):
+        return False
+    return dtype.kind in "TO" or np.can_cast(values.dtype, dtype, "safe")
 
 
 def _are_held(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> bool:

@@ -18,8 +18,10 @@ import itertools
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +36,7 @@ from shardwright.model.errors import (
     ShardChangedError,
     ShardFormatError,
     StorageError,
+    StrategyError,
     UnknownImageError,
 )
 from shardwright.model.local_path import local_path
@@ -55,7 +58,7 @@ from .region import (
     frame_boxes,
     part_of,
 )
-from .shard_edit import edit_shard
+from .shard_edit import can_be_rewritten, check_edit, edit_shard
 from .shard_lock import shard_locked
 
 if TYPE_CHECKING:
@@ -67,10 +70,12 @@ if TYPE_CHECKING:
     from shardwright.repack.jobs.chunk_encoder import ChunkEncoder
 
     from .edit_plan import Strategy
+    from .shard_edit import EditReport
 
 _TRIES = 10  # of one shard that others change meanwhile
 _PAUSE_S = 0.005  # before the second; then one more before each
 
+T = TypeVar("T")
 Values = npt.NDArray[Any]
 OnProgress = Callable[[int, int], None]  # shards done, of all
 
@@ -221,7 +226,7 @@ class RegionChanges:
         self._warnings: list[str] = []
         self._add_levels()
         for edit in self._edits:
-            edit.check()
+            edit.check_links()
 
     def _add_levels(self) -> None:
         """Add the windows that are made of what changes. A level that is not known to be made of one that
@@ -248,6 +253,7 @@ class RegionChanges:
         if not dry_run:
             for edit in self._edits:  # before chunks are read that a killed edit may have left half written
                 recover_edits(edit.array.path)
+            self._edits[0].check_all(self._settings)
         for edit in self._edits:
             report.arrays.append(edit.changes)
             for shard in edit.shards:
@@ -318,15 +324,18 @@ class DownsampledValues:
 
     def fill(self, part: Box, out: Values) -> None:
         """Fills ``out`` with the values of a part of the level."""
-        factors = self._made.factors
-        sizes = zip(part, factors, self.below.shape, strict=True)
-        source = tuple((start * f, min(stop * f, n)) for (start, stop), f, n in sizes)
+        factors, source = self._made.factors, self.source_of(part)
         values = np.empty([stop - start for start, stop in source], _native(self.below))
         self._reader = self._reader or RegionReader(self.below, _unhurried())
         self._reader.read(tuple(start for start, _ in source), values)
         made = np.empty(out.shape, values.dtype)
         downsample(values, made, factors, self._made.method)
         out[...] = made
+
+    def source_of(self, part: Box) -> Box:
+        """Returns the box of the level below that a part of the level is made of."""
+        sizes = zip(part, self._made.factors, self.below.shape, strict=True)
+        return tuple((start * f, min(stop * f, n)) for (start, stop), f, n in sizes)
 
     def release(self) -> None:
         """Closes the files that were read: the next values are those of then."""
@@ -360,7 +369,7 @@ class _ArrayEdit:
         touched = itertools.chain.from_iterable(cells(box, array.shard_shape) for box in boxes)
         self.shards = sorted(dict.fromkeys(touched))
 
-    def check(self) -> None:
+    def check_links(self) -> None:
         """Raises ``StorageError`` for a shard that is not updated: before any is."""
         for shard in self.shards:
             path = self.array.path / self.array.shard_key(shard)
@@ -370,6 +379,17 @@ class _ArrayEdit:
                     hint="`shardwright compact --to` makes a store without links",
                 )
 
+    def check_all(self, settings: Mapping[str, Any]) -> None:
+        """Checks that every shard can be changed by the strategy, before the first one is. Raises
+        ``StrategyError``, and ``ShardFormatError`` for bytes that it would not keep."""
+        for shard in self.shards:
+            self._settled(shard, partial(self._check, shard, settings))
+
+    def _check(self, shard: tuple[int, ...], settings: Mapping[str, Any], _before: FileIdentity) -> None:
+        by_name = settings["strategy"] not in ("auto", "rewrite")
+        if by_name or not can_be_rewritten(self.array, shard):  # else whatever its chunks take is possible
+            check_edit(self.array, shard, self._new_chunks(shard)[0], **settings)
+
     def count(self, shard: tuple[int, ...]) -> None:
         """Count what would be changed."""
         chunks = list(self._chunks(shard))
@@ -378,22 +398,7 @@ class _ArrayEdit:
         self.changes.chunks_read += sum(not self._is_covered(inside, parts) for _, inside, parts in chunks)
 
     def change(self, shard: tuple[int, ...], settings: Mapping[str, Any]) -> None:
-        key = self.array.shard_key(shard)
-        path = self.array.path / key
-        for left in reversed(range(_TRIES)):
-            self._wait_for_edits(key)
-            before = FileIdentity.at(path)
-            try:
-                chunks, read = self._new_chunks(shard)
-                report = edit_shard(self.array, shard, chunks, expected=before, **settings)
-                break
-            except ShardChangedError:
-                if not left:
-                    raise
-            except ShardFormatError:  # perhaps of bytes that were written while they were read
-                if not left or not (FileIdentity.at(path) != before or self._is_edited(key)):
-                    raise
-            time.sleep(_PAUSE_S * (_TRIES - left))  # so that others get on
+        chunks, read, report = self._settled(shard, partial(self._changed, shard, settings))
         self.changes.shards += 1
         self.changes.shards_removed += report.removed
         self.changes.chunks += len(chunks)
@@ -403,22 +408,52 @@ class _ArrayEdit:
         used = self.changes.strategies
         used[report.strategy] = used.get(report.strategy, 0) + 1
 
-    def _edited(self, key: str) -> Iterator[tuple[StoredArray, str]]:
-        """Yields of the shard ``key`` and those of the level below what an edit is being written into, or was
-        when it was interrupted."""
+    def _changed(
+        self, shard: tuple[int, ...], settings: Mapping[str, Any], before: FileIdentity
+    ) -> tuple[dict[int, bytes | None], int, EditReport]:
+        chunks, read = self._new_chunks(shard)
+        if isinstance(self._values, DownsampledValues):
+            # what they take is not known before the level below is changed: then it is too late to refuse
+            with suppress(StrategyError):
+                return chunks, read, edit_shard(self.array, shard, chunks, expected=before, **settings)
+            settings = {**settings, "strategy": "auto"}
+        return chunks, read, edit_shard(self.array, shard, chunks, expected=before, **settings)
+
+    def _settled(self, shard: tuple[int, ...], attempt: Callable[[FileIdentity], T]) -> T:
+        """Returns what ``attempt`` does with a shard of this identity, which others may change meanwhile."""
+        path = self.array.path / self.array.shard_key(shard)
+        for left in reversed(range(_TRIES)):
+            self._wait_for_edits(shard)
+            before = FileIdentity.at(path)
+            try:
+                return attempt(before)
+            except ShardChangedError:
+                if not left:
+                    raise
+            except ShardFormatError:  # perhaps of bytes that were written while they were read
+                if not left or not (FileIdentity.at(path) != before or any(self._edited(shard))):
+                    raise
+            time.sleep(_PAUSE_S * (_TRIES - left))  # so that others get on
+        raise AssertionError("the last try returns or raises")
+
+    def _edited(self, shard: tuple[int, ...]) -> Iterator[tuple[StoredArray, str]]:
+        """Yields of a shard, and of those of the level below that it is made of, what an edit is being
+        written into, or was when it was interrupted."""
+        key = self.array.shard_key(shard)
         if edit_file(self.array.path, key, JOURNAL_SUFFIX).exists():
             yield self.array, key
-        if isinstance(self._values, DownsampledValues):
-            below = self._values.below
-            yield from ((below, name) for name in journaled_edits(below.path))
+        values = self._values
+        if isinstance(values, DownsampledValues) and (names := journaled_edits(values.below.path)):
+            below = values.below
+            parts = (part for _, _, parts in self._chunks(shard) for part in parts)
+            boxes = (values.source_of(part) for part in parts)
+            made_of = {below.shard_key(one) for box in boxes for one in cells(box, below.shard_shape)}
+            yield from ((below, key) for key in sorted(made_of) if key.replace("/", ".") in names)
 
-    def _is_edited(self, key: str) -> bool:
-        return any(True for _ in self._edited(key))
-
-    def _wait_for_edits(self, key: str) -> None:
+    def _wait_for_edits(self, shard: tuple[int, ...]) -> None:
         """Wait for edits of other processes, and complete those that were interrupted, before chunks are
         read."""
-        for array, name in self._edited(key):
+        for array, name in self._edited(shard):
             with shard_locked(array.path, name):
                 recover_locked(array, name)
 

@@ -32,13 +32,14 @@ def update(
 
     ``region``: by the name of an axis a number, a slice or (start, stop), within the array; other axes are
     taken whole. ``values``: of the region's shape in storage order, with or without the axes of a single
-    number; or one value for all. They may be mapped from a file. ``image``: its name or folder, in a store
-    that has several. ``strategy`` and ``max_unused``: how chunks get into their shards (``edit_shard``).
+    number; or one value for all; of an array of text str or bytes. They may be mapped from a file. ``image``:
+    its name or folder, in a store that has several. ``strategy`` and ``max_unused``: how chunks get into
+    their shards (``edit_shard``); levels take ``auto`` where a strategy is not possible.
     ``dry_run`` changes nothing. ``on_progress`` is called with the number of shards done, and of all.
 
     Raises ``FrameIndexError`` (``UnknownImageError``), ``FrameShapeError``, ``FrameDtypeError``,
-    ``ShardFormatError`` and ``SpecError`` before anything is changed; ``LockedError`` while the store is
-    acquired or moved, ``StrategyError``, ``ShardChangedError`` for a shard that others keep changing,
+    ``ShardFormatError``, ``SpecError`` and ``StrategyError`` before anything is changed; ``LockedError`` while
+    the store is acquired or moved, ``ShardChangedError`` for a shard that others keep changing,
     ``StorageError``. Needs ``shardwright[daemon]`` (``ConfigError`` where that is not installed).
     """
     with naming_missing_extra("shardwright.update"):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import crc32c
@@ -68,10 +69,12 @@ from .redo_journal import MOST_BYTES, RedoJournal
 from .shard_lock import TIMEOUT_S, shard_locked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from shardwright.read.store import StoredArray
+
+    Change = Callable[[], "EditReport"]
 
 _TRIES = 20  # a shard that is replaced (packed) meanwhile is looked at again
 _PIECE_BYTES = 4 << 20
@@ -129,6 +132,36 @@ def edit_shard(
                 if expected is not None or not left:
                     raise
     raise AssertionError("the last try returns or raises")
+
+
+def check_edit(
+    array: StoredArray,
+    shard: tuple[int, ...],
+    chunks: Mapping[int, bytes | None],
+    *,
+    strategy: Strategy = "auto",
+    max_unused: float = 0.25,
+) -> None:
+    """Checks that ``edit_shard`` can make this edit of the shard as it is now. Changes nothing, and takes no
+    lock. Raises as ``edit_shard`` does for the shard, its chunks and the strategy."""
+    chunks = _checked(array, shard, chunks, strategy, max_unused)
+    _Edit(array, shard, chunks, None).check(strategy, max_unused)
+
+
+def can_be_rewritten(array: StoredArray, shard: tuple[int, ...]) -> bool:
+    """Returns whether a shard can be written as a new file, whichever of its chunks are changed; there need
+    be none. Raises ``StorageError``."""
+    if FileIdentity.at(array.path / array.shard_key(shard)) == NO_FILE:
+        return True
+    try:
+        with SourceShard(array, shard) as source:
+            return _unknown(source) is None
+    except ShardFormatError:
+        return False
+
+
+def _unknown(source: SourceShard) -> ShardFormatError | None:
+    return unknown_bytes(source, source.pack_plan("row_major"), Throttle(idle=False).take)
 
 
 def _checked(
@@ -216,33 +249,46 @@ class _Edit:
             raise self._changed()
 
     def run(self, strategy: Strategy, max_unused: float) -> EditReport:
+        with self._decided(strategy, max_unused) as change:
+            return change()
+
+    def check(self, strategy: Strategy, max_unused: float) -> None:
+        """Raises what ``run`` would before it changes anything."""
+        with self._decided(strategy, max_unused):
+            pass
+
+    @contextmanager
+    def _decided(self, strategy: Strategy, max_unused: float) -> Iterator[Change]:
+        """A context with what is to be done, in which the shard is open."""
         erases_all = all(data is None for data in self._chunks.values())
         if self._identity == NO_FILE:
-            return self._report("rewrite", 0) if erases_all else self._replace(None, strategy)
+            yield partial(self._report, "rewrite", 0) if erases_all else self._new(strategy)
+            return
         try:
             source = SourceShard(self._array, self._shard)
         except ShardFormatError:
             if not self._is_whole:
                 raise
-            return self._remove(None) if erases_all else self._replace(None, strategy)
+            yield partial(self._remove, None) if erases_all else self._new(strategy)
+            return
         with source:
             if source.identity != self._identity:
                 raise self._changed()
-            unknown = unknown_bytes(source, source.pack_plan("row_major"), Throttle(idle=False).take)
-            return self._change(source, unknown, strategy, max_unused)
+            yield self._change(source, _unknown(source), strategy, max_unused)
 
     def _change(
         self, source: SourceShard, unknown: ShardFormatError | None, strategy: Strategy, max_unused: float
-    ) -> EditReport:
+    ) -> Change:
         live = set(np.flatnonzero(source.entries["offset"] != EMPTY).tolist())
         chunks = {n: data for n, data in self._chunks.items() if data is not None or n in live}
         if not chunks:  # what is to be erased is absent
             facts = ShardFacts(self._array.index, source.entries, source.file_bytes)
-            return self._report(strategy if strategy != "auto" else "in_place", 0, unused_bytes(facts))
+            used: Strategy = strategy if strategy != "auto" else "in_place"
+            return partial(self._report, used, 0, unused_bytes(facts))
         if not live - chunks.keys() and all(data is None for data in chunks.values()):
             if unknown is not None:
                 raise unknown
-            return self._remove(source)
+            return partial(self._remove, source)
         facts = ShardFacts(
             self._array.index,
             source.entries,
@@ -258,12 +304,12 @@ class _Edit:
         if plan.after is None:
             if unknown is not None:
                 raise unknown
-            return self._replace(source, "rewrite")
+            return partial(self._replace, source)
         journal = self._journal(source, facts, plan, plan.after)
         if not journal.is_too_long:
-            return self._write_within(source, plan, plan.after, journal)
+            return partial(self._write_within, source, plan, plan.after, journal)
         if strategy == "auto" and unknown is None:
-            return self._replace(source, "rewrite")
+            return partial(self._replace, source)
         raise StrategyError(
             f"strategy {plan.strategy!r} cannot do this: its journal would be too long to be recovered",
             expected=f"at most {MOST_BYTES} bytes of chunks before and after",
@@ -272,13 +318,16 @@ class _Edit:
 
     # ------------------------------------------------------------------ another file, or none
 
-    def _replace(self, source: SourceShard | None, strategy: Strategy) -> EditReport:
+    def _new(self, strategy: Strategy) -> Change:
         if strategy not in ("auto", "rewrite"):
             raise StrategyError(
                 f"strategy {strategy!r} cannot do this: there is no sound shard {self._path}",
                 expected="strategy rewrite",
                 hint="auto takes the cheapest one that can",
             )
+        return partial(self._replace, None)
+
+    def _replace(self, source: SourceShard | None) -> EditReport:
         like = self._path if self._identity != NO_FILE else self._array.path / "zarr.json"
         with storage_errors("look at", like):
             status = like.stat()
