@@ -21,9 +21,8 @@ import tensorstore
 from tests.harness.daemon import commands, run_cli
 
 import shardwright as sw
-from shardwright.cli import compact
 from shardwright.cli.app import main
-from shardwright.cli.compact import parse_recompress
+from shardwright.cli.compact import _done, parse_recompress
 from shardwright.cli.job_command import parse_rate
 from shardwright.model.errors import ConfigError
 from shardwright.repack.runtime.throttle import RigPause
@@ -253,4 +252,4 @@ def test_the_readme_s_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 )
 def test_lengths_are_told_without_a_sign(gain: int, text: str) -> None:
     facts = {"packed": 1, "skipped": 0, "chunks_recoded": 0, "dropped": 0, "interrupted": False, "left": 0}
-    assert f"files are {text};" in compact._done({**facts, "gain_bytes": gain, "seconds": 0.1})
+    assert f"files are {text};" in _done({**facts, "gain_bytes": gain, "seconds": 0.1})

@@ -66,7 +66,7 @@ EXCEPTIONS = {
     "an answer",
     "shard/rewrite.py:rewrite_shard_row": "replace is ShardRowFiles.replace",
     "repack/jobs/pack_shard.py:_pack": "replace is WorkingFile.replace",
-    "recovery/resume.py:restore": "replace is StoreLock.replace",
+    "recovery/resume.py:_locked": "replace is StoreLock.replace",
     # Only kills at system calls (strace) come here; errors here are not injected by name.
     "storage/lock.py:StoreLock.replace": "deletes its own leftover first; the rename has a point",
     "storage/slot_file.py:SlotFile.punch": "a gap that cannot be given back stays",

@@ -38,8 +38,8 @@ def update(
     ``dry_run`` changes nothing. ``on_progress`` is called with the number of shards done, and of all.
 
     Raises ``FrameIndexError`` (``UnknownImageError``), ``FrameShapeError``, ``FrameDtypeError``,
-    ``ShardFormatError``, ``SpecError`` and ``StrategyError`` before anything is changed; ``LockedError`` while
-    the store is acquired or moved, ``ShardChangedError`` for a shard that others keep changing,
+    ``ShardFormatError``, ``SpecError`` and ``StrategyError`` before anything is changed; ``LockedError``
+    while the store is acquired or moved, ``ShardChangedError`` for a shard that others keep changing,
     ``StorageError``. Needs ``shardwright[daemon]`` (``ConfigError`` where that is not installed).
     """
     with naming_missing_extra("shardwright.update"):
