@@ -18,7 +18,7 @@ from shardwright.acquire.new_store import abandoned, remove_abandoned
 from shardwright.acquire.settings import WriteSettings
 from shardwright.storage import failpoints
 from shardwright.storage.spare_memory import spare_memory
-from shardwright.writer import frame_buffers, writer
+from shardwright.writer import driver, frame_buffers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,9 +134,9 @@ PARTS = [
     (acquisition, "Sealer"),
     (core, "ShardRows"),
     (core.ShardRows, "prepare_first"),
-    (writer, "FrameBuffers"),
+    (driver, "FrameBuffers"),
     (frame_buffers, "SlotTable"),
-    (writer.Acquisition, "settle_missing"),
+    (acquisition.Acquisition, "settle_missing"),
 ]
 
 

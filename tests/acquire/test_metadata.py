@@ -232,8 +232,9 @@ def update_four(writer: sw.Writer) -> None:
 
 
 def update_four_and_die(_, path: str) -> None:
-    update_four(sw.create(path, sw.AcquisitionSpec(array=SPEC, images=["a", "b", "c", "d"])))
-    os._exit(0)
+    writer = sw.create(path, sw.AcquisitionSpec(array=SPEC, images=["a", "b", "c", "d"]))
+    update_four(writer)
+    os._exit(0)  # while the writer lives: one that is forgotten is sealed
 
 
 @pytest.mark.parametrize("resumed", [False, True])
@@ -407,7 +408,7 @@ def test_the_answer_to_an_update_that_was_interrupted_is_not_that_of_the_next(tm
         writer.append(FRAME)
         goes_on = threading.Event()
         failpoints.set_hook("replace.before_sync", goes_on.wait)
-        monkeypatch.setattr(writer._changed, "wait", interrupt)
+        monkeypatch.setattr(writer._driver.lock.changed, "wait", interrupt)
         try:
             with pytest.raises(KeyboardInterrupt):
                 writer.update_metadata({"first": 1})

@@ -533,7 +533,7 @@ def flush_in_a_thread(writer: sw.Writer) -> tuple[threading.Thread, list[Excepti
     thread = threading.Thread(target=flush)
     thread.start()
     while True:
-        with writer._lock:
+        with writer._driver.lock.held:
             if writer._acquisition.core._flush_goal:
                 return thread, errors
 
@@ -546,7 +546,7 @@ def test_a_flush_waits_for_files_that_are_being_made(path, spec_of, slow_files, 
         for place in range(20, 20 + chunk):
             writer.append(frame(place), index=(place,))
         thread, errors = flush_in_a_thread(writer)
-        with writer._lock:
+        with writer._driver.lock.held:
             assert not writer._acquisition.flush_is_stuck
         go_on.set()
         thread.join()

@@ -237,9 +237,9 @@ def test_memory_is_let_go_outside_of_the_locks_of_the_writer(tmp_path):
     with create(tmp_path / "a.ome.zarr", 8) as writer:
 
         def ask() -> None:
-            answers.append(writer._changed.acquire(timeout=10))
+            answers.append(writer._driver.lock.held.acquire(timeout=10))
             if answers[-1]:
-                writer._changed.release()
+                writer._driver.lock.held.release()
 
         for n, frame in enumerate(frames_of(8)):
             memory = Memory(frame.tobytes())

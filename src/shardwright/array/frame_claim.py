@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import OverloadError
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 class FrameClaim:
     """The claim of one frame: a context manager that gives ``pixels``. Leaving the block commits the frame,
     an exception gives the memory back. ``commit`` and ``give_back`` do so without a block; the first of them
-    counts, later ones do nothing.
+    counts, later ones do nothing. Any thread may do either.
 
     ``pixels`` (rows, columns) must not be written after that: the memory is read until the frame is stored,
     and then another frame's. The array itself is read-only from there on, views of it are not.
@@ -31,7 +32,7 @@ class FrameClaim:
         self.pixels = pixels
         self._commit = commit
         self._give_back = give_back
-        self._open = True
+        self._ends = deque((True,))  # taken by the first call, of whichever thread, that ends it
 
     def commit(self) -> None:
         """Takes the frame as ``append`` would: it gets its sequence, and its place if the claim named none.
@@ -45,9 +46,11 @@ class FrameClaim:
             self._give_back()
 
     def _end(self) -> bool:
-        was_open, self._open = self._open, False
         self.pixels.flags.writeable = False
-        return was_open
+        try:
+            return self._ends.pop()
+        except IndexError:
+            return False
 
     def __enter__(self) -> npt.NDArray[Any]:
         return self.pixels

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import itertools
 import math
-import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from shardwright.model.errors import FrameIndexError
+from shardwright.model.step_lock import StepLock
 
 from .frame_check import Columns, FrameCheck
 from .grid import image_of, place_in_image
@@ -45,7 +45,8 @@ class FrameIntake:
         self._alone = spec.is_single
         self._first = FrameCheck(spec.arrays[0], spec.grids.grids[0])
         self._checks = {0: self._first}  # by image
-        self._lock = threading.Lock()  # of all below
+        # of all below
+        self._lock = StepLock("writer's or stream's places", hint="Close it: what came is sealed")
         self._next: dict[int, int] = {}  # by image: the place of its next frame that names none
         self._order: Iterator[int] | None = None
         if spec.order is not None:
@@ -137,7 +138,7 @@ class FrameIntake:
     def give_back(self, positions: Sequence[int]) -> None:
         """Returns places that the intake gave and that no frame took, in their order: the next frames get
         them, unless later ones were given meanwhile."""
-        with self._lock:
+        with self._lock.turn(also_broken=True), self._lock.anyway:
             if self._order is not None:
                 self._returned.extendleft(reversed(positions))
             elif positions and self._next[image_of(positions[0])] == place_in_image(positions[-1]) + 1:
@@ -158,7 +159,8 @@ class FrameIntake:
     def _note_named(self) -> None:
         """Notes that a frame that is taken names its place."""
         if self._order is not None and self._names_places is None:
-            with self._lock:
+            with self._lock.turn(), self._lock:
+                self._follows_order(named=True)  # another thread may have been the first, without a place
                 self._names_places = True
 
     def _check_of(self, image: int) -> FrameCheck:
@@ -170,7 +172,7 @@ class FrameIntake:
     def _take_of(self, image: int, count: int) -> int:
         """Returns the position of the first of the next ``count`` frames of an image."""
         check = self._check_of(image)
-        with self._lock:
+        with self._lock.turn(), self._lock:
             if image not in self._next:
                 self._next[image] = self._first_of(image)
             place = self._next[image]
@@ -182,7 +184,8 @@ class FrameIntake:
         """Returns the positions of the next frames in the acquisition's order, once ``fits`` has found, of
         each of their images, that the frames fit there."""
         assert self._order is not None, "the caller looks"
-        with self._lock:
+        with self._lock.turn(), self._lock:
+            self._follows_order(named=False)  # likewise
             positions = [self._returned.popleft() for _ in range(min(count, len(self._returned)))]
             positions += itertools.islice(self._order, count - len(positions))
             try:

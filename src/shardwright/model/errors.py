@@ -164,6 +164,19 @@ class ClosedError(ShardwrightError, ValueError):
     code = "closed"
 
 
+class NestedCallError(ShardwrightError, RuntimeError):
+    """A signal handler or a finalizer called a writer or stream in the middle of a step that it interrupted
+    in the same thread. Nothing was done."""
+
+    code = "nested_call"
+
+
+class ForkedError(ShardwrightError, RuntimeError):
+    """A writer, stream or connection was used in a forked child of the process that made it."""
+
+    code = "forked"
+
+
 class StorageError(ShardwrightError, OSError):
     """An operation of the filesystem failed; the message has the operation, the path and errno's text."""
 

@@ -9,6 +9,7 @@ checksum releases the GIL.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,7 +23,7 @@ from .journal import EMPTY, VALID, has_all_records
 from .layout import SlabPlaces, slab_places, slabs_of_shard_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from .journal import ShardRowJournal
     from .layout import ArrayLayout
@@ -96,14 +97,18 @@ def read_back(
     records, record_valid = journal.read_frames()
     entries, good, written = [], [], []
     checked_bytes = 0
-    with ThreadPoolExecutor(threads, "shardwright-read-back") as pool:
+    with ExitStack() as stack:
+        # One thread is this one: a writer that is sealed as the interpreter ends can start no other.
+        each: Callable[..., Iterator[int]] = map
+        if threads > 1:
+            each = stack.enter_context(ThreadPoolExecutor(threads, "shardwright-read-back")).map
         for file, shard in enumerate(shards):
             table, states = journal.read_chunks(file)
             believed = states == VALID
             if file in lost:
                 believed[:] = False
             elif shard is not None:
-                checked_bytes += _check_chunks(pool, shard, table, believed, progress)
+                checked_bytes += _check_chunks(each, shard, table, believed, progress)
             entries.append(table)
             good.append(believed)
             written.append(states != EMPTY)
@@ -150,13 +155,14 @@ def _fits_in_pieces(shard: Readable, offset: int, nbytes: int, data_crc: int) ->
 
 
 def _check_chunks(
-    pool: ThreadPoolExecutor,
+    each: Callable[[Callable[[np.ndarray], int], list[np.ndarray]], Iterator[int]],
     shard: Readable,
     table: np.ndarray,
     believed: np.ndarray,
     progress: Callable[[int], None] | None,
 ) -> int:
-    """Clears ``believed`` for chunks whose bytes do not fit or cannot be read; returns the bytes read."""
+    """Clears ``believed`` for chunks whose bytes do not fit or cannot be read; returns the bytes read.
+    ``each``: as ``map``."""
     present = np.flatnonzero(believed & (table["offset"] != ABSENT))
     pieces = _pieces(table, present)
 
@@ -182,7 +188,7 @@ def _check_chunks(
             progress(stop - start)
         return stop - start
 
-    return sum(pool.map(check, pieces))
+    return sum(each(check, pieces))
 
 
 def _pieces(table: np.ndarray, slots: np.ndarray) -> list[np.ndarray]:

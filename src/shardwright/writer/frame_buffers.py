@@ -78,7 +78,8 @@ def can_be_lent(pixels: np.ndarray) -> bool:
 
 
 class FrameBuffers:
-    """Belongs to the writer's thread."""
+    """``pixels``, ``put``, ``put_many`` and ``lend`` are for the thread that took the slots, ``let_go`` is
+    for any. The writer's lock guards the rest."""
 
     def __init__(self, slot_bytes: int, slots: int) -> None:
         self._free = FreeSlots(slots)
@@ -86,29 +87,49 @@ class FrameBuffers:
         self._slot_bytes = slot_bytes
         self._lent = np.full(slots, None, object)  # by slot
         self._to_let_go: deque[Lent] = deque()  # has no reader any more
-        self.claimed = 0  # slots that are taken, without a frame that is submitted
+        self.copying = 0  # slots that are taken, whose frames are not submitted yet
+        self.claimed = 0  # slots into which a camera writes as long as it likes
         self._scratch: np.ndarray | None = None  # for claims whose frames are to be dropped
         self._memory = spare_memory.take(slots * slot_bytes)  # last: once taken, it must be given back
         self._slots = self._memory[: slots * slot_bytes].reshape(slots, slot_bytes)
         self.address = int(self._slots.ctypes.data)
 
     def take(self, most: int = 1) -> npt.NDArray[np.int64]:
-        """Claims and returns free slots: as many as are free, at most ``most``. ``enter`` or ``give_back``
+        """Takes and returns free slots: as many as are free, at most ``most``. ``begin`` or ``claim``
         follows."""
-        slots = self._free.take(most)
-        self.claimed += slots.size
-        return slots
+        return self._free.take(most)
+
+    def begin(self, slots: npt.NDArray[np.int64]) -> None:
+        """Frames are copied to these slots; ``enter``, ``give_back`` or ``abandon`` follows."""
+        self.copying += slots.size
 
     def enter(self, sequence: int, slots: npt.NDArray[np.int64]) -> None:
-        """Makes claimed slots those of frames ``sequence`` onwards."""
-        self.claimed -= slots.size
+        """Makes slots of ``begin`` those of frames ``sequence`` onwards."""
+        self.copying -= slots.size
         self._table.add(sequence, slots)
 
     def give_back(self, slots: npt.NDArray[np.int64]) -> None:
-        """Frees claimed slots whose frames are not submitted."""
+        """Frees slots of ``begin`` whose frames are not submitted."""
+        self.copying -= slots.size
         self._take_back(slots)
-        self.claimed -= slots.size
         self._free.give_back_first(slots)
+
+    def abandon(self, slots: npt.NDArray[np.int64]) -> None:
+        """Leaves slots of ``begin`` to a copy that may still go on."""
+        self.copying -= slots.size
+        self.claimed += slots.size
+
+    def claim(self, slots: npt.NDArray[np.int64]) -> None:
+        """A camera writes into these slots; ``begin_claimed`` or ``give_back_claimed`` follows."""
+        self.claimed += slots.size
+
+    def begin_claimed(self, slots: npt.NDArray[np.int64]) -> None:
+        self.claimed -= slots.size
+        self.copying += slots.size
+
+    def give_back_claimed(self, slots: npt.NDArray[np.int64]) -> None:
+        self.begin_claimed(slots)
+        self.give_back(slots)
 
     def release(self, sequences: np.ndarray) -> None:
         """Frees the slots of these frames, which have no reader any more."""
@@ -175,7 +196,7 @@ class FrameBuffers:
 
     @property
     def used(self) -> int:
-        return self._table.used + self.claimed
+        return self._table.used + self.copying + self.claimed
 
     def close(self) -> None:
         """Leaves the memory to the next writer, unless a camera may still write into claimed slots. Only when

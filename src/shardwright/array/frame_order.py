@@ -1,0 +1,116 @@
+"""The order of frames that several threads append: that in which their calls began. The same for the client
+and for the writer in this process.
+
+    in line    calls that wait for slots; the first of them gets the next ones that are free
+    begun      frames that have their slots: their pixels are being copied, by several threads at once, or
+               they are complete and an earlier one is not
+
+A frame gets its number when it is complete and every frame that began before it has its own, or was given up.
+So numbers have no holes, however the threads run and whichever of them fails. Nothing is held while a call
+waits in line: frames in ``begun`` only wait for a copy, which ends by itself.
+
+A call that interrupts another one of its own thread (a signal handler) cannot wait for it: it goes first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+T = TypeVar("T")
+
+
+class Begun(Generic[T]):
+    """Frames of one call that have their ``slots``, or none if they are to be dropped. ``facts``: what their
+    owner needs to submit them, once they are complete. ``is_given_up``: they have no number and get none."""
+
+    __slots__ = ("facts", "frames", "is_given_up", "serial", "slots", "thread")
+
+    def __init__(self, thread: int, serial: int, slots: npt.NDArray[np.int64], frames: int) -> None:
+        self.thread = thread
+        self.serial = serial
+        self.slots = slots
+        self.frames = frames
+        self.facts: T | None = None
+        self.is_given_up = False
+
+
+class FrameOrder(Generic[T]):
+    """The lock of its owner guards all of it."""
+
+    def __init__(self) -> None:
+        self._line: deque[int] = deque()  # the thread of each call that waits for slots
+        self._begun: deque[Begun[T]] = deque()
+        self._serial = 0
+        self.frames = 0  # that have begun and have no number yet
+
+    # ------------------------------------------------------------------ in line
+
+    def is_next(self, thread: int) -> bool:
+        """Returns whether a call of a thread may take free slots: no other thread's call came before."""
+        return not self._line or all(waiting == thread for waiting in self._line)
+
+    def stand_in_line(self, thread: int) -> None:
+        self._line.append(thread)
+
+    def is_first(self, thread: int) -> bool:
+        """Returns whether nobody but calls of this thread, which this one may have interrupted, are before
+        it in the line."""
+        return self._line[0] == thread
+
+    def leave_line(self, thread: int) -> None:
+        self._line.remove(thread)
+
+    # ------------------------------------------------------------------ begun
+
+    def begin(self, thread: int, slots: npt.NDArray[np.int64], frames: int) -> Begun[T]:
+        """Enters frames in their order. ``complete`` or ``give_up`` follows."""
+        self._serial += 1
+        begun: Begun[T] = Begun(thread, self._serial, slots, frames)
+        self._begun.append(begun)
+        self.frames += frames
+        return begun
+
+    def complete(self, begun: Begun[T], facts: T) -> list[Begun[T]]:
+        """Returns the frames that get their numbers now, in their order."""
+        begun.facts = facts
+        return self._take_complete()
+
+    def give_up(self, begun: Begun[T]) -> list[Begun[T]]:
+        """Removes frames that were not complete; returns as ``complete`` does."""
+        begun.is_given_up = True
+        self._begun.remove(begun)
+        self.frames -= begun.frames
+        return self._take_complete()
+
+    def let_pass(self, thread: int) -> list[Begun[T]]:
+        """Puts unfinished frames of this thread, whose call was interrupted, behind those that are complete.
+        Returns as ``complete`` does."""
+        for begun in self.unfinished_of(thread):
+            self._begun.remove(begun)
+            self._serial += 1
+            begun.serial = self._serial
+            self._begun.append(begun)
+        return self._take_complete()
+
+    def unfinished_of(self, thread: int) -> list[Begun[T]]:
+        return [begun for begun in self._begun if begun.facts is None and begun.thread == thread]
+
+    def last_complete(self) -> int:
+        """Returns the serial of the last frames that are complete, 0 without any."""
+        return max((begun.serial for begun in self._begun if begun.facts is not None), default=0)
+
+    def has_begun(self, serial: int | None = None) -> bool:
+        """Returns whether any frame that has begun has no number yet; only of those up to ``serial``."""
+        return bool(self._begun) and (serial is None or self._begun[0].serial <= serial)
+
+    def _take_complete(self) -> list[Begun[T]]:
+        complete = []
+        while self._begun and self._begun[0].facts is not None:
+            complete.append(self._begun.popleft())
+            self.frames -= complete[-1].frames
+        return complete
