@@ -14,11 +14,13 @@ import time
 from pathlib import Path
 from urllib.parse import quote
 
+import anyio
 import numpy as np
 import obstore.store
 import pytest
 import tensorstore
 import zarr
+from starlette.requests import Request
 from tests.compaction.jobs import Here
 from tests.harness.plain_arrays import without_shards
 from tests.read.live_judge import SHAPE, frame
@@ -28,7 +30,14 @@ from tests.viewers.test_images import HERE, zarrita
 from zarr.storage import FsspecStore, ObjectStore
 
 import shardwright as sw
-from shardwright.model.errors import ShardwrightError, StorageError, TimedOutError
+from shardwright.model.errors import (
+    ShardChangedError,
+    ShardwrightError,
+    StorageError,
+    StoreChangingError,
+    StoreGoneError,
+    TimedOutError,
+)
 from shardwright.read.followed import MOST_BEYOND, MOST_RANGES, MetSequences
 from shardwright.read.live_sealed import MOST_OPEN_SHARDS
 from shardwright.read.store import open_store
@@ -36,6 +45,7 @@ from shardwright.repack.jobs.compact_store import Options, plan, run
 from shardwright.web import frame_stream
 from shardwright.web.connections import VIEW_DESCRIPTORS
 from shardwright.web.live_stores import MOST_VIEWS
+from shardwright.web.stores import Stores
 
 from .test_stores import NAME, OUTSIDE, SECRET, Site
 from .web_process import WebProcess, settings_for
@@ -652,3 +662,68 @@ def test_so_many_follow_at_a_time(web, writing):
         except StorageError as error:
             if "others follow" not in str(error):
                 raise
+
+
+# ---------------------------------------------------------------------- never fill for what is stored
+
+
+def test_bytes_of_a_chunk_that_was_never_stored_are_no_absent_key(web, writing):
+    """Who asks for them has another store's index. To a Zarr reader 404 would be fill value."""
+    absent, size = "0/c/9/0/0", int(get(web, SHARD, "HEAD").headers["Content-Length"])
+    assert get(web, absent).status == get(web, absent, "HEAD").status == 404
+    assert get(web, absent, Range="bytes=-20").status == 404  # its index: who asks for it has none yet
+    assert get(web, absent, Range=f"bytes={size - 20}-").status == 404
+    answer = get(web, absent, Range="bytes=0-99")
+    assert answer.status == 409
+    assert b"open the store again" in answer.body
+    assert get(web, SHARD, Range="bytes=0-99").status == 206
+
+
+def test_a_store_that_was_read_and_is_gone_is_not_fill(tmp_path, web):
+    with sw.create(tmp_path / STORE, spec(), **QUICK) as writer:
+        for i in range(9):
+            writer.append(frame(i))
+    arrays = {"tensorstore": by_tensorstore(web), "obstore": by_obstore(web), "fsspec": by_fsspec(web)}
+    (tmp_path / STORE).rename(tmp_path / "elsewhere.ome.zarr")
+    for key in (SHARD, "0/c/9/0/0", "zarr.json"):
+        assert get(web, key).status == 410, key
+    with pytest.raises(ValueError, match="NOT_FOUND"):
+        arrays["tensorstore"].read().result()
+    for name in ("obstore", "fsspec"):
+        with pytest.raises(Exception, match="410"):
+            arrays[name][...]
+    (tmp_path / "elsewhere.ome.zarr").rename(tmp_path / STORE)
+    assert get(web, SHARD).status == 200
+    assert get(web, "zarr.json", store="b.ome.zarr").status == 404  # never read here
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(StoreChangingError, 503), (ShardChangedError, 409), (StoreGoneError, 410)]
+)
+def test_what_changes_is_never_an_absent_key(tmp_path, error, status):
+    def find(path):
+        raise error(f"{path} is not what it was")
+
+    answers = []
+
+    async def send(message):
+        answers.append(message)
+
+    async def receive():
+        await anyio.sleep_forever()
+
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/live/a/0",
+        "path_params": {"path": "a/0"},
+        "headers": [],
+        "query_string": b"",
+    }
+
+    async def ask():
+        await (await Stores(settings_for(tmp_path), find).respond(Request(scope)))(scope, receive, send)
+
+    anyio.run(ask)
+    assert answers[0]["status"] == status
+    assert (b"retry-after" in dict(answers[0]["headers"])) == (status == 503)

@@ -220,6 +220,12 @@ class ShardChangedError(StorageError):
     code = "shard_changed"
 
 
+class StoreChangingError(StorageError):
+    """A store whose files its writers replaced again and again while it was read: try again."""
+
+    code = "store_changing"
+
+
 class StrategyError(ShardwrightError, ValueError):
     """A shard that cannot be changed by the strategy that was asked for."""
 

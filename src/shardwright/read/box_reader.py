@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -22,13 +22,17 @@ from shardwright.kernels.cuts import BLOSC, OTHER, PLAIN, ZSTD, decode_cuts
 from shardwright.kernels.file_io import FILE_ENDED, read_pieces, will_need
 from shardwright.model.errors import ShardFormatError, ShardwrightError, StorageError
 from shardwright.shard.read_back import fits_checksum
+from shardwright.storage.failpoints import look
 from shardwright.storage.files import read_all, storage_errors
+
+from .store_state import ChangedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from .store import StoredArray
+    from .store_state import NeverStored
 
 COALESCE_BYTES = 64 << 10  # chunks with at most such a gap between them are fetched together
 BATCH_BYTES = 1 << 20  # fetched and then decoded by one thread; less is not worth another one
@@ -63,11 +67,21 @@ class ReadFile:
 
     def read(self, offset: int, nbytes: int) -> memoryview:
         """Returns bytes of the file. Raises ``ShardFormatError`` if it ends too early, ``StorageError``."""
+        look("look.bytes")
         with storage_errors("read", self.path):
             data = read_all(self.descriptor, offset, nbytes)
         if len(data) < nbytes:
             raise self.ends_early(offset, nbytes)
         return memoryview(data)
+
+    def check_unchanged(self) -> None:
+        """Raises ``ChangedError`` if the file was written since it was opened: what was read of its index
+        may not be what lies there now. An edit within a shard gives it a new time, and its old bytes become
+        zeros."""
+        look("look.bytes.after")
+        now = os.fstat(self.descriptor)
+        if (now.st_size, now.st_mtime_ns) != (self.status.st_size, self.status.st_mtime_ns):
+            raise ChangedError
 
     def ends_early(self, offset: int, nbytes: int) -> ShardFormatError:
         return ShardFormatError(f"{self.path} ends too early", expected=f"{nbytes} bytes at {offset}")
@@ -77,50 +91,98 @@ class ReadFile:
             os.close(self.descriptor)
 
 
-@dataclass
+class ChunkSearch:
+    """What looks have found by now of where some chunks of one shard are. Nothing is read by it: what it has
+    not found may have moved (``store_state``), until ``conclude`` says that it was never stored."""
+
+    def __init__(self, count: int) -> None:
+        self._file, self._crc = np.full(count, ABSENT, np.int8), np.full(count, NO_CRC, np.int64)
+        self._offset, self._nbytes = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        self._files: list[ReadFile] = []
+        self._named = np.zeros(count, np.bool_)
+        self.recorded = np.zeros(count, np.bool_)
+        self.staged: dict[int, Staged] = {}
+
+    def put(
+        self, file: ReadFile | None, where: np.ndarray, entries: np.ndarray, crcs: np.ndarray | None = None
+    ) -> None:
+        """Sets the places ``where`` (int64[m]) to index entries of a file, unless these are absent. None: the
+        file that they name is not under its name."""
+        here = entries["nbytes"] != np.uint64(2**64 - 1)
+        where, entries = where[here], entries[here]
+        self._named[where] = True
+        if file is None:
+            return
+        self._file[where] = len(self._files)
+        self._offset[where], self._nbytes[where] = entries["offset"], entries["nbytes"]
+        self._crc[where] = NO_CRC if crcs is None else crcs[here]
+        self._files.append(file)
+
+    @property
+    def missing(self) -> np.ndarray:
+        """int64[m], the places of chunks that no file has by now."""
+        return np.flatnonzero(self._file == ABSENT)
+
+    @property
+    def is_journaled(self) -> bool:
+        """True if a journal has the place and the checksum of each chunk, whatever was looked at besides."""
+        return not self.staged and bool((self._crc != NO_CRC).all())
+
+    def misses_the_same(self, other: ChunkSearch) -> bool:
+        return self.staged.keys() == other.staged.keys() and np.array_equal(self.missing, other.missing)
+
+    def conclude(self, never: NeverStored | None) -> Located:
+        """Returns where the chunks are. ``never``: proves that those which were not found were never stored;
+        not needed if all are found. Raises ``ChangedError`` if one is not where a journal or an index has
+        named it."""
+        if self._named[self.missing].any():
+            raise ChangedError
+        assert never is not None or not self.missing.size, "what was not found needs a proof"
+        places = self._file, self._offset, self._nbytes, self._crc
+        return Located(tuple(self._files), *places, self.recorded, self.staged, never)
+
+
+@dataclass(frozen=True)
 class Located:
-    """Where some chunks of one shard are, in the order in which they were asked for.
+    """Where some chunks of one shard are, in the order in which they were asked for. Made by ``ChunkSearch``.
 
     files           those that hold them
     file            int8[n], the number of each chunk's file, ``ABSENT`` for one that is all fill
     offset, nbytes  int64[n], of its encoded bytes
     crc             int64[n], their checksum in a journal, ``NO_CRC`` for a chunk of a sealed shard
+    recorded        bool[n], frames of a chunk may have been stored, although it is absent: all are fill value
     staged          by the place of a chunk in this order: (place in the slab, what returns the pixels
                     [rows, columns] of the shard's part) of frames that are not in its encoded bytes yet
+    never           the proof that the absent ones were never stored; may be None if none is
     """
 
-    files: list[ReadFile]
+    files: tuple[ReadFile, ...]
     file: np.ndarray
     offset: np.ndarray
     nbytes: np.ndarray
     crc: np.ndarray
-    staged: dict[int, Staged] = field(default_factory=dict)
-
-    @classmethod
-    def nowhere(cls, count: int) -> Located:
-        offset, nbytes = np.zeros(count, np.int64), np.zeros(count, np.int64)
-        return cls([], np.full(count, ABSENT, np.int8), offset, nbytes, np.full(count, NO_CRC, np.int64))
-
-    def put(
-        self, file: ReadFile, where: np.ndarray, entries: np.ndarray, crcs: np.ndarray | None = None
-    ) -> None:
-        """Sets the places ``where`` (int64[m]) to index entries of a file, unless these are absent."""
-        here = entries["nbytes"] != np.uint64(2**64 - 1)
-        where, entries = where[here], entries[here]
-        self.file[where] = len(self.files)
-        self.offset[where], self.nbytes[where] = entries["offset"], entries["nbytes"]
-        self.crc[where] = NO_CRC if crcs is None else crcs[here]
-        self.files.append(file)
+    recorded: np.ndarray
+    staged: dict[int, Staged]
+    never: NeverStored | None
 
     @property
-    def is_empty(self) -> bool:
-        return not self.staged and bool((self.file == ABSENT).all())
+    def is_there(self) -> np.ndarray:
+        """bool[n]: the chunks that an index lists."""
+        there: np.ndarray = self.file != ABSENT
+        there[list(self.staged)] = True
+        return there
 
-    def fetch(self, i: int) -> memoryview:
-        """Returns the encoded bytes of chunk i, checked as far as there is a checksum beside them."""
-        data = self.files[int(self.file[i])].read(int(self.offset[i]), int(self.nbytes[i]))
-        self.check(i, data)
-        return data
+    @property
+    def may_be_named(self) -> np.ndarray:
+        """bool[n]: the chunks that an index of this store lists, or has listed while frames were staged."""
+        named: np.ndarray = self.is_there | self.recorded
+        return named
+
+    def check_unchanged(self) -> None:
+        """Raises ``ChangedError`` if a shard was written since its index was read. A chunk of a journal has a
+        checksum instead, since its file is written all the time."""
+        for number in np.unique(self.file[(self.file != ABSENT) & (self.crc == NO_CRC)]).tolist():
+            self.files[number].check_unchanged()
 
     def check(self, i: int, data: memoryview) -> None:
         """Raises ``ShardFormatError`` for bytes that are not those of the journal."""
@@ -156,9 +218,9 @@ def read_box(
 ) -> np.ndarray[Any, Any]:
     """Returns the elements of a box [low, high) of one shard. ``chunks``: int64[n, axes], the coordinates of
     those that ``located`` has. Raises ``ShardFormatError``, ``StorageError``."""
-    shape, absent = [b - a for a, b in zip(low, high, strict=True)], located.file == ABSENT
-    out = empty_box(shape, array.dtype)
-    if absent.any():
+    out = empty_box([b - a for a, b in zip(low, high, strict=True)], array.dtype)
+    if (located.file == ABSENT).any():
+        assert located.never is not None, "only what was never stored is fill"
         out[...] = array.fill_element
     reading = _BoxReading(array, located, chunks, cuts_of_box(array, chunks, low, high), out)
     batches = _batches(located)
@@ -322,6 +384,7 @@ class _BoxReading:
         """Fetches and decodes some chunks. ``alone``: no other batch is read; threads may help."""
         located, chunks = self._located, batch.chunks
         data = _scratch("encoded", batch.nbytes)
+        look("look.chunks")
         number, error = read_pieces(self._descriptors, batch.reads, data.ctypes.data)
         if error:
             raise self._error_of(batch.reads[number], error)

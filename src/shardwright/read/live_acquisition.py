@@ -16,11 +16,14 @@ from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_of
 from shardwright.shard.frames_in_place import FramesInPlace
+from shardwright.shard.journal import ShardRowJournal
 from shardwright.shard.layout import slabs_of_shard_row
 from shardwright.shard.shard_row_files import JOURNAL_SUFFIX, LOG_NAME, STAGING_NAME, placements_of
+from shardwright.storage.failpoints import look
+from shardwright.storage.files import storage_errors
 
 from .layouts import store_layout
-from .live_row import LiveRow, OpenJournals, open_row
+from .live_row import LiveRow, OpenJournals, identity_of, open_row
 from .live_staging import open_staging
 
 DOCUMENT = "zarr.json"
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from shardwright.shard.shard_row_files import Placement
 
     from .live_staging import KeptPixels, StagedFrame
+    from .store_state import Identity
 
 
 def key_in(folder: str, name: str) -> str:
@@ -121,7 +125,8 @@ class LiveAcquisition:
         return self._slabs[shard_row]
 
     def row(self, number: int) -> LiveRow | None:
-        """Returns a shard row in progress, as its journal is now; None if it has none."""
+        """Returns a shard row in progress, as its journal is now; None if it has none, or one of which
+        nothing is written yet. Raises ``ShardFormatError`` for one that is damaged, ``StorageError``."""
         row = self.rows.get(number)
         if row is not None and row.is_current():
             return row
@@ -132,6 +137,18 @@ class LiveAcquisition:
                 return row
         return None
 
+    def journal_of(self, number: int) -> Identity | None:
+        """Returns the identity of a shard row's journal, None if it has none of which anything is written.
+        Raises ``StorageError``."""
+        for placement in self._placements:
+            path = placement.journal(number)
+            look("look.journal.name")
+            with storage_errors("look at", path), suppress(FileNotFoundError):
+                identity, row = identity_of(path.stat()), self.rows.get(number)
+                if (row is not None and row.identity == identity) or ShardRowJournal.is_begun(path):
+                    return identity
+        return None
+
     def _open_row(self, number: int, placement: Placement) -> LiveRow | None:
         layout, identity = self.layout.of(number), self.manifest.identity_bytes
         return open_row(layout, number, placement, self.record, identity, self._open_journals)
@@ -140,6 +157,7 @@ class LiveAcquisition:
         """Opens journals that are new, and drops those that are gone or replaced."""
         there: dict[int, tuple[int, Placement]] = {}
         for placement in self._placements:
+            look("look.journals")
             try:
                 with os.scandir(placement.files) as entries:
                     for entry in entries:
@@ -155,9 +173,9 @@ class LiveAcquisition:
                 del self.rows[number]
         for number, (_, placement) in sorted(there.items()):
             if number not in self.rows and image_of(number) < len(self.spec.paths):
-                opened = self._open_row(number, placement)
-                if opened is not None:
-                    self.rows[number] = opened
+                with suppress(ShardFormatError):  # who reads its chunks is told; recovery reports it
+                    if (opened := self._open_row(number, placement)) is not None:
+                        self.rows[number] = opened
 
     # ------------------------------------------------------------------ frames
 
@@ -207,20 +225,31 @@ class LiveAcquisition:
         sealed, self._sealed = self._sealed, []
         for row in sealed:
             assert self._log is not None, "it told of this shard row"
+            look("look.log.rows")
             with suppress(ShardFormatError):  # damaged: recovery reports it
                 yield self._log.shard_row_records(row)
 
+    def is_logged(self, shard_row: int) -> bool:
+        """Returns whether the frame log says that a shard row was sealed."""
+        self._find_sealed()
+        return self._log is not None and shard_row in self._log.shard_rows
+
     def _find_sealed(self) -> None:
         with suppress(ShardFormatError, StorageError):
-            if self._log is None:
-                identity = self.manifest.identity_bytes
-                self._log = FrameLog.open(self._log_path, self.record, identity, read_only=True)
-                new = sorted(self._log.shard_rows)
-            else:
-                new = [row for row, _ in self._log.find_more()]
-            self._sealed += new
-            for number in reversed(new):
-                self._extend_over(number, self._log)
+            self._read_log()
+
+    def _read_log(self) -> None:
+        """Raises ``ShardFormatError``, ``StorageError``."""
+        look("look.log")
+        if self._log is None:
+            identity = self.manifest.identity_bytes
+            self._log = FrameLog.open(self._log_path, self.record, identity, read_only=True)
+            new = sorted(self._log.shard_rows)
+        else:
+            new = [row for row, _ in self._log.find_more()]
+        self._sealed += new
+        for number in reversed(new):
+            self._extend_over(number, self._log)
 
     @property
     def folders(self) -> list[Path]:
@@ -228,22 +257,23 @@ class LiveAcquisition:
         return [placement.files for placement in self._placements]
 
     def not_sealed(
-        self, shard_row: int, staged: dict[int, list[StagedFrame]], *, has_shards: bool
+        self, shard_row: int, staged: dict[int, list[StagedFrame]]
     ) -> dict[int, list[StagedFrame]]:
         """Returns those of the staged frames of a shard row, by slab, that it lacks if it was sealed: they
-        came since, and it is opened again for them. The slots of others may be used again. ``has_shards``:
-        there is a shard with its final name, which there is none of if all is fill."""
-        self._find_sealed()
-        if self._log is None or shard_row not in self._log.shard_rows:
-            return {} if has_shards else staged
-        with suppress(ShardFormatError):  # damaged: recovery reports it
-            sealed = self._log.shard_row_records(shard_row)["sequence"]
-            new = {
-                slab: [frame for frame in frames if frame.record["sequence"] not in sealed]
-                for slab, frames in staged.items()
-            }
-            return {slab: frames for slab, frames in new.items() if frames}
-        return {}
+        came since, and it is opened again for them. The slots of others may be used again. Raises
+        ``ShardFormatError``, ``StorageError`` when the frame log cannot be read: it decides where they
+        are."""
+        self._read_log()
+        assert self._log is not None
+        if shard_row not in self._log.shard_rows:
+            return staged
+        look("look.log.rows")
+        sealed = self._log.shard_row_records(shard_row)["sequence"]
+        new = {
+            slab: [frame for frame in frames if frame.record["sequence"] not in sealed]
+            for slab, frames in staged.items()
+        }
+        return {slab: frames for slab, frames in new.items() if frames}
 
     def _extend_over(self, shard_row: int, log: FrameLog) -> None:
         """Lets the extents cover a sealed shard row. Its records are read only if they may reach further."""

@@ -18,6 +18,7 @@ from shardwright.codecs.parameters import codec_metadata
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.names import WORKSPACE
 from shardwright.shard.metadata_updates import read_updates, updates_path
+from shardwright.storage.failpoints import look
 
 from .box_reader import ReadFile
 from .live_acquisition import DOCUMENT, key_in
@@ -48,6 +49,7 @@ class LiveDocuments:
 
     def _on_disk(self, path: str) -> dict[str, Any] | None:
         key = key_in(path, DOCUMENT)
+        look("look.document")
         try:
             file = ReadFile(self._path / key, self._open_key(key))
         except (FileNotFoundError, NotADirectoryError):
@@ -106,6 +108,7 @@ class LiveDocuments:
         return self._collection[1]
 
     def _is_made(self, path: str) -> bool:
+        look("look.document.name")
         with suppress(OSError):
             os.stat(key_in(path, DOCUMENT), dir_fd=self._folder)
             return True

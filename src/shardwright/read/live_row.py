@@ -18,13 +18,15 @@ import numpy as np
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.shard.journal import CHUNK_ENTRY, JournalLayout, ShardRowJournal
 from shardwright.shard.layout import slabs_of_shard_row
+from shardwright.storage.failpoints import look
 
 if TYPE_CHECKING:
     from shardwright.shard.layout import ArrayLayout
     from shardwright.shard.shard_row_files import Placement
 
+    from .store_state import Identity
+
 MOST_OPEN_JOURNALS = 64  # of one view: an acquisition may have a shard row in progress for each position
-Identity = tuple[int, int]  # device and inode
 
 
 def identity_of(status: os.stat_result) -> Identity:
@@ -68,6 +70,7 @@ class LiveRow:
         self.placement = placement
         tables = JournalLayout.of(layout, shard_row, record)
         self._path, self._facts = placement.journal(shard_row), (tables, identity_bytes, shard_row)
+        look("look.journal.open")
         self._open: ShardRowJournal | None = ShardRowJournal.open(self._path, *self._facts, read_only=True)
         self.identity = identity_of(os.fstat(self._open.descriptor))
         self.is_reopened = self._open.reopened
@@ -85,6 +88,7 @@ class LiveRow:
         """Returns (slab, frame records) of each slab that is stored since the last look. Raises
         ``StorageError``."""
         waiting = np.flatnonzero(~self.stored)
+        look("look.journal.begun")
         journal = self._journal() if waiting.size else None
         if journal is not None:
             for layer in waiting[journal.begun(waiting)].tolist():
@@ -109,6 +113,7 @@ class LiveRow:
         """Returns the journal, opened again if need be; None if its name is another file's by now, or
         nobody's. Raises ``StorageError``."""
         if self._open is None:
+            look("look.journal.again")
             try:
                 opened = ShardRowJournal.open(self._path, *self._facts, read_only=True)
             except ShardFormatError:
@@ -132,6 +137,7 @@ class LiveRow:
 
     def _read(self, layer: int) -> None:
         journal = self._journal()
+        look("look.journal.slab")
         found = None if journal is None else journal.read_stored_slab(layer)
         if found is None:
             return
@@ -144,6 +150,7 @@ class LiveRow:
     def is_current(self) -> bool:
         """Returns whether the journal's name is still this one's: if not, the shard row is sealed, its files
         were replaced, or another writer has them."""
+        look("look.journal.name")
         with suppress(OSError):
             return identity_of(self._path.stat()) == self.identity
         return False
@@ -161,13 +168,19 @@ def open_row(
     identity_bytes: bytes,
     opened: OpenJournals,
 ) -> LiveRow | None:
-    """Opens the journal of a shard row. Returns None where none says anything: it is gone, has no header yet,
-    so that nothing is stored there, or is damaged, which recovery reports. Raises ``StorageError``."""
+    """Opens the journal of a shard row. Returns None where none says anything: it is gone, or has no header
+    yet, so that nothing is stored there. Raises ``ShardFormatError`` for one that is damaged: it may say
+    anything, ``StorageError``."""
+    look("look.journal")
     if not placement.journal(shard_row).exists():  # of a sealed shard row: the usual case
         return None
     try:
         return LiveRow(layout, shard_row, placement, record, identity_bytes, opened)
-    except (ShardFormatError, StorageError) as error:
-        if isinstance(error, ShardFormatError) or isinstance(error.__cause__, FileNotFoundError):
+    except StorageError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
             return None
         raise
+    except ShardFormatError:
+        if ShardRowJournal.is_begun(placement.journal(shard_row)):
+            raise
+        return None

@@ -9,9 +9,11 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from shardwright.model.errors import ShardFormatError, ShardwrightError, StorageError
+from shardwright.storage.failpoints import look
 
 from .box_reader import ReadFile
 from .shard_file import check_entries
+from .store_state import ChangedError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,6 +38,7 @@ class IndexedShard:
         self.file = file
         self.identity = version_of(file.status)
         size = file.status.st_size
+        look("look.shard.index")
         try:
             self.entries = array.index.read(size, lambda offset, nbytes: bytes(file.read(offset, nbytes)))
         except ShardFormatError as error:
@@ -65,11 +68,15 @@ class SealedShards:
         self, key: str, array: StoredArray, coordinates: tuple[int, ...], final: Path | None
     ) -> IndexedShard | None:
         """Returns the shard with this key, as its file is now; None if there is none. ``final``: the place of
-        the file, where the key may not lead to it yet. Raises ``ShardFormatError``, ``StorageError``."""
-        known = self._known.get(key)
+        the file, where the key may not lead to it yet. Raises ``ChangedError`` for one that goes in that
+        moment, ``ShardFormatError``, ``StorageError``."""
+        known, is_there = self._known.get(key), False
+        look("look.shard.name")
         try:
             status = os.stat(key, dir_fd=self._folder) if final is None else final.lstat()
+            is_there = True
             if known is None or known.identity != version_of(status):
+                look("look.shard")
                 file = ReadFile(key, self._open_key(key)) if final is None else ReadFile.open(final)
                 known = IndexedShard(file, array, coordinates)
         except OSError as error:
@@ -79,6 +86,8 @@ class SealedShards:
                 raise StorageError(f"cannot read {self._path / key}: {error.strerror}") from error
             if final is None and (self._path / key).is_symlink():  # a link that leads nowhere is not absent
                 raise StorageError(f"cannot read {self._path / key}: its second root is not there") from error
+            if is_there:
+                raise ChangedError from None
             return None
         self._known[key] = known
         self._known.move_to_end(key)

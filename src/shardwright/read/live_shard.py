@@ -32,13 +32,15 @@ import numpy as np
 from shardwright.array.document import encode_document
 from shardwright.codecs.decode import ChunkCodecs
 from shardwright.codecs.parameters import LEVEL_STORED, CodecParameters
-from shardwright.model.errors import SpecError, StorageError
+from shardwright.model.errors import ShardChangedError, SpecError, StorageError
 from shardwright.shard.index import empty_index
 from shardwright.shard.layout import page_aligned
 
-from .box_reader import ABSENT, NO_CRC
+from .box_reader import NO_CRC
 from .live_acquisition import DOCUMENT
 from .live_sealed import version_of
+from .live_view import not_there
+from .store_state import ChangedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,7 +53,15 @@ if TYPE_CHECKING:
 MOST_KEPT_BYTES, MOST_MADE = 256 << 20, 2
 
 
-class KeyFile:
+class WholeKey:
+    """A key all of whose bytes are there."""
+
+    def has(self, _start: int, _stop: int) -> bool:
+        """As ``ComposedShard.has``."""
+        return True
+
+
+class KeyFile(WholeKey):
     """A key that is a file."""
 
     def __init__(self, file: ReadFile) -> None:
@@ -62,10 +72,17 @@ class KeyFile:
 
     def read(self, start: int, stop: int) -> bytes:
         """Returns the bytes [start, stop). Raises ``ShardFormatError``, ``StorageError``."""
-        return bytes(self._file.read(start, max(0, stop - start)))
+        data = bytes(self._file.read(start, max(0, stop - start)))
+        try:
+            self._file.check_unchanged()
+        except ChangedError:
+            raise ShardChangedError(
+                f"{self._file.path} was changed while it was read", hint="Read it again"
+            ) from None
+        return data
 
 
-class KeyBytes:
+class KeyBytes(WholeKey):
     """A key whose bytes are made when it is asked for."""
 
     def __init__(self, data: bytes) -> None:
@@ -154,9 +171,23 @@ class ComposedShard:
     def __del__(self) -> None:
         self.kept.forget(id(self))
 
+    def has(self, start: int, stop: int) -> bool:
+        """Returns whether it has the bytes [start, stop). A shard of which nothing is stored has none: to a
+        Zarr reader the key is not there. But who asks for bytes of chunks alone has an index that names them,
+        and would take the absence of the key for fill value: then its bytes are there, as those of any chunk
+        that an index of this store may have named, and for any other chunk ``ShardChangedError`` is
+        raised."""
+        end = self._data_start + self._places_bytes
+        if not (self.array.is_sharded and self._data_start <= start < stop <= end):
+            return bool(self._there.any())
+        first, last = ((at - self._data_start) // self._place_bytes for at in (start, stop - 1))
+        if not self.located.may_be_named[first : last + 1].any():
+            raise not_there(f"{self.path}/{self.array.shard_key(self.coordinates)}")
+        return True
+
     def read(self, start: int, stop: int) -> bytes:
-        """Returns the bytes [start, stop). Raises ``ShardFormatError``, ``StorageError``,
-        ``StoreGoneError``."""
+        """Returns the bytes [start, stop). Raises ``ShardChangedError``, ``ShardFormatError``,
+        ``StorageError``, ``StoreGoneError``."""
         out = np.zeros(max(0, min(stop, self.nbytes) - start), np.uint8)
         index_at = self.array.index.offset(self._data_start + self._places_bytes)
         if start < index_at + self.array.index_bytes and stop > index_at:
@@ -165,16 +196,17 @@ class ComposedShard:
         last = max(0, stop - self._data_start - 1) // self._place_bytes
         for i in range(first, min(last + 1, self.array.chunks_per_shard)):
             at = self._data_start + i * self._place_bytes
-            if self._there[i] and at < stop and at + self._stored_form.max_encoded_bytes > start:
-                _place(out, start, at, self.kept.get((id(self), i), partial(self._chunk, i)))
+            if at < stop and at + self._stored_form.max_encoded_bytes > start:
+                # a chunk that is not listed was perhaps once, with frames that are fill as a whole
+                there = self._there[i]
+                chunk = self.kept.get((id(self), i), partial(self._chunk, i)) if there else self._fill_chunk
+                _place(out, start, at, chunk)
         return out.tobytes()
 
     @cached_property
     def _there(self) -> np.ndarray:
         """bool[entries]: the chunks that have a frame."""
-        there: np.ndarray = self.located.file != ABSENT
-        there[list(self.located.staged)] = True
-        return there
+        return self.located.is_there
 
     @cached_property
     def _index(self) -> bytes:
@@ -184,13 +216,17 @@ class ComposedShard:
         return self.array.index.encode(entries)
 
     def _chunk(self, number: int) -> bytes:
-        """Returns a chunk with all frames that it has by now."""
+        """Returns a chunk that is listed, with all frames that it has by now. Raises as ``read``."""
         chunk = np.unravel_index(number, self.array.shard_chunks)
         low = tuple(int(i) * n for i, n in zip(chunk, self.array.chunk_shape, strict=True))
         high = tuple(a + n for a, n in zip(low, self.array.chunk_shape, strict=True))
-        values = self.view.read_box(self.path, self.coordinates, low, high)
-        if values is None:
-            values = np.full(self.array.chunk_shape, self.array.fill_element)
+        return self._encoded(self.view.read_box(self.path, self.coordinates, low, high, listed=True))
+
+    @cached_property
+    def _fill_chunk(self) -> bytes:
+        return self._encoded(np.full(self.array.chunk_shape, self.array.fill_element))
+
+    def _encoded(self, values: np.ndarray[Any, Any]) -> bytes:
         order = self.array.codecs.order if isinstance(self.array.codecs, ChunkCodecs) else ()
         return _in_stored_form(values.transpose(order) if order else values, self._stored_form)
 
@@ -235,36 +271,31 @@ class LiveKeys:
         return all(part and not part.startswith(".") and "\0" not in part for part in key.split("/"))
 
     def find(self, key: str) -> KeyFile | KeyBytes | ComposedShard | None:
-        """Returns what a key is now, None if it is not there. Raises ``ShardFormatError``, ``StorageError``,
-        ``StoreGoneError``."""
+        """Returns what a key is now, None if it is not there; of a shard of which nothing is stored, one that
+        ``has`` nothing. Raises ``ShardFormatError``, ``StorageError``, ``StoreGoneError``."""
         if not self.is_visible(key):
             return None
-        self._view.check_there()
+        return self._view.until_it_stays(partial(self._find, key))
+
+    def _find(self, key: str) -> KeyFile | KeyBytes | ComposedShard | None:
+        """Raises ``ChangedError`` as well."""
         folder, _, name = key.rpartition("/")
         if name == DOCUMENT:
             document = self._view.document(folder)
             return None if document is None else KeyBytes(encode_document(document))
         shard = self._view.shard_of_key(key)
-        if shard is not None and (self._view.is_acquired(shard[0]) or self._is_fixed(shard[1])):
-            return self._composed(*shard)
-        try:
-            file = self._view.open_file(key)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise StorageError(f"cannot open {key}: {error.strerror}") from error
-        return KeyFile(file) if stat.S_ISREG(file.status.st_mode) else None
+        if shard is not None and (shard[1].version is None or self._is_fixed(shard[1])):
+            path, array, coordinates = shard
+            numbers = np.arange(array.stored.chunks_per_shard)
+            located = self._view.locate_now(path, array, coordinates, numbers)
+            return ComposedShard(self._view, path, array.stored, coordinates, located, self._kept)
+        file = self._view.open_file(key, shard)
+        return KeyFile(file) if file is not None and stat.S_ISREG(file.status.st_mode) else None
 
     def _is_fixed(self, array: LiveArray) -> bool:
         with suppress(SpecError):  # another program's codec: a finished store
             return self._fixed_places and array.stored.configured_codec() is not None
         return False
-
-    def _composed(self, path: str, array: LiveArray, shard: tuple[int, ...]) -> ComposedShard | None:
-        located = self._view.locate(path, shard, np.arange(array.stored.chunks_per_shard))
-        if located.is_empty:
-            return None
-        return ComposedShard(self._view, path, array.stored, shard, located, self._kept)
 
     def below(self, prefix: str) -> set[str]:
         """Returns all keys that begin with ``prefix``."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.shard.staging import StagingArea, slots_in
+from shardwright.storage.failpoints import look
 from shardwright.storage.files import storage_errors
 
 if TYPE_CHECKING:
@@ -93,8 +94,10 @@ class LiveStaging:
         """Opens a staging area; returns None if there is none. ``in_place``: reads the frames whose pixels
         are in chunks, None if they are in the area. Raises ``ShardFormatError``,
         ``StorageError``."""
+        look("look.staging.name")
         if not path.exists():
             return None
+        look("look.staging.open")
         with storage_errors("look at", path):
             nbytes = path.stat().st_size
         frame_bytes = spec.grids.slot_bytes if in_place is None else 0
@@ -104,6 +107,7 @@ class LiveStaging:
 
     def look(self) -> dict[int, list[StagedFrame]]:
         """Returns the frames by their slabs. Raises ``StorageError``."""
+        look("look.staging")
         records = self._area.read_records()
         now, before = _words_of(records), _words_of(self._records)
         if not np.array_equal(now, before):

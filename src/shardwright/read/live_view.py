@@ -10,7 +10,8 @@ or directly, is what a reader gets from then on. A writer writes data before wha
 
 and bytes are handed out only if they fit the checksum beside them, as far as there is one (staged pixels,
 chunks that are journaled). A frame moves from the staging area to the journal to a final name and is at each
-new place before it leaves the old one, so a reader looks in this order and misses none.
+new place before it leaves the old one, so a reader looks in this order. Whatever it has not found then
+becomes fill value only with the proof that it was never stored (``store_state``).
 
 What happens meanwhile, and what the view does:
 
@@ -41,7 +42,6 @@ import errno
 import json
 import os
 import threading
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -53,20 +53,28 @@ from shardwright.array.consolidated import FIELD as CONSOLIDATED
 from shardwright.array.document import check_document
 from shardwright.array.levels import array_documents
 from shardwright.codecs.parameters import codec_metadata
-from shardwright.model.errors import ShardFormatError, StorageError, StoreGoneError
+from shardwright.model.errors import (
+    ShardChangedError,
+    ShardFormatError,
+    StorageError,
+    StoreChangingError,
+    StoreGoneError,
+)
 from shardwright.model.local_path import local_path
 from shardwright.model.names import WORKSPACE
 from shardwright.shard.index import INDEX_ENTRY
 from shardwright.shard.manifest import has_manifest, manifest_path, read_manifest
+from shardwright.storage.failpoints import look
 from shardwright.storage.files import storage_errors
 
-from .box_reader import ABSENT, Located, ReadFile, Staged, chunks_of_box, empty_box, read_box
+from .box_reader import ChunkSearch, Located, ReadFile, Staged, chunks_of_box, empty_box, read_box
 from .live_acquisition import DOCUMENT, LiveAcquisition, key_in, slots_of_layer
 from .live_documents import LiveDocuments
 from .live_row import identity_of
 from .live_sealed import SealedShards, version_of
 from .live_staging import KeptPixels
 from .store import parse_array, workspace_of
+from .store_state import TRIES, ChangedError, Identity, NeverStored, StoreState, Version, tries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,8 +87,7 @@ if TYPE_CHECKING:
     from .live_staging import LiveStaging, StagedFrame
     from .store import StoredArray
 
-CHANGE_S = 0.03  # a frame is copied, a file renamed within a few of it, even by a writer that has to wait
-TRIES = 8  # of a read whose files are replaced while it looks for them
+TRIES_OF_FINISHED = 3  # of what cannot be read: nothing but an edit is at work there
 NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 _MANIFEST_PREFIX = "acquisition."
 _MOST_COORDINATE = 1 << 32  # of a shard
@@ -89,18 +96,15 @@ Coordinates = tuple[int, ...]
 T = TypeVar("T")
 
 
-class _ChangedError(Exception):
-    """What was read belongs to an earlier state of the store: look again."""
-
-
 @dataclass(frozen=True)
 class LiveArray:
     """An array as it is now. ``image``, ``level``: of the acquisition that writes it, in an unfinished
-    store."""
+    store. ``version``: of its zarr.json, None of one that is being written."""
 
     stored: StoredArray
     image: int = 0
     level: int = 0
+    version: Version | None = None
 
 
 class LiveView:
@@ -130,11 +134,9 @@ class LiveView:
         self._kept_pixels = kept_pixels or KeptPixels()
         self._open_key = open_key or partial(_open_below, self._folder)
         self._sealed = SealedShards(self.path, self._folder, self._open_key)
-        self._arrays: dict[str, tuple[tuple[int, ...], StoredArray]] = {}
+        self._arrays: dict[str, tuple[Version, StoredArray]] = {}
         self._documents = LiveDocuments(self.path, self._folder, self._open_key)
-        with self._lock:
-            self._find_state()
-        if self._acquiring is None:
+        if self.is_finished:
             self._check_is_store()
 
     def _check_is_store(self) -> None:
@@ -160,6 +162,7 @@ class LiveView:
 
     def check_there(self) -> None:
         """Raises ``StoreGoneError`` if the path is not this store's any more."""
+        look("look.store")
         try:
             same = identity_of(self.path.stat()) == self.identity
         except FileNotFoundError:
@@ -173,7 +176,8 @@ class LiveView:
             )
 
     def _find_state(self) -> LiveAcquisition | None:
-        """Brings ``_acquiring`` up to date. Under the lock."""
+        """Brings ``_acquiring`` up to date. Under the lock. Raises ``ChangedError`` when the manifest is
+        replaced meanwhile, which is no end of the acquisition."""
         self.check_there()
         workspace = self.path / WORKSPACE
         acquiring = self._acquiring
@@ -181,43 +185,74 @@ class LiveView:
         if version is None:
             self._acquiring = None
         elif self._acquiring is None or self._acquiring.version != version:
+            look("look.manifest.read")
             try:
                 manifest = read_manifest(workspace)
             except StorageError as error:
-                if isinstance(error.__cause__, FileNotFoundError):  # it has just ended
-                    self._acquiring = None
-                    return None
+                if isinstance(error.__cause__, FileNotFoundError):
+                    raise ChangedError from None
                 raise
             before = self._acquiring
             if before is not None and _same_writer(before.manifest, manifest):
                 before.manifest, before.version = manifest, version
+                before.rows.clear()  # a slab that was stored with some of its frames may be stored again
             else:
                 self._acquiring = LiveAcquisition(self.path, manifest, version, self._kept_pixels)
                 if before is not None:
                     self._acquiring.goes_on_from(before)
         return self._acquiring
 
+    def _in_one_state(self, search: Callable[[LiveAcquisition | None], T]) -> T:
+        """Returns what ``search`` gives, with the lock held, of a store that has one manifest, or none, from
+        before it until after it. Raises ``ChangedError``."""
+        with self._lock:
+            acquiring = self._find_state()
+            version = None if acquiring is None else acquiring.version
+            try:
+                found = search(acquiring)
+            except (ShardFormatError, StorageError):
+                self._check_version(version)
+                raise
+            self._check_version(version)
+            return found
+
+    def _check_version(self, version: tuple[str | int, ...] | None) -> None:
+        acquiring = self._find_state()
+        if version != (None if acquiring is None else acquiring.version):
+            raise ChangedError
+
+    def steady(self, search: Callable[[LiveAcquisition | None], T]) -> T:
+        """Returns what ``search`` finds in one state of the store, with the lock held; searches again while
+        that changes. What it has not found was not there. Raises ``StoreChangingError``,
+        ``StoreGoneError``."""
+        return self.until_it_stays(lambda: self._in_one_state(search))
+
+    def until_it_stays(self, read: Callable[[], T]) -> T:
+        """Returns what ``read`` gives, which raises ``ChangedError`` to be called again. Raises
+        ``StoreChangingError``."""
+        for _ in tries():
+            with suppress(ChangedError):
+                return read()
+        raise StoreChangingError(
+            f"{self.path} changes faster than it is read", hint="Try again; is its disk very slow?"
+        )
+
     @property
     def places(self) -> tuple[str | None, list[Path]]:
         """The second root for shards of an unfinished store, None without one, and the folders with its work
         in progress, none in a finished store. Raises as ``look``."""
-        with self._lock:
-            acquiring = self._find_state()
-            return (None, []) if acquiring is None else (acquiring.manifest.spill_root, acquiring.folders)
+        return self.steady(lambda now: (None, []) if now is None else (now.manifest.spill_root, now.folders))
 
     @property
     def is_finished(self) -> bool:
         """True if no acquisition writes this store, nor has one left it unfinished."""
-        with self._lock:
-            return self._find_state() is None
+        return self.steady(lambda acquiring: acquiring is None)
 
     def look(self) -> tuple[LiveAcquisition | None, list[np.ndarray]]:
         """Looks at what is new. Returns the unfinished acquisition, None if it has ended, and records of
         frames that were found stored since the last look, in no order and perhaps twice. Raises
         ``StorageError``, ``StoreGoneError``."""
-        with self._lock:
-            acquiring = self._find_state()
-            return acquiring, [] if acquiring is None else acquiring.look()
+        return self.steady(lambda now: (now, [] if now is None else now.look()))
 
     # ------------------------------------------------------------------ documents
 
@@ -225,12 +260,13 @@ class LiveView:
         """Returns zarr.json of the group or array in the folder ``path`` of the store (empty: the store's
         own) as it is now, None if there is none. Consolidated metadata are left out: they would describe an
         earlier state. Raises ``ShardFormatError``, ``StorageError``, ``StoreGoneError``."""
-        with self._lock:
-            acquiring = self._find_state()
+
+        def find(acquiring: LiveAcquisition | None) -> dict[str, Any] | None:
             if acquiring is not None:
                 acquiring.look(acquiring.image_at(path))
-            document = self._documents.find(acquiring, path)
-            self.check_there()
+            return self._documents.find(acquiring, path)
+
+        document = self.steady(find)
         if document is not None:
             document.pop(CONSOLIDATED, None)
         return document
@@ -238,27 +274,34 @@ class LiveView:
     def array(self, path: str) -> LiveArray | None:
         """Returns the array in the folder ``path`` of the store; None if there is none, or it is not of a
         layout that is read here. Raises ``StorageError``, ``StoreGoneError``."""
-        with self._lock:
-            acquiring = self._find_state()
-            if acquiring is not None and path in acquiring.arrays:
-                return self._live_array(acquiring, path)
-            with suppress(ShardFormatError):
-                try:
-                    version = version_of(os.stat(key_in(path, DOCUMENT), dir_fd=self._folder))
-                except OSError as error:
-                    if error.errno in NOT_THERE:
-                        return None
-                    raise StorageError(f"cannot look into {self.path / path}: {error.strerror}") from error
-                known = self._arrays.get(path)
-                if known is None or known[0] != version:
-                    document = self._documents.find(None, path)
-                    if document is None:
-                        return None
-                    check_document(document)  # what we do not understand is left to the user's library
-                    known = self._arrays[path] = version, parse_array(self.path / path, document)
-                    self.check_there()
-                return LiveArray(known[1])
+        return self.steady(partial(self._find_array, path))
+
+    def _find_array(self, path: str, acquiring: LiveAcquisition | None) -> LiveArray | None:
+        if acquiring is not None and path in acquiring.arrays:
+            return self._live_array(acquiring, path)
+        with suppress(ShardFormatError):
+            version = self._document_version(path)
+            if version is None:
+                return None
+            known = self._arrays.get(path)
+            if known is None or known[0] != version:
+                document = self._documents.find(None, path)
+                if document is None:
+                    return None
+                check_document(document)  # what we do not understand is left to the user's library
+                known = self._arrays[path] = version, parse_array(self.path / path, document)
+            return LiveArray(known[1], version=version)
         return None
+
+    def _document_version(self, path: str) -> Version | None:
+        """Returns the version of zarr.json in a folder of the store, None if there is none."""
+        look("look.document.version")
+        try:
+            return version_of(os.stat(key_in(path, DOCUMENT), dir_fd=self._folder))
+        except OSError as error:
+            if error.errno in NOT_THERE:
+                return None
+            raise StorageError(f"cannot look into {self.path / path}: {error.strerror}") from error
 
     def _live_array(self, acquiring: LiveAcquisition, path: str) -> LiveArray:
         image, level = acquiring.arrays[path]
@@ -273,9 +316,23 @@ class LiveView:
 
     # ------------------------------------------------------------------ keys
 
-    def open_file(self, key: str) -> ReadFile:
-        """Opens a file of the store. Raises ``OSError``."""
-        return ReadFile(key, self._open_key(key))
+    def open_file(self, key: str, shard: tuple[str, LiveArray, Coordinates] | None) -> ReadFile | None:
+        """Opens a file of the store; None if it has none. ``shard``: what it is the key of, as
+        ``shard_of_key`` says. Raises ``ChangedError`` if that is another array by now, ``StorageError``."""
+
+        def find(_: LiveAcquisition | None) -> ReadFile | None:
+            look("look.key")
+            try:
+                return ReadFile(key, self._open_key(key))
+            except (FileNotFoundError, NotADirectoryError):
+                pass
+            except OSError as error:
+                raise StorageError(f"cannot open {key}: {error.strerror}") from error
+            if shard is not None and self._state(shard[0], None).document != shard[1].version:
+                raise ChangedError
+            return None
+
+        return self._in_one_state(find)
 
     def shard_of_key(self, key: str) -> tuple[str, LiveArray, Coordinates] | None:
         """Returns the array's path, the array and the coordinates if this is the key of a shard. Raises as
@@ -287,64 +344,67 @@ class LiveView:
             return None
         return path, array, coordinates
 
-    def is_acquired(self, path: str) -> bool:
-        """Returns whether an unfinished acquisition writes this array. Raises as ``array``."""
-        with self._lock:
-            acquiring = self._find_state()
-            return acquiring is not None and path in acquiring.arrays
-
     def live_keys(self) -> set[str]:
         """Returns the keys of documents and shards that an unfinished acquisition has, on disk or not. Raises
         as ``look``."""
-        with self._lock:
-            acquiring, _ = self.look()
+
+        def find(acquiring: LiveAcquisition | None) -> set[str]:
             if acquiring is None:
                 return set()
+            acquiring.look()
             above = set() if acquiring.spec.is_single else set(self._documents.collected(acquiring))
             return above | acquiring.keys()
+
+        return self.steady(find)
 
     # ------------------------------------------------------------------ chunks
 
     def read_box(
-        self, path: str, shard: Coordinates, low: Coordinates, high: Coordinates
-    ) -> np.ndarray[Any, Any] | None:
-        """Returns the elements [low, high), counted from the first of a shard, of the array at ``path``; None
-        if all of them are fill. Raises ``ShardFormatError``, ``StorageError``, ``StoreGoneError``."""
+        self, path: str, shard: Coordinates, low: Coordinates, high: Coordinates, *, listed: bool = False
+    ) -> np.ndarray[Any, Any]:
+        """Returns the elements [low, high), counted from the first of a shard, of the array at ``path``: fill
+        where nothing was ever stored, which with ``listed``, for chunks that an index has named, is
+        ``ShardChangedError``. Raises ``ShardFormatError``, ``StorageError``, ``StoreGoneError``."""
 
-        def read(array: LiveArray) -> np.ndarray[Any, Any] | None:
+        def read(array: LiveArray) -> np.ndarray[Any, Any]:
             numbers, chunks = chunks_of_box(array.stored, low, high)
-            located = self._locate(path, array, shard, numbers)
-            return None if located.is_empty else read_box(array.stored, located, chunks, low, high)
+            located = self.locate_now(path, array, shard, numbers)
+            if listed and not located.may_be_named.all():
+                raise not_there(key_in(path, array.stored.shard_key(shard)))
+            values = read_box(array.stored, located, chunks, low, high)
+            located.check_unchanged()
+            return values
 
-        return self._while_it_changes(path, shard, read)
+        return self._of_shard(path, shard, read)
 
     def locate(self, path: str, shard: Coordinates, numbers: np.ndarray) -> Located:
         """Returns where the chunks ``numbers`` (int64[n], as the index counts them) of a shard are. Raises as
         ``read_box``."""
-        return self._while_it_changes(path, shard, lambda array: self._locate(path, array, shard, numbers))
+        return self._of_shard(path, shard, lambda array: self.locate_now(path, array, shard, numbers))
 
-    def _while_it_changes(self, path: str, shard: Coordinates, look: Callable[[LiveArray], T]) -> T:
-        """Returns what ``look`` finds of a shard; it looks again when files are replaced meanwhile."""
-        for attempt in range(TRIES):
+    def _of_shard(self, path: str, shard: Coordinates, read: Callable[[LiveArray], T]) -> T:
+        """Returns what ``read`` gives of a shard; it reads again when files are replaced meanwhile, of which
+        bytes that do not fit may be the first sign."""
+        failed = 0
+
+        def read_once() -> T:
+            nonlocal failed
             array = self.array(path)
             if array is None:
                 self.check_there()
                 raise ShardFormatError(f"{path} is no array that is read here", got=self.path / path)
             try:
-                return look(array)
-            except _ChangedError:
-                time.sleep(attempt * CHANGE_S)
+                return read(array)
             except (ShardFormatError, StorageError):
                 self.check_there()
-                if attempt == TRIES - 1:
+                failed += 1
+                if failed == (TRIES if array.version is None else TRIES_OF_FINISHED):
                     raise
                 with self._lock:
                     self._forget(path, array, shard)
-                if not self.is_finished:
-                    time.sleep(attempt * CHANGE_S)
-        raise StorageError(
-            f"{self.path} changes faster than it is read", hint="Try again; is its disk very slow?"
-        )
+                raise ChangedError from None
+
+        return self.until_it_stays(read_once)
 
     def read_frames(self, path: str, places: list[Coordinates]) -> list[np.ndarray[Any, Any]]:
         """Returns the frames at ``places`` (storage order) along the frame axes of an array, each
@@ -362,8 +422,7 @@ class LiveView:
         for y, x in np.ndindex(-(-plane[0] // height), -(-plane[1] // width)):
             part = box[..., y * height : (y + 1) * height, x * width : (x + 1) * width]
             corners = (*low.tolist(), 0, 0), (*high.tolist(), *part.shape[-2:])
-            values = self.read_box(path, (*first, y, x), *corners)
-            part[...] = array.stored.fill_element if values is None else values
+            part[...] = self.read_box(path, (*first, y, x), *corners)
         if array.stored.is_transposed:
             box, plane = box.swapaxes(-1, -2), plane[::-1]
         frames = [empty_box(plane, box.dtype) for _ in places]
@@ -376,62 +435,102 @@ class LiveView:
         if self._acquiring is not None:
             self._acquiring.rows.clear()
 
-    def _locate(self, path: str, array: LiveArray, shard: Coordinates, numbers: np.ndarray) -> Located:
+    def locate_now(self, path: str, array: LiveArray, shard: Coordinates, numbers: np.ndarray) -> Located:
+        """As ``locate``, of the store as it is at this moment. Raises ``ChangedError`` if it changes
+        meanwhile."""
         with self._lock:
             acquiring = self._find_state()
-            located = Located.nowhere(numbers.size)
-            if acquiring is not None and path in acquiring.arrays:
-                self._locate_live(acquiring, located, path, array, shard, numbers)
-            else:
-                self._locate_sealed(located, path, array, shard, numbers, np.arange(numbers.size))
-            if (located.file == ABSENT).any():  # absent here; not because the store is gone
-                self.check_there()
-                if (self._find_state() is None) != (acquiring is None):
-                    raise _ChangedError
-        return located
+            if (array.version is None) != (acquiring is not None and path in acquiring.arrays):
+                raise ChangedError
+            if acquiring is not None and array.version is None:
+                place = acquiring.file_of_shard(array.image, array.level, shard)
+                return self._locate_live(acquiring, path, array, shard, numbers, place)
+            state = self._state(path, None)
+            if state.document != array.version:
+                raise ChangedError
+            found = ChunkSearch(numbers.size)
+            self._search_sealed(found, path, array, shard, numbers)
+            found.recorded[:] = True  # by the frame table, which is not asked here; or it was erased
+            if self._state(path, None) != state:
+                raise ChangedError
+            return found.conclude(NeverStored(state))
 
-    def _locate_sealed(
-        self,
-        located: Located,
-        path: str,
-        array: LiveArray,
-        shard: Coordinates,
-        numbers: np.ndarray,
-        where: np.ndarray,
-        final: Path | None = None,
-    ) -> bool:
-        """Finds those of the chunks at ``where`` that a shard with its final name has. Returns whether there
-        is one."""
-        found = self._sealed.find(key_in(path, array.stored.shard_key(shard)), array.stored, shard, final)
-        if found is not None:
-            located.put(found.file, where, found.entries[numbers[where]])
-        return found is not None
+    def _state(self, path: str, shard_row: int | None) -> StoreState:
+        """Returns the state of the store in what its array at ``path`` needs: an array that is written, or
+        without a shard row any other."""
+        acquiring = self._find_state()
+        manifest = None if acquiring is None else acquiring.version
+        if acquiring is not None and shard_row is not None:
+            return StoreState(manifest, journal=acquiring.journal_of(shard_row))
+        return StoreState(manifest, document=self._document_version(path))
 
     def _locate_live(
         self,
         acquiring: LiveAcquisition,
-        located: Located,
         path: str,
         array: LiveArray,
         shard: Coordinates,
         numbers: np.ndarray,
-    ) -> None:
-        """Finds chunks of an unfinished store: staged frames, then the journal, then final names, the order
-        in which a writer moves frames."""
-        place = acquiring.file_of_shard(array.image, array.level, shard)
+        place: tuple[int, int] | None,
+    ) -> Located:
+        """Finds chunks of an unfinished store. ``place``: the shard row and the file in it; None past the
+        array."""
         if place is None:
-            return
-        number, file = place
+            return ChunkSearch(numbers.size).conclude(NeverStored(StoreState(acquiring.version)))
+        found, journal = self._search_live(acquiring, path, array, shard, numbers, place)
+        if found.is_journaled:
+            return found.conclude(None)
+        if found.missing.size:
+            # Staged frames, a journal and a shard are not looked at in the same moment. A frame that a writer
+            # moves against the order of the looks, as recovery does when it takes a slab apart, may be missed
+            # once; by both searches it would have had to be moved back in between.
+            again = self._search_live(acquiring, path, array, shard, numbers, place)
+            if again[1] != journal or not again[0].misses_the_same(found):
+                raise ChangedError
+            found = again[0]
+        state = StoreState(acquiring.version, journal=journal)
+        if self._state(path, place[0]) != state:
+            raise ChangedError
+        return found.conclude(NeverStored(state))
+
+    def _search_sealed(
+        self,
+        found: ChunkSearch,
+        path: str,
+        array: LiveArray,
+        shard: Coordinates,
+        numbers: np.ndarray,
+        final: Path | None = None,
+    ) -> None:
+        """Finds those of the missing chunks that a shard with its final name has."""
+        key, where = key_in(path, array.stored.shard_key(shard)), found.missing
+        if (sealed := self._sealed.find(key, array.stored, shard, final)) is not None:
+            found.put(sealed.file, where, sealed.entries[numbers[where]])
+
+    def _search_live(
+        self,
+        acquiring: LiveAcquisition,
+        path: str,
+        array: LiveArray,
+        shard: Coordinates,
+        numbers: np.ndarray,
+        place: tuple[int, int],
+    ) -> tuple[ChunkSearch, Identity | None]:
+        """Looks for chunks of an unfinished store in the order in which a writer moves frames: staged ones,
+        the journal, the frame log, the final name. Returns what is found, and the identity of the journal.
+
+        The log comes before the shards of which it tells: a frame that was staged, and is in the log, is in a
+        shard that has its name by then. The other way round a shard that is sealed between the two looks had
+        the frame in neither.
+        """
+        found, (number, file) = ChunkSearch(numbers.size), place
         staged = {} if acquiring.staging is None or array.level else acquiring.staging.look()
         row = acquiring.row(number)
         final: Path | None = None
         if row is not None:
-            self._locate_in_row(row, located, file, numbers)
+            self._search_row(row, found, file, numbers)
             if row.placement.spill is not None:  # its link may not be made yet
                 final = row.placement.final(row.layout.shard_path(number, file))
-        rest, is_sealed = np.flatnonzero(located.file == ABSENT), False
-        if row is None or not self._is_shown(acquiring, row, file):
-            is_sealed = self._locate_sealed(located, path, array, shard, numbers, rest, final)
         waiting = {
             slab: frames
             for slab, frames in staged.items()
@@ -439,15 +538,21 @@ class LiveView:
             and not (row is not None and row.stored[row.slot_layer[slab]])
         }
         if waiting:
-            waiting = acquiring.not_sealed(number, waiting, has_shards=is_sealed)
-        self._lay_staged(acquiring, located, array, shard, file, numbers, waiting)
+            waiting = acquiring.not_sealed(number, waiting)
+        if row is None or not self._is_shown(acquiring, row, file):
+            self._search_sealed(found, path, array, shard, numbers, final)
+        self._lay_staged(acquiring, found, array, shard, file, numbers, waiting)
+        if found.missing.size and acquiring.is_logged(number):
+            found.recorded[:] = True
+        return found, None if row is None else row.identity
 
     def _is_shown(self, acquiring: LiveAcquisition, row: LiveRow, file: int) -> bool:
         """Returns whether a shard in progress may have its final name already: there is no other one."""
         working = row.placement.working(row.layout.shard_path(row.number, file))
+        look("look.working.name")
         return acquiring.manifest.live != "none" and not row.is_reopened and working.exists()
 
-    def _locate_in_row(self, row: LiveRow, located: Located, file: int, numbers: np.ndarray) -> None:
+    def _search_row(self, row: LiveRow, found: ChunkSearch, file: int, numbers: np.ndarray) -> None:
         """Finds the chunks of stored slabs of a shard row in progress."""
         layout, plane = row.layout, row.layout.plane
         layers, entries = np.divmod(numbers, plane.layer_entries)
@@ -462,25 +567,28 @@ class LiveView:
             where.append(chosen)
             first = 0 if layout.grid.is_split else row.slot_layer[slab] * layer_slots
             places.append(first + slots[chosen])
+            found.recorded[chosen] = True
         if not where:
             return
         chosen, table = np.concatenate(where), row.tables[file][np.concatenate(places)]
+        look("look.working")
+        working: ReadFile | None = None
         try:
             working = ReadFile.open(row.placement.working(row.layout.shard_path(row.number, file)))
+            # pages read ahead, of chunks still to come, would be in the way of the writer's direct I/O
+            os.posix_fadvise(working.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         except FileNotFoundError:
-            return  # it has got its final name, or is all fill
+            pass  # it has got its final name, or is all fill
         except OSError as error:
             raise StorageError(f"cannot read a shard in progress: {error.strerror}") from error
-        # pages read ahead, of chunks that are still to come, would be in the way of the writer's direct I/O
-        os.posix_fadvise(working.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         entries_of = np.zeros(table.size, INDEX_ENTRY)
         entries_of["offset"], entries_of["nbytes"] = table["offset"], table["nbytes"]
-        located.put(working, chosen, entries_of, table["data_crc"].astype(np.int64))
+        found.put(working, chosen, entries_of, table["data_crc"].astype(np.int64))
 
     def _lay_staged(
         self,
         acquiring: LiveAcquisition,
-        located: Located,
+        found: ChunkSearch,
         array: LiveArray,
         shard: Coordinates,
         file: int,
@@ -503,15 +611,25 @@ class LiveView:
             assert acquiring.staging is not None, "it has these frames"
             pixels = partial(self._staged_pixels, acquiring.staging, at=(top, left))
             parts: Staged = [(frame.place, partial(pixels, frame)) for frame in frames]
-            located.staged.update(dict.fromkeys(where.tolist(), parts))
+            found.staged.update(dict.fromkeys(where.tolist(), parts))
 
     def _staged_pixels(self, staging: LiveStaging, frame: StagedFrame, at: tuple[int, int]) -> np.ndarray:
         """Returns the pixels of a staged frame from the row and column ``at`` on."""
+        look("look.staging.pixels")
         with self._lock:
             pixels = staging.pixels(frame)
         if pixels is None:
-            raise _ChangedError
+            raise ChangedError
         return pixels[at[0] :, at[1] :]
+
+
+def not_there(key: str) -> ShardChangedError:
+    """The error of who reads a chunk of ``key``, because an index has named it, that was never stored."""
+    return ShardChangedError(
+        f"a chunk of {key} is asked for, and nothing was ever stored there",
+        expected="a chunk that the index of this shard names",
+        hint="The index that was read is another store's: open the store again",
+    )
 
 
 def _open_below(folder: int, key: str) -> int:
@@ -519,25 +637,39 @@ def _open_below(folder: int, key: str) -> int:
     return os.open(key, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
 
 
-def _manifest_version(workspace: Path, known_epoch: int | None) -> tuple[Any, ...] | None:
+def _manifest_version(workspace: Path, known_epoch: int | None) -> tuple[str | int, ...] | None:
     """Returns what changes when the newest manifest does; None if there is none. The one of ``known_epoch``
     is the newest while it is there and the next one is not; else the folder is listed, which takes long with
-    many files in progress."""
+    many files in progress. Raises ``ChangedError`` when one is replaced meanwhile, ``StorageError``."""
     try:
         if known_epoch is not None:
             with suppress(FileNotFoundError):
                 newest = manifest_path(workspace, known_epoch)
+                look("look.manifest")
                 status = newest.stat()
+                look("look.manifest.next")
                 if not manifest_path(workspace, known_epoch + 1).exists():
                     return newest.name, *version_of(status)
-        with os.scandir(workspace) as entries:
-            names = [entry.name for entry in entries if entry.name.startswith(_MANIFEST_PREFIX)]
-        name = max(names, key=lambda name: (len(name), name), default=None)
+        name = _newest_manifest(workspace)
+        if name is None:
+            # a large folder is not listed in one moment: a take-over meanwhile may have shown neither the
+            # manifest that goes nor the one that comes
+            name = _newest_manifest(workspace)
+        look("look.manifest.newest")
         return None if name is None else (name, *version_of((workspace / name).stat()))
     except FileNotFoundError:
+        if workspace.exists():
+            raise ChangedError from None
         return None
     except OSError as error:
         raise StorageError(f"cannot look into {workspace}: {error.strerror}") from error
+
+
+def _newest_manifest(workspace: Path) -> str | None:
+    look("look.manifests")
+    with os.scandir(workspace) as entries:
+        names = [entry.name for entry in entries if entry.name.startswith(_MANIFEST_PREFIX)]
+    return max(names, key=lambda name: (len(name), name), default=None)
 
 
 def _same_writer(one: Manifest, other: Manifest) -> bool:

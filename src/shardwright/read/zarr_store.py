@@ -40,9 +40,10 @@ if TYPE_CHECKING:
     from zarr.core.common import JSON
     from zarr.core.indexing import SelectorTuple
 
+    from .live_shard import ComposedShard, KeyBytes, KeyFile
     from .store import StoredArray
 
-CODEC_NAME = "shardwright.shards"
+CODEC_NAME, CODEC_BY_RANGES = "shardwright.shards", "shardwright.shards_by_ranges"
 _STANDARD = "sharding_indexed"
 # of chunks, decoded, in the thread of zarr-python: another thread would cost more than the wait for it
 _MOST_READ_AT_ONCE_BYTES = 2 << 20
@@ -108,15 +109,21 @@ class LiveStore(Store):
             document = self.view.document(folder)
             data = None if document is None else encode_document(self._with_our_codec(folder, document))
             return None if data is None else _cut(data, byte_range)
+        found = self.find(key)
+        return None if found is None else found.read(byte_range)
+
+    def find(self, key: str) -> FoundKey | None:
+        """Returns a key as it is now; None if it is not there. Raises as ``get_sync``."""
         found = self._keys.find(key)
-        return None if found is None else found.read(*_bounds(found.nbytes, byte_range))
+        return None if found is None else FoundKey(found)
 
     def _with_our_codec(self, folder: str, document: dict[str, Any]) -> dict[str, Any]:
         array = self.view.array(folder) if document["node_type"] == "array" else None
-        if array is None or not _is_our_sharding(array.stored):
+        if array is None or not array.stored.is_sharded:
             return document
         (codec,) = document["codecs"]
-        return {**document, "codecs": [{**codec, "name": CODEC_NAME}]}
+        name = CODEC_NAME if _is_our_sharding(array.stored) else CODEC_BY_RANGES
+        return {**document, "codecs": [{**codec, "name": name}]}
 
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
@@ -147,7 +154,7 @@ class LiveStore(Store):
             data = self._read(key, None)
             return None if data is None else len(data)
         found = self._keys.find(key)
-        return None if found is None else found.nbytes
+        return found.nbytes if found is not None and found.has(0, found.nbytes) else None
 
     # ------------------------------------------------------------------ listing
 
@@ -177,14 +184,27 @@ class LiveStore(Store):
         self._check_writable()
 
 
+class FoundKey:
+    """A key as it was found. An index and the chunks that it names come from one state of it, whatever has
+    its name by then: a file that stays open, or a shard that is composed. A ``ByteGetter`` of zarr-python,
+    which takes None for fill value."""
+
+    def __init__(self, found: KeyFile | KeyBytes | ComposedShard) -> None:
+        self._found = found
+
+    def read(self, byte_range: ByteRequest | None) -> bytes | None:
+        """Returns None if nothing of a shard was ever stored. Raises as ``LiveStore.get_sync``."""
+        start, stop = _bounds(self._found.nbytes, byte_range)
+        return self._found.read(start, stop) if self._found.has(start, stop) else None
+
+    async def get(self, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        data = await asyncio.to_thread(self.read, byte_range)
+        return None if data is None else prototype.buffer.from_bytes(data)
+
+
 def _is_our_sharding(array: StoredArray) -> bool:
     """Returns whether we read the array's shards without zarr-python, in whose loop we would wait for it."""
-    return (
-        array.is_sharded
-        and array.is_ours
-        and isinstance(array.index_codec, LittleEndian)
-        and bool(array.keys.head)
-    )
+    return array.is_ours and isinstance(array.index_codec, LittleEndian) and bool(array.keys.head)
 
 
 def _opened(path: str, identity: tuple[int, int]) -> LiveStore:
@@ -210,12 +230,25 @@ def _cut(data: bytes, byte_range: ByteRequest | None) -> bytes:
     return data[start:stop]
 
 
-class LiveShardingCodec(ShardingCodec):
-    """``sharding_indexed`` as a live store names it: reads by ``LiveView.read_box``."""
+class PinnedShardingCodec(ShardingCodec):
+    """``sharding_indexed`` as a live store names it: its index and its chunks come from one state of a
+    shard."""
 
     @classmethod
     def from_dict(cls, data: dict[str, JSON]) -> Self:
         return super().from_dict({**data, "name": _STANDARD})
+
+    async def _decode_partial_single(
+        self, byte_getter: ByteGetter, selection: SelectorTuple, shard_spec: ArraySpec
+    ) -> NDBuffer | None:
+        if not isinstance(byte_getter, StorePath) or not isinstance(byte_getter.store, LiveStore):
+            return await super()._decode_partial_single(byte_getter, selection, shard_spec)
+        found = await asyncio.to_thread(byte_getter.store.find, byte_getter.path)
+        return None if found is None else await super()._decode_partial_single(found, selection, shard_spec)
+
+
+class LiveShardingCodec(PinnedShardingCodec):
+    """Likewise, of chunks that we decode: reads by ``LiveView.read_box``."""
 
     async def _decode_partial_single(
         self, byte_getter: ByteGetter, selection: SelectorTuple, shard_spec: ArraySpec
@@ -233,13 +266,11 @@ class LiveShardingCodec(ShardingCodec):
             values = self._read(view, key, bounds, shard_spec)
         else:
             values = await asyncio.to_thread(self._read, view, key, bounds, shard_spec)
-        if values is None:
-            return None
         return shard_spec.prototype.nd_buffer.from_numpy_array(values)
 
     def _read(
         self, view: LiveView, key: str, bounds: list[tuple[int, int, Any]], shard_spec: ArraySpec
-    ) -> np.ndarray[Any, Any] | None:
+    ) -> np.ndarray[Any, Any]:
         folder, coordinates = _shard_of(key, len(shard_spec.shape))
         low, high = tuple(a for a, _, _ in bounds), tuple(b for _, b, _ in bounds)
         array = view.array(folder)
@@ -253,7 +284,8 @@ class LiveShardingCodec(ShardingCodec):
                 hint="Open it again",
             )
         values = view.read_box(folder, coordinates, low, high)
-        return None if values is None else values[tuple(within for _, _, within in bounds)]
+        selected: np.ndarray[Any, Any] = values[tuple(within for _, _, within in bounds)]
+        return selected
 
 
 def _shard_of(key: str, rank: int) -> tuple[str, tuple[int, ...]]:
@@ -297,3 +329,4 @@ def _bounds_along(axis: Any, size: int) -> tuple[int, int, Any]:
 
 
 register_codec(CODEC_NAME, LiveShardingCodec)
+register_codec(CODEC_BY_RANGES, PinnedShardingCodec)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from shardwright.storage.files import read_range
+from shardwright.storage.files import open_regular, read_range, storage_errors
 from shardwright.storage.table_file import TableFile
 
 from .file_header import decode_header, encode_header, expect_header, file_seed
@@ -199,6 +200,18 @@ class ShardRowJournal:
             encode_header(_HEADER, _header(layout, identity, shard_row, writer_epoch, version)),
         )
         return cls(file, layout, identity, shard_row, writer_epoch, packed=packed, reopened=reopened)
+
+    @staticmethod
+    def is_begun(path: Path) -> bool:
+        """Returns whether the first page of a journal is written, without which nothing is stored by it.
+        Raises ``StorageError``."""
+        with (
+            storage_errors("read", path),
+            suppress(FileNotFoundError),
+            open_regular(path, buffering=0) as file,
+        ):
+            return any(file.read(len(MAGIC)))
+        return False
 
     @classmethod
     def open(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 EVERY = "*"
 _hooks: dict[str, Callable[[], None]] = {}
 _watchers: list[Callable[[str], None]] = []  # at most one: called at every point
+_holders: list[Callable[[str], None]] = []  # at most one: called before every look of a reader
 
 
 def reach(name: str) -> None:
@@ -29,6 +30,19 @@ def reach(name: str) -> None:
         _watchers[0](name)
     if _hooks and (hook := _hooks.get(name)) is not None:
         hook()
+
+
+def look(name: str) -> None:
+    """Holds a reader, in a test, before it looks at the filesystem. These are no points of ``reach``: a look
+    changes nothing, so that nothing is gained by a kill there, and calls counted by ``@N`` stay the same."""
+    if _holders:
+        _holders[0](name)
+
+
+def hold_looks(holder: Callable[[str], None] | None) -> None:
+    """Runs ``holder`` with the name of every look from now on, in the thread that is about to look; None
+    removes it."""
+    _holders[:] = [] if holder is None else [holder]
 
 
 def set_hook(name: str, hook: Callable[[], None] | None) -> None:

@@ -30,7 +30,7 @@ import anyio.to_thread
 import numpy as np
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
-from shardwright.model.errors import ShardwrightError
+from shardwright.model.errors import ShardwrightError, StoreChangingError
 from shardwright.read.followed import MOST_BEYOND, MOST_RANGES
 
 from .confined import NotServedError
@@ -116,6 +116,8 @@ class FrameStreams:
             follower = await self._in_thread(self._follower, request.path_params["store"], asked)
         except NotServedError:
             return PlainTextResponse("There is no such store.\n", 404)
+        except StoreChangingError as error:
+            return PlainTextResponse(f"{error}\n", 503, {"Retry-After": "1"})
         except (ShardwrightError, OSError) as error:
             return PlainTextResponse(f"It cannot be followed: {error}\n", 500)
         return StreamingResponse(self._pieces(follower, place), media_type="application/octet-stream")

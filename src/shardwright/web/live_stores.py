@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from shardwright.model.errors import StorageError, StoreGoneError
+from shardwright.model.errors import StorageError, StoreChangingError, StoreGoneError
 from shardwright.read.live_staging import KeptPixels
 
 from .confined import NotServedError, is_plain, open_in_store
@@ -39,6 +39,7 @@ PREFIX = "/live/"
 # A client's tags hold as long as its store stays open, so there is a view for each store that may be read at
 # the same time. Their pixels and chunks share one memory; ``web.connections`` counts their descriptors.
 MOST_VIEWS = 32
+MOST_GONE = 1024
 
 
 class ElsewhereError(NotServedError):
@@ -53,6 +54,7 @@ class _LiveKey:
         self._store = store
         self._key = key
         self.size = key.nbytes
+        self.has = key.has
         self.etag = f'"{store}-{key.generation}"'
 
     def agrees_with(self, etag: str) -> bool:
@@ -81,28 +83,32 @@ class LiveStores:
         self._spill_root = settings.spill_root
         self._lock = threading.Lock()
         self._keys: OrderedDict[str, _OpenStore] = OrderedDict()
+        self._gone: OrderedDict[str, None] = (
+            OrderedDict()
+        )  # names of stores that were open, those of late last
         self._kept: KeptChunks | None = None
         self._kept_pixels = KeptPixels()  # also of followers
 
     def find(self, path: str) -> Served:
         """Returns what ``path`` is, which begins with the store. Raises ``NotServedError``, ``OSError``,
-        ``ShardwrightError``."""
+        ``ShardwrightError``, of these ``StoreGoneError`` for a store that was read here: to who has its
+        metadata, a key that is not found would be fill value."""
         store, _, key = path.partition("/")
         if not all(map(is_plain, path.split("/"))):
             raise NotServedError
         known = self._of(store)
-        try:
-            self._check(known.view)
-            found = known.keys.find(key)
-        except StoreGoneError:
-            raise NotServedError from None
+        self._check(known.view)
+        found = known.keys.find(key)
         if found is None:
             raise NotServedError
         return _LiveKey(known.tag, found)
 
     def view(self, store: str) -> LiveView:
         """Returns the view of a store. Raises as ``find``."""
-        view = self._of(store).view
+        try:
+            view = self._of(store).view
+        except StoreGoneError:
+            raise NotServedError from None
         self._check(view)
         return view
 
@@ -117,8 +123,12 @@ class LiveStores:
             status = path.lstat()
             open_key = partial(self._open_key, store)
             view = LiveView(path, open_key=open_key, kept_pixels=self._kept_pixels)
-        except StorageError:
-            raise NotServedError from None  # no store, or one that cannot be opened
+        except StorageError as error:
+            if isinstance(error, StoreChangingError) or not isinstance(
+                error.__cause__, FileNotFoundError | NotADirectoryError | None
+            ):
+                raise  # it is there, and cannot be opened now
+            raise NotServedError from None
         except (FileNotFoundError, NotADirectoryError):
             raise NotServedError from None
         if not stat.S_ISDIR(status.st_mode) or view.identity != (status.st_dev, status.st_ino):
@@ -132,7 +142,15 @@ class LiveStores:
         with self._lock:
             known = self._keys.pop(store, None)
             if known is None or not self._is_current(store, known.view):
-                view = self.open(store)
+                was_there = known is not None or store in self._gone
+                try:
+                    view = self.open(store)
+                except NotServedError:
+                    if was_there:
+                        self._note_gone(store)
+                        raise StoreGoneError(f"{store} was deleted or moved") from None
+                    raise
+                self._gone.pop(store, None)
                 kept = self._kept = self._kept or KeptChunks()
                 keys = LiveKeys(view, fixed_places=True, kept=kept)
                 known = _OpenStore(view, keys, secrets.token_hex(6))
@@ -140,6 +158,11 @@ class LiveStores:
             while len(self._keys) > MOST_VIEWS:
                 self._keys.popitem(last=False)
             return known
+
+    def _note_gone(self, store: str) -> None:
+        self._gone[store] = None
+        while len(self._gone) > MOST_GONE:
+            self._gone.popitem(last=False)
 
     def _is_current(self, store: str, view: LiveView) -> bool:
         try:

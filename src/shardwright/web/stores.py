@@ -1,9 +1,13 @@
 """Serves what stores consist of as far as a Zarr reader over HTTP needs it: their files (``StoreFiles``), or
 the keys of a live view (``web.live_stores``).
 
-GET, HEAD, ranges and suffix ranges, 404 for chunks that are absent, ETag, 304 and 412, CORS. No listing, no
-hidden files (a store's workspace), no links out of the root. Files are opened and read in a few threads: a
-stuck disk blocks only those; further requests are soon refused, and the page still works.
+GET, HEAD, ranges and suffix ranges, ETag, 304 and 412, CORS. No listing, no hidden files (a store's
+workspace), no links out of the root. Files are opened and read in a few threads: a stuck disk blocks only
+those; further requests are soon refused, and the page still works.
+
+A Zarr reader takes 404 for fill value, so that it is the answer only for what was never there. Errors to
+every reader are 409, for a chunk that an index has named and nobody has stored, and 410, for a store that is
+gone. After 503, for a store that changes faster than it is read, some try again.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import anyio
 import anyio.to_thread
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
-from shardwright.model.errors import ShardwrightError
+from shardwright.model.errors import ShardChangedError, ShardwrightError, StoreChangingError, StoreGoneError
 
 from .confined import NotServedError, open_in_store
 
@@ -52,6 +56,10 @@ class Served(Protocol):
     @property
     def etag(self) -> str: ...
 
+    def has(self, start: int, stop: int) -> bool:
+        """Returns whether the bytes [start, stop) are there: not those of a shard of which nothing is stored.
+        Raises ``ShardChangedError`` for bytes of a chunk that was never stored."""
+
     def agrees_with(self, etag: str) -> bool:
         """Returns whether bytes that a client has read under ``etag`` and bytes of now go together."""
 
@@ -69,6 +77,9 @@ class _OpenFile:
     descriptor: int
     size: int
     etag: str
+
+    def has(self, _start: int, _stop: int) -> bool:
+        return True
 
     def agrees_with(self, etag: str) -> bool:
         return etag == self.etag
@@ -125,6 +136,12 @@ class Stores:
             return await self._file_answer(request, file)
         except NotServedError:
             return PlainTextResponse("There is no such file.\n", 404)
+        except StoreGoneError as error:
+            return PlainTextResponse(f"{error}\n", 410)
+        except ShardChangedError as error:
+            return PlainTextResponse(f"{error}\n", 409)
+        except StoreChangingError as error:
+            return PlainTextResponse(f"{error}\n", 503, {"Retry-After": "1"})
         except (OSError, ShardwrightError) as error:
             what = error if isinstance(error, ShardwrightError) else error.strerror
             return PlainTextResponse(f"The file cannot be read: {what}\n", 500)
@@ -153,6 +170,9 @@ class Stores:
                 "The file has no such bytes.\n", 416, {**headers, "Content-Range": f"bytes */{file.size}"}
             )
         start, stop = wanted or (0, file.size)
+        if not file.has(start, stop):
+            file.close()
+            raise NotServedError
         headers |= {
             "Content-Length": str(stop - start),
             "Content-Type": _content_type(request.path_params["path"]),

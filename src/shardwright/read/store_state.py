@@ -1,0 +1,67 @@
+"""The state of a store by which a look was judged.
+
+A reader finds what it is asked for by several looks at the filesystem, while writers move frames between
+them. What it has found is there. What it has not found may have gone past it: into another folder, in which a
+writer that took the store over has its files; or from the staging area into a shard that was looked for
+before. So a reader works as with a seqlock, whose number are the names and versions of manifest, journal and
+zarr.json: the looks lie between two that find the same ``StoreState``, and a search that misses something is
+made twice, and must miss the same. Then, and only then, it was never stored:
+
+    an index, a journal or a staged frame says where it is        ``Located``: it has that place
+    nothing has it, in one state before and after the looks       ``NeverStored``, the only source of fill
+    the state has changed, or a named place is empty              ``ChangedError``: look again
+
+A lookup that found nothing has no other answer than these, so that no miss of a moment becomes fill value. A
+reader looks again ``TRIES`` times and ``LONGEST_S`` at most: a writer that changes without end gives it an
+error, and does not hang it.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CHANGE_S = 0.03  # a frame is copied, a file renamed within a few of it, even by a writer that has to wait
+TRIES = 8
+LONGEST_S = 10.0  # of a machine that is slow or was stopped: no look begins later
+
+Version = tuple[int, ...]
+Identity = tuple[int, int]  # device and inode
+
+
+class ChangedError(Exception):
+    """What was found belongs to an earlier state of the store: look again."""
+
+
+@dataclass(frozen=True)
+class StoreState:
+    """``manifest``: name and version of the newest manifest, None if no acquisition is unfinished.
+    ``document``: the version of the array's zarr.json in a finished store, whose metadata go before its
+    shards do (``repack.transfer.move_store``). ``journal``: of the shard row, None if it has none."""
+
+    manifest: tuple[str | int, ...] | None
+    document: Version | None = None
+    journal: Identity | None = None
+
+
+@dataclass(frozen=True)
+class NeverStored:
+    """The proof that what is absent was never stored: ``state`` was the store's before the first look at its
+    places and after the last."""
+
+    state: StoreState
+
+
+def tries() -> Iterator[int]:
+    """Yields the number of each look, from 0; waits a little longer each time."""
+    begun_s = time.monotonic()
+    for attempt in range(TRIES):
+        if attempt > 1:
+            time.sleep((attempt - 1) * CHANGE_S)
+        if time.monotonic() - begun_s > LONGEST_S:
+            return
+        yield attempt

@@ -1,0 +1,320 @@
+"""A reader that is held between any two of its looks, while anything happens to the store, never takes a
+stored frame for fill value: it gives its pixels, or a typed error."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import zarr
+
+import shardwright as sw
+from shardwright.model.errors import (
+    ShardChangedError,
+    ShardFormatError,
+    ShardwrightError,
+    StoreChangingError,
+)
+from shardwright.read.live_shard import LiveKeys
+from shardwright.read.live_view import LiveView
+from shardwright.read.store_state import TRIES
+from shardwright.shard.manifest import manifest_path
+from shardwright.storage import failpoints
+
+from .held_readers import (
+    AGAIN_AND_AGAIN,
+    FINISHED_AGAIN_AND_AGAIN,
+    FINISHED_ONCE,
+    ONCE,
+    QUICK,
+    READERS,
+    Scene,
+    held_before,
+    judge,
+    spec,
+)
+from .live_judge import SHAPE, frame
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning"),
+]
+ROOT = Path(__file__).parents[2]
+Kind = tuple[dict[str, Any], dict[str, Any]]
+KINDS: dict[str, Kind] = {
+    "none": ({}, {}),
+    "uncompressed": ({"codec": None}, {}),
+    "live index": ({"index_location": "start"}, {"live": "index"}),
+    "live append": ({}, {"live": "append"}),
+    "without shards": ({"shard": None}, {}),
+    "in place": ({"codec": None}, {"partial_chunks": "in_place"}),
+    "direct": ({}, {"io": "direct"}),
+}
+WRITTEN, FINISHED = {**AGAIN_AND_AGAIN, **ONCE}, {**FINISHED_AGAIN_AND_AGAIN, **FINISHED_ONCE}
+EVENTS = {**WRITTEN, **{f"{name}, finished": event for name, event in FINISHED.items()}}
+TERMINAL = {*ONCE, *(f"{name}, finished" for name in FINISHED_ONCE)}
+
+
+def product() -> Iterator[Any]:
+    """Each event by each reader of each kind; in the quick suite each event with one of these."""
+    readers, kinds = itertools.cycle(READERS), itertools.cycle(KINDS)
+    quick = {(event, next(readers), next(kinds)) for event in EVENTS}
+    quick |= {("taken over", "boxes", "none"), ("sealed", "ranges", "live append")}
+    for case in itertools.product(EVENTS, READERS, KINDS):
+        marks = [] if case in quick else [pytest.mark.slow]
+        yield pytest.param(*case, case in quick, marks=marks, id="-".join(case))
+
+
+def looks_of(scene: Scene, reader: str, *, some: bool) -> list[int]:
+    """The numbers of the looks of one reading; ``some``: of each name only the first and the last."""
+    with held_before(1 << 30, lambda: None) as names:
+        READERS[reader](scene.path).read(scene.first)
+    if not some:
+        return list(range(len(names) + 8))  # what happens makes some more
+    last = {name: number for number, name in enumerate(names)}
+    return sorted({*last.values(), *(names.index(name) for name in last)})
+
+
+@pytest.mark.parametrize(("event", "reader", "kind", "some"), list(product()))
+def test_a_reader_that_is_held_at_any_look_gives_what_is_stored(tmp_path, event, reader, kind, some):
+    with zarr.config.set({"async.concurrency": 1}):  # one look at a time
+        hold_at_every_look(tmp_path, event, reader, kind, some=some)
+
+
+def hold_at_every_look(folder: Path, event: str, reader: str, kind: str, *, some: bool) -> None:
+    array, writer = KINDS[kind]
+    array = dict(array)
+
+    def make(number: int) -> Scene:
+        path = folder / str(number) / "a.ome.zarr"
+        return Scene(path, finished=event not in WRITTEN, array=array, writer=writer)
+
+    scene = make(0)
+    try:
+        numbers = looks_of(scene, reader, some=some)
+        read = 0
+        for number in numbers:
+            if event in TERMINAL and number != numbers[0]:
+                scene.close()
+                scene = make(1 + number)
+            read += hold(scene, EVENTS[event], reader, number)
+        assert read or event in TERMINAL, "every reading was an error"
+    finally:
+        scene.close()
+
+
+def hold(scene: Scene, event: Callable[[Scene], None], reader: str, number: int) -> bool:
+    """Returns whether the held reader gave pixels, which were right."""
+    first, stored, happened = scene.first, scene.stored, []
+
+    def happen() -> None:
+        happened.append(True)
+        event(scene)
+
+    with held_before(number, happen) as names:
+        try:
+            pixels = READERS[reader](scene.path).read(first)
+        except ShardwrightError:
+            return False
+        finally:
+            if happened:
+                names.append("")
+    try:
+        judge(pixels, first, stored)
+    except AssertionError as error:
+        error.add_note(f"held before look {number}, {names[number] if happened else 'not at all'}")
+        raise
+    return True
+
+
+# ---------------------------------------------------------------------- the end of patience
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    scene = Scene(tmp_path / "a.ome.zarr", finished=False, array={}, writer={})
+    yield scene
+    scene.close()
+
+
+@pytest.mark.parametrize("reader", ["boxes", "ranges", "frames", "sparse"])
+def test_a_store_that_changes_without_end_is_an_error(scene, reader):
+    manifest, changes = manifest_path(scene.path / ".shardwright", 1), itertools.count(1)
+    reading = READERS[reader](scene.path)
+
+    def change(name: str) -> None:
+        if name == "look.shard.name":
+            os.utime(manifest, ns=(0, next(changes)))
+
+    failpoints.hold_looks(change)
+    try:
+        with pytest.raises(StoreChangingError, match="changes faster than it is read"):
+            reading.read(0)
+    finally:
+        failpoints.hold_looks(None)
+    assert next(changes) <= TRIES**2
+    judge(reading.read(0), 0, scene.stored)
+
+
+def test_a_chunk_that_a_journal_names_and_no_file_has_is_an_error(scene):
+    """A shard in progress was lost, so that its chunks are neither there nor sealed."""
+    for working in (scene.path / ".shardwright").glob("*.partial"):
+        working.unlink()
+    with pytest.raises(StoreChangingError):
+        READERS["boxes"](scene.path).read(0)
+
+
+@pytest.mark.parametrize("damage", [8, 64])
+def test_chunks_of_a_shard_row_with_a_damaged_journal_are_an_error(scene, damage):
+    journal = scene.path / ".shardwright" / "1.journal"
+    with journal.open("r+b") as file:
+        file.seek(damage)
+        file.write(b"\xff\xff\xff")
+    view = LiveView(scene.path)
+    with pytest.raises(ShardFormatError, match="journal"):
+        view.read_frames("0", [(4,)])
+    np.testing.assert_array_equal(view.read_frames("0", [(0,)])[0], frame(0))  # of another shard row
+
+
+def test_a_journal_that_is_not_written_yet_says_nothing(scene):
+    journal = scene.path / ".shardwright" / "1.journal"
+    made = journal.with_name("7.journal")
+    made.write_bytes(bytes(journal.stat().st_size))
+    judge(READERS["boxes"](scene.path).read(0), 0, scene.stored)
+    made.unlink()
+
+
+# ---------------------------------------------------------------------- an index and its chunks
+
+
+def test_bytes_of_a_chunk_that_was_never_stored_are_no_fill_value(scene):
+    keys = LiveKeys(LiveView(scene.path))
+    there = keys.find("0/c/1/0/0")
+    assert there.has(0, there.nbytes)
+    absent = keys.find("0/c/9/0/0")
+    assert not absent.has(0, absent.nbytes)
+    assert not absent.has(absent.nbytes - 20, absent.nbytes)  # its index: who asks for it has none yet
+    with pytest.raises(ShardChangedError, match="nothing was ever stored there"):
+        absent.has(0, 100)
+
+
+@pytest.mark.parametrize("fields", [{}, {"codec": None}])
+def test_a_chunk_that_was_listed_while_staged_and_is_all_fill_is_readable(tmp_path, fields):
+    """An index that was read before its slab was stored names it for good."""
+    path, dark = tmp_path / "a.ome.zarr", np.full(SHAPE, 7, np.uint16)
+    with sw.create(path, spec(fill_value=7, **fields), **QUICK) as writer:
+        writer.append(dark)
+        writer.flush()
+        keys = LiveKeys(LiveView(path), fixed_places=True)
+        listed = keys.find("0/c/0/0/0")
+        start, stop = 0, listed.nbytes // 8
+        assert listed.has(start, stop)
+        chunk = listed.read(start, stop)
+        for i in range(1, 8):
+            writer.append(dark if i < 4 else frame(i))
+        writer.flush()
+        assert keys.find("0/c/0/0/0").has(start, stop)
+        assert keys.find("0/c/0/0/0").read(start, stop) == chunk
+    assert not (path / "0/c/0").exists()
+    assert keys.find("0/c/0/0/0").read(start, stop) == chunk
+
+
+def test_an_index_and_its_chunks_come_from_one_file(tmp_path):
+    """Compaction gives a shard another place between the index and the first chunk of a sparse selection."""
+    scene = Scene(tmp_path / "a.ome.zarr", finished=True, array={}, writer={})
+    reading, names = READERS["sparse"](scene.path), []
+
+    def compact(name: str) -> None:
+        names.append(name)
+        if names.count("look.bytes") == 2:
+            failpoints.hold_looks(None)
+            scene.compact()
+
+    failpoints.hold_looks(compact)
+    judge(reading.read(0), 0, scene.stored)
+
+
+# ---------------------------------------------------------------------- at random
+
+
+_READER = """
+import sys, time, mmap, struct, pathlib
+from tests.read.live_judge import Judge
+path, told = pathlib.Path(sys.argv[1]), sys.argv[2]
+import shardwright as sw
+judge = Judge(path)
+with open(told, "rb") as file:
+    stored = mmap.mmap(file.fileno(), 8, prot=mmap.PROT_READ)
+print("begun", flush=True)
+errors = 0
+while True:
+    (judge.stored,) = struct.unpack("<q", stored[:])
+    if judge.stored < 0:
+        break
+    try:
+        judge.look(again=judge.looks % 3 == 0)
+    except sw.errors.ShardwrightError:
+        errors += 1
+print(judge.looks, errors, flush=True)
+"""
+
+
+def tell(told: Path, stored: int) -> None:
+    with told.open("r+b") as file:  # which readers have mapped
+        file.write(struct.pack("<q", stored))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_readers_that_are_stopped_at_random_beside_take_overs_see_no_fill(tmp_path, seed):
+    rng, told = random.Random(seed), tmp_path / "told"
+    told.write_bytes(bytes(8))
+    scene = Scene(tmp_path / "a.ome.zarr", finished=False, array={}, writer={})
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    command = [sys.executable, "-c", _READER, str(scene.path), str(told)]
+    readers = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        for _ in range(2)
+    ]
+    over = threading.Event()
+
+    def stop_and_continue() -> None:
+        while not over.wait(rng.uniform(0, 0.01)):
+            reader = rng.choice(readers)
+            reader.send_signal(signal.SIGSTOP)
+            time.sleep(rng.uniform(0, 0.2))
+            reader.send_signal(signal.SIGCONT)
+
+    stopping = threading.Thread(target=stop_and_continue)
+    try:
+        for reader in readers:
+            assert reader.stdout.readline() == "begun\n"
+        stopping.start()
+        for _ in range(10):
+            scene.take_over()
+            scene.seal()
+            tell(told, scene.stored)
+    finally:
+        over.set()
+        stopping.join()
+        tell(told, -1)
+        said = [reader.communicate() for reader in readers]
+        scene.close()
+    for out, wrong in said:
+        assert wrong == ""
+        looks, errors = map(int, out.split())
+        assert looks > errors
