@@ -119,8 +119,10 @@ class Scene:
 
     def _resume(self, *, take_over: bool = False) -> None:
         settings = {name: value for name, value in self._settings.items() if name in QUICK}
-        self._writer = sw.resume(self.path, take_over=take_over, **settings)
+        before, self._writer = self._writer, sw.resume(self.path, take_over=take_over, **settings)
         self._writers.append(self._writer)
+        with suppress(ShardwrightError):
+            before.close()  # and it is fenced off
 
     def resume(self) -> None:
         """After a kill that leaves everything in progress."""
@@ -180,7 +182,8 @@ class Scene:
     def update(self) -> None:
         """Writes the pixels that are there: only their places in the files change."""
         values = np.stack([frame(i) for i in range(self.stored)])
-        sw.update(self.path, {"t": slice(0, self.stored)}, values, strategy="append")
+        strategy = "rewrite" if self._array.get("shard", SHARD) is None else "append"
+        sw.update(self.path, {"t": slice(0, self.stored)}, values, strategy=strategy)
 
     def close(self) -> None:
         for writer in self._writers:
