@@ -27,12 +27,11 @@ from shardwright.model.errors import (
     SpecError,
     StorageError,
 )
-from shardwright.model.names import EDIT_FOLDER
+from shardwright.model.names import EDIT_FOLDER, MOVE_LOCK_NAME
 from shardwright.read.shard_file import ShardFile
 from shardwright.read.store import parse_array
 from shardwright.read.verify_store import verify_store
 from shardwright.repack.runtime.work_folder import locked
-from shardwright.repack.transfer.move_store import MOVE_LOCK_NAME
 from shardwright.shard.index import empty_index
 from shardwright.shard.shard_sums import SUMS_NAME, ShardSums
 from shardwright.storage import failpoints

@@ -10,13 +10,12 @@ from shardwright.model.errors import (
     StorageError,
     StrategyError,
 )
-from shardwright.model.names import EDIT_FOLDER
+from shardwright.model.names import EDIT_FOLDER, MOVE_LOCK_NAME
 from shardwright.read.verify_store import verify_store
 from shardwright.repack.jobs.pack_shard import pack_shard
 from shardwright.repack.runtime.throttle import Throttle
 from shardwright.repack.runtime.work_folder import locked
 from shardwright.repack.source_shard import SourceShard
-from shardwright.repack.transfer.move_store import MOVE_LOCK_NAME
 from shardwright.repack.unknown_bytes import unknown_bytes
 from shardwright.shard.index import empty_index
 from shardwright.shard.shard_sums import ShardSums

@@ -61,7 +61,7 @@ def test_every_stray_has_one_decision():
     assert set(STRAYS) == set(Stray)
 
 
-ALL_FOLDERS = [FolderFacts(*facts) for facts in product((False, True), repeat=5)]
+ALL_FOLDERS = [FolderFacts(*facts) for facts in product((False, True), repeat=6)]
 
 
 @pytest.mark.parametrize("facts", ALL_FOLDERS, ids=str)

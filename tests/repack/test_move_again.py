@@ -390,11 +390,13 @@ def test_folders_that_could_not_be_removed_are_removed_by_the_next_run(store, pl
     def fail() -> None:
         raise OSError(errno.EIO, "the disk fails")
 
-    at_point("compact.before_remove_source_folder", fail)
+    for point in ("moved.before_take_name", "compact.before_remove_source_folder"):
+        at_point(point, fail)
     assert move(store, place).ok
     assert store.is_dir()
     assert files(store) == {}
-    at_point("compact.before_remove_source_folder", lambda: None)
+    for point in ("moved.before_take_name", "compact.before_remove_source_folder"):
+        at_point(point, lambda: None)
     assert move(store, place).nothing_left
     assert not store.exists()
 

@@ -118,7 +118,7 @@ def withdraw(path: Path, lock: StoreLock, *, epoch: int) -> None:
     manifest goes first: without one no writer takes the store over. Raises ``FencedError`` when another
     writer has, ``StorageError``."""
     workspace, aside = path / WORKSPACE, aside_of(path)
-    folder = aside or path.with_name(_new_name())
+    folder = aside or path.with_name(new_making_name())
     spilled = _spilled(path, path)
     with storage_errors("remove", path):
         reach("store.before_withdraw")
@@ -145,7 +145,8 @@ def _take_name(path: Path, folder: Path, *, back: bool) -> None:
             replace_by_rename(path, folder)
 
 
-def _new_name() -> str:
+def new_making_name() -> str:
+    """Returns a name that no folder has."""
     return f".shardwright-{secrets.token_hex(8)}{_SUFFIX}"
 
 
@@ -153,7 +154,7 @@ def _begin(path: Path) -> tuple[Path, StoreLock]:
     """Makes and locks a folder. Until it is locked another process may remove it as abandoned: then the next
     one is tried."""
     for left in reversed(range(_TRIES)):
-        folder = path.with_name(_new_name())
+        folder = path.with_name(new_making_name())
         with storage_errors("create", folder):
             reach("store.before_create")
             folder.mkdir()

@@ -43,6 +43,7 @@ from shardwright.codecs.parameters import codec_metadata
 from shardwright.model.errors import (
     ConfigError,
     FencedError,
+    LockedError,
     OutputExistsError,
     ShardwrightError,
     SpecError,
@@ -78,6 +79,7 @@ from shardwright.storage.lock import StoreLock
 
 from .assembly import IN_PLACE
 from .frame_table_writer import write_frame_table
+from .moved_store import is_moved_away, remove_moved_away
 from .new_store import abandoned, making_folder, publish, remove_abandoned, withdraw
 from .ownership import Ownership
 from .replaced_store import (
@@ -177,6 +179,9 @@ class StoreFolder:
 
     @classmethod
     def _make(cls, path: Path, spec: AcquisitionSpec, limits: Limits, settings: WriteSettings) -> StoreFolder:
+        with suppress(LockedError):
+            if is_moved_away(path):
+                remove_moved_away(path)
         replaces = settings.name_taken == "overwrite" and os.path.lexists(path)
         (check_replaceable if replaces else _refuse_taken)(path)
         _check_spill_root(path, settings.spill_root)

@@ -387,6 +387,13 @@ def _change_of(gain_bytes: int) -> str:
     return f"{format_bytes(abs(gain_bytes))} {'shorter' if gain_bytes >= 0 else 'longer'}"
 
 
+def _abandoned(report: MoveReport) -> list[str]:
+    return [
+        f"  {place} has a part of it, from a run that was interrupted. No run can continue that: delete it"
+        for place in report.abandoned[:_NAMED_AT_MOST]
+    ]
+
+
 def _some(lines: Sequence[str]) -> list[str]:
     more = len(lines) - _NAMED_AT_MOST
     return [*lines[:_NAMED_AT_MOST], *([f"  and {more} more"] if more > 0 else [])]
@@ -468,10 +475,8 @@ def send_summary(report: MoveReport) -> str:
     from shardwright.config.quantities import format_bytes
 
     if report.nothing_left:
-        return (
-            f"{report.store}: there is no file left to move, and its empty folders are deleted now; a "
-            f"store is at {report.destination}"
-        )
+        left = f"{report.store}: there is no file left to move, and its empty folders are deleted now"
+        return "\n".join([f"{left}; a store is at {report.destination}", *_abandoned(report)])
     counts = [f"{report.sent} files sent ({format_bytes(report.bytes_written)})"]
     counts += [f"{report.verified} were there and were verified"] if report.verified else []
     counts += [f"{report.finished} were finished before"] if report.finished else []
@@ -509,6 +514,7 @@ def send_summary(report: MoveReport) -> str:
     lines += [
         f"  {nothing}: {key} is new or was changed after it was sent" for key in report.kept[:_NAMED_AT_MOST]
     ]
+    lines += _abandoned(report)
     if report.deleting and report.kept:
         lines.append(
             f"  an earlier run has deleted a part of {report.store}; the whole store is at "

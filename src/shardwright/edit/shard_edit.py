@@ -27,12 +27,11 @@ from shardwright.model.errors import (
     StorageError,
     StrategyError,
 )
-from shardwright.model.names import WORK_FOLDER
+from shardwright.model.names import MOVE_LOCK_NAME, WORK_FOLDER
 from shardwright.read.store import workspace_of
 from shardwright.repack.jobs.pack_shard import check_known, crcs_without_inner, data_crcs, sum_of
 from shardwright.repack.runtime.throttle import Throttle
 from shardwright.repack.source_shard import CRC_OF_BYTES_AND_CRC, SourceShard
-from shardwright.repack.transfer.move_store import MOVE_LOCK_NAME
 from shardwright.repack.unknown_bytes import gaps_between, unknown_bytes
 from shardwright.shard.edit_files import COPY_SUFFIX, JOURNAL_SUFFIX, NEW_SUFFIX, edit_file
 from shardwright.shard.index import EMPTY

@@ -30,7 +30,7 @@ from shardwright.codecs.parameters import CodecParameters, codec_of, unwritable
 from shardwright.codecs.zarr_chunks import ZarrChunks
 from shardwright.foreign.older_nodes import is_older_node, locate, older_document
 from shardwright.model.errors import ShardFormatError, StorageError
-from shardwright.model.names import WORKSPACE
+from shardwright.model.names import WORK_FOLDER, WORKSPACE
 from shardwright.shard.index import LITTLE_ENDIAN_CRC32C, ShardIndex
 from shardwright.storage.files import open_regular
 from shardwright.wire.messages import MAX_IMAGES
@@ -398,7 +398,11 @@ def read_metadata(folder: Path, *, foreign: bool = False) -> dict[str, Any]:
         if (document := older_document(folder)) is not None:
             return document
         raise ShardFormatError(
-            f"no zarr.json in {folder}", hint="Give the path of a Zarr store, array or shard"
+            f"no zarr.json in {folder}",
+            hint="A move has deleted it: the same `shardwright compact STORE --to DEST --move` ends one that "
+            "was interrupted, `shardwright recover` removes files of jobs that are left alone"
+            if (folder / WORK_FOLDER).is_dir()
+            else "Give the path of a Zarr store, array or shard",
         ) from None
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from error

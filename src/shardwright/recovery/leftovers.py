@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from shardwright.acquire.moved_store import is_moved_away, remove_moved_away
 from shardwright.acquire.new_store import abandoned, is_making_folder, remove_abandoned, withdraw
 from shardwright.acquire.replaced_store import holds_another_store, is_bare
 from shardwright.acquire.store_folder import is_intact
-from shardwright.model.errors import LockedError, ShardFormatError, ShardwrightError
-from shardwright.model.names import WORKSPACE
+from shardwright.model.errors import LockedError, ShardFormatError, ShardwrightError, StorageError
+from shardwright.model.names import MOVE_LOCK_NAME, WORK_FOLDER, WORKSPACE
 from shardwright.shard.layout import PAGE_BYTES
 from shardwright.shard.manifest import has_manifest
 from shardwright.storage.failpoints import reach
@@ -35,18 +36,20 @@ class FolderFacts:
     """The facts of a folder. ``making``: a store was being made in it. ``manifest``: its workspace has one.
     Without a manifest, ``bare``: it holds only what a creation wrote. With one, ``unbegun``: no frame ever
     came. ``replaced``: of a making folder, a store is in it that was not made there, and whose name the new
-    one has taken."""
+    one has taken. ``moved``: a move has deleted the store, and only files of jobs are left."""
 
     making: bool
     manifest: bool
     bare: bool
     unbegun: bool
     replaced: bool = False
+    moved: bool = False
 
 
 class FolderAction(Enum):
     REMOVE_MAKING = "remove it"
     PUT_BACK = "give the store in it a name again"
+    REMOVE_MOVED = "free its name, and remove what a move left"
     WITHDRAW = "free its name, and remove it"
     REMOVE_WORKSPACE = "remove the workspace"
     TAKE_UP = "recover it"
@@ -65,6 +68,7 @@ class FolderRow:
     done: str
     would_be_done: str
     why: str
+    moved: bool | None = None
 
     def matches(self, facts: FolderFacts) -> bool:
         pairs = (
@@ -72,6 +76,7 @@ class FolderRow:
             (self.bare, facts.bare),
             (self.unbegun, facts.unbegun),
             (self.replaced, facts.replaced),
+            (self.moved, facts.moved),
         )
         return self.making == facts.making and all(
             wanted is None or wanted == found for wanted, found in pairs
@@ -111,6 +116,7 @@ FOLDER_TABLE = (
         FolderAction.WITHDRAW,
         *_GONE,
         "its removal was killed, or its creation by an older release, which made stores under their names",
+        moved=False,
     ),
     FolderRow(
         False,
@@ -121,6 +127,7 @@ FOLDER_TABLE = (
         FolderAction.REMOVE_WORKSPACE,
         *_GONE,
         "all shards are sealed: the end of an acquisition deletes the manifest first",
+        moved=False,
     ),
     FolderRow(
         False,
@@ -143,6 +150,17 @@ FOLDER_TABLE = (
         "would be sealed",
         "frames came, or may have come",
     ),
+    FolderRow(
+        False,
+        False,
+        None,
+        None,
+        None,
+        FolderAction.REMOVE_MOVED,
+        *_GONE,
+        "a move was killed when it had deleted all files, or an older release left the record of another one",
+        moved=True,
+    ),
 )
 
 
@@ -152,7 +170,8 @@ def row_for(facts: FolderFacts) -> FolderRow:
 
 
 def look_at(path: Path) -> FolderFacts:
-    """Returns the facts of a making folder, or of a store with a workspace. Reads tables, never pixels.
+    """Returns the facts of a making folder, of a store with a workspace, or of what a move left. Reads
+    tables, never pixels.
     Raises ``ShardFormatError`` for damaged files, ``StorageError``."""
     making, manifest = is_making_folder(path), has_manifest(path / WORKSPACE)
     bare = not making and not manifest and is_bare(path)
@@ -162,6 +181,7 @@ def look_at(path: Path) -> FolderFacts:
         bare,
         unbegun=not making and manifest and _is_unbegun(Unfinished.read(path)),
         replaced=holds_another_store(path),
+        moved=not making and is_moved_away(path),
     )
 
 
@@ -175,23 +195,27 @@ def unfinished_stores(root: Path) -> list[Path]:
     """Returns unfinished stores below ``root`` (or ``root`` itself), then what killed creations have left.
     Folders that this user may not read, such as a disk's lost+found, are skipped. Raises ``StorageError``."""
     with storage_errors("look into", root):
-        if (root / WORKSPACE).is_dir():
+        if _is_unfinished(root):
             return [root]
         stores = [
             folder
             for folder in root.iterdir()
-            if folder.is_dir() and not is_making_folder(folder) and _has_workspace(folder)
+            if folder.is_dir() and not is_making_folder(folder) and _is_unfinished(folder)
         ]
     return sorted(stores + abandoned(root))
 
 
-def _has_workspace(folder: Path) -> bool:
+def _is_unfinished(folder: Path) -> bool:
     try:
-        return (folder / WORKSPACE).is_dir()
+        if (folder / WORKSPACE).is_dir():
+            return True
     except PermissionError:
         return False
     except OSError:
         return True  # the error is raised when the store is read
+    with suppress(StorageError):  # a work folder that this user may not read
+        return is_moved_away(folder) and not is_locked(folder / WORK_FOLDER / MOVE_LOCK_NAME)
+    return False
 
 
 def remove(path: Path, row: FolderRow) -> None:
@@ -210,6 +234,9 @@ def _remove(path: Path, row: FolderRow) -> None:
         raise LockedError(f"another writer has just opened {path}")
     if row.action in (FolderAction.REMOVE_MAKING, FolderAction.PUT_BACK):
         remove_abandoned(path)
+        return
+    if row.action is FolderAction.REMOVE_MOVED:
+        remove_moved_away(path)
         return
     lock = StoreLock.take(path / WORKSPACE / "lock")
     try:
@@ -231,6 +258,8 @@ def is_done_by_another(path: Path) -> bool:
     remove the workspace. Whoever met an error there has nothing left to do. Raises ``StorageError``."""
     if is_making_folder(path):
         return not path.is_dir()
+    if is_moved_away(path):
+        return False
     workspace = path / WORKSPACE
     return not has_manifest(workspace) and (not workspace.is_dir() or is_locked(workspace / "lock"))
 

@@ -8,20 +8,17 @@ deepest first, since readers find a store by them.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shardwright.acquire.moved_store import files_and_links
 from shardwright.model.errors import ConfigError, ShardFormatError, StorageError, StorageFullError
-from shardwright.model.names import EDIT_FOLDER, WORK_FOLDER
 from shardwright.read.store import Store, open_store
 from shardwright.repack.runtime.throttle import Throttle
 from shardwright.repack.source_shard import SourceShard
 from shardwright.shard.edit_files import check_not_edited, interrupted_edits
-from shardwright.storage.files import storage_errors
 
 from .destination import open_destination
 from .local_folder import LocalFolder
@@ -29,6 +26,7 @@ from .transfer_item import identify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 # run_task on each task, results as they come
@@ -58,6 +56,7 @@ class MoveReport:
     it had begun to: ``deleting``. ``unpacked``: shards that were sent as they are since they hold more than
     the array (``unknown_bytes``): nothing is wrong with them. ``nothing_left``: no file is here and a store
     is at the destination, as after a move that failed or was killed when it removed the folders.
+    ``abandoned``: other destinations, where a copy that was interrupted can never be continued now.
     """
 
     store: str
@@ -75,6 +74,7 @@ class MoveReport:
     damaged: list[dict[str, Any]] = field(default_factory=list)
     unpacked: list[dict[str, Any]] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
+    abandoned: list[str] = field(default_factory=list)
     failures: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -217,20 +217,6 @@ def _files(root: Path) -> Iterator[Path]:
             )
             raise StorageError(f"{path} is {what}")
         yield path
-
-
-def files_and_links(root: Path) -> Iterator[Path]:
-    """All files and links below a store, without what jobs keep; links also when they lead nowhere. Raises
-    ``StorageError``."""
-    for folder, folders, names in os.walk(root, onerror=_raise):
-        folders[:] = sorted(name for name in folders if name not in (WORK_FOLDER, EDIT_FOLDER))
-        links = [name for name in folders if (Path(folder) / name).is_symlink()]
-        yield from (Path(folder) / name for name in sorted(names + links))
-
-
-def _raise(error: OSError) -> None:
-    with storage_errors("list", str(error.filename)):
-        raise error
 
 
 def depth(key: str) -> int:

@@ -19,11 +19,13 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import FormatVersionError, ShardFormatError, StorageError
 from shardwright.model.json_text import parse_json
+from shardwright.model.names import MOVE_PREFIX
 from shardwright.model.versions import check_version
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import read_regular, replace_file, storage_errors, sync_directory
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-PREFIX = "move."
 _MOST_BYTES = 512 << 20  # of two million files
 VERSION = 1  # of both files; also of records that name none
 
@@ -119,6 +120,15 @@ class MoveRecord:
             ) from None
         return record
 
+    @staticmethod
+    def destinations_in(folder: Path) -> list[str]:
+        """The destinations of all jobs that have a record in a folder, as far as they can be read."""
+        found = []
+        for path in sorted(folder.glob(f"{MOVE_PREFIX}*.json")):
+            with suppress(StorageError, ValueError, TypeError, KeyError):
+                found.append(str(parse_json(_read(path) or "")["destination"]))
+        return found
+
     def add(self, sent: SentFile) -> None:
         """A file was sent and verified. Raises ``StorageError``."""
         self.sent[sent.key] = sent
@@ -174,7 +184,9 @@ class MoveRecord:
         self.sent, self.unproved = {}, set()
 
     def delete(self) -> None:
-        """Delete both files, the log first: without the other one it means nothing."""
+        """Delete both files, if they are there, the log first: without the other one it means nothing."""
+        if not self.folder.is_dir():
+            return  # it went with the name of the store
         for path in (self._log_path, self._path):
             with storage_errors("delete", path):
                 reach("compact.before_delete_record")
@@ -183,7 +195,7 @@ class MoveRecord:
 
     @property
     def _path(self) -> Path:
-        return self.folder / f"{PREFIX}{hashlib.sha256(self.destination.encode()).hexdigest()[:16]}.json"
+        return self.folder / f"{MOVE_PREFIX}{hashlib.sha256(self.destination.encode()).hexdigest()[:16]}.json"
 
     @property
     def _log_path(self) -> Path:

@@ -34,6 +34,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shardwright.acquire.moved_store import files_and_links, free_moved_name
 from shardwright.model.errors import (
     ConfigError,
     LockedError,
@@ -41,7 +42,7 @@ from shardwright.model.errors import (
     StorageError,
     StorageFullError,
 )
-from shardwright.model.names import WORK_FOLDER
+from shardwright.model.names import MOVE_LOCK_NAME, MOVE_PREFIX, WORK_FOLDER
 from shardwright.read.store import workspace_of
 from shardwright.repack.runtime.tasks import run_task
 from shardwright.repack.runtime.throttle import Throttle
@@ -51,8 +52,8 @@ from shardwright.storage.files import storage_errors, sync_directory
 
 from .destination import CLAIM_KEY, open_destination
 from .local_folder import LocalFolder
-from .move_plan import METADATA_NAME, MoveReport, check_room, depth, files_and_links, plan_move
-from .move_record import PREFIX, MoveRecord, SentFile
+from .move_plan import METADATA_NAME, MoveReport, check_room, depth, plan_move
+from .move_record import MoveRecord, SentFile
 from .transfer_item import is_as_sent
 
 if TYPE_CHECKING:
@@ -60,9 +61,6 @@ if TYPE_CHECKING:
 
     from .destination import Destination
     from .move_plan import Execute, MoveOptions, MovePlan
-
-
-MOVE_LOCK_NAME = "move.lock"  # beside the lock of an array's other jobs, which is taken as well
 
 
 def move_store(
@@ -88,8 +86,8 @@ def move_store(
     with locked(path, MOVE_LOCK_NAME):
         move = _StoreMove(path, options, records or path / WORK_FOLDER, destination, execute)
         move.run()
-    if options.delete_source and move.report.ok:
-        remove_empty_folders(path)  # the last one, in which the record was
+    if options.delete_source and move.report.ok and path.exists():
+        remove_empty_folders(path)  # files of another job were in it
     return move.report
 
 
@@ -111,6 +109,7 @@ class _StoreMove:
         record = _found_record(self._path, self._options, self._records, self._destination)
         if record is None and self._options.delete_source and _nothing_is_left(self._path, self._destination):
             clear_dead_work(self._path, [])  # locks that a power cut brought back
+            self._free_name()
             self.report.complete = self.report.nothing_left = True
         elif record is not None and record.deleting:
             self._continue_deleting(record)
@@ -233,10 +232,19 @@ class _StoreMove:
         return True
 
     def _end(self, record: MoveRecord) -> None:
-        if self._options.delete_source:
-            remove_empty_folders(self._path)
         self._destination.release(record.token)
+        if self._options.delete_source:
+            self._free_name()
         record.delete()
+
+    def _free_name(self) -> None:
+        """Nothing of the store is here any more; so no copy to another place is ever finished, either."""
+        known = MoveRecord.destinations_in(self._path / WORK_FOLDER)
+        self.report.abandoned = [other for other in known if other != self._destination.url]
+        with suppress(StorageError):  # such as in a folder that this user may not change
+            if free_moved_name(self._path):
+                return
+        remove_empty_folders(self._path)
 
 
 def _found_record(
@@ -547,7 +555,7 @@ def _clear(work_folder: Path, pattern: str) -> None:
     if not work_folder.is_dir():
         return
     for path in work_folder.glob(pattern):
-        if path.is_file() and path.name != LOCK_NAME and not path.name.startswith(PREFIX):
+        if path.is_file() and path.name != LOCK_NAME and not path.name.startswith(MOVE_PREFIX):
             reach("compact.before_clear")
             path.unlink(missing_ok=True)
     with suppress(OSError):  # its lock is in it
