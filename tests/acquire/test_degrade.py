@@ -68,7 +68,7 @@ def throttle(monkeypatch):
 
 
 def levels_told(events) -> list[tuple[str, str]]:
-    return [(facts["before"], facts["level"]) for name, facts in events if name == "overload_level"]
+    return [(facts["before"], facts["degrade_level"]) for name, facts in events if name == "overload_level"]
 
 
 def forms(path) -> Counter[str]:

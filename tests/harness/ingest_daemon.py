@@ -75,8 +75,8 @@ class IngestDaemon:
         self._thread.start()
 
     def _remember(self, doubled: Callable[..., Any]) -> Callable[..., Any]:
-        def make(*arguments: Any) -> Any:
-            self.acquisitions.append(doubled(*arguments))
+        def make(*arguments: Any, **named: Any) -> Any:
+            self.acquisitions.append(doubled(*arguments, **named))
             return self.acquisitions[-1]
 
         return make

@@ -77,6 +77,9 @@ class AcquisitionDouble:
         wake: Callable[[], None],
         settings: Any,
         disk: Disk | None = None,
+        *,
+        stream: str | None = None,
+        frames_expected: int | None = None,
     ) -> None:
         if disk is None:
             if path.exists():
@@ -156,7 +159,7 @@ class AcquisitionDouble:
         come = np.array(sorted(s for s in self._seen if s < stop), np.int64)
         return without((0, stop - 1), ranges_of(come)) if stop else []
 
-    def new_client(self) -> int:
+    def new_client(self, stream: str | None, frames_expected: int | None) -> int:
         self.disk.client_epoch += 1
         return self.disk.client_epoch
 

@@ -11,10 +11,12 @@ from pathlib import Path
 import crc32c
 import pytest
 
+from shardwright.acquire.settings import WriteSettings
 from shardwright.model.errors import FencedError, ShardFormatError, StorageError
 from shardwright.shard.manifest import (
     FORMAT,
     Manifest,
+    OpenedAs,
     check_writer_epoch,
     delete_manifests,
     has_manifest,
@@ -32,21 +34,30 @@ SPEC = {
 PLAIN = {"dimensions": [{"name": "t", "count": 4, "shard_size_chunks": None}]}
 MANIFEST_NAME = "acquisition.1.json"
 MANIFEST = Manifest("0123456789abcdef" * 2, 1, 3, SPEC, "mmap", 1_700_000_000_000_000_000)
+OPENED_AS = OpenedAs(WriteSettings(durability="durable").recorded(), 200, "right", 10**6)
 
 
 def rewrite(workspace, change):
+    rewrite_file(workspace / MANIFEST_NAME, change)
+
+
+def rewrite_file(path, change):
     """Change the facts and make the checksum right again."""
-    facts = json.loads((workspace / MANIFEST_NAME).read_text())
+    facts = json.loads(path.read_text())
     del facts["crc32c"]
     change(facts)
     text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
-    (workspace / MANIFEST_NAME).write_text(
-        json.dumps({**facts, "crc32c": crc32c.crc32c(text.encode())}, indent=2)
-    )
+    path.write_text(json.dumps({**facts, "crc32c": crc32c.crc32c(text.encode())}, indent=2))
 
 
 @pytest.mark.parametrize(
-    "manifest", [MANIFEST, dataclasses.replace(MANIFEST, spill_root="/data/second", writer_epoch=2)]
+    "manifest",
+    [
+        MANIFEST,
+        dataclasses.replace(MANIFEST, spill_root="/data/second", writer_epoch=2),
+        dataclasses.replace(MANIFEST, opened_as=OPENED_AS),
+        dataclasses.replace(MANIFEST, opened_as=OpenedAs({}, 1)),
+    ],
 )
 def test_round_trip(tmp_path, manifest):
     write_manifest(tmp_path, MANIFEST)
@@ -67,6 +78,8 @@ def test_round_trip(tmp_path, manifest):
         ({"spec": {"channels": [{}]}}, 3),
         ({"spec": {"images": [{}]}, "seen_extents": (3, 0, 5)}, 4),
         ({"live": "append"}, 5),
+        ({"partial_chunks": "in_place"}, 7),
+        ({"opened_as": OPENED_AS}, 8),
         ({"row_shards": 64}, 6),
         ({"spec": PLAIN}, 6),
         ({"spec": {"array": PLAIN, "images": ["a"]}}, 6),
@@ -118,6 +131,50 @@ def test_what_is_not_ours(tmp_path, change, message):
     rewrite(tmp_path, change)
     with pytest.raises(ShardFormatError, match=message):
         read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda o: o.update(stream="../right"), "stream is no name"),
+        (lambda o: o.update(stream=5), "stream is no name"),
+        (lambda o: o.update(settings=[]), "settings are none"),
+        (lambda o: o.update(settings=dict.fromkeys(map(str, range(65)), 1)), "settings are none"),
+        (lambda o: o.update(ring_frames=0), "ring_frames is out of range"),
+        (lambda o: o.update(ring_frames=True), "ring_frames is out of range"),
+        (lambda o: o.update(ring_frames=None), "ring_frames is out of range"),
+        (lambda o: o.update(ring_frames=1 << 40), "ring_frames is out of range"),
+        (lambda o: o.update(frames_expected=-1), "frames_expected is out of range"),
+        (lambda o: o.update(frames_expected=1 << 70), "frames_expected is out of range"),
+        (lambda o: o.update(more=1), "unknown or missing fields in opened_as"),
+        (lambda o: o.pop("stream"), "unknown or missing fields in opened_as"),
+    ],
+)
+def test_what_nothing_was_opened_as(tmp_path, change, message):
+    write_manifest(tmp_path, dataclasses.replace(MANIFEST, opened_as=OPENED_AS))
+    rewrite(tmp_path, lambda facts: change(facts["opened_as"]))
+    with pytest.raises(ShardFormatError, match=message):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"durability": "eternal"}, "unknown durability"),
+        ({"durability": ["durable"]}, "unknown durability"),
+        ({"store_within_ms": 0}, "store_within_ms out of range"),
+        ({"sync_interval_ms": 1e9}, "sync_interval_ms out of range"),
+        ({"on_full": "spill"}, "without a second root"),
+        ({"more": 1}, "incomplete or unknown"),
+    ],
+)
+def test_recorded_settings_are_checked_when_they_are_read(change, message):
+    changed = dataclasses.replace(OPENED_AS, settings={**OPENED_AS.settings, **change})
+    with pytest.raises(ShardFormatError, match=message):
+        WriteSettings.of_manifest(dataclasses.replace(MANIFEST, opened_as=changed))
+    sound = WriteSettings.of_manifest(dataclasses.replace(MANIFEST, opened_as=OPENED_AS))
+    assert sound == WriteSettings(durability="durable")
+    assert WriteSettings.of_manifest(MANIFEST) is None
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "[" * 100_000, "null", "1" * 5000])

@@ -13,6 +13,7 @@ import shardwright as sw
 from shardwright.model.frame_status import FrameStatus
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.recover_store import recover_store
+from shardwright.shard.manifest import read_manifest
 
 from .conftest import contents
 from .states import SENT_BEFORE_THE_KILL, SENT_IN_ALL, SENT_TWICE, all_pixels, pixels, stage_v
@@ -77,3 +78,34 @@ def test_a_daemon_takes_them_up_and_cameras_go_on(unfinished, config, place):
         assert daemon.stop() == 0
     for name in SENT_BEFORE_THE_KILL:
         check(unfinished / f"{name}.ome.zarr", name, SENT_IN_ALL)
+
+
+def test_one_that_may_be_of_two_streams_waits_until_its_client_names_one(unfinished, config, place):
+    """Its manifest does not say: two cameras of one model have equal arrays. The other has one stream, and is
+    taken up."""
+    text = config.read_text()
+    begin, end = text.index("  - name: cells"), text.index("  - name: tissue")
+    config.write_text(text[:end] + text[begin:end].replace("cells", "twin").replace("24", "32") + text[end:])
+    store = unfinished / "cells.ome.zarr"
+    before = contents(store)
+    with DaemonProcess(config) as daemon:
+        told = daemon.wait_for("acquisition_unopened_warning")
+        assert (told["path"], told["code"]) == (str(store), "stream_unclear")
+        assert told["expected"] == "one of cells, twin"
+        assert "shardwright recover" in told["hint"]
+        assert daemon.wait_for("acquisition_recovered")["path"] == str(unfinished / "tissue.ome.zarr")
+        assert contents(store) == before
+        with sw.connect(f"ipc://{place}/in.sock") as connection:
+            with pytest.raises(sw.errors.StreamUnclearError, match=r"several streams have the array"):
+                connection.acquire("cells", reopen=True)
+            with pytest.raises(sw.errors.SpecError, match="another array"):
+                connection.acquire("cells", stream="tissue", reopen=True)
+            assert contents(store) == before
+            with connection.acquire("cells", stream="twin", reopen=True) as stream:
+                assert stream._link.opened.ring_slots == 32
+                opened_as = read_manifest(store / ".shardwright").opened_as
+                assert (opened_as.stream, opened_as.ring_frames) == ("twin", 32)
+                for number in range(SENT_BEFORE_THE_KILL["cells"], SENT_IN_ALL):
+                    stream.append(pixels("cells", number), index=(number,), frame_id=number)
+        assert daemon.stop() == 0
+    check(store, "cells", SENT_IN_ALL)

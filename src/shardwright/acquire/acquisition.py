@@ -27,6 +27,7 @@ from shardwright.codecs.degrade import DegradeLevel
 from shardwright.model.errors import ResumeError
 from shardwright.shard.frames_in_place import FramesInPlace
 from shardwright.shard.layout import StoreLayout
+from shardwright.shard.manifest import OpenedAs
 
 from .commands import Encode, Stage
 from .core import Core, Now
@@ -62,7 +63,8 @@ class Acquisition:
     """Creates the store and prepares its first shards before it returns. Raises ``OutputExistsError``,
     ``StorageError``, ``StorageFullError``.
 
-    ``restored``: resumes what ``recovery`` found on disk instead.
+    ``restored``: resumes what ``recovery`` found on disk instead. ``stream``, ``frames_expected``: as in
+    ``OpenedAs``, of a new store.
     """
 
     def __init__(
@@ -75,10 +77,13 @@ class Acquisition:
         settings: WriteSettings | None = None,
         *,
         restored: RecoveredState | None = None,
+        stream: str | None = None,
+        frames_expected: int | None = None,
     ) -> None:
         settings = settings or WriteSettings()
         if restored is None:
-            self.folder = StoreFolder.create(path, parse_acquisition(spec), limits, settings)
+            opened_as = OpenedAs(settings.recorded(), limits.ring_frames, stream, frames_expected)
+            self.folder = StoreFolder.create(path, parse_acquisition(spec), limits, settings, opened_as)
         else:
             self.folder = restored.folder
             settings = self.folder.as_created(settings)
@@ -218,12 +223,14 @@ class Acquisition:
         ``poll``."""
         self.core.see_ring(used_frames, ring_frames)
 
-    def new_client(self) -> int:
+    def new_client(self, stream: str | None, frames_expected: int | None) -> int:
         """Counts a client that takes over; returns its epoch. Writes the manifest, so never in the ingest
-        thread. Raises ``ResumeError`` unless open, ``StorageError``, ``FencedError``."""
+        thread; a manifest of an earlier release records from now on what the acquisition is. Raises
+        ``ResumeError`` unless open, ``StorageError``, ``FencedError``."""
         if self.state is not AcquisitionState.OPEN:
             raise ResumeError(f"{self.path} is being ended", got=self.state.value)
-        self.core.client_epoch = self.folder.count_client()
+        opened_as = OpenedAs(self.settings.recorded(), self.limits.ring_frames, stream, frames_expected)
+        self.core.client_epoch = self.folder.count_client(opened_as)
         return self.core.client_epoch
 
     def missing(self, stop: int) -> list[tuple[int, int]]:

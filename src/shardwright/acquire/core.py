@@ -622,7 +622,7 @@ class Core:
             self.notices.note(
                 "overload_level",
                 {
-                    "level": self.encoders.overload.level.label,
+                    "degrade_level": self.encoders.overload.level.label,
                     "before": before.label,
                     "backlog": round(part, 2),
                 },

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from shardwright.model.errors import SpecError
+from shardwright.model.errors import ShardFormatError, SpecError
 from shardwright.model.live_mode import LIVE_MODES
 from shardwright.model.partial_chunks import PARTIAL_CHUNKS
 from shardwright.shard.chunk_order import WRITE_ORDERS
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from shardwright.model.live_mode import LiveMode
     from shardwright.model.partial_chunks import PartialChunks
     from shardwright.shard.chunk_order import WriteOrder
+    from shardwright.shard.manifest import Manifest
     from shardwright.storage.slot_file import IoMode
 
 Durability = Literal["stored", "durable"]
@@ -40,6 +41,12 @@ _CHOICES = {
     "on_duplicate": get_args(OnDuplicate),
     "name_taken": get_args(NameTaken),
 }
+# what a writer that resumes an acquisition goes on with. The others were decided when the store was made, and
+# are in its manifest by themselves; or (those in bytes) they are of the process, and not of the acquisition.
+_RECORDED = (
+    *("chunk_order", "durability", "store_within_ms", "sync_interval_ms"),
+    *("overload", "on_full", "on_duplicate"),
+)
 
 
 @dataclass(frozen=True)
@@ -101,6 +108,34 @@ class WriteSettings:
         if problem := settings.problem():
             raise SpecError(problem)
         return settings
+
+    def recorded(self) -> dict[str, Any]:
+        """Returns the settings for ``OpenedAs``, as JSON values."""
+        return {name: getattr(self, name) for name in _RECORDED}
+
+    @classmethod
+    def of_manifest(cls, manifest: Manifest) -> WriteSettings | None:
+        """Returns the settings that an acquisition was opened with; None if its manifest does not record
+        them. Raises ``ShardFormatError`` for settings that no writer has."""
+        if manifest.opened_as is None:
+            return None
+        recorded = manifest.opened_as.settings
+        if recorded.keys() != set(_RECORDED):
+            raise ShardFormatError(
+                "the settings in a manifest are incomplete or unknown",
+                expected=", ".join(_RECORDED),
+                got=", ".join(sorted(recorded))[:160],
+            )
+        if recorded["on_full"] == "spill" and manifest.spill_root is None:
+            raise ShardFormatError("the settings in a manifest say on_full: spill, without a second root")
+        try:
+            return cls.checked(**recorded, live=manifest.live, partial_chunks=manifest.partial_chunks)
+        except SpecError as error:
+            raise ShardFormatError(
+                f"the settings in a manifest are damaged: {error.message}",
+                expected=error.expected,
+                got=error.got,
+            ) from None
 
     def problem(self) -> str | None:
         """Returns why settings do not go with each other, and which do; None if all do."""

@@ -57,6 +57,7 @@ from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_of
 from shardwright.shard.manifest import (
     Manifest,
+    OpenedAs,
     delete_manifests,
     has_manifest,
     write_manifest,
@@ -148,18 +149,23 @@ class StoreFolder:
     def io(self) -> IoMode:
         return cast("IoMode", self.manifest.io)
 
-    def count_client(self) -> int:
-        """Counts one more client of this acquisition; returns its number, once it is on disk. Raises
-        ``StorageError`` or ``FencedError``."""
+    def count_client(self, opened_as: OpenedAs) -> int:
+        """Counts one more client of this acquisition, and records what it goes on as; returns its number,
+        once it is on disk. Raises ``StorageError`` or ``FencedError``."""
         self.owner.may_rename()
-        counted = replace(self.manifest, client_epoch=self.manifest.client_epoch + 1)
+        counted = replace(self.manifest, client_epoch=self.manifest.client_epoch + 1, opened_as=opened_as)
         write_manifest(self.workspace, counted)
         self.manifest = counted
         return counted.client_epoch
 
     @classmethod
     def create(
-        cls, path: Path, spec: AcquisitionSpec, limits: Limits, settings: WriteSettings
+        cls,
+        path: Path,
+        spec: AcquisitionSpec,
+        limits: Limits,
+        settings: WriteSettings,
+        opened_as: OpenedAs,
     ) -> StoreFolder:
         """Makes a new store. Raises ``InvalidNameError`` for a name of ours, ``OutputExistsError`` when
         ``path`` exists (unless ``name_taken`` says to number or to overwrite it) or spilled shards of another
@@ -174,11 +180,18 @@ class StoreFolder:
             for number in range(1, _MOST_OF_A_NAME):
                 candidate = path if number == 1 else numbered(path, number)
                 with suppress(OutputExistsError):
-                    return cls._make(candidate, spec, limits, settings)
-        return cls._make(path, spec, limits, settings)
+                    return cls._make(candidate, spec, limits, settings, opened_as)
+        return cls._make(path, spec, limits, settings, opened_as)
 
     @classmethod
-    def _make(cls, path: Path, spec: AcquisitionSpec, limits: Limits, settings: WriteSettings) -> StoreFolder:
+    def _make(
+        cls,
+        path: Path,
+        spec: AcquisitionSpec,
+        limits: Limits,
+        settings: WriteSettings,
+        opened_as: OpenedAs,
+    ) -> StoreFolder:
         with suppress(LockedError):
             if is_moved_away(path):
                 remove_moved_away(path)
@@ -193,7 +206,7 @@ class StoreFolder:
             # not held until the store has its name: a store with this name before is another writer's
             lock.renamed(path / WORKSPACE / "lock")
             try:
-                manifest = _build(made, spec, limits, settings)
+                manifest = _build(made, spec, limits, settings, opened_as)
                 (replace_store if replaces else publish)(made, path)
                 return cls._open_new(path, spec, limits, settings, manifest, lock)
             except BaseException as error:
@@ -401,7 +414,9 @@ def _check_spill_root(path: Path, spill_root: Path | None) -> None:
         )
 
 
-def _build(store: Path, spec: AcquisitionSpec, limits: Limits, settings: WriteSettings) -> Manifest:
+def _build(
+    store: Path, spec: AcquisitionSpec, limits: Limits, settings: WriteSettings, opened_as: OpenedAs
+) -> Manifest:
     """Makes everything that a new store begins with in a making folder, durable, with no file open; also the
     folder of its spilled shards. Raises ``StorageError``."""
     workspace, roots = store / WORKSPACE, [store]
@@ -421,6 +436,7 @@ def _build(store: Path, spec: AcquisitionSpec, limits: Limits, settings: WriteSe
         row_shards=spec.grids.row_shards,
         across_shards=spec.grids.most_across,
         partial_chunks="in_place" if spec.grids.in_place else "collect",
+        opened_as=opened_as,
     )
     _check_live(spec, store, settings.live)
     FrameLog.create(workspace / LOG_NAME, dtype, identity).close()

@@ -17,12 +17,14 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from shardwright.model.error_text import ErrorText
-from shardwright.model.errors import OutputExistsError, ResumeError, ShardwrightError, WorkerError
+from shardwright.model.errors import OutputExistsError, ResumeError, WorkerError
 from shardwright.model.names import WORKSPACE
 from shardwright.model.promise import Promise
 from shardwright.recovery.unfinished import unfinished_beside
-from shardwright.shard.manifest import read_manifest
+from shardwright.shard.manifest import has_manifest, read_manifest
 from shardwright.storage.allocation_reserve import make_ready
+
+from .totals import recorded_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,19 +32,18 @@ if TYPE_CHECKING:
 
     from shardwright.acquire.acquisition import Acquisition
     from shardwright.acquire.workers import WorkerPool
-    from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.storage.ring import Ring, SpareRing
 
-    from .opening import Admission, Admitted
+    from .opening import Admission, Admitted, FoundAs
     from .transport.client_connections import Client
 
     _Call = tuple[Promise[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 class BlockingExecutor:
-    """Owned by the ingest thread. ``open_acquisition(path, spec, limits, pool, wake, settings)`` makes a
-    store, ``resume_acquisition(path, pool, wake, settings, limits_of)`` resumes one from disk; ``wake`` is
-    called from a thread after each call that it made."""
+    """Owned by the ingest thread. ``open_acquisition(path, spec, limits, pool, wake, settings, *, stream,
+    frames_expected)`` makes a store, ``resume_acquisition(path, pool, wake, settings, limits_of)`` resumes
+    one from disk; ``wake`` is called from a thread after each call that it made."""
 
     def __init__(
         self,
@@ -72,17 +73,21 @@ class BlockingExecutor:
         return self._opener.submit(self._create, admitted, client, transport)
 
     def hand_over(
-        self, acquisition: Acquisition, client: Client, ring_slots: int, transport: str, *, to_another: bool
+        self,
+        acquisition: Acquisition,
+        client: Client,
+        ring_slots: int,
+        transport: str,
+        count: Callable[[], object],
     ) -> Promise[Ring | None]:
-        """Makes the ring, or the memory for messages, of an acquisition's next client. ``to_another``: not
-        the client that had it; its epoch is recorded first."""
-        return self._opener.submit(
-            self._hand_over, acquisition, client, ring_slots, transport, to_another=to_another
-        )
+        """Makes the ring, or the memory for messages, of an acquisition's next client. ``count`` is called
+        then: it records the epoch of a client that did not have it before."""
+        return self._opener.submit(self._hand_over, acquisition, client, ring_slots, transport, count)
 
-    def recover(self, path: Path) -> Promise[Acquisition]:
-        """Resumes an unfinished store; waits for those that were submitted before."""
-        return self._recoverer.submit(self._recover, path)
+    def recover(self, path: Path, stream: str | None) -> Promise[tuple[Acquisition, FoundAs]]:
+        """Resumes an unfinished store; waits for those that were submitted before. ``stream``: as for
+        ``Admission.found_as``."""
+        return self._recoverer.submit(self._recover, path, stream)
 
     def submit(self, call: Callable[..., Any], *arguments: Any) -> Promise[Any]:
         """Makes any other call in the opener thread."""
@@ -114,7 +119,14 @@ class BlockingExecutor:
         ring = self._memory(client, admitted.limits.ring_frames, admitted.limits.frame_bytes, transport)
         try:
             return self._open_acquisition(
-                admitted.path, admitted.spec, admitted.limits, self.pool, self._wake, admitted.settings
+                admitted.path,
+                admitted.spec,
+                admitted.limits,
+                self.pool,
+                self._wake,
+                admitted.settings,
+                stream=recorded_stream(admitted.stream),
+                frames_expected=admitted.frames_expected,
             ), ring
         except BaseException as error:
             if ring is not None:
@@ -124,12 +136,16 @@ class BlockingExecutor:
             raise
 
     def _hand_over(
-        self, acquisition: Acquisition, client: Client, ring_slots: int, transport: str, *, to_another: bool
+        self,
+        acquisition: Acquisition,
+        client: Client,
+        ring_slots: int,
+        transport: str,
+        count: Callable[[], object],
     ) -> Ring | None:
         ring = self._memory(client, ring_slots, acquisition.limits.frame_bytes, transport)
         try:
-            if to_another:
-                acquisition.new_client()
+            count()
         except BaseException:
             if ring is not None:
                 ring.close()
@@ -145,7 +161,7 @@ class BlockingExecutor:
         make_ready(ring_slots * frame_bytes)
         return None
 
-    def _recover(self, path: Path) -> Acquisition:
+    def _recover(self, path: Path, stream: str | None) -> tuple[Acquisition, FoundAs]:
         if not path.exists():
             raise ResumeError(
                 "there is nothing to resume",
@@ -153,15 +169,10 @@ class BlockingExecutor:
                 got=str(path),
                 hint=unfinished_beside(path),
             )
-        settings = self._admission.settings_found(_spec_found(path))
-        return self._resume_acquisition(path, self.pool, self._wake, settings, self._admission.limits_found)
-
-
-def _spec_found(path: Path) -> AcquisitionSpec | None:
-    try:
-        return read_manifest(path / WORKSPACE).acquisition
-    except ShardwrightError:
-        return None  # resuming raises the reason
+        workspace = path / WORKSPACE
+        manifest = read_manifest(workspace) if has_manifest(workspace) else None
+        found = self._admission.found_as(manifest, stream)
+        return self._resume_acquisition(path, self.pool, self._wake, found.settings, found.limits_of), found
 
 
 def taken(path: Path, *, unfinished: bool) -> OutputExistsError:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from shardwright.acquire.limits import RUNTIME_BYTES
 from shardwright.acquire.measures import BusyClock
 from shardwright.model.errors import UnknownStreamError
-from shardwright.model.names import STORE_SUFFIX, store_name
+from shardwright.model.names import store_name
 
 from .totals import CLIENT_STREAM
 
@@ -49,20 +49,26 @@ class IngestView:
             ),
             "streams": {
                 name: {**totals.of_stream(name).to_dict(), **_gauges(totals.running_of(name))}
-                for name in self._stream_names
+                for name in self._names(totals)
             },
             "acquisitions": [_acquisition(session) for session in totals.running],
         }
 
+    def _names(self, totals: DaemonTotals) -> list[str]:
+        """The streams of the configuration, and those that only unfinished stores of an earlier one have."""
+        gone = (*(session.stream for session in totals.running), *totals.ended)
+        return list(dict.fromkeys((*self._stream_names, *gone)))
+
     def preview(self, stream: str | None, name: str | None) -> dict[str, Any] | None:
         """The preview of the running acquisition of that name, or else of the stream's that began last."""
+        names = self._names(self._sessions.totals)
         if name is not None:
             chosen = self._sessions.totals.running_named(store_name(name))
-        elif stream in self._stream_names:
+        elif stream is not None and stream in names:
             chosen = self._sessions.totals.running_of(stream)
         else:
             raise UnknownStreamError(
-                "unknown stream", expected=f"one of {', '.join(self._stream_names)}", got=repr(stream)
+                "unknown stream", expected=f"one of {', '.join(names)}", got=repr(stream)
             )
         taken = chosen[-1].preview.ask() if chosen else None
         return None if taken is None else taken.to_dict()
@@ -87,7 +93,7 @@ def _acquisition(session: Session) -> dict[str, Any]:
     """``frames_...`` as in the receipt: of the whole acquisition, an earlier daemon's part included."""
     acquisition, lease, receipt = session.acquisition, session.lease, session.acquisition.receipt()
     return {
-        "name": acquisition.path.name.removesuffix(STORE_SUFFIX),
+        "name": session.name,
         "path": str(acquisition.path),
         "stream": session.stream,
         "state": session.state.value,

@@ -15,9 +15,11 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from shardwright.acquire.limits import RUNTIME_BYTES, Limits
+from shardwright.acquire.settings import WriteSettings
 from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.array.ome import acquisition_warnings
 from shardwright.model.error_text import ErrorText
@@ -29,9 +31,10 @@ from shardwright.model.errors import (
     SessionLostError,
     ShardwrightError,
     SpecError,
+    StreamUnclearError,
     UnknownStreamError,
 )
-from shardwright.model.names import store_name
+from shardwright.model.names import STORE_SUFFIX, store_name
 from shardwright.storage.allocation_reserve import AllocationReserve
 from shardwright.wire.controls import Problem
 from shardwright.wire.messages import Kind
@@ -39,7 +42,7 @@ from shardwright.wire.session_tables import DaemonEvent, DaemonState
 
 from .blocking_executor import taken
 from .session import ClientLease, Session
-from .totals import CLIENT_STREAM
+from .totals import CLIENT_STREAM, recorded_stream
 from .transport.inbound_byte_limit import FURTHER_BYTES
 
 if TYPE_CHECKING:
@@ -47,9 +50,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.acquire.acquisition import Acquisition
-    from shardwright.acquire.settings import WriteSettings
     from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.model.promise import Promise
+    from shardwright.shard.manifest import Manifest
     from shardwright.storage.ring import Ring
     from shardwright.wire.controls import Open, Resume
 
@@ -60,6 +63,7 @@ if TYPE_CHECKING:
     from .transport.client_connections import Client
 
 LOCK_RETRY_S = 0.5
+_MOST_NAMED = 16  # streams, in one error
 MAX_WAITING = 1024  # requests of one client: as many as it can have acquisitions to resume
 
 
@@ -73,7 +77,7 @@ class Pending:
     work: Promise[Any] | None = None
     admitted: Admitted | None = None
     session: Session | None = None
-    recovery: Promise[Acquisition] | None = None
+    recovery: Promise[tuple[Acquisition, FoundAs]] | None = None
     more_bytes: int = 0
     message_bytes: int = 0  # of them, for pixels in messages
     patient_until_s: float = 0.0  # until then it waits for another process to release the store
@@ -103,7 +107,7 @@ class Openings:
         self._on_event = on_event
         self._patience_s = resume_timeout_ms / 1000
         self._pending: list[Pending] = []
-        self._recoveries: dict[Path, Promise[Acquisition]] = {}
+        self._recoveries: dict[Path, Promise[tuple[Acquisition, FoundAs]]] = {}
         self._stopping = False
         self._prepared = threading.Event()  # set from any thread
         self._prepared.set()
@@ -256,7 +260,7 @@ class Openings:
         return False
 
     def _reopen(self, pending: Pending) -> bool:
-        path = self._admission.path(pending.request)
+        path = self._admission.path_of(pending.request.name)
         session = self._sessions.of_path(path)
         if session is None:
             if any(other.admitted is not None and other.admitted.path == path for other in self._pending):
@@ -282,6 +286,7 @@ class Openings:
                 "this acquisition is being finished", expected="an unfinished one", got=str(path)
             )
         self._admission.check_same_array(pending.request, session.acquisition.spec)
+        self._admission.check_same_stream(pending.request, session.stream)
         self._admission.check_sessions_of_client(self._sessions_of(pending.client))
         return self._hand_over(pending, session, session.acquisition.limits.ring_frames)
 
@@ -299,8 +304,11 @@ class Openings:
         self._expect(pending, ring_slots * acquisition.limits.frame_bytes)
         pending.session, pending.more_bytes = session, more
         session.busy, session.paused = True, request.reopen
+        expected = request.frames_expected or session.frames_expected
+        another = partial(acquisition.new_client, recorded_stream(session.stream), expected)
+        count = another if request.reopen else lambda: None
         pending.work = self._executor.hand_over(
-            acquisition, pending.client, ring_slots, request.transport, to_another=request.reopen
+            acquisition, pending.client, ring_slots, request.transport, count
         )
         return False
 
@@ -322,14 +330,10 @@ class Openings:
         )
         self._sessions.add(session)
         self._attach(pending, session, ring)
-        facts = {
-            "path": str(acquisition.path),
-            "host": pending.client.hello.host,
-            "transport": pending.request.transport,
-        }
-        self._on_event("acquisition_opened", facts)
+        facts = {"host": pending.client.hello.host, "transport": pending.request.transport}
+        session.tell("acquisition_opened", facts)
         for warning in acquisition_warnings(admitted.spec):
-            self._on_event("layout_warning", {"path": str(acquisition.path), "warning": warning})
+            session.tell("layout_warning", {"warning": warning})
         if pending.client.gone:
             session.end_early(
                 DaemonEvent.CLIENT_LEFT,
@@ -344,12 +348,8 @@ class Openings:
             if ring is not None:
                 ring.close()
             return False
-        facts = {
-            "path": str(session.acquisition.path),
-            "host": pending.client.hello.host,
-            "client_epoch": session.acquisition.client_epoch,
-        }
-        self._on_event("acquisition_reopened" if pending.request.reopen else "acquisition_resumed", facts)
+        facts = {"host": pending.client.hello.host, "client_epoch": session.acquisition.client_epoch}
+        session.tell("acquisition_reopened" if pending.request.reopen else "acquisition_resumed", facts)
         return True
 
     def _attach(self, pending: Pending, session: Session, ring: Ring | None) -> bool:
@@ -372,9 +372,9 @@ class Openings:
             for path in unfinished:
                 self._recover(path)
 
-    def _recover(self, path: Path) -> Promise[Acquisition]:
+    def _recover(self, path: Path, stream: str | None = None) -> Promise[tuple[Acquisition, FoundAs]]:
         if path not in self._recoveries:
-            self._recoveries[path] = self._executor.recover(path)
+            self._recoveries[path] = self._executor.recover(path, stream)
         return self._recoveries[path]
 
     def _recovery_failed(self, pending: Pending) -> bool:
@@ -383,11 +383,15 @@ class Openings:
         now_s = time.monotonic()
         if now_s < pending.next_look_s:
             return False
+        stream = _stream_named(pending.request)
         if pending.recovery is None:
-            pending.recovery = self._recover(self._admission.path(pending.request))
+            pending.recovery = self._recover(self._admission.path_of(pending.request.name), stream)
         if pending.recovery in self._recoveries.values():
             return False
         why = pending.recovery.failure()
+        if why is not None and why.is_a(StreamUnclearError) and stream is not None:
+            pending.recovery = None  # it was begun for nobody, and this client knows the stream
+            return False
         if (
             why is not None
             and why.is_a(LockedError)
@@ -409,23 +413,26 @@ class Openings:
             if recovery.cancelled():
                 continue
             if (why := recovery.failure()) is not None:
-                self._on_event("acquisition_recovery_failed", {"path": str(path), **why.as_facts()})
+                unclear = why.is_a(StreamUnclearError)
+                event = "acquisition_unopened_warning" if unclear else "acquisition_recovery_failed"
+                name = path.name.removesuffix(STORE_SUFFIX)
+                self._on_event(event, {"name": name, "path": str(path), **why.as_facts()})
                 continue
-            acquisition = recovery.result()
-            settings = self._admission.settings_found(acquisition.spec)
-            stream = self._admission.stream_name_found(acquisition.spec)
-            self._sessions.add(
-                Session(acquisition, settings, stream, recovered=True, on_event=self._on_event)
+            acquisition, found = recovery.result()
+            session = Session(
+                acquisition, found.settings, found.stream, recovered=True, on_event=self._on_event
             )
-            self._on_event(
-                "acquisition_recovered",
-                {"path": str(path), "identity": acquisition.identity, "frames": acquisition.next_sequence},
-            )
+            session.frames_expected = found.frames_expected or session.frames_expected
+            self._sessions.add(session)
+            facts = {"identity": acquisition.identity, "frames": acquisition.next_sequence}
+            session.tell("acquisition_recovered", facts)
 
     def _refuse(self, pending: Pending, why: ErrorText, receipt: Any = None) -> None:
         client, request = pending.client, pending.request
         event = "acquisition_refused" if why.trace is None else "acquisition_open_failed"
-        self._on_event(event, {"name": request.name, "host": client.hello.host, **why.as_facts()})
+        stream = {} if request.stream is None else {"stream": request.stream}
+        facts = {"name": request.name, **stream, "host": client.hello.host}
+        self._on_event(event, {**facts, **why.as_facts()})
         problem = Problem(why, fatal=False, request=request.request, receipt=receipt)
         self._send(client, client.counter.control(Kind.ERROR, problem.to_body()))
 
@@ -510,6 +517,12 @@ class Openings:
         )
 
 
+def _stream_named(request: Open) -> str | None:
+    """Returns the stream of an acquisition that is not open here, as its client knows it; None if the client
+    need not know. The one that opened it does, also that it was none."""
+    return request.stream or (CLIENT_STREAM if request.resume is not None else None)
+
+
 def _check_epoch(resume: Resume, epoch: int) -> None:
     if resume.client_epoch < epoch:
         raise FencedError(
@@ -532,6 +545,17 @@ class Admitted:
     limits: Limits
     settings: WriteSettings
     stream: str
+    frames_expected: int | None
+
+
+@dataclass(frozen=True)
+class FoundAs:
+    """What an acquisition that was found on disk goes on as."""
+
+    stream: str
+    settings: WriteSettings
+    limits_of: Callable[[AcquisitionSpec], Limits]
+    frames_expected: int | None = None
 
 
 class Admission:
@@ -557,7 +581,7 @@ class Admission:
     def admit(self, request: Open, sessions: int, memory_bytes: int, descriptors: int) -> Admitted:
         """Admits a new acquisition. Raises the error to send to the client. The numbers count acquisitions
         that are open or being opened."""
-        path, stream = self.path(request), self._stream(request.stream)
+        path, stream = self.path_of(request.name), self._stream(request.stream)
         settings = self._settings.write if stream is None else stream.write
         spec = settings.spec_for(self._spec(request, stream))
         self.check_sessions(sessions)
@@ -565,13 +589,12 @@ class Admission:
         self.check_memory(limits.bytes_with(request.transport), memory_bytes)
         self.check_descriptors(limits.descriptors, descriptors)
         self.check_transport(request, limits)
-        return Admitted(path, spec, limits, settings, CLIENT_STREAM if stream is None else stream.name)
+        name = CLIENT_STREAM if stream is None else stream.name
+        return Admitted(path, spec, limits, settings, name, request.frames_expected or None)
 
-    def path(self, request: Open) -> Path:
-        """Where the acquisition of that name is. Raises ``InvalidNameError``, ``UnknownStreamError``."""
-        name = store_name(request.name)
-        self._stream(request.stream)
-        return self._settings.output_root / name
+    def path_of(self, name: str) -> Path:
+        """Where the acquisition of that name is. Raises ``InvalidNameError``."""
+        return self._settings.output_root / store_name(name)
 
     def check_sessions(self, sessions: int) -> None:
         if sessions >= self._settings.max_sessions:
@@ -634,6 +657,17 @@ class Admission:
                 hint=hint,
             )
 
+    def check_same_stream(self, request: Open, stream: str) -> None:
+        """A client that reopens an acquisition may name its stream, but not another one. Raises
+        ``SpecError``."""
+        if request.stream is not None and request.stream != stream:
+            raise SpecError(
+                "the acquisition to reopen is another stream's",
+                expected="no stream" if stream == CLIENT_STREAM else f"stream {stream!r}, or none",
+                got=repr(request.stream[:160]),
+                hint="Leave the stream out, or acquire under another name",
+            )
+
     def _limits_of(self, spec: AcquisitionSpec, ring_frames: int | None) -> Limits:
         return Limits.derive(
             spec,
@@ -643,24 +677,68 @@ class Admission:
             descriptors=self._settings.descriptors_per_acquisition,
         )
 
-    def limits_found(self, spec: AcquisitionSpec) -> Limits:
-        """The limits of an acquisition found on disk: those of the stream that has this array, if there is
-        one."""
-        stream = self._stream_of(spec)
-        return self._limits_of(spec, None if stream is None else stream.ring_frames)
+    def found_as(self, manifest: Manifest | None, named: str | None) -> FoundAs:
+        """Returns what an acquisition on disk goes on as. Its manifest records that, and counts more than
+        the configuration of today. One of an earlier release records nothing: then it is of the stream that
+        its client has ``named``, else of the only stream with its array, else of none.
 
-    def settings_found(self, spec: AcquisitionSpec | None) -> WriteSettings:
-        """As ``limits_found``. ``spec`` None: it could not be read."""
-        stream = self._stream_of(spec)
-        return self._settings.write if stream is None else stream.write
+        Raises ``StreamUnclearError`` where several streams have the array (two cameras of one model), and
+        ``ShardFormatError``, ``UnknownStreamError``, ``SpecError``. ``manifest`` None: resuming will say why
+        there is none. From any thread."""
+        if manifest is None:
+            return self._found_as_stream(None)
+        if (opened_as := manifest.opened_as) is None:
+            return self._found_as_stream(self._stream_of(manifest.acquisition, named))
+        recorded = WriteSettings.of_manifest(manifest)
+        assert recorded is not None, "there is opened_as"
+        return FoundAs(
+            CLIENT_STREAM if opened_as.stream is None else opened_as.stream,
+            replace(
+                recorded,
+                low_water_bytes=self._settings.write.low_water_bytes,
+                ballast_bytes=self._settings.write.ballast_bytes,
+            ),
+            partial(self._recorded_limits, opened_as.ring_frames),
+            opened_as.frames_expected,
+        )
 
-    def stream_name_found(self, spec: AcquisitionSpec) -> str:
-        """As ``limits_found``."""
-        stream = self._stream_of(spec)
-        return CLIENT_STREAM if stream is None else stream.name
+    def _recorded_limits(self, ring_frames: int, spec: AcquisitionSpec) -> Limits:
+        try:
+            return self._limits_of(spec, ring_frames)
+        except (
+            BudgetError
+        ):  # of a smaller budget than it was opened with: its frames count more than its ring
+            return self._limits_of(spec, None)
 
-    def _stream_of(self, spec: AcquisitionSpec | None) -> StreamSettings | None:
-        return next((stream for stream in self._streams.values() if stream.spec == spec), None)
+    def _found_as_stream(self, stream: StreamSettings | None) -> FoundAs:
+        if stream is None:
+            return FoundAs(CLIENT_STREAM, self._settings.write, partial(self._limits_of, ring_frames=None))
+        limits_of = partial(self._limits_of, ring_frames=stream.ring_frames)
+        return FoundAs(stream.name, stream.write, limits_of)
+
+    def _stream_of(self, spec: AcquisitionSpec, named: str | None) -> StreamSettings | None:
+        """The stream of an acquisition whose manifest does not record it. Raises as ``found_as`` does."""
+        if named == CLIENT_STREAM and named not in self._streams:
+            return None
+        having = [stream for stream in self._streams.values() if stream.spec == spec]
+        if named is not None:
+            stream = self._stream(named)
+            if stream not in having:
+                raise SpecError(
+                    "the acquisition to reopen has another array",
+                    expected="the stream that it was opened as",
+                    got=repr(named[:160]),
+                )
+            return stream
+        if len(having) > 1:
+            raise StreamUnclearError(
+                "several streams have the array of this acquisition, and the release that opened it did not "
+                "record which of them it is",
+                expected="one of " + ", ".join(stream.name for stream in having[:_MOST_NAMED]),
+                hint="It stays as it is until a client reopens it with its stream's name: acquire(NAME, "
+                "stream=STREAM, reopen=True). `shardwright recover STORE` seals it",
+            )
+        return having[0] if having else None
 
     def _stream(self, name: str | None) -> StreamSettings | None:
         if name is None:

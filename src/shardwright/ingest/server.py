@@ -377,18 +377,16 @@ class IngestServer:
         if self._stopping and session.acquisition.left_to_recovery:
             self.left_to_recovery.append(session.acquisition.path)
         facts = {
-            "path": receipt.path,
             **receipt.counts,
             **({"reason": str(why)} if why else {}),
             **({"exception": why.trace} if why and why.trace else {}),
         }
-        self._on_event("acquisition_failed" if failed else "acquisition_ended", facts)
+        session.tell("acquisition_failed" if failed else "acquisition_ended", facts)
         if trouble := receipt.trouble:
             gone = why is not None and why.is_a(StoreGoneError)
             hint = {} if gone else {"hint": f"`shardwright inspect --missing {receipt.path}` lists them"}
-            self._on_event(
-                "acquisition_incomplete",
-                {"path": receipt.path, "frames_received": receipt.frames_received, **trouble, **hint},
+            session.tell(
+                "acquisition_incomplete", {"frames_received": receipt.frames_received, **trouble, **hint}
             )
 
     def _client_gone(self, client: Client, why: ErrorText, left: bool) -> None:

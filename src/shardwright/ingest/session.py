@@ -29,6 +29,7 @@ from shardwright.model.errors import (
     ShardwrightError,
     UnknownImageError,
 )
+from shardwright.model.names import STORE_SUFFIX
 from shardwright.wire.controls import MAX_UPDATES, Finish, Opened, Problem, Update, Updated
 from shardwright.wire.messages import Counter, Header, Kind, Level, ack_ranges, decode_batch, decode_control
 from shardwright.wire.session_tables import DAEMON_TABLE, DaemonEvent, DaemonState, Verdict, step
@@ -102,6 +103,16 @@ class Session:
         self._losses: deque[tuple[int, int, ErrorText]] = deque(maxlen=MAX_KEPT_LOSSES)
         self._ended_by: DaemonEvent | None = None
         self._updates: dict[int, int] = {}  # the acquisition's number of an update: the lease's
+
+    @property
+    def name(self) -> str:
+        """The name by which clients know the acquisition."""
+        return self.acquisition.path.name.removesuffix(STORE_SUFFIX)
+
+    def tell(self, event: str, facts: Mapping[str, Any]) -> None:
+        """Emits an event of this acquisition: the only way to, so that each says which one it is."""
+        which = {"name": self.name, "stream": self.stream, "path": str(self.acquisition.path)}
+        self._on_event(event, {**which, **facts})
 
     @property
     def ended(self) -> bool:
@@ -255,7 +266,7 @@ class Session:
         if self._step(DaemonEvent.LINK_LOST) is Verdict.ACCEPT:
             self.detached_s = time.monotonic()
             self._retire_ring()
-            self._on_event("acquisition_detached", {"path": str(self.acquisition.path), "reason": str(why)})
+            self.tell("acquisition_detached", {"reason": str(why)})
 
     def _retire_ring(self) -> None:
         """Keeps the ring as long as frames in it are needed; ``advance`` frees it."""
@@ -405,7 +416,7 @@ class Session:
             if (asked := self._updates.pop(request, None)) is not None:
                 self._send(Kind.UPDATED, Updated(asked, why).to_body())
         for name, facts in acquisition.take_events():
-            self._on_event(name, {"path": str(acquisition.path), **facts})
+            self.tell(name, facts)
         # without a client it waits for one that can receive the error
         there = self.lease is not None and self.state is not DaemonState.AWAIT_RING
         if (

@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 
 # the stream name of all acquisitions whose client brought its own array: one, so that totals stay bounded
 CLIENT_STREAM = "client"
+
+
+def recorded_stream(name: str) -> str | None:
+    """Returns the stream of that name for a manifest: None for ``CLIENT_STREAM``."""
+    return None if name == CLIENT_STREAM else name
+
+
 SAMPLE_S = 0.5  # between two samples of a rate
 _SAMPLES = 5
 # received and stored: counted where they come from

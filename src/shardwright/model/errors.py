@@ -245,6 +245,12 @@ class ResumeError(ShardwrightError):
     code = "resume"
 
 
+class StreamUnclearError(ResumeError):
+    """Several streams may be the one of an unfinished acquisition, and nothing says which."""
+
+    code = "stream_unclear"
+
+
 class LostFramesError(ShardwrightError):
     """Frames that were taken in could not be kept; the frame table lists each with the reason."""
 

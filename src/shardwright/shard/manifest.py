@@ -13,13 +13,14 @@ import json
 import os
 import re
 import secrets
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from shardwright.array.acquisition_spec import AcquisitionSpec, parse_acquisition
 from shardwright.array.grid import MOST_ROW_FILES, MOST_ROW_SHARDS
 from shardwright.model.errors import FencedError, ShardFormatError
 from shardwright.model.live_mode import LIVE_MODES, LiveMode
+from shardwright.model.names import NAME_PATTERN
 from shardwright.model.partial_chunks import PARTIAL_CHUNKS, PartialChunks
 from shardwright.model.versions import check_version
 from shardwright.storage.failpoints import reach
@@ -32,10 +33,26 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NAME = re.compile(r"acquisition\.([1-9][0-9]{0,9})\.json")
-# 6: frames are collected; 5: shards, one a row along the frame axes; 4: not live; 3: one image, of what 0.2
-# knows, and channels; 2: no channels; 1: of a store never taken over
-FORMAT = 7
+# 7: by a writer that did not record ``opened_as``; 6: frames are collected; 5: shards, one a row along the
+# frame axes; 4: not live; 3: one image, of what 0.2 knows, and channels; 2: no channels; 1: of a store never
+# taken over
+FORMAT = 8
 _MAX_BYTES = 16 << 20
+_MOST_RING_FRAMES = 2**31 - 1
+_MOST_FRAMES = 2**63 - 1
+_MOST_SETTINGS = 64
+
+
+@dataclass(frozen=True)
+class OpenedAs:
+    """What an acquisition was opened as: whoever resumes it goes on with that, and need not guess from its
+    array, which several streams may have. ``settings``: ``WriteSettings.recorded``, which checks the values.
+    ``stream``: None if it is no stream's. ``frames_expected``: None if nobody said."""
+
+    settings: dict[str, Any]
+    ring_frames: int
+    stream: str | None = None
+    frames_expected: int | None = None
 
 
 @dataclass(frozen=True)
@@ -51,7 +68,8 @@ class Manifest:
     ``live``: whether shards in progress may have their final names, and how readers then see them grow.
     ``row_shards``, ``across_shards``: the most shards of a shard row along the frame axes, and of one that
     stays open while frames of other images come (``Grid.split_row``). ``partial_chunks``: whether the pixels
-    of frames whose slab is not full are in the staging area or in their chunks.
+    of frames whose slab is not full are in the staging area or in their chunks. ``opened_as``: None of a
+    store that a writer of an earlier release made.
     """
 
     identity: str
@@ -68,6 +86,7 @@ class Manifest:
     row_shards: int = 1
     across_shards: int = 1
     partial_chunks: PartialChunks = "collect"
+    opened_as: OpenedAs | None = None
 
     @property
     def acquisition(self) -> AcquisitionSpec:
@@ -87,6 +106,7 @@ _ADDED: dict[int, dict[str, Any]] = {
     5: {"live": "none"},
     6: {"row_shards": 1, "across_shards": 1},
     7: {"partial_chunks": "collect"},
+    8: {"opened_as": None},
 }
 _FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
     "identity": str,
@@ -103,6 +123,7 @@ _FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
     "row_shards": int,
     "across_shards": int,
     "partial_chunks": str,
+    "opened_as": (dict, type(None)),
 }
 
 
@@ -141,7 +162,10 @@ def write_manifest(
     # as JSON values: the checksum covers the facts as they will be read
     facts = json.loads(json.dumps({"format": FORMAT, **asdict(manifest)}))
     spec = manifest.spec
-    if manifest.partial_chunks == "collect":
+    if manifest.opened_as is None:
+        del facts["opened_as"]
+        facts["format"] = 7
+    if facts["format"] == 7 and manifest.partial_chunks == "collect":
         del facts["partial_chunks"]
         facts["format"] = 6
     # one image, as earlier releases know it
@@ -223,7 +247,10 @@ def _parse(path: Path, facts: dict[str, Any]) -> Manifest:
             )
     if facts.keys() != _FIELD_TYPES.keys():
         raise ShardFormatError(f"{path}: unknown fields", got=sorted(facts.keys() - _FIELD_TYPES.keys()))
-    manifest = Manifest(**{**facts, "seen_extents": tuple(facts["seen_extents"])})
+    opened_as = None if facts["opened_as"] is None else _opened_as(path, facts["opened_as"])
+    manifest = Manifest(
+        **{**facts, "seen_extents": tuple(facts["seen_extents"]), "opened_as": opened_as},
+    )
     for name, most in (("row_shards", MOST_ROW_SHARDS), ("across_shards", MOST_ROW_FILES)):
         if not 1 <= (value := getattr(manifest, name)) <= most:
             raise ShardFormatError(f"{path}: {name} is out of range", expected=f"1 to {most}", got=value)
@@ -233,3 +260,24 @@ def _parse(path: Path, facts: dict[str, Any]) -> Manifest:
     if len(manifest.identity) != 32 or set(manifest.identity) - set("0123456789abcdef"):
         raise ShardFormatError(f"{path}: identity is not 32 hex digits", got=repr(manifest.identity)[:80])
     return manifest
+
+
+def _opened_as(path: Path, facts: dict[str, Any]) -> OpenedAs:
+    """Raises ``ShardFormatError``."""
+    expected = {field.name for field in fields(OpenedAs)}
+    if facts.keys() != expected:
+        raise ShardFormatError(f"{path}: unknown or missing fields in opened_as", got=sorted(facts)[:8])
+    stream, settings = facts["stream"], facts["settings"]
+    if stream is not None and not (isinstance(stream, str) and re.fullmatch(NAME_PATTERN, stream)):
+        raise ShardFormatError(f"{path}: opened_as.stream is no name", got=repr(stream)[:80])
+    if not isinstance(settings, dict) or len(settings) > _MOST_SETTINGS:
+        raise ShardFormatError(f"{path}: opened_as.settings are none", got=repr(settings)[:80])
+    for name, most in (("ring_frames", _MOST_RING_FRAMES), ("frames_expected", _MOST_FRAMES)):
+        value = facts[name]
+        if value is None and name == "frames_expected":
+            continue
+        if type(value) is not int or not 1 <= value <= most:
+            raise ShardFormatError(
+                f"{path}: opened_as.{name} is out of range", expected=f"1 to {most}", got=repr(value)[:80]
+            )
+    return OpenedAs(**facts)
