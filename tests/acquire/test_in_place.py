@@ -193,16 +193,6 @@ def test_earlier_releases_refuse_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         sw.resume(store)
 
 
-def test_they_know_what_is_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with sw.create(tmp_path / "b.ome.zarr", spec(**SHAPES["t"]), threads=2) as writer:
-        writer.append(frames("t")[0])
-        writer.flush()
-        store = snapshot(tmp_path / "b.ome.zarr", tmp_path / "a.ome.zarr")
-    monkeypatch.setattr(manifest, "FORMAT", 6)
-    with sw.resume(store, threads=2) as writer:
-        assert writer.frames == 1
-
-
 @pytest.mark.parametrize(
     ("fields", "settings", "why"),
     [

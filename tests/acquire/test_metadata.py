@@ -126,7 +126,6 @@ def test_columns_are_in_the_order_of_their_use(tmp_path):
         ({"x": object()}, "no JSON.*object"),
         ({"x": "\ud800"}, "no JSON"),
         ({("a", 1): 2}, "no values by name"),
-        ({"x": "y" * 300}, "at most 300 bytes of JSON; got 308 bytes"),
         ({"laser_mw": "strong"}, "not a number"),
     ],
 )
@@ -137,9 +136,80 @@ def test_bad_metadata_refuse_one_frame(tmp_path, metadata, words):
             writer.append(FRAME, metadata=metadata)
         with pytest.raises(MetadataError, match=words if "laser_mw" not in metadata else "not of numbers"):
             writer.append_many([FRAME], metadata=metadata)
+        with pytest.raises(MetadataError, match=words):
+            writer.claim(metadata=metadata)
         writer.append(FRAME, metadata=told(0))
     assert writer.receipt.frames_received == 1
     assert noted(path) == [without_numbers(told(0))]
+
+
+LONG = {"laser_mw": 5, "note": "y" * 293}  # one byte too long
+
+
+def append_long(writer: sw.Writer) -> None:
+    """Six frames, of three of which the JSON does not fit."""
+    writer.append(FRAME, index=(0, 0), metadata=told(0))
+    writer.append(FRAME, index=(0, 1), metadata=LONG)
+    writer.append_many([FRAME] * 2, indices=[(1, 0), (1, 1)], metadata={"note": ["z" * 293, "short"]})
+    later: dict = {}
+    with writer.claim(index=(2, 0), metadata=later) as pixels:
+        pixels[:] = FRAME
+        later.update(LONG)
+    writer.append(FRAME, index=(2, 1))
+
+
+def long_events(caplog) -> list[str]:
+    messages = [record.getMessage() for record in caplog.records]
+    return [message for message in messages if "frame_json_dropped" in message]
+
+
+def test_a_long_comment_costs_no_frame(tmp_path, caplog):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, SPEC) as writer:
+        append_long(writer)
+    receipt = writer.receipt
+    assert (receipt.frames_stored, receipt.frame_json_dropped, receipt.trouble) == (6, 3, {})
+    assert noted(path) == [without_numbers(told(0)), None, None, {"note": "short"}, None, None]
+    table = sw.frame_table(path)
+    assert table["laser_mw"].tolist()[1::3] == [5, 5], "fields with a column of their own are kept"
+    assert min(table["json"]) == "", "an empty cell, as of a frame without metadata"
+    (event,) = long_events(caplog)
+    assert "'most_bytes': 300, 'sequence': 1, 'index': [0, 1]" in event
+    assert verify_store(path).ok
+
+
+def append_long_and_die(_, path: str) -> None:
+    writer = sw.create(path, SPEC, on_duplicate="count")
+    append_long(writer)
+    writer.append(FRAME, index=(0, 1), metadata=LONG)  # a duplicate's does not fit either
+    writer.flush()
+    os._exit(0)
+
+
+@pytest.mark.parametrize("ending", ["resumed", "recovered"])
+def test_a_kill_forgets_none_that_did_not_fit(tmp_path, server, caplog, ending):
+    path = tmp_path / "a.ome.zarr"
+    assert server.start(append_long_and_die, str(path)).wait() == 0
+    if ending == "recovered":
+        pool = WorkerPool(2)
+        pool.start()
+        receipt = recover_store(path, pool, threads=2).receipt
+        pool.stop()
+    else:
+        with sw.resume(path) as writer:
+            writer.append(FRAME, index=(3, 0), metadata=LONG)
+        receipt = writer.receipt
+    assert receipt.frame_json_dropped == (4 if ending == "recovered" else 5)
+    assert not long_events(caplog), "it was told by the writer that is gone"
+    assert noted(path)[:7] == [without_numbers(told(0)), None, None, {"note": "short"}, None, None, None]
+
+
+def test_no_json_at_all_fits_into_a_byte(tmp_path):
+    spec = SPEC.model_copy(update={"frame_json_bytes": 1})
+    with sw.create(tmp_path / "a.ome.zarr", spec) as writer:
+        writer.append(FRAME, metadata={"a": 1})
+    assert (writer.receipt.frames_stored, writer.receipt.frame_json_dropped) == (1, 1)
+    assert noted(tmp_path / "a.ome.zarr") == [None]
 
 
 def test_without_room_for_json_the_field_to_set_is_named(tmp_path):

@@ -106,7 +106,11 @@ def test_a_bad_batch_ends_its_session_and_nothing_of_it_is_written(
 
 @pytest.mark.parametrize(
     "json",
-    [b'{"a":"\xff"}', b"[1,2,3,4]", b'{"a":1}  ', b'{"a":"\xc3', b"\0" * 7 + b"}", b'{"a": "a'],
+    [
+        *(b'{"a":"\xff"}', b"[1,2,3,4]", b'{"a":1}  ', b'{"a":"\xc3', b"\0" * 7 + b"}", b'{"a": "a'),
+        *(b"{nonsense}", b'{"a":nonsense}', b'{"a":NaN}', b'{"a":1},{"b":2}', b'{"a":1}}', b"{}{}"),
+        *(b'{"a":[{}', b"{}]}", b'{"a":"b\0c"}', b'{"a":"b\nc"}', b'{"a":01}', b" {}"),
+    ],
 )
 def test_metadata_that_are_no_object_end_a_session(bystander, raw, spec_of, frames_of, json):
     """A client of ours sends none of these."""
@@ -117,7 +121,11 @@ def test_metadata_that_are_no_object_end_a_session(bystander, raw, spec_of, fram
     client.send(frames_message(counter, frames_of(2), json=[good, bytes(16)]))
     client.send(frames_message(counter, frames_of(2), first=2, json=[good, bad]))
     _, facts = client.receive_error(until=True)
-    assert (facts["code"], facts["message"]) == ("protocol", "a frame with metadata that are no JSON")
+    assert (facts["code"], facts["message"]) == ("metadata", "a frame with metadata that are no JSON")
+    assert (facts["first"], facts["last"], facts["fatal"]) == (2, 3, True)
+    header, parts = client.receive()
+    receipt = messages.decode_control(parts[0])["receipt"]
+    assert (header.kind, receipt["frames_received"], receipt["frames_stored"]) == (Kind.RECEIPT, 2, 2)
 
 
 def test_metadata_that_fit_only_into_the_padding_end_a_session(bystander, raw, spec_of, frames_of):

@@ -14,10 +14,12 @@ import pytest
 import zarr
 from tests.harness.daemon import DaemonProcess
 from tests.harness.daemon_config import write_config
+from tests.harness.stored import stored
 
 import shardwright as sw
 from shardwright.model import errors
 from shardwright.model.error_text import ErrorText
+from shardwright.model.receipt import Receipt
 from shardwright.read.verify_store import verify_store
 from shardwright.wire.controls import MAX_UPDATES, Finish, Update, Updated, Welcome
 from shardwright.wire.messages import Kind, decode_control
@@ -53,6 +55,39 @@ def test_metadata_of_frames_and_of_images(start, transport, spec_of, frames_of):
     assert attributes(path) == {"who": "me", "run": 2, "text": "µ"}
     assert (attributes(path / "0"), attributes(path / "1")) == ({"side": "l"}, {})
     assert verify_store(path).ok
+
+
+@pytest.mark.parametrize("transport", WAYS)
+@pytest.mark.parametrize("room", [64, 1])
+def test_a_long_comment_costs_no_frame(start, transport, room, spec_of, frames_of):
+    daemon = start()
+    spec = spec_of(shape=(20, 30)).model_copy(update={"frame_json_bytes": room})
+    frames, long = frames_of(6, (20, 30)), "µ" * 40
+    with (
+        sw.connect(daemon.ipc, transport=transport) as connection,
+        connection.acquire("a", spec) as stream,
+    ):
+        stream.append(frames[0], metadata={"note": long})
+        stream.append(frames[1])
+        stream.append_many(frames[2:5], metadata={"note": [long, long, None]})
+        with stream.claim(metadata={"note": long}) as pixels:
+            pixels[:] = frames[5]
+    dropped = 5 if room == 1 else 4
+    assert (stream.receipt.frames_stored, stream.receipt.frame_json_dropped) == (6, dropped)
+    texts = list(sw.frame_table(Path(stream.path))["json"])
+    assert texts == ["", "", "", "", '{"note":null}' if room == 64 else "", ""]
+    assert np.array_equal(stored(stream.path), frames)
+    assert (daemon.count("frame_json_dropped"), daemon.count("acquisition_ended")) == (1, 1)
+    told = daemon.event("frame_json_dropped")
+    assert (told["name"], told["sequence"], told["most_bytes"]) == ("a", 0, room)
+    assert daemon.server.snapshot()["streams"]["client"]["frame_json_dropped"] == dropped
+
+
+def test_a_receipt_of_an_earlier_daemon_counts_none():
+    facts = Receipt("a", *[1] * 9, frame_json_dropped=2).to_dict()
+    assert Receipt.from_dict(facts).frame_json_dropped == 2
+    del facts["frame_json_dropped"]
+    assert Receipt.from_dict(facts).frame_json_dropped == 0
 
 
 def test_attributes_of_a_single_image(start, spec_of, frames_of):

@@ -12,6 +12,7 @@ from shardwright.array.extents import Extents
 from shardwright.array.grid import image_of
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.model.receipt import MOST_IMAGES, Receipt
+from shardwright.wire.descriptor import JSON_FIELD, JSON_LEFT_OUT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,11 +109,21 @@ class Accounts:
         self.lost = SequenceSet()
         self.lost_stop = 0  # likewise all sequences missing below this
         self.frames_unacknowledged = 0  # of the lost ones
+        self.frame_json_dropped = 0
+        self.first_json_dropped: np.void | None = None  # the record of the first of those
 
     def receive(self, sequences: np.ndarray, positions: np.ndarray) -> None:
         self.seen.add(sequences)
         self.images_received += self._by_image(positions)
         self._reached.reach(positions)
+
+    def count_json(self, records: np.ndarray) -> None:
+        """Counts the frames whose JSON was left out. ``records``: as they came, or descriptors."""
+        if JSON_FIELD in (records.dtype.names or ()):
+            without = np.flatnonzero(records[JSON_FIELD] == JSON_LEFT_OUT)
+            self.frame_json_dropped += without.size
+            if without.size and self.first_json_dropped is None:
+                self.first_json_dropped = records[without[0]].copy()
 
     def _by_image(self, positions: np.ndarray) -> np.ndarray:
         """Returns int64[images], the number of ``positions`` in each; a place that is not known counts for
@@ -125,6 +136,7 @@ class Accounts:
         sequences, positions = records["sequence"].astype(np.int64), records["position"].astype(np.int64)
         fresh = ~self.seen.holds(sequences)
         self.receive(sequences[fresh], positions[fresh])
+        self.count_json(records[fresh])
         self.store(sequences, positions)
         self.make_durable(sequences, frames=True)
 
@@ -251,6 +263,7 @@ class Accounts:
             bytes_raw=int((self.images_stored * self._frame_bytes).sum()),
             bytes_stored=self.stored_bytes,
             shards=self.shards,
+            frame_json_dropped=self.frame_json_dropped,
             images=self._by_name(names, missing),
         )
 

@@ -349,6 +349,7 @@ class Core:
             descriptors, addresses, sequences = descriptors[~again], addresses[~again], sequences[~again]
         positions = descriptors["position"].astype(np.int64)
         self.accounts.receive(sequences, positions)
+        self.accounts.count_json(descriptors)
         records = self._records_of(descriptors)
         without_pixels = descriptors["flags"] != 0
         if without_pixels.any():
@@ -382,6 +383,7 @@ class Core:
         """Releases frames that come after the end, or after a failure (then they count as lost)."""
         if self.why is not None and not self.is_finishing:
             self.accounts.receive(sequences, descriptors["position"].astype(np.int64))
+            self.accounts.count_json(descriptors)
             self.accounts.frames_by_status[FrameStatus.LOST] += sequences.size
         self._released.append(sequences[descriptors["flags"] == 0])
 

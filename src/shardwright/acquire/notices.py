@@ -35,6 +35,10 @@ _HINT_OF_STATUS = {
     "limits",
     FrameStatus.LOST: "`shardwright inspect --missing STORE` lists the places that such frames leave empty",
 }
+_JSON_HINT = (
+    "The frame is kept without its JSON, which was too long; the receipt counts such frames. Set "
+    "frame_json_bytes of the array higher for the next acquisition"
+)
 _MOST_NAMED = 8  # images in one event
 
 
@@ -49,6 +53,7 @@ class Notices:
         self._losses: list[tuple[int, int, ErrorText]] = []
         self._reported: set[FrameStatus] = set()  # statuses whose first frame was reported
         self._duplicates_reported = 0
+        self._json_reported = False
         self._updates: list[tuple[int, ErrorText | None]] = []
 
     def begin_with(self, accounts: Accounts) -> None:
@@ -56,6 +61,7 @@ class Notices:
         self._duplicates_reported = accounts.frames_by_status[FrameStatus.DUPLICATE]
         self._reported.update(status for status, frames in accounts.frames_by_status.items() if frames)
         accounts.first_by_status.clear()
+        self._json_reported = accounts.frame_json_dropped > 0
 
     def note(self, event: str, facts: dict[str, Any]) -> None:
         """Adds an event. A shard row of one of several images gets its number within the image, and the
@@ -82,6 +88,10 @@ class Notices:
                         "hint": _HINT_OF_STATUS[status],
                     },
                 )
+        if (record := accounts.first_json_dropped) is not None and not self._json_reported:
+            self._json_reported = True
+            facts = {"most_bytes": self._spec.frame_json_bytes, **self._facts_of(record)}
+            self.note("frame_json_dropped", {**facts, "hint": _JSON_HINT})
         events, self._events = self._events, []
         return events
 
@@ -90,10 +100,11 @@ class Notices:
         record = accounts.first_by_status.get(status)
         if record is None:
             return {}
-        facts: dict[str, Any] = {
-            "sequence": int(record["sequence"]),
-            "reason": Reason(int(record["reason"])).name.lower(),
-        }
+        return {"reason": Reason(int(record["reason"])).name.lower(), **self._facts_of(record)}
+
+    def _facts_of(self, record: np.void) -> dict[str, Any]:
+        """Returns which frame a record is of."""
+        facts: dict[str, Any] = {"sequence": int(record["sequence"])}
         if record["frame_id"] >= 0:
             facts["frame_id"] = int(record["frame_id"])
         if record["position"] >= 0:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardwright.model.errors import FrameDtypeError, FrameIndexError, FrameShapeError, MetadataError
-from shardwright.wire.descriptor import JSON_FIELD, METADATA_FIELDS
+from shardwright.wire.descriptor import JSON_FIELD, JSON_LEFT_OUT, METADATA_FIELDS
 from shardwright.wire.messages import MAX_POSITION
 
 from .grid import place_in_image
@@ -89,8 +89,8 @@ class FrameCheck:
 
     def metadata(self, metadata: Mapping[str, Any]) -> Columns:
         """Returns the columns of a frame; names that are no field of the array go into its JSON. Raises
-        ``MetadataError`` for a field that is no number, for others that are no JSON or too long, and for any
-        other name where the array has no ``frame_json_bytes``."""
+        ``MetadataError`` for a field that is no number, for others that are no JSON, and for any other name
+        where the array has no ``frame_json_bytes``."""
         values, others = {}, {}
         for name, value in _checked_mapping(metadata).items():
             if not self._is_field(name):
@@ -195,7 +195,8 @@ class FrameCheck:
         return False
 
     def _json(self, values: dict[str, Any]) -> bytes:
-        """Returns the JSON of one frame, none for no values."""
+        """Returns the JSON of one frame, none for no values, and ``JSON_LEFT_OUT`` if it is too long: a long
+        comment must not cost its frame."""
         if not values:
             return b""
         try:
@@ -209,14 +210,7 @@ class FrameCheck:
                 expected="text, finite numbers, booleans, None, and lists and dicts of them",
                 got=str(error)[:160],
             ) from None
-        if len(text) > self._json_bytes:
-            raise MetadataError(
-                "the metadata of a frame are too long",
-                expected=f"at most {self._json_bytes} bytes of JSON",
-                got=f"{len(text)} bytes",
-                hint="Set frame_json_bytes of the array higher; it is fixed once the acquisition has begun",
-            )
-        return text
+        return text if len(text) <= self._json_bytes else JSON_LEFT_OUT
 
 
 def wrong_shape(expected: tuple[int, int], got: tuple[int, ...]) -> FrameShapeError:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardwright.model.frame_status import FrameStatus, Reason
-from shardwright.wire.descriptor import JSON_FIELD, METADATA_FIELDS
+from shardwright.wire.descriptor import JSON_FIELD, JSON_LEFT_OUT, METADATA_FIELDS
 
 from .document import encode_document
 from .grid import image_of, place_in_image
@@ -77,7 +77,8 @@ def table_columns(records: np.ndarray, spec: AcquisitionSpec) -> Iterator[tuple[
     for i, name in enumerate(spec.frame_fields):
         yield name, records["further"][:, i]
     if spec.frame_json_bytes:
-        yield JSON_FIELD, records[JSON_FIELD]
+        text = records[JSON_FIELD]
+        yield JSON_FIELD, np.where(text == JSON_LEFT_OUT, b"", text)
     for name in ACCOUNT_COLUMNS:
         yield name, records[name]
 

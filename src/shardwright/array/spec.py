@@ -256,6 +256,7 @@ class ArraySpec(_Frozen):
     metadata, beside those of ``wire.METADATA_FIELDS``; each becomes a column of the frame table.
     ``frame_json_bytes``: the most bytes of JSON, as UTF-8, of all other metadata of a frame, text included;
     they become the column ``json``. 0: a frame brings no others. Every frame takes that room in the journal.
+    JSON that is longer is left out as a whole, and counted in the receipt (``frame_json_dropped``).
     ``channels`` describes each element of the channel axis, or the only channel of an array without one.
     ``levels``: levels of lower resolution, written as frames come; a number is that many of means.
     """

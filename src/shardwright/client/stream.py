@@ -136,7 +136,7 @@ class Stream:
 
         ``metadata``: ``delta_t``, ``exposure_time`` in seconds, ``position_x/y/z`` in micrometres, and what
         the array's ``frame_fields`` name; anything else that is JSON, text included, where the array has
-        ``frame_json_bytes``.
+        ``frame_json_bytes``. If that is longer, the frame is kept without it (``frame_json_dropped``).
 
         Raises ``FrameShapeError``, ``FrameDtypeError``, ``FrameIndexError``, ``UnknownImageError``,
         ``MetadataError`` for a frame that is not sent (the stream continues), ``ClosedError`` after

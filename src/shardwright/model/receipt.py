@@ -8,7 +8,10 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 # fields that are newer than protocol version 1
-_LATER = ("frames_faster", "frames_uncompressed", "chunks_faster", "chunks_uncompressed")
+_LATER = (
+    *("frames_faster", "frames_uncompressed", "chunks_faster", "chunks_uncompressed"),
+    "frame_json_dropped",
+)
 
 MOST_IMAGES = 1024  # so that a receipt fits into a message
 
@@ -44,6 +47,9 @@ class Receipt:
     written with a faster setting than the array's, ``..._uncompressed`` those without compression; only those
     written by the reporting process. A frame counts once, by the fastest of its chunks.
 
+    ``frame_json_dropped`` counts the frames whose JSON was left out, since it was longer than the array's
+    ``frame_json_bytes``. The frames themselves have one of the statuses above.
+
     ``images``: with several images, of each one to which frames came ``frames_received``, ``frames_stored``
     and ``frames_missing``, by name; of more than ``MOST_IMAGES`` only the frame table says.
     """
@@ -64,6 +70,7 @@ class Receipt:
     frames_uncompressed: int = 0
     chunks_faster: int = 0
     chunks_uncompressed: int = 0
+    frame_json_dropped: int = 0
     images: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @property

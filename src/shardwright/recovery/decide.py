@@ -130,6 +130,7 @@ class _Judge:
                     records["sequence"].astype(np.int64),
                     np.where(twice, -1, records["position"].astype(np.int64)),
                 )
+                accounts.count_json(records)
                 lost = records["fate"] == FrameStatus.LOST
                 accounts.settle(records[~lost])
                 self._note_settled(records["sequence"][~lost].astype(np.int64))

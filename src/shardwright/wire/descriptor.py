@@ -19,8 +19,8 @@ costs a Python object in the daemon.
         88     8  reserved       u64, 0
     96     8k further fields f64 each, NaN when not given: those that the array's ``frame_fields`` names, in
            that order
-         J  json           a JSON object as UTF-8, zeros behind it, all zeros for none; J is the array's
-               ``frame_json_bytes``, made a multiple of 8
+         J  json           a JSON object as UTF-8, zeros behind it, all zeros for none, ``JSON_LEFT_OUT`` for
+               one that did not fit; J is the array's ``frame_json_bytes``, made a multiple of 8
 
 All little-endian. Defined here; the client fills it, ingest checks it, the acquisition reads it, the frame
 table keeps it.
@@ -41,6 +41,10 @@ MAX_FRAME_JSON_BYTES = 4096
 # ``flags``: dropped by the client for want of credit; no longer held when the session was resumed
 FRAME_DROPPED, FRAME_NOT_HELD = 1, 2
 JSON_FIELD = "json"
+# The object without a name stands for metadata that were too long and are left out as a whole, so that they
+# are counted wherever the record goes: over a wire to any release, and through a crash. A frame without such
+# metadata has zeros there, never this.
+JSON_LEFT_OUT = b"{}"
 NO_POSITION = -1  # of a frame that is no longer held, if its place is not known either
 
 _BASE: list[tuple[str, str]] = [

@@ -133,7 +133,7 @@ class Writer:
 
         ``metadata``: ``delta_t``, ``exposure_time`` in seconds, ``position_x/y/z`` in micrometres, and what
         the array's ``frame_fields`` name; anything else that is JSON, text included, where the array has
-        ``frame_json_bytes``.
+        ``frame_json_bytes``. If that is longer, the frame is kept without it (``frame_json_dropped``).
 
         The frame is copied before this returns. With ``copy=False`` it is not: the writer reads the caller's
         memory until the frame is stored (durable, with that ``durability``) and keeps a reference to it as
