@@ -108,6 +108,20 @@ def test_everything_is_told() -> None:
     assert not any(line.startswith(("stalled", "log", "client ")) for line in lines)
 
 
+def test_a_full_disk_is_a_state_of_its_own() -> None:
+    waiting = [{**ACQUISITION, "state": "disk_full"}, {**ACQUISITION, "name": "other"}]
+    lines = shown(status_view(snapshot(state="disk_full", acquisitions=waiting)))
+    assert "state disk full" in lines
+    assert "disk full 1 acquisition waits for room, and the camera with it: free some space" in lines
+    assert any(line.startswith("embryo-42 cam0 disk full 1,500") for line in lines)
+    assert any(line.startswith("other cam0 running 1,500") for line in lines)
+
+
+def test_frames_without_their_json_have_a_column_only_if_there_are_any() -> None:
+    lines = shown(status_view(snapshot(streams={"cam0": {**STREAM, "frame_json_dropped": 12}})))
+    assert "stream acquisitions failed received stored shards raw on disk dropped frame_json_dropped" in lines
+
+
 def test_trouble_is_told() -> None:
     compaction = {"enabled": True, "queued": 2, "running": "/data/a", "paused": True, "done": 5, "failed": 1}
     disks = [{"path": "/nfs", "role": "spill", "free_bytes": None, "total_bytes": None, "low_water_bytes": 1}]

@@ -64,6 +64,7 @@ STREAM_KEYS = {
     ),
     *("ring_frames", "ring_used", "slabs_total", "slabs_used", "histograms"),
     *("degrade_level", "frames_faster", "frames_uncompressed", "chunks_faster", "chunks_uncompressed"),
+    "frame_json_dropped",
 }
 HISTOGRAMS = {
     "queue_seconds",

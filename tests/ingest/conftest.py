@@ -63,6 +63,7 @@ class AcquisitionDouble:
     disks: ClassVar[dict[Path, Disk]]
     is_finishing = False
     waits_for_room = True
+    waits_for_disk = False
     left_to_recovery = False
     slabs_used = 0
     degrade_level = DegradeLevel.CONFIGURED

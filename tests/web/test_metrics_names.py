@@ -26,7 +26,14 @@ def stream() -> dict[str, Any]:
         "frames_received",
         "frames_stored",
     )
-    occupancy = ("ring_frames", "ring_used", "slabs_total", "slabs_used", "degrade_level")
+    occupancy = (
+        "frame_json_dropped",
+        "ring_frames",
+        "ring_used",
+        "slabs_total",
+        "slabs_used",
+        "degrade_level",
+    )
     degraded = [f"{what}_{level}" for what in ("frames", "chunks") for level in ("faster", "uncompressed")]
     names = (
         *degraded,
@@ -55,7 +62,10 @@ SNAPSHOT: dict[str, Any] = {
     "memory": {"used_bytes": next(NUMBERS), "budget_bytes": next(NUMBERS)},
     "disks": [disk("root"), disk("spill", full_in_s=None)],
     "streams": {"cam0": stream(), "client": stream()},
-    "acquisitions": [{"stream": "client"}, {"stream": "cam0"}, {"stream": "client"}],
+    "acquisitions": [
+        {"stream": stream, "state": state}
+        for stream, state in (("client", "running"), ("cam0", "disk_full"), ("client", "detached"))
+    ],
     "compaction": {
         "enabled": True,
         "queued": next(NUMBERS),
@@ -92,6 +102,7 @@ def expected(snapshot: dict[str, Any]) -> dict[tuple[str, ...], float]:
         ("build_info", "1.2.3"): 1,
         ("state", "starting"): 0,
         ("state", "serving"): 0,
+        ("state", "disk_full"): 0,
         ("state", "draining"): 1,
         ("uptime_seconds",): snapshot["uptime_s"],
         ("clients",): snapshot["clients"],
@@ -110,6 +121,8 @@ def expected(snapshot: dict[str, Any]) -> dict[tuple[str, ...], float]:
         **{("events_total", name): count for name, count in events["by_name"].items()},
         ("acquisitions_running", "cam0"): 1,
         ("acquisitions_running", "client"): 2,
+        ("acquisitions_disk_full", "cam0"): 1,
+        ("acquisitions_disk_full", "client"): 0,
     }
     for each in snapshot["disks"]:
         values |= of_disk(each)
@@ -135,6 +148,7 @@ def of_stream(name: str, facts: dict[str, Any]) -> dict[tuple[str, ...], float]:
         ("acquisitions_total", name): facts["acquisitions"],
         ("acquisitions_failed_total", name): facts["acquisitions_failed"],
         ("shards_sealed_total", name): facts["shards_sealed"],
+        ("frame_json_dropped_total", name): facts["frame_json_dropped"],
         ("received_bytes_total", name): facts["bytes_received"],
         ("stored_bytes_total", name): facts["bytes_raw"],
         ("written_bytes_total", name): facts["bytes_stored"],

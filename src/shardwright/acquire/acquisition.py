@@ -363,6 +363,11 @@ class Acquisition:
         return self.core.thread_died
 
     @property
+    def waits_for_disk(self) -> bool:
+        """True while it waits for room on a full disk. From any thread."""
+        return self.core.full_disk.is_waited_for
+
+    @property
     def left_to_recovery(self) -> bool:
         """As ``Core.left_to_recovery``."""
         return self.core.left_to_recovery

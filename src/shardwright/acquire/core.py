@@ -78,6 +78,7 @@ from .commands import (
 )
 from .commit_ledger import LOGGED, STAGED, CommitLedger, Uncommitted, joined
 from .encoding_scheduler import EncodingScheduler
+from .full_disk import END, RECORDS, FullDisk
 from .live_scheduler import LiveScheduler
 from .measures import Measures
 from .notices import Notices
@@ -162,6 +163,11 @@ class _Recorder:
         self.frames += records.size
         self._ask(Record(records, release, settled))
 
+    @property
+    def waits(self) -> bool:
+        """True while records wait for room."""
+        return bool(self._waiting)
+
     def done(self, report: Recorded | NotRecorded) -> None:
         """Counts records that are in the log, or never will be."""
         self.frames -= report.frames
@@ -218,7 +224,8 @@ class Core:
         levels = levels if settings.overload == "degrade" else levels[:1]
         self.encoders = EncodingScheduler(levels, threads, self.table, limits, self.measures, ask)
         self.scheduler = StagingScheduler(staging_slots, staged_slots, self.table, limits.frame_bytes, ask)
-        self.shard_rows = ShardRows(self.grids, limits, ask, settings, self.notices.note)
+        self.full_disk = FullDisk(self.notices.note)
+        self.shard_rows = ShardRows(self.grids, limits, ask, settings, self.notices.note, self.full_disk)
         self.live = LiveScheduler(self.grids, ask, live=settings.live != "none")
         self._recorder = _Recorder(ask)
         self._ledger = CommitLedger()
@@ -984,6 +991,8 @@ class Core:
 
     def _recorded(self, report: Recorded) -> None:
         self._recorder.done(report)
+        if not self._recorder.waits:
+            self.full_disk.has_room(RECORDS)
         if report.release:
             self._released.append(report.sequences)
         if report.settled:
@@ -995,6 +1004,7 @@ class Core:
         wait for room."""
         if self.shard_rows.waits_for_room and not self._is_failing:
             self._recorder.wait_for_room(report, self._now.s)
+            self.full_disk.wait(RECORDS, report.error.message)
             return
         self._recorder.done(report)
         if report.release:
@@ -1147,14 +1157,12 @@ class Core:
         full = report.error if report.error is not None and report.error.is_a(StorageFullError) else None
         asked = self._life is Life.FINISHING_STORE
         if full is not None and self.shard_rows.waits_for_room and asked:
-            self.notices.note(
-                "disk_full",
-                {"reason": full.message, "hint": "Free some space: the end of the store is tried again"},
-            )
+            self.full_disk.wait(END, full.message, "Free some space: the end of the store is tried again")
             self._store_retry_s = self._now.s + FULL_DISK_RETRY_S
             self._go(LifeEvent.WAIT)
             return
         self._leaves_something = self._leaves_something or report.error is not None
+        self.full_disk.has_room(END)
         if report.error is None and asked:
             # records of frames that were not stored: in the table now
             for key, entry in self._ledger.take_all():

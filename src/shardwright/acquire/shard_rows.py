@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
     from .closed_shard_rows import EarlierShardRow
     from .commands import SealerCommand, ShardRowPrepared
+    from .full_disk import FullDisk
     from .limits import Limits
     from .reopen import TakingBack
     from .settings import WriteSettings
@@ -98,7 +99,6 @@ class ShardRow:
     rewrites: int = 0
     # during a rewrite: rows that are in the old files, and stay in memory until they are durable
     held_rows: list[int] = field(default_factory=list)
-    waited: bool = False  # for room on the disk, and has not got it since
     retry_s: float = 0.0  # while it waits: when to try again
     spilled: bool = False
     # done slabs of an earlier process whose empty places can still be filled
@@ -162,6 +162,7 @@ class ShardRows:
         ask: Callable[[SealerCommand], None],
         settings: WriteSettings,
         on_event: Callable[[str, dict[str, Any]], None],
+        full_disk: FullDisk,
     ) -> None:
         self.by_number: dict[int, ShardRow] = {}
         self.holes = HoleMemory(len(grids.grids))
@@ -173,7 +174,7 @@ class ShardRows:
         self._on_event = on_event
         self._prepared: dict[int, ShardRow] = {}
         self._earlier: dict[int, EarlierShardRow] = {}  # closed ones that can be reopened
-        self._disk_full = False
+        self._full_disk = full_disk
         self._requests = 0  # commands to prepare files
         self.waits_for_room = settings.on_full != "fail"
 
@@ -321,7 +322,7 @@ class ShardRows:
         }
         for slab in earlier.holes.keys() & shard_row.done_slabs:
             self.holes.remember(slab, earlier.holes[slab])
-        self._has_room_again(shard_row)
+        self._full_disk.has_room(shard_row.number)
         self._prepare_next(shard_row.number)
         return earlier
 
@@ -329,6 +330,7 @@ class ShardRows:
         """Leaves a shard row closed, since its sealed shards cannot be read: further frames of it are
         late."""
         shard_row.go(FilesEvent.GIVE_UP)
+        self._full_disk.has_room(shard_row.number)
         del self.by_number[shard_row.number], self._earlier[shard_row.number]
 
     def waits_to_reopen(self, shard_row: ShardRow, now_s: float, error: ErrorText) -> bool:
@@ -360,7 +362,7 @@ class ShardRows:
         """Notes that a shard row's files have their final names."""
         shard_row = self.by_number.pop(number)
         shard_row.go(FilesEvent.SEALED)
-        self._has_room_again(shard_row)
+        self._full_disk.has_room(shard_row.number)
         self.closed.add(number)
 
     def discard_prepared(self) -> None:
@@ -419,7 +421,7 @@ class ShardRows:
         """Returns the files for waiting rows, or None while they must keep waiting."""
         if not shard_row.waiting or not shard_row.ready:
             return None
-        self._has_room_again(shard_row)
+        self._full_disk.has_room(shard_row.number)
         return shard_row.files
 
     def cannot_continue(self, shard_row: ShardRow) -> ErrorText | None:
@@ -460,25 +462,9 @@ class ShardRows:
         return self._settings.on_full == "spill" and not shard_row.spilled
 
     def _wait_for_room(self, shard_row: ShardRow, now_s: float, error: ErrorText) -> None:
-        if not self._disk_full:
-            self._disk_full = True
-            self._on_event(
-                "disk_full",
-                {
-                    "shard_row": shard_row.number,
-                    "reason": error.message,
-                    "hint": "Frames wait until there is room: free some space",
-                },
-            )
+        self._full_disk.wait(shard_row.number, error.message)
         shard_row.go(FilesEvent.WAIT)
-        shard_row.waited = True
         shard_row.retry_s = now_s + FULL_DISK_RETRY_S
-
-    def _has_room_again(self, shard_row: ShardRow) -> None:
-        shard_row.waited = False
-        if self._disk_full and not any(other.waited for other in self.by_number.values()):
-            self._disk_full = False
-            self._on_event("disk_has_room", {"shard_row": shard_row.number})
 
     def _spill(self, shard_row: ShardRow, error: ErrorText) -> None:
         self._note_spill(shard_row, error)

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwright.config.quantities import format_bytes
+from shardwright.model.disk_full import DISK_FULL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 WIDTH_OF_FILES = 200  # where output goes to a file or another program, lines are as long as they need to be
 STALL_WARNING_S = 2.0
 _STREAM_TROUBLE = ("frames_skipped", "frames_late", "frames_duplicate", "frames_dropped", "frames_lost")
-_STREAM_DEGRADED = ("frames_faster", "frames_uncompressed")
+_STREAM_DEGRADED = ("frames_faster", "frames_uncompressed", "frame_json_dropped")
 
 
 def console() -> Console:
@@ -72,7 +73,7 @@ def acquisitions_view(status: Facts) -> RenderableType:
         table.add_row(
             plain(one["name"]),
             plain(one["stream"]),
-            plain(one["state"]),
+            Text(_words(one["state"]), style="red" if one["state"] == DISK_FULL else ""),
             f"{one['frames_received']:,}",
             "-" if one["frames_expected"] is None else f"{one['frames_expected']:,}",
             f"{one['frames_stored']:,}",
@@ -121,6 +122,9 @@ def _daemon(status: Facts) -> RenderableType:
         f"{status['pid']}, for {duration(status['uptime_s'])}",
     )
     grid.add_row("state", _state(status))
+    if waiting := sum(one["state"] == DISK_FULL for one in status["acquisitions"]):
+        who = "1 acquisition waits" if waiting == 1 else f"{waiting} acquisitions wait"
+        grid.add_row("disk full", Text(f"{who} for room, and the camera with it: free some space", "red"))
     if status["stall_s"] >= STALL_WARNING_S:
         grid.add_row(
             "stalled",
@@ -150,10 +154,14 @@ def _state(status: Facts) -> Text:
     """Red once any frame was not stored, as on the status page; the streams below show which."""
     gone = any(stream.get(name) for stream in status["streams"].values() for name in _STREAM_TROUBLE)
     waits_for = f": {plain(status['waits_for'])}" if status.get("waits_for") else ""
+    colours = {"serving": "green", "draining": "yellow", DISK_FULL: "red"}
     return Text(
-        f"{status['state']}{waits_for}",
-        style="red" if gone else {"serving": "green", "draining": "yellow"}.get(status["state"], ""),
+        f"{_words(status['state'])}{waits_for}", style="red" if gone else colours.get(status["state"], "")
     )
+
+
+def _words(state: str) -> str:
+    return plain(state).replace("_", " ")
 
 
 def _disk(disk: Facts) -> Text:

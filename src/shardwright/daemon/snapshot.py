@@ -1,6 +1,7 @@
 """The state of the daemon as plain JSON, for the control socket, the status page and the metrics.
 
-    {"version": 1, "software", "pid", "host", "config", "state": "starting|serving|draining",
+    {"version": 1, "software", "pid", "host", "config", "state": "starting|serving|disk_full|draining",
+                     "disk_full": an acquisition waits for room on a full disk, and so does its camera
      "waits_for": the reason why it is still starting, only while there is one, "uptime_s",
      "endpoints", "output_root", "status_page": its address, null while there is none,
      "memory": {"used_bytes", "budget_bytes"},
@@ -10,7 +11,7 @@
      "stall_s": the time so far of the longest ingest round, worker task or sealer's call that still runs: a
                 stuck disk shows here
      "streams": {name: totals since the start, present gauges, "histograms"},
-     "acquisitions": [those that run],
+     "acquisitions": [those that run; "state" is "disk_full" of one that waits for room, else its session's],
      "compaction": {"enabled", "queued", "running", "paused", "done", "failed"},
      "events": {"lines_dropped", "lines_unwritten", "by_name"}}
 
@@ -25,6 +26,7 @@ import time
 from typing import TYPE_CHECKING, Any, Literal
 
 import shardwright
+from shardwright.model.disk_full import DISK_FULL
 
 if TYPE_CHECKING:
     import threading
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from .disks import DiskSpace
     from .events import EventLog
 
-State = Literal["starting", "serving", "draining"]
+State = Literal["starting", "serving", "disk_full", "draining"]
 VERSION = 1
 
 
@@ -76,27 +78,29 @@ class SnapshotTaker:
         self._endpoints, self._status_page = endpoints, status_page
         self._stop, self._waits_for = stop, ""
 
-    @property
-    def _state(self) -> State:
+    def _state(self, acquisitions: list[dict[str, Any]]) -> State:
         if self._stop is None:
             return "starting"
-        return "draining" if self._stop.is_set() else "serving"
+        if self._stop.is_set():
+            return "draining"
+        return "disk_full" if any(one["state"] == DISK_FULL for one in acquisitions) else "serving"
 
     def take(self) -> dict[str, Any]:
+        ingest = self._server.snapshot()
         return {
             "version": VERSION,
             "software": self._software,
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "config": self._config_file,
-            "state": self._state,
+            "state": self._state(ingest["acquisitions"]),
             **({"waits_for": self._waits_for} if self._waits_for else {}),
             "uptime_s": time.monotonic() - self._begun_s,
             "endpoints": list(self._endpoints),
             "output_root": str(self._output_root),
             "status_page": self._status_page,
             "disks": self._disks.snapshot(),
-            **self._server.snapshot(),
+            **ingest,
             "compaction": self._compaction.snapshot(),
             "events": self._events.snapshot(),
         }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.acquire.limits import RUNTIME_BYTES
 from shardwright.acquire.measures import BusyClock
+from shardwright.model.disk_full import DISK_FULL
 from shardwright.model.errors import UnknownStreamError
 from shardwright.model.names import store_name
 
@@ -96,7 +97,7 @@ def _acquisition(session: Session) -> dict[str, Any]:
         "name": session.name,
         "path": str(acquisition.path),
         "stream": session.stream,
-        "state": session.state.value,
+        "state": DISK_FULL if acquisition.waits_for_disk else session.state.value,
         "frames_received": receipt.frames_received,
         "frames_in_flight": session.credit.frames_in_flight,
         "frames_stored": receipt.frames_stored,

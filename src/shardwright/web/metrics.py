@@ -1,7 +1,8 @@
 """/metrics: the daemon's snapshot in the format of Prometheus. METRICS.md lists every name.
 
-Labels are bounded: streams by the names in the configuration (and ``client`` for all clients with an array of
-their own), disks by role, events by the names in the code. There are no labels by acquisition.
+Labels are bounded: streams by the names in the configuration and in stores that the daemon found unfinished
+(``client`` for all clients with an array of their own), disks by role, events by the names in the code. There
+are no labels by acquisition.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import choose_encoder
 
+from shardwright.model.disk_full import DISK_FULL
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 
     Facts = Mapping[str, Any]
 
-STATES = ("starting", "serving", "draining")
+STATES = ("starting", "serving", DISK_FULL, "draining")
 
 # name: (key in a stream's part of the snapshot, help)
 STREAM_COUNTERS = {
@@ -47,6 +50,10 @@ STREAM_COUNTERS = {
         "Frames that came after their place was closed, with its slab or its shard row.",
     ),
     "frames_lost": ("frames_lost", "Accepted frames that an error kept from the disk."),
+    "frame_json_dropped": (
+        "frame_json_dropped",
+        "Frames whose JSON was longer than frame_json_bytes and was left out.",
+    ),
     "received_bytes": ("bytes_received", "Pixel bytes of the frames received."),
     "stored_bytes": ("bytes_raw", "Pixel bytes of the frames stored."),
     "durable_bytes": ("bytes_durable", "Pixel bytes of the frames that are synced."),
@@ -179,6 +186,13 @@ def _streams(streams: Mapping[str, Facts], acquisitions: Iterable[Facts]) -> Ite
         "acquisitions_running",
         "Running acquisitions.",
         {name: running.count(name) for name in streams},
+    )
+    waiting = [one["stream"] for one in acquisitions if one["state"] == DISK_FULL]
+    yield _by_stream(
+        GaugeMetricFamily,
+        "acquisitions_disk_full",
+        "Running acquisitions that wait for room on a full disk.",
+        {name: waiting.count(name) for name in streams},
     )
     for kind, table in ((CounterMetricFamily, STREAM_COUNTERS), (GaugeMetricFamily, STREAM_GAUGES)):
         for name, (key, text) in table.items():

@@ -10,7 +10,7 @@ import { duration } from "./format.js";
 import { Plot, SPAN_S } from "./plot.js";
 import { Previews } from "./previews.js";
 import { setText } from "./table.js";
-import { eventsTable, finishedTable, healthOf, problemOf, runningTable, showFacts, showHeader, showNumbers } from "./views.js";
+import { eventsTable, finishedTable, healthOf, problemOf, runningTable, showFacts, showHeader, showNumbers, wordsOf } from "./views.js";
 
 const EVERY_MS = 1000;
 const STORES_EVERY_MS = 3000;
@@ -93,7 +93,7 @@ async function renewStatus() {
   running.show(status.acquisitions);
   setText(byId("running-count"), status.acquisitions.length ? String(status.acquisitions.length) : "");
   previews.show(status.acquisitions);
-  setState(status.state, healthOf(status.sums));
+  setState(wordsOf(status.state), healthOf(status.sums));
   announce(status.acquisitions.map((each) => each.name));
   return status;
 }

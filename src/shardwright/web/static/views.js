@@ -8,6 +8,9 @@ const RING_FULL = 0.9;
 const DEGRADED = ["", ", chunks written faster", ", chunks written uncompressed"]; // codecs/degrade.py
 const STALL_S = 5;
 const SOON_FULL_S = 3600;
+const DISK_FULL = "disk_full"; // of the daemon, and of an acquisition
+
+export const wordsOf = (state) => state.replaceAll("_", " ");
 
 export function showHeader(status) {
   document.title = `${status.host} · shardwright`;
@@ -71,8 +74,20 @@ export function showDisk(disks) {
 
 // [the problem of the daemon as a whole, the detail of it that keeps changing]; both empty without a problem.
 export function problemOf(status) {
-  if (status.stall_s <= STALL_S) return { text: "", detail: "" };
-  return { text: "Something is stuck, most likely a disk. Frames wait in memory.", detail: `It has taken ${duration(status.stall_s)} by now.` };
+  const problems = [diskFull(status), stuck(status)].filter(Boolean);
+  return { text: problems.map(([text]) => text).join(" "), detail: problems.map(([, detail]) => detail).join(" ") };
+}
+
+function diskFull({ acquisitions = [], disks = [] }) {
+  const waiting = acquisitions.filter((each) => each.state === DISK_FULL).map((each) => each.name);
+  if (!waiting.length) return null;
+  const room = disks.filter((disk) => Number.isFinite(disk.free_bytes)).map((disk) => `${bytes(disk.free_bytes)} are free in ${disk.path}.`);
+  return [`The disk is full: ${waiting.join(", ")} ${waiting.length > 1 ? "wait" : "waits"} for room, and so do the cameras. Free some space.`, room.join(" ")];
+}
+
+function stuck({ stall_s }) {
+  if (!(stall_s > STALL_S)) return null;
+  return ["Something is stuck, most likely a disk. Frames wait in memory.", `It has taken ${duration(stall_s)} by now.`];
 }
 
 export function runningTable() {
@@ -91,7 +106,7 @@ export function runningTable() {
     cells: (item) => [
       { text: item.name, title: item.path },
       item.stream,
-      { text: item.state, title: item.client ? `from ${item.client.host}, process ${item.client.pid}` : "no client is connected" },
+      { text: wordsOf(item.state), class: item.state === DISK_FULL ? "bad" : "", title: item.client ? `from ${item.client.host}, process ${item.client.pid}` : "no client is connected" },
       "",
       measure(item.rate_hz),
       measure(item.bytes_per_s / 1e6),
