@@ -21,6 +21,7 @@ from .job_command import (
     Workers,
     interrupt_on_signals,
     job_executor,
+    job_note,
     job_progress,
     parse_rate,
     run_with_progress,
@@ -272,11 +273,11 @@ def _planned(store: Path, options: Options) -> JobPlan | ShardwrightError:
     ``ConfigError``."""
     from shardwright.read.store import open_store
     from shardwright.repack.jobs.compact_store import plan
-    from shardwright.repack.runtime.throttle import pause_note, rig_pause_files
+    from shardwright.repack.runtime.throttle import rig_pause_files
 
-    files = rig_pause_files(store)
+    note = job_note(rig_pause_files(store), idle=options.idle)
     try:
-        with show_steps(f"compact: {store.name}", "examining shards", lambda: pause_note(files)) as on_look:
+        with show_steps(f"compact: {store.name}", "examining shards", note) as on_look:
             return plan(open_store(store), options, on_look)
     except ConfigError:
         raise
@@ -318,7 +319,7 @@ def _run(plan: JobPlan, executor: Executor) -> Report | ShardwrightError:
 
     label = f"compact: {plan.store.root.name}"
     try:
-        with job_progress(label, "packed", plan.pause_files) as on_progress:
+        with job_progress(label, "packed", plan.pause_files, idle=plan.options.idle) as on_progress:
             return run(plan, executor, on_progress)
     except ShardwrightError as error:
         return error
@@ -463,7 +464,7 @@ def send(
     throttle = replace(
         options.throttle, bytes_per_s=bytes_per_s, pause_files=tuple(pause), workers=executor.workers
     ).of_one_worker(len(sizes))
-    with job_progress(f"compact: {store.name}", "sent", pause) as on_progress:
+    with job_progress(f"compact: {store.name}", "sent", pause, idle=options.throttle.idle) as on_progress:
         execute = run_with_progress(executor, sizes, on_progress)
         report = move_store(store, replace(options, throttle=throttle), execute)
     typer.echo(json.dumps(report.to_dict()) if as_json else send_summary(report))

@@ -119,21 +119,30 @@ def job_executor(name: str, kept: str, workers: int | None, scheduler: str | Non
         yield executor
 
 
-@contextmanager
-def job_progress(label: str, verb: str, pause_files: Sequence[str]) -> Iterator[OnProgress]:
-    """Yields a function that takes the bytes done so far and the bytes in all. Its first call shows the
-    progress bar, which says when one of ``pause_files`` pauses the job."""
+def job_note(pause_files: Sequence[str], *, idle: bool) -> Callable[[], str]:
+    """Returns what tells in a line of progress why a job is slow: one of ``pause_files`` pauses it or, at
+    ``idle`` priority, other programs have the processors."""
+    from shardwright.repack.runtime.starvation import StarvationWatch
     from shardwright.repack.runtime.throttle import pause_note
 
+    watch = StarvationWatch() if idle else None
+    return lambda: pause_note(tuple(pause_files)) or ("" if watch is None else watch.note())
+
+
+@contextmanager
+def job_progress(
+    label: str, verb: str, pause_files: Sequence[str] = (), *, idle: bool = False
+) -> Iterator[OnProgress]:
+    """Yields a function that takes the bytes done so far and the bytes in all. Its first call shows the
+    progress bar, with ``job_note``."""
+    note = job_note(pause_files, idle=idle)
     with ExitStack() as bar:
         add: Callable[[int], None] | None = None
         shown = 0
 
         def on_progress(done: int, total: int) -> None:
             nonlocal add, shown
-            add = add or bar.enter_context(
-                show_progress(label, verb, total, lambda: pause_note(tuple(pause_files)))
-            )
+            add = add or bar.enter_context(show_progress(label, verb, total, note))
             add(done - shown)
             shown = done
 

@@ -67,7 +67,7 @@ def command(
     pause = pause_files(readable_image(store).arrays[0].path)
     with (
         job_executor("pyramid", "finished shards are kept", workers, scheduler) as executor,
-        job_progress("pyramid", "made", pause) as on_progress,
+        job_progress("pyramid", "made", pause, idle=not no_idle) as on_progress,
     ):
         throttle = throttle_of(rate, executor.workers, no_idle=no_idle)
         report = add_levels(store, options, executor.run, throttle=throttle, on_progress=on_progress)

@@ -187,7 +187,7 @@ def _make(
     pause = pause_files(plan.store.arrays[0].path, new)
     with (
         job_executor("rechunk", "finished shards are kept", workers, scheduler) as executor,
-        job_progress("rechunk", "made", pause) as on_progress,
+        job_progress("rechunk", "made", pause, idle=not no_idle) as on_progress,
     ):
         throttle = throttle_of(rate, executor.workers, no_idle=no_idle)
         return write_new_store(plan, new, options, executor.run, throttle=throttle, on_progress=on_progress)
@@ -213,11 +213,11 @@ def _make_and_send(
         job_executor("rechunk", kept, workers, scheduler) as executor,
     ):
         throttle = throttle_of(rate, executor.workers, no_idle=no_idle)
-        with job_progress("rechunk", "made", pause) as on_progress:
+        with job_progress("rechunk", "made", pause, idle=not no_idle) as on_progress:
             report = job.make(executor.run, throttle=throttle, on_progress=on_progress)
         if report.ok:
             sizes = job.bytes_to_send()
-            with job_progress("rechunk", "sent", pause) as on_progress:
+            with job_progress("rechunk", "sent", pause, idle=not no_idle) as on_progress:
                 execute = run_with_progress(executor, sizes, on_progress)
                 job.send(execute, report, throttle.of_one_worker(len(sizes)))
     return report

@@ -29,7 +29,7 @@ def command(
         report = verify_store(store, threads=threads)
         typer.echo(json.dumps(report.to_dict()))
     else:
-        with job_progress("verify", "checked", ()) as on_progress:
+        with job_progress("verify", "checked") as on_progress:
             report = verify_store(store, threads=threads, progress=on_progress)
         _print_report(report)
     if not report.ok:
