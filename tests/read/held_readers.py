@@ -11,6 +11,7 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import numpy as np
 import zarr
@@ -19,6 +20,7 @@ from tests.crash.live_reader import ByRanges
 
 import shardwright as sw
 from shardwright.model.errors import ShardwrightError
+from shardwright.read import zarr_store
 from shardwright.read.store import open_store
 from shardwright.repack.jobs.compact_store import Options, plan, run
 from shardwright.repack.runtime.throttle import Throttle
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 QUICK: dict[str, Any] = {"store_within_ms": 20, "sync_interval_ms": 20, "threads": 1}
 CHUNK, SHARD = 2, 2  # frames of a slab, slabs of a shard row
 ROW = CHUNK * SHARD
+WIDTH = 20  # of a chunk
 OTHERS = 1000  # frames of another store with the same name are numbered from here on
 WAIT_S = 60.0
 
@@ -47,7 +50,7 @@ def spec(**fields: Any) -> sw.ArraySpec:
         dimensions=[
             sw.Dimension(name="t", count=None, chunk_size=CHUNK, shard_size_chunks=shard),
             sw.Dimension(name="y", count=height, chunk_size=height // 2, shard_size_chunks=shard and 1),
-            sw.Dimension(name="x", count=width, chunk_size=20, shard_size_chunks=shard and 2),
+            sw.Dimension(name="x", count=width, chunk_size=WIDTH, shard_size_chunks=shard and 2),
         ],
         **fields,
     )
@@ -223,11 +226,16 @@ class BoxReader:
 
 
 class SparseReader(BoxReader):
-    """Likewise; its selection is so sparse that each chunk is read by itself."""
+    """Likewise; each chunk is read by itself, as those of a sparse selection are: an index, then its
+    chunks."""
 
     def read(self, first: int) -> np.ndarray[Any, Any]:
         array = zarr.open_array(self._store, path="0", mode="r")
-        return np.asarray(array.oindex[list(range(first, array.shape[0]))])
+        frames = list(range(first, array.shape[0]))
+        with patch.object(zarr_store, "_MOST_BOXED", 0):
+            # not all chunks of a shard, which would be read at once
+            halves = [array.oindex[frames, :, :WIDTH], array.oindex[frames, :, WIDTH:]]
+        return np.concatenate(halves, axis=2)
 
 
 class RangeReader(BoxReader):
