@@ -214,6 +214,14 @@ def test_bytes_of_a_chunk_that_was_never_stored_are_no_fill_value(scene):
         absent.has(0, 100)
 
 
+def test_a_frame_that_is_on_record_is_never_fill(scene):
+    view = LiveView(scene.path)
+    np.testing.assert_array_equal(view.read_frames("0", [(4,)], recorded=True)[0], frame(4))
+    assert not view.read_frames("0", [(40,)])[0].any()
+    with pytest.raises(ShardChangedError, match="nothing was ever stored there"):
+        view.read_frames("0", [(40,)], recorded=True)
+
+
 @pytest.mark.parametrize("fields", [{}, {"codec": None}])
 def test_a_chunk_that_was_listed_while_staged_and_is_all_fill_is_readable(tmp_path, fields):
     """An index that was read before its slab was stored names it for good."""

@@ -121,7 +121,8 @@ class Follower:
             if i not in pixels:
                 mine = members[slab][: max(1, _MOST_READ_TOGETHER_BYTES // self._frame_bytes(paths[slab[0]]))]
                 del members[slab][: len(mine)]
-                frames = self._view.read_frames(paths[slab[0]], [places[k] for k in mine])
+                where = [places[k] for k in mine]
+                frames = self._view.read_frames(paths[slab[0]], where, recorded=True)
                 pixels.update(zip(mine, frames, strict=True))
             row = {name: _plain(values[i]) for name, values in columns.items()}
             wanted = {_INDEX + axis for axis in axes[slab[0]][0]}

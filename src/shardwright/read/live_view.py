@@ -406,10 +406,13 @@ class LiveView:
 
         return self.until_it_stays(read_once)
 
-    def read_frames(self, path: str, places: list[Coordinates]) -> list[np.ndarray[Any, Any]]:
+    def read_frames(
+        self, path: str, places: list[Coordinates], *, recorded: bool = False
+    ) -> list[np.ndarray[Any, Any]]:
         """Returns the frames at ``places`` (storage order) along the frame axes of an array, each
         [rows, columns] (the last two axes of the array, unless we have written it transposed), fill where
-        there is none. All are of one slab, whose chunks are decoded once. Raises as ``read_box``."""
+        there is none, which is ``ShardChangedError`` with ``recorded``: a journal, the frame log or table
+        has them. All are of one slab, whose chunks are decoded once. Raises as ``read_box``."""
         array = self.array(path)
         if array is None:
             raise StorageError(f"there is no array {path} in {self.path}", hint="Was the store changed?")
@@ -422,7 +425,7 @@ class LiveView:
         for y, x in np.ndindex(-(-plane[0] // height), -(-plane[1] // width)):
             part = box[..., y * height : (y + 1) * height, x * width : (x + 1) * width]
             corners = (*low.tolist(), 0, 0), (*high.tolist(), *part.shape[-2:])
-            part[...] = self.read_box(path, (*first, y, x), *corners)
+            part[...] = self.read_box(path, (*first, y, x), *corners, listed=recorded)
         if array.stored.is_transposed:
             box, plane = box.swapaxes(-1, -2), plane[::-1]
         frames = [empty_box(plane, box.dtype) for _ in places]
