@@ -74,6 +74,7 @@ def make_stream(
     link = Link(Open(0, "a", None, None, "message"), 7, opened, parse_acquisition(spec), WELCOME, outbox)
     outbox.swap_ring(FrameRing.local(parse_acquisition(spec), slots))
     stream = Stream(link, lambda _: None)
+    stream._forgotten.detach()  # it has no daemon that could end it
     return stream
 
 

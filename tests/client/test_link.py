@@ -106,12 +106,12 @@ def append(link: Link, values: range) -> None:
     ring = link.outbox.ring
     assert ring is not None
     for value in values:
-        slot = link.outbox.take_slot()
-        if slot is None:
-            link.outbox.drop(None, value, (math.nan,) * 5)
+        begun = link.outbox.take_slot()
+        if begun.slots is None:
+            link.outbox.drop(begun, None, value, (math.nan,) * 5)
         else:
-            ring.frames[slot] = value
-            link.outbox.add(ring, slot, None, value, (math.nan,) * 5)
+            ring.frames[begun.slots] = value
+            link.outbox.add(ring, begun, None, value, (math.nan,) * 5)
 
 
 def sent_pixels(message: list[bytes]) -> list[list[int]]:

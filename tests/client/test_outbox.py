@@ -45,9 +45,9 @@ def make_outbox(slot_count: int = 8, batch_frames: int = 3, **options: Any) -> t
 
 def add(outbox: Outbox, count: int = 1) -> None:
     for _ in range(count):
-        slot = outbox.take_slot()
-        assert slot is not None
-        assert outbox.add(None, slot, None, -1, NO_METADATA) is None
+        begun = outbox.take_slot()
+        assert begun.slots is not None
+        assert outbox.add(None, begun, None, -1, NO_METADATA) is None
 
 
 def test_frames_come_out_in_batches_with_every_field_in_its_place():
@@ -104,7 +104,7 @@ def test_the_last_slot_taken_sends_what_waits_and_a_release_goes_on():
     outbox, _ = make_outbox(slot_count=2)
     add(outbox, 2)
     taken: list[int] = []
-    waiter = threading.Thread(target=lambda: taken.append(outbox.take_slot()))
+    waiter = threading.Thread(target=lambda: taken.append(outbox.take_slot().slots))
     waiter.start()
     while (batch := outbox.next_batch()) is None:
         pass
@@ -174,12 +174,12 @@ def test_the_receipt_ends_the_wait_and_a_failure_goes_before_it():
 def test_a_frame_counted_beyond_the_array_uses_up_nothing():
     outbox, _ = make_outbox(slot_count=200, batch_frames=200)
     add(outbox, 100)
-    slot = outbox.take_slot()
+    begun = outbox.take_slot()
     with pytest.raises(FrameIndexError):
-        outbox.add(None, slot, None, -1, NO_METADATA)
-    outbox.give_back(slot)
+        outbox.take_slot(counted=True)
+    outbox.give_back(begun)
     assert outbox.frames == 100
-    assert outbox.take_slot() == slot
+    assert outbox.take_slot().slots == begun.slots
 
 
 # Overload
@@ -188,8 +188,9 @@ def test_a_frame_counted_beyond_the_array_uses_up_nothing():
 
 def drop(outbox: Outbox, count: int = 1) -> None:
     for i in range(count):
-        assert outbox.take_slot() is None
-        outbox.drop(i % 100, i, NO_METADATA)
+        begun = outbox.take_slot()
+        assert begun.slots is None
+        outbox.drop(begun, i % 100, i, NO_METADATA)
 
 
 def test_a_dropped_frame_takes_a_number_and_is_told_of():
@@ -285,16 +286,16 @@ def test_frames_move_to_the_new_ring_whatever_their_stage():
     old, new = ArrayRing(), ArrayRing()
     outbox.swap_ring(old)
     for value in range(1, 5):
-        slot = outbox.take_slot()
-        old.frames[slot] = value
-        assert outbox.add(old, slot, None, -1, NO_METADATA) is None
+        begun = outbox.take_slot()
+        old.frames[begun.slots] = value
+        assert outbox.add(old, begun, None, -1, NO_METADATA) is None
     outbox.release(np.array([1], np.uint32))  # one of them has come back
-    slot = outbox.take_slot()
-    old.frames[slot] = 9
+    begun = outbox.take_slot()
+    old.frames[begun.slots] = 9
     outbox.swap_ring(new)
-    assert outbox.add(old, slot, None, -1, NO_METADATA) is new
-    new.frames[slot] = 9
-    assert outbox.add(new, slot, None, -1, NO_METADATA) is None
+    assert outbox.add(old, begun, None, -1, NO_METADATA) is new
+    new.frames[begun.slots] = 9
+    assert outbox.add(new, begun, None, -1, NO_METADATA) is None
     assert new.frames[:, 0].tolist() == [1, 0, 3, 4, 9, 0, 0, 0]
     assert outbox.frames == 5
 
@@ -306,11 +307,11 @@ def test_users_that_append_while_rings_are_swapped_lose_nothing():
 
     def append(values: range) -> None:
         for value in values:
-            slot = outbox.take_slot()
+            begun = outbox.take_slot()
             ring = outbox.ring
             while ring is not None:
-                ring.frames[slot] = value
-                ring = outbox.add(ring, slot, value % 100, value, NO_METADATA)
+                ring.frames[begun.slots] = value
+                ring = outbox.add(ring, begun, value % 100, value, NO_METADATA)
 
     def swap() -> None:
         while not stop.is_set():

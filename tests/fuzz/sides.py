@@ -350,9 +350,9 @@ class ClientSide:
         )
         self._link.ready()
         for _ in range(10):
-            slot = outbox.take_slot()
-            assert slot is not None
-            outbox.add(outbox.ring, slot, None, -1, (*(math.nan,) * 7, b""))
+            begun = outbox.take_slot()
+            assert begun.slots is not None
+            outbox.add(outbox.ring, begun, None, -1, (*(math.nan,) * 7, b""))
         self._sent = list(self._link.outgoing())
         assert len(self._sent) == 2
         self._opened = Opened(**{**self._opened.__dict__, "next_sequence": 8, "missing": ((2, 3), (5, 5))})

@@ -193,11 +193,12 @@ def test_memory_that_somebody_still_writes_to_is_not_used_again(start, spec_of, 
     with sw.connect(daemon.ipc, transport="message") as connection:
         stream = connection.acquire("a", spec_of())
         outbox = stream._outbox
-        with outbox._lock:
+        with outbox._lock.held:
             outbox._copying += 1  # another thread is at a frame that comes too late
         outbox.finish()
         ring = outbox.ring
         wait(lambda: outbox.receipt is not None and outbox.ring is None)
-        assert connection.acquire("b", spec_of())._outbox.ring.memory.ctypes.data != ring.memory.ctypes.data
-        with outbox._lock:
+        other = connection.acquire("b", spec_of())
+        assert other._outbox.ring.memory.ctypes.data != ring.memory.ctypes.data
+        with outbox._lock.held:
             outbox._copying -= 1

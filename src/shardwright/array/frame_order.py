@@ -15,22 +15,19 @@ A call that interrupts another one of its own thread (a signal handler) cannot w
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Generic, TypeVar
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
 
 class Begun(Generic[T]):
-    """Frames of one call that have their ``slots``, or none if they are to be dropped. ``facts``: what their
-    owner needs to submit them, once they are complete. ``is_given_up``: they have no number and get none."""
+    """Frames of one call that have their ``slots``, in the form of their owner, or none if they are to be
+    dropped. ``facts``: what their owner needs to submit them, once they are complete. ``is_given_up``: they
+    have no number and get none."""
 
     __slots__ = ("facts", "frames", "is_given_up", "serial", "slots", "thread")
 
-    def __init__(self, thread: int, serial: int, slots: npt.NDArray[np.int64], frames: int) -> None:
+    def __init__(self, thread: int, serial: int, slots: Any, frames: int) -> None:
         self.thread = thread
         self.serial = serial
         self.slots = slots
@@ -51,23 +48,27 @@ class FrameOrder(Generic[T]):
     # ------------------------------------------------------------------ in line
 
     def is_next(self, thread: int) -> bool:
-        """Returns whether a call of a thread may take free slots: no other thread's call came before."""
-        return not self._line or all(waiting == thread for waiting in self._line)
+        """Returns whether a call of a thread may take free slots: nobody but calls of this thread, which it
+        may have interrupted, are before it."""
+        return not self._line or self._line[0] == thread
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if any call stands in line."""
+        return bool(self._line)
 
     def stand_in_line(self, thread: int) -> None:
         self._line.append(thread)
 
-    def is_first(self, thread: int) -> bool:
-        """Returns whether nobody but calls of this thread, which this one may have interrupted, are before
-        it in the line."""
-        return self._line[0] == thread
-
     def leave_line(self, thread: int) -> None:
-        self._line.remove(thread)
+        """Removes the call of this thread that came last: one that interrupts another ends before it, and one
+        that takes slots several times keeps its first place."""
+        from_end = next(i for i, waiting in enumerate(reversed(self._line)) if waiting == thread)
+        del self._line[-1 - from_end]
 
     # ------------------------------------------------------------------ begun
 
-    def begin(self, thread: int, slots: npt.NDArray[np.int64], frames: int) -> Begun[T]:
+    def begin(self, thread: int, slots: Any, frames: int) -> Begun[T]:
         """Enters frames in their order. ``complete`` or ``give_up`` follows."""
         self._serial += 1
         begun: Begun[T] = Begun(thread, self._serial, slots, frames)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import socket
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from weakref import WeakSet
 
 from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import AccessError, ConfigError, SessionLostError, ShardwrightError, SpecError
 from shardwright.model.names import MAX_NAME_CHARACTERS, checked_name
 from shardwright.model.permissions import how_to_connect, owners, refusing
+from shardwright.model.step_lock import ProcessBound, interrupts_package
 from shardwright.wire.controls import Open
 
 from .curve import keys_for
 from .frame_ring import shared_memory_offered
 from .io_thread import IoThread
-from .stream import Stream
+from .stream import Patience, Stream
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SOFTWARE = "shardwright-python"
+GOODBYE_S = 2.0  # for a connection that nobody closed
 _LOCAL = "ipc://"
 
 
@@ -74,8 +78,11 @@ class Connection:
         reconnect_timeout_ms: int,
         keys: Keys | None,
     ) -> None:
+        self._process = ProcessBound("connection")
         self._io = IoThread(endpoint, SOFTWARE, reconnect_timeout_ms, keys)
-        self._streams: list[Stream] = []
+        # A stream keeps its connection, not the other way: one that is forgotten ends by itself.
+        self._streams: WeakSet[Stream] = WeakSet()
+        self._patience = Patience()
         self._closed = False
         try:
             self._welcome = self._io.start().result(timeout_ms / 1000)
@@ -86,6 +93,7 @@ class Connection:
         except BaseException:
             self._io.stop()
             raise
+        self._forgotten = weakref.finalize(self, _leave, self._process, self._io)
 
     @property
     def daemon(self) -> Welcome:
@@ -125,6 +133,7 @@ class Connection:
         ``ResumeError`` (nothing of that name is unfinished) and ``LockedError`` (a client is still attached,
         or another process writes it).
         """
+        self._process.check_process()
         for given in (name, stream):
             if given is not None and (not isinstance(given, str) or len(given) > MAX_NAME_CHARACTERS):
                 # raises: the message could not even be sent; the daemon checks the rest of a name
@@ -145,13 +154,14 @@ class Connection:
             reopen=reopen,
             frames_expected=frames_expected,
         )
-        opened = Stream(_answer(self._io.open(request)), self._streams.remove)
-        self._streams.append(opened)
+        opened = Stream(_answer(self._io.open(request)), self._streams.discard, self, self._patience)
+        self._streams.add(opened)
         return opened
 
     def close(self) -> None:
         """Closes the streams that are still open (waiting for their receipts), then disconnects. Raises the
         first stream's error, if any."""
+        self._process.check_process()
         if self._closed:
             return
         self._closed = True
@@ -162,6 +172,7 @@ class Connection:
             except ShardwrightError as error:
                 failed.append(ErrorText.of(error))
         self._io.stop()
+        self._forgotten.detach()
         if failed:
             raise failed[0].to_error()
 
@@ -177,6 +188,13 @@ class Connection:
             if error is None:
                 raise
             error.add_note(f"closing the connection also failed: {closing}")
+
+
+def _leave(process: ProcessBound, io_thread: IoThread) -> None:
+    """Disconnects when the last reference to a connection is gone, after its streams, or the interpreter
+    ends."""
+    if not process.is_forked:
+        io_thread.stop(wait_s=0 if interrupts_package() else GOODBYE_S)
 
 
 def _answer(answer: Promise[T]) -> T:

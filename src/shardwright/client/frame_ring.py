@@ -13,6 +13,7 @@ import socket
 import struct
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -217,9 +218,11 @@ class Rings:
         """Begins to make a ring. ``made`` returns it, unless the connection breaks before."""
         ring: Promise[None] = Promise()
         self._being_made[link] = session, ring
-        self._thread.submit(
-            _make, ring, self._wake, link, session, opened, welcome, self._spare_for(link, opened)
-        )
+        make = partial(_make, ring, self._wake, link, session, opened, welcome, self._spare_for(link, opened))
+        try:
+            self._thread.submit(make)
+        except RuntimeError:  # as the interpreter ends, when no thread can be started
+            make()
 
     def made(self) -> list[tuple[Link, ErrorText | None]]:
         """Returns the links whose ring is made, or has failed."""

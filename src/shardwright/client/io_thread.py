@@ -116,11 +116,12 @@ class IoThread:
     def next_request(self) -> int:
         return next(self._requests)
 
-    def stop(self) -> None:
-        """Says goodbye and ends the thread. Sessions that still run are given up."""
+    def stop(self, wait_s: float | None = None) -> None:
+        """Says goodbye and ends the thread, for which it waits. Sessions that still run are given up."""
         self._stopping = True
         self.wake()
-        self._thread.join()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(wait_s)
 
     def wake(self) -> None:
         self._wake_up.send()

@@ -1,26 +1,32 @@
 """The state of one stream that the user's threads and the I/O thread share: the ring and its free slots, the
 batch being filled, sealed batches, the watermark, and how the stream ended.
 
-Rules: ``_lock`` guards everything. The user's threads call ``take_slot`` and ``take_slots``, ``claim_slot``,
-``end_claim`` and ``give_back_claimed``, ``give_back``, ``add`` and ``add_many``, ``drop`` and ``drop_many``,
-``flush``, ``update``, ``finish`` and ``wait_for_end``; the ring's thread calls ``swap_ring``; the I/O thread
-calls the rest. The only I/O under the lock is the wake-up byte, which never blocks.
+Rules: ``_lock`` guards everything (``model/step_lock.py``), and ``_order`` says which frame gets the next
+number. The user's threads, any number of them, call ``take_slot`` and ``take_slots``, ``claim_slot`` and
+``end_claim``, ``give_back``, ``add`` and ``add_many``, ``drop`` and ``drop_many``, ``flush``, ``update``,
+``finish`` and ``wait_for_end``; any thread at any moment ``ask_to_finish``; the ring's thread calls
+``swap_ring``; the I/O thread calls the rest. The only I/O under the lock is the wake-up byte, which never
+blocks.
 
 Memory is bounded by the ring, and as batch_queue.py says.
 """
 
 from __future__ import annotations
 
-import threading
+import math
 import time
+from functools import partial
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from shardwright.array.frame_claim import all_claimed
+from shardwright.array.frame_order import FrameOrder
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ClosedError, MetadataError, OverloadError, TimedOutError
 from shardwright.model.receipt import Watermark
+from shardwright.model.step_lock import StepLock
 from shardwright.wire.controls import Update
 from shardwright.wire.descriptor import DESCRIPTOR
 from shardwright.wire.free_slots import FreeSlots
@@ -35,6 +41,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from shardwright.array.frame_check import Columns
+    from shardwright.array.frame_order import Begun
     from shardwright.model.receipt import Receipt
     from shardwright.wire.controls import Overload, Updated
 
@@ -69,8 +76,8 @@ class Outbox:
         self._most_claimed = slot_count - held_frames  # from here on a wait for a slot may have no end
         self._copying = 0  # slots that threads of the user have taken and not added yet
         self._claimed = 0  # slots of open claims, into which a camera may write as long as it likes
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        self._lock = StepLock("stream", hint="Close it: what came before is sealed")
+        self._order: FrameOrder[Callable[[], None]] = FrameOrder()  # how each frame is added to ``_queue``
         self._ring: FrameRing | None = None
         self._slot_added = bytearray(slot_count)  # 1 for each slot whose frame was added and not released
         self.batch_frames = batch_frames
@@ -80,6 +87,7 @@ class Outbox:
         self._queue = BatchQueue(
             batch_frames, descriptor, first_sequence, check_position=check_position, wake=wake
         )
+        self._check_position = check_position
         self._first_sequence = first_sequence
         self._dropped = 0
         self._stored = self._durable = 0
@@ -88,6 +96,7 @@ class Outbox:
         self._answers: dict[int, ErrorText] = {}  # to those that the daemon refused
         self._updates_asked = 0
         self._finishing = False
+        self._finish_asked = False
         self._error: ErrorText | None = None  # why it ended without a receipt, or beside one
         self._receipt: Receipt | None = None
 
@@ -126,146 +135,256 @@ class Outbox:
     @property
     def error(self) -> ErrorText | None:
         """The error that ended the stream without a receipt, or beside one."""
-        with self._lock:
+        with self._lock.held:
             return self._error
 
     @property
     def receipt(self) -> Receipt | None:
         return self._receipt
 
-    def take_slot(self) -> int | None:
-        """Returns a free slot. Where there is none the policy decides: it waits (the back-pressure), returns
-        None (the frame is to be dropped), or raises ``OverloadError``, now and from now on."""
-        with self._changed:
-            if not self._wait_for_slots():
-                return None
-            self._copying += 1
-            return self._free.take_one()
+    @property
+    def is_over(self) -> bool:
+        """True once there is a receipt, or an error in place of it."""
+        return self._receipt is not None or (self._error is not None and not self._error.is_a(OverloadError))
+
+    @property
+    def is_forked(self) -> bool:
+        return self._lock.is_forked
+
+    def check_process(self) -> None:
+        """As ``StepLock.check_process``."""
+        self._lock.check_process()
+
+    def take_slot(self, *, counted: bool = False) -> Begun[Callable[[], None]]:
+        """Begins the next frame, with a free slot: ``add``, ``drop`` or ``give_back`` follows. Where there is
+        no slot the policy decides: it waits (the back-pressure), returns slots None (the frame is to be
+        dropped), or raises ``OverloadError``, now and from now on. ``counted``: the frame has no place but
+        its number; raises what ``check_position`` does."""
+        with self._lock.turn(), self._lock:
+            self._check_count(1, counted=counted)
+            slot = None
+            if self._wait_for_slots():
+                slot = self._free.take_one()
+                self._copying += 1
+            self._check_count(1, counted=counted)
+            return self._order.begin(get_ident(), slot, 1)
 
     def claim_slot(self) -> tuple[int, FrameRing] | None:
-        """As ``take_slot``, with the ring in which the slot is filled; ``end_claim`` comes before ``add`` or
-        ``give_back``."""
-        with self._changed:
+        """As ``take_slot``, for a frame that is begun by ``end_claim``; with the ring in which the slot is
+        filled."""
+        with self._lock.turn(), self._lock:
             if not self._wait_for_slots():
                 return None
             assert self._ring is not None, "an open stream has a ring"
             self._claimed += 1
             return self._free.take_one(), self._ring
 
-    def end_claim(self) -> None:
-        """Turns a claimed slot into one of ``take_slot``."""
-        with self._lock:
-            self._claimed -= 1
-            self._copying += 1
+    def end_claim(self, slot: int | None, *, counted: bool) -> Begun[Callable[[], None]]:
+        """Begins the frame of a claimed slot (None: it is to be dropped), as ``take_slot``. Raises before."""
+        with self._lock.turn(), self._lock:
+            self._check_open()
+            self._check_count(1, counted=counted)
+            if slot is not None:
+                self._claimed -= 1
+                self._copying += 1
+            return self._order.begin(get_ident(), slot, 1)
 
     def give_back_claimed(self, slot: int) -> None:
-        self.end_claim()
-        self.give_back(slot)
+        """Returns a claimed slot that was not used."""
+        with self._lock.turn(also_broken=True), self._lock.anyway:
+            self._claimed -= 1
+            self._free.give_back_first(np.atleast_1d(slot))
+            self._lock.changed.notify_all()
 
-    def take_slots(self, most: int) -> npt.NDArray[np.int64]:
-        """Returns free slots for up to ``most`` frames, never more than a batch's, so that one batch is sent
-        while the next is copied. As ``take_slot``; empty where frames are to be dropped."""
-        with self._changed:
-            if not self._wait_for_slots():
-                return _NO_SLOTS
-            slots = self._free.take(min(most, self.batch_frames))
-            self._copying += len(slots)
-            return slots
+    def take_slots(self, most: int, *, counted: bool = False) -> Begun[Callable[[], None]]:
+        """Begins up to ``most`` frames, never more than a batch's, so that one batch is sent while the next
+        is copied. As ``take_slot``; with an empty array of slots, for a batch of frames that are to be
+        dropped."""
+        with self._lock.turn(), self._lock:
+            self._check_count(most, counted=counted)
+            slots = _NO_SLOTS
+            if self._wait_for_slots():
+                slots = self._free.take(min(most, self.batch_frames))
+                self._copying += len(slots)
+            self._check_count(most, counted=counted)
+            return self._order.begin(get_ident(), slots, len(slots) or min(most, self.batch_frames))
+
+    def stand_in_line(self, frames: int) -> None:
+        """Keeps the frames of other threads waiting until ``leave_line``: these, which have no place, come
+        first, though they take slots several times. Raises what ``check_position`` does if there is no room
+        for all."""
+        thread = get_ident()
+        with self._lock.turn(), self._lock:
+            self._order.stand_in_line(thread)
+            try:
+                while not self._order.is_next(thread):
+                    self._check_open()
+                    self._lock.wait(WAIT_S)
+                self._check_count(frames, counted=True)
+            except BaseException:
+                self._order.leave_line(thread)
+                raise
+
+    def leave_line(self) -> None:
+        with self._lock.turn(also_broken=True), self._lock.anyway:
+            self._order.leave_line(get_ident())
+            self._lock.changed.notify_all()
+
+    def _check_count(self, frames: int, *, counted: bool) -> None:
+        if counted:
+            self._check_position(self._queue.next_sequence + self._order.frames + frames - 1)
 
     def _wait_for_slots(self) -> bool:
-        """Waits until at least one slot is free; returns False when the frame is to be dropped. Under the
-        lock."""
-        while True:
-            self._check_open()
-            if self._free:
-                return True
-            if self._queue.ends_with_pixels:
-                # slots that were not sent are never released; a batch of dropped frames may wait for more of
-                # them
-                self._queue.seal()
-            if self._overload == "drop":
-                return False
-            if self._claimed and self._claimed >= self._most_claimed:
-                raise all_claimed(self._claimed, len(self._slot_added))
-            if self._overload == "fail":
-                hint = "Close the stream: the frames that it has sent are sealed"
-                self._error = ErrorText(
-                    OverloadError,
-                    "the daemon could not keep up, and the overload policy of this stream is to fail",
-                    hint=hint,
-                )
-                self._raise_over()
-            self._changed.wait(WAIT_S)
+        """Waits until at least one slot is free and it is the turn of this call; returns False when the frame
+        is to be dropped. Within a step."""
+        self._check_open()
+        thread = get_ident()
+        if self._free and self._order.is_next(thread):
+            return True
+        self._order.stand_in_line(thread)
+        try:
+            while True:
+                if self._order.is_next(thread):
+                    if self._free:
+                        return True
+                    if self._drops():
+                        return False
+                self._lock.wait(WAIT_S)
+                self._check_open()
+        finally:
+            self._order.leave_line(thread)
+            if self._order.is_waiting:
+                self._lock.changed.notify_all()
 
-    def give_back(self, slots: int | npt.NDArray[np.int64]) -> None:
-        """Returns slots that were taken and not used."""
-        with self._changed:
-            self._copying -= np.size(slots)
-            self._free.give_back_first(np.atleast_1d(slots))
-            self._changed.notify_all()
+    def _drops(self) -> bool:
+        """Returns whether a frame is dropped since no slot is free; False: it waits. Within a step."""
+        if self._queue.ends_with_pixels:
+            # slots that were not sent are never released; a batch of dropped frames may wait for more of
+            # them
+            self._queue.seal()
+        if self._overload == "drop":
+            return True
+        if self._claimed and self._claimed >= self._most_claimed:
+            raise all_claimed(self._claimed, len(self._slot_added))
+        if self._overload == "fail":
+            hint = "Close the stream: the frames that it has sent are sealed"
+            self._error = ErrorText(
+                OverloadError,
+                "the daemon could not keep up, and the overload policy of this stream is to fail",
+                hint=hint,
+            )
+            self._raise_over()
+        return False
+
+    def give_back(self, begun: Begun[Callable[[], None]]) -> None:
+        """Ends frames that were begun and are not added; their slots are free again."""
+        with self._lock.turn(also_broken=True), self._lock.anyway:
+            if begun.facts is not None:
+                return  # it was complete before the error
+            slots = _NO_SLOTS if begun.slots is None else np.atleast_1d(begun.slots)
+            if begun.is_given_up:
+                self._claimed -= len(slots)
+            else:
+                self._copying -= len(slots)
+                self._add_complete(self._order.give_up(begun))
+            self._free.give_back_first(slots)
+            self._lock.changed.notify_all()
 
     def add(
         self,
         ring: FrameRing | None,
-        slot: int,
+        begun: Begun[Callable[[], None]],
         position: int | None,
         frame_id: int,
         metadata: Columns,
     ) -> FrameRing | None:
-        """Adds the complete frame in ``slot`` of ``ring``. ``position`` None: its own count. ``metadata``:
+        """Adds the complete frame in the slot of ``ring``. ``position`` None: its own count. ``metadata``:
         the known fields, then the array's own.
 
         Returns None, or the ring that replaced ``ring``: the frame must be copied there and added again.
         """
-        with self._lock:
-            self._check_open()
+        with self._lock.turn(), self._lock:
+            self._check_takes(begun)
             if ring is not self._ring:
                 return self._ring
-            self._queue.add(slot, position, frame_id, metadata)
+            slot = begun.slots
+            # before it has a number, too: a ring that replaces this one gets a copy
             self._slot_added[slot] = 1
             self._copying -= 1
+            self._complete(begun, partial(self._queue.add, slot, position, frame_id, metadata))
         return None
 
     def add_many(
         self,
         ring: FrameRing | None,
-        slots: npt.NDArray[np.int64],
+        begun: Begun[Callable[[], None]],
         records: npt.NDArray[np.void],
         *,
         counted: bool,
     ) -> FrameRing | None:
-        """Adds the frames in ``slots``, as ``add``, with a descriptor for each in ``records`` that lacks only
+        """Adds the frames in the slots, as ``add``, with a descriptor for each in ``records`` that lacks only
         sequence, flags and times. If ``counted``, each is placed by its own count. Raises before any is
         added."""
-        with self._lock:
-            self._check_open()
+        with self._lock.turn(), self._lock:
+            self._check_takes(begun)
             if ring is not self._ring:
                 return self._ring
-            self._queue.add_many(slots, records, counted=counted)
+            slots = begun.slots
             np.frombuffer(self._slot_added, np.uint8)[slots] = 1
             self._copying -= len(slots)
+            self._complete(begun, partial(self._queue.add_many, slots, records, counted=counted))
         return None
 
-    def drop(self, position: int | None, frame_id: int, metadata: Columns) -> None:
-        """A frame for which there was no slot: it is counted, and the daemon gets its descriptor."""
-        with self._lock:
-            self._check_open()
-            self._queue.add_dropped(position, frame_id, metadata)
+    def drop(
+        self, begun: Begun[Callable[[], None]], position: int | None, frame_id: int, metadata: Columns
+    ) -> None:
+        """Adds a frame for which there was no slot: it is counted, and the daemon gets its descriptor."""
+        with self._lock.turn(), self._lock:
+            self._check_takes(begun)
             self._dropped += 1
+            self._complete(begun, partial(self._queue.add_dropped, position, frame_id, metadata))
 
-    def drop_many(self, records: npt.NDArray[np.void], *, counted: bool) -> None:
+    def drop_many(
+        self, begun: Begun[Callable[[], None]], records: npt.NDArray[np.void], *, counted: bool
+    ) -> None:
         """Drops as many frames as there are ``records``, which are those of ``add_many``, as ``drop``."""
-        with self._lock:
-            self._check_open()
-            self._queue.add_many_dropped(records, counted=counted)
+        with self._lock.turn(), self._lock:
+            self._check_takes(begun)
             self._dropped += len(records)
+            self._complete(begun, partial(self._queue.add_many_dropped, records, counted=counted))
+
+    def _complete(self, begun: Begun[Callable[[], None]], add: Callable[[], None]) -> None:
+        self._add_complete(self._order.complete(begun, add))
+
+    def _add_complete(self, complete: list[Begun[Callable[[], None]]]) -> None:
+        """Numbers frames, in their order. Within a step."""
+        for begun in complete:
+            assert begun.facts is not None, "they are complete"
+            begun.facts()
+        if self._finishing and not self._order.has_begun():
+            self._queue.seal()
+            self._wake()  # the end was waiting for them
+        if len(complete) > 1 or self._order.has_begun():
+            self._lock.changed.notify_all()  # a flush may wait for them
+
+    def _check_takes(self, begun: Begun[Callable[[], None]]) -> None:
+        """Raises if a frame that was begun cannot be added any more; after ``finish`` of another thread it
+        can."""
+        if self._error is not None or begun.is_given_up:
+            self._raise_over()
 
     def flush(self, timeout_s: float | None) -> None:
         """Waits until everything added before is durable. Raises ``TimedOutError``, or what ended the
         session."""
         give_up_s = None if timeout_s is None else time.monotonic() + timeout_s
-        with self._changed:
+        with self._lock.turn(), self._lock:
             self._check_open()
+            self._add_complete(self._order.let_pass(get_ident()))
+            last = self._order.last_complete()
+            while self._order.has_begun(last):  # their copies end by themselves
+                self._lock.wait(WAIT_S)
+                if self._error is not None:
+                    self._raise_over()
             self._queue.seal()
             target = self._queue.next_sequence
             self._flush_to = max(self._flush_to, target)
@@ -284,7 +403,7 @@ class Outbox:
                         got=got,
                         hint="Syncing continues; see .watermark",
                     )
-                self._changed.wait(min(left_s, WAIT_S))
+                self._lock.wait(min(left_s, WAIT_S))
 
     def update(
         self, image: str | None, attributes: dict[str, Any], most_bytes: int, timeout_s: float | None
@@ -292,7 +411,7 @@ class Outbox:
         """Waits until these metadata are durable. Raises ``MetadataError``, ``TimedOutError``, what the
         daemon answers, or what ended the session."""
         give_up_s = None if timeout_s is None else time.monotonic() + timeout_s
-        with self._changed:
+        with self._lock.turn(), self._lock:
             self._check_open()
             update = Update(self._updates_asked, image, attributes)
             if (length := len(encode_control(update.to_body()))) > most_bytes:
@@ -314,7 +433,7 @@ class Outbox:
                         raise TimedOutError(
                             "the metadata are not durable yet", expected=f"within {timeout_s} s"
                         )
-                    self._changed.wait(min(left_s, WAIT_S))
+                    self._lock.wait(min(left_s, WAIT_S))
             finally:
                 self._updates.pop(update.request, None)
                 why = self._answers.pop(update.request, None)
@@ -322,24 +441,54 @@ class Outbox:
                 raise why.to_error()
 
     def finish(self) -> None:
-        """Ends the stream: takes no more frames; those added are sent."""
-        with self._lock:
-            self._finishing = True
-            self._queue.seal()
-            self._wake()
+        """Ends the stream: takes no more frames; those begun are sent, but for those of a call that this one
+        has interrupted."""
+        with self._lock.turn(also_broken=True), self._lock.anyway:
+            for begun in self._order.unfinished_of(get_ident()):
+                # its copy may go on afterwards: until then the slot is no one's, as a claimed one
+                slots = 0 if begun.slots is None else np.size(begun.slots)
+                self._copying -= slots
+                self._claimed += slots
+                self._add_complete(self._order.give_up(begun))
+            self._finish()
 
-    def wait_for_end(self) -> Receipt:
-        """Waits for and returns the receipt. Raises what ended the session instead."""
-        with self._changed:
-            while self._receipt is None and (self._error is None or self._error.is_a(OverloadError)):
-                self._changed.wait(WAIT_S)
+    def ask_to_finish(self) -> None:
+        """As ``finish``, soon. From any thread at any moment, also in the middle of a step."""
+        self._finish_asked = True
+        self._wake()
+
+    def _finish(self) -> None:
+        self._finishing = True
+        self._queue.seal()
+        self._lock.changed.notify_all()  # calls that wait for slots end
+        self._wake()
+
+    def wait_for_end(self, timeout_s: float | None = None) -> Receipt:
+        """Waits for and returns the receipt. Raises what ended the session instead, ``TimedOutError``."""
+        give_up_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        with self._lock.turn(also_broken=True), self._lock.anyway:
+            while not self.is_over:
+                self._wait_anyway(give_up_s)
             if self._error is not None and not self._error.is_a(OverloadError):
                 self._raise_over()
             assert self._receipt is not None
             # another thread may still copy a late frame; after this the next stream may use the ring
-            while self._copying:
-                self._changed.wait(WAIT_S)
+            while self._copying and self._lock.broken is None:
+                self._wait_anyway(give_up_s)
+            if self._lock.broken is not None:
+                raise self._lock.broken.to_error()
             return self._receipt
+
+    def _wait_anyway(self, give_up_s: float) -> None:
+        left_s = give_up_s - time.monotonic()
+        if left_s <= 0:
+            raise TimedOutError("the daemon has not ended the acquisition yet")
+        self._lock.wait(min(WAIT_S, left_s), also_broken=True)
+
+    @property
+    def is_in_step(self) -> bool:
+        """True if this thread was interrupted in the middle of a step: it must not wait for another one."""
+        return self._lock.is_mine
 
     def _check_open(self) -> None:
         if self._error is not None or self._finishing:
@@ -357,7 +506,7 @@ class Outbox:
         """Replaces the ring: slots are filled in ``ring`` from now on, and the frames added before are copied
         there. A frame that a user's thread is copying is copied again after ``add``. Must not run while slots
         are released."""
-        with self._lock:
+        with self._lock.turn(also_broken=True), self._lock.anyway:
             old, self._ring = self._ring, ring
             added = np.flatnonzero(np.frombuffer(self._slot_added, np.uint8)).tolist()
         if old is not None and old is not ring:
@@ -369,19 +518,24 @@ class Outbox:
 
     def seal_if_older(self, age_s: float, now_s: float) -> float | None:
         """Calls ``BatchQueue.seal_if_older``."""
-        with self._lock:
+        with self._lock.turn(also_broken=True), self._lock.anyway:
             return self._queue.seal_if_older(age_s, now_s)
 
     def next_batch(self, pixelless_room: int = MAX_PIXELLESS_FRAMES) -> SealedBatch | None:
         """As ``BatchQueue``."""
-        with self._lock:
+        with self._lock.turn(also_broken=True), self._lock.anyway:
             return self._queue.next_batch(pixelless_room)
 
     def total_when_finished(self) -> int | None:
         """Returns the sequence after the last frame, once the user has finished and every batch was taken;
         None before."""
-        with self._lock:
-            return self._queue.next_sequence if self._finishing and self._queue.all_taken else None
+        with self._lock.turn(also_broken=True), self._lock.anyway:
+            if self._finish_asked and not self._finishing:
+                self._finish()
+            # frames of a call that was interrupted in a step are never complete
+            waits = self._order.has_begun() and self._lock.broken is None
+            ends = self._finishing and self._queue.all_taken and not waits
+            return self._queue.next_sequence if ends else None
 
     def flush_wanted(self) -> int:
         """Returns the sequence before which frames are to be made durable; 0 when no flush waits."""
@@ -389,54 +543,59 @@ class Outbox:
 
     def updates_behind(self, request: int) -> list[Update]:
         """Returns the updates of metadata without an answer that were asked for after this one."""
-        with self._lock:
+        with self._lock.turn(also_broken=True), self._lock.anyway:
             return [update for update in self._updates.values() if update.request > request]
 
     def updated(self, answer: Updated) -> None:
-        with self._changed:
+        with self._lock.turn(also_broken=True), self._lock.anyway:
             if self._updates.pop(answer.request, None) is None:
                 return  # the caller has given up, or it was sent twice
             if answer.error is not None:
                 self._answers[answer.request] = answer.error
-            self._changed.notify_all()
+            self._lock.changed.notify_all()
 
     def hold_pixelless(self, count: int) -> None:
         """As ``BatchQueue``."""
-        with self._lock:
+        with self._lock.turn(also_broken=True), self._lock.anyway:
             self._queue.hold_pixelless(count)
 
     def release(self, slots: npt.NDArray[np.uint32]) -> None:
         with_pixels = slots[slots != NO_SLOT]
-        with self._changed:
+        with self._lock.turn(also_broken=True), self._lock.anyway:
             self._queue.release_pixelless(len(slots) - len(with_pixels))
             np.frombuffer(self._slot_added, np.uint8)[with_pixels] = 0
             self._free.give_back(with_pixels)
-            self._changed.notify_all()
+            self._lock.changed.notify_all()
 
     def advance_watermark(self, stored: int | None = None, durable: int | None = None) -> None:
-        with self._changed:
+        with self._lock.turn(also_broken=True), self._lock.anyway:
             self._stored = self._stored if stored is None else stored
             self._durable = self._durable if durable is None else durable
-            self._changed.notify_all()
+            self._lock.changed.notify_all()
 
     def fail(self, why: ErrorText, receipt: Receipt | None = None) -> None:
         """Ends the stream with an error. ``receipt``: of the frames that are kept. Both are set at once, so
         that a waiting thread does not take the receipt for a good end."""
-        with self._changed:
+        with self._lock.turn(also_broken=True), self._lock.anyway:
             self._receipt = receipt or self._receipt
             if self._error is None or self._error.is_a(OverloadError):
                 self._error = why
-            self._changed.notify_all()
+            self._lock.changed.notify_all()
 
     def settle(self, receipt: Receipt) -> None:
-        with self._changed:
+        with self._lock.turn(also_broken=True), self._lock.anyway:
             self._receipt = receipt
-            self._changed.notify_all()
+            self._lock.changed.notify_all()
+
+    def drop_ring_at_end(self) -> None:
+        """As ``drop_ring``, unless frames are still to be sent of it."""
+        if self.is_over:
+            self.drop_ring()
 
     def drop_ring(self) -> None:
         """Drops the ring at the end: a user may keep the stream for its receipt, but not the ring's
         memory."""
-        with self._lock:
+        with self._lock.turn(also_broken=True), self._lock.anyway:
             ring, self._ring = self._ring, None
             in_use = self._copying or self._claimed  # what a camera may still write into is not for others
             unused = self._receipt is not None and self._error is None and not in_use

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import time
+import warnings
+import weakref
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,6 +22,7 @@ from shardwright.model.errors import (
     ShardwrightError,
     VersionError,
 )
+from shardwright.model.step_lock import interrupts_package
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,25 +31,66 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
+    from shardwright.array.frame_order import Begun
     from shardwright.array.spec import ArraySpec
     from shardwright.model.receipt import Receipt, Watermark
     from shardwright.wire.controls import Transport
 
     from .frame_ring import FrameRing
     from .link import Link, Loss
+    from .outbox import Outbox
+
+
+END_S = 10.0  # the longest that the streams of a connection which nobody closed wait for their daemon
+
+
+class Patience:
+    """The time for which the forgotten streams of one connection wait for its daemon: together, since a
+    daemon that is silent is silent to all of them."""
+
+    def __init__(self) -> None:
+        self.left_s = END_S
+
+    def wait(self, outbox: Outbox) -> None:
+        """Waits until a stream has ended. Raises as ``Outbox.wait_for_end``."""
+        begun_s = time.monotonic()
+        try:
+            outbox.wait_for_end(self.left_s)
+        finally:
+            self.left_s = max(0.0, self.left_s - (time.monotonic() - begun_s))
 
 
 class Stream:
-    """A stream made by ``Connection.acquire``. ``append`` may be called from several threads; frames are then
-    numbered in the order in which they were complete."""
+    """A stream made by ``Connection.acquire``.
 
-    def __init__(self, link: Link, forget: Callable[[Stream], None]) -> None:
+    Any thread may call it, several at once. Frames that name no place are counted in the order in which their
+    calls began. A call that waits for a slot holds nothing: others go on, and ``close`` ends it with
+    ``ClosedError``. A signal handler or a finalizer may call it too, unless it has interrupted the same
+    thread in the middle of a step (``NestedCallError``); a ``close`` then returns at once and the stream ends
+    meanwhile. In a forked child every call raises ``ForkedError``.
+
+    If nobody closes it, what came is sealed when the last reference goes or the interpreter ends
+    (``ResourceWarning``): that waits for the daemon, at most 10 s.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        forget: Callable[[Stream], None],
+        owner: object = None,
+        patience: Patience | None = None,
+    ) -> None:
+        """``owner`` lives as long as the stream."""
         self._link = link
+        self._owner = owner
         self._outbox = link.outbox
         self._images = link.spec
-        self._intake = FrameIntake(link.spec, link.opened.next_sequence, self._first_of)
+        self._intake = FrameIntake(link.spec, link.opened.next_sequence, partial(_first_of, link))
         self._forget = forget
         self._closed = False
+        self._forgotten = weakref.finalize(
+            self, _end_forgotten, link.outbox, link.opened.path, patience or Patience()
+        )
         self._scratch: npt.NDArray[np.uint8] | None = None  # for claims whose frames are to be dropped
 
     @property
@@ -67,48 +113,56 @@ class Stream:
         return self._link.opened.transport
 
     @property
+    def _own(self) -> Outbox:
+        """The outbox. Raises ``ForkedError``."""
+        self._outbox.check_process()
+        return self._outbox
+
+    @property
     def frames_sent(self) -> int:
         """The number of frames given to this stream, without the dropped ones."""
-        return self._outbox.frames
+        return self._own.frames
 
     @property
     def frames_dropped(self) -> int:
         """The number of frames that the overload policy ``drop`` has dropped here; each is named in the frame
         table."""
-        return self._outbox.frames_dropped
+        return self._own.frames_dropped
 
     @property
     def watermark(self) -> Watermark:
         """The watermark in the daemon's last message: frames counted without holes from the acquisition's
         first, also that of an earlier client."""
-        return self._outbox.watermark
+        return self._own.watermark
 
     @property
     def frames_stored(self) -> int:
         """The number of frames from the first on, without holes, that a kill of the daemon cannot lose."""
-        return self._outbox.watermark.stored
+        return self._own.watermark.stored
 
     @property
     def frames_durable(self) -> int:
         """The number of frames from the first on, without holes, that a power cut cannot lose."""
-        return self._outbox.watermark.durable
+        return self._own.watermark.durable
 
     @property
     def reconnects(self) -> int:
         """The number of times that this stream was resumed after the daemon or the link had died."""
+        self._outbox.check_process()
         return self._link.reconnects
 
     @property
     def losses(self) -> list[Loss]:
         """The frames that the daemon had accepted and could not keep (the last 4,096 ranges); the frame table
         names each."""
+        self._outbox.check_process()
         return list(self._link.losses)
 
     @property
     def receipt(self) -> Receipt:
         """The daemon's receipt, once the stream has closed. Raises ``SessionLostError`` while there is
         none."""
-        receipt = self._outbox.receipt
+        receipt = self._own.receipt
         if receipt is None:
             raise SessionLostError(
                 "there is no receipt",
@@ -142,6 +196,7 @@ class Stream:
         ``MetadataError`` for a frame that is not sent (the stream continues), ``ClosedError`` after
         ``close``, ``SessionLostError`` or the daemon's own error when the session has ended.
         """
+        self._outbox.check_process()
         pixels = frame if type(frame) is np.ndarray else np.asarray(frame)
         placed = self._intake.one(pixels, image, index, frame_id, metadata)
         try:
@@ -153,26 +208,31 @@ class Stream:
 
     def _append(self, pixels: npt.NDArray[Any], placed: Placed, frame_id: int) -> None:
         position, columns, _ = placed
-        slot = self._outbox.take_slot()
-        if slot is None:
-            self._outbox.drop(position, frame_id, columns)
-            return
+        begun = self._outbox.take_slot(counted=position is None)
         try:
+            if begun.slots is None:
+                self._outbox.drop(begun, position, frame_id, columns)
+                return
             ring = self._outbox.ring
             if ring is not None:  # else the stream has ended, and add will raise
-                ring.put(slot, pixels)
-            self._add_one(ring, slot, pixels, placed, frame_id)
+                ring.put(begun.slots, pixels)
+            self._add_one(ring, begun, pixels, placed, frame_id)
         except BaseException:
-            self._outbox.give_back(slot)
+            self._outbox.give_back(begun)
             raise
 
     def _add_one(
-        self, ring: FrameRing | None, slot: int, pixels: npt.NDArray[Any], placed: Placed, frame_id: int
+        self,
+        ring: FrameRing | None,
+        begun: Begun[Callable[[], None]],
+        pixels: npt.NDArray[Any],
+        placed: Placed,
+        frame_id: int,
     ) -> None:
-        """Adds the frame that lies in ``slot`` of ``ring``; it is copied to a ring that replaces that one."""
+        """Adds the frame that lies in its slot of ``ring``; it is copied to a ring that replaces that one."""
         position, columns, _ = placed
-        while (newer := self._outbox.add(ring, slot, position, frame_id, columns)) is not None:
-            newer.put(slot, pixels)
+        while (newer := self._outbox.add(ring, begun, position, frame_id, columns)) is not None:
+            newer.put(begun.slots, pixels)
             ring = newer
 
     def claim(
@@ -200,6 +260,7 @@ class Stream:
         that are open when the stream is closed are given back: a later commit raises ``ClosedError``. Over a
         reconnection claims stay open.
         """
+        self._outbox.check_process()
         form = self._intake.form(image, index, frame_id, metadata)
         if self._images.is_single and index is None and frame_id is None:
             self._intake.check_count(self._outbox.next_sequence)
@@ -230,13 +291,15 @@ class Stream:
         metadata: Mapping[str, Any] | None,
         pixels: npt.NDArray[Any],
     ) -> None:
-        self._outbox.end_claim()
+        self._outbox.check_process()
         try:
             with self._placed(pixels, image, index, frame_id, metadata) as placed:
-                self._add_one(ring, slot, pixels, placed, -1 if frame_id is None else frame_id)
+                begun = self._outbox.end_claim(slot, counted=placed.position is None)
         except BaseException:
-            self._outbox.give_back(slot)
+            self._outbox.give_back_claimed(slot)
             raise
+        with self._ending(begun, placed):
+            self._add_one(ring, begun, pixels, placed, -1 if frame_id is None else frame_id)
 
     def _commit_dropped(
         self,
@@ -246,8 +309,22 @@ class Stream:
         metadata: Mapping[str, Any] | None,
         pixels: npt.NDArray[Any],
     ) -> None:
+        self._outbox.check_process()
         with self._placed(pixels, image, index, frame_id, metadata) as placed:
-            self._outbox.drop(placed.position, -1 if frame_id is None else frame_id, placed.columns)
+            begun = self._outbox.end_claim(None, counted=placed.position is None)
+        with self._ending(begun, placed):
+            self._outbox.drop(begun, placed.position, -1 if frame_id is None else frame_id, placed.columns)
+
+    @contextmanager
+    def _ending(self, begun: Begun[Callable[[], None]], placed: Placed) -> Iterator[None]:
+        """Gives the slot and the place of a frame back if the block fails."""
+        try:
+            yield
+        except BaseException:
+            self._outbox.give_back(begun)
+            if not placed.named and placed.position is not None:
+                self._intake.give_back([placed.position])
+            raise
 
     @contextmanager
     def _placed(
@@ -285,57 +362,52 @@ class Stream:
         ones in the acquisition's ``order``. Raises as ``append`` does. A fault of one frame is raised before
         any of them is sent.
         """
+        self._outbox.check_process()
         pixels, records, counted, named = self._intake.many(frames, image, indices, frame_ids, metadata)
-        if counted and len(pixels):
-            self._intake.check_count(self._outbox.next_sequence + len(pixels) - 1)
         done = 0
+        if stands := counted and len(pixels) > 0:
+            self._outbox.stand_in_line(len(pixels))
         try:
             while done < len(pixels):
-                slots = self._outbox.take_slots(len(pixels) - done)
-                part = slice(done, done + (len(slots) or self._outbox.batch_frames))
-                if len(slots):
-                    self._add(slots, pixels[part], records[part], counted=counted)
-                else:
-                    self._outbox.drop_many(records[part], counted=counted)
+                begun = self._outbox.take_slots(len(pixels) - done, counted=counted)
+                part = slice(done, done + begun.frames)
+                self._add(begun, pixels[part], records[part], counted=counted)
                 done = part.stop
         except BaseException:
             if not named:
                 self._intake.give_back(records["position"][done:].tolist())
             raise
-
-    def _first_of(self, _image: int) -> int:
-        """As ``FrameIntake`` asks. Raises ``FrameIndexError`` where only the daemon knows how many frames the
-        image has."""
-        if self._link.request.reopen:
-            raise FrameIndexError(
-                "a frame without a place after a reopen of several images", expected="an index for each frame"
-            )
-        return 0
+        finally:
+            if stands:
+                self._outbox.leave_line()
 
     def _add(
         self,
-        slots: npt.NDArray[np.int64],
+        begun: Begun[Callable[[], None]],
         pixels: npt.NDArray[Any],
         records: npt.NDArray[np.void],
         *,
         counted: bool,
     ) -> None:
         try:
+            if not len(begun.slots):
+                self._outbox.drop_many(begun, records, counted=counted)
+                return
             ring = self._outbox.ring
             while True:
                 if ring is not None:
-                    ring.put(slots, pixels)
-                ring = self._outbox.add_many(ring, slots, records, counted=counted)
+                    ring.put(begun.slots, pixels)
+                ring = self._outbox.add_many(ring, begun, records, counted=counted)
                 if ring is None:
                     return
         except BaseException:
-            self._outbox.give_back(slots)
+            self._outbox.give_back(begun)
             raise
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Waits until every frame appended before is durable: it survives a power cut. Raises
         ``TimedOutError`` after ``timeout_s``, or what ended the session."""
-        self._outbox.flush(timeout_s)
+        self._own.flush(timeout_s)
 
     def update_metadata(
         self, attributes: Mapping[str, Any], *, image: str | None = None, timeout_s: float | None = None
@@ -350,6 +422,7 @@ class Stream:
         or what ended the session. An image that never gets a frame has no folder: its metadata go at the
         end, and the daemon's event ``image_metadata_dropped`` names it.
         """
+        self._outbox.check_process()
         if image is not None:
             self._images.number_of(image)
         plain = checked_update(attributes)
@@ -366,15 +439,21 @@ class Stream:
 
         Raises the error that ended the session, if it was lost before.
         """
+        self._outbox.check_process()
         if self._closed:
             return
-        self._closed = True
+        if self._outbox.is_in_step:  # to wait here would be for oneself
+            self._outbox.ask_to_finish()
+            return
         self._outbox.finish()
         try:
             self._outbox.wait_for_end()
         finally:
-            self._forget(self)
-            self._outbox.drop_ring()  # frees its memory
+            if self._outbox.is_over:  # else it was interrupted, and may be called again
+                self._closed = True
+                self._forgotten.detach()
+                self._forget(self)
+            self._outbox.drop_ring_at_end()  # frees its memory
 
     def __enter__(self) -> Stream:
         if self._closed:
@@ -393,3 +472,34 @@ class Stream:
             self.close()
         except ShardwrightError as closing:
             error.add_note(f"closing the stream also failed: {closing}")
+
+
+def _first_of(link: Link, _image: int) -> int:
+    """As ``FrameIntake`` asks. Raises ``FrameIndexError`` where only the daemon knows how many frames the
+    image has."""
+    if link.request.reopen:
+        raise FrameIndexError(
+            "a frame without a place after a reopen of several images", expected="an index for each frame"
+        )
+    return 0
+
+
+def _end_forgotten(outbox: Outbox, path: str, patience: Patience) -> None:
+    """Ends a stream that nobody closed: the interpreter ends, or the last reference to it is gone. Called
+    from any thread, at any moment; in a forked child it does nothing."""
+    if outbox.is_forked or outbox.is_over:
+        return
+    outbox.ask_to_finish()
+    if not interrupts_package():  # else the I/O thread goes on alone
+        try:
+            patience.wait(outbox)
+        except ShardwrightError as error:
+            if outbox.receipt is None:
+                unstored = outbox.next_sequence - outbox.watermark.stored
+                sys.stderr.write(f"{path}: {unstored:,} frames are not known to be stored: {error}\n")
+        outbox.drop_ring_at_end()
+    warnings.warn(
+        f"the stream of {path} was not closed; the frames that came are sealed. Use a with block, or close()",
+        ResourceWarning,
+        stacklevel=2,
+    )

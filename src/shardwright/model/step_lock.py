@@ -63,6 +63,31 @@ def _leaves_half(error: BaseException) -> bool:
     return not isinstance(error, ShardwrightError) or isinstance(error, NestedCallError)
 
 
+class ProcessBound:
+    """Something that threads of this process keep alive: a copy of it in a forked child can do nothing."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._process_id = _process.id
+
+    @property
+    def is_forked(self) -> bool:
+        """True in a child that was forked after the object was made."""
+        return _process.id != self._process_id
+
+    def check_process(self) -> None:
+        """Raises ``ForkedError`` in a forked child: the threads that do the work exist in its parent only,
+        and its copy of the locks may be taken for ever."""
+        if _process.id != self._process_id:
+            raise ForkedError(
+                f"this {self._what} belongs to another process, of which this one is a forked child",
+                expected=f"process {self._process_id}",
+                got=f"process {_process.id}",
+                hint="Use it in its own process only: send the frames there, or start the child with "
+                f'multiprocessing.get_context("spawn") and make a {self._what} of its own in it',
+            )
+
+
 class _Anyway:
     """The steps of a broken object: those that free what it has."""
 
@@ -78,11 +103,11 @@ class _Anyway:
         self._lock.__exit__(kind, error, trace)
 
 
-class StepLock:
+class StepLock(ProcessBound):
     """``what`` names the object in messages, such as "writer"; ``hint``: what to do once it is broken."""
 
     def __init__(self, what: str, *, hint: str) -> None:
-        self.what = what
+        super().__init__(what)
         # ``with`` on this lock itself, never on a method in Python: a signal between taking it and the block
         # would leave it taken
         self.held = threading.RLock()
@@ -90,25 +115,7 @@ class StepLock:
         self.broken: ErrorText | None = None
         self._hint = hint
         self._inside = _NOBODY  # the thread whose step it is; under ``held``
-        self._process_id = _process.id
         self.anyway = _Anyway(self)
-
-    @property
-    def is_forked(self) -> bool:
-        """True in a child that was forked after the object was made."""
-        return _process.id != self._process_id
-
-    def check_process(self) -> None:
-        """Raises ``ForkedError`` in a forked child: the threads that do the work exist in its parent only,
-        and its copy of the locks may be taken for ever."""
-        if _process.id != self._process_id:
-            raise ForkedError(
-                f"this {self.what} belongs to another process, of which this one is a forked child",
-                expected=f"process {self._process_id}",
-                got=f"process {_process.id}",
-                hint=f"Use it in its own process only: send the frames there, or start the child with "
-                f'multiprocessing.get_context("spawn") and make a {self.what} of its own in it',
-            )
 
     @property
     def is_mine(self) -> bool:
@@ -127,7 +134,7 @@ class StepLock:
         if self._inside == get_ident():
             if self.is_mine:
                 raise NestedCallError(
-                    f"this call interrupted another one of this thread in the middle of the {self.what}",
+                    f"this call interrupted another one of this thread in the middle of the {self._what}",
                     expected="no call from a signal handler or a finalizer at such a moment",
                     hint="Set a flag in the handler, and act on it where frames are appended",
                 )
@@ -176,9 +183,9 @@ class StepLock:
         self._inside = _NOBODY
         if self.broken is None:
             is_defect = isinstance(error, Exception) and not isinstance(error, ShardwrightError)
-            message = f"a call of this {self.what} was interrupted in the middle of a step"
+            message = f"a call of this {self._what} was interrupted in the middle of a step"
             why = WorkerError(
-                f"a defect has ended this {self.what}" if is_defect else message,
+                f"a defect has ended this {self._what}" if is_defect else message,
                 got=None if error is None else repr(error),
                 hint=self._hint,
             )

@@ -136,7 +136,7 @@ class Driver:
         try:
             while True:
                 self._collect()
-                if self.order.is_first(thread):
+                if self.order.is_next(thread):
                     slots = self.ring.take(most)
                     if slots.size or self._drops():
                         return slots
@@ -169,7 +169,7 @@ class Driver:
         with self.lock.turn(), self.lock:
             self.order.stand_in_line(thread)
             try:
-                while not self.order.is_first(thread):
+                while not self.order.is_next(thread):
                     self._check_open()
                     self.lock.wait(_POLL_S)
                 check_count(self.count + self.order.frames + frames - 1)
