@@ -145,3 +145,21 @@ def test_the_line_of_progress_says_so(idle, terminal, monkeypatch, capsys, tmp_p
         pause.touch()
         assert "paused by" in line()
         assert TOLD not in line()
+
+
+def test_what_shows_progress_does_not_starve_with_the_job():
+    """A thread that an idle one starts is idle: the line that tells of it would come as late as the job."""
+    code = """
+import os, threading
+from shardwright.cli.progress import show_steps, told_at_this_priority
+from shardwright.repack.runtime.throttle import make_idle
+before = os.getpriority(os.PRIO_PROCESS, 0)
+with told_at_this_priority():
+    make_idle()
+    with show_steps("job", "looking"):
+        (thread,) = [each for each in threading.enumerate() if each.name == "progress"]
+        assert os.getpriority(os.PRIO_PROCESS, thread.native_id) == before
+        assert os.getpriority(os.PRIO_PROCESS, 0) == 19
+assert threading.active_count() == 1
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -26,7 +26,7 @@ from .job_command import (
     parse_rate,
     run_with_progress,
 )
-from .progress import show_steps
+from .progress import show_steps, told_at_this_priority
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -141,16 +141,17 @@ def command(
     options = Options(order, parse_recompress(recompress), bytes_per_s, not no_idle, trim)
     interrupt_on_signals()
     throttle = Throttle(idle=options.idle)
-    throttle.be_idle()
-    if to is not None:
-        wish = MoveOptions(to, move, order, throttle)
-        complete_edits(stores)
-        with job_executor("compact --to", "what has arrived is kept", workers, scheduler) as executor:
-            if not send(stores[0].absolute(), wish, executor, bytes_per_s=bytes_per_s, as_json=as_json):
-                raise typer.Exit(1)
-    else:
-        left = config is not None
-        _repack(stores, options, workers, scheduler, leave_locked=left, dry_run=dry_run, as_json=as_json)
+    with told_at_this_priority():
+        throttle.be_idle()
+        if to is not None:
+            wish = MoveOptions(to, move, order, throttle)
+            complete_edits(stores)
+            with job_executor("compact --to", "what has arrived is kept", workers, scheduler) as executor:
+                if not send(stores[0].absolute(), wish, executor, bytes_per_s=bytes_per_s, as_json=as_json):
+                    raise typer.Exit(1)
+        else:
+            left = config is not None
+            _repack(stores, options, workers, scheduler, leave_locked=left, dry_run=dry_run, as_json=as_json)
 
 
 def complete_edits(stores: Sequence[Path]) -> None:

@@ -136,19 +136,72 @@ class _Count:
         return f"{format_bytes(self._done)}{of} {verb}, {format_bytes(rate)}/s{left}"
 
 
+class _Ticker:
+    """A thread that calls actions now and then, until ``end``."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # also while an action is called: none is after it was removed
+        self._actions: dict[Callable[[], object], tuple[float, float]] = {}  # interval, when it is due
+        self._wake = threading.Event()
+        self._over = False
+        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+        self._thread.start()
+
+    @contextmanager
+    def calling(self, interval_s: float, action: Callable[[], object]) -> Iterator[None]:
+        with self._lock:
+            self._actions[action] = interval_s, time.monotonic() + interval_s
+        self._wake.set()
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._actions[action]
+
+    def end(self) -> None:
+        self._over = True
+        self._wake.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over:
+            with self._lock:
+                now_s = time.monotonic()
+                for action, (interval_s, due_s) in self._actions.items():
+                    if due_s <= now_s:
+                        action()
+                        self._actions[action] = interval_s, now_s + interval_s
+                due = min((due_s for _, due_s in self._actions.values()), default=None)
+            self._wake.wait(None if due is None else max(0.0, due - time.monotonic()))
+            self._wake.clear()
+
+
+_tickers: list[_Ticker] = []  # at most one: that of ``told_at_this_priority``
+
+
 @contextmanager
-def _every(interval_s: float, action: Callable[[], object]) -> Iterator[None]:
-    """Call ``action`` from a thread of its own as long as the block runs."""
-    over = threading.Event()
-
-    def repeat() -> None:
-        while not over.wait(interval_s):
-            action()
-
-    thread = threading.Thread(target=repeat, name="progress", daemon=True)
-    thread.start()
+def told_at_this_priority() -> Iterator[None]:
+    """Shows all progress within from a thread that is started now. A command that makes itself idle begins
+    this before: a thread that an idle one starts is idle, and would starve with what it reports."""
+    ticker = _Ticker()
+    _tickers.append(ticker)
     try:
         yield
     finally:
-        over.set()
-        thread.join()
+        _tickers.remove(ticker)
+        ticker.end()
+
+
+@contextmanager
+def _every(interval_s: float, action: Callable[[], object]) -> Iterator[None]:
+    """Call ``action`` from another thread as long as the block runs."""
+    if _tickers:
+        with _tickers[-1].calling(interval_s, action):
+            yield
+        return
+    ticker = _Ticker()
+    try:
+        with ticker.calling(interval_s, action):
+            yield
+    finally:
+        ticker.end()
