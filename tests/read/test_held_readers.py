@@ -70,15 +70,23 @@ TERMINAL = {*ONCE, *(f"{name}, finished" for name in FINISHED_ONCE)}
 
 
 def product() -> Iterator[Any]:
-    """Each event by each reader of each kind; in the quick suite each event with one of these."""
+    """Each event with one reader of one kind in the quick suite; among the slow ones each event of each kind
+    with two readers, and of one kind with the followers and with all looks of two readers."""
     # a follower looks again and again, which takes its time
-    readers, kinds = itertools.cycle(name for name in READERS if name != "follow"), itertools.cycle(KINDS)
+    patient = [name for name in READERS if name != "follow"]
+    readers, kinds = itertools.cycle(patient), itertools.cycle(KINDS)
     quick = {(event, next(readers), next(kinds)) for event in EVENTS}
     quick |= {("taken over", "boxes", "none"), ("sealed", "ranges", "live append")}
     quick |= {("taken over", "follow", "none"), ("updated, finished", "boxes", "uncompressed")}
-    for case in itertools.product(EVENTS, READERS, KINDS):
+    pairs = {(event, next(readers), kind) for event in EVENTS for kind in KINDS for _ in range(2)}
+    pairs |= {(event, "follow", "none") for event in EVENTS}
+    for case in sorted(quick | pairs):
         marks = [] if case in quick else [pytest.mark.slow]
-        yield pytest.param(*case, case in quick, marks=marks, id="-".join(case))
+        yield pytest.param(*case, True, marks=marks, id="-".join(case))
+    for event, reader in itertools.product(EVENTS, ("boxes", "ranges")):
+        yield pytest.param(
+            event, reader, "none", False, marks=pytest.mark.slow, id=f"{event}-{reader}-all looks"
+        )
 
 
 def looks_of(scene: Scene, reader: str, *, some: bool) -> list[int]:
