@@ -29,8 +29,9 @@ def installing():
 def napari_python() -> Path:
     """The Python of an environment that has napari, its reader and our plugin on top of this one: in this one
     napari's plugins for pytest would load in every test."""
-    folder = CACHE / "napari"
-    python, marker, contents = folder / "bin" / "python", folder / "installed", " ".join(NAPARI)
+    folder = CACHE / f"napari{Path(sys.prefix).name.removeprefix('.venv')}"  # napari-3.13 of .venv-3.13
+    python, marker = folder / "bin" / "python", folder / "installed"
+    contents = " ".join((sys.version, *NAPARI))
     with installing():
         if not (marker.exists() and marker.read_text() == contents):
             shutil.rmtree(folder, ignore_errors=True)
