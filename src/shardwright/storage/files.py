@@ -81,21 +81,36 @@ class FileIdentity(NamedTuple):
 NO_FILE = FileIdentity(0, 0, 0, 0)
 
 
-@contextmanager
-def storage_errors(operation: str, path: Path | str) -> Iterator[None]:
+def storage_errors(operation: str, path: Path | str) -> _StorageErrors:
     """A context that turns an ``OSError`` into the typed error with the operation and the path."""
-    try:
-        yield
-    except ShardwrightError:
-        raise
-    except OSError as error:
+    return _StorageErrors(operation, path)
+
+
+class _StorageErrors:
+    """No generator: from Python 3.13 on, the frame of one that an error has ended refers to those of its
+    callers. The error, its traceback and these frames would be a cycle: what an acquisition held stayed until
+    the collector came."""
+
+    __slots__ = ("_operation", "_path")
+
+    def __init__(self, operation: str, path: Path | str) -> None:
+        self._operation = operation
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if not isinstance(error, OSError) or isinstance(error, ShardwrightError):
+            return
         kind = StorageFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
         hint = {
             errno.ENOSPC: "Free some space on this filesystem, or choose another output root",
             errno.EDQUOT: "Free some space on this filesystem, or choose another output root",
             errno.EMFILE: "Raise the limit of open files of this process: ulimit -n",
         }.get(error.errno or 0)
-        raise kind(f"cannot {operation} {path}: {error.strerror or error}", hint=hint) from error
+        reason = error.strerror or error
+        raise kind(f"cannot {self._operation} {self._path}: {reason}", hint=hint) from error
 
 
 def raise_errno(number: int) -> None:
