@@ -140,7 +140,8 @@ def test_the_command_takes_chains_as_json(tmp_path: Path, capsys: pytest.Capture
     assert run("rechunk", places[0], tmp_path / "c.zarr", "--index", "middle", "--no-idle") == 2
 
 
-# 256 for 1: zarr-python takes what delta makes for values of the array's byte order
+# 256 for 1: zarr-python 3.1 takes what delta makes for values of the array's byte order, 3.4 gives them back
+GIVES_DELTA_BACK = tuple(map(int, zarr.__version__.split(".")[:2])) >= (3, 4)
 DELTA_BIG = [numcodec("delta", dtype="<u2"), BIG, GZIP]
 BITROUND = [numcodec("bitround", keepbits=2), LITTLE, ZSTD]
 
@@ -154,6 +155,12 @@ def test_codecs_that_do_not_give_values_back_are_refused_and_nothing_is_left(
     pyramid = None if levels is None else PyramidOptions(levels)
     made = RechunkOptions(chunks={}, codec=DELTA_BIG, pyramid=pyramid, lossy=lossy)
     plan = plan_new_store(tmp_path / "a.ome.zarr", made)
+    if GIVES_DELTA_BACK:
+        with ignored_warnings():
+            assert write_new_store(plan, tmp_path / "b.ome.zarr", made, run_here, throttle=POLITE).ok
+            new, old = (zarr.open_array(tmp_path / f"{name}.ome.zarr/0", mode="r") for name in "ba")
+            assert same(new[...], old[...])
+        return
     with pytest.raises(ValuesChangedError) as refused, ignored_warnings():
         write_new_store(plan, tmp_path / "b.ome.zarr", made, run_here, throttle=POLITE)
     message = str(refused.value)
