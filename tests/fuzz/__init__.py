@@ -4,6 +4,8 @@ thousand inputs of each.
     python -m tests.fuzz.journal --inputs 1000000      damaged journals and staging areas, a million of each
     python -m tests.fuzz.wire --inputs 1000000         damaged messages to the daemon and to the client, a
     million to each
+    python -m tests.fuzz.stored_files                  every file that we keep in a store, field by field, in
+    the hands of the commands; with names of formats only these
 
 Recorded on 2026-11-21, seed 20261121, files of 24,576 bytes: no crash, no hang, no row misjudged.
 

@@ -83,7 +83,9 @@ def test_one_process_cannot_take_it_twice_either(tmp_path):
     assert not lock.is_held()
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"pid": "x"}', b"\xff" * 9999])
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"[]", b'{"pid": "x"}', b"\xff" * 9999, b"[" * 9999, b'{"pid": 1e999}']
+)
 def test_a_holder_that_has_not_written_its_name_yet(tmp_path, text):
     lock = StoreLock.take(tmp_path / "lock")
     (tmp_path / "lock").write_bytes(text)

@@ -10,6 +10,7 @@ import numpy as np
 
 from shardwright.array.extents import Extents
 from shardwright.array.grid import image_of
+from shardwright.model.errors import ShardFormatError
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.model.receipt import MOST_IMAGES, Receipt
 from shardwright.wire.descriptor import JSON_FIELD, JSON_LEFT_OUT
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 
 _LEAST = 1024  # elements
+_MOST_AHEAD = 1 << 28  # of the first one that is missing
 
 
 class SequenceSet:
@@ -34,11 +36,18 @@ class SequenceSet:
         self._held = np.zeros(_LEAST, np.bool_)  # element i: sequence value + i
 
     def add(self, sequences: np.ndarray) -> None:
-        """Adds sequences, in any order; those held already are ignored."""
+        """Adds sequences, in any order; those held already are ignored. Raises ``ShardFormatError`` for one
+        as far ahead as no camera is: a file may say anything."""
         if sequences.size == 0:
             return
         offsets = sequences.astype(np.int64) - self.value
         newest = int(offsets.max())
+        if newest >= _MOST_AHEAD:
+            raise ShardFormatError(
+                "a frame has a sequence that cannot be",
+                expected=f"below {self.value + _MOST_AHEAD}",
+                got=self.value + newest,
+            )
         self.stop = max(self.stop, self.value + newest + 1)
         if newest >= self._held.size:
             grown = np.zeros(max(newest + 1, 2 * self._held.size), np.bool_)

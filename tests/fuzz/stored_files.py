@@ -1,0 +1,588 @@
+"""Fuzzing of every file that we keep in a store: ``python -m tests.fuzz.stored_files``
+
+A table of formats: where a store has a file of each, and variants of it, made field by field, whose checksums
+hold: numbers at 2^31, 2^63 and -1, no numbers at all, values of other types, JSON nested deep, half of a pair
+of surrogates, bytes that are no text, files that were cut, and files of nothing but a hole.
+
+Each variant stands in a store beside a sound one. A child process with little address space and little disk
+does to both what the commands do. Whatever the bytes are: an answer or one of our errors, no more disk than
+before and a little, and the sound store is recovered, or its interrupted update completed.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import resource
+import shutil
+import signal
+import struct
+import sys
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import crc32c
+import numpy as np
+import zarr
+from tests.edit.journals import hostile_journals
+from tests.repack.images import POLITE, run_here
+
+import shardwright as sw
+from shardwright.acquire.workers import WorkerPool
+from shardwright.edit.interrupted import recover_edits
+from shardwright.edit.region_edit import erase
+from shardwright.edit.shard_edit import edit_shard
+from shardwright.model.errors import ShardwrightError
+from shardwright.read.inspect_shards import inspect_shards
+from shardwright.read.store import open_store, parse_array
+from shardwright.read.verify_store import verify_store
+from shardwright.recovery.leftovers import unfinished_stores
+from shardwright.recovery.recover_store import recover_store
+from shardwright.recovery.unfinished import Unfinished
+from shardwright.repack.jobs import compact_store
+from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels
+from shardwright.repack.runtime.compaction_queue import QueueEntry
+from shardwright.repack.transfer.destination import Claim
+from shardwright.repack.transfer.move_plan import MoveOptions
+from shardwright.repack.transfer.move_record import MoveRecord, SentFile
+from shardwright.repack.transfer.move_store import move_store
+from shardwright.shard.checked_json import encode_checked
+from shardwright.shard.edit_files import JOURNAL_SUFFIX
+from shardwright.shard.file_header import file_seed
+from shardwright.shard.journal import JournalLayout, ShardRowJournal
+from shardwright.shard.row_checksum import seal_rows
+from shardwright.storage import failpoints
+from shardwright.storage.lock import StoreLock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.harness.fork_server import Channel
+
+SPARE_ADDRESS_SPACE_BYTES = 2 << 30
+MOST_FILE_BYTES = 64 << 20
+SPARE_DISK_BYTES = 16 << 20
+PATIENCE_SECONDS = 60  # only so that a hang becomes a failure
+LEFT, SOUND = "left.ome.zarr", "sound.ome.zarr"
+SEALED_FRAMES, FRAMES = 8, 11  # two sealed shard rows, a slab in progress and a staged frame
+
+
+@dataclass(frozen=True)
+class Hole:
+    """A file of nothing else."""
+
+    nbytes: int
+
+
+Variants = dict[str, "bytes | Hole"]
+
+
+@dataclass(frozen=True)
+class StoredFormat:
+    """``place``: of a file, below the folder of both stores. ``variants``: of that file."""
+
+    make: Callable[[Path], None]
+    place: str
+    variants: Callable[[Path], Variants]
+    use: Callable[[Path], dict[str, str]]
+
+
+# ---------------------------------------------------------------------- variants of texts, of JSON, of rows
+
+NUMBERS = (-1, 2**31, 2**63 - 1, 2**63, 2**64)
+VALUES: dict[str, Any] = {
+    **{str(number): number for number in NUMBERS},
+    "infinity": float("inf"),
+    "no number": float("nan"),
+    "a fraction": 0.5,
+    "null": None,
+    "a truth": True,
+    "a list": [],
+    "a list of lists": [[1], [2]],
+    "an object": {"a": 1},
+    "a text": "x",
+    "a way out": "../../outside",
+    "half of a pair": "\ud800",
+    "a long text": "9" * 5000,
+}
+
+
+def texts(data: bytes) -> Variants:
+    deep = 100_000
+    return {
+        "no bytes": b"",
+        "cut": data[: len(data) // 2],
+        "one byte less": data[:-1],
+        "no text": b"\xff\xfe" * 50,
+        "zeros": bytes(4096),
+        "lists in lists": b"[" * deep,
+        "objects in objects": b'{"a":' * deep,
+        "lists that end": b"[" * 400 + b"]" * 400,
+        "a huge number": b"1e999",
+        "a long number": b"9" * 5000,
+        "no number": b"NaN",
+        "a hole": Hole(1 << 40),
+    }
+
+
+def of_json(facts: Any, encode: Callable[[Any], bytes]) -> Variants:
+    """Each value, at any depth, replaced by each other one; and each left out."""
+    found: Variants = {}
+    for path in _paths(facts):
+        name = "/".join(map(str, path))
+        for what, value in VALUES.items():
+            found[f"{name} is {what}"] = encode(_replaced(facts, path, value))
+        endless = encode(_replaced(facts, path, float("inf")))
+        found[f"{name} is 1e999"] = endless.replace(b"Infinity", b"1e999")
+        nested: Any = 0
+        for _ in range(300):
+            nested = [nested]
+        found[f"{name} is nested"] = encode(_replaced(facts, path, nested))
+        found[f"{name} is not there"] = encode(_replaced(facts, path, _NOTHING))
+    return found
+
+
+_NOTHING = object()
+
+
+def _paths(facts: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    items = facts.items() if isinstance(facts, dict) else enumerate(facts) if isinstance(facts, list) else ()
+    for name, value in items:
+        yield (*above, name)
+        yield from _paths(value, (*above, name))
+
+
+def _replaced(facts: Any, path: tuple[Any, ...], value: Any) -> Any:
+    changed = copy.deepcopy(facts)
+    within = changed
+    for name in path[:-1]:
+        within = within[name]
+    if value is _NOTHING:
+        del within[path[-1]]
+    else:
+        within[path[-1]] = value
+    return changed
+
+
+def of_rows(table: np.ndarray, seed: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Copies of one record, each with a field of another number, sealed."""
+    for name in table.dtype.names or ():
+        kind = table.dtype[name].kind
+        if name == "record_crc" or kind not in "iuf":
+            continue
+        width = 8 * table.dtype[name].itemsize
+        for number in (0, 1, 2**31, 2 ** (width - 1) - 1, 2 ** (width - 1), 2**width - 1):
+            changed = table.copy()
+            bits = changed[name].view(f"<u{width // 8}")
+            bits[...] = number % 2**width
+            changed[name] = bits.view(changed[name].dtype)
+            seal_rows(changed, seed)
+            yield f"{name} is {number}", changed
+
+
+def _json(facts: Any) -> bytes:
+    return json.dumps(facts).encode()
+
+
+def any_text(path: Path) -> Variants:
+    return texts(path.read_bytes())
+
+
+def json_file(path: Path) -> Variants:
+    data = path.read_bytes()
+    return {**texts(data), **of_json(json.loads(data), _json)}
+
+
+def json_lines(path: Path) -> Variants:
+    """The first line is the sound one."""
+    data = path.read_bytes()
+    line = json.loads(next(line for line in data.splitlines() if line))
+    each = {what: data + b"\n" + new + b"\n" for what, new in of_json(line, _json).items()}
+    return {**texts(data), **each}
+
+
+# ---------------------------------------------------------------------- unfinished stores
+
+
+def dimensions() -> list[sw.Dimension]:
+    plane = [sw.Dimension(name=name, count=8, chunk_size=4, shard_size_chunks=2) for name in "yx"]
+    return [sw.Dimension(name="t", count=None, chunk_size=2, shard_size_chunks=2), *plane]
+
+
+def frame(number: int) -> np.ndarray:
+    return np.full((8, 8), number + 1, np.uint16)
+
+
+def unfinished(root: Path) -> None:
+    spec = sw.ArraySpec(dtype="uint16", dimensions=dimensions(), attributes={"a": [1]})
+    living = root / "living.ome.zarr"
+    with sw.create(living, spec, threads=1, store_within_ms=1) as writer:
+        for number in range(FRAMES):
+            writer.append(frame(number))
+        while writer.watermark.stored < FRAMES or _logged(living) < SEALED_FRAMES:
+            time.sleep(0.01)
+        writer.update_metadata({"b": {"c": 2}})
+        for name in (LEFT, SOUND):
+            shutil.copytree(living, root / name)
+    shutil.rmtree(living)
+
+
+def _logged(store: Path) -> int:
+    with closing(Unfinished.read(store).open_log(read_only=True)) as log:
+        return log.rows
+
+
+def recovered(root: Path) -> dict[str, str]:
+    """What became of each store."""
+    outcomes = {}
+    pool = WorkerPool(1)
+    pool.start()
+    try:
+        for look in (_seen, partial(recover_store, pool=pool, threads=1, dry_run=True)):
+            _answer(lambda look=look: look(root / LEFT))
+        for store in unfinished_stores(root):
+            outcomes[store.name] = _answer(lambda store=store: recover_store(store, pool, threads=1).action)
+        for left in unfinished_stores(root):
+            _answer(lambda left=left: recover_store(left, pool, threads=1))
+    finally:
+        pool.stop()
+    assert outcomes[SOUND] == "sealed", outcomes
+    shown = _seen(root / SOUND)
+    assert (shown == np.stack([frame(number) for number in range(FRAMES)])).all()
+    _answer(lambda: verify_store(root / LEFT).problems)
+    return outcomes
+
+
+def _seen(store: Path) -> np.ndarray:
+    """All frames, as readers see those that are not sealed."""
+    return np.asarray(zarr.open_array(sw.open(store), path="0", mode="r")[...])
+
+
+def _answer(call: Callable[[], Any]) -> str:
+    """What a call returns, or which of our errors it raises; any other one is a defect."""
+    try:
+        return str(call())
+    except ShardwrightError as error:
+        refusal = error
+    assert len(str(refusal)) < 3000, "one line, not the file"
+    return type(refusal).__name__
+
+
+def manifest(path: Path) -> Variants:
+    data = path.read_bytes()
+    facts = json.loads(data)
+    del facts["crc32c"]
+    return {**texts(data), **of_json(facts, encode_checked)}
+
+
+def frame_log(path: Path) -> Variants:
+    """A block more, of which each field of the header and of a record is another one."""
+    store = Unfinished.read(path.parents[1])
+    data, seed = path.read_bytes(), crc32c.crc32c(store.manifest.identity_bytes)
+    log = store.open_log(read_only=True)
+    end, [(_, _, records)] = log._end, [next(log.blocks())]
+    log.close()
+    found = texts(data)
+    sound = {"kind": 1, "record_bytes": records.dtype.itemsize, "shard_row": 99, "count": 1}
+    for what, one in of_rows(records[:1], seed):
+        for row, kind in ((99, 1), (-1, 2)):
+            head = sound | {"kind": kind, "shard_row": row}
+            found[f"{what}, kind {kind}"] = _with_block(data, end, head, one, seed)
+    for name in sound:
+        for number in (*NUMBERS, 0, 3):
+            found[f"{name} is {number}"] = _with_block(data, end, sound | {name: number}, records[:1], seed)
+    return found
+
+
+def _with_block(data: bytes, end: int, facts: dict[str, int], records: np.ndarray, seed: int) -> bytes:
+    numbers = [facts["kind"] % 2**32, facts["record_bytes"] % 2**32, facts["shard_row"] % 2**64]
+    payload = records.tobytes()
+    numbers += [facts["count"] % 2**64, crc32c.crc32c(payload, seed)]
+    head = struct.pack("<8sIIQQI24x", b"SWFRMBLK", *numbers)
+    block = head + struct.pack("<I", crc32c.crc32c(head, seed)) + payload
+    return data[:end] + block + data[end + len(block) :]
+
+
+def journal_records(path: Path) -> Variants:
+    """Records of frames, and entries of chunks, of which each field is another one."""
+    store = Unfinished.read(path.parents[1])
+    row = int(path.name.split(".")[0])
+    layout, data = JournalLayout.of(store.layout.of(row), row, store.record_dtype), path.read_bytes()
+    seed = file_seed(store.manifest.identity_bytes, row)
+    journal = ShardRowJournal.open(path, layout, store.manifest.identity_bytes, row, read_only=True)
+    records, written = journal.read_frames()
+    entries, _ = journal.read_chunks(0)
+    journal.close()
+    found = texts(data)
+    layer, place = (int(each[0]) for each in np.nonzero(written))
+    at = layout.frames_place(layer) + place * records.dtype.itemsize
+    for what, one in of_rows(records[layer, place : place + 1].copy(), seed):
+        found[f"frame: {what}"] = data[:at] + one.tobytes() + data[at + one.nbytes :]
+    at = layout.chunk_place(0, 0)
+    for what, one in of_rows(entries[:1].copy(), seed):
+        found[f"chunk: {what}"] = data[:at] + one.tobytes() + data[at + one.nbytes :]
+    return found
+
+
+def staging_records(path: Path) -> Variants:
+    store = Unfinished.read(path.parents[1])
+    staging, data = store.open_staging(), path.read_bytes()
+    assert staging is not None
+    records = staging.read_records()
+    slot = int(np.flatnonzero(staging.undamaged(records))[0])
+    at = staging.entry_place(slot)
+    staging.close()
+    found = texts(data)
+    for what, one in of_rows(records[slot : slot + 1].copy(), staging.seed):
+        found[what] = data[:at] + one.tobytes() + data[at + one.nbytes :]
+    return found
+
+
+# ---------------------------------------------------------------------- finished stores
+
+
+def finished(root: Path) -> None:
+    """Two stores; the sound one has an interrupted update."""
+    spec = sw.ArraySpec(dtype="uint16", dimensions=dimensions())
+    for name in (LEFT, SOUND):
+        with sw.create(root / name, spec, threads=1) as writer:
+            for number in range(FRAMES):
+                writer.append(frame(number))
+    interrupted(root / SOUND / "0")
+
+
+def interrupted(path: Path) -> None:
+    """An array with one update of which nothing but its journal was written."""
+    array = parse_array(path)
+    failpoints.set_hook("edit.before_write", _fail)
+    failpoints.set_hook("edit.before_cut", _fail)
+    try:
+        _answer(lambda: edit_shard(array, (0, 0, 0), {0: None}, strategy="in_place"))
+    finally:
+        failpoints.set_hook("edit.before_write", None)
+        failpoints.set_hook("edit.before_cut", None)
+
+
+def _fail() -> None:
+    raise OSError(5, "Input/output error")
+
+
+class _Here:
+    """An executor in this process."""
+
+    workers = 1
+
+    def run(self, tasks: Any, on_moved: Any = None) -> Any:
+        del on_moved
+        yield from run_here(tasks)
+
+    def close(self) -> None: ...
+
+
+def used(*ways: str) -> Callable[[Path], dict[str, str]]:
+    """What commands do with a store of which one has such a file; interrupted updates are recovered."""
+    return lambda root: _used(root, (*ways, "recover"))
+
+
+def _used(root: Path, ways: tuple[str, ...]) -> dict[str, str]:
+    outcomes = {}
+    left, away = root / LEFT, root / "away"
+
+    def compacted() -> Any:
+        options = compact_store.Options(idle=False, recompress={"cname": "zstd", "level": 1})
+        return compact_store.run(compact_store.plan(open_store(left), options), _Here()).failures
+
+    calls: dict[str, Callable[[], Any]] = {
+        "verify": lambda: verify_store(left).problems,
+        "inspect": lambda: list(inspect_shards(open_store(left), open_store(left).arrays[0])),
+        "recover": lambda: [edit.action for edit in recover_edits(root)],
+        "queue": lambda: (QueueEntry(left).check_version(), QueueEntry(left).failures),
+        "lock": lambda: StoreLock.take(left / "0/.shardwright-edit/c.0.0.0.lock"),
+        "erase": lambda: erase(left, region={"t": 0}).arrays,
+        "compact": compacted,
+        "pyramid": lambda: add_levels(left, PyramidOptions(1), run_here, throttle=POLITE).made,
+        "move": lambda: move_store(left, MoveOptions(str(away), True, throttle=POLITE), run_here).failures,
+    }
+    for name in ways:
+        outcomes[name] = _answer(calls[name])
+    assert (root / "outside").read_bytes() == b"mine"
+    assert not (root / SOUND / "0/.shardwright-edit").exists(), "its update is completed"
+    assert verify_store(root / SOUND).problems == []
+    return outcomes
+
+
+def redo_journal(path: Path) -> Variants:
+    shard = path.parents[1] / "c/0/0/0"
+    found: Variants = dict(hostile_journals(b"c/0/0/0", shard.stat().st_ino, shard.read_bytes()))
+    return {**texts(path.read_bytes()), **found}
+
+
+def sums(path: Path) -> Variants:
+    """Lines whose check holds."""
+    found = json_lines(path)
+    for value in VALUES.values():
+        for key in ("c/0/0/0", "c/99/0/0", value):
+            check = crc32c.crc32c(f"{key} {value}".encode(errors="surrogatepass"))
+            line = {"version": 1, "key": key, "crc32c": value, "check": check}
+            found[f"{key} {value} checked"[:80]] = path.read_bytes() + _json(line) + b"\n"
+    return found
+
+
+def of_work(
+    place: str, data: bytes, *ways: str, variants: Callable[[Path], Variants] = json_file
+) -> StoredFormat:
+    """A file of a job, in a finished store."""
+
+    def make(root: Path) -> None:
+        finished(root)
+        path = root / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+    return StoredFormat(make, place, variants, used(*ways))
+
+
+def edited(root: Path) -> None:
+    finished(root)
+    interrupted(root / LEFT / "0")
+
+
+def move_record(root: Path) -> MoveRecord:
+    sent = SentFile("zarr.json", [100, 1], 100, 1, "row_major", {"code": "storage"})
+    files = {name: SentFile(name, [4, 1], 4, 1) for name in ("zarr.json", "0/zarr.json")}
+    facts = ("0" * 32, True, True, True, {"a": sent, **files})
+    return MoveRecord(root / LEFT / ".compact", str(root / "away"), *facts)
+
+
+def moved(root: Path) -> None:
+    finished(root)
+    (root / LEFT / ".compact").mkdir()
+    move_record(root).save()
+
+
+def being_moved(root: Path) -> None:
+    finished(root)
+    record = move_record(root)
+    record.folder.mkdir()
+    record.complete = record.deleting = False
+    record.save()
+    record.add(record.sent["a"])
+
+
+DONE = {"version": 1, "key": "c/0/0/0", "file_bytes": 1, "mtime_ns": 1, "options": {"order": "row_major"}}
+JOB = {"source": {"a": [1, "x"]}, "documents": [["1", {"shape": [1]}]]}
+LOCK = {"pid": 1, "host": "rig", "since": "2026-05-04T10:11:12+00:00"}
+
+FORMATS: dict[str, StoredFormat] = {
+    "manifest": StoredFormat(unfinished, f"{LEFT}/.shardwright/acquisition.1.json", manifest, recovered),
+    "metadata updates": StoredFormat(unfinished, f"{LEFT}/.shardwright/metadata.json", manifest, recovered),
+    "frame log": StoredFormat(unfinished, f"{LEFT}/.shardwright/frames.log", frame_log, recovered),
+    "journal": StoredFormat(unfinished, f"{LEFT}/.shardwright/*.journal", journal_records, recovered),
+    "staging area": StoredFormat(unfinished, f"{LEFT}/.shardwright/staging", staging_records, recovered),
+    "boot": StoredFormat(unfinished, f"{LEFT}/.shardwright/boot", any_text, recovered),
+    "redo journal": StoredFormat(
+        edited,
+        f"{LEFT}/0/.shardwright-edit/*{JOURNAL_SUFFIX}",
+        redo_journal,
+        used("verify", "erase", "compact"),
+    ),
+    "record of shards": StoredFormat(
+        finished, f"{LEFT}/0/shards.crc32c", sums, used("verify", "inspect", "erase", "compact")
+    ),
+    "lock": of_work(f"{LEFT}/0/.shardwright-edit/c.0.0.0.lock", _json(LOCK), "lock", "erase"),
+    "queue": of_work(f"{LEFT}/0/.compact/queued", b'{"version": 1, "failures": 2}', "queue"),
+    "done list": of_work(f"{LEFT}/0/.compact/done", _json(DONE), "compact", variants=json_lines),
+    "job": of_work(f"{LEFT}/0/.compact/levels/job.json", _json(JOB), "pyramid"),
+    "claim": of_work("away/.compact/claim", Claim.of_this_process("0" * 32).encode(), "move"),
+    "move": StoredFormat(moved, f"{LEFT}/.compact/move.*.json", json_file, used("move")),
+    "files sent": StoredFormat(being_moved, f"{LEFT}/.compact/move.*.sent", json_lines, used("move")),
+}
+
+
+# ---------------------------------------------------------------------- in a child
+
+
+def try_format(channel: Channel, name: str, folder: Path, most: int | None, seed: int) -> None:
+    """Tries variants of one format, ``most`` of them chosen by ``seed``; sends the name of each before, and
+    at last how many there were of each outcome."""
+    wanted = FORMATS[name]
+    template, root = folder / "template", folder / "root"
+    root.mkdir()
+    wanted.make(root)
+    (root / "outside").write_bytes(b"mine")
+    root.rename(template)  # what names the path of its store names that of the copies
+    _limit()
+    [place] = sorted(template.glob(wanted.place))[:1]
+    variants = wanted.variants(place)
+    count = len(variants) if most is None else min(most, len(variants))
+    chosen = Random(seed).sample(list(variants), count)
+    outcomes: dict[str, int] = {}
+    for what in chosen:
+        channel.send(f"{name}: {what}")
+        shutil.copytree(template, root, symlinks=True)
+        _write(root / place.relative_to(template), variants[what])
+        _renew(root)
+        before = disk_bytes(root)
+        signal.alarm(PATIENCE_SECONDS)
+        for outcome in wanted.use(root).items():
+            outcomes[": ".join(outcome)[:80]] = outcomes.get(": ".join(outcome)[:80], 0) + 1
+        signal.alarm(0)
+        assert disk_bytes(root) <= before + SPARE_DISK_BYTES, "it has filled the disk"
+        shutil.rmtree(root)
+    channel.send({"variants": len(variants), "tried": len(chosen), "outcomes": outcomes})
+
+
+def _renew(root: Path) -> None:
+    """A journal names the inode of its shard: that of the copy."""
+    for journal in root.rglob(f"*{JOURNAL_SUFFIX}"):
+        if journal.parent.name == ".shardwright-edit":
+            data = bytearray(journal.read_bytes() if journal.stat().st_size < MOST_FILE_BYTES else b"")
+            if len(data) < 64 or crc32c.crc32c(bytes(data[:-4])) != int.from_bytes(data[-4:], "little"):
+                continue
+            key = journal.name.removesuffix(JOURNAL_SUFFIX).replace(".", "/")
+            struct.pack_into("<Q", data, 16, (journal.parents[1] / key).stat().st_ino)
+            struct.pack_into("<I", data, len(data) - 4, crc32c.crc32c(bytes(data[:-4])))
+            journal.write_bytes(data)
+
+
+def _write(path: Path, data: bytes | Hole) -> None:
+    if isinstance(data, Hole):
+        path.write_bytes(b"")
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit[1], limit[1]))
+        os.truncate(path, data.nbytes)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    else:
+        path.write_bytes(data)
+
+
+def disk_bytes(root: Path) -> int:
+    return sum(path.lstat().st_blocks * 512 for path in root.rglob("*"))
+
+
+def _limit() -> None:
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + SPARE_ADDRESS_SPACE_BYTES, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_FILE_BYTES, resource.RLIM_INFINITY))
+
+
+def main() -> int:
+    """All variants of all formats, or of those that are named."""
+    import tempfile
+
+    from tests.harness.fork_server import ForkServer
+
+    for name in sys.argv[1:] or FORMATS:
+        with ForkServer(prepare="tests.fuzz.stored_files") as server, tempfile.TemporaryDirectory() as folder:
+            print(name, server.call(try_format, name, Path(folder), None, 0), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
