@@ -403,7 +403,7 @@ def _used(root: Path, ways: tuple[str, ...]) -> dict[str, str]:
         "inspect": lambda: list(inspect_shards(open_store(left), open_store(left).arrays[0])),
         "recover": lambda: [edit.action for edit in recover_edits(root)],
         "queue": lambda: (QueueEntry(left).check_version(), QueueEntry(left).failures),
-        "lock": lambda: StoreLock.take(left / "0/.shardwright-edit/c.0.0.0.lock"),
+        "lock": lambda: StoreLock.take(left / "0/.shardwright-edit/c.0.0.0.lock").release(),
         "erase": lambda: erase(left, region={"t": 0}).arrays,
         "compact": compacted,
         "pyramid": lambda: add_levels(left, PyramidOptions(1), run_here, throttle=POLITE).made,
