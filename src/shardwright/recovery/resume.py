@@ -16,6 +16,7 @@ from shardwright.acquire.acquisition import Acquisition
 from shardwright.acquire.store_folder import StoreFolder, end_intact, is_marked
 from shardwright.model.errors import (
     FencedError,
+    LockedError,
     ResumeError,
     ShardFormatError,
     StorageError,
@@ -103,11 +104,16 @@ def restore(
     workspace = path / WORKSPACE
     if not has_manifest(workspace):
         raise _nothing_unfinished(path)
-    if take_over:
+    try:
+        lock = _locked(path, take_over=False)
+    except LockedError:
+        if not take_over:
+            raise
         Unfinished.read(path).check_second_root()  # before its writer loses the lock
         begin_take_over(workspace)
-    lock = _locked(path, take_over=take_over)
-    take_over = take_over or is_begun(workspace)
+        lock = _locked(path, take_over=True)
+    # A writer without the lock is dead. It is not taken over: what it had not acknowledged is then known.
+    take_over = is_begun(workspace)
     try:
         with storage_errors("recover", path):
             store = _fence_off(path, lock, take_over=take_over)
