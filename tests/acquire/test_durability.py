@@ -412,7 +412,7 @@ def test_a_sync_of_the_staging_area_that_fails_is_told_once_and_costs_nothing(
     assert (seen + event_names(drive)).count("staging_failed") == 1
 
 
-@pytest.mark.parametrize("point", ["table.before_create", "log.before_preallocate"])
+@pytest.mark.parametrize("point", ["table.before_create", "log.before_append"])
 def test_ending_and_recording_wait_for_room_as_well(
     tmp_path, shared_pool, drive_of, spec_of, monkeypatch, point
 ):
@@ -420,7 +420,7 @@ def test_ending_and_recording_wait_for_room_as_well(
     drive = drive_of(tmp_path / "a.zarr", spec_of(), shared_pool, settings(on_full="block"))
     drive.submit(0, 1, 1)
     drive.still()
-    left = [3]
+    left = [6]
 
     def full() -> None:
         if left[0]:
@@ -434,6 +434,10 @@ def test_ending_and_recording_wait_for_room_as_well(
     finally:
         failpoints.set_hook(point, None)
     assert drive.acquisition.error is None
+    assert left == [0], "the point is reached so often"
+    told = [name for name in event_names(drive) if name.startswith("disk_")]
+    assert told == ["disk_full", "disk_has_room"], "one of each, however often it was tried"
+    assert not drive.acquisition.waits_for_disk
     assert (receipt.frames_stored, receipt.frames_duplicate) == (3, 2)
     assert table(drive)["fate"].count(FrameStatus.DUPLICATE) == 2
 
