@@ -345,7 +345,12 @@ def test_what_was_lost_is_told_to_the_client_that_comes_back(start, double, spec
         (0, 0, "the disk ate it"),
         (0, 0, "and again"),
     ]
-    assert daemon.event("io_error") == {"path": stream.path, "operation": "write"}
+    assert daemon.event("io_error") == {
+        "name": "a",
+        "stream": "client",
+        "path": stream.path,
+        "operation": "write",
+    }
 
 
 # Ends while the link is down
