@@ -19,6 +19,7 @@ import zarr
 from zarr.storage import FsspecStore, ObjectStore
 
 import shardwright as sw
+from shardwright.config.model import Http
 from shardwright.simulate.photons import PhotonFrames
 from shardwright.web import stores
 from shardwright.web.daemon_link import DaemonLink
@@ -277,8 +278,30 @@ def test_pages_elsewhere_may_read_stores_where_the_configuration_lets_them(
             "https://evil.example": None,
             "null": None,
         }.items():
-            headers = get(strict, "zarr.json", Origin=origin).headers
+            answer = get(strict, "zarr.json", Origin=origin)
+            headers = answer.headers
             assert (headers.get("Access-Control-Allow-Origin"), headers["Vary"]) == (allowed, "Origin")
+            assert answer.status == (403 if allowed is None else 200)
+        assert strict.errors() == ""
+
+
+@pytest.mark.parametrize("key", ["zarr.json", SHARD, "nothing"])
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS"])
+def test_no_page_elsewhere_reads_a_store_unless_the_configuration_says_so(
+    site: Site, key: str, method: str
+) -> None:
+    by_default = Http().allowed_origins
+    with WebProcess(settings_for(site.root, origins=by_default)) as strict:
+        for origin in ("https://viewer.example", "null", f"http://127.0.0.1:{strict.port + 1}", ""):
+            answer = get(strict, key, method, Origin=origin)
+            assert answer.status == 403
+            assert "Access-Control-Allow-Origin" not in answer.headers
+            assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin"
+            assert method == "HEAD" or b"http.allowed_origins" in answer.body
+        mine = get(strict, key, method, Origin=f"http://127.0.0.1:{strict.port}")
+        none = get(strict, key, method)
+        expected = 204 if method == "OPTIONS" else 404 if key == "nothing" else 200
+        assert (mine.status, none.status) == (expected, expected)
         assert strict.errors() == ""
 
 

@@ -15,6 +15,7 @@ import shardwright as sw
 from shardwright.model.names import WORKSPACE
 from shardwright.read.store import open_store
 from shardwright.web import finished, viewer
+from shardwright.web.api import Json
 from shardwright.web.contrast import windows
 from shardwright.web.viewer_state import StoredImage, viewer_state
 
@@ -418,3 +419,66 @@ def test_channels_that_are_not_as_they_should_be_hide_no_store(tmp_path):
     with WebProcess(settings_for(tmp_path)) as web:
         for name in names:
             assert state_of(web.ask(f"/view/{name}.ome.zarr"))["layers"]
+
+
+DEEP = "[" * 1000 + "]" * 1000
+DAMAGES = {
+    "nested 1000 deep": lambda text: text.replace('"attributes": {', f'"attributes": {{"a": {DEEP}, ', 1),
+    "nested 100000 deep": lambda text: "[" * 100_000,
+    "not finite": lambda text: (
+        text.replace('"shape": [', '"shape": [1e999, ', 1) if '"shape"' in text else "1e999"
+    ),
+    "no integer": lambda text: (
+        text.replace('"shape": [', f'"shape": [{"9" * 5000}, ', 1) if '"shape"' in text else "9" * 5000
+    ),
+    "cut": lambda text: text[:-9],
+    "another format": lambda text: text.replace('"zarr_format": 3', '"zarr_format": 4', 1),
+    "not UTF-8": lambda text: text.replace('"zarr_format"', '"\udcff"', 1),
+    "half a surrogate pair": lambda text: text.replace('"node_type"', '"\\ud800": 1, "node_type"', 1),
+}
+
+
+@pytest.mark.parametrize("document", ["zarr.json", "0/zarr.json"])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_one_damaged_store_hides_no_other(tmp_path, damage, document):
+    write_store(tmp_path / "sound.ome.zarr")
+    bad = write_store(tmp_path / "bad.ome.zarr") / document
+    bad.write_text(DAMAGES[damage](bad.read_text()), errors="surrogateescape")
+    told = {store["store"]: store for store in look(tmp_path)}
+    assert sorted(told) == ["bad.ome.zarr", "sound.ome.zarr"]
+    assert told["sound.ome.zarr"]["frames"] == 3
+    assert document in told["bad.ome.zarr"]["unreadable"]
+    assert "nested" not in damage or "nested too deep" in told["bad.ome.zarr"]["unreadable"]
+    assert Json({"stores": look(tmp_path)}).status_code == 200
+
+
+def test_the_page_lists_what_cannot_be_read(tmp_path):
+    write_store(tmp_path / "sound.ome.zarr")
+    bad = write_store(tmp_path / "bad.ome.zarr") / "0/zarr.json"
+    bad.write_text(DAMAGES["nested 1000 deep"](bad.read_text()))
+    (tmp_path / "no store").mkdir()
+    (tmp_path / os.fsdecode(b"\xff")).mkdir()
+    (tmp_path / os.fsdecode(b"\xff") / "zarr.json").write_text("[" * 1000)
+    with WebProcess(settings_for(tmp_path)) as web:
+        answer = web.ask("/api/stores")
+        assert answer.status == 200
+        told = {store["store"]: store for store in json.loads(answer.body)["stores"]}
+        assert sorted(told) == ["bad.ome.zarr", "sound.ome.zarr", "\udcff"]
+        viewed = web.ask("/view/bad.ome.zarr")
+        assert (viewed.status, "nested too deep" in viewed.body.decode()) == (404, True)
+        assert web.errors() == ""
+
+
+def test_a_fault_that_nobody_has_thought_of_hides_no_other_store(tmp_path, monkeypatch):
+    for name in ("one", "two"):
+        write_store(tmp_path / f"{name}.ome.zarr")
+    of = StoredImage.of
+
+    def fail(group, array):
+        if group["attributes"]["ome"]["multiscales"][0]["name"] == "one":
+            raise ArithmeticError("of some kind")
+        return of(group, array)
+
+    monkeypatch.setattr(StoredImage, "of", fail)
+    told = {store["name"]: store.get("unreadable") for store in look(tmp_path)}
+    assert told == {"one": "ArithmeticError: of some kind", "two": None}

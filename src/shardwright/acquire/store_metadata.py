@@ -3,7 +3,6 @@ contrast windows, attributes. Owned by the sealer's thread."""
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from contextlib import suppress
@@ -18,6 +17,7 @@ from shardwright.array.ome import collection_documents
 from shardwright.array.spec import group_attributes
 from shardwright.codecs.parameters import codec_metadata
 from shardwright.model.errors import MetadataError, ShardFormatError, StorageError
+from shardwright.model.json_text import parse_json
 from shardwright.model.names import WORKSPACE
 from shardwright.read.store import read_metadata, read_nodes
 from shardwright.shard.metadata_updates import read_updates, write_updates
@@ -112,7 +112,7 @@ class StoreMetadata:
             start_s=self._start_s,
             end_s=end_s,
         )
-        root = json.loads(documents.pop("zarr.json"))
+        root = parse_json(documents.pop("zarr.json"))
         for path, document in documents.items():
             if self._collected.get(path) != document:
                 self._replace(self._path / path, document)

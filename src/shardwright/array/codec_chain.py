@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from shardwright.model.errors import ShardFormatError
 
-from .fields import check_members, extension, sizes
+from .fields import check_item_bytes, check_members, extension, sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +26,7 @@ KINDS: tuple[Kind, ...] = ("array -> array", "array -> bytes", "bytes -> bytes")
 ARRAY_ARRAY, ARRAY_BYTES, BYTES_BYTES = KINDS
 SHARDING = "sharding_indexed"
 INDEX_ITEM_BYTES = 8
+MAX_CODECS = 32
 MAX_NESTED = 8  # levels of shards within shards
 _BYTES_NAMES = ("bytes", "endian")  # the second in ZEP 2's own example
 _COMPRESSORS = ("blosc", "gzip", "zstd")
@@ -97,6 +98,8 @@ def _parse_chain(
             expected="a list of codecs",
             got=repr(codecs)[:80],
         )
+    if len(codecs) > MAX_CODECS:
+        raise ShardFormatError(f"{field} has too many", expected=f"at most {MAX_CODECS}", got=len(codecs))
     parsed, sharding = [], None
     for number, value in enumerate(codecs):
         place = f"{field}[{number}]"
@@ -110,6 +113,7 @@ def _parse_chain(
         elif codec.name in _CHECKS:
             _CHECKS[codec.name](place, codec.configuration, itemsize)
         elif codec.kind is None:
+            check_item_bytes(f"{place}.configuration", codec.configuration)
             itemsize = _made_itemsize(codec, itemsize)
         if codec.name in _BYTES_NAMES:
             codec = replace(codec, name="bytes")

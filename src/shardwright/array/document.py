@@ -13,10 +13,12 @@ import json
 from typing import Any
 
 from shardwright.model.errors import ShardFormatError
+from shardwright.model.json_text import parse_metadata
 
 from .codec_chain import CodecChain, parse_chain
-from .fields import check_members, extension, sizes
+from .fields import check_item_bytes, check_members, extension, sizes
 
+MAX_METADATA_BYTES = 16 << 20  # of a metadata file, here and of older spellings
 _COMMON = {"zarr_format", "node_type", "attributes"}
 _FIELDS = {
     "group": _COMMON | {"consolidated_metadata"},
@@ -57,6 +59,22 @@ def encode_document(document: dict[str, Any]) -> bytes:
             "a zarr.json cannot hold NaN, Infinity or -Infinity as a number",
             hint="Make them text in the attributes of the source, such as the name in quotes",
         ) from None
+
+
+def decode_document(text: bytes, file: object, *, foreign: bool = False) -> dict[str, Any]:
+    """Returns the group or array that the zarr.json ``file`` describes. ``foreign``: only to be copied or
+    compared, so it need not be a layout that we know. Raises ``ShardFormatError`` naming the file and the
+    field."""
+    if len(text) > MAX_METADATA_BYTES:
+        raise ShardFormatError(f"{file} is too long", expected=f"at most {MAX_METADATA_BYTES} bytes")
+    try:
+        document = parse_metadata(text)
+    except ValueError as error:
+        raise ShardFormatError(f"{file} is not JSON: {error}") from None
+    try:
+        return check_node(document) if foreign else check_document(document)
+    except ShardFormatError as error:
+        raise ShardFormatError(f"{file}: {error.message}", expected=error.expected, got=error.got) from None
 
 
 def check_node(document: Any) -> dict[str, Any]:
@@ -140,6 +158,7 @@ def _check_array(document: dict[str, Any]) -> None:
             expected="none",
             got=repr(document["storage_transformers"])[:160],
         )
+    check_item_bytes("data_type", data_type)
     for field, known in (("chunk_grid", _GRIDS), ("chunk_key_encoding", _KEY_ENCODINGS)):
         if field in document:  # a missing field is reported by the code that needs it
             _check_extension(field, document[field], known)

@@ -13,11 +13,11 @@ of 2 by half an element of the level below; "nearest" is the window's first elem
 from __future__ import annotations
 
 import copy
-import json
 import math
 from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import ShardFormatError
+from shardwright.model.json_text import parse_json
 
 from .consolidated import FIELD as CONSOLIDATED
 from .document import encode_document, understood
@@ -118,7 +118,7 @@ def array_documents(
         made = {"level": number, "of": str(number - 1), **how_made(spec.levels.method, spec.levels.factors)}
         documents.append(
             derived_array(
-                json.loads(documents[0]),
+                parse_json(documents[0]),
                 shape=tuple(shape[i] for i in stored),
                 shard_shape=tuple(shards[i] for i in stored),
                 chunk_shape=tuple(level.chunk[i] for i in stored),

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardwright.model.errors import MetadataError
+from shardwright.model.json_text import parse_json
 
 from .frame_check import plain_value
 from .spec import check_depth, group_attributes
@@ -32,7 +33,7 @@ def checked_update(attributes: Mapping[str, Any]) -> dict[str, Any]:
 def _as_json(values: dict[str, Any]) -> dict[str, Any]:
     try:
         text = json.dumps(values, ensure_ascii=False, allow_nan=False, default=plain_value)
-        plain: dict[str, Any] = json.loads(text.encode())
+        plain: dict[str, Any] = parse_json(text.encode())
     except (TypeError, ValueError) as error:
         raise MetadataError(
             "metadata that cannot be attributes",

@@ -3,11 +3,12 @@ a usage error with an example."""
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Any
 
 import typer
+
+from shardwright.model.json_text import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,7 +87,7 @@ def parse_method(text: str) -> Method:
 def parse_chain(option: str, text: str) -> list[Any]:
     """A codec chain as zarr.json has it. Raises typer's usage error."""
     try:
-        chain = json.loads(text)
+        chain = parse_json(text)
     except ValueError as error:
         raise typer.BadParameter(f"not JSON: {error}", param_hint=option) from None
     if not isinstance(chain, list):

@@ -158,7 +158,9 @@ def _print_array(console: Console, image: Store, array: StoredArray) -> None:
     console.print(f"{array.path}{_named(image)}", style="bold", soft_wrap=True)
     if array.spelling is not None:
         console.print(f"{array.spelling}: it is read, not changed", soft_wrap=True)
-    console.print(f"shape  {times(array.shape)}{axes} {array.dtype.name}, fill value {array.fill_value}")
+    console.print(
+        f"shape  {times(array.shape)}{axes} {array.dtype.name}, fill value {str(array.fill_value)[:80]}"
+    )
     console.print(
         f"shard  {times(array.shard_shape)}, {array.chunks_per_shard} inner chunks, index at the "
         f"{array.index_location}"

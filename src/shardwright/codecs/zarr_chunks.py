@@ -27,6 +27,7 @@ from shardwright.array.codec_chain import (
 )
 from shardwright.model.errors import CodecError, ShardFormatError, ShardwrightError, ValuesChangedError
 from shardwright.model.extras import naming_missing_extra
+from shardwright.model.json_text import parse_json
 
 from .bounded import check_bounded
 
@@ -171,7 +172,7 @@ class ZarrChunks:
             import zarr
         store = _OneChunk(self._document)
         hint = "A package that registers the codec or data type with zarr-python may be missing"
-        facts = json.loads(self._document)
+        facts = parse_json(self._document)
         what = (
             f"zarr-python {zarr.__version__} does not read data_type {facts['data_type']!r}, fill_value "
             f"{facts['fill_value']!r} with codecs {self.chain.names}"

@@ -410,9 +410,10 @@ class Http(_Section):
         "so that a web page elsewhere cannot reach this one by a name of its own (DNS rebinding).",
     )
     allowed_origins: tuple[Origin, ...] = Field(
-        default=("*",),
+        default=(),
         max_length=64,
-        description="Web pages that may read stores from here, such as https://viewer.example; *: any.",
+        description="Web pages elsewhere that may read stores from here, such as https://viewer.example; "
+        "*: any. The page's own viewer needs none.",
     )
     preview_hz: float = Field(default=2, gt=0, le=10, description="The most previews of one camera a second.")
 

@@ -21,7 +21,6 @@ interpreter's lock while it waits for a processor.
 
 from __future__ import annotations
 
-import json
 import queue
 import signal
 import sys
@@ -31,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.config.model import Compaction
 from shardwright.model.errors import ShardwrightError
+from shardwright.model.json_text import parse_json
 from shardwright.repack.runtime.compaction_queue import QueueEntry, queue_entries
 from shardwright.repack.runtime.throttle import make_idle
 
@@ -328,7 +328,7 @@ class CompactionChild:
     def report(self) -> dict[str, Any]:
         """Returns its report on the store; empty when it wrote none."""
         try:
-            (report,) = json.loads(self._output)["stores"]
+            (report,) = parse_json(self._output, may_be_nan=True)["stores"]
         except (ValueError, KeyError, TypeError):
             return {}
         return report if isinstance(report, dict) else {}

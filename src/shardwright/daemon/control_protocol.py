@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import ProtocolError, ShardwrightError, VersionError, error_from_dict
+from shardwright.model.json_text import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,8 +71,8 @@ def decode_reply(line: bytes) -> dict[str, Any]:
 
 def _decode_object(line: bytes, what: str) -> dict[str, Any]:
     try:
-        found = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        found = parse_json(line, may_be_nan=True)
+    except ValueError as error:
         raise ProtocolError(
             f"a control {what} that is not JSON",
             expected="one JSON object a line, in UTF-8",

@@ -27,6 +27,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import structlog
 
+from shardwright.model.json_text import parse_json
+
 from .repeats import Repeats
 
 if TYPE_CHECKING:
@@ -274,7 +276,7 @@ class RecentEvents:
             kept, last = list(self._kept), self._number
         first = number if number <= last else 0
         new = [(n, text) for n, text in kept if n > first][-MOST_AT_ONCE:]
-        return [_ordered(n, json.loads(text)) for n, text in new]
+        return [_ordered(n, parse_json(text, may_be_nan=True)) for n, text in new]
 
 
 def _ordered(number: int, facts: dict[str, Any]) -> dict[str, Any]:

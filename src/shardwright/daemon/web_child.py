@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import ConfigError
 from shardwright.model.extras import install_line
+from shardwright.model.json_text import parse_json
 
 from .child import end_child, start_child, take
 
@@ -260,5 +261,5 @@ class WebSettings:
 
     @classmethod
     def from_json(cls, text: str) -> WebSettings:
-        facts = json.loads(text)
+        facts = parse_json(text, may_be_nan=True)
         return cls(**{**facts, "hosts": tuple(facts["hosts"]), "origins": tuple(facts["origins"])})

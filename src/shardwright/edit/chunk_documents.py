@@ -15,9 +15,10 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwright.array.document import check_document, encode_document
+from shardwright.array.document import MAX_METADATA_BYTES, check_document, encode_document
 from shardwright.model.errors import ShardFormatError, SpecError
-from shardwright.read.store import MAX_METADATA_BYTES, parse_array
+from shardwright.model.json_text import parse_json
+from shardwright.read.store import parse_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,8 +36,8 @@ def parse_node(data: bytes) -> dict[str, Any] | None:
     if len(data) > MAX_METADATA_BYTES:
         return None
     try:
-        document = json.loads(data)
-    except (ValueError, RecursionError):
+        document = parse_json(data, may_be_nan=True)
+    except ValueError:
         return None
     is_node = isinstance(document, dict) and document.get("node_type") in ("array", "group")
     return document if is_node else None
@@ -162,7 +163,7 @@ def _normalized(document: dict[str, Any], name: str) -> dict[str, Any]:
             written = metadata.to_buffer_dict(default_buffer_prototype())[DOCUMENT].to_bytes()
     except Exception as error:  # noqa: BLE001 (codecs of any library raise here)
         raise SpecError(f"the zarr.json of {name!r} is not understood: {error}") from None
-    return _layout(json.loads(written))
+    return _layout(parse_json(written, may_be_nan=True))
 
 
 def _inline(document: dict[str, Any]) -> dict[str, dict[str, Any]] | None:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from shardwright.array.fields import check_item_bytes
 from shardwright.model.errors import ShardFormatError
 
 Endian = Literal["little", "big"] | None
@@ -35,9 +36,10 @@ def numpy_type(field: str, value: Any) -> NumpyType:
     """Returns the type of a description such as ``<u2``. Raises ``ShardFormatError`` naming ``field``."""
     if not isinstance(value, str) or not _DESCRIPTION.fullmatch(value):
         raise _not_supported(field, value)
+    check_item_bytes(field, value)
     try:
         dtype = np.dtype(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise _not_supported(field, value) from None
     data_type = _data_type(dtype)
     if data_type is None:
@@ -104,4 +106,7 @@ def _fill_value(value: Any, of: NumpyType) -> Any:
 def _number(value: Any) -> Any:
     if isinstance(value, str):
         return value if value in _NOT_FINITE else None
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    try:
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    except OverflowError:  # an integer of any length
+        return None

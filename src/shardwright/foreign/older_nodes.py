@@ -6,13 +6,14 @@ chunks are; it need not exist if there are none.
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwright.model.errors import ShardFormatError, StorageError
-from shardwright.storage.files import open_regular
+from shardwright.array.document import MAX_METADATA_BYTES
+from shardwright.model.errors import ShardFormatError
+from shardwright.model.json_text import parse_json, parse_metadata
+from shardwright.storage.files import read_regular, storage_errors
 
 from .ome_ngff import ome_attributes_of_today
 from .storage_transformer import metadata_suffix, transformer_array
@@ -21,7 +22,6 @@ from .zarr_v2 import check_v2_group, v2_array
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MAX_BYTES = 16 * 1024 * 1024  # of a metadata file
 _ARRAY, _GROUP, _ATTRIBUTES = ".zarray", ".zgroup", ".zattrs"
 _ENTRY, _META, _DATA, _ROOT = "zarr.json", "meta", "data", "root"
 _MANY = 8  # arrays that a message names
@@ -177,17 +177,12 @@ def _v2_attributes(folder: Path) -> dict[str, Any]:
 
 def _read(path: Path) -> Any:
     """Returns a metadata file's JSON. Raises ``ShardFormatError``, ``StorageError``."""
+    with storage_errors("read", path):
+        text = read_regular(path, MAX_METADATA_BYTES)
     try:
-        with open_regular(path) as file:
-            text = file.read(min(os.fstat(file.fileno()).st_size, MAX_BYTES) + 1)
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror}") from error
-    if len(text) > MAX_BYTES:
-        raise ShardFormatError(f"{path} is too long", expected=f"at most {MAX_BYTES} bytes")
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ShardFormatError(f"{path} is not JSON: {error}") from error
+        return parse_json(text, may_be_nan=True) if path.name == _ATTRIBUTES else parse_metadata(text)
+    except ValueError as error:
+        raise ShardFormatError(f"{path} is not JSON: {error}") from None
 
 
 class _Naming:

@@ -4,7 +4,6 @@ sends (``web.frame_stream`` says of what it consists), and connects again where 
 from __future__ import annotations
 
 import http.client
-import json
 import math
 import time
 import urllib.error
@@ -22,6 +21,7 @@ from shardwright.model.errors import (
     TimedOutError,
     error_from_dict,
 )
+from shardwright.model.json_text import parse_json
 
 from .followed import FollowedFrame, MetSequences
 
@@ -112,7 +112,7 @@ class HttpFollower:
             if not line.endswith(b"\n"):
                 raise ConnectionError("the stream broke")
             try:
-                match json.loads(line):
+                match parse_json(line, may_be_nan=True):
                     case {"met": list(ranges)}:
                         self._met.meet((int(start), int(stop)) for start, stop in ranges)
                         self._connected = True

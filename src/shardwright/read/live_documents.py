@@ -3,26 +3,25 @@ acquisition what its writer will write once the frames that are stored are seale
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from shardwright.array.document import MAX_METADATA_BYTES, decode_document
+from shardwright.array.fields import sizes
 from shardwright.array.levels import array_documents
 from shardwright.array.metadata import array_shape, group_document
 from shardwright.array.ome import collection_documents
 from shardwright.codecs.parameters import codec_metadata
 from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.model.json_text import parse_json
 from shardwright.model.names import WORKSPACE
 from shardwright.shard.metadata_updates import read_updates, updates_path
 from shardwright.storage.failpoints import look
 
 from .box_reader import ReadFile
 from .live_acquisition import DOCUMENT, key_in
-from .store import MAX_METADATA_BYTES, decode_metadata
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +58,7 @@ class LiveDocuments:
         if not stat.S_ISREG(file.status.st_mode):
             return None
         text = file.read(0, min(file.status.st_size, MAX_METADATA_BYTES + 1))
-        return decode_metadata(self._path / key, bytes(text), foreign=True)
+        return decode_document(bytes(text), self._path / key, foreign=True)
 
     def _of_now(
         self, acquiring: LiveAcquisition, path: str, document: dict[str, Any] | None
@@ -71,12 +70,14 @@ class LiveDocuments:
                 return None
             array = spec.arrays[image]
             made = array_documents(array, acquiring.extents_of(image), codec_metadata(array))[level]
-            shape = json.loads(made)["shape"]
+            shape = parse_json(made)["shape"]
             if document is None:
-                return dict(json.loads(made))
-            return {**document, "shape": np.maximum(shape, document["shape"]).tolist()}
+                return dict(parse_json(made))
+            # of the disk: a level is replaced at its end
+            known = sizes("shape", document.get("shape"), least=0, rank=len(shape))
+            return {**document, "shape": [max(pair) for pair in zip(shape, known, strict=True)]}
         if not spec.is_single and (made_above := self.collected(acquiring).get(key_in(path, DOCUMENT))):
-            above: dict[str, Any] = json.loads(made_above)
+            above: dict[str, Any] = parse_json(made_above)
             attributes = (document or {}).get("attributes", {})
             return {**above, "attributes": {**attributes, **above.get("attributes", {})}}
         if document is None and not spec.is_single:

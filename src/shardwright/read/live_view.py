@@ -39,7 +39,6 @@ the frames of a slab once the slab is stored; until then these places are fill t
 from __future__ import annotations
 
 import errno
-import json
 import os
 import threading
 from contextlib import suppress
@@ -60,6 +59,7 @@ from shardwright.model.errors import (
     StoreChangingError,
     StoreGoneError,
 )
+from shardwright.model.json_text import parse_json
 from shardwright.model.local_path import local_path
 from shardwright.model.names import WORKSPACE
 from shardwright.shard.index import INDEX_ENTRY
@@ -308,7 +308,7 @@ class LiveView:
         key = f"{acquiring.manifest.writer_epoch}:{path}"
         if key not in self._arrays:
             array = acquiring.spec.arrays[image]
-            document = json.loads(
+            document = parse_json(
                 array_documents(array, (1,) * len(array.growing_axes), codec_metadata(array))[level]
             )
             self._arrays[key] = (), parse_array(self.path / path, document)

@@ -9,7 +9,6 @@ Every command reads zarr.json by ``read_metadata``, so that none bypasses ``arra
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ import numpy.typing as npt
 
 from shardwright.array.chunk_keys import OLDER_KEYS, ChunkKeys
 from shardwright.array.codec_chain import parse_chain
-from shardwright.array.document import array_chain, check_document, check_node
+from shardwright.array.document import MAX_METADATA_BYTES, array_chain, decode_document
 from shardwright.array.fields import sizes
 from shardwright.array.spec import MAX_CHUNK_BYTES, MAX_CHUNKS_PER_SHARD
 from shardwright.codecs.chain import chunk_codecs, index_codec
@@ -36,13 +35,12 @@ from shardwright.storage.files import open_regular
 from shardwright.wire.messages import MAX_IMAGES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from shardwright.array.spec import Blosc, Gzip, IndexPlace, Zstd
     from shardwright.codecs.decode import Bytes
     from shardwright.shard.index import IndexCodec
 
-MAX_METADATA_BYTES = 16 * 1024 * 1024
 MAX_DATASETS = 256  # of a group: levels of its images; each is inspected as a whole
 
 
@@ -406,21 +404,7 @@ def read_metadata(folder: Path, *, foreign: bool = False) -> dict[str, Any]:
         ) from None
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from error
-    return decode_metadata(path, text, foreign=foreign)
-
-
-def decode_metadata(path: Path, text: bytes, *, foreign: bool = False) -> dict[str, Any]:
-    """As ``read_metadata``, for the bytes of the zarr.json at ``path``. Raises ``ShardFormatError``."""
-    if len(text) > MAX_METADATA_BYTES:
-        raise ShardFormatError(f"{path} is too long", expected=f"at most {MAX_METADATA_BYTES} bytes")
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ShardFormatError(f"{path} is not JSON: {error}") from error
-    try:
-        return check_node(document) if foreign else check_document(document)
-    except ShardFormatError as error:
-        raise ShardFormatError(f"{path}: {error.message}", expected=error.expected, got=error.got) from None
+    return decode_document(text, path, foreign=foreign)
 
 
 def read_nodes(root: Path) -> dict[str, dict[str, Any]]:
@@ -479,14 +463,17 @@ def _parse(folder: Path, document: dict[str, Any]) -> StoredArray:
     names = document.get("dimension_names")
     if names is not None and (not isinstance(names, list) or len(names) != len(shape)):
         raise ShardFormatError(
-            "dimension_names do not match the shape", expected=f"{len(shape)} names", got=names
+            "dimension_names do not match the shape", expected=f"{len(shape)} names", got=repr(names)[:160]
         )
     if not all(name is None or isinstance(name, str) for name in names or ()):
-        raise ShardFormatError("dimension_names are not names", expected="text or null for each", got=names)
+        raise ShardFormatError(
+            "dimension_names are not names", expected="text or null for each", got=repr(names)[:160]
+        )
     keys = ChunkKeys.of(document["chunk_key_encoding"], len(shape))
     sharding = chain.sharding if len(chain.codecs) == 1 else None
     inner = chain if sharding is None else sharding.codecs
     chunk_shape = shard_shape if sharding is None else sharding.chunk_shape
+    _check_counts(shard_shape, chunk_shape)  # before zarr-python makes an array of them
     codecs = chunk_codecs(inner, chunk_shape, document["data_type"], document["fill_value"])
     if isinstance(codecs, ZarrChunks):
         dtype = codecs.dtype
@@ -512,13 +499,21 @@ def _parse(folder: Path, document: dict[str, Any]) -> StoredArray:
         raise ShardFormatError(
             "inner chunk too large", expected=f"at most {MAX_CHUNK_BYTES} bytes", got=array.chunk_bytes
         )
-    if array.chunks_per_shard > MAX_CHUNKS_PER_SHARD:
-        raise ShardFormatError(
-            "too many inner chunks in a shard",
-            expected=f"at most {MAX_CHUNKS_PER_SHARD}",
-            got=array.chunks_per_shard,
-        )
     return array
+
+
+def _check_counts(shard_shape: Sequence[int], chunk_shape: Sequence[int]) -> None:
+    """Raises ``ShardFormatError`` for a chunk or an index that is too long whatever the data type."""
+    for what, most, count in (
+        ("elements in an inner chunk", MAX_CHUNK_BYTES, math.prod(chunk_shape)),
+        (
+            "inner chunks in a shard",
+            MAX_CHUNKS_PER_SHARD,
+            math.prod(s // c for s, c in zip(shard_shape, chunk_shape, strict=True)),
+        ),
+    ):
+        if count > most:
+            raise ShardFormatError(f"too many {what}", expected=f"at most {most}", got=count)
 
 
 def fill_element(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import crc32c
 
 from shardwright.model.errors import ShardFormatError
+from shardwright.model.json_text import parse_json
 from shardwright.storage.files import read_regular, storage_errors
 
 if TYPE_CHECKING:
@@ -27,13 +28,12 @@ def read_checked(path: Path, most_bytes: int) -> dict[str, Any]:
     with storage_errors("read", path):
         text = read_regular(path, most_bytes)
     try:
-        facts = json.loads(text)
+        facts = parse_json(text)
         if not isinstance(facts, dict):
             raise ShardFormatError(f"{path} is damaged", expected="a JSON object", got=type(facts).__name__)
         recorded = facts.pop("crc32c", None)
         is_sound = encode_checked(facts) == text
-    # what can be decoded may be nested too deep to be encoded
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ShardFormatError(f"{path} is damaged: not JSON ({error})") from None
     if not is_sound:
         raise ShardFormatError(

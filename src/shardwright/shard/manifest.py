@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from shardwright.array.acquisition_spec import AcquisitionSpec, parse_acquisition
 from shardwright.array.grid import MOST_ROW_FILES, MOST_ROW_SHARDS
 from shardwright.model.errors import FencedError, ShardFormatError
+from shardwright.model.json_text import parse_json
 from shardwright.model.live_mode import LIVE_MODES, LiveMode
 from shardwright.model.names import NAME_PATTERN
 from shardwright.model.partial_chunks import PARTIAL_CHUNKS, PartialChunks
@@ -160,7 +161,7 @@ def write_manifest(
     """Writes a manifest. ``may_replace`` is called last. Raises ``StorageError``, or what ``may_replace``
     raises; the old manifest is then still there."""
     # as JSON values: the checksum covers the facts as they will be read
-    facts = json.loads(json.dumps({"format": FORMAT, **asdict(manifest)}))
+    facts = parse_json(json.dumps({"format": FORMAT, **asdict(manifest)}))
     spec = manifest.spec
     if manifest.opened_as is None:
         del facts["opened_as"]

@@ -7,7 +7,6 @@ A store is finished once its workspace is gone. A scan never blocks the page: on
 
 from __future__ import annotations
 
-import json
 import os
 import time
 import zlib
@@ -18,7 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import anyio
 import anyio.to_thread
 
-from shardwright.array.document import check_document
+from shardwright.array.document import MAX_METADATA_BYTES, decode_document
+from shardwright.model.errors import ShardFormatError
 from shardwright.model.frame_status import FrameStatus
 from shardwright.model.names import STORE_SUFFIX, WORKSPACE
 from shardwright.wire.messages import MAX_IMAGES
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST_LISTED = 50
+MOST_REASON = 500  # characters
 LOOK_EVERY_S = 2.0
 WAIT_S = 1.0  # for a scan, before the last list is given
-MAX_METADATA_BYTES = 16 << 20  # as read.store
 MOST_SOUGHT = 64  # images of a collection that are tried until one can be shown
 MOST_COUNTED = 1000  # images of a collection whose places for frames are counted
 NO_IMAGE = "This store holds no image that can be shown."
@@ -56,6 +56,10 @@ Documents: TypeAlias = "Callable[..., dict[str, Any]]"
 
 class NotShownError(Exception):
     """Raised for a store that is not there, not finished or not an image; the message says which."""
+
+
+class UnreadableError(NotShownError):
+    """Raised for a store whose metadata cannot be read; the message says which and why."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ class FinishedStore:
         paths = list(_image_paths(read, read()))
         if len(paths) > MOST_COUNTED:
             return len(paths), None
-        images = [found for found in (_image(read, path) for path in paths) if found is not None]
+        images = [found for path in paths if (found := _image_if_sound(read, path)) is not None]
         return len(images), sum(image.frames for image in images)
 
 
@@ -151,7 +155,7 @@ class FinishedStores:
             more = False
             for changed_ns, store in newest:
                 key = (store, changed_ns)
-                facts = known[key] = self._known[key] if key in self._known else self._facts(store)
+                facts = known[key] = self._known[key] if key in self._known else self._facts(*key)
                 more = facts is not None and len(listed) == MOST_LISTED
                 if more:
                     break
@@ -164,11 +168,23 @@ class FinishedStores:
             self._looked_s = time.monotonic()
             self._looking = False
 
-    def _facts(self, store: str) -> dict[str, Any] | None:
+    def _facts(self, store: str, changed_ns: int) -> dict[str, Any] | None:
+        """Returns the entry of one store. Whatever is wrong with it keeps no other from the list."""
         try:
             return self.find(store).facts()
+        except UnreadableError as error:
+            why = str(error)
         except (NotShownError, *_UNREADABLE):  # the latter: it went, or was changed, meanwhile
             return None
+        except Exception as error:  # noqa: BLE001  (of metadata that nobody has thought of)
+            why = f"{type(error).__name__}: {error}"
+        return {
+            "store": store,
+            "name": store.removesuffix(STORE_SUFFIX),
+            "path": str(self._root / store),
+            "unreadable": why[:MOST_REASON],
+            "finished_s": changed_ns / 1e9,
+        }
 
 
 def _read(root: Path, most_bytes: int, *parts: str) -> bytes:
@@ -180,7 +196,8 @@ def _read(root: Path, most_bytes: int, *parts: str) -> bytes:
 
 def _read_json(root: Path, *folder: str) -> dict[str, Any]:
     """Returns a zarr.json that we know. Raises ``ShardFormatError``, which is a ``ValueError``."""
-    return check_document(json.loads(_read(root, MAX_METADATA_BYTES, *folder, "zarr.json")))
+    path = "/".join((*folder, "zarr.json"))
+    return decode_document(_read(root, MAX_METADATA_BYTES + 1, *folder, "zarr.json"), path)
 
 
 def _documents_of(root: Path, store: str) -> Documents:
@@ -190,18 +207,25 @@ def _documents_of(root: Path, store: str) -> Documents:
 def find_image(read: Documents) -> tuple[StoredImage, str]:
     """Returns the first image of a store that can be shown, and its folder in the store. Raises
     ``NotShownError``."""
+    group: dict[str, Any] | None = None
+    why: ShardFormatError | None = None
     try:
         group = read()
-    except NotServedError:
-        raise NotShownError("There is no such store.") from None
-    except (OSError, ValueError):
-        raise NotShownError(NO_IMAGE) from None
-    try:
         for image_path in islice(_image_paths(read, group), MOST_SOUGHT):
-            if (image := _image(read, image_path)) is not None:
-                return image, image_path
+            try:
+                if (image := _image(read, image_path)) is not None:
+                    return image, image_path
+            except ShardFormatError as error:
+                why = why or error
+    except NotServedError:
+        if group is None:
+            raise NotShownError("There is no such store.") from None
+    except ShardFormatError as error:
+        why = why or error
     except _UNREADABLE:
         pass
+    if why is not None:
+        raise UnreadableError(f"This store cannot be read: {why}")
     raise NotShownError(NO_IMAGE)
 
 
@@ -228,13 +252,23 @@ def _field_paths(read: Documents, well: str) -> list[str]:
 
 
 def _image(read: Documents, image_path: str) -> StoredImage | None:
-    """Returns the image in a folder of a store; None if there is none that can be shown."""
+    """Returns the image in a folder of a store; None if there is none that can be shown. Raises
+    ``ShardFormatError`` for metadata that cannot be read."""
     folder = image_path.split("/") if image_path else []
     try:
         group = read(*folder)
         dataset = str(group["attributes"]["ome"]["multiscales"][0]["datasets"][0]["path"])
         return StoredImage.of(group, read(*folder, *dataset.split("/")))
+    except ShardFormatError:
+        raise
     except (*_UNREADABLE, StopIteration):
+        return None
+
+
+def _image_if_sound(read: Documents, image_path: str) -> StoredImage | None:
+    try:
+        return _image(read, image_path)
+    except ShardFormatError:
         return None
 
 

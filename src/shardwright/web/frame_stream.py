@@ -34,7 +34,7 @@ from shardwright.model.errors import ShardwrightError, StoreChangingError
 from shardwright.read.followed import MOST_BEYOND, MOST_RANGES
 
 from .confined import NotServedError
-from .stores import preflight, store_headers
+from .stores import origin_refusal, preflight, store_headers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -94,7 +94,9 @@ class FrameStreams:
         self._followers: WeakSet[_Seat] = WeakSet()
 
     async def respond(self, request: Request) -> Response:
-        response = preflight() if request.method == "OPTIONS" else await self._answer(request)
+        response = origin_refusal(self._settings, request)
+        if response is None:
+            response = preflight() if request.method == "OPTIONS" else await self._answer(request)
         response.headers.update(store_headers(self._settings, request))
         return response
 

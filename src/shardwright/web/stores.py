@@ -125,6 +125,8 @@ class Stores:
         return response
 
     async def _answer(self, request: Request) -> Response:
+        if (refusal := origin_refusal(self._settings, request)) is not None:
+            return refusal
         if request.method == "OPTIONS":
             return preflight()
         if self._reads >= THREADS + MOST_WAITING:
@@ -200,6 +202,22 @@ class Stores:
             file.close()
 
 
+def origin_refusal(settings: WebSettings, request: Request) -> Response | None:
+    """Returns the refusal of a request that a browser makes for a page of another origin; None for one that
+    is allowed, and for all that are not made for a page: those name no origin."""
+    origin = request.headers.get("origin")
+    if origin is None or _may_read(settings, request, origin):
+        return None
+    hint = "http.allowed_origins in the configuration adds it"
+    return PlainTextResponse(f"Pages of {origin[:200]} may not read stores from here: {hint}.\n", 403)
+
+
+def _may_read(settings: WebSettings, request: Request, origin: str) -> bool:
+    """By the host alone for pages of ours: a proxy may have another scheme."""
+    is_ours = origin.partition("://")[2] == request.headers["host"]
+    return is_ours or "*" in settings.origins or origin in settings.origins
+
+
 def store_headers(settings: WebSettings, request: Request) -> dict[str, str]:
     """Returns the headers of every answer that is of a store: no browser may run it, and pages of which
     origins may read it (CORS)."""
@@ -209,11 +227,11 @@ def store_headers(settings: WebSettings, request: Request) -> dict[str, str]:
         "Access-Control-Expose-Headers": ANSWER_HEADERS,
         "Cross-Origin-Resource-Policy": "cross-origin",
     }
-    if "*" in allowed:
+    if "*" in allowed:  # also for what names no origin, so that a cache may keep it for all
         return {**policy, "Access-Control-Allow-Origin": "*", **shared}
     if origin is not None and origin in allowed:
         return {**policy, "Access-Control-Allow-Origin": origin, "Vary": "Origin", **shared}
-    return {**policy, "Vary": "Origin"}
+    return {**policy, "Cross-Origin-Resource-Policy": "same-origin", "Vary": "Origin"}
 
 
 def preflight() -> Response:

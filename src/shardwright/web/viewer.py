@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +29,7 @@ from starlette.routing import Route
 
 from shardwright.model.errors import ShardwrightError
 from shardwright.model.extras import install_line
+from shardwright.model.json_text import parse_json
 from shardwright.model.names import STORE_SUFFIX
 
 from .api import Json
@@ -213,7 +213,10 @@ async def _find_windows(path: Path, image_path: str) -> list[Window | None]:
     process = await asyncio.create_subprocess_exec(*program, stdin=nowhere, stdout=pipe, stderr=nowhere)
     try:
         output, _ = await asyncio.wait_for(process.communicate(), CONTRAST_TIMEOUT_S)
-        return [None if window is None else (window[0], window[1]) for window in json.loads(output)]
+        return [
+            None if window is None else (window[0], window[1])
+            for window in parse_json(output, may_be_nan=True)
+        ]
     except (TimeoutError, ValueError):
         return []
     finally:

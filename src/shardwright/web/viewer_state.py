@@ -17,6 +17,8 @@ from string import hexdigits
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from shardwright.array.fields import sizes
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -73,9 +75,13 @@ class StoredImage:
         axes = image["axes"]
         transforms = image["datasets"][0]["coordinateTransformations"]
         scales = next(transform["scale"] for transform in transforms if transform["type"] == "scale")
-        shape = tuple(int(count) for count in array["shape"])
+        shape = tuple(sizes("shape", array["shape"], least=0))
         if not len(axes) == len(scales) == len(shape):
             raise ValueError("axes, scales and shape differ in length")
+        if not all(isinstance(axis, dict) and isinstance(axis.get("unit"), str | None) for axis in axes):
+            raise TypeError("an axis has a name and perhaps a unit")
+        if not all(isinstance(scale, int | float) and math.isfinite(scale) for scale in scales):
+            raise ValueError("a scale is no number")
         names, units = (tuple(axis.get(key) for axis in axes) for key in ("name", "unit"))
         name = image.get("name")
         return cls(

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.model.errors import ProtocolError, VersionError
+from shardwright.model.json_text import parse_json
 
 from .descriptor import DESCRIPTOR, MAX_FRAME_JSON_BYTES, MAX_FURTHER_FIELDS, descriptor_dtype
 
@@ -215,18 +216,14 @@ def encode_control(body: dict[str, Any]) -> bytes:
     return json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
 def decode_control(data: Buffer) -> dict[str, Any]:
     """Returns one JSON object. Raises ``ProtocolError`` for anything else."""
     expected = f"one object of at most {MAX_CONTROL_BYTES} bytes"
     if len(data) > MAX_CONTROL_BYTES:
         raise ProtocolError("a control body that is too long", expected=expected, got=f"{len(data)} bytes")
     try:
-        body = json.loads(bytes(data).decode("utf-8"), parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
+        body = parse_json(bytes(data))
+    except ValueError as error:
         raise ProtocolError(
             "a control body that is no JSON", expected=expected, got=str(error)[:120]
         ) from None

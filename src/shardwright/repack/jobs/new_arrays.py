@@ -25,6 +25,7 @@ from shardwright.model.errors import (
     ValuesChangedError,
     error_from_dict,
 )
+from shardwright.model.json_text import parse_json
 from shardwright.read.store import parse_array, read_metadata, read_nodes
 from shardwright.shard.edit_files import check_not_edited
 from shardwright.storage.files import (
@@ -240,7 +241,7 @@ def publish_group(folder: Path, group: bytes, *, source: Path) -> None:
     """Replace the zarr.json of an image group, once everything that it names is there. Consolidated again if
     ``source``, the group that it was made from, was. Raises ``ShardFormatError``, ``StorageError``."""
     if consolidated_metadata(read_metadata(source)) is not None:
-        group = encode_document(consolidated(json.loads(group), read_nodes(folder)))
+        group = encode_document(consolidated(parse_json(group), read_nodes(folder)))
     replace_file(folder / "zarr.json", group)
 
 

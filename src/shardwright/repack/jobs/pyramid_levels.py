@@ -12,7 +12,6 @@ bounded memory.
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.array.consolidated import consolidated_metadata
+from shardwright.array.document import MAX_METADATA_BYTES
 from shardwright.array.level_shapes import HALVED, check_factors, factors_above
 from shardwright.array.levels import (
     derived_array,
@@ -36,7 +36,8 @@ from shardwright.array.ome import level_dataset
 from shardwright.array.spec import DTYPES
 from shardwright.kernels.downsample import downsample, shape_above, work_bytes
 from shardwright.model.errors import OutputExistsError, ShardFormatError, SpecError
-from shardwright.read.store import MAX_METADATA_BYTES, open_store, parse_array, read_metadata
+from shardwright.model.json_text import parse_json
+from shardwright.read.store import open_store, parse_array, read_metadata
 from shardwright.repack.runtime.job_folder import JobFolder
 from shardwright.repack.runtime.job_report import BuildReport, no_progress
 from shardwright.repack.runtime.throttle import Throttle, pause_files
@@ -162,7 +163,7 @@ def plan_levels(
             )
         level = _level_above(number, below, document, shape_above(shape, factors), factors, options)
         levels.append(level)
-        below, document, shape = level.dataset, json.loads(level.document), level.shape
+        below, document, shape = level.dataset, parse_json(level.document), level.shape
     return levels
 
 
@@ -270,7 +271,7 @@ class _NewLevels:
         run."""
         below = self._store.arrays[-1]
         source = fingerprint(below)
-        documents = [[level.name, json.loads(level.document)] for level in self._levels]
+        documents = [[level.name, parse_json(level.document)] for level in self._levels]
         found = self._folder.found()
         self._check_free(same_source=found is not None and found.get("source") == source)
         self._folder.begin({"source": source, "levels": documents}, lambda: self._check_room(below))

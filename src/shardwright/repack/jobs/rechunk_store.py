@@ -14,7 +14,6 @@ other values back are refused, unless the user has asked for them (``lossy``).
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import secrets
@@ -31,6 +30,7 @@ from shardwright.array.levels import derived_array, fitting_shards, group_docume
 from shardwright.array.spec import DTYPES, Blosc
 from shardwright.codecs.parameters import inner_codecs
 from shardwright.model.errors import OutputExistsError, ShardFormatError, SpecError, StorageError
+from shardwright.model.json_text import parse_json
 from shardwright.model.names import REBUILD_SUFFIX, checked_new_store
 from shardwright.read.store import parse_array, read_metadata
 from shardwright.repack.runtime.job_folder import JobFolder
@@ -113,7 +113,7 @@ class RechunkPlan:
         """Decoded bytes of all arrays of the new store."""
         itemsize = self.store.arrays[0].dtype.itemsize
         shapes: list[tuple[int, ...]] = [
-            *(tuple(json.loads(document)["shape"]) for _, document in self.arrays),
+            *(tuple(parse_json(document)["shape"]) for _, document in self.arrays),
             *(level.shape for level in self.levels),
         ]
         return sum(map(math.prod, shapes)) * int(itemsize)
@@ -121,8 +121,8 @@ class RechunkPlan:
     def job(self) -> dict[str, Any]:
         """The source shards and the new arrays, as the job's folder records them."""
         arrays = self.store.arrays[: len(self.arrays)]
-        documents = [json.loads(document) for _, document in self.arrays]
-        documents += [json.loads(level.document) for level in self.levels]
+        documents = [parse_json(document) for _, document in self.arrays]
+        documents += [parse_json(level.document) for level in self.levels]
         source = {"path": str(self.store.root), "shards": [fingerprint(array) for array in arrays]}
         return {"source": source, "arrays": documents}
 
@@ -148,7 +148,7 @@ def plan_new_store(path: Path, options: RechunkOptions) -> RechunkPlan:
     levels, datasets, method = [], multiscale["datasets"], None
     if options.pyramid is not None:
         datasets, method = datasets[:1], options.pyramid.method
-        levels = plan_levels(json.loads(arrays[0][1]), datasets, store.arrays[0].shape, axes, options.pyramid)
+        levels = plan_levels(parse_json(arrays[0][1]), datasets, store.arrays[0].shape, axes, options.pyramid)
         datasets = [*datasets, *(level.dataset for level in levels)]
     return RechunkPlan(
         store,
@@ -275,7 +275,7 @@ def write_new_store(
             name,
             document,
         ) in plan.arrays:  # raises for codecs that are not understood, before anything is made
-            parse_array(new / name, check_document(json.loads(document)))
+            parse_array(new / name, check_document(parse_json(document)))
         folder.begin(job, lambda: check_room(folder.path, _expected_bytes(plan, options)))
         arrays = _new_arrays(plan, new, options)
         throttle = (throttle or Throttle()).waiting_for(pause_files(plan.store.arrays[0].path, destination))

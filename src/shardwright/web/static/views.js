@@ -119,7 +119,7 @@ export function runningTable() {
 
 export function finishedTable(viewer) {
   const link = (cell, item) => {
-    if (cell.firstChild) return;
+    if (cell.firstChild || item.unreadable) return;
     const address = viewer() === null ? null : viewer() + encodeURIComponent(item.store);
     if (address === null) cell.append(make("span", { class: "quiet", title: "The viewer comes with the extra viewer: pip install 'shardwright[viewer]'" }, "–"));
     else cell.append(make("a", { href: address, target: "_blank", rel: "noopener", "aria-label": `Open ${item.name} in neuroglancer, new tab` }, "Open"));
@@ -132,7 +132,7 @@ export function finishedTable(viewer) {
       { text: item.name, title: item.path },
       count(item.frames),
       { text: count(item.frames_missing), class: item.frames_missing ? "bad" : "" },
-      imageCell(item),
+      item.unreadable ? { text: "cannot be read", title: item.unreadable, class: "bad" } : imageCell(item),
       dateAndClock(new Date(item.finished_s * 1000)),
       "",
     ],
