@@ -505,15 +505,15 @@ def _parse(folder: Path, document: dict[str, Any]) -> StoredArray:
 def _check_counts(shard_shape: Sequence[int], chunk_shape: Sequence[int]) -> None:
     """Raises ``ShardFormatError`` for a chunk or an index that is too long whatever the data type."""
     for what, most, count in (
-        ("elements in an inner chunk", MAX_CHUNK_BYTES, math.prod(chunk_shape)),
+        ("inner chunk too large: elements", MAX_CHUNK_BYTES, math.prod(chunk_shape)),
         (
-            "inner chunks in a shard",
+            "too many inner chunks in a shard",
             MAX_CHUNKS_PER_SHARD,
             math.prod(s // c for s, c in zip(shard_shape, chunk_shape, strict=True)),
         ),
     ):
         if count > most:
-            raise ShardFormatError(f"too many {what}", expected=f"at most {most}", got=count)
+            raise ShardFormatError(what, expected=f"at most {most}", got=count)
 
 
 def fill_element(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
