@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from shardwright.storage import beneath
 from shardwright.model.errors import StorageError, StorageFullError
 from shardwright.storage.ballast import Ballast
 
@@ -79,6 +80,6 @@ def test_a_disk_that_fails_at_a_look_is_a_typed_error(tmp_path, monkeypatch):
     def failing(path, **options):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(type(tmp_path), "stat", failing)
+    monkeypatch.setattr(beneath, "stat", failing)
     with pytest.raises(StorageError, match="look at"):
         _ = ballast.is_there

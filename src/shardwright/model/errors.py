@@ -183,6 +183,12 @@ class StorageError(ShardwrightError, OSError):
     code = "storage"
 
 
+class LinkError(StorageError):
+    """A symbolic link where a file or folder of a store must be. It is not followed, and stays."""
+
+    code = "link"
+
+
 class StorageFullError(StorageError):
     """There is no room to preallocate the next shard."""
 

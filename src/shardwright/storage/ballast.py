@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from shardwright.model.errors import StorageFullError
 
+from . import beneath
 from .failpoints import reach
-from .files import preallocate, storage_errors
+from .files import open_to_write, preallocate, storage_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,12 +35,12 @@ class Ballast:
             return True
         with storage_errors("fill", self.path):
             reach("ballast.before_open")
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = open_to_write(self.path, os.O_CREAT)
             try:
                 reach("ballast.before_fill")
                 preallocate(descriptor, self.nbytes)
             except OSError as error:
-                self.path.unlink()  # glibc's emulation may have written half of it
+                beneath.unlink(self.path)  # glibc's emulation may have written half of it
                 if error.errno in (errno.ENOSPC, errno.EDQUOT):
                     return False
                 raise
@@ -52,7 +53,7 @@ class Ballast:
         """True while the room is reserved. Raises ``StorageError``."""
         with storage_errors("look at", self.path):
             try:
-                self.path.stat()
+                beneath.stat(self.path)
             except FileNotFoundError:
                 return self.nbytes == 0
         return True
@@ -72,9 +73,9 @@ class Ballast:
         copy-on-write filesystem."""
         with storage_errors("release", self.path):
             try:
-                held = self.path.stat().st_blocks > 0
+                held = beneath.stat(self.path).st_blocks > 0
                 reach("ballast.before_release")
-                self.path.unlink()
+                beneath.unlink(self.path)
             except FileNotFoundError:
                 return False
         return held

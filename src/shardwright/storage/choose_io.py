@@ -31,6 +31,7 @@ import numpy as np
 
 from shardwright.model.errors import StorageError
 
+from . import beneath
 from .files import populate, preallocate, raise_errno, set_direct, storage_errors, write_all
 from .filesystems import memory_filesystem, unmappable_filesystem
 from .slot_file import DIRECT_ALIGNMENT_BYTES, IO_MODES, IoMode
@@ -171,7 +172,7 @@ def _remembered(folder: Path, offered: tuple[IoMode, ...]) -> tuple[Rounds, str]
     """Returns (the rounds, the reason if there are none) for this folder's filesystem, measured at most
     once."""
     with storage_errors("look at", folder), _measuring:
-        key = (folder.stat().st_dev, offered)
+        key = (beneath.stat(folder).st_dev, offered)
         if key not in _found:
             _found[key] = _unless_pointless(folder, offered)
         return _found[key]
@@ -184,7 +185,7 @@ def forget() -> None:
 
 
 def _unless_pointless(folder: Path, offered: tuple[IoMode, ...]) -> tuple[Rounds, str]:
-    room = os.statvfs(folder)
+    room = beneath.filesystem_of(folder)
     if (name := memory_filesystem(folder)) is not None:
         return {}, f"not measured: {name} is no disk"
     if room.f_bavail * room.f_frsize < LEAST_FREE_BYTES:

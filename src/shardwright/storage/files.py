@@ -26,7 +26,9 @@ from shardwright.model.errors import (
     StorageFullError,
 )
 
+from . import beneath
 from .failpoints import reach
+from .spilled import open_shard, shard_status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
 
 _FALLOC_KEEP_SIZE, _FALLOC_PUNCH_HOLE = 0x01, 0x02
 _RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2
-_AT_FDCWD = -100
 FLOCK = "@hhqqi4x"  # struct flock
 WHOLE_FILE = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # a lock on all of it; its pid must be 0
 HELD_TIMEOUT_S = 30.0  # under the lock of a file nothing but a rename is done
@@ -52,7 +53,6 @@ _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; not in Python's mmap
 _libc.syncfs.argtypes = (ctypes.c_int,)
-_libc.renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
 
 
 class FileIdentity(NamedTuple):
@@ -70,10 +70,11 @@ class FileIdentity(NamedTuple):
 
     @classmethod
     def at(cls, path: Path) -> FileIdentity:
-        """Returns that of the file with this name, links followed. Raises ``StorageError``."""
+        """Returns that of the file with this name, of a spilled shard's that of its file. Raises
+        ``StorageError``."""
         with storage_errors("look at", path):
             try:
-                return cls.of(path.stat())
+                return cls.of(shard_status(path))
             except FileNotFoundError:
                 return NO_FILE
 
@@ -233,7 +234,7 @@ def read_all(descriptor: int, offset: int, nbytes: int) -> bytes:
 def free_bytes(folder: Path) -> int:
     """Returns the room on the filesystem of a folder that this user may fill. Raises ``StorageError``."""
     with storage_errors("look at", folder):
-        facts = os.statvfs(folder)
+        facts = beneath.filesystem_of(folder)
     return facts.f_bavail * facts.f_frsize
 
 
@@ -290,24 +291,17 @@ def rename_without_replacing(source: Path, target: Path) -> None:
     """
     try:
         try:
-            _call(
-                _libc.renameat2,
-                _AT_FDCWD,
-                os.fsencode(source),
-                _AT_FDCWD,
-                os.fsencode(target),
-                _RENAME_NOREPLACE,
-            )
+            beneath.rename_with(source, target, _RENAME_NOREPLACE)
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.ENOSYS):
                 raise
-            if not source.is_dir():
-                target.hardlink_to(source)
-                source.unlink()
-            elif os.path.lexists(target):
+            if not beneath.is_dir(source):
+                beneath.add_name(source, target)
+                beneath.unlink(source)
+            elif beneath.exists(target):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
             else:
-                source.rename(target)
+                beneath.replace(source, target)
     except FileExistsError as error:
         raise OutputExistsError("a file of this name is already there", got=target) from error
     except OSError:
@@ -320,7 +314,7 @@ def add_name(path: Path, name: Path) -> None:
     ``StorageError``."""
     with storage_errors("link", name):
         try:
-            name.hardlink_to(path)
+            beneath.add_name(path, name)
         except FileExistsError as error:
             raise OutputExistsError("a file of this name is already there", got=name) from error
 
@@ -335,7 +329,7 @@ def takes_second_names(path: Path) -> bool:
     except StorageError:
         return False
     with storage_errors("remove", name):
-        name.unlink()
+        beneath.unlink(name)
     return True
 
 
@@ -343,7 +337,7 @@ def is_name_of(path: Path, descriptor: int) -> bool:
     """Returns whether a name is one of the open file's. Raises ``StorageError``."""
     with storage_errors("look at", path):
         try:
-            return os.path.samestat(os.fstat(descriptor), path.lstat())
+            return os.path.samestat(os.fstat(descriptor), beneath.stat(path))
         except FileNotFoundError:
             return False
 
@@ -352,7 +346,7 @@ def exchange(one: Path, other: Path) -> None:
     """Exchanges what two names stand for, in one step. Raises ``StorageError``, also on a filesystem that has
     no such call, as those of networks."""
     try:
-        _call(_libc.renameat2, _AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE)
+        beneath.rename_with(one, other, _RENAME_EXCHANGE)
     except OSError as error:
         if error.errno in (errno.EINVAL, errno.ENOSYS):
             raise StorageError(
@@ -366,20 +360,40 @@ def exchange(one: Path, other: Path) -> None:
 def replace_by_rename(source: Path, target: Path) -> None:
     """Renames atomically, in place of the file with the name ``target``, if any. Raises ``StorageError``."""
     with storage_errors("rename to", target):
-        source.replace(target)
+        beneath.replace(source, target)
 
 
-def open_regular(path: Path, *, writing: bool = False, buffering: int = -1) -> IO[bytes]:
-    """Opens a regular file to read, or to read and write. Raises ``OSError``, also for a file of another
-    kind: to open a named pipe would wait for its writer."""
-    descriptor = os.open(path, (os.O_RDWR if writing else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK)
+def open_regular(
+    path: Path, *, writing: bool = False, spilled: bool = False, buffering: int = -1
+) -> IO[bytes]:
+    """Opens a regular file to read, or to read and write. ``spilled``: a shard, which may be a link to a
+    spilled one. Raises ``OSError``, also for a file of another kind: to open a named pipe would wait for its
+    writer."""
+    flags = (os.O_RDWR if writing else os.O_RDONLY) | os.O_NONBLOCK
+    descriptor = (open_shard if spilled and not writing else beneath.open_file)(path, flags)
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", str(path))  # noqa: TRY301
+        _check_regular(descriptor, path)
         return open(descriptor, "r+b" if writing else "rb", buffering=buffering)  # noqa: PTH123 (of a descriptor; the caller closes it)
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def open_to_write(path: Path, flags: int) -> int:
+    """Returns a descriptor of a regular file to read and write, which is made with ``O_CREAT`` in ``flags``.
+    Raises ``OSError``, also for a file of another kind."""
+    descriptor = beneath.open_file(path, os.O_RDWR | os.O_NONBLOCK | flags)
+    try:
+        _check_regular(descriptor, path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _check_regular(descriptor: int, path: Path) -> None:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
 
 
 def read_regular(path: Path, most_bytes: int) -> bytes:
@@ -392,9 +406,10 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
         return read_all(file.fileno(), 0, nbytes)
 
 
-def read_range(path: Path, offset: int, nbytes: int) -> bytes:
-    """Returns bytes of a regular file, fewer than ``nbytes`` only at its end. Raises ``StorageError``."""
-    with storage_errors("read", path), open_regular(path, buffering=0) as file:
+def read_range(path: Path, offset: int, nbytes: int, *, spilled: bool = False) -> bytes:
+    """Returns bytes of a regular file, fewer than ``nbytes`` only at its end. ``spilled``: see
+    ``open_regular``. Raises ``StorageError``."""
+    with storage_errors("read", path), open_regular(path, spilled=spilled, buffering=0) as file:
         return read_all(file.fileno(), offset, nbytes)
 
 
@@ -402,7 +417,7 @@ def sync_directory(path: Path) -> None:
     """Makes the names in a folder durable. Raises ``StorageError``."""
     with storage_errors("sync folder", path):
         reach("directory.before_sync")
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        descriptor = beneath.open_file(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
         finally:
@@ -421,7 +436,7 @@ def make_directories(path: Path, *, synced: bool = True) -> None:
     """Makes a folder and its missing parents, each new name durable in its parent unless the caller syncs
     many at once (``synced``). Raises ``StorageError``."""
     with storage_errors("create folder", path):  # a folder above it may be closed to this user
-        if path.is_dir():
+        if beneath.is_dir(path):
             return
     make = partial(make_directories, synced=synced)
     made_in(path.parent, lambda: make_folder(path, synced=synced), make)
@@ -430,14 +445,15 @@ def make_directories(path: Path, *, synced: bool = True) -> None:
 def make_folder(path: Path, *, synced: bool = True) -> None:
     """Makes a folder unless it is there, its name durable, but none above it. Raises ``StorageError``."""
     with storage_errors("create folder", path):
-        while not path.is_dir():
+        while not beneath.is_dir(path):
             reach("directory.before_create")
             try:
-                path.mkdir()
+                beneath.make_folder(path)
             except FileExistsError:
                 reach("directory.before_look")
                 # what was there may be gone by now: its owner has removed it when it was empty
-                if os.path.lexists(path) and not path.is_dir():
+                if beneath.exists(path) and not beneath.is_dir(path):
+                    beneath.check_no_link(path)
                     raise
             else:
                 if synced:
@@ -476,7 +492,7 @@ class AtomicFile:
         self.path, self._kind, self._called = path, kind, called or path
         with storage_errors("write", self._called):
             reach(f"{kind}.before_create")
-            self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+            self.descriptor = beneath.open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
 
     def preallocate(self, nbytes: int) -> None:
         with storage_errors("preallocate", self._called):
@@ -517,7 +533,7 @@ class AtomicFile:
         with storage_errors("write", target):
             reach(f"{self._kind}.before_rename")
             with may_replace or nullcontext():
-                self.path.replace(target)
+                beneath.replace(self.path, target)
         self._named(target)
 
     def take_name(self, target: Path) -> None:
@@ -550,7 +566,7 @@ class AtomicFile:
             os.close(descriptor)
         with suppress(OSError):
             reach(f"{self._kind}.before_discard")
-            self.path.unlink()
+            beneath.unlink(self.path)
 
     def __enter__(self) -> Self:
         return self
@@ -583,7 +599,7 @@ def replace_file(
 
     with storage_errors("write", path):
         reach("replace.before_delete")
-        temporary.unlink(missing_ok=True)  # of an earlier try
+        beneath.unlink(temporary, missing_ok=True)  # of an earlier try
     # discarded on failure: on a full disk it would hold the last free blocks
     with AtomicFile(temporary, "replace", called=path) as new:
         new.write(0, data)
@@ -595,14 +611,14 @@ def delete_new_files(path: Path, *, below: int) -> None:
     """Deletes new bytes for ``path`` of writers with lower numbers, which were about to replace it or were
     killed before. Raises ``StorageError``."""
     with storage_errors("look into", path.parent):
-        found = list(path.parent.glob(f".{path.name}.*.new"))
+        found = beneath.matching(path.parent, f".{path.name}.*.new")
     for new in found:
         number = new.name.removeprefix(f".{path.name}.").removesuffix(".new")
         if not number.isdecimal() or int(number) >= below:
             continue
         with storage_errors("delete", new):
             reach("replace.before_clear")
-            new.unlink(missing_ok=True)
+            beneath.unlink(new, missing_ok=True)
 
 
 def remove_own(path: Path, descriptor: int, kind: str) -> None:
@@ -613,11 +629,11 @@ def remove_own(path: Path, descriptor: int, kind: str) -> None:
         return
     reach(f"{kind}.before_delete")
     try:
-        ours = os.path.samestat(os.fstat(descriptor), path.lstat())
+        ours = os.path.samestat(os.fstat(descriptor), beneath.stat(path))
     except FileNotFoundError:
         return
     if ours:
-        path.unlink(missing_ok=True)
+        beneath.unlink(path, missing_ok=True)
 
 
 def copy_file(source: IO[bytes], target: Path) -> None:
@@ -687,10 +703,8 @@ def append_file(path: Path, data: bytes, kind: str) -> None:
     """
     with storage_errors("write", path):
         reach(f"{kind}.before_open")
-        created = not path.exists()
-        descriptor = os.open(
-            path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o644
-        )
+        created = not beneath.exists(path)
+        descriptor = beneath.open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o644)
         try:
             reach(f"{kind}.before_write")
             while os.write(descriptor, data) < len(data):
@@ -714,9 +728,9 @@ def file_held(path: Path, kind: str, *, create: bool, timeout_s: float = HELD_TI
     with ExitStack() as stack:
         with storage_errors("lock", path), suppress(*(() if create else (FileNotFoundError,))):
             reach(f"{kind}.before_lock")
-            flags = os.O_WRONLY | (os.O_CREAT if create else 0) | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+            flags = os.O_WRONLY | (os.O_CREAT if create else 0) | os.O_NONBLOCK
             while True:
-                descriptor = os.open(path, flags, 0o644)
+                descriptor = beneath.open_file(path, flags, 0o644)
                 attempt = stack.enter_context(ExitStack())
                 attempt.callback(os.close, descriptor)
                 _lock_within(timeout_s, descriptor, path)
@@ -728,7 +742,7 @@ def file_held(path: Path, kind: str, *, create: bool, timeout_s: float = HELD_TI
 
 def _has_name(descriptor: int, path: Path) -> bool:
     try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
+        return os.path.samestat(os.fstat(descriptor), beneath.stat(path))
     except FileNotFoundError:
         return False
 
@@ -755,7 +769,7 @@ def publish_folder(source: Path, target: Path) -> None:
     that name already. Raises ``StorageError``."""
     with storage_errors("rename to", target):
         reach("folder.before_rename")
-        source.rename(target)
+        beneath.replace(source, target)
     sync_directory(target.parent)
     if source.parent != target.parent:
         sync_directory(source.parent)

@@ -1,6 +1,6 @@
 """The kind of filesystem of a folder: whether a sync there reaches a disk of this machine, whether one can
 stand for those of many files, and whether writes use the preallocated blocks. Linux, by the magic numbers of
-statfs(2)."""
+fstatfs(2)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from . import beneath
 from .failpoints import reach
 from .files import open_regular, storage_errors, sync_directory, sync_filesystem
 
@@ -90,11 +91,11 @@ def synced_as_one(folder: Path, kind: str) -> Iterator[None]:
     failpoint. Raises ``StorageError``."""
     if not syncs_as_one(folder):
         yield
-        for path, _, files in os.walk(folder):
-            _sync_each(folder.__class__(path), files)
+        for path, _, files in beneath.walk(folder):
+            _sync_each(path, files)
         return
     with storage_errors("sync", folder):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = beneath.open_file(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield
         with storage_errors("sync", folder):
@@ -114,20 +115,31 @@ def _sync_each(folder: Path, names: list[str]) -> None:
 
 def nearest_folder(path: Path) -> Path:
     """Returns ``path``, or the first folder above it that exists, as far as this user can see."""
-    return next(folder for folder in (path, *path.parents) if os.path.isdir(folder))  # noqa: PTH112  (Path's own raises where access is denied)
+
+    def is_seen(folder: Path) -> bool:
+        try:
+            return beneath.is_dir(folder)
+        except PermissionError:
+            return False
+
+    return next(folder for folder in (path, *path.parents) if is_seen(folder))
 
 
 def same_filesystem(one: Path, other: Path) -> bool:
     """Returns whether two existing folders share their free space. Raises ``StorageError``."""
     with storage_errors("look at", one):
-        return one.stat().st_dev == other.stat().st_dev
+        return beneath.stat(one).st_dev == beneath.stat(other).st_dev
 
 
 def _magic(path: Path) -> int:
     facts = (ctypes.c_byte * _STATFS_BYTES)()
     with storage_errors("look at", path):
-        if _libc.statfs(os.fsencode(path), ctypes.byref(facts)) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
+        descriptor = beneath.open_file(path, os.O_PATH)
+        try:
+            if _libc.fstatfs(descriptor, ctypes.byref(facts)) != 0:
+                number = ctypes.get_errno()
+                raise OSError(number, os.strerror(number))
+        finally:
+            os.close(descriptor)
     # f_type is the first member, a long; the numbers have 32 bits
     return ctypes.c_ulong.from_buffer(facts).value & 0xFFFFFFFF

@@ -12,6 +12,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from . import beneath
 from .failpoints import reach
 from .files import (
     DataSync,
@@ -40,7 +41,7 @@ class GrowingFile:
         self._sync = DataSync("growing")
         with storage_errors("make", path):
             reach("growing.before_create")
-            self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            self.descriptor = beneath.open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
             try:
                 reach("growing.before_preallocate")
                 preallocate_behind(self.descriptor, room_bytes)

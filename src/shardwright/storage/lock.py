@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 from shardwright.model.errors import LockedError
 from shardwright.model.json_text import parse_json
 
+from . import beneath
 from .failpoints import reach
-from .files import FLOCK, WHOLE_FILE, storage_errors, sync_directory
+from .files import FLOCK, WHOLE_FILE, open_to_write, storage_errors, sync_directory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +44,7 @@ class StoreLock:
         with storage_errors("lock", path):
             while True:
                 reach("lock.before_open")
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                descriptor = open_to_write(path, os.O_CREAT)
                 lock = cls(path, descriptor)
                 try:
                     reach("lock.before_take")
@@ -65,18 +66,18 @@ class StoreLock:
         """
         new = path.with_name(f".{path.name}.{os.getpid()}.new")
         with storage_errors("take over", path):
-            new.unlink(missing_ok=True)
+            beneath.unlink(new, missing_ok=True)
             reach("lock.before_create")
-            descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            descriptor = open_to_write(new, os.O_CREAT | os.O_EXCL)
             lock = cls(path, descriptor)
             try:
                 _lock_file(path, descriptor)
                 _write_holder(descriptor)
                 reach("lock.before_rename")
-                new.replace(path)
+                beneath.replace(new, path)
             except BaseException:
                 lock.release()
-                new.unlink(missing_ok=True)
+                beneath.unlink(new, missing_ok=True)
                 raise
         sync_directory(path.parent)
         return lock
@@ -91,7 +92,7 @@ class StoreLock:
             return False
         with storage_errors("look at", self.path):
             try:
-                return os.path.samestat(os.fstat(self._descriptor), self.path.stat())
+                return os.path.samestat(os.fstat(self._descriptor), beneath.stat(self.path))
             except FileNotFoundError:
                 return False
 
@@ -114,7 +115,7 @@ class StoreLock:
             with storage_errors("delete", self.path):
                 if self.is_held():
                     reach("lock.before_delete")
-                    self.path.unlink()
+                    beneath.unlink(self.path)
         finally:
             self.release()
 
@@ -124,7 +125,7 @@ def is_locked(path: Path) -> bool:
     opened."""
     try:
         # O_NONBLOCK: opening a named pipe must not wait for a writer
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = beneath.open_file(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return False
     try:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from . import beneath
 from .failpoints import reach
 from .files import (
     DataSync,
@@ -63,7 +64,7 @@ class SlotFile:
         self.address: int | None = None
         flags = os.O_RDWR | os.O_CLOEXEC | (0 if existing else os.O_CREAT | os.O_EXCL)
         with storage_errors("preallocate", path):
-            self.descriptor = os.open(path, flags, 0o644)
+            self.descriptor = beneath.open_file(path, flags, 0o644)
             try:
                 reach("shard.before_preallocate")
                 # of an existing file only the end that sealing had truncated: punched gaps stay
@@ -76,7 +77,7 @@ class SlotFile:
             except BaseException:
                 os.close(self.descriptor)
                 if not existing:
-                    path.unlink()
+                    beneath.unlink(path)
                 raise
 
     def _map(self) -> None:
@@ -182,7 +183,7 @@ class SlotFile:
         ``StorageError``."""
         with storage_errors("rename", self.path):
             reach("shard.before_replace")
-            self.path.replace(path)
+            beneath.replace(self.path, path)
         self.path = path
 
     def close(self) -> None:

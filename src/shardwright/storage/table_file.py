@@ -18,6 +18,7 @@ import numpy as np
 
 from shardwright.model.errors import ShardFormatError, StorageError
 
+from . import beneath
 from .failpoints import reach
 from .files import DataSync, data_ranges, preallocate, remove_own, storage_errors, sync_directory, write_all
 
@@ -47,7 +48,10 @@ class TableFile:
         with storage_errors("preallocate", path):
             reach(f"{kind}.before_create")
             file = cls(
-                path, kind, nbytes, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+                path,
+                kind,
+                nbytes,
+                beneath.open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL),
             )
             try:
                 reach(f"{kind}.before_preallocate")
@@ -57,7 +61,7 @@ class TableFile:
                 file.sync()
             except BaseException:
                 file.close()
-                path.unlink(missing_ok=True)
+                beneath.unlink(path, missing_ok=True)
                 raise
         return file
 
@@ -67,7 +71,7 @@ class TableFile:
         exactly ``nbytes``."""
         flags = (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         with storage_errors("open", path):
-            file = cls(path, kind, nbytes, os.open(path, flags))
+            file = cls(path, kind, nbytes, beneath.open_file(path, flags))
             found = os.fstat(file.descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_size != nbytes:
             file.close()
@@ -127,7 +131,7 @@ class TableFile:
         ``StorageError``."""
         with storage_errors("rename", self.path):
             reach(f"{self.kind}.before_replace")
-            self.path.replace(path)
+            beneath.replace(self.path, path)
         self.path = path
 
     def map(self) -> int:

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from shardwright.model.errors import StorageError
 
+from . import beneath
 from .failpoints import reach
 from .files import AtomicFile, set_direct, storage_errors, write_all
 
@@ -207,11 +208,11 @@ def _user_name(uid: int) -> str:
 
 def _open_direct(path: Path) -> int:
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+        return beneath.open_file(path, os.O_RDONLY | os.O_DIRECT)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return beneath.open_file(path, os.O_RDONLY)
 
 
 class WriteBehind:

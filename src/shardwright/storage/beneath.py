@@ -1,0 +1,365 @@
+"""Opens, looks at and changes paths of which no component is a symbolic link: the one way to a file or folder
+of a store.
+
+    a path from the user ──▶ user_path: links above the store, and that to it, are resolved, once
+    store / any / key    ──▶ the functions here: a link on the way is a LinkError
+
+Whoever may write into a store, or hands one over, can put a link in place of any file or folder of it, also
+between two of our calls. So no path is checked before it is used: the kernel resolves it, and refuses links
+while it does so (openat2 with RESOLVE_NO_SYMLINKS). Where it has no such call, each folder is opened from the
+one above it. The descriptor of the store's own folder is not needed for that: with links refused, every
+component of a path that was resolved once is a folder that stands where it is named, and a border that
+forgets to resolve refuses too much, never too little.
+
+What a name stands for (stat, unlink, rename, link, mkdir) is asked of its parent folder, which is opened in
+this way; the last component is not followed by any of these calls. All functions raise ``OSError``, of which
+``LinkError`` is one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fnmatch
+import os
+import shutil
+import stat as modes
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from shardwright.model.errors import LinkError
+from shardwright.model.names import WORKSPACE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_OPENAT2 = 437  # of every machine that Linux numbers together since 5.0
+_RESOLVE_NO_SYMLINKS = 0x04
+_AT_FDCWD = -100
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC  # also at a link itself
+_NO_OPENAT2 = (errno.ENOSYS, errno.EPERM)  # an older kernel, or a filter of system calls (containers)
+_DOCUMENT = "zarr.json"
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+_libc.renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+
+
+class _OpenHow(ctypes.Structure):
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+def open_file(path: Path | str, flags: int, mode: int = 0o644, *, folder: int | None = None) -> int:
+    """Returns a descriptor of a path, closed on exec; a relative path begins at the descriptor ``folder``,
+    if given. Raises ``OSError``, ``LinkError`` where a component is a link."""
+    flags |= os.O_CLOEXEC
+    if "\0" in os.fspath(path):  # C would take the part before it
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(path))
+    try:
+        opened = _open_at_once if has_openat2() else _open_step_by_step
+        return opened(os.fspath(path), flags, mode, folder)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            _refuse(path, folder)
+        raise
+
+
+def _open_at_once(path: str, flags: int, mode: int, folder: int | None) -> int:
+    makes = flags & os.O_CREAT or flags & os.O_TMPFILE == os.O_TMPFILE
+    how = _OpenHow(flags, mode if makes else 0, _RESOLVE_NO_SYMLINKS)
+    name = ctypes.c_char_p(os.fsencode(path))
+    at = ctypes.c_int(_AT_FDCWD if folder is None else folder)
+    while True:
+        descriptor = _libc.syscall(
+            ctypes.c_long(_OPENAT2), at, name, ctypes.byref(how), ctypes.c_size_t(ctypes.sizeof(how))
+        )
+        if descriptor >= 0:
+            return int(descriptor)
+        if (number := ctypes.get_errno()) != errno.EINTR:
+            raise OSError(number, os.strerror(number), path)
+
+
+def _open_step_by_step(path: str, flags: int, mode: int, folder: int | None) -> int:
+    *above, last = Path(path).parts or (".",)
+    held = os.open(above.pop(0) if path.startswith("/") and above else ".", _FOLDER, dir_fd=folder)
+    try:
+        for part in above:
+            inner = _open_no_link(part, _FOLDER, 0, held)
+            os.close(held)
+            held = inner
+        return _open_no_link(last, flags, mode, held)
+    finally:
+        os.close(held)
+
+
+def _open_no_link(name: str, flags: int, mode: int, folder: int) -> int:
+    try:
+        descriptor = os.open(name, flags | os.O_NOFOLLOW, mode, dir_fd=folder)
+    except NotADirectoryError:  # O_DIRECTORY is judged first: also what a link answers
+        if modes.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name) from None
+        raise
+    # O_PATH with O_NOFOLLOW opens a link itself, as openat2 does when both are asked
+    if flags & os.O_PATH and not flags & os.O_NOFOLLOW and modes.S_ISLNK(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
+    return descriptor
+
+
+@cache
+def has_openat2() -> bool:
+    """Returns whether the kernel resolves a path without links in one call (Linux 5.6)."""
+    try:
+        os.close(_open_at_once("/", _FOLDER, 0, None))
+    except OSError as error:
+        if error.errno not in _NO_OPENAT2:
+            raise
+        return False
+    return True
+
+
+def _refuse(path: Path | str, folder: int | None) -> NoReturn:
+    """Raises the error that names the component that is a link."""
+    path = Path(path)
+    named = path
+    for place in (*reversed(path.parents), path):
+        try:
+            if modes.S_ISLNK(os.stat(place, dir_fd=folder, follow_symlinks=False).st_mode):
+                named = place
+                break
+        except OSError:
+            break  # it was changed meanwhile
+    raise LinkError(
+        f"{named} is a symbolic link, which is not followed",
+        hint="Links in a store could lead out of it: replace it by what it leads to, or delete it",
+    )
+
+
+@contextmanager
+def parent_of(path: Path) -> Iterator[tuple[int, str]]:
+    """A context with a descriptor of the folder of a path, and the last component."""
+    folder = open_file(path.parent, _FOLDER)
+    try:
+        yield folder, path.name
+    finally:
+        os.close(folder)
+
+
+# What a name stands for. A link as the last component is itself what they tell of.
+
+
+def stat(path: Path, *, folder: int | None = None) -> os.stat_result:
+    """Returns the status of a file or folder, or of the link that has the name."""
+    descriptor = open_file(path, _LOOK, folder=folder)
+    try:
+        return os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _mode(path: Path) -> int:
+    """Returns the kind of what has the name, 0 if nothing has."""
+    try:
+        return stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+
+
+def exists(path: Path) -> bool:
+    """Returns whether anything has the name, also a link that leads nowhere."""
+    return _mode(path) != 0
+
+
+def is_file(path: Path) -> bool:
+    """Returns whether the name is a regular file's."""
+    return modes.S_ISREG(_mode(path))
+
+
+def is_dir(path: Path) -> bool:
+    """Returns whether the name is a folder's."""
+    return modes.S_ISDIR(_mode(path))
+
+
+def is_link(path: Path) -> bool:
+    """Returns whether the name is a link's."""
+    return modes.S_ISLNK(_mode(path))
+
+
+def check_no_link(path: Path) -> None:
+    """Raises ``LinkError`` if the name is a link's."""
+    if is_link(path):
+        _refuse(path, None)
+
+
+def read_link(path: Path) -> Path:
+    """Returns the text of a link."""
+    with parent_of(path) as (folder, name):
+        return Path(os.readlink(name, dir_fd=folder))
+
+
+def filesystem_of(path: Path) -> os.statvfs_result:
+    """Returns the facts of the filesystem of a path."""
+    descriptor = open_file(path, os.O_PATH)
+    try:
+        return os.fstatvfs(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# Names in folders
+
+
+def names_in(path: Path) -> list[str]:
+    """Returns the names in a folder, in no order."""
+    descriptor = open_file(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return os.listdir(descriptor)  # noqa: PTH208 (of a descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def paths_in(path: Path) -> list[Path]:
+    """Returns the paths of what is in a folder, in no order."""
+    return [path / name for name in names_in(path)]
+
+
+@contextmanager
+def entries_in(path: Path, *, folder: int | None = None) -> Iterator[Iterator[os.DirEntry[str]]]:
+    """A context with the entries of a folder, read as they are asked for. Their ``path`` is the name alone;
+    ask them for what they are with ``follow_symlinks=False``."""
+    descriptor = open_file(path, os.O_RDONLY | os.O_DIRECTORY, folder=folder)
+    try:
+        with os.scandir(descriptor) as entries:
+            yield entries
+    finally:
+        os.close(descriptor)
+
+
+def matching(path: Path, pattern: str) -> list[Path]:
+    """Returns the paths in a folder whose names match a shell pattern; none if there is no folder."""
+    try:
+        return [path / name for name in names_in(path) if fnmatch.fnmatchcase(name, pattern)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def walk(
+    top: Path, *, top_down: bool = True, failed: Callable[[OSError], None] | None = None
+) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """Yields (folder, names of folders, other names) of a folder and all below it, as ``os.walk`` does; links
+    are among the other names. A folder that cannot be read goes to ``failed``, or is left out."""
+    folders: list[str] = []
+    others: list[str] = []
+    try:
+        with entries_in(top) as entries:
+            for entry in entries:
+                (folders if entry.is_dir(follow_symlinks=False) else others).append(entry.name)
+    except OSError as error:
+        if failed is not None:
+            failed(error)
+        return
+    if top_down:
+        yield top, folders, others
+    for name in folders:
+        yield from walk(top / name, top_down=top_down, failed=failed)
+    if not top_down:
+        yield top, folders, others
+
+
+def all_below(path: Path) -> Iterator[Path]:
+    """Yields the paths of everything below a folder; links are not followed."""
+    for folder, folders, others in walk(path):
+        yield from (folder / name for name in (*folders, *others))
+
+
+# Changes of names
+
+
+def unlink(path: Path, *, missing_ok: bool = False) -> None:
+    """Deletes a name; of a link the link."""
+    try:
+        with parent_of(path) as (folder, name):
+            os.unlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        if not missing_ok:
+            raise
+
+
+def make_folder(path: Path, mode: int = 0o777, *, exist_ok: bool = False) -> None:
+    """Makes a folder."""
+    try:
+        with parent_of(path) as (folder, name):
+            os.mkdir(name, mode, dir_fd=folder)
+    except FileExistsError:
+        if not exist_ok:
+            raise
+        os.close(open_file(path, _FOLDER))  # a link, or a file, is an error
+
+
+def remove_folder(path: Path) -> None:
+    """Deletes an empty folder."""
+    with parent_of(path) as (folder, name):
+        os.rmdir(name, dir_fd=folder)
+
+
+def remove_tree(path: Path, *, ignore_errors: bool = False) -> None:
+    """Deletes a folder with everything in it; of links the links."""
+    try:
+        with parent_of(path) as (folder, name):
+            if modes.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                _refuse(path, None)
+            shutil.rmtree(name, ignore_errors, dir_fd=folder)
+    except OSError:
+        if not ignore_errors:
+            raise
+
+
+def replace(source: Path, target: Path) -> None:
+    """Renames, in place of what has the name ``target``; a folder replaces an empty folder alone."""
+    with parent_of(source) as (old, old_name), parent_of(target) as (new, new_name):
+        os.replace(old_name, new_name, src_dir_fd=old, dst_dir_fd=new)
+
+
+def rename_with(source: Path, target: Path, flags: int) -> None:
+    """Renames with flags of renameat2(2)."""
+    with parent_of(source) as (old, old_name), parent_of(target) as (new, new_name):
+        while _libc.renameat2(old, os.fsencode(old_name), new, os.fsencode(new_name), flags) != 0:
+            if (number := ctypes.get_errno()) != errno.EINTR:
+                raise OSError(number, os.strerror(number), str(target))
+
+
+def add_name(path: Path, name: Path) -> None:
+    """Gives a file (or a link) one more name."""
+    with parent_of(path) as (old, old_name), parent_of(name) as (new, new_name):
+        os.link(old_name, new_name, src_dir_fd=old, dst_dir_fd=new, follow_symlinks=False)
+
+
+def make_link(path: Path, target: Path) -> None:
+    """Makes a symbolic link."""
+    with parent_of(path) as (folder, name):
+        os.symlink(target, name, dir_fd=folder)
+
+
+# The border
+
+
+def user_path(path: Path | str | os.PathLike[str], *, is_new: bool = False) -> Path:
+    """Returns a path that a user has given as an absolute one, for the other functions: links above the store
+    that it lies in, and a link to that store, are resolved; nothing within the store is. ``is_new``:
+    something of this name is about to be made, and the name itself is left as it is."""
+    absolute = Path(path).absolute()
+    *parts, last = absolute.parts
+    place = Path(absolute.anchor)
+    for number, part in enumerate((*parts, last)[1:], 1):
+        is_last = number == len(parts)
+        if is_last and is_new and part != "..":
+            return place / part
+        place = place.parent if part == ".." else Path(os.path.realpath(place / part))
+        if not is_last and any(os.path.lexists(place / name) for name in (_DOCUMENT, WORKSPACE)):
+            inside = place.joinpath(*absolute.parts[number + 1 :])
+            # a way out again: without links in between, the text alone says where it leads
+            return user_path(os.path.normpath(inside), is_new=is_new) if ".." in inside.parts else inside
+    return place

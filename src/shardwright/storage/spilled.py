@@ -1,0 +1,61 @@
+"""Spilled shards, read through the store: the key of one is a link to a file of the same name below the spill
+root.
+
+    STORE/0/c/3/0/0 ──▶ SPILL/STORE/0/c/3/0/0
+
+That is the only link below a store that is followed, for reading alone, and only to a regular file whose path
+ends in the store's name and the shard's key: a link may not make a reader open another file. What changes
+spilled shards names them by the spill root (the manifest's, or a move's), never through the link.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from stat import S_ISLNK
+
+from shardwright.model.errors import LinkError
+
+from . import beneath
+
+_DOCUMENT = "zarr.json"
+
+
+def open_shard(path: Path, flags: int = os.O_RDONLY | os.O_NONBLOCK) -> int:
+    """Returns a descriptor of a shard to read, spilled or not; the caller asks whether it is a regular file.
+    Raises ``OSError``, ``LinkError``."""
+    try:
+        return beneath.open_file(path, flags)
+    except LinkError:
+        if not beneath.is_link(path):
+            raise
+    return beneath.open_file(spilled_file(path), flags)
+
+
+def shard_status(path: Path) -> os.stat_result:
+    """Returns the status of a shard's file, spilled or not. Raises ``OSError``, ``LinkError``."""
+    status = beneath.stat(path)
+    return beneath.stat(spilled_file(path)) if S_ISLNK(status.st_mode) else status
+
+
+def spilled_file(link: Path) -> Path:
+    """Returns the path that a spilled shard's link leads to. Raises ``LinkError`` for any other link."""
+    target = beneath.read_link(link)
+    store = _store_of(link)
+    tail = link.parts[len(store.parent.parts) :]
+    if not target.is_absolute() or ".." in target.parts or target.parts[-len(tail) :] != tail:
+        raise LinkError(
+            f"{link} is a symbolic link, which is not followed",
+            expected=f"a shard, or a link to a spilled one: SPILL_ROOT/{Path(*tail)}",
+            got=str(target),
+            hint="It could lead out of the store: replace it by the shard, or delete it",
+        )
+    # links above the spilled store are the user's own
+    root = beneath.user_path(Path(*target.parts[: -len(tail)]))
+    return root.joinpath(*tail)
+
+
+def _store_of(link: Path) -> Path:
+    """Returns the outermost folder above a shard that is a node of Zarr."""
+    nodes = [place for place in link.parents if beneath.exists(place / _DOCUMENT)]
+    return nodes[-1] if nodes else link.parent
