@@ -8,7 +8,6 @@ and it can be built again after a crash.
 from __future__ import annotations
 
 import gzip
-import shutil
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +24,7 @@ from shardwright.model.frame_status import FrameStatus
 from shardwright.model.names import WORKSPACE
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import record_of
+from shardwright.storage import beneath
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import publish_folder, storage_errors, write_file
 from shardwright.storage.filesystems import synced_as_one
@@ -61,14 +61,14 @@ def write_frame_table(
     try:
         with storage_errors("create folder", built):
             reach("table.before_create")
-            built.mkdir()
+            beneath.make_folder(built)
         with synced_as_one(built, "table"):
             _build(built, spec, log)
     except BaseException:
-        shutil.rmtree(built, ignore_errors=True)  # on a full disk it would hold the last free blocks
+        beneath.remove_tree(built, ignore_errors=True)  # on a full disk it would hold the last free blocks
         raise
     may_publish()
-    if table.exists():
+    if beneath.exists(table):
         publish_folder(table, workspace / _REPLACED)
     publish_folder(built, table)
     _remove(workspace / _REPLACED)
@@ -83,8 +83,8 @@ def _build(folder: Path, spec: AcquisitionSpec, log: FrameLog) -> None:
     with storage_errors("create folder", folder):
         for name in columns:
             reach("table.before_create")
-            (folder / name).mkdir()
-            (folder / name / "c").mkdir()
+            beneath.make_folder(folder / name)
+            beneath.make_folder(folder / name / "c")
     rows = 0
     for chunk, records in enumerate(_chunks(log, np.empty(chunk_rows, empty.dtype))):
         for name, values in table_columns(records, spec):
@@ -144,6 +144,6 @@ def _encode_chunk(values: np.ndarray) -> bytes:
 
 def _remove(folder: Path) -> None:
     with storage_errors("delete", folder):
-        if folder.exists():
+        if beneath.exists(folder):
             reach("table.before_delete")
-            shutil.rmtree(folder)
+            beneath.remove_tree(folder)

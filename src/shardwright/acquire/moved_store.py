@@ -11,14 +11,13 @@ folder under it. Recovery, and a creation of that name, remove what a kill left 
 
 from __future__ import annotations
 
-import os
-import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardwright.model.errors import LockedError, StorageError
 from shardwright.model.names import EDIT_FOLDER, MOVE_LOCK_NAME, MOVE_PREFIX, WORK_FOLDER
+from shardwright.storage import beneath
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import replace_by_rename, storage_errors, sync_directory
 from shardwright.storage.lock import StoreLock, is_locked
@@ -34,9 +33,9 @@ _FOLDERS = (WORK_FOLDER, EDIT_FOLDER)
 def files_and_links(root: Path) -> Iterator[Path]:
     """All files and links below a store, without what jobs keep; links also when they lead nowhere. Raises
     ``StorageError``."""
-    for folder, folders, names in os.walk(root, onerror=_raise):
+    for folder, folders, names in beneath.walk(root, failed=_raise):
         folders[:] = sorted(name for name in folders if name not in _FOLDERS)
-        links = [name for name in folders if (Path(folder) / name).is_symlink()]
+        links = [name for name in folders if beneath.is_link(Path(folder) / name)]
         yield from (Path(folder) / name for name in sorted(names + links))
 
 
@@ -44,10 +43,10 @@ def is_moved_away(path: Path) -> bool:
     """Returns whether a move from here has left nothing but files of jobs. A place to which a move has just
     begun to send has a work folder, too, but none of these. Raises ``StorageError``."""
     work = path / WORK_FOLDER
-    if path.is_symlink() or not work.is_dir():
+    if beneath.is_link(path) or not beneath.is_dir(work):
         return False
     with storage_errors("list", work):
-        is_source = any(entry.name.startswith(MOVE_PREFIX) for entry in work.iterdir())
+        is_source = any(entry.name.startswith(MOVE_PREFIX) for entry in beneath.paths_in(work))
     return is_source and next(files_and_links(path), None) is None
 
 
@@ -73,14 +72,14 @@ def free_moved_name(path: Path) -> bool:
     sync_directory(path.parent)
     with suppress(StorageError), storage_errors("remove", folder):  # leftovers have no use
         reach("moved.before_remove")
-        shutil.rmtree(folder)
+        beneath.remove_tree(folder)
     return True
 
 
 def _other_locks(path: Path) -> Iterator[Path]:
     """Yields the files of jobs, but for the lock of the move."""
     own = path / WORK_FOLDER / MOVE_LOCK_NAME
-    for folder, _, names in os.walk(path, onerror=_raise):
+    for folder, _, names in beneath.walk(path, failed=_raise):
         yield from (file for name in names if (file := Path(folder, name)) != own)
 
 

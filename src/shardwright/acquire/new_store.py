@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 import secrets
-import shutil
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +25,7 @@ from shardwright.model.errors import (
 )
 from shardwright.model.names import WORKSPACE
 from shardwright.shard.manifest import delete_manifests, has_manifest, read_manifest
+from shardwright.storage import beneath
 from shardwright.storage.ballast import Ballast
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
@@ -50,6 +50,7 @@ from .replaced_store import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 _NAME = re.compile(r"\.shardwright-[0-9a-f]{16}\.(making|replaced)")
 _SUFFIX = ".making"
@@ -67,9 +68,9 @@ def abandoned(root: Path) -> list[Path]:
     with storage_errors("look into", root):
         return sorted(
             folder
-            for folder in root.iterdir()
+            for folder in beneath.paths_in(root)
             if is_making_folder(folder)
-            and folder.is_dir()
+            and beneath.is_dir(folder)
             and not any(map(is_locked, lock_files(folder)))
             and not is_undecided(folder)
         )
@@ -133,7 +134,7 @@ def withdraw(path: Path, lock: StoreLock, *, epoch: int) -> None:
         with storage_errors("remove", folder):
             _remove_spilled(spilled, path)
             reach("store.before_remove")
-            shutil.rmtree(folder)
+            beneath.remove_tree(folder)
 
 
 def _take_name(path: Path, folder: Path, *, back: bool) -> None:
@@ -157,13 +158,13 @@ def _begin(path: Path) -> tuple[Path, StoreLock]:
         folder = path.with_name(new_making_name())
         with storage_errors("create", folder):
             reach("store.before_create")
-            folder.mkdir()
+            beneath.make_folder(folder)
         try:
             return folder, StoreLock.take(lock_file(folder, path.name))
         except (LockedError, StorageError) as error:
             spoiled = isinstance(error, LockedError) or isinstance(error.__cause__, FileNotFoundError)
             if not left or not spoiled:
-                shutil.rmtree(folder, ignore_errors=True)
+                beneath.remove_tree(folder, ignore_errors=True)
                 raise
     raise AssertionError("the last try returns or raises")
 
@@ -174,7 +175,7 @@ def _remove(folder: Path) -> None:
             path = folder.parent / store.name
             _remove_spilled(_spilled(store, path), path)
         reach("store.before_remove")
-        shutil.rmtree(folder)
+        beneath.remove_tree(folder)
 
 
 def _spilled(store: Path, path: Path) -> Path | None:
@@ -184,16 +185,16 @@ def _spilled(store: Path, path: Path) -> Path | None:
         spill_root = read_manifest(store / WORKSPACE).spill_root
     except ShardwrightError:
         return None  # so new that it has no second root yet
-    return None if spill_root is None else Path(spill_root) / path.name
+    return None if spill_root is None else beneath.user_path(spill_root) / path.name
 
 
 def _remove_spilled(spilled: Path | None, path: Path) -> None:
     """Removes the spilled files of a store that never got a frame, unless another one that is unfinished has
     its name ``path`` by now."""
-    if spilled is None or (path / WORKSPACE).exists():
+    if spilled is None or beneath.exists(path / WORKSPACE):
         return
     with suppress(FileNotFoundError):
         reach("store.before_remove_spilled")
-        shutil.rmtree(spilled / WORKSPACE)
+        beneath.remove_tree(spilled / WORKSPACE)
     with suppress(OSError):  # not empty: it holds files of others
-        spilled.rmdir()
+        beneath.remove_folder(spilled)

@@ -10,6 +10,7 @@ from shardwright.array.frame_table_format import TABLE_PATH
 from shardwright.model.errors import FencedError, StoreGoneError, StoreMovedError
 from shardwright.model.names import WORKSPACE
 from shardwright.shard.manifest import check_writer_epoch, has_manifest, manifest_path, read_manifest
+from shardwright.storage import beneath
 from shardwright.storage.files import storage_errors
 
 from .replaced_store import is_aside
@@ -63,7 +64,7 @@ class Ownership:
         """Raises ``StoreGoneError`` if the store was deleted or moved. Needed, and cheap, before a sync:
         every write to a deleted file, and every sync of it, succeeds."""
         with storage_errors("look at", self.path):
-            there = self.lock.is_held() and manifest_path(self._workspace, self.writer_epoch).exists()
+            there = self.lock.is_held() and beneath.exists(manifest_path(self._workspace, self.writer_epoch))
         if not there and not self._is_put_back() and (gone := self._gone()) is not None:
             raise gone
 
@@ -78,7 +79,7 @@ class Ownership:
                 got=now,
                 hint=f"`shardwright recover {now}` seals it there",
             )
-        if not self.path.exists():
+        if not beneath.exists(self.path):
             return StoreGoneError(
                 f"{self.path} was deleted while it was recorded", hint="Its frames are gone"
             )
@@ -91,7 +92,7 @@ class Ownership:
                 if another
                 else None
             )
-        if lock is None and (self.lock.path.exists() or (self.path / TABLE_PATH).exists()):
+        if lock is None and (beneath.exists(self.lock.path) or beneath.exists(self.path / TABLE_PATH)):
             return None
         hint = "Only shards that were sealed before may be left"
         return StoreGoneError(

@@ -23,7 +23,6 @@ another creation: it may hold frames.
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 from contextlib import suppress
@@ -38,6 +37,7 @@ from shardwright.model.names import EDIT_FOLDER, WORK_FOLDER, WORKSPACE, numbere
 from shardwright.read.store import read_metadata
 from shardwright.shard.file_header import IDENTITY_BYTES
 from shardwright.shard.manifest import has_manifest, read_manifest
+from shardwright.storage import beneath
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
     exchange,
@@ -77,7 +77,7 @@ def check_replaceable(path: Path) -> None:
             got=path,
             hint="Choose another name, or move it away",
         )
-    if os.path.lexists(path / WORKSPACE):
+    if beneath.exists(path / WORKSPACE):
         raise OutputExistsError(
             "the output exists and is unfinished",
             expected="a finished store, to overwrite it",
@@ -86,7 +86,7 @@ def check_replaceable(path: Path) -> None:
             "reopen=True) goes on with it",
         )
     with storage_errors("look into", path):
-        for folder, folders, files in os.walk(path, onerror=_raise):
+        for folder, folders, files in beneath.walk(path, failed=_raise):
             for name in (*folders, *files):
                 _check_entry(Path(folder, name))
 
@@ -121,7 +121,7 @@ def aside_of(path: Path) -> Path | None:
     """Returns the folder with the store whose name ``path`` has taken over, if there is one. Raises
     ``StorageError``."""
     with storage_errors("look into", path.parent):
-        folders = [folder for folder in path.parent.iterdir() if is_aside(folder)]
+        folders = [folder for folder in beneath.paths_in(path.parent) if is_aside(folder)]
     return next((folder for folder in folders if _is_old(folder / path.name)), None)
 
 
@@ -165,7 +165,7 @@ def is_bare(store: Path) -> bool:
     """Returns whether a store holds no more than a creation wrote: documents of groups and arrays, and its
     workspace, but no shard, no table, and no file of others. Raises ``StorageError``."""
     with storage_errors("look into", store):
-        files = [entry for entry in store.rglob("*") if entry.is_symlink() or not entry.is_dir()]
+        files = [entry for entry in beneath.all_below(store) if not beneath.is_dir(entry)]
     for file in files:
         above = file.relative_to(store).parts[0]
         if above != WORKSPACE and (above == TABLE_PATH or not _DOCUMENT.fullmatch(file.name)):
@@ -176,7 +176,7 @@ def is_bare(store: Path) -> bool:
 def is_undecided(folder: Path) -> bool:
     """Returns whether the store with the name of the old one in this folder is unfinished: it decides."""
     store = store_in(folder) if is_aside(folder) else None
-    return store is not None and _is_old(store) and (folder.parent / store.name / WORKSPACE).exists()
+    return store is not None and _is_old(store) and beneath.exists(folder.parent / store.name / WORKSPACE)
 
 
 def put_back(folder: Path) -> Path:
@@ -196,30 +196,30 @@ def put_back(folder: Path) -> Path:
     with suppress(OSError):  # else the next creation removes it
         reach("replaced.before_remove_folder")
         for name in LOCKS:
-            (folder / name).unlink(missing_ok=True)
-        folder.rmdir()
+            beneath.unlink(folder / name, missing_ok=True)
+        beneath.remove_folder(folder)
     return candidate
 
 
 def files_removed(folder: Path) -> Iterator[Path]:
     """Removes a folder, one file at each step. Raises ``StorageError``."""
     with storage_errors("remove", folder):
-        for parent, folders, files in os.walk(folder, topdown=False):
+        for parent, folders, files in beneath.walk(folder, top_down=False):
             for name in files:
                 reach("replaced.before_remove")
-                Path(parent, name).unlink(missing_ok=True)
+                beneath.unlink(Path(parent, name), missing_ok=True)
                 yield Path(parent, name)
             for name in folders:
                 reach("replaced.before_remove")
-                Path(parent, name).rmdir()
+                beneath.remove_folder(Path(parent, name))
         reach("replaced.before_remove")
-        folder.rmdir()
+        beneath.remove_folder(folder)
 
 
 def store_in(folder: Path) -> Path | None:
     """Returns the store in a making folder, None if there is none. Raises ``StorageError``."""
     with storage_errors("look into", folder), suppress(FileNotFoundError, NotADirectoryError):
-        return next((entry for entry in folder.iterdir() if not _is_lock(entry)), None)
+        return next((entry for entry in beneath.paths_in(folder) if not _is_lock(entry)), None)
     return None
 
 
@@ -242,15 +242,15 @@ def _hex_of(folder: Path) -> str:
 
 
 def _is_old(store: Path) -> bool:
-    return store.is_dir() and not (store / WORKSPACE).exists()
+    return beneath.is_dir(store) and not beneath.exists(store / WORKSPACE)
 
 
 def _is_ours(path: Path) -> bool:
     """Returns whether this is a folder with a group and the frame table that our acquisitions end with, or
     with a workspace."""
-    if path.is_symlink() or not path.is_dir():
+    if not beneath.is_dir(path):
         return False
-    if os.path.lexists(path / WORKSPACE):
+    if beneath.exists(path / WORKSPACE):
         return True
     try:
         group, table = read_metadata(path), read_metadata(path / TABLE_PATH)
@@ -263,7 +263,7 @@ def _is_ours(path: Path) -> bool:
 def _check_entry(entry: Path) -> None:
     """Raises ``OutputExistsError`` for a link to what lies elsewhere, ``LockedError`` for a lock that a job
     holds."""
-    if entry.is_symlink():
+    if beneath.is_link(entry):
         raise OutputExistsError(
             "a part of the existing output lies elsewhere, so it cannot be overwritten",
             expected="a store that is whole in its folder",

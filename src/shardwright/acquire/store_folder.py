@@ -25,8 +25,6 @@ a take-over delete the file.
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -64,6 +62,7 @@ from shardwright.shard.manifest import (
 )
 from shardwright.shard.shard_row_files import LOG_NAME, STAGING_NAME, Placement, placements_of
 from shardwright.shard.staging import StagingArea
+from shardwright.storage import beneath
 from shardwright.storage.ballast import Ballast
 from shardwright.storage.choose_io import resolve_io
 from shardwright.storage.failpoints import reach
@@ -195,7 +194,7 @@ class StoreFolder:
         with suppress(LockedError):
             if is_moved_away(path):
                 remove_moved_away(path)
-        replaces = settings.name_taken == "overwrite" and os.path.lexists(path)
+        replaces = settings.name_taken == "overwrite" and beneath.exists(path)
         (check_replaceable if replaces else _refuse_taken)(path)
         _check_spill_root(path, settings.spill_root)
         with making_folder(path) as making:
@@ -260,7 +259,7 @@ class StoreFolder:
     def as_created(self, settings: WriteSettings) -> WriteSettings:
         """Returns the settings of a writer that goes on, with what was decided when the store was made."""
         root = self.manifest.spill_root
-        spill_root = None if root is None else type(self.path)(root)
+        spill_root = None if root is None else beneath.user_path(root)
         return replace(settings, live=self.manifest.live, spill_root=spill_root)
 
     def staged_at(self, slots: np.ndarray) -> np.ndarray:
@@ -354,10 +353,10 @@ class StoreFolder:
                 with storage_errors("remove", placement.workspace):
                     reach("workspace.before_remove")
                     self.owner.may_remove()
-                    if placement.workspace.is_dir():
-                        shutil.rmtree(placement.workspace)
-                    if placement.spill is not None and not any(placement.root.iterdir()):
-                        placement.root.rmdir()
+                    if beneath.is_dir(placement.workspace):
+                        beneath.remove_tree(placement.workspace)
+                    if placement.spill is not None and not any(beneath.paths_in(placement.root)):
+                        beneath.remove_folder(placement.root)
             sync_directory(self.path)
         self.close()
 
@@ -382,7 +381,7 @@ class StoreFolder:
 
 
 def _refuse_taken(path: Path) -> None:
-    if os.path.lexists(path):
+    if beneath.exists(path):
         raise OutputExistsError(
             "the output exists already",
             got=path,
@@ -405,7 +404,7 @@ def _check_spill_root(path: Path, spill_root: Path | None) -> None:
     folder = spill_root / path.name
     with storage_errors("look into", folder):
         # Also an empty workspace: the end of its store removes it, whoever writes there by then.
-        taken = os.path.lexists(folder) and any(folder.iterdir())
+        taken = beneath.exists(folder) and any(beneath.paths_in(folder))
     if taken:
         raise OutputExistsError(
             "spilled shards of another store of this name lie below the spill root",
@@ -499,7 +498,7 @@ def is_intact(workspace: Path) -> bool:
 def is_marked(workspace: Path) -> bool:
     """Returns whether the intact mark exists. If not, a sync may have failed: the page cache, if it is still
     the same, may hold bytes that the disk does not."""
-    return (workspace / _BOOT).exists()
+    return beneath.exists(workspace / _BOOT)
 
 
 def end_intact(workspace: Path) -> None:
@@ -508,4 +507,4 @@ def end_intact(workspace: Path) -> None:
     path = workspace / _BOOT
     with storage_errors("remove", path):
         reach("boot.before_remove")
-        path.unlink(missing_ok=True)
+        beneath.unlink(path, missing_ok=True)

@@ -21,6 +21,7 @@ from shardwright.model.json_text import parse_json
 from shardwright.model.names import WORKSPACE
 from shardwright.read.store import read_metadata, read_nodes
 from shardwright.shard.metadata_updates import read_updates, write_updates
+from shardwright.storage import beneath
 from shardwright.storage.files import make_directories, replace_file
 
 from .contrast_samples import ContrastSamples
@@ -200,7 +201,7 @@ class StoreMetadata:
         if not self._is_resumed or self._spec.is_single:
             return []
         missing = [image for image in range(len(self._spec.arrays)) if image not in self._extents]
-        return [image for image in missing if self._group_folder(image).is_dir()]
+        return [image for image in missing if beneath.is_dir(self._group_folder(image))]
 
     @property
     def unwritten(self) -> tuple[int, ...]:

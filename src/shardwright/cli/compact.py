@@ -12,6 +12,7 @@ import typer
 
 from shardwright.model.errors import ConfigError, LockedError, ShardwrightError
 from shardwright.model.local_path import is_address
+from shardwright.storage import beneath
 
 from .job_command import (
     AsJson,
@@ -147,7 +148,7 @@ def command(
             wish = MoveOptions(to, move, order, throttle)
             complete_edits(stores)
             with job_executor("compact --to", "what has arrived is kept", workers, scheduler) as executor:
-                if not send(stores[0].absolute(), wish, executor, bytes_per_s=bytes_per_s, as_json=as_json):
+                if not send(beneath.user_path(stores[0]), wish, executor, bytes_per_s=bytes_per_s, as_json=as_json):
                     raise typer.Exit(1)
         else:
             left = config is not None
@@ -159,7 +160,7 @@ def complete_edits(stores: Sequence[Path]) -> None:
     from shardwright.edit.interrupted import recover_edits
 
     for store in stores:
-        for edit in recover_edits(store) if store.exists() else ():
+        for edit in recover_edits(store) if beneath.exists(store) else ():
             typer.echo(f"{edit.path}: interrupted update {edit.action}", err=True)
 
 
@@ -187,8 +188,8 @@ def _sealed_stores(root: Path) -> list[Path]:
     with storage_errors("look into", root):
         return sorted(
             folder
-            for folder in root.iterdir()
-            if folder not in unfinished and folder.suffix == ".zarr" and (folder / "zarr.json").is_file()
+            for folder in beneath.paths_in(root)
+            if folder not in unfinished and folder.suffix == ".zarr" and beneath.is_file(folder / "zarr.json")
         )
 
 
@@ -216,7 +217,7 @@ def _repack(
     if not dry_run:
         complete_edits(stores)
     try:
-        plans = {store.absolute(): _planned(store.absolute(), options) for store in stores}
+        plans = {store: _planned(store, options) for store in map(beneath.user_path, stores)}
     except KeyboardInterrupt:
         typer.echo("shardwright: interrupted while the shards were examined; nothing was changed", err=True)
         raise typer.Exit(1) from None
@@ -354,6 +355,7 @@ def summary(store: Path, result: JobPlan | Report | ShardwrightError) -> str:
         ]
     )
     lines += _some([f"  skipped, still being written: {name}" for name in facts["open"]])
+    lines += _some([f"  skipped, spilled to another root: {name}" for name in facts["spilled"]])
     lines += _some([f"  no shard: {name}: {reason}" for name, reason in facts["unknown"].items()])
     return "\n".join(lines)
 
@@ -460,7 +462,7 @@ def send(
 
     sizes = bytes_to_move(store, options)
     here = [] if is_address(options.destination) else [Path(options.destination)]
-    arrays = open_store(store).arrays if (store / METADATA_NAME).exists() else ()
+    arrays = open_store(store).arrays if beneath.exists(store / METADATA_NAME) else ()
     pause = pause_files(arrays[0].path, *here) if arrays else []
     throttle = replace(
         options.throttle, bytes_per_s=bytes_per_s, pause_files=tuple(pause), workers=executor.workers

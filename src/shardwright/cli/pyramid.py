@@ -6,6 +6,8 @@ from pathlib import Path  # noqa: TC003  (typer reads the annotation)
 
 import typer
 
+from shardwright.storage import beneath
+
 from .array_options import FACTORS_HELP, parse_factors, parse_method, parse_size
 from .existing_path import existing_path
 from .job_command import (
@@ -63,7 +65,7 @@ def command(
     options = PyramidOptions(
         levels, parse_method(method), parse_factors(axes, factors), parse_size("--memory", memory)
     )
-    store = store.absolute()
+    store = beneath.user_path(store)
     pause = pause_files(readable_image(store).arrays[0].path)
     with (
         job_executor("pyramid", "finished shards are kept", workers, scheduler) as executor,

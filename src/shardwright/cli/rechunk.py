@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
 from shardwright.model.local_path import is_address
+from shardwright.storage import beneath
 
 from .array_options import (
     CODEC_HELP,
@@ -35,6 +35,8 @@ from .job_command import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from shardwright.array.spec import Blosc, Gzip, Zstd
     from shardwright.repack.jobs.rechunk_store import RechunkOptions, RechunkPlan
     from shardwright.repack.runtime.job_report import BuildReport
@@ -155,7 +157,7 @@ def command(
         lossy=lossy,
         memory_bytes=memory_bytes,
     )
-    plan = plan_new_store(store.absolute(), options)
+    plan = plan_new_store(beneath.user_path(store), options)
     make = _make_and_send if is_address(destination) else _make
     finish(make(plan, destination, options, workers, scheduler, rate, no_idle=no_idle), as_json)
 
@@ -183,7 +185,7 @@ def _make(
     from shardwright.repack.jobs.rechunk_store import write_new_store
     from shardwright.repack.runtime.throttle import pause_files
 
-    new = Path(folder).absolute()
+    new = beneath.user_path(folder, is_new=True)
     pause = pause_files(plan.store.arrays[0].path, new)
     with (
         job_executor("rechunk", "finished shards are kept", workers, scheduler) as executor,

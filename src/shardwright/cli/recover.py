@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from shardwright.model.errors import ShardFormatError, ShardwrightError, error_from_dict
+from shardwright.storage import beneath
 
 from .existing_path import existing_path
 from .progress import show_progress
@@ -51,8 +52,8 @@ def command(
     from shardwright.foreign.older_nodes import is_older_node, locate
     from shardwright.recovery.leftovers import unfinished_stores
 
-    stores, outcomes = unfinished_stores(path.absolute()), []
-    if not stores and is_older_node(locate(path.absolute())):
+    stores, outcomes = unfinished_stores(beneath.user_path(path)), []
+    if not stores and is_older_node(locate(beneath.user_path(path))):
         raise ShardFormatError(
             f"{path} is of an older spelling than Zarr v3, which is read but not changed",
             hint="Make a store of today of it first: `shardwright rechunk SOURCE DEST`",

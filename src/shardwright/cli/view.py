@@ -26,8 +26,8 @@ from shardwright.model.errors import (
     UnknownAcquisitionError,
 )
 from shardwright.model.extras import install_line
-from shardwright.model.local_path import local_path
 from shardwright.model.names import WORKSPACE, checked_name, store_name
+from shardwright.storage import beneath
 
 from .control_options import SOCKET, control_client
 
@@ -96,8 +96,7 @@ def command(
 def _found(what: str, config: Path | None, socket: Path | None) -> Path | str:
     """Returns the store, or an address of the daemon's page where its files are not to be had here. Raises
     ``StorageError``, ``UnknownAcquisitionError``, ``SessionLostError``."""
-    if _is_folder(local_path(what)):
-        path = Path(what).resolve()
+    if _is_folder(path := beneath.user_path(what)):
         if not ((path / "zarr.json").exists() or (path / WORKSPACE).exists()):
             raise StorageError(f"{path} is no store", expected="a folder with zarr.json")
         return path
@@ -121,7 +120,7 @@ def _of_daemon(status: dict[str, Any], name: str) -> Path | str:
     ]
     path = running[0] if running else Path(status["output_root"], store_name(name))
     if _is_folder(path):
-        return path.resolve()
+        return beneath.user_path(path)
     page = status.get("status_page")
     if not running or page is None:
         raise UnknownAcquisitionError(
@@ -191,7 +190,7 @@ def _open_in_browser(path: Path, spill_root: Path | None, *, no_open: bool, as_j
         )
     from shardwright.web.one_store import StoreForBrowser
 
-    served = StoreForBrowser(path, None if spill_root is None else spill_root.absolute())
+    served = StoreForBrowser(path, None if spill_root is None else beneath.user_path(spill_root))
     with suppress(KeyboardInterrupt):  # how it ends
         _tell_address(served.url, as_json=as_json)
         if not no_open:  # some browsers, in a terminal, return when they are closed only

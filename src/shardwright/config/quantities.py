@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from shardwright.model.local_path import ADDRESS_PATTERN, local_path
+from shardwright.storage.beneath import user_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -146,6 +147,10 @@ def _absolute(value: Path, info: ValidationInfo) -> Path:
     return Path(_resolved(str(value), info))
 
 
+def _resolved_folder(value: Path, info: ValidationInfo) -> Path:
+    return user_path(_resolved(str(value), info))  # below it no link is followed
+
+
 def _socket_file(value: Any, info: ValidationInfo) -> Any:
     return _socket_unless(("auto",), value, info)
 
@@ -202,7 +207,7 @@ File = Annotated[
 ]
 Folder = Annotated[
     Path,
-    AfterValidator(_absolute),
+    AfterValidator(_resolved_folder),
     BeforeValidator(_folder),
     WithJsonSchema({"type": "string", "pattern": PATH_PATTERN}),
 ]

@@ -33,6 +33,7 @@ from shardwright.model.errors import ShardwrightError
 from shardwright.model.json_text import parse_json
 from shardwright.repack.runtime.compaction_queue import QueueEntry, queue_entries
 from shardwright.repack.runtime.throttle import make_idle
+from shardwright.storage import beneath
 
 from .child import end_child, start_child, take
 
@@ -186,7 +187,7 @@ class CompactionService:
             store.add(store.failures)  # the end of an earlier job of the same store has removed it
             self._job = _Job(store, CompactionChild(compact_command(store.root, self._options)))
         except (ShardwrightError, OSError) as error:
-            self._failed(store, str(error), again=store.queued_file.exists())
+            self._failed(store, str(error), again=beneath.exists(store.queued_file))
             return
         self._emit("compaction_begun", {"path": str(store.root), "pid": self._job.child.pid})
 

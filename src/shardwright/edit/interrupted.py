@@ -6,11 +6,9 @@ An edit whose journal is complete is done once more; of any other edit nothing h
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import crc32c
@@ -26,6 +24,7 @@ from shardwright.shard.edit_files import (
     edit_file,
     interrupted_edits,
 )
+from shardwright.storage import beneath
 from shardwright.storage.changed_file import ChangedFile
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import read_regular, storage_errors, sync_directory
@@ -35,6 +34,7 @@ from .shard_lock import shard_locked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from shardwright.read.store import StoredArray
 
@@ -105,7 +105,7 @@ def recover_edits(place: Path, *, dry_run: bool = False) -> list[RecoveredEdit]:
         ]
         with suppress(OSError):  # not empty, or gone with the last lock
             reach("edit.before_remove_folder")
-            (folder / EDIT_FOLDER).rmdir()
+            beneath.remove_folder(folder / EDIT_FOLDER)
     return found
 
 
@@ -125,17 +125,22 @@ def edited_arrays(place: Path) -> Iterator[Path]:
     """Yields the folders of arrays, at or below ``place``, in which an edit is at work or left something; of
     a file the array that it belongs to. Folders that this user may not read are skipped. Raises
     ``StorageError``."""
-    place = place.absolute()
-    if not place.is_dir():
-        place = next((folder for folder in place.parents if (folder / "zarr.json").is_file()), place.parent)
+    place = beneath.user_path(place)
+    if not beneath.is_dir(place):
+        nodes = (folder for folder in place.parents if beneath.is_file(folder / "zarr.json"))
+        place = next(nodes, place.parent)
     folders = [place]
     while folders:
         folder = folders.pop()
-        if (folder / EDIT_FOLDER).is_dir():
+        if beneath.is_dir(folder / EDIT_FOLDER):
             yield folder
-        with storage_errors("look into", folder), suppress(PermissionError), os.scandir(folder) as entries:
-            below = (Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
-            folders += sorted((path for path in below if (path / "zarr.json").is_file()), reverse=True)
+        with (
+            storage_errors("look into", folder),
+            suppress(PermissionError),
+            beneath.entries_in(folder) as entries,
+        ):
+            below = (folder / entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+            folders += sorted((path for path in below if beneath.is_file(path / "zarr.json")), reverse=True)
 
 
 def edited_shards(array_folder: Path) -> list[str]:
@@ -144,7 +149,7 @@ def edited_shards(array_folder: Path) -> list[str]:
     folder = array_folder / EDIT_FOLDER
     with storage_errors("look into", folder):
         try:
-            names = [path.name for path in folder.iterdir()]
+            names = beneath.names_in(folder)
         except FileNotFoundError:  # gone with the last lock
             names = []
     return sorted({_shard_of(name) for name in names})
@@ -180,7 +185,7 @@ def recover_locked(array: StoredArray, name: str) -> RecoveredEdit | None:
         left = edit_file(array.path, name, suffix)
         with storage_errors("delete", left):
             reach("edit.before_clear_leftover")
-            left.unlink(missing_ok=True)
+            beneath.unlink(left, missing_ok=True)
     if action is EditAction.CLEAR:
         return None
     return RecoveredEdit(shard, "completed" if action is EditAction.REDO else "discarded")
@@ -206,7 +211,7 @@ def _read(array: StoredArray, path: Path) -> tuple[RedoJournal | None, JournalSt
 
 
 def _state_of(array: StoredArray, shard: Path, journal: RedoJournal) -> FileState:
-    if not shard.is_file():
+    if not beneath.exists(shard):
         return FileState.ABSENT
     with ChangedFile(shard) as file:
         status = file.status()
@@ -225,7 +230,7 @@ def delete_durably(path: Path) -> None:
     """Deletes a journal: once a later edit has begun, it must not come back. Raises ``StorageError``."""
     with storage_errors("delete", path):
         reach("edit.before_delete_journal")
-        path.unlink(missing_ok=True)
-        exists = path.parent.is_dir()
+        beneath.unlink(path, missing_ok=True)
+        exists = beneath.is_dir(path.parent)
     if exists:
         sync_directory(path.parent)

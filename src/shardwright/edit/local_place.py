@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import stat
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import ShardChangedError, ShardFormatError, StorageError
@@ -18,6 +18,7 @@ from shardwright.shard.edit_files import (
     check_not_edited,
     edit_file,
 )
+from shardwright.storage import beneath
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
     NO_FILE,
@@ -29,6 +30,7 @@ from shardwright.storage.files import (
     sync_directory,
 )
 from shardwright.storage.lock import is_locked
+from shardwright.storage.spilled import shard_status
 
 from .chunk_documents import DOCUMENT
 from .chunk_place import ReadIndex, ReplacedError, is_visible
@@ -38,6 +40,7 @@ from .shard_lock import shard_locked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from shardwright.read.store import StoredArray
 
@@ -54,11 +57,11 @@ class LocalPlace:
     has_lists = True
 
     def __init__(self, root: Path, *, writable: bool, strategy: Strategy, max_unused: float) -> None:
-        self._root = root.absolute()
+        self._root = beneath.user_path(root)
         self.is_writable = writable
         self._strategy: Strategy = strategy
         self._max_unused = max_unused
-        if not self._root.is_dir():
+        if not beneath.is_dir(self._root):
             raise StorageError(f"no such folder: {root}", hint="Give the path of a Zarr v3 store")
         if writable:
             check_at_rest(self._root)
@@ -79,7 +82,7 @@ class LocalPlace:
         path = self._root / key
         with storage_errors("read", path):
             try:
-                with open_regular(path) as file:
+                with open_regular(path, spilled=path.name != DOCUMENT) as file:
                     nbytes = os.fstat(file.fileno()).st_size
                     if start is None:
                         start, stop = max(0, nbytes - (stop or 0)), None
@@ -88,17 +91,21 @@ class LocalPlace:
             except _NONE:
                 return None
             except OSError:
-                if path.is_dir():  # a folder is no key
+                if beneath.is_dir(path):  # a folder is no key
                     return None
                 raise
 
     def size(self, key: str) -> int | None:
         path = self._root / key
         with storage_errors("look at", path):
-            return path.stat().st_size if path.is_file() else None
+            try:
+                status = shard_status(path)
+            except _NONE:
+                return None
+            return status.st_size if stat.S_ISREG(status.st_mode) else None
 
     def files(self, folder: str) -> Iterator[str]:
-        for place, folders, names in os.walk(self._root / folder):
+        for place, folders, names in beneath.walk(self._root / folder):
             folders[:] = sorted(name for name in folders if is_visible(name))
             relative = os.path.relpath(place, self._root)
             start = "" if relative == "." else f"{relative}/"
@@ -108,10 +115,10 @@ class LocalPlace:
         path = self._root / folder
         files: set[str] = set()
         folders: set[str] = set()
-        with storage_errors("look into", path), suppress(*_NONE), os.scandir(path) as entries:
+        with storage_errors("look into", path), suppress(*_NONE), beneath.entries_in(path) as entries:
             for entry in entries:
                 if is_visible(entry.name):
-                    (folders if entry.is_dir() else files).add(entry.name)
+                    (folders if entry.is_dir(follow_symlinks=False) else files).add(entry.name)
         return files, folders
 
     def put(self, key: str, data: bytes) -> None:
@@ -123,9 +130,9 @@ class LocalPlace:
     def delete(self, key: str) -> None:
         check_at_rest(self._root)
         path = self._root / key
-        if path.is_dir():
+        if beneath.is_dir(path):
             return
-        array = next((place for place in path.parents if (place / DOCUMENT).is_file()), None)
+        array = next((place for place in path.parents if beneath.is_file(place / DOCUMENT)), None)
         if array is None or path.name == DOCUMENT:
             self._unlink(path)
         else:
@@ -134,7 +141,7 @@ class LocalPlace:
     def _delete_shard(self, array: Path, path: Path) -> None:
         """Deletes a file of an array, perhaps a shard, when no edit is at work in it, then what an edit left
         of it: with a shard a journal would be applied to the next one of that name."""
-        if path.is_symlink():
+        if beneath.is_link(path):
             raise StorageError(
                 f"{path} is a link to a shard on another disk, which is not deleted",
                 hint="`shardwright compact --to` makes a store without links",
@@ -148,29 +155,29 @@ class LocalPlace:
         with storage_errors("delete", path):
             reach("edit.before_delete_file")
             try:
-                path.unlink()
+                beneath.unlink(path)
             except _NONE:
                 return
         sync_directory(path.parent)
 
     def clear(self, folder: str) -> None:
-        for place, _, _ in os.walk(self._root / folder, topdown=False):
-            above = Path(place).parent
-            if Path(place).name == EDIT_FOLDER and not (above / DOCUMENT).exists():
+        for place, _, _ in beneath.walk(self._root / folder, top_down=False):
+            above = place.parent
+            if place.name == EDIT_FOLDER and not beneath.exists(above / DOCUMENT):
                 for name in edited_shards(above):  # of shards that went otherwise, and before the array
                     with shard_locked(above, name):
                         _delete_edit(above, name)
-            if Path(place) != self._root:
+            if place != self._root:
                 with suppress(OSError):  # something is in it, or another process was first
                     reach("edit.before_remove_folder")
-                    Path(place).rmdir()
+                    beneath.remove_folder(place)
 
     # ------------------------------------------------------------------ shards
 
     @contextmanager
     def open_shard(self, array: StoredArray, shard: tuple[int, ...], key: str) -> Iterator[LocalShard]:
         path = self._root / key
-        if edit_file(array.path, array.shard_key(shard), JOURNAL_SUFFIX).exists():
+        if beneath.exists(edit_file(array.path, array.shard_key(shard), JOURNAL_SUFFIX)):
             self._wait_for_edit(array, array.shard_key(shard))
         try:
             file = ShardFile(array, path)
@@ -218,7 +225,7 @@ class LocalPlace:
 def _delete_edit(array_folder: Path, name: str) -> None:
     """Deletes what an edit left of a shard. The caller holds its lock. Raises ``StorageError``."""
     for suffix in (JOURNAL_SUFFIX, NEW_SUFFIX, COPY_SUFFIX):
-        if (left := edit_file(array_folder, name, suffix)).exists():
+        if beneath.exists(left := edit_file(array_folder, name, suffix)):
             delete_durably(left)
 
 

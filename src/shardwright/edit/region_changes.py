@@ -46,6 +46,7 @@ from shardwright.repack.jobs.chunk_encoder import chunk_encoder
 from shardwright.repack.jobs.region_reader import RegionReader
 from shardwright.repack.runtime.throttle import Throttle
 from shardwright.shard.edit_files import JOURNAL_SUFFIX, edit_file, journaled_edits
+from shardwright.storage import beneath
 from shardwright.storage.files import FileIdentity
 
 from .interrupted import recover_edits, recover_locked
@@ -168,7 +169,7 @@ def _with_levels(store: Store) -> Store:
     """Returns the image of an array that was given alone. Raises ``ShardFormatError`` for one of its
     levels."""
     above = store.root.parent
-    if store.group is not None or not (above / "zarr.json").is_file():
+    if store.group is not None or not beneath.is_file(above / "zarr.json"):
         return store
     (array,) = store.arrays
     try:
@@ -373,7 +374,7 @@ class _ArrayEdit:
         """Raises ``StorageError`` for a shard that is not updated: before any is."""
         for shard in self.shards:
             path = self.array.path / self.array.shard_key(shard)
-            if path.is_symlink():
+            if beneath.is_link(path):
                 raise StorageError(
                     f"{path} is a link to a shard on another disk, which is not updated",
                     hint="`shardwright compact --to` makes a store without links",
@@ -440,7 +441,7 @@ class _ArrayEdit:
         """Yields of a shard, and of those of the level below that it is made of, what an edit is being
         written into, or was when it was interrupted."""
         key = self.array.shard_key(shard)
-        if edit_file(self.array.path, key, JOURNAL_SUFFIX).exists():
+        if beneath.exists(edit_file(self.array.path, key, JOURNAL_SUFFIX)):
             yield self.array, key
         values = self._values
         if isinstance(values, DownsampledValues) and (names := journaled_edits(values.below.path)):

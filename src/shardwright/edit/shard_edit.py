@@ -37,6 +37,7 @@ from shardwright.shard.edit_files import COPY_SUFFIX, JOURNAL_SUFFIX, NEW_SUFFIX
 from shardwright.shard.index import EMPTY
 from shardwright.shard.layout import PAGE_BYTES
 from shardwright.shard.shard_sums import ShardSums, shard_sum
+from shardwright.storage import beneath
 from shardwright.storage.changed_file import ChangedFile
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
@@ -217,7 +218,7 @@ def check_at_rest(place: Path) -> None:
             hint="Wait until it has ended; `shardwright recover` finishes the store of a daemon that died",
         )
     for folder in (place, *place.parents):
-        if not (folder / "zarr.json").exists():
+        if not beneath.exists(folder / "zarr.json"):
             break
         if is_locked(folder / WORK_FOLDER / MOVE_LOCK_NAME):
             raise LockedError(f"{folder} is being moved or copied", hint="Wait until that has ended")
@@ -238,7 +239,7 @@ class _Edit:
         self._path = array.path / self._key
         self._record = ShardSums(array.path)
         self._is_whole = len(chunks) == array.chunks_per_shard
-        if self._path.is_symlink():
+        if beneath.is_link(self._path):
             raise StorageError(
                 f"{self._path} is a link to a shard on another disk, which is not updated",
                 hint="`shardwright compact --to` makes a store without links",
@@ -329,7 +330,7 @@ class _Edit:
     def _replace(self, source: SourceShard | None) -> EditReport:
         like = self._path if self._identity != NO_FILE else self._array.path / "zarr.json"
         with storage_errors("look at", like):
-            status = like.stat()
+            status = beneath.stat(like)
         make_directories(self._path.parent)
         if source is not None and not self._is_whole:
             self._check_recorded(source)
@@ -353,7 +354,7 @@ class _Edit:
         with storage_errors("delete", self._path):
             reach("edit.before_delete_shard")
             with self._held():
-                self._path.unlink()
+                beneath.unlink(self._path)
         sync_directory(self._path.parent)
         return self._report("rewrite", 0, removed=True)
 

@@ -14,6 +14,9 @@ from shardwright.array.document import MAX_METADATA_BYTES
 from shardwright.model.errors import ShardFormatError
 from shardwright.model.json_text import parse_json, parse_metadata
 from shardwright.storage.files import read_regular, storage_errors
+from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.storage import beneath
+from shardwright.storage.files import open_regular
 
 from .ome_ngff import ome_attributes_of_today
 from .storage_transformer import metadata_suffix, transformer_array
@@ -31,15 +34,16 @@ _MOST_ENTRIES = 100_000  # files and folders in which an array is looked for
 def is_older_node(folder: Path) -> bool:
     """Returns whether older metadata describe an array or a group in ``folder``. Raises ``ShardFormatError``
     for an entry point that is not understood."""
-    return (folder / _ARRAY).is_file() or (folder / _GROUP).is_file() or _drafted(folder) is not None
+    named = beneath.is_file(folder / _ARRAY) or beneath.is_file(folder / _GROUP)
+    return named or _drafted(folder) is not None
 
 
 def older_document(folder: Path) -> dict[str, Any] | None:
     """Returns the zarr.json that means the same as the older metadata of ``folder``; None if there are none.
     Raises ``ShardFormatError`` naming the file and the field, ``StorageError``."""
-    if (folder / _ARRAY).is_file():
+    if beneath.is_file(folder / _ARRAY):
         return _v2_array(folder)
-    if (folder / _GROUP).is_file():
+    if beneath.is_file(folder / _GROUP):
         return _v2_group(folder)
     found = _drafted(folder)
     if found is None:
@@ -72,7 +76,7 @@ def locate(path: Path) -> Path:
         folder = root / _DATA / _ROOT / name
         if path == root:
             return _only_array(root, suffix) or folder
-        return folder if not path.exists() and _drafted(folder) is not None else path
+        return folder if not beneath.exists(path) and _drafted(folder) is not None else path
     return path
 
 
@@ -81,7 +85,7 @@ def _only_array(root: Path, suffix: str) -> Path | None:
     several."""
     meta = root / _META / _ROOT
     arrays = [_data_folder(root, file, suffix) for file in _array_files(meta, suffix)]
-    if (root / _META / f"{_ROOT}.group{suffix}").is_file() or not arrays:
+    if beneath.is_file(root / _META / f"{_ROOT}.group{suffix}") or not arrays:
         return None
     if len(arrays) > 1:
         names = [array.relative_to(root / _DATA / _ROOT).as_posix() for array in arrays[:_MANY]]
@@ -95,10 +99,10 @@ def _only_array(root: Path, suffix: str) -> Path | None:
 
 
 def _array_files(meta: Path, suffix: str) -> Iterator[Path]:
-    if (alone := meta.with_name(f"{_ROOT}.array{suffix}")).is_file():
+    if beneath.is_file(alone := meta.with_name(f"{_ROOT}.array{suffix}")):
         yield alone
     found, seen = [], 0
-    for place, folders, names in os.walk(meta):
+    for place, folders, names in beneath.walk(meta):
         seen += len(folders) + len(names)
         if seen > _MOST_ENTRIES:
             raise ShardFormatError(
@@ -124,9 +128,9 @@ def _drafted(folder: Path) -> tuple[Path | None, bool] | None:
             continue
         node = root / _META / _ROOT / folder.relative_to(above)
         for kind in ("array", "group"):
-            if (file := node.with_name(f"{node.name}.{kind}{suffix}")).is_file():
+            if beneath.is_file(file := node.with_name(f"{node.name}.{kind}{suffix}")):
                 return file, kind == "array"
-        return (None, False) if node.is_dir() else None
+        return (None, False) if beneath.is_dir(node) else None
     return None
 
 
@@ -134,7 +138,7 @@ def _draft_suffix(root: Path) -> str | None:
     """Returns the suffix of the metadata files if ``root`` is the root of a store of the draft, else None.
     Raises ``ShardFormatError``."""
     file = root / _ENTRY
-    if not (root / _META).is_dir() or not file.is_file():
+    if not beneath.is_dir(root / _META) or not beneath.is_file(file):
         return None
     entry = _read(file)
     if not isinstance(entry, dict) or not isinstance(entry.get("zarr_format"), str):
@@ -169,7 +173,7 @@ def _group(attributes: Any, folder_name: str) -> dict[str, Any]:
 
 def _v2_attributes(folder: Path) -> dict[str, Any]:
     path = folder / _ATTRIBUTES
-    attributes = _read(path) if path.is_file() else {}
+    attributes = _read(path) if beneath.is_file(path) else {}
     if not isinstance(attributes, dict):
         raise ShardFormatError(f"{path} is no object", got=repr(attributes)[:80])
     return attributes

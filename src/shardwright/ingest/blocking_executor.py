@@ -22,6 +22,7 @@ from shardwright.model.names import WORKSPACE
 from shardwright.model.promise import Promise
 from shardwright.recovery.unfinished import unfinished_beside
 from shardwright.shard.manifest import has_manifest, read_manifest
+from shardwright.storage import beneath
 from shardwright.storage.allocation_reserve import make_ready
 
 from .totals import recorded_stream
@@ -132,7 +133,7 @@ class BlockingExecutor:
             if ring is not None:
                 ring.close()
             if isinstance(error, OutputExistsError) and admitted.settings.name_taken != "overwrite":
-                raise taken(admitted.path, unfinished=(admitted.path / WORKSPACE).exists()) from None
+                raise taken(admitted.path, unfinished=beneath.exists(admitted.path / WORKSPACE)) from None
             raise
 
     def _hand_over(
@@ -162,7 +163,7 @@ class BlockingExecutor:
         return None
 
     def _recover(self, path: Path, stream: str | None) -> tuple[Acquisition, FoundAs]:
-        if not path.exists():
+        if not beneath.exists(path):
             raise ResumeError(
                 "there is nothing to resume",
                 expected="an unfinished acquisition",

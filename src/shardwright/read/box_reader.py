@@ -22,6 +22,7 @@ from shardwright.kernels.cuts import BLOSC, OTHER, PLAIN, ZSTD, decode_cuts
 from shardwright.kernels.file_io import FILE_ENDED, read_pieces, will_need
 from shardwright.model.errors import ShardFormatError, ShardwrightError, StorageError
 from shardwright.shard.read_back import fits_checksum
+from shardwright.storage import beneath
 from shardwright.storage.failpoints import look
 from shardwright.storage.files import read_all, storage_errors
 
@@ -63,7 +64,7 @@ class ReadFile:
     def open(cls, path: Path) -> ReadFile:
         """Opens a file of ours, which is no link. Raises ``OSError``."""
         # O_NONBLOCK: opening a named pipe must not wait for a writer
-        return cls(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK))
+        return cls(path, beneath.open_file(path, os.O_RDONLY | os.O_NONBLOCK))
 
     def read(self, offset: int, nbytes: int) -> memoryview:
         """Returns bytes of the file. Raises ``ShardFormatError`` if it ends too early, ``StorageError``."""

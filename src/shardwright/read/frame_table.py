@@ -18,6 +18,7 @@ from shardwright.codecs.strings import decode_strings
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.model.versions import check_version
+from shardwright.storage import beneath
 from shardwright.storage.files import open_regular
 
 from .store import read_metadata
@@ -164,7 +165,7 @@ def open_frame_table(store: Store) -> FrameTable | None:
     """Opens the frame table. Returns None when the store has none, or something else of that name. Raises
     ``ShardFormatError`` naming the fault, or ``StorageError``."""
     folder = store.root / TABLE_PATH
-    if store.group is None or not folder.exists():
+    if store.group is None or not beneath.exists(folder):
         return None
     attributes = read_metadata(folder).get("attributes")
     if not isinstance(attributes, dict) or "shardwright" not in attributes:
@@ -243,7 +244,7 @@ def check_frame_table(table: FrameTable) -> Iterator[tuple[str, str]]:
     decode, surplus files, unknown numbers."""
     for name, column in table.columns.items():
         known = {str(chunk) for chunk in range(column.chunks)}
-        for path in sorted((column.path / "c").iterdir()) if (column.path / "c").is_dir() else ():
+        for path in sorted(beneath.matching(column.path / "c", "*")):
             if path.name not in known:
                 yield f"{TABLE_PATH}/{name}/c/{path.name}", "not a chunk of this column"
     for chunk in range(table.chunks):

@@ -3,7 +3,6 @@ far each image reaches."""
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from shardwright.shard.frames_in_place import FramesInPlace
 from shardwright.shard.journal import ShardRowJournal
 from shardwright.shard.layout import slabs_of_shard_row
 from shardwright.shard.shard_row_files import JOURNAL_SUFFIX, LOG_NAME, STAGING_NAME, placements_of
+from shardwright.storage import beneath
 from shardwright.storage.failpoints import look
 from shardwright.storage.files import storage_errors
 
@@ -144,7 +144,7 @@ class LiveAcquisition:
             path = placement.journal(number)
             look("look.journal.name")
             with storage_errors("look at", path), suppress(FileNotFoundError):
-                identity, row = identity_of(path.stat()), self.rows.get(number)
+                identity, row = identity_of(beneath.stat(path)), self.rows.get(number)
                 if (row is not None and row.identity == identity) or ShardRowJournal.is_begun(path):
                     return identity
         return None
@@ -159,7 +159,7 @@ class LiveAcquisition:
         for placement in self._placements:
             look("look.journals")
             try:
-                with os.scandir(placement.files) as entries:
+                with beneath.entries_in(placement.files) as entries:
                     for entry in entries:
                         name = entry.name.removesuffix(JOURNAL_SUFFIX)
                         if name != entry.name and name.isdecimal():

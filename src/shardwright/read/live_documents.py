@@ -4,6 +4,7 @@ acquisition what its writer will write once the frames that are stored are seale
 from __future__ import annotations
 
 import os
+import json
 import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.json_text import parse_json
 from shardwright.model.names import WORKSPACE
 from shardwright.shard.metadata_updates import read_updates, updates_path
+from shardwright.storage import beneath
 from shardwright.storage.failpoints import look
 
 from .box_reader import ReadFile
@@ -91,7 +93,7 @@ class LiveDocuments:
             return None
         spec, attributes = acquiring.spec, acquiring.spec.attributes_of(image)
         with suppress(ShardFormatError, StorageError):
-            if updates_path(self._path / WORKSPACE, image).exists():
+            if beneath.exists(updates_path(self._path / WORKSPACE, image)):
                 attributes = {**attributes, **read_updates(self._path / WORKSPACE, image)}
         return group_document(spec.arrays[image], spec.names[image], attributes)
 
@@ -111,6 +113,6 @@ class LiveDocuments:
     def _is_made(self, path: str) -> bool:
         look("look.document.name")
         with suppress(OSError):
-            os.stat(key_in(path, DOCUMENT), dir_fd=self._folder)
+            beneath.stat(key_in(path, DOCUMENT), folder=self._folder)
             return True
         return False

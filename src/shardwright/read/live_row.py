@@ -18,6 +18,7 @@ import numpy as np
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.shard.journal import CHUNK_ENTRY, JournalLayout, ShardRowJournal
 from shardwright.shard.layout import slabs_of_shard_row
+from shardwright.storage import beneath
 from shardwright.storage.failpoints import look
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ class LiveRow:
         were replaced, or another writer has them."""
         look("look.journal.name")
         with suppress(OSError):
-            return identity_of(self._path.stat()) == self.identity
+            return identity_of(beneath.stat(self._path)) == self.identity
         return False
 
     def __del__(self) -> None:
@@ -172,7 +173,7 @@ def open_row(
     yet, so that nothing is stored there. Raises ``ShardFormatError`` for one that is damaged: it may say
     anything, ``StorageError``."""
     look("look.journal")
-    if not placement.journal(shard_row).exists():  # of a sealed shard row: the usual case
+    if not beneath.exists(placement.journal(shard_row)):  # of a sealed shard row: the usual case
         return None
     try:
         return LiveRow(layout, shard_row, placement, record, identity_bytes, opened)

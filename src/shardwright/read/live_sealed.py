@@ -4,18 +4,21 @@ has the name."""
 from __future__ import annotations
 
 import errno
-import os
+import stat
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from shardwright.model.errors import ShardFormatError, ShardwrightError, StorageError
+from shardwright.storage import beneath
 from shardwright.storage.failpoints import look
+from shardwright.storage.spilled import shard_status
 
 from .box_reader import ReadFile
 from .shard_file import check_entries
 from .store_state import ChangedError
 
 if TYPE_CHECKING:
+    import os
     from pathlib import Path
 
     from .box_reader import Opener
@@ -64,6 +67,10 @@ class SealedShards:
     def forget(self, key: str) -> None:
         self._known.pop(key, None)
 
+    def _status(self, key: str) -> os.stat_result:
+        status = beneath.stat(key, folder=self._folder)
+        return shard_status(self._path / key) if stat.S_ISLNK(status.st_mode) else status
+
     def find(
         self, key: str, array: StoredArray, coordinates: tuple[int, ...], final: Path | None
     ) -> IndexedShard | None:
@@ -73,7 +80,7 @@ class SealedShards:
         known, is_there = self._known.get(key), False
         look("look.shard.name")
         try:
-            status = os.stat(key, dir_fd=self._folder) if final is None else final.lstat()
+            status = self._status(key) if final is None else beneath.stat(final)
             is_there = True
             if known is None or known.identity != version_of(status):
                 look("look.shard")
@@ -84,7 +91,7 @@ class SealedShards:
                 raise
             if error.errno not in (errno.ENOENT, errno.ENOTDIR):
                 raise StorageError(f"cannot read {self._path / key}: {error.strerror}") from error
-            if final is None and (self._path / key).is_symlink():  # a link that leads nowhere is not absent
+            if final is None and beneath.is_link(self._path / key):  # a link that leads nowhere is not absent
                 raise StorageError(f"cannot read {self._path / key}: its second root is not there") from error
             if is_there:
                 raise ChangedError from None

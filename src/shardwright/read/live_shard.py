@@ -35,6 +35,7 @@ from shardwright.codecs.parameters import LEVEL_STORED, CodecParameters
 from shardwright.model.errors import ShardChangedError, SpecError, StorageError
 from shardwright.shard.index import empty_index
 from shardwright.shard.layout import page_aligned
+from shardwright.storage import beneath
 
 from .box_reader import NO_CRC
 from .live_acquisition import DOCUMENT
@@ -310,7 +311,7 @@ class LiveKeys:
             key.removeprefix(start).split("/")[0] for key in self._view.live_keys() if key.startswith(start)
         }
         try:
-            with os.scandir(self._view.path / folder) as entries:
+            with beneath.entries_in(self._view.path / folder) as entries:
                 names |= {entry.name for entry in entries if self.is_visible(entry.name)}
         except (FileNotFoundError, NotADirectoryError):
             pass
@@ -320,7 +321,7 @@ class LiveKeys:
 
     def _files(self, folder: str) -> Iterator[str]:
         root = self._view.path
-        for place, folders, files in os.walk(root / folder):
+        for place, folders, files in beneath.walk(root / folder):
             folders[:] = [name for name in folders if self.is_visible(name)]
             relative = os.path.relpath(place, root)
             start = "" if relative == "." else f"{relative}/"

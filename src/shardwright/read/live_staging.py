@@ -15,6 +15,7 @@ import numpy as np
 
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.shard.staging import StagingArea, slots_in
+from shardwright.storage import beneath
 from shardwright.storage.failpoints import look
 from shardwright.storage.files import storage_errors
 
@@ -95,11 +96,11 @@ class LiveStaging:
         are in chunks, None if they are in the area. Raises ``ShardFormatError``,
         ``StorageError``."""
         look("look.staging.name")
-        if not path.exists():
+        if not beneath.exists(path):
             return None
         look("look.staging.open")
         with storage_errors("look at", path):
-            nbytes = path.stat().st_size
+            nbytes = beneath.stat(path).st_size
         frame_bytes = spec.grids.slot_bytes if in_place is None else 0
         slots = slots_in(nbytes, frame_bytes, record.itemsize)
         area = StagingArea.open(path, slots, frame_bytes, record, identity, read_only=True)

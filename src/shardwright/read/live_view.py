@@ -53,6 +53,7 @@ from shardwright.array.document import check_document
 from shardwright.array.levels import array_documents
 from shardwright.codecs.parameters import codec_metadata
 from shardwright.model.errors import (
+    LinkError,
     ShardChangedError,
     ShardFormatError,
     StorageError,
@@ -64,8 +65,10 @@ from shardwright.model.local_path import local_path
 from shardwright.model.names import WORKSPACE
 from shardwright.shard.index import INDEX_ENTRY
 from shardwright.shard.manifest import has_manifest, manifest_path, read_manifest
+from shardwright.storage import beneath
 from shardwright.storage.failpoints import look
 from shardwright.storage.files import storage_errors
+from shardwright.storage.spilled import open_shard
 
 from .box_reader import ChunkSearch, Located, ReadFile, Staged, chunks_of_box, empty_box, read_box
 from .live_acquisition import DOCUMENT, LiveAcquisition, key_in, slots_of_layer
@@ -123,16 +126,16 @@ class LiveView:
         """``expected``: the ``identity`` of the store when it was opened before; it is compared where it can
         be, on the same device. ``open_key`` opens the file of a key instead of its path below the store.
         ``kept_pixels``: shared by several views."""
-        self.path = local_path(path).absolute()
+        self.path = beneath.user_path(path)
         with storage_errors("open", self.path):
-            self._folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._folder = beneath.open_file(self.path, os.O_RDONLY | os.O_DIRECTORY)
         self.identity = identity_of(os.fstat(self._folder))
         if expected is not None and self.identity[0] == expected[0] and self.identity != expected:
             raise StoreGoneError(f"{self.path} is another store's name by now", hint="Open it again")
         self._lock = threading.RLock()
         self._acquiring: LiveAcquisition | None = None
         self._kept_pixels = kept_pixels or KeptPixels()
-        self._open_key = open_key or partial(_open_below, self._folder)
+        self._open_key = open_key or partial(_open_below, self.path, self._folder)
         self._sealed = SealedShards(self.path, self._folder, self._open_key)
         self._arrays: dict[str, tuple[Version, StoredArray]] = {}
         self._documents = LiveDocuments(self.path, self._folder, self._open_key)
@@ -140,7 +143,7 @@ class LiveView:
             self._check_is_store()
 
     def _check_is_store(self) -> None:
-        if not (self.path / DOCUMENT).exists():
+        if not beneath.exists(self.path / DOCUMENT):
             raise StorageError(
                 f"{self.path} is no store",
                 expected="a folder with zarr.json",
@@ -164,7 +167,7 @@ class LiveView:
         """Raises ``StoreGoneError`` if the path is not this store's any more."""
         look("look.store")
         try:
-            same = identity_of(self.path.stat()) == self.identity
+            same = identity_of(beneath.stat(self.path)) == self.identity
         except FileNotFoundError:
             same = False
         except OSError as error:
@@ -297,7 +300,7 @@ class LiveView:
         """Returns the version of zarr.json in a folder of the store, None if there is none."""
         look("look.document.version")
         try:
-            return version_of(os.stat(key_in(path, DOCUMENT), dir_fd=self._folder))
+            return version_of(beneath.stat(key_in(path, DOCUMENT), folder=self._folder))
         except OSError as error:
             if error.errno in NOT_THERE:
                 return None
@@ -553,7 +556,7 @@ class LiveView:
         """Returns whether a shard in progress may have its final name already: there is no other one."""
         working = row.placement.working(row.layout.shard_path(row.number, file))
         look("look.working.name")
-        return acquiring.manifest.live != "none" and not row.is_reopened and working.exists()
+        return acquiring.manifest.live != "none" and not row.is_reopened and beneath.exists(working)
 
     def _search_row(self, row: LiveRow, found: ChunkSearch, file: int, numbers: np.ndarray) -> None:
         """Finds the chunks of stored slabs of a shard row in progress."""
@@ -635,9 +638,12 @@ def not_there(key: str) -> ShardChangedError:
     )
 
 
-def _open_below(folder: int, key: str) -> int:
+def _open_below(path: Path, folder: int, key: str) -> int:
     # O_NONBLOCK: opening a named pipe must not wait for a writer
-    return os.open(key, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
+    try:
+        return beneath.open_file(key, os.O_RDONLY | os.O_NONBLOCK, folder=folder)
+    except LinkError:
+        return open_shard(path / key)  # a spilled one
 
 
 def _manifest_version(workspace: Path, known_epoch: int | None) -> tuple[str | int, ...] | None:
@@ -649,9 +655,9 @@ def _manifest_version(workspace: Path, known_epoch: int | None) -> tuple[str | i
             with suppress(FileNotFoundError):
                 newest = manifest_path(workspace, known_epoch)
                 look("look.manifest")
-                status = newest.stat()
+                status = beneath.stat(newest)
                 look("look.manifest.next")
-                if not manifest_path(workspace, known_epoch + 1).exists():
+                if not beneath.exists(manifest_path(workspace, known_epoch + 1)):
                     return newest.name, *version_of(status)
         name = _newest_manifest(workspace)
         if name is None:
@@ -659,9 +665,9 @@ def _manifest_version(workspace: Path, known_epoch: int | None) -> tuple[str | i
             # manifest that goes nor the one that comes
             name = _newest_manifest(workspace)
         look("look.manifest.newest")
-        return None if name is None else (name, *version_of((workspace / name).stat()))
+        return None if name is None else (name, *version_of(beneath.stat(workspace / name)))
     except FileNotFoundError:
-        if workspace.exists():
+        if beneath.exists(workspace):
             raise ChangedError from None
         return None
     except OSError as error:
@@ -670,7 +676,7 @@ def _manifest_version(workspace: Path, known_epoch: int | None) -> tuple[str | i
 
 def _newest_manifest(workspace: Path) -> str | None:
     look("look.manifests")
-    with os.scandir(workspace) as entries:
+    with beneath.entries_in(workspace) as entries:
         names = [entry.name for entry in entries if entry.name.startswith(_MANIFEST_PREFIX)]
     return max(names, key=lambda name: (len(name), name), default=None)
 

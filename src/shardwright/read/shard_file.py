@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.model.errors import LinkError, ShardFormatError, StorageError
 from shardwright.shard.index import EMPTY
+from shardwright.storage.spilled import open_shard
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,8 +31,9 @@ class ShardFile:
         self.array = array
         self.path = path
         try:
-            # O_NONBLOCK: opening a named pipe must not wait for a writer.
-            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            self._fd = open_shard(path)
+        except LinkError:
+            raise
         except OSError as error:
             raise StorageError(f"cannot open {path}: {error.strerror}") from error
         status = os.fstat(self._fd)

@@ -31,6 +31,7 @@ from shardwright.foreign.older_nodes import is_older_node, locate, older_documen
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.names import WORK_FOLDER, WORKSPACE
 from shardwright.shard.index import LITTLE_ENDIAN_CRC32C, ShardIndex
+from shardwright.storage import beneath
 from shardwright.storage.files import open_regular
 from shardwright.wire.messages import MAX_IMAGES
 
@@ -246,18 +247,18 @@ class Store:
 def workspace_of(path: Path) -> Path | None:
     """Returns the workspace of the acquisition that writes a store, an image of it or an array; None if it is
     finished."""
-    above = (folder for folder in path.parents if (folder / "zarr.json").exists())
+    above = (folder for folder in path.parents if beneath.exists(folder / "zarr.json"))
     found = (folder / WORKSPACE for folder in (path, *above))
-    return next((workspace for workspace in found if workspace.exists()), None)
+    return next((workspace for workspace in found if beneath.exists(workspace)), None)
 
 
 def open_store(path: Path) -> Store:
     """Opens an OME-Zarr group, a bare array, or the array that one shard file belongs to. Raises
     ``ShardFormatError`` or ``StorageError``."""
-    path = locate(path.absolute())
-    if path.is_dir() or is_older_node(path):
+    path = locate(beneath.user_path(path))
+    if beneath.is_dir(path) or is_older_node(path):
         return _open_folder(path)
-    if not path.exists():
+    if not beneath.exists(path):
         raise StorageError(f"no such file or folder: {path}")
     if path.name == "zarr.json":
         return _open_folder(path.parent)
@@ -281,9 +282,9 @@ def _open_folder(folder: Path) -> Store:
     for name in names:
         try:
             array = parse_array(_inside(folder, name))
-            if (real := array.path.resolve()) not in seen:
+            if array.path not in seen:
                 arrays.append(array)
-            seen.add(real)
+            seen.add(array.path)
         except (ShardFormatError, StorageError) as error:
             broken[name] = str(error)
     if not arrays and not broken:
@@ -345,7 +346,7 @@ def _image_folders(folder: Path, attributes: dict[str, Any]) -> list[Path] | Non
 
 def _open_shard(path: Path) -> Store:
     for folder in path.parents:
-        if (folder / "zarr.json").is_file() or is_older_node(folder):
+        if beneath.is_file(folder / "zarr.json") or is_older_node(folder):
             array = parse_array(folder)
             coordinates = array.coordinates_of(path.relative_to(folder).as_posix())
             if coordinates is None:
@@ -415,9 +416,8 @@ def read_nodes(root: Path) -> dict[str, dict[str, Any]]:
     while folders:
         folder = folders.pop()
         try:
-            below = sorted(
-                path for path in folder.iterdir() if path.is_dir() and (path / "zarr.json").exists()
-            )
+            folders_in = filter(beneath.is_dir, beneath.paths_in(folder))
+            below = sorted(path for path in folders_in if beneath.exists(path / "zarr.json"))
         except OSError as error:
             raise StorageError(f"cannot look into {folder}: {error.strerror}") from error
         for path in below:

@@ -35,6 +35,8 @@ from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.names import WORKSPACE
 from shardwright.shard.edit_files import INTERRUPTED, JOURNAL_SUFFIX, edit_file, interrupted_edits
 from shardwright.shard.shard_sums import SUMS_NAME, ShardSums, Sum, shard_sum
+from shardwright.storage import beneath
+from shardwright.storage.spilled import shard_status
 
 from .frame_table import (
     check_frame_table,
@@ -315,7 +317,7 @@ def _check_shards_of_frames(
 ) -> None:
     """Warns of shards of stored frames that are absent and not on record: all fill value, or deleted."""
     keys = map(array.shard_key, shards_of_stored_frames(table, array))
-    absent = [key for key in keys if key not in record and not os.path.lexists(array.path / key)]
+    absent = [key for key in keys if key not in record and not beneath.exists(array.path / key)]
     if absent:
         what = (
             f"{len(absent)} shards of stored frames are absent, such as {absent[0]}: all fill value, or "
@@ -356,9 +358,7 @@ def _is_absent(array: StoredArray, key: str) -> bool:
     """True if ``key`` is an absent shard inside the array's grid."""
     coordinates = array.coordinates_of(key)
     return (
-        coordinates is not None
-        and array.contains_shard(coordinates)
-        and not os.path.lexists(array.path / key)
+        coordinates is not None and array.contains_shard(coordinates) and not beneath.exists(array.path / key)
     )
 
 
@@ -399,7 +399,7 @@ def _where(root: Path, array: StoredArray, key: str) -> str:
 
 def _size(array: StoredArray, coordinates: tuple[int, ...]) -> int:
     try:
-        return (array.path / array.shard_key(coordinates)).stat().st_size
+        return shard_status(array.path / array.shard_key(coordinates)).st_size
     except OSError:
         return 0  # opening it will report why
 

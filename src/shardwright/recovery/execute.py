@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
+from os.path import samestat
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +20,7 @@ from shardwright.shard.frame_record import record_of
 from shardwright.shard.journal import JournalLayout, ShardRowJournal
 from shardwright.shard.open_shard import OpenShard, make_link
 from shardwright.shard.shard_row_files import ShardRowFiles, ranks_to_continue, unmapped
+from shardwright.storage import beneath
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import storage_errors, sync_directory
 
@@ -83,7 +85,7 @@ class _RecoveryExecutor:
         """Makes durable what the decisions rely on, against a later power cut: names that a rewrite has
         given, the frame log (journals of its shard rows are deleted), staged frames."""
         for placement in self._folder.placements():
-            if placement.files.is_dir():
+            if beneath.is_dir(placement.files):
                 sync_directory(placement.files)
         self._folder.log.sync()
         if self._folder.staging is not None:
@@ -93,7 +95,7 @@ class _RecoveryExecutor:
         self._folder.owner.may_rename()  # raises if another writer, who then owns it, has taken over
         with storage_errors("delete", path):
             reach("recover.before_delete")
-            path.unlink(missing_ok=True)
+            beneath.unlink(path, missing_ok=True)
 
     def _set_aside(self, placement: Placement, path: Path) -> None:
         """Moves a file out of the workspace, which is deleted when the store is finished."""
@@ -104,7 +106,8 @@ class _RecoveryExecutor:
         """Deletes the final name of a file that readers saw grow, or its copy: nobody knows what is in it."""
         live = self._folder.manifest.live
         with storage_errors("look at", final):
-            both = working.exists() and final.exists() and (live == "append" or final.samefile(working))
+            both = beneath.exists(working) and beneath.exists(final)
+            both = both and (live == "append" or samestat(beneath.stat(final), beneath.stat(working)))
         if both and live != "none":
             self._delete(final)
 

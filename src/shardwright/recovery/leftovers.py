@@ -7,7 +7,7 @@ folder shows how far its creation or end had got.
 
 from __future__ import annotations
 
-import shutil
+import itertools
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -21,6 +21,7 @@ from shardwright.model.errors import LockedError, ShardFormatError, ShardwrightE
 from shardwright.model.names import MOVE_LOCK_NAME, WORK_FOLDER, WORKSPACE
 from shardwright.shard.layout import PAGE_BYTES
 from shardwright.shard.manifest import has_manifest
+from shardwright.storage import beneath
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import read_range, storage_errors, sync_directory
 from shardwright.storage.lock import StoreLock, is_locked
@@ -199,15 +200,15 @@ def unfinished_stores(root: Path) -> list[Path]:
             return [root]
         stores = [
             folder
-            for folder in root.iterdir()
-            if folder.is_dir() and not is_making_folder(folder) and _is_unfinished(folder)
+            for folder in beneath.paths_in(root)
+            if beneath.is_dir(folder) and not is_making_folder(folder) and _is_unfinished(folder)
         ]
     return sorted(stores + abandoned(root))
 
 
 def _is_unfinished(folder: Path) -> bool:
     try:
-        if (folder / WORKSPACE).is_dir():
+        if beneath.is_dir(folder / WORKSPACE):
             return True
     except PermissionError:
         return False
@@ -247,7 +248,7 @@ def _remove(path: Path, row: FolderRow) -> None:
         else:
             with storage_errors("remove", path):
                 reach("leftovers.before_remove")
-                shutil.rmtree(path / WORKSPACE)
+                beneath.remove_tree(path / WORKSPACE)
             sync_directory(path)
     finally:
         lock.release()
@@ -257,17 +258,17 @@ def is_done_by_another(path: Path) -> bool:
     """Returns whether a store that was unfinished is so no more, or its owner, who has ended, is about to
     remove the workspace. Whoever met an error there has nothing left to do. Raises ``StorageError``."""
     if is_making_folder(path):
-        return not path.is_dir()
+        return not beneath.is_dir(path)
     if is_moved_away(path):
         return False
     workspace = path / WORKSPACE
-    return not has_manifest(workspace) and (not workspace.is_dir() or is_locked(workspace / "lock"))
+    return not has_manifest(workspace) and (not beneath.is_dir(workspace) or is_locked(workspace / "lock"))
 
 
 def free_name(path: Path) -> None:
     """Removes what a killed creation has left under this name. Anything else stays as it is. Raises
     ``StorageError``."""
-    if not (path / WORKSPACE).is_dir():
+    if not beneath.is_dir(path / WORKSPACE):
         return
     with suppress(LockedError, ShardFormatError):  # another process holds it, or it holds data
         row = row_for(look_at(path))
@@ -283,7 +284,7 @@ def _is_unbegun(store: Unfinished) -> bool:
     log = store.open_log(read_only=True)
     log.close()
     found = [journal for placement in store.placements for journal in journals(placement)]
-    tables = [(file, file.stat().st_size) for _, file in found]
+    tables = [(file, beneath.stat(file).st_size) for _, file in found]
     staging = store.open_staging()
     if staging is not None:
         tables.append((staging.path, PAGE_BYTES + staging.slots * store.record_dtype.itemsize))
@@ -294,8 +295,9 @@ def _is_unbegun(store: Unfinished) -> bool:
         or log.rows
         or log.torn_bytes
     )
-    shards = (file for path in store.spec.all_array_paths() for file in (store.path / path / "c").rglob("*"))
-    kept = any(file.is_file() for file in shards) or store.was_set_aside
+    folders = (store.path / path / "c" for path in store.spec.all_array_paths())
+    shards = itertools.chain.from_iterable(map(beneath.all_below, folders))
+    kept = any(map(beneath.is_file, shards)) or store.was_set_aside
     later = any(number for number, _ in found)  # prepared when the first frame comes
     return not (used or kept or later) and not any(
         read_range(file, PAGE_BYTES, stop - PAGE_BYTES).strip(b"\0") for file, stop in tables

@@ -26,6 +26,7 @@ from shardwright.model.names import WORKSPACE
 from shardwright.read.store import read_metadata
 from shardwright.shard.manifest import delete_manifests, has_manifest
 from shardwright.shard.metadata_updates import read_updates, updated_groups, updates_path
+from shardwright.storage import beneath
 from shardwright.storage.ballast import Ballast
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import renew, storage_errors
@@ -172,13 +173,13 @@ def look(
 
 def _nothing_unfinished(path: Path) -> ResumeError:
     hint = unfinished_beside(path)
-    if (path / "zarr.json").exists():
+    if beneath.exists(path / "zarr.json"):
         hint = hint or (
             "It can be neither resumed nor appended to: read it as it is, and create a new store for more "
             "frames"
         )
         return ResumeError(f"{path} is finished: complete and sealed", hint=hint)
-    got = "another folder or file" if path.exists() else "no such folder"
+    got = "another folder or file" if beneath.exists(path) else "no such folder"
     return ResumeError(
         f"there is nothing to resume at {path}",
         expected="a store that its writer left unfinished",
@@ -260,7 +261,7 @@ def _visible_extents(store: Unfinished) -> dict[int, tuple[int, ...]]:
     return {
         image: _covered(store.path / path, array)
         for image, (path, array) in enumerate(zip(store.spec.paths, store.spec.arrays, strict=True))
-        if store.spec.is_single or (store.path / path / "zarr.json").exists()
+        if store.spec.is_single or beneath.exists(store.path / path / "zarr.json")
     }
 
 

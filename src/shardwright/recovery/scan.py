@@ -16,6 +16,7 @@ from shardwright.shard.index import EMPTY as ABSENT
 from shardwright.shard.journal import VALID, JournalLayout, ShardRowJournal, was_never_begun
 from shardwright.shard.read_back import read_back
 from shardwright.shard.shard_row_files import WORKING_SUFFIX
+from shardwright.storage import beneath
 from shardwright.storage.files import read_range, storage_errors
 
 from .facts import ShardRowFacts, SlabFacts, StagedFacts, StoreFacts
@@ -83,7 +84,7 @@ class _Scan:
 
     def run(self, log: FrameLog, staging: StagingArea | None) -> Scanned:
         store = self._store
-        placements = [placement for placement in store.placements if placement.files.is_dir()]
+        placements = [placement for placement in store.placements if beneath.is_dir(placement.files)]
         shard_rows = tuple(
             shard_row for placement in placements for shard_row in self._workspace(placement, log.shard_rows)
         )
@@ -110,7 +111,7 @@ class _Scan:
     def _workspace(self, placement: Placement, logged: set[int]) -> list[ShardRowFacts]:
         """Returns the shard rows that have a journal. A file in progress that no journal names is a stray."""
         with storage_errors("look into", placement.files):
-            names = sorted(entry.name for entry in placement.files.iterdir())
+            names = sorted(beneath.names_in(placement.files))
         self._strays += [
             (Stray.REWRITE, placement.files / name) for name in names if name.endswith(REWRITE_SUFFIX)
         ]
@@ -162,13 +163,14 @@ class _Scan:
             facts.append(
                 FileFacts(
                     fact,
-                    working=placement.working(path).exists(),
-                    final=final.exists(),
+                    working=beneath.exists(placement.working(path)),
+                    final=beneath.exists(final),
                     holds=holds,
                     live=self._store.manifest.live != "none",
                 )
             )
-            if journal is not None and link is not None and final.exists() and not link.exists():
+            unlinked = journal is not None and link is not None and not beneath.exists(link)
+            if unlinked and beneath.exists(final):
                 self._unlinked_bytes.append(_bytes_on_disk(final))
         return tuple(facts)
 
@@ -229,8 +231,8 @@ class _Scan:
         for array_path in self._store.spec.all_array_paths():
             folder = self._store.path / array_path / "c"
             with storage_errors("look into", folder):
-                shards = folder.rglob("*") if folder.is_dir() else []
-                sealed += [_bytes_on_disk(path) for path in shards if path.is_file() and path.name.isdigit()]
+                shards = filter(beneath.is_file, beneath.all_below(folder))
+                sealed += [_bytes_on_disk(path) for path in shards if path.name.isdigit()]
         return sealed
 
 
@@ -244,4 +246,4 @@ def _staged(staging: StagingArea, store: Unfinished) -> StagedFacts:
 def _bytes_on_disk(path: Path) -> int:
     """Returns the size on disk; 0 for a shard that is not there, since all of it is fill value."""
     with storage_errors("look into", path):
-        return path.stat().st_blocks * 512 if path.exists() else 0
+        return beneath.stat(path).st_blocks * 512 if beneath.exists(path) else 0

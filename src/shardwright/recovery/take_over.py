@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import re
-import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,7 @@ from shardwright.shard.shard_row_files import (
     is_in_progress,
     without_suffix,
 )
+from shardwright.storage import beneath
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
     append_file,
@@ -62,7 +62,7 @@ def begin_take_over(workspace: Path) -> None:
 
 
 def is_begun(workspace: Path) -> bool:
-    return (workspace / _MARK).exists()
+    return beneath.exists(workspace / _MARK)
 
 
 def take_files(store: Unfinished, still_ours: Callable[[], None]) -> Unfinished:
@@ -84,10 +84,10 @@ def clear_older(store: Unfinished, still_ours: Callable[[], None]) -> None:
     they had put in place is made durable. Raises ``StorageError`` or what ``still_ours`` raises."""
     epoch = store.manifest.writer_epoch
     for placement in store.placements:
-        if not placement.workspace.is_dir():
+        if not beneath.is_dir(placement.workspace):
             continue
         with storage_errors("look into", placement.workspace):
-            entries = sorted(placement.workspace.iterdir())
+            entries = sorted(beneath.paths_in(placement.workspace))
         for entry in entries:
             number = next(
                 (int(found[1]) for pattern in _NUMBERED if (found := pattern.fullmatch(entry.name))), None
@@ -116,7 +116,7 @@ def _copy_files(source: Path, target: Path) -> None:
     shard. Files are listed anew for each kind, since it may finish making files of a shard row."""
     make_directories(target)
     for ends in (STAGING_NAME, JOURNAL_SUFFIX, WORKING_SUFFIX, LOG_NAME):
-        for file in sorted(source.glob(f"*{ends}")):
+        for file in sorted(beneath.matching(source, f"*{ends}")):
             with storage_errors("copy", file):
                 reach("take_over.before_copy")
                 try:
@@ -138,18 +138,18 @@ def _keep_final_names(store: Unfinished, copies: Placement) -> None:
         for number, _ in journals(copies)
         for file in range(store.layout.of(number).files_of(number))
     ]
-    copies.sync_names(final for final in map(copies.final, paths) if final.exists())
+    copies.sync_names(final for final in map(copies.final, paths) if beneath.exists(final))
 
 
 def _remove(path: Path) -> None:
     with storage_errors("delete", path):
         reach("take_over.before_delete")
-        if not path.is_dir():
-            path.unlink(missing_ok=True)
+        if not beneath.is_dir(path):
+            beneath.unlink(path, missing_ok=True)
             return
         for tries_left in reversed(range(_TRIES)):
             try:
-                shutil.rmtree(path)
+                beneath.remove_tree(path)
             except OSError as error:
                 # the old writer may just be making a file, behind its last check of the fence
                 if error.errno != errno.ENOTEMPTY or not tries_left:

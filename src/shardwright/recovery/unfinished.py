@@ -31,6 +31,7 @@ from shardwright.shard.shard_row_files import (
     placements_of,
 )
 from shardwright.shard.staging import StagingArea, slots_in
+from shardwright.storage import beneath
 from shardwright.storage.ballast import Ballast
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import make_directories, replace_by_rename, storage_errors
@@ -65,14 +66,14 @@ class Unfinished:
         manifest = read_manifest(path / WORKSPACE)
         store = cls(path, manifest)
         for node in store.nodes():
-            if (node / "zarr.json").exists():
+            if beneath.exists(node / "zarr.json"):
                 read_metadata(node)
         for placement in placements_of(path, manifest):
             for folder in (placement.workspace, *([placement.files] if placement.epoch else [])):
-                if folder.is_dir():
+                if beneath.is_dir(folder):
                     _refuse_other_versions(folder, manifest.identity_bytes)
         for placement in store.placements:
-            if placement.workspace.is_dir() and not placement.files.is_dir():
+            if beneath.is_dir(placement.workspace) and not beneath.is_dir(placement.files):
                 raise ShardFormatError(
                     f"{placement.files} is not there, and the manifest says that the "
                     f"shards in progress are in it"
@@ -97,7 +98,7 @@ class Unfinished:
         arrays = [PurePosixPath(path) for path in self.spec.all_array_paths()]
         paths = {parent for array in arrays for parent in (array, *array.parents)}
         folders = [self.path / path for path in sorted({*paths, PurePosixPath("OME")})]
-        return [folder for folder in folders if folder.is_dir()]
+        return [folder for folder in folders if beneath.is_dir(folder)]
 
     @property
     def workspace(self) -> Path:
@@ -106,13 +107,13 @@ class Unfinished:
     @property
     def was_set_aside(self) -> bool:
         """True if an earlier recovery set a damaged file aside."""
-        return any((placement.root / DAMAGED).exists() for placement in self.placements)
+        return any(beneath.exists(placement.root / DAMAGED) for placement in self.placements)
 
     def check_second_root(self) -> None:
         """Raises ``ResumeError`` if the second root is missing: the store would be recovered with holes, and
         its journals there would be ignored."""
         for placement in self.placements:
-            if placement.spill is not None and not placement.workspace.is_dir():
+            if placement.spill is not None and not beneath.is_dir(placement.workspace):
                 hint = "Mount the second root, then try again"
                 raise ResumeError(
                     f"shards of {self.path} may lie in {placement.workspace}, which is not there", hint=hint
@@ -120,8 +121,9 @@ class Unfinished:
 
     def files_in_progress(self) -> list[Path]:
         """Returns the frame log, the staging area, and all files of shard rows that are not sealed."""
-        folders = [placement.files for placement in self.placements if placement.files.is_dir()]
-        return [path for folder in folders for path in sorted(folder.iterdir()) if is_in_progress(path)]
+        folders = [placement.files for placement in self.placements if beneath.is_dir(placement.files)]
+        files = (path for folder in folders for path in sorted(beneath.paths_in(folder)))
+        return list(filter(is_in_progress, files))
 
     @property
     def frames_in_place(self) -> FramesInPlace | None:
@@ -145,9 +147,9 @@ class Unfinished:
             0 if self.spec.grids.in_place else self.spec.grids.slot_bytes,
             self.record_dtype.itemsize,
         )
-        if not path.exists():
+        if not beneath.exists(path):
             return None
-        slots = slots_in(path.stat().st_size, frame_bytes, record_bytes)
+        slots = slots_in(beneath.stat(path).st_size, frame_bytes, record_bytes)
         return StagingArea.open(path, slots, frame_bytes, self.record_dtype, self.manifest.identity_bytes)
 
 
@@ -156,9 +158,9 @@ def unfinished_beside(path: Path) -> str | None:
     ``name_taken: increment`` makes them; None if there is none."""
     found: dict[int, Path] = {}
     with suppress(OSError, StorageError):
-        for store in path.parent.iterdir():
+        for store in beneath.paths_in(path.parent):
             number = number_behind(path, store)
-            if number is not None and (store / WORKSPACE).is_dir() and has_manifest(store / WORKSPACE):
+            if number is not None and beneath.is_dir(store / WORKSPACE) and has_manifest(store / WORKSPACE):
                 found[number] = store
     if not found:
         return None
@@ -178,7 +180,7 @@ def journals(placement: Placement) -> list[tuple[int, Path]]:
     """Returns (shard row, journal path) for each journal in one workspace, by shard row."""
     return sorted(
         (int(path.name.removesuffix(JOURNAL_SUFFIX)), path)
-        for path in placement.files.glob(f"[0-9]*{JOURNAL_SUFFIX}")
+        for path in beneath.matching(placement.files, f"[0-9]*{JOURNAL_SUFFIX}")
     )
 
 
@@ -187,7 +189,7 @@ def _refuse_other_versions(workspace: Path, identity: bytes) -> None:
     another version: files of a newer release would look damaged, and would be set aside, cleared or sealed
     without their frames. Damaged files pass. Raises ``StorageError``."""
     with storage_errors("look into", workspace):
-        names = sorted(entry.name for entry in workspace.iterdir())
+        names = sorted(beneath.names_in(workspace))
     for name in names:
         if name.endswith(JOURNAL_SUFFIX):
             _check_file_version(workspace / name, journal.MAGIC, journal.VERSION)
@@ -209,7 +211,7 @@ def _check_file_version(path: Path, magic: bytes, known: int, seed: int = 0) -> 
     with storage_errors("read", path):
         try:
             # O_NONBLOCK: opening a named pipe must not wait for a writer
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            descriptor = beneath.open_file(path, os.O_RDONLY | os.O_NONBLOCK)
         except FileNotFoundError:
             return  # its writer has just sealed it
         try:

@@ -87,7 +87,7 @@ class SourceShard(ShardFile):
     def is_as_it_was(self) -> bool:
         """Whether the store still names the file that was opened, and it has not been written to since."""
         try:
-            now = FileIdentity.of(self.path.stat())
+            now = FileIdentity.at(self.path)
         except OSError:
             return False
         return now == FileIdentity.of(os.fstat(self._fd)) == self.identity

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from shardwright.model.errors import LockedError
 from shardwright.model.names import EDIT_FOLDER
+from shardwright.storage import beneath
 from shardwright.storage.files import storage_errors
 from shardwright.storage.lock import is_locked
 
@@ -33,7 +34,7 @@ def edit_file(array_folder: Path, key: str, suffix: str) -> Path:
 def check_not_edited(array_folder: Path, key: str) -> None:
     """Raises ``LockedError`` for a shard into which an update is being written, or was when it was
     interrupted."""
-    if edit_file(array_folder, key, JOURNAL_SUFFIX).exists():
+    if beneath.exists(edit_file(array_folder, key, JOURNAL_SUFFIX)):
         raise LockedError(
             f"{array_folder / key} is being updated, or its update was interrupted",
             hint="Wait for the update, or run `shardwright recover` if none is at work",
@@ -43,7 +44,7 @@ def check_not_edited(array_folder: Path, key: str) -> None:
 def is_interrupted(array_folder: Path, key: str) -> bool:
     """Returns whether an update was interrupted while it was written into a shard: until it is recovered,
     readers may find chunks that fail their checksum."""
-    has_journal = edit_file(array_folder, key, JOURNAL_SUFFIX).exists()
+    has_journal = beneath.exists(edit_file(array_folder, key, JOURNAL_SUFFIX))
     return has_journal and not is_locked(edit_file(array_folder, key, LOCK_SUFFIX))
 
 
@@ -57,7 +58,7 @@ def journaled_edits(array_folder: Path) -> list[str]:
     was when it was interrupted. Raises ``StorageError``."""
     with storage_errors("look into", array_folder / EDIT_FOLDER):
         try:
-            names = [path.name for path in (array_folder / EDIT_FOLDER).iterdir()]
+            names = beneath.names_in(array_folder / EDIT_FOLDER)
         except (FileNotFoundError, NotADirectoryError):
             return []
     return sorted(name.removesuffix(JOURNAL_SUFFIX) for name in names if name.endswith(JOURNAL_SUFFIX))

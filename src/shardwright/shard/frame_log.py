@@ -34,6 +34,7 @@ import crc32c
 import numpy as np
 
 from shardwright.model.errors import ShardFormatError, StorageError, StorageFullError
+from shardwright.storage import beneath
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
     preallocate,
@@ -118,7 +119,10 @@ class FrameLog:
         with storage_errors("create", path):
             reach("log.before_create")
             log = cls(
-                path, dtype, identity, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+                path,
+                dtype,
+                identity,
+                beneath.open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL),
             )
             try:
                 log.reserve(EXTENT_BYTES)
@@ -128,7 +132,7 @@ class FrameLog:
                 sync_directory(path.parent)
             except BaseException:
                 log.close()
-                path.unlink()
+                beneath.unlink(path)
                 raise
         return log
 
@@ -144,7 +148,7 @@ class FrameLog:
         # O_NONBLOCK: opening a named pipe must not wait for a writer
         flags = (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         with storage_errors("open", path):
-            log = cls(path, dtype, identity, os.open(path, flags))
+            log = cls(path, dtype, identity, beneath.open_file(path, flags))
         try:
             log._scan()
         except BaseException:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import crc32c
 import numpy as np
 
+from shardwright.storage import beneath
 from shardwright.storage.files import open_regular, read_all, storage_errors
 
 from .layout import slab_places
@@ -72,7 +73,7 @@ class FramesInPlace:
         progress (any more). Nothing says that they are those of a frame. Raises ``StorageError``."""
         layout = self._layout.of(position)
         shard_row = layout.grid.shard_row_of_slab(layout.grid.slab_of_position(position))
-        placement = next((each for each in self._placements if each.journal(shard_row).exists()), None)
+        placement = next((each for each in self._placements if beneath.exists(each.journal(shard_row))), None)
         if placement is None:
             return None
         opened: tuple[int, IO[bytes] | None] = (-1, None)  # one at a time: an array may have many

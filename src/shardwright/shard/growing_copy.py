@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardwright.model.errors import ShardFormatError, ShardwrightError, StorageError
+from shardwright.storage import beneath
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
     make_directories,
@@ -82,7 +83,7 @@ class GrowingCopy:
     ) -> bool:
         """Appends the chunks that were noted, unless they are few for another index. Else as
         ``LiveIndex.show``."""
-        exists = replaces is not None and os.path.lexists(self._final_path)
+        exists = replaces is not None and beneath.exists(self._final_path)
         if not exists and not self._waiting.size and self._copy is None:
             return True
         if self._is_worth_an_index:
@@ -179,7 +180,7 @@ class GrowingCopy:
         path = beside(self._source.path, "copy")
         with storage_errors("remove", path):
             reach("growing.before_delete")
-            path.unlink(missing_ok=True)
+            beneath.unlink(path, missing_ok=True)
         return GrowingFile(path, self._layout.file_bytes)
 
     def _pieces(self, chunks: np.ndarray) -> Iterator[list[np.ndarray]]:

@@ -10,11 +10,11 @@ at the end).
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from shardwright.model.errors import ShardFormatError
 from shardwright.model.names import REWRITE_SUFFIX
+from shardwright.storage import beneath
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
     add_name,
@@ -73,7 +73,7 @@ class LiveIndex:
         another one, which it must not without. ``step`` is called now and then. Returns whether readers see
         all chunks that were put. Raises ``StorageError``, ``OutputExistsError`` or what ``may_rename``
         raises; it may be called again."""
-        exists = replaces is not None and os.path.lexists(self._final_path)
+        exists = replaces is not None and beneath.exists(self._final_path)
         if not exists and bool((self._entries["offset"] == EMPTY).all()):
             return True
         index = self._layout.index.encode(self._entries)
@@ -91,7 +91,7 @@ class LiveIndex:
     def _lacks_of(self, path: Path) -> bool:
         """Returns whether the file with the name ``path`` lists a chunk that this one does not: readers would
         miss it. A file without a sound index lists none. Raises ``StorageError``."""
-        if not os.path.lexists(path):
+        if not beneath.exists(path):
             return False
         try:
             encoded = read_range(path, 0, self._layout.index_bytes)
@@ -113,7 +113,7 @@ class LiveIndex:
         another = beside(working, "link")
         with storage_errors("link", another):
             reach("shard.before_live_name")
-            another.unlink(missing_ok=True)
+            beneath.unlink(another, missing_ok=True)
         add_name(working, another)
         with replaces.held():  # a compaction may be about to replace it too
             with storage_errors("rename to", self._final_path):

@@ -10,7 +10,6 @@ atomically and synced. A JSON object with the fields of ``Manifest``, ``format``
 from __future__ import annotations
 
 import json
-import os
 import re
 import secrets
 from dataclasses import asdict, dataclass, fields
@@ -24,6 +23,7 @@ from shardwright.model.live_mode import LIVE_MODES, LiveMode
 from shardwright.model.names import NAME_PATTERN
 from shardwright.model.partial_chunks import PARTIAL_CHUNKS, PartialChunks
 from shardwright.model.versions import check_version
+from shardwright.storage import beneath
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import replace_file, storage_errors, sync_directory
 
@@ -145,13 +145,14 @@ def delete_manifests(workspace: Path, *, up_to_epoch: int) -> None:
         if epoch <= up_to_epoch:
             with storage_errors("remove", workspace):
                 reach("workspace.before_manifest")
-                manifest_path(workspace, epoch).unlink(missing_ok=True)  # a writer that takes over also does
+                # a writer that takes over also does
+                beneath.unlink(manifest_path(workspace, epoch), missing_ok=True)
             sync_directory(workspace)
 
 
 def _epochs(workspace: Path) -> list[int]:
     with storage_errors("look into", workspace):
-        names = os.listdir(workspace) if workspace.is_dir() else []  # noqa: PTH208  (before every rename)
+        names = beneath.names_in(workspace) if beneath.is_dir(workspace) else []
     return sorted(int(found[1]) for found in map(_NAME.fullmatch, names) if found)
 
 
@@ -219,7 +220,9 @@ def check_writer_epoch(workspace: Path, epoch: int) -> None:
     final name. Raises ``FencedError``, ``StorageError``."""
     with storage_errors("look at", workspace):  # it may not be reachable just now, which is no take-over
         # the next writer writes its own, then deletes ours
-        if manifest_path(workspace, epoch).exists() and not manifest_path(workspace, epoch + 1).exists():
+        if beneath.exists(manifest_path(workspace, epoch)) and not beneath.exists(
+            manifest_path(workspace, epoch + 1)
+        ):
             return
     current = max(_epochs(workspace), default=None)  # the highest counts
     if current is None:

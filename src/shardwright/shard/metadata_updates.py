@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import ShardFormatError
 from shardwright.model.versions import check_version
+from shardwright.storage import beneath
 from shardwright.storage.files import delete_new_files, replace_file, storage_errors
 
 from .checked_json import encode_checked, read_checked
@@ -35,7 +36,7 @@ def updates_path(workspace: Path, image: int | None) -> Path:
 def updated_groups(workspace: Path) -> set[int | None]:
     """Returns the images whose groups have updates, and None if the store's has. Raises ``StorageError``."""
     with storage_errors("look into", workspace):
-        found = [_NAME.fullmatch(entry.name) for entry in workspace.iterdir()]
+        found = list(map(_NAME.fullmatch, beneath.names_in(workspace)))
     return {None if name[1] is None else int(name[1]) for name in found if name}
 
 
@@ -67,6 +68,6 @@ def write_updates(
 def delete_new_updates(workspace: Path, *, below: int) -> None:
     """Deletes updates that earlier writers were about to put in place. Raises ``StorageError``."""
     with storage_errors("look into", workspace):
-        found = {entry.name[1:].rsplit(".", 2)[0] for entry in workspace.glob(".metadata*.new")}
+        found = {entry.name[1:].rsplit(".", 2)[0] for entry in beneath.matching(workspace, ".metadata*.new")}
     for name in sorted(found):
         delete_new_files(workspace / name, below=below)

@@ -10,7 +10,6 @@ failed keeps its working name and is never retried in place.
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardwright.model.errors import StorageFullError
+from shardwright.storage import beneath
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
     make_directories,
@@ -169,7 +169,7 @@ class OpenShard:
     @property
     def _is_shown(self) -> bool:
         """True if a file of this shard, or of one that it is to replace, has the final name."""
-        return self._replaces is not None and os.path.lexists(self.final_path)
+        return self._replaces is not None and beneath.exists(self.final_path)
 
     # ------------------------------------------------------------------ the end
 
@@ -291,7 +291,7 @@ class OpenShard:
             may_rename()
             with storage_errors("delete", self.final_path):
                 reach("shard.before_hide")
-                self.final_path.unlink(missing_ok=True)
+                beneath.unlink(self.final_path, missing_ok=True)
             sync_directory(self.final_path.parent)
         self.discard()
 
@@ -314,5 +314,5 @@ def make_link(link: Path, target: Path) -> None:
     with storage_errors("link", link):
         reach("shard.before_link")
         with suppress(FileExistsError):
-            link.symlink_to(target)
+            beneath.make_link(link, target)
     sync_directory(link.parent)

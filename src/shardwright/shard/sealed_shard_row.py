@@ -15,6 +15,7 @@ import crc32c
 import numpy as np
 
 from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.storage import beneath
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import open_regular, read_all, storage_errors
 
@@ -150,7 +151,7 @@ class SealedShardRow:
         self._shards: list[_FinalShard | None] = []
         with ExitStack() as opened:
             for file, path in enumerate(self._paths):
-                there = os.path.lexists(path)
+                there = beneath.exists(path)
                 shard = (
                     _FinalShard(layout.shard(shard_row, file), path, inner_checksum=inner_checksum)
                     if there
@@ -252,7 +253,7 @@ def placement_of(layout: ArrayLayout, shard_row: int, placements: Iterable[Place
         finals = [
             placement.final(layout.shard_path(shard_row, file)) for file in range(layout.files_of(shard_row))
         ]
-        if any(final.is_file() and not final.is_symlink() for final in finals):
+        if any(map(beneath.is_file, finals)):
             return placement
     return places[0]
 

@@ -13,7 +13,6 @@ under each shard's key in the store.
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +22,7 @@ import numpy as np
 
 from shardwright.model.errors import ShardFormatError, ShardwrightError, StorageError
 from shardwright.model.names import REWRITE_SUFFIX, WORKSPACE
+from shardwright.storage import beneath
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
     make_directories,
@@ -127,8 +127,9 @@ def is_in_progress(path: Path) -> bool:
 def placements_of(store: Path, manifest: Manifest) -> list[Placement]:
     """Returns all places where files of a store may lie: the store itself and, if it has one, its folder
     below the second root."""
-    roots = [None] if manifest.spill_root is None else [None, type(store)(manifest.spill_root) / store.name]
-    return [Placement(store, root, manifest.files_epoch) for root in roots]
+    root = manifest.spill_root
+    spills = [] if root is None else [beneath.user_path(root) / store.name]
+    return [Placement(store, spill, manifest.files_epoch) for spill in (None, *spills)]
 
 
 class ShardRowFiles:
@@ -531,12 +532,12 @@ def _made_by_us(path: Path, make: Callable[[Path], T], may_remove: Callable[[], 
 def _remove(path: Path, may_remove: Callable[[], None]) -> bool:
     """Deletes a file if it exists; returns whether it did. Raises ``StorageError`` or what ``may_remove``
     raises."""
-    if not os.path.lexists(path):
+    if not beneath.exists(path):
         return False
     may_remove()
     with storage_errors("remove", path):
         reach("shard_row.before_remove")
-        path.unlink(missing_ok=True)
+        beneath.unlink(path, missing_ok=True)
     return True
 
 
@@ -548,7 +549,7 @@ def _is_gone(journal: Path, may_rename: Callable[[], None]) -> bool:
         may_rename()
     except ShardwrightError:
         return False
-    return not os.path.lexists(journal)
+    return not beneath.exists(journal)
 
 
 def _suffixed(path: Path, suffix: str) -> Path:

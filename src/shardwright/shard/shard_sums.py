@@ -26,6 +26,7 @@ import numpy.typing as npt
 from shardwright.model.errors import ShardFormatError
 from shardwright.model.json_text import parse_json
 from shardwright.model.versions import check_version
+from shardwright.storage import beneath
 from shardwright.storage.files import append_file, file_held, read_regular, storage_errors
 
 from .index import EMPTY
@@ -91,7 +92,7 @@ class ShardSums:
         self.path = array_folder / SUMS_NAME
 
     def exists(self) -> bool:
-        return self.path.is_file()
+        return beneath.exists(self.path)
 
     def append(self, sums: Mapping[str, Sum]) -> None:
         """Appends lines, durably. Raises ``StorageError`` (``StorageFullError``)."""

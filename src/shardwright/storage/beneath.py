@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from shardwright.model.errors import LinkError
+from shardwright.model.local_path import local_path
 from shardwright.model.names import WORKSPACE
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def parent_of(path: Path) -> Iterator[tuple[int, str]]:
 # What a name stands for. A link as the last component is itself what they tell of.
 
 
-def stat(path: Path, *, folder: int | None = None) -> os.stat_result:
+def stat(path: Path | str, *, folder: int | None = None) -> os.stat_result:
     """Returns the status of a file or folder, or of the link that has the name."""
     descriptor = open_file(path, _LOOK, folder=folder)
     try:
@@ -349,8 +350,9 @@ def make_link(path: Path, target: Path) -> None:
 def user_path(path: Path | str | os.PathLike[str], *, is_new: bool = False) -> Path:
     """Returns a path that a user has given as an absolute one, for the other functions: links above the store
     that it lies in, and a link to that store, are resolved; nothing within the store is. ``is_new``:
-    something of this name is about to be made, and the name itself is left as it is."""
-    absolute = Path(path).absolute()
+    something of this name is about to be made, and the name itself is left as it is. Raises
+    ``ConfigError`` for an address."""
+    absolute = local_path(path).absolute()
     *parts, last = absolute.parts
     place = Path(absolute.anchor)
     for number, part in enumerate((*parts, last)[1:], 1):

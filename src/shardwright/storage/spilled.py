@@ -4,7 +4,8 @@ root.
     STORE/0/c/3/0/0 ──▶ SPILL/STORE/0/c/3/0/0
 
 That is the only link below a store that is followed, for reading alone, and only to a regular file whose path
-ends in the store's name and the shard's key: a link may not make a reader open another file. What changes
+ends in the store's name and the shard's key, in folders that are no Zarr nodes: a link may not make a reader
+open another file, nor a shard of another store. What changes
 spilled shards names them by the spill root (the manifest's, or a move's), never through the link.
 """
 
@@ -40,19 +41,22 @@ def shard_status(path: Path) -> os.stat_result:
 
 def spilled_file(link: Path) -> Path:
     """Returns the path that a spilled shard's link leads to. Raises ``LinkError`` for any other link."""
-    target = beneath.read_link(link)
+    # by its text alone: no folder above the link is itself one
+    target = Path(os.path.normpath(link.parent / beneath.read_link(link)))
     store = _store_of(link)
     tail = link.parts[len(store.parent.parts) :]
-    if not target.is_absolute() or ".." in target.parts or target.parts[-len(tail) :] != tail:
-        raise LinkError(
-            f"{link} is a symbolic link, which is not followed",
-            expected=f"a shard, or a link to a spilled one: SPILL_ROOT/{Path(*tail)}",
-            got=str(target),
-            hint="It could lead out of the store: replace it by the shard, or delete it",
-        )
-    # links above the spilled store are the user's own
-    root = beneath.user_path(Path(*target.parts[: -len(tail)]))
-    return root.joinpath(*tail)
+    if target.parts[-len(tail) :] == tail:
+        # links above the spilled store are the user's own
+        file = beneath.user_path(Path(*target.parts[: -len(tail)])).joinpath(*tail)
+        # no other store's: its folders hold documents, spilled shards stand alone
+        if not any(beneath.exists(folder / _DOCUMENT) for folder in file.parents[: len(tail)]):
+            return file
+    raise LinkError(
+        f"{link} is a symbolic link, which is not followed",
+        expected=f"a shard, or a link to a spilled one: SPILL_ROOT/{Path(*tail)}",
+        got=str(target),
+        hint="It could lead out of the store: replace it by the shard, or delete it",
+    )
 
 
 def _store_of(link: Path) -> Path:

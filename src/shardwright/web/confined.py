@@ -9,16 +9,17 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shardwright.model.errors import LinkError
+from shardwright.storage import beneath
+from shardwright.storage.spilled import spilled_file
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 STORE_MARK = "zarr.json"  # a folder without one is no store, and is not served
-_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # non-blocking: a pipe must not block us
 _NOT_THERE = (
     errno.ENOENT,
     errno.ENOTDIR,
-    errno.ELOOP,
     errno.EACCES,
     errno.EPERM,
     errno.ENAMETOOLONG,
@@ -49,40 +50,34 @@ def open_in_store(
         raise NotServedError
     try:
         if not unfinished:
-            os.close(_open_below(root, [parts[0], STORE_MARK]))
+            os.close(_open_below(Path(root, parts[0], STORE_MARK)))
+        path = Path(root, *parts)
         try:
-            return _open_below(root, parts)
-        except OSError as error:
-            if error.errno != errno.ELOOP or spill_root is None:
+            return _open_below(path)
+        except LinkError:
+            if spill_root is None or not beneath.is_link(path):
                 raise
-            return _open_below(spill_root, _spilled_parts(root, spill_root, parts))
+            return _open_below(_spilled(path, spill_root))
+    except LinkError:
+        raise NotServedError from None
     except OSError as error:
         if error.errno in _NOT_THERE:
             raise NotServedError from None
         raise
 
 
-def _open_below(root: str, parts: Sequence[str]) -> int:
-    """Opens a file component by component, following no link."""
-    folder = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for part in parts[:-1]:
-            inner = os.open(part, _FOLDER, dir_fd=folder)
-            os.close(folder)
-            folder = inner
-        descriptor = os.open(parts[-1], _FILE, dir_fd=folder)
-    finally:
-        os.close(folder)
+def _open_below(path: Path) -> int:
+    """Opens a file, following no link."""
+    descriptor = beneath.open_file(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe must not block us
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise NotServedError
     return descriptor
 
 
-def _spilled_parts(root: str, spill_root: str, parts: Sequence[str]) -> tuple[str, ...]:
-    """Returns the target of the link ``parts``, below ``spill_root``."""
-    target, spill = Path(root, *parts).readlink(), Path(spill_root)
-    inside = target.parts[len(spill.parts) :]
-    if target.parts[: len(spill.parts)] != spill.parts or not inside or not all(map(is_plain, inside)):
+def _spilled(link: Path, spill_root: str) -> Path:
+    """Returns the file that the link of a spilled shard leads to, below ``spill_root``."""
+    file = spilled_file(link)
+    if not file.is_relative_to(spill_root):
         raise NotServedError
-    return inside
+    return file

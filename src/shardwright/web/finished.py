@@ -21,6 +21,7 @@ from shardwright.array.document import MAX_METADATA_BYTES, decode_document
 from shardwright.model.errors import ShardFormatError
 from shardwright.model.frame_status import FrameStatus
 from shardwright.model.names import STORE_SUFFIX, WORKSPACE
+from shardwright.storage import beneath
 from shardwright.wire.messages import MAX_IMAGES
 
 from .confined import NotServedError, open_in_store
@@ -134,16 +135,16 @@ class FinishedStores:
         image, image_path = find_image(_documents_of(self._root, store))
         path = self._root / store
         try:
-            if (path / WORKSPACE).exists():
+            if beneath.exists(path / WORKSPACE):
                 raise NotShownError("This acquisition is not finished.")
-            return FinishedStore(path, path.stat().st_mtime_ns, image, image_path)
+            return FinishedStore(path, beneath.stat(path).st_mtime_ns, image, image_path)
         except OSError:
             raise NotShownError(NO_IMAGE) from None
 
     def _look(self) -> None:
         self._looking = True
         try:
-            with os.scandir(self._root) as entries:
+            with beneath.entries_in(self._root) as entries:
                 folders = [
                     (entry.stat(follow_symlinks=False).st_mtime_ns, entry.name)
                     for entry in entries

@@ -22,8 +22,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from shardwright.model.errors import StorageError, StoreChangingError, StoreGoneError
+from shardwright.model.errors import LinkError, StorageError, StoreChangingError, StoreGoneError
 from shardwright.read.live_staging import KeptPixels
+from shardwright.storage import beneath
 
 from .confined import NotServedError, is_plain, open_in_store
 from .stores import PIECE_BYTES
@@ -120,7 +121,7 @@ class LiveStores:
             raise NotServedError
         path = Path(self._root, store)
         try:
-            status = path.lstat()
+            status = beneath.stat(path)
             open_key = partial(self._open_key, store)
             view = LiveView(path, open_key=open_key, kept_pixels=self._kept_pixels)
         except StorageError as error:
@@ -166,7 +167,7 @@ class LiveStores:
 
     def _is_current(self, store: str, view: LiveView) -> bool:
         try:
-            status = os.lstat(Path(self._root, store))
+            status = beneath.stat(Path(self._root, store))
         except OSError:
             return False
         return (status.st_dev, status.st_ino) == view.identity
@@ -181,8 +182,11 @@ class LiveStores:
                 "`shardwright view` on the store, or set output.spill_root to that folder."
             )
         for folder in folders:
-            root = next(r for r in (self._root, second_root) if r and folder.is_relative_to(r))
-            if Path(os.path.realpath(folder)) != Path(os.path.realpath(root), folder.relative_to(root)):
+            try:
+                is_elsewhere = beneath.is_link(folder)
+            except LinkError:
+                is_elsewhere = True
+            if is_elsewhere:
                 raise ElsewhereError("A link in the path of this acquisition's folders leads elsewhere.")
 
     def _open_key(self, store: str, key: str) -> int:

@@ -20,6 +20,7 @@ from shardwright.daemon.web_child import WebSettings
 from shardwright.model.errors import StorageError
 from shardwright.model.names import WORKSPACE
 from shardwright.read.live_view import LiveView
+from shardwright.storage import beneath
 
 from .confined import STORE_MARK, is_plain
 from .connections import serve
@@ -101,7 +102,7 @@ def _checked(path: Path) -> LiveView:
             hint="Rename the store, or open it with --in napari",
         )
     view = LiveView(path)
-    if view.is_finished and not (path / WORKSPACE).exists():
+    if view.is_finished and not beneath.exists(path / WORKSPACE):
         try:
             FinishedStores(path.parent).find(path.name)
         except NotShownError as error:
@@ -113,6 +114,6 @@ def _checked(path: Path) -> LiveView:
 
 def _store_of(path: Path) -> Path:
     """Returns the store that a folder is a part of, or is."""
-    while (path.parent / STORE_MARK).exists():
+    while beneath.exists(path.parent / STORE_MARK):
         path = path.parent
     return path

@@ -21,7 +21,6 @@ from shardwright.array.default_layout import default_layout
 from shardwright.array.ome import acquisition_warnings
 from shardwright.model.errors import LayoutWarning
 from shardwright.model.extras import naming_missing_extra
-from shardwright.model.local_path import local_path
 from shardwright.storage.spare_memory import spare_memory
 
 if TYPE_CHECKING:
@@ -132,11 +131,12 @@ def create(
         from shardwright.acquire.limits import Limits, default_threads, machine_memory_bytes
         from shardwright.acquire.settings import WriteSettings
         from shardwright.recovery.leftovers import free_name
+        from shardwright.storage.beneath import user_path
 
         from .writer import Writer
     if overwrite and name_taken == "increment":
         raise TypeError("create() got overwrite, and also name_taken='increment', which keeps the old store")
-    place = local_path(path).absolute()
+    place = user_path(path, is_new=True)
     settings = WriteSettings.checked(
         io=io,
         chunk_order=chunk_order,
@@ -149,7 +149,7 @@ def create(
         on_full=on_full,
         on_duplicate=on_duplicate,
         name_taken="overwrite" if overwrite else name_taken,
-        spill_root=None if spill_root is None else local_path(spill_root).absolute(),
+        spill_root=None if spill_root is None else user_path(spill_root),
     )
     layout = {
         "shape": shape,
@@ -243,9 +243,10 @@ def resume(
         from shardwright.acquire.limits import Limits, default_threads, machine_memory_bytes
         from shardwright.acquire.settings import WriteSettings
         from shardwright.recovery.resume import resume as take_up
+        from shardwright.storage.beneath import user_path
 
         from .writer import Writer
-    place = local_path(path).absolute()
+    place = user_path(path)
     settings = WriteSettings.checked(
         chunk_order=chunk_order,
         durability=durability,

@@ -30,8 +30,9 @@ from shardwright.repack.runtime.done_list import DONE_NAME, DoneList
 from shardwright.repack.runtime.executors import LocalProcesses
 from shardwright.repack.runtime.job_report import Progress, no_progress
 from shardwright.repack.runtime.throttle import Throttle, pause_files, rig_pause_files
-from shardwright.repack.runtime.work_folder import WorkFolder, file_of_shard, working_path
+from shardwright.repack.runtime.work_folder import WorkFolder, working_path
 from shardwright.repack.source_shard import SourceShard
+from shardwright.storage import beneath
 from shardwright.storage.files import free_bytes, storage_errors
 from shardwright.storage.working_file import WorkingFile
 
@@ -81,7 +82,8 @@ class PlannedShard:
 @dataclass(frozen=True)
 class JobPlan:
     """The shards of a store and the work planned for each. ``open``: shards (below the store) that are
-    still being written. ``unknown``: files that are no shards, and why. ``failures``: what cannot be
+    still being written. ``spilled``: links to shards, which are only read.
+    ``unknown``: files that are no shards, and why. ``failures``: what cannot be
     compacted, and the error.
     """
 
@@ -89,6 +91,7 @@ class JobPlan:
     options: Options
     shards: tuple[PlannedShard, ...]
     open: tuple[str, ...]
+    spilled: tuple[str, ...]
     unknown: dict[str, str]
     failures: dict[str, ShardwrightError]
 
@@ -117,6 +120,7 @@ class JobPlan:
             **sums,
             "expected_bytes": sum(shard.packed_bytes for shard in self.shards),
             "open": list(self.open),
+            "spilled": list(self.spilled),
             "unknown": self.unknown,
             "failures": {name: error.to_dict() for name, error in self.failures.items()},
         }
@@ -140,6 +144,7 @@ class Report:
     seconds: float = 0.0
     interrupted: bool = False
     open: list[str] = field(default_factory=list)
+    spilled: list[str] = field(default_factory=list)
     unknown: dict[str, str] = field(default_factory=dict)
     failures: dict[str, dict[str, str]] = field(default_factory=dict)
 
@@ -205,6 +210,7 @@ def plan(
         options,
         tuple(shards),
         tuple(_name(store, shard.path) for shard in found.open),
+        tuple(_name(store, shard.path) for shard in found.spilled),
         {_name(store, path): reason for path, reason in found.unknown.items()},
         failures,
     )
@@ -225,7 +231,7 @@ def _look_at(shard: Shard, options: Options, done: DoneList) -> PlannedShard:
             new.file_bytes,
             packed,
             not is_done,
-            file_of_shard(shard.array, shard.key).stat().st_dev,
+            source.status.st_dev,
             (source.status.st_uid, source.status.st_gid),
         )
 
@@ -251,7 +257,7 @@ def check_room(plans: Sequence[JobPlan], workers: int) -> None:
     for job in plans:
         for device in {shard.device for shard in job.todo}:
             sizes = sorted((shard.packed_bytes for shard in job.todo if shard.device == device), reverse=True)
-            folder = next(shard.shard.path.resolve().parent for shard in job.todo if shard.device == device)
+            folder = next(shard.shard.path.parent for shard in job.todo if shard.device == device)
             free, needed = free_bytes(folder), sum(sizes[:workers])
             if needed > free:
                 raise StorageFullError(
@@ -268,10 +274,9 @@ def _check_owners(job: JobPlan) -> None:
     Tries it with an empty file for each owner."""
     others = {shard.owner: shard.shard for shard in job.todo if shard.owner != (os.geteuid(), os.getegid())}
     for shard in others.values():
-        file = file_of_shard(shard.array, shard.key)
-        with storage_errors("look at", file):
-            status = file.stat()
-        with WorkingFile(working_path(file, shard.key), 0, status):
+        with storage_errors("look at", shard.path):
+            status = beneath.stat(shard.path)
+        with WorkingFile(working_path(shard.array, shard.key), 0, status):
             pass
 
 
@@ -284,6 +289,7 @@ def run(job: JobPlan, executor: Executor, on_progress: OnProgress = no_progress)
     """
     begin_s = time.monotonic()
     report = Report(str(job.store.root), open=list(job.open), unknown=dict(job.unknown))
+    report.spilled = list(job.spilled)
     report.failures = {name: error.to_dict() for name, error in job.failures.items()}
     report.skipped = len(job.shards) - len(job.todo)
     check_room([job], executor.workers)

@@ -28,6 +28,7 @@ from shardwright.model.errors import (
 from shardwright.model.json_text import parse_json
 from shardwright.read.store import parse_array, read_metadata, read_nodes
 from shardwright.shard.edit_files import check_not_edited
+from shardwright.storage import beneath
 from shardwright.storage.files import (
     free_bytes,
     make_directories,
@@ -66,7 +67,7 @@ class NewArray:
     def begin(self) -> StoredArray:
         """The array with its zarr.json on disk. Raises ``StorageError``."""
         make_directories(self.folder)
-        if not (self.folder / "zarr.json").exists():
+        if not beneath.exists(self.folder / "zarr.json"):
             replace_file(self.folder / "zarr.json", self.document)
         return parse_array(self.folder)
 
@@ -193,7 +194,7 @@ def stored_bytes(array: StoredArray) -> int:
     for key, coordinates in array.shard_files():
         if coordinates is not None:
             with storage_errors("look at", array.path / key):
-                status = (array.path / key).stat()
+                status = beneath.stat(array.path / key)
             total += min(status.st_size, status.st_blocks * 512)
     return total
 
@@ -222,7 +223,7 @@ def fingerprint(array: StoredArray) -> str:
     for key, _ in sorted(array.shard_files()):
         check_not_edited(array.path, key)
         with storage_errors("look at", array.path / key):
-            status = (array.path / key).stat()
+            status = beneath.stat(array.path / key)
         digest.update(json.dumps([key, status.st_size, status.st_mtime_ns, status.st_ino]).encode())
     return digest.hexdigest()
 
@@ -249,7 +250,7 @@ def check_parents(root: Path) -> None:
     """Raises ``ShardFormatError`` when a group above the image has consolidated metadata, which a change of
     the image's own would make wrong."""
     for folder in root.parents:
-        if not (folder / "zarr.json").is_file():
+        if not beneath.is_file(folder / "zarr.json"):
             return
         if consolidated_metadata(read_metadata(folder)) is not None:
             raise ShardFormatError(

@@ -30,6 +30,7 @@ from shardwright.read.shard_file import ShardFile
 from shardwright.repack.runtime.work_folder import new_working_path
 from shardwright.shard.index import empty_index
 from shardwright.shard.shard_sums import ShardSums, shard_sum
+from shardwright.storage import beneath
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
     AtomicFile,
@@ -237,7 +238,7 @@ class NewShard:
 
 def is_made(array: StoredArray, coordinates: tuple[int, ...]) -> bool:
     """Whether an earlier run made this shard: only complete ones have their name."""
-    return (array.path / array.shard_key(coordinates)).is_file()
+    return beneath.is_file(array.path / array.shard_key(coordinates))
 
 
 def _pieces(nbytes: npt.NDArray[np.int64]) -> Iterator[slice]:

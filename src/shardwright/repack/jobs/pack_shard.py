@@ -27,17 +27,19 @@ from shardwright.kernels.file_io import checksum_ranges
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.read.shard_file import ShardFile
 from shardwright.read.store import parse_array, workspace_of
-from shardwright.repack.runtime.work_folder import file_of_shard, working_path
+from shardwright.repack.runtime.work_folder import working_path
 from shardwright.repack.source_shard import PackedBytes, SourceShard, parts_between
 from shardwright.repack.unknown_bytes import unknown_bytes
 from shardwright.shard.edit_files import check_not_edited
 from shardwright.shard.index import EMPTY
 from shardwright.shard.shard_sums import ShardSums, shard_sum
+from shardwright.storage import beneath
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import storage_errors, sync_directory
 from shardwright.storage.working_file import PIECE_BYTES, WorkingFile, WriteBehind
 
 from .recode import AS_CONFIGURED, denser_codec, recode_chunks
+from .sealed_shards import is_spilled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,9 +69,15 @@ def pack_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
     array, shard = parse_array(Path(task["array"])), tuple(task["shard"])
     possible = len(shard) == len(array.shape) and min(shard, default=0) >= 0
     # the array may have been cropped
-    if not possible or not (array.contains_shard(shard) or (array.path / array.shard_key(shard)).exists()):
+    path = array.path / array.shard_key(shard)
+    if not possible or not (array.contains_shard(shard) or beneath.exists(path)):
         raise ShardFormatError(
             f"{array.path} has no shard {shard}", expected=f"a shard of the grid {array.grid_shape}"
+        )
+    if is_spilled(path):
+        raise StorageError(
+            f"{path} is a link to a spilled shard, which is not changed",
+            hint="`shardwright compact --to` makes a store without links",
         )
     trim = bool(task.get("trim"))
     recompress = task.get("recompress")
@@ -103,19 +111,13 @@ def pack_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
 
 
 def _drop(source: SourceShard) -> dict[str, Any]:
-    """Delete a shard of which no chunk lies in the array's shape. A link is deleted before the file that it
-    leads to."""
-    file = file_of_shard(source.array, source.key)
+    """Delete a shard of which no chunk lies in the array's shape."""
     record_dropped(source)
-    paths = dict.fromkeys((source.path, file))
     with storage_errors("delete", source.path):
         reach("compact.before_drop")
         with _held(source):
-            for path in paths:
-                reach("compact.before_drop_file")
-                path.unlink(missing_ok=True)
-    for path in paths:
-        sync_directory(path.parent)
+            beneath.unlink(source.path, missing_ok=True)
+    sync_directory(source.path.parent)
     facts = {
         "bytes_read": source.index_bytes,
         "bytes_written": 0,
@@ -139,9 +141,8 @@ def _pack(
 
     A shard that was packed already and of which no chunk got smaller stays.
     """
-    file = file_of_shard(source.array, source.key)
     chunks = PackedBytes(source, plan)
-    with WorkingFile(working_path(file, source.key), plan.file_bytes, source.status) as working:
+    with WorkingFile(working_path(source.array, source.key), plan.file_bytes, source.status) as working:
         working.copy_attributes(source.fileno())
         if codec is None:
             after, recoded, crcs = plan, 0, copy_chunks(chunks, working, plan, throttle)
@@ -157,7 +158,7 @@ def _pack(
         _check_untouched(source, plan, chunks.crcs)
         if recoded or len(plan.chunks) < source.live_chunks:
             record_recoded(source, plan, chunks.crcs, working.path, after, crcs)
-        working.replace(file, _held(source))
+        working.replace(source.path, _held(source))
     return after, recoded
 
 

@@ -42,6 +42,7 @@ from shardwright.repack.runtime.job_folder import JobFolder
 from shardwright.repack.runtime.job_report import BuildReport, no_progress
 from shardwright.repack.runtime.throttle import Throttle, pause_files
 from shardwright.repack.runtime.work_folder import WorkFolder, remove
+from shardwright.storage import beneath
 from shardwright.storage.files import publish_folder, read_regular, storage_errors
 
 from .chunk_encoder import encoder_peak_bytes
@@ -290,7 +291,7 @@ class _NewLevels:
         made it of this source."""
         for level in self._levels:
             path = self._store.root / level.name
-            if path.exists() and not (same_source and self._is_published(level)):
+            if beneath.exists(path) and not (same_source and self._is_published(level)):
                 raise OutputExistsError(
                     "the folder of a new level exists already",
                     got=path,
@@ -307,11 +308,11 @@ class _NewLevels:
         """Whether an interrupted run has given the level its name, which only complete levels have."""
         document = self._store.root / level.name / "zarr.json"
         with storage_errors("look at", document):
-            return document.is_file() and read_regular(document, MAX_METADATA_BYTES) == level.document
+            return beneath.is_file(document) and read_regular(document, MAX_METADATA_BYTES) == level.document
 
     def _where(self, name: str) -> Path:
         published = self._store.root / name
-        return published if (published / "zarr.json").is_file() else self._folder.path / name
+        return published if beneath.is_file(published / "zarr.json") else self._folder.path / name
 
     def publish(self, group: bytes) -> None:
         """Rename the levels, then name them in the metadata: before that no reader looks for them."""

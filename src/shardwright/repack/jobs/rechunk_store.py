@@ -37,6 +37,7 @@ from shardwright.repack.runtime.job_folder import JobFolder
 from shardwright.repack.runtime.job_report import BuildReport, no_progress
 from shardwright.repack.runtime.throttle import Throttle, pause_files
 from shardwright.repack.runtime.work_folder import remove
+from shardwright.storage import beneath
 from shardwright.storage.files import (
     AtomicFile,
     make_directories,
@@ -262,8 +263,8 @@ def write_new_store(
     back the values: nothing is left then.
     """
     begin_s = time.monotonic()
-    destination = checked_new_store(destination.absolute())
-    if destination.exists():
+    destination = checked_new_store(beneath.user_path(destination, is_new=True))
+    if beneath.exists(destination):
         _clear_after_publishing(working_folder(destination))
     _check_free(destination)
     make_directories(destination.parent)
@@ -306,14 +307,14 @@ def _new_arrays(plan: RechunkPlan, new: Path, options: RechunkOptions) -> list[N
 def _clear_after_publishing(folder: Path) -> None:
     """Clear the folder of a job that was killed after its store got its name. Raises ``LockedError`` while
     the job is at work."""
-    if folder.exists():
+    if beneath.exists(folder):
         with JobFolder.locked(folder) as left:
-            if not (folder / "store").exists():
+            if not beneath.exists(folder / "store"):
                 left.clear()
 
 
 def _check_free(destination: Path) -> None:
-    if destination.exists() or destination.is_symlink():
+    if beneath.exists(destination):
         raise OutputExistsError(
             "the output exists already",
             got=destination,
@@ -337,7 +338,7 @@ def _publish(plan: RechunkPlan, new: Path, destination: Path) -> None:
         parse_array(new / name)
     if plan.group is not None:
         table = plan.store.root / TABLE_PATH
-        if table.is_dir():
+        if beneath.is_dir(table):
             remove(new / TABLE_PATH)
             _copy_folder(table, new / TABLE_PATH)
         publish_group(new, plan.group, source=plan.store.root)
@@ -350,9 +351,9 @@ def _copy_folder(source: Path, target: Path) -> None:
     ``StorageError``."""
     make_directories(target)
     with storage_errors("list", source):
-        entries = sorted(source.iterdir())
+        entries = sorted(beneath.paths_in(source))
     for entry in entries:
-        if entry.is_dir():
+        if beneath.is_dir(entry):
             _copy_folder(entry, target / entry.name)
         else:
             _copy_file(entry, target / entry.name)

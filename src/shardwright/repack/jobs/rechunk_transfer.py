@@ -25,6 +25,7 @@ from shardwright.repack.transfer.destination import open_destination
 from shardwright.repack.transfer.move_plan import MoveOptions
 from shardwright.repack.transfer.move_record import MoveRecord
 from shardwright.repack.transfer.move_store import bytes_to_move, claimed_record, move_store
+from shardwright.storage import beneath
 
 from .rechunk_store import write_new_store
 
@@ -70,9 +71,9 @@ class RechunkTransfer:
         job, found = self._plan.job(), self._folder.found()
         record = MoveRecord.find(self._folder.path, self._destination.url)
         self._sent_already = found is not None and (
-            record is None or (record.complete and not self._store.exists())
+            record is None or (record.complete and not beneath.exists(self._store))
         )
-        self._made_already = self._sent_already or self._store.exists()
+        self._made_already = self._sent_already or beneath.exists(self._store)
         complete = self._sent_already or (record is not None and record.complete)
         if not complete:
             claimed_record(self._folder.path, self._destination)

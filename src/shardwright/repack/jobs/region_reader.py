@@ -14,6 +14,7 @@ import numpy.typing as npt
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.read.shard_file import ShardFile, check_entries
 from shardwright.shard.index import EMPTY
+from shardwright.storage import beneath
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -131,7 +132,7 @@ class RegionReader:
         try:
             file = ShardFile(self.array, path)
         except StorageError as error:
-            if isinstance(error.__cause__, FileNotFoundError) and not path.is_symlink():
+            if isinstance(error.__cause__, FileNotFoundError) and not beneath.is_link(path):
                 return None  # an absent shard reads as fill value; a link that leads nowhere does not
             raise
         try:

@@ -25,6 +25,7 @@ from shardwright.shard.shard_row_files import (
     placements_of,
     shard_of_working,
 )
+from shardwright.storage import beneath
 from shardwright.storage.files import storage_errors
 
 if TYPE_CHECKING:
@@ -55,10 +56,12 @@ class Shard:
 @dataclass
 class ShardList:
     """The shard files of a store. ``sealed``: may be changed, also where the array was cropped since.
-    ``open``: still being written. ``unknown``: path -> why it is no shard of the array. ``in_progress``: an
+    ``spilled``: links to shards below another root, which are only read. ``open``: still being written.
+    ``unknown``: path -> why it is no shard of the array. ``in_progress``: an
     acquisition is at work in the store."""
 
     sealed: list[Shard] = field(default_factory=list)
+    spilled: list[Shard] = field(default_factory=list)
     open: list[Shard] = field(default_factory=list)
     unknown: dict[Path, str] = field(default_factory=dict)
     in_progress: bool = False
@@ -76,8 +79,14 @@ def sealed_shards(store: Store) -> ShardList:
         elif found.in_progress and not shard.array.contains_shard(shard.coordinates):
             found.open.append(shard)  # sealed, but the array's shape does not cover it yet
         else:
-            found.sealed.append(shard)
+            (found.spilled if is_spilled(shard.path) else found.sealed).append(shard)
     return found
+
+
+def is_spilled(shard: Path) -> bool:
+    """Returns whether a shard's key is a link. Raises ``StorageError``."""
+    with storage_errors("look at", shard):
+        return beneath.is_link(shard)
 
 
 def _shard_files(store: Store, found: ShardList) -> Iterator[Shard]:
@@ -143,4 +152,4 @@ def _spec_of(root: Path, manifest: Manifest) -> AcquisitionSpec:
 
 def _names(workspace: Path) -> list[str]:
     with storage_errors("look into", workspace):
-        return [path.name for path in workspace.iterdir()] if workspace.is_dir() else []
+        return beneath.names_in(workspace) if beneath.is_dir(workspace) else []

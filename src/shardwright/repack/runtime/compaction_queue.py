@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shardwright.array.acquisition_spec import ARRAY_NAME
-from shardwright.model.errors import ShardFormatError
+from shardwright.model.errors import LinkError, ShardFormatError
 from shardwright.model.json_text import parse_json
 from shardwright.model.names import WORK_FOLDER
 from shardwright.model.versions import check_version
+from shardwright.storage import beneath
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import made_in, read_regular, replace_file, storage_errors
 
@@ -32,7 +33,7 @@ def queue_entries(root: Path) -> list[QueueEntry]:
     """The queued stores below ``root``. Folders that this user may not open, such as a disk's lost+found, are
     left out. Raises ``StorageError``."""
     with storage_errors("look into", root):
-        stores = [QueueEntry(folder) for folder in sorted(root.iterdir())]
+        stores = map(QueueEntry, sorted(filter(beneath.is_dir, beneath.paths_in(root))))
         return [store for store in stores if store.is_queued]
 
 
@@ -46,7 +47,7 @@ class QueueEntry:
     def folder(self) -> Path:
         """In the first image, or in the store itself if it is a plate."""
         first = self.root / ARRAY_NAME
-        return (first if first.is_dir() else self.root) / WORK_FOLDER
+        return (first if beneath.is_dir(first) else self.root) / WORK_FOLDER
 
     @property
     def queued_file(self) -> Path:
@@ -55,8 +56,8 @@ class QueueEntry:
     @property
     def is_queued(self) -> bool:
         try:
-            return self.queued_file.exists()
-        except PermissionError:
+            return beneath.exists(self.queued_file)
+        except (PermissionError, LinkError):
             return False
 
     @property
@@ -86,7 +87,7 @@ class QueueEntry:
         """The compaction is done, or given up. Raises ``StorageError``."""
         with storage_errors("delete", self.queued_file):
             reach("compact.before_forget")
-            self.queued_file.unlink(missing_ok=True)
+            beneath.unlink(self.queued_file, missing_ok=True)
         with suppress(OSError):  # something is left in it, or the store is gone
             reach("compact.before_remove")
-            self.folder.rmdir()
+            beneath.remove_folder(self.folder)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.model.json_text import parse_json
 from shardwright.model.versions import check_version
+from shardwright.storage import beneath
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import append_file, read_regular, storage_errors
 
@@ -87,9 +88,9 @@ class DoneList:
         """Delete the list: the job is done, and the next one begins anew. Raises ``StorageError``."""
         with storage_errors("delete", self._path):
             reach("compact.before_forget")
-            self._path.unlink(missing_ok=True)
+            beneath.unlink(self._path, missing_ok=True)
 
 
 def _facts_of(shard: Path) -> tuple[int, int]:
-    status = shard.stat()
+    status = beneath.stat(shard)
     return status.st_size, status.st_mtime_ns

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import ShardFormatError
 from shardwright.model.json_text import parse_json
+from shardwright.storage import beneath
 from shardwright.storage.files import make_directories, read_regular, replace_file, storage_errors
 
 from .work_folder import remove, remove_lock, take_lock
@@ -48,7 +49,7 @@ class JobFolder:
         finally:
             try:
                 with storage_errors("look into", path):
-                    if path.is_dir() and {entry.name for entry in path.iterdir()} <= {LOCK_NAME}:
+                    if beneath.is_dir(path) and set(beneath.names_in(path)) <= {LOCK_NAME}:
                         remove_lock(lock)
             finally:
                 lock.release()
@@ -80,7 +81,7 @@ class JobFolder:
         then name the job."""
         same = self.found() == job
         make_directories(self.path)
-        for stale in [self.work] if same else sorted(self.path.iterdir()):
+        for stale in [self.work] if same else sorted(beneath.paths_in(self.path)):
             if stale.name not in (LOCK_NAME, _JOB_NAME):
                 remove(stale)
         if not same:
@@ -91,7 +92,7 @@ class JobFolder:
     def clear(self) -> None:
         """The job is done: delete all but the lock. job.json goes last: a run that finds it knows what the
         rest was."""
-        if self.path.is_dir():
-            for stale in sorted(self.path.iterdir(), key=lambda path: path.name == _JOB_NAME):
+        if beneath.is_dir(self.path):
+            for stale in sorted(beneath.paths_in(self.path), key=lambda path: path.name == _JOB_NAME):
                 if stale.name != LOCK_NAME:
                     remove(stale)

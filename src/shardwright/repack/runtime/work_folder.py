@@ -1,5 +1,4 @@
-"""The work folder of an array: ARRAY/.compact, beside its shards, and one beside spilled shards on their own
-filesystem.
+"""The work folder of an array: ARRAY/.compact, beside its shards.
 
     ARRAY/.compact/lock                        held for a whole job: an array has one job at a time
     ARRAY/.compact/pause                       while it exists, tasks wait (throttle.py)
@@ -8,8 +7,6 @@ filesystem.
     ARRAY/.compact/levels/                     levels that are being made (job_folder.py)
     ARRAY/.compact/KEY.RANDOM.packed           the working file of a shard (KEY with dots). The next job
                                                deletes those of a job that died
-    SPILL/NAME/0/.compact/KEY.RANDOM.packed    the same for a spilled shard: the file behind the link is
-                                               replaced, the link stays
 
 Readers ignore the folder. All of it but a lock that is held may be deleted at any time: a job then starts
 again, and a queued compaction is not done.
@@ -18,53 +15,31 @@ again, and a queued compaction is not done.
 from __future__ import annotations
 
 import secrets
-import shutil
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.model.errors import StorageError
 from shardwright.model.names import WORK_FOLDER
-from shardwright.read.store import StoredArray, parse_array
+from shardwright.storage import beneath
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import made_in, make_directories, storage_errors
 from shardwright.storage.lock import StoreLock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
     from types import TracebackType
+
+    from shardwright.read.store import StoredArray
 
 LOCK_NAME, PAUSE_NAME = "lock", "pause"
 WORKING_SUFFIX = ".packed"
 
 
-def file_of_shard(array: StoredArray, key: str) -> Path:
-    """The file that holds a shard's bytes: the shard itself, or the one that the store's symbolic link leads
-    to.
-
-    Raises ``ShardFormatError`` for a link to something that is no shard of that key, since others may own it,
-    and ``StorageError``.
-    """
-    with storage_errors("look at", array.path / key):
-        file = (array.path / key).resolve(strict=True)
-    if file.parts[-len(Path(key).parts) :] != Path(key).parts:
-        raise ShardFormatError(
-            f"{array.path / key} is a link to a file that is not named as a shard",
-            expected=f"a path that ends in {key}",
-            got=file,
-        )
-    return file
-
-
-def side_of(file: Path, key: str) -> Path:
-    """The array's folder on the side where the file of a shard lies."""
-    return file.parents[len(Path(key).parts) - 1]
-
-
-def working_path(file: Path, key: str) -> Path:
-    """A new name for the working file that is to replace ``file``, on the same filesystem; its folder is
-    made. Raises ``StorageError``."""
-    folder = side_of(file, key) / WORK_FOLDER
+def working_path(array: StoredArray, key: str) -> Path:
+    """A new name for the working file that is to replace a shard; its folder is made. Raises
+    ``StorageError``."""
+    folder = array.path / WORK_FOLDER
     make_directories(folder)
     return new_working_path(folder, key)
 
@@ -85,14 +60,14 @@ def remove_lock(lock: StoreLock) -> None:
     lock.delete()
     with suppress(OSError):  # not empty: another job's, or a record of ours
         reach("compact.before_remove_work_folder")
-        lock.path.parent.rmdir()
+        beneath.remove_folder(lock.path.parent)
 
 
 @contextmanager
 def locked(folder: Path, name: str) -> Iterator[None]:
     """A lock in the work folder of a store or an array. Raises ``LockedError``, ``StorageError``, also when
     there is no such store."""
-    if not folder.is_dir():
+    if not beneath.is_dir(folder):
         raise StorageError(f"no such store: {folder}")
     lock = take_lock(folder / WORK_FOLDER, name)
     try:
@@ -105,10 +80,10 @@ def remove(path: Path) -> None:
     """Delete a file or a whole folder, if it is there. Raises ``StorageError``."""
     with storage_errors("delete", path):
         reach("compact.before_clear")
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
+        if beneath.is_dir(path):
+            beneath.remove_tree(path)
         else:
-            path.unlink(missing_ok=True)
+            beneath.unlink(path, missing_ok=True)
 
 
 class WorkFolder:
@@ -129,35 +104,16 @@ class WorkFolder:
 
     def clear_leftovers(self) -> list[Path]:
         """Delete the working files of jobs that died; returns what was deleted. Raises ``StorageError``."""
-        cleared = []
-        for folder in self._folders():
-            for file in sorted(folder.glob(f"*{WORKING_SUFFIX}")):
-                with storage_errors("delete", file):
-                    reach("compact.before_clear")
-                    file.unlink(missing_ok=True)
-                cleared.append(file)
+        cleared = sorted(beneath.matching(self.path, f"*{WORKING_SUFFIX}"))
+        for file in cleared:
+            with storage_errors("delete", file):
+                reach("compact.before_clear")
+                beneath.unlink(file, missing_ok=True)
         return cleared
 
     def release(self) -> None:
-        """Release the lock, and remove folders in which nothing is left. Raises ``StorageError``."""
-        try:
-            for folder in self._folders()[1:]:
-                with suppress(OSError):  # not empty, or gone
-                    reach("compact.before_remove")
-                    folder.rmdir()
-        finally:
-            remove_lock(self._lock)
-
-    def _folders(self) -> list[Path]:
-        """The array's own, then those beside its spilled shards."""
-        array = parse_array(self.array_folder)
-        sides = []
-        for key, coordinates in array.shard_files():
-            if coordinates is not None and (array.path / key).is_symlink():
-                # a link that leads nowhere: nothing of ours is there
-                with suppress(ShardFormatError, StorageError):
-                    sides.append(side_of(file_of_shard(array, key), key) / WORK_FOLDER)
-        return list(dict.fromkeys([self.path, *sides]))
+        """Release the lock, and remove the folder if nothing is left in it. Raises ``StorageError``."""
+        remove_lock(self._lock)
 
     def __enter__(self) -> WorkFolder:
         return self

@@ -36,9 +36,9 @@ from shardwright.model.errors import (
     StorageError,
 )
 from shardwright.model.json_text import parse_json
-from shardwright.model.local_path import local_path
 from shardwright.model.names import checked_new_store
 from shardwright.model.versions import check_version
+from shardwright.storage import beneath
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -202,7 +202,7 @@ def open_destination(url_or_path: str) -> Destination:
     if scheme is None:
         from .local_folder import LocalFolder  # each is imported only when it is asked for
 
-        return LocalFolder(checked_new_store(local_path(url_or_path).absolute()))
+        return LocalFolder(checked_new_store(beneath.user_path(url_or_path)))
     if scheme[1].lower() != "s3":
         raise ConfigError(
             f"{url_or_path} is not a destination",

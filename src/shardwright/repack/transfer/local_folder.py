@@ -3,12 +3,11 @@ existing one."""
 
 from __future__ import annotations
 
-import os
 import secrets
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shardwright.storage import beneath
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
     AtomicFile,
@@ -34,6 +33,7 @@ from .destination import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from .destination import Part
 
@@ -51,16 +51,16 @@ class LocalFolder(Destination):
     def free_bytes(self) -> int:
         """Bytes that may still be written here. The parts of a dead job count as free, since ``claim``
         deletes them. Raises ``StorageError``."""
-        folder = next(folder for folder in (self.root, *self.root.parents) if folder.is_dir())
+        folder = next(folder for folder in (self.root, *self.root.parents) if beneath.is_dir(folder))
         with storage_errors("look at", folder):
-            parts = (self.root / WORK_PREFIX).glob(f"*{PART_SUFFIX}")
-            return free_bytes(folder) + sum(path.stat().st_blocks * 512 for path in parts)
+            parts = beneath.matching(self.root / WORK_PREFIX, f"*{PART_SUFFIX}")
+            return free_bytes(folder) + sum(beneath.stat(path).st_blocks * 512 for path in parts)
 
     def put_new(self, key: str, parts: Iterator[Part], nbytes: int) -> None:
         path, part = self.root / key, self.root / part_key(key, secrets.token_hex(4))
         make_directories(path.parent)
         with storage_errors("write", path):
-            if os.path.lexists(path):
+            if beneath.exists(path):
                 raise key_exists(self.url, key)
         with made_in(part.parent, lambda: AtomicFile(part, "put", called=path)) as new:
             check_size(self.url, key, nbytes, new.write_parts(parts, nbytes))
@@ -73,27 +73,27 @@ class LocalFolder(Destination):
         path = self.root / key
         with storage_errors("look at", path):
             try:
-                return path.stat().st_size
+                return beneath.stat(path).st_size
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
     def delete(self, key: str) -> None:
         path = self.root / key
         with storage_errors("delete", path):
-            if not os.path.lexists(path):
+            if not beneath.exists(path):
                 return
             reach("compact.before_delete")
-            path.unlink(missing_ok=True)
+            beneath.unlink(path, missing_ok=True)
         sync_directory(path.parent)
 
     def sizes(self) -> dict[str, int]:
         found = {}
-        for folder, folders, names in os.walk(self.root, onerror=_raise):
-            if Path(folder) == self.root and WORK_PREFIX in folders:
+        for folder, folders, names in beneath.walk(self.root, failed=_raise):
+            if folder == self.root and WORK_PREFIX in folders:
                 folders.remove(WORK_PREFIX)
-            for path in (Path(folder) / name for name in names):
+            for path in (folder / name for name in names):
                 with storage_errors("look at", path), suppress(FileNotFoundError):
-                    found[path.relative_to(self.root).as_posix()] = path.stat().st_size
+                    found[path.relative_to(self.root).as_posix()] = beneath.stat(path).st_size
         return found
 
     def _claim_bytes(self) -> bytes | None:
@@ -106,26 +106,24 @@ class LocalFolder(Destination):
 
     def _first_found(self) -> str | None:
         with storage_errors("list", self.root):
-            if self.root.is_dir():
-                return min(
-                    (path.name for path in self.root.iterdir() if path.name != WORK_PREFIX), default=None
-                )
-            return "a file" if os.path.lexists(self.root) else None
+            if beneath.is_dir(self.root):
+                return min((set(beneath.names_in(self.root)) - {WORK_PREFIX}), default=None)
+            return "a file" if beneath.exists(self.root) else None
 
     def _clear_up_after_death(self) -> None:
         self._delete_parts()
         # a job that was killed right after a file got its name has not synced its folder
-        for folder, _, _ in os.walk(self.root):
-            sync_directory(Path(folder))
+        for folder, _, _ in beneath.walk(self.root):
+            sync_directory(folder)
 
     def _leave(self) -> None:
-        if not (self.root / WORK_PREFIX).is_dir():
+        if not beneath.is_dir(self.root / WORK_PREFIX):
             return
         with storage_errors("remove", self.root / WORK_PREFIX):
             reach("compact.before_remove_work_folder")
             try:
                 # also one that was left by a release that failed after it had deleted the claim
-                (self.root / WORK_PREFIX).rmdir()
+                beneath.remove_folder(self.root / WORK_PREFIX)
             except OSError:
                 return  # a foreign file is in it
         sync_directory(self.root)
@@ -133,9 +131,9 @@ class LocalFolder(Destination):
     def _delete_parts(self) -> None:
         folder = self.root / WORK_PREFIX
         with storage_errors("clear", folder):
-            for path in folder.glob(f"*{PART_SUFFIX}"):
+            for path in beneath.matching(folder, f"*{PART_SUFFIX}"):
                 reach("compact.before_delete_part")
-                path.unlink(missing_ok=True)
+                beneath.unlink(path, missing_ok=True)
 
 
 def _raise(error: OSError) -> None:

@@ -8,6 +8,7 @@ deepest first, since readers find a store by them.
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -19,6 +20,9 @@ from shardwright.read.store import Store, open_store
 from shardwright.repack.runtime.throttle import Throttle
 from shardwright.repack.source_shard import SourceShard
 from shardwright.shard.edit_files import check_not_edited, interrupted_edits
+from shardwright.storage import beneath
+from shardwright.storage.files import storage_errors
+from shardwright.storage.spilled import shard_status
 
 from .destination import open_destination
 from .local_folder import LocalFolder
@@ -128,11 +132,9 @@ def plan_move(path: Path, options: MoveOptions) -> MovePlan:
         for name in interrupted_edits(array.path):
             check_not_edited(array.path, name)
     destination = open_destination(options.destination)
-    if store.root != path or (options.delete_source and (path.parent / METADATA_NAME).exists()):
+    if store.root != path or (options.delete_source and beneath.exists(path.parent / METADATA_NAME)):
         raise ConfigError(f"{path} is a part of a store", hint="A store is sent as a whole: give its folder")
-    if isinstance(destination, LocalFolder) and destination.root.resolve().is_relative_to(
-        store.root.resolve()
-    ):
+    if isinstance(destination, LocalFolder) and destination.root.is_relative_to(store.root):
         raise ConfigError(
             f"the destination {destination.url} lies in the store itself",
             hint="Choose a folder outside of it",
@@ -204,18 +206,18 @@ def _shard_of(store: Store, file: Path) -> dict[str, Any] | None:
 
 
 def _files(root: Path) -> Iterator[Path]:
-    """The files that are sent. Raises ``StorageError`` for anything that is neither a file nor a link to
-    one."""
+    """The files that are sent. Raises ``StorageError`` for anything that is neither a file nor a link to a
+    spilled shard."""
     for path in files_and_links(root):
-        if not path.is_file():
-            if path.is_dir():
-                raise StorageError(f"{path} is a link to a folder; a store may hold links to files only")
-            what = (
-                "a link to a file that does not exist: is the second root mounted?"
-                if path.is_symlink()
-                else "neither a file nor a folder"
-            )
-            raise StorageError(f"{path} is {what}")
+        with storage_errors("look at", path):
+            try:
+                mode = shard_status(path).st_mode
+            except FileNotFoundError:
+                raise StorageError(
+                    f"{path} is a link to a file that does not exist: is the second root mounted?"
+                ) from None
+        if not stat.S_ISREG(mode):
+            raise StorageError(f"{path} is neither a file nor a folder")
         yield path
 
 

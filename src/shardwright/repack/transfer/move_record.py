@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import secrets
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -27,8 +28,15 @@ from shardwright.model.errors import FormatVersionError, ShardFormatError, Stora
 from shardwright.model.json_text import parse_json
 from shardwright.model.names import MOVE_PREFIX
 from shardwright.model.versions import check_version
+from shardwright.storage import beneath
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import read_regular, replace_file, storage_errors, sync_directory
+from shardwright.storage.files import (
+    open_to_write,
+    read_regular,
+    replace_file,
+    storage_errors,
+    sync_directory,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -133,9 +141,13 @@ class MoveRecord:
         """A file was sent and verified. Raises ``StorageError``."""
         self.sent[sent.key] = sent
         self.unproved.discard(sent.key)
-        with storage_errors("write", self._log_path), self._log_path.open("a", encoding="utf-8") as log:
-            reach("compact.before_record")
-            log.write(json.dumps(asdict(sent)) + "\n")
+        with storage_errors("write", self._log_path):
+            descriptor = open_to_write(self._log_path, os.O_CREAT | os.O_APPEND)
+            try:
+                reach("compact.before_record")
+                os.write(descriptor, f"{json.dumps(asdict(sent))}\n".encode())
+            finally:
+                os.close(descriptor)
 
     def save(self) -> None:
         """Write it durably. The list of files is in it only when all has arrived."""
@@ -179,7 +191,7 @@ class MoveRecord:
     def forget(self) -> None:
         """Drop all files: none is at the destination any more. Durably: a line that is left in the log would
         count again once its key has come back."""
-        if self._log_path.exists():
+        if beneath.exists(self._log_path):
             replace_file(self._log_path, b"")
         self.sent, self.unproved = {}, set()
 
@@ -190,7 +202,7 @@ class MoveRecord:
         for path in (self._log_path, self._path):
             with storage_errors("delete", path):
                 reach("compact.before_delete_record")
-                path.unlink(missing_ok=True)
+                beneath.unlink(path, missing_ok=True)
         sync_directory(self.folder)
 
     @property

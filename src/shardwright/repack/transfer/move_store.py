@@ -28,7 +28,6 @@ reader finds no store rather than an incomplete one.
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from itertools import groupby
 from pathlib import Path
@@ -47,8 +46,10 @@ from shardwright.read.store import workspace_of
 from shardwright.repack.runtime.tasks import run_task
 from shardwright.repack.runtime.throttle import Throttle
 from shardwright.repack.runtime.work_folder import LOCK_NAME, WORKING_SUFFIX, locked
+from shardwright.storage import beneath
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import storage_errors, sync_directory
+from shardwright.storage.spilled import spilled_file
 
 from .destination import CLAIM_KEY, open_destination
 from .local_folder import LocalFolder
@@ -76,7 +77,7 @@ def move_store(
     for a destination that another job writes to; ``OutputExistsError``; ``ConfigError``;
     ``ShardFormatError``; ``StorageFullError``; ``StorageError``.
     """
-    path = path.absolute()
+    path = beneath.user_path(path)
     destination = open_destination(options.destination)
     if workspace_of(path) is not None:
         raise LockedError(
@@ -86,7 +87,7 @@ def move_store(
     with locked(path, MOVE_LOCK_NAME):
         move = _StoreMove(path, options, records or path / WORK_FOLDER, destination, execute)
         move.run()
-    if options.delete_source and move.report.ok and path.exists():
+    if options.delete_source and move.report.ok and beneath.exists(path):
         remove_empty_folders(path)  # files of another job were in it
     return move.report
 
@@ -257,7 +258,7 @@ def _found_record(
         record is not None
         and record.complete
         and options.delete_source
-        and not (path / METADATA_NAME).exists()
+        and not beneath.exists(path / METADATA_NAME)
     ):
         record.deleting = True
     return record
@@ -268,7 +269,7 @@ def _locked_arrays(folders: list[Path]) -> Iterator[None]:
     """No other job works on these arrays, until their files are deleted as well: the locks go last."""
     with ExitStack() as locks:
         for folder in folders:
-            if folder.is_dir():
+            if beneath.is_dir(folder):
                 locks.enter_context(locked(folder, LOCK_NAME))
         yield
 
@@ -281,7 +282,7 @@ def bytes_to_move(path: Path, options: MoveOptions, *, records: Path | None = No
     )
     if record is not None and record.deleting:
         return {sent.key: sent.nbytes for sent in left_here(path, record)}
-    if path.is_dir() and _is_empty(path):
+    if beneath.is_dir(path) and _is_empty(path):
         return {}  # moved before, perhaps
     return plan_move(path, options).file_bytes
 
@@ -409,7 +410,7 @@ def _is_finished(task: dict[str, Any], record: MoveRecord, found: dict[str, int]
 
 def left_here(root: Path, record: MoveRecord) -> list[SentFile]:
     """The files that were sent and whose source is still there."""
-    return [sent for sent in record.sent.values() if os.path.lexists(root / sent.key)]
+    return [sent for sent in record.sent.values() if beneath.exists(root / sent.key)]
 
 
 def check_sent(
@@ -498,24 +499,29 @@ def _may_go(root: Path, file: Path, record: MoveRecord, found: dict[str, int]) -
     sent = record.sent.get(file.relative_to(root).as_posix())
     if sent is None or found.get(sent.key) != sent.nbytes:
         return False
-    return not file.exists() or is_as_sent(file, sent.source)
+    try:
+        return is_as_sent(file, sent.source)
+    except StorageError as error:  # a link whose file was deleted before it
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        return True
 
 
 def _delete_spilled(root: Path, key: str) -> list[Path]:
     """Delete the file of a spilled shard, before the link to it, and the folders there that are empty then.
     Returns the folders that have changed."""
-    path = root / key
-    target = path.resolve()
-    if not path.is_symlink() or target.parts[-len(Path(key).parts) :] != Path(key).parts:
-        return []
+    with storage_errors("look at", root / key):
+        if not beneath.is_link(root / key):
+            return []
+        target = spilled_file(root / key)
     folders = target.parents[: len(Path(key).parts)]
     with storage_errors("delete", target):
         reach("compact.before_delete_spilled")
-        target.unlink(missing_ok=True)
+        beneath.unlink(target, missing_ok=True)
         for folder in folders:
             _clear(folder / WORK_FOLDER, f"*{WORKING_SUFFIX}")
             with suppress(OSError):  # not empty yet
-                folder.rmdir()
+                beneath.remove_folder(folder)
     return [*folders, folders[-1].parent]
 
 
@@ -524,7 +530,7 @@ def _delete_file(path: Path) -> bool:
     with storage_errors("delete", path):
         reach("compact.before_delete_source")
         try:
-            path.unlink()
+            beneath.unlink(path)
         except FileNotFoundError:
             return False
     return True
@@ -533,7 +539,7 @@ def _delete_file(path: Path) -> bool:
 def _sync_what_is_left(folders: Iterable[Path]) -> None:
     """Sync the folders that are still there; of one that is gone, the folder that it was in is among them."""
     for folder in sorted(set(folders)):
-        if folder.is_dir():
+        if beneath.is_dir(folder):
             sync_directory(folder)
 
 
@@ -543,7 +549,7 @@ def clear_dead_work(root: Path, held: list[Path]) -> None:
 
     ``held``: folders whose lock the caller holds; it is deleted when the caller lets go.
     """
-    for folder in sorted(root.rglob(WORK_FOLDER)):
+    for folder in sorted(path for path in beneath.all_below(root) if path.name == WORK_FOLDER):
         lock = nullcontext() if folder.parent in held else locked(folder.parent, LOCK_NAME)
         with suppress(LockedError), lock, storage_errors("clear", folder):
             _clear(folder, "*")
@@ -552,22 +558,22 @@ def clear_dead_work(root: Path, held: list[Path]) -> None:
 def _clear(work_folder: Path, pattern: str) -> None:
     """Delete files of a work folder but for its lock and the records of moves; the folder as well, if it is
     empty then."""
-    if not work_folder.is_dir():
+    if not beneath.is_dir(work_folder):
         return
-    for path in work_folder.glob(pattern):
-        if path.is_file() and path.name != LOCK_NAME and not path.name.startswith(MOVE_PREFIX):
+    for path in beneath.matching(work_folder, pattern):
+        if beneath.is_file(path) and path.name != LOCK_NAME and not path.name.startswith(MOVE_PREFIX):
             reach("compact.before_clear")
-            path.unlink(missing_ok=True)
+            beneath.unlink(path, missing_ok=True)
     with suppress(OSError):  # its lock is in it
         reach("compact.before_remove_work_folder")
-        work_folder.rmdir()
+        beneath.remove_folder(work_folder)
 
 
 def remove_empty_folders(root: Path) -> None:
     """Below a store that was deleted, and its own."""
-    for folder, _, _ in os.walk(root, topdown=False):
+    for folder, _, _ in beneath.walk(root, top_down=False):
         with suppress(OSError):  # it holds something that was not sent, such as another job's work folder
             reach("compact.before_remove_source_folder")
-            Path(folder).rmdir()
-    if not root.exists():
+            beneath.remove_folder(folder)
+    if not beneath.exists(root):
         sync_directory(root.parent)

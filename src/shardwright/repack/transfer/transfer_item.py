@@ -29,6 +29,7 @@ from shardwright.read.store import parse_array
 from shardwright.repack.source_shard import PackedBytes, SourceShard, parts_between
 from shardwright.repack.unknown_bytes import unknown_bytes
 from shardwright.storage.files import open_regular, storage_errors
+from shardwright.storage.spilled import shard_status
 
 from .destination import open_destination
 
@@ -93,7 +94,7 @@ def check_file(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
 def _send_as_it_is(
     key: str, path: Path, nbytes: int, destination: Destination, throttle: Throttle
 ) -> dict[str, Any]:
-    with storage_errors("read", path), open_regular(path, buffering=0) as file:
+    with storage_errors("read", path), open_regular(path, spilled=True, buffering=0) as file:
         sizes = np.array([nbytes] if nbytes else [], np.int64)
         return _deliver(
             TransferItem(key, sizes, lambda: _file_parts(file.fileno(), nbytes), lambda _: str(path)),
@@ -276,7 +277,7 @@ def _unchanged(path: Path) -> Iterator[list[int]]:
 def identify(path: Path) -> list[int]:
     """[size, mtime_ns, ctime_ns] of the file behind a path."""
     with storage_errors("look at", path):
-        status = path.stat()
+        status = shard_status(path)
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
