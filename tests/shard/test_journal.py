@@ -344,9 +344,9 @@ def test_what_is_no_file_is_refused(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     refused(tmp_path / "fifo", match="wrong size")
     (tmp_path / "link").symlink_to(tmp_path / "fifo")
-    for path in (tmp_path / "link", tmp_path / "missing", tmp_path):
-        with pytest.raises(StorageError, match="cannot open"):
-            ShardRowJournal.open(path, LAYOUT, IDENTITY, 0)
+    for name, what in (("link", "is a symbolic link"), ("missing", "cannot open"), (".", "cannot open")):
+        with pytest.raises(StorageError, match=what):
+            ShardRowJournal.open(tmp_path / name, LAYOUT, IDENTITY, 0)
 
 
 def test_a_file_cut_while_open_is_an_error_and_no_hang(journal):

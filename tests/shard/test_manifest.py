@@ -23,7 +23,7 @@ from shardwright.shard.manifest import (
     read_manifest,
     write_manifest,
 )
-from shardwright.storage import failpoints
+from shardwright.storage import beneath, failpoints
 
 SPEC = {
     "dtype": "uint16",
@@ -249,6 +249,6 @@ def test_a_folder_that_cannot_be_looked_at_is_no_take_over(tmp_path, monkeypatch
     def stale(path: Path) -> bool:
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
-    monkeypatch.setattr(Path, "exists", stale)
+    monkeypatch.setattr(beneath, "exists", stale)
     with pytest.raises(StorageError, match=f"cannot look at {tmp_path}: Stale file handle"):
         check_writer_epoch(tmp_path, 1)

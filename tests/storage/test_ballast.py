@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from shardwright.storage import beneath
 from shardwright.model.errors import StorageError, StorageFullError
+from shardwright.storage import beneath
 from shardwright.storage.ballast import Ballast
 
 MIB = 1 << 20
