@@ -6,7 +6,7 @@ import dataclasses
 import errno
 import json
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import crc32c
 import pytest
@@ -24,6 +24,9 @@ from shardwright.shard.manifest import (
     write_manifest,
 )
 from shardwright.storage import beneath, failpoints
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SPEC = {
     "dtype": "uint16",

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from shardwright.model.errors import ShardFormatError
 
@@ -16,6 +16,16 @@ if TYPE_CHECKING:
 
 OLDER_KEYS = "older keys"  # a chunk_key_encoding that no zarr.json may name: of ``foreign``
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
+
+
+class Disk(Protocol):
+    """What lists folders of a store: ``storage.beneath``, which follows no link. This room has no disk."""
+
+    def is_file(self, path: Path) -> bool: ...
+
+    def is_dir(self, path: Path) -> bool: ...
+
+    def paths_in(self, path: Path) -> list[Path]: ...
 
 
 @dataclass(frozen=True)
@@ -64,7 +74,7 @@ class ChunkKeys:
             return None
         return tuple(map(int, parts))
 
-    def files(self, folder: Path) -> Iterator[str]:
+    def files(self, folder: Path, disk: Disk) -> Iterator[str]:
         """Yields the path of every file below the array's folder that may be a chunk, in a stable order,
         chunks or not."""
 
@@ -72,13 +82,13 @@ class ChunkKeys:
             return self.coordinates_of(path.relative_to(folder).as_posix()) is not None
 
         if not self.rank:
-            found = iter([folder / self.alone] if (folder / self.alone).is_file() else [])
+            found = iter([folder / self.alone] if disk.is_file(folder / self.alone) else [])
         elif self.head == "c/":
-            found = _files(folder / "c", is_key)
+            found = _files(folder / "c", is_key, disk)
         else:
-            tops = (entry for entry in _sorted(folder) if self._may_begin(entry.name))
+            tops = (entry for entry in _sorted(folder, disk) if self._may_begin(entry.name))
             found = itertools.chain.from_iterable(
-                _files(entry, is_key) if _is_folder(entry) and not is_key(entry) else [entry]
+                _files(entry, is_key, disk) if disk.is_dir(entry) and not is_key(entry) else [entry]
                 for entry in tops
             )
         yield from (path.relative_to(folder).as_posix() for path in found)
@@ -88,24 +98,20 @@ class ChunkKeys:
         return name.startswith("c") if self.head else name[:1].isdecimal()
 
 
-def _files(folder: Path, is_key: Callable[[Path], bool]) -> Iterator[Path]:
+def _files(folder: Path, is_key: Callable[[Path], bool], disk: Disk) -> Iterator[Path]:
     """Yields everything that is not a folder, and folders in the place of a shard."""
-    for entry in _sorted(folder):
-        if _is_folder(entry) and not is_key(entry):
-            yield from _files(entry, is_key)
+    for entry in _sorted(folder, disk):
+        if disk.is_dir(entry) and not is_key(entry):
+            yield from _files(entry, is_key, disk)
         else:
             yield entry
 
 
-def _sorted(folder: Path) -> list[Path]:
+def _sorted(folder: Path, disk: Disk) -> list[Path]:
     """Returns what is in a folder, numbers in the order of their value; nothing if there is none."""
-    if not folder.is_dir():
+    if not disk.is_dir(folder):
         return []
     return sorted(
-        folder.iterdir(),
+        disk.paths_in(folder),
         key=lambda p: (not p.name.isdecimal(), len(p.name) if p.name.isdecimal() else 0, p.name),
     )
-
-
-def _is_folder(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink()

@@ -97,7 +97,7 @@ def _found(what: str, config: Path | None, socket: Path | None) -> Path | str:
     """Returns the store, or an address of the daemon's page where its files are not to be had here. Raises
     ``StorageError``, ``UnknownAcquisitionError``, ``SessionLostError``."""
     if _is_folder(path := beneath.user_path(what)):
-        if not ((path / "zarr.json").exists() or (path / WORKSPACE).exists()):
+        if not (beneath.exists(path / "zarr.json") or beneath.exists(path / WORKSPACE)):
             raise StorageError(f"{path} is no store", expected="a folder with zarr.json")
         return path
     try:
@@ -120,7 +120,7 @@ def _of_daemon(status: dict[str, Any], name: str) -> Path | str:
     ]
     path = running[0] if running else Path(status["output_root"], store_name(name))
     if _is_folder(path):
-        return beneath.user_path(path)
+        return path
     page = status.get("status_page")
     if not running or page is None:
         raise UnknownAcquisitionError(
@@ -134,7 +134,7 @@ def _of_daemon(status: dict[str, Any], name: str) -> Path | str:
 def _is_folder(path: Path) -> bool:
     """False also where this user cannot see it."""
     with suppress(OSError):
-        return path.is_dir() and os.access(path, os.R_OK | os.X_OK)
+        return beneath.is_dir(path) and os.access(path, os.R_OK | os.X_OK)
     return False
 
 

@@ -187,7 +187,7 @@ class StoredArray:
     def shard_files(self) -> Iterator[tuple[str, tuple[int, ...] | None]]:
         """Yields every file below the array that may be a chunk, in a stable order: its key, and its
         coordinates or None when it is no chunk key."""
-        for key in self.keys.files(self.path):
+        for key in self.keys.files(self.path, beneath):
             yield key, self.coordinates_of(key)
 
 

@@ -24,6 +24,7 @@ import fnmatch
 import os
 import shutil
 import stat as modes
+import struct
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -45,12 +46,17 @@ _NO_OPENAT2 = (errno.ENOSYS, errno.EPERM)  # an older kernel, or a filter of sys
 _DOCUMENT = "zarr.json"
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_libc.syscall.restype = ctypes.c_long
+_openat2 = _libc.syscall
+_openat2.restype = ctypes.c_long
+_openat2.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t)
+_HOW_BYTES = 24  # struct open_how: flags, mode, resolve, each uint64
 _libc.renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
 
 
-class _OpenHow(ctypes.Structure):
-    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+@cache
+def _open_how(flags: int, mode: int) -> bytes:
+    makes = flags & os.O_CREAT or flags & os.O_TMPFILE == os.O_TMPFILE
+    return struct.pack("=3Q", flags, mode if makes else 0, _RESOLVE_NO_SYMLINKS)
 
 
 def open_file(path: Path | str, flags: int, mode: int = 0o644, *, folder: int | None = None) -> int:
@@ -69,16 +75,12 @@ def open_file(path: Path | str, flags: int, mode: int = 0o644, *, folder: int | 
 
 
 def _open_at_once(path: str, flags: int, mode: int, folder: int | None) -> int:
-    makes = flags & os.O_CREAT or flags & os.O_TMPFILE == os.O_TMPFILE
-    how = _OpenHow(flags, mode if makes else 0, _RESOLVE_NO_SYMLINKS)
-    name = ctypes.c_char_p(os.fsencode(path))
-    at = ctypes.c_int(_AT_FDCWD if folder is None else folder)
+    how, name = _open_how(flags, mode), os.fsencode(path)
+    at = _AT_FDCWD if folder is None else folder
     while True:
-        descriptor = _libc.syscall(
-            ctypes.c_long(_OPENAT2), at, name, ctypes.byref(how), ctypes.c_size_t(ctypes.sizeof(how))
-        )
+        descriptor: int = _openat2(_OPENAT2, at, name, how, _HOW_BYTES)
         if descriptor >= 0:
-            return int(descriptor)
+            return descriptor
         if (number := ctypes.get_errno()) != errno.EINTR:
             raise OSError(number, os.strerror(number), path)
 
