@@ -15,23 +15,16 @@ SOURCE = Path(__file__).parents[2] / "src" / "shardwright"
 
 SEAM = "storage/beneath.py"
 
-# of os, os.path, shutil
-FUNCTIONS = set(
-    "open stat lstat unlink remove rmdir mkdir makedirs rename renames replace link symlink".split()
-)
-FUNCTIONS |= set(
-    "readlink listdir scandir walk truncate chmod chown utime statvfs exists lexists isfile".split()
-)
-FUNCTIONS |= set(
-    "isdir islink getsize samefile realpath rmtree copy copy2 copyfile copytree move mkfifo".split()
-)
-# of a path
-METHODS = set(
-    "read_bytes read_text write_text write_bytes stat lstat unlink rmdir iterdir glob rglob".split()
-)
-METHODS |= set("mkdir rename exists is_file is_dir is_symlink touch chmod readlink symlink_to".split())
-METHODS |= set("hardlink_to resolve samefile".split())
-# receivers of such methods that are no paths; ``disk`` is the seam where it is handed in
+FUNCTIONS = """
+open stat lstat unlink remove rmdir mkdir makedirs rename renames replace link symlink readlink listdir scandir walk
+truncate chmod chown utime statvfs exists lexists isfile isdir islink getsize samefile realpath rmtree copy copy2
+copyfile copytree move mkfifo
+"""  # of os, os.path, shutil
+METHODS = """
+read_bytes read_text write_text write_bytes stat lstat unlink rmdir iterdir glob rglob mkdir rename exists is_file
+is_dir is_symlink touch chmod readlink symlink_to hardlink_to resolve samefile
+"""  # of a path
+# Receivers of such methods that are no paths; ``disk`` is the seam where it is handed in
 OTHERS = {"self._record", "entry", "working", "shard", "self._file", "source", "self.journal", "disk"}
 
 # Modules whose paths are not below a store, and what their paths are.
@@ -77,10 +70,10 @@ def takes_path(call: ast.Call) -> bool:
     if of == "tempfile":
         return any(keyword.arg == "dir" for keyword in call.keywords)
     if of in ("os", "os.path", "shutil"):
-        return name in FUNCTIONS
+        return name in FUNCTIONS.split()
     if of in ("beneath", *OTHERS) or (of, name) == ("self", "exists"):  # the latter of ShardSums
         return False
-    return name in METHODS
+    return name in METHODS.split()
 
 
 def of_descriptor(call: ast.Call) -> bool:
