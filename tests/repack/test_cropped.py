@@ -148,13 +148,8 @@ def test_trim_does_not_go_with_to(cropped: Path, capsys: pytest.CaptureFixture[s
     assert "--trim and --to do not go together" in capsys.readouterr().err
 
 
-def test_a_trim_that_is_killed_at_any_point_goes_on(cropped: Path, tmp_path: Path) -> None:
-    """Of a shard that lies on another disk: the link goes first."""
+def test_a_trim_that_is_killed_at_any_point_goes_on(cropped: Path) -> None:
     (array,) = open_store(cropped).arrays
-    spilled = tmp_path / "second/0/c/1/0/1"
-    spilled.parent.mkdir(parents=True)
-    (array.path / "c/1/0/1").rename(spilled)
-    (array.path / "c/1/0/1").symlink_to(spilled)
 
     def job() -> None:
         for _, shard in list(open_store(cropped).arrays[0].shard_files()):

@@ -18,7 +18,7 @@ GET, HEAD and OPTIONS only; no request changes anything.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from shardwright.read.follow_http import STREAM
+from shardwright.storage.beneath import user_path
 
 from .api import Api, answered_by_the_daemon
 from .finished import FinishedStores
@@ -71,12 +72,18 @@ def make_app(settings: WebSettings, link: DaemonLink) -> Starlette:
 
 def store_routes(settings: WebSettings) -> list[BaseRoute]:
     """Returns the addresses that need no daemon: the stores, finished or running, and the viewer for them."""
+    root, spill_root = user_path(settings.output_root), settings.spill_root
+    settings = replace(
+        settings,
+        output_root=str(root),
+        spill_root=None if spill_root is None else str(user_path(spill_root)),
+    )
     files, live = StoreFiles(settings), LiveStores(settings)
     return [
         Route(FILES + "{path:path}", Stores(settings, files.find).respond, methods=METHODS),
         Route(f"{LIVE}{{store}}/{STREAM}", FrameStreams(settings, live).respond, methods=METHODS),
         Route(LIVE + "{path:path}", Stores(settings, live.find).respond, methods=METHODS),
-        *viewer_routes(FinishedStores(Path(settings.output_root)), live),
+        *viewer_routes(FinishedStores(root), live),
     ]
 
 
