@@ -83,8 +83,9 @@ def test_a_store_is_served_alone_to_this_computer(tmp_path):
 def test_spilled_shards_are_served_from_the_folder_that_is_named(tmp_path):
     store, spill = write(tmp_path / "one.ome.zarr"), tmp_path / "spill"
     shard = store / "0/c/0/0/0"
-    spill.mkdir()
-    moved = shard.rename(spill / "0")
+    place = spill / shard.relative_to(tmp_path)
+    place.parent.mkdir(parents=True)
+    moved = shard.rename(place)
     shard.symlink_to(moved)
     for options, status in (([], 404), (["--spill-root", spill], 200)):
         with viewing(store, *options) as url:

@@ -165,7 +165,7 @@ def test_room_is_for_what_is_worked_on_at_once(store: Path, monkeypatch: pytest.
     free = (sizes[-1] + sizes[-2]) // facts.f_frsize + 1
     monkeypatch.setattr(
         os,
-        "statvfs",
+        "fstatvfs",
         lambda _: os.statvfs_result(
             (facts.f_bsize, facts.f_frsize, *facts[2:4], free, *facts[5:], facts.f_fsid)
         ),

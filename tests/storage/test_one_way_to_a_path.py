@@ -16,9 +16,9 @@ SOURCE = Path(__file__).parents[2] / "src" / "shardwright"
 SEAM = "storage/beneath.py"
 
 FUNCTIONS = """
-open stat lstat unlink remove rmdir mkdir makedirs rename renames replace link symlink readlink listdir scandir
-walk truncate chmod chown utime statvfs exists lexists isfile isdir islink getsize samefile realpath rmtree
-copy copy2 copyfile copytree move mkfifo
+open stat lstat unlink remove rmdir mkdir makedirs rename renames replace link symlink readlink listdir
+scandir walk truncate chmod chown utime statvfs exists lexists isfile isdir islink getsize samefile realpath
+rmtree copy copy2 copyfile copytree move mkfifo
 """  # of os, os.path, shutil
 METHODS = """
 read_bytes read_text write_text write_bytes stat lstat unlink rmdir iterdir glob rglob mkdir rename exists

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path  # noqa: TC003  (typer reads the annotation)
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
@@ -35,8 +36,6 @@ from .job_command import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from shardwright.array.spec import Blosc, Gzip, Zstd
     from shardwright.repack.jobs.rechunk_store import RechunkOptions, RechunkPlan
     from shardwright.repack.runtime.job_report import BuildReport
