@@ -25,11 +25,12 @@ read_bytes read_text write_text write_bytes stat lstat unlink rmdir iterdir glob
 is_file is_dir is_symlink touch chmod readlink symlink_to hardlink_to resolve samefile
 """  # of a path
 # Receivers of such methods that are no paths; ``disk`` is the seam where it is handed in
-OTHERS = {"self._record", "entry", "working", "shard", "self._file", "source", "self.journal", "disk"}
+OTHERS = {"self._record", "working", "shard", "self._file", "source", "self.journal", "disk"}
 
 # Modules whose paths are not below a store, and what their paths are.
 ELSEWHERE = {
     "acquire/limits.py": "the control group of this process",
+    "cli/existing_path.py": "what a user gave, before it is resolved",
     "cli/control_options.py": "sockets of daemons",
     "client": "the camera's side: sockets",
     "config": "the configuration file",
@@ -71,6 +72,8 @@ def takes_path(call: ast.Call) -> bool:
         return any(keyword.arg == "dir" for keyword in call.keywords)
     if of in ("os", "os.path", "shutil"):
         return name in FUNCTIONS.split()
+    if any(keyword.arg == "follow_symlinks" for keyword in call.keywords):
+        return False  # of an entry that the seam has listed
     if of in ("beneath", *OTHERS) or (of, name) == ("self", "exists"):  # the latter of ShardSums
         return False
     return name in METHODS.split()

@@ -230,11 +230,11 @@ def lock_file(folder: Path, name: str) -> Path:
 
 def lock_files(folder: Path) -> list[Path]:
     """Returns the files of a making folder that may be its lock."""
-    return [folder / name for name in LOCKS if not (folder / name).is_dir()]
+    return [folder / name for name in LOCKS if not beneath.is_dir(folder / name)]
 
 
 def _is_lock(entry: Path) -> bool:
-    return entry.name in LOCKS and not entry.is_dir()
+    return entry.name in LOCKS and not beneath.is_dir(entry)
 
 
 def _hex_of(folder: Path) -> str:

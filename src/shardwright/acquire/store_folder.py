@@ -395,7 +395,7 @@ def _check_spill_root(path: Path, spill_root: Path | None) -> None:
     ``ConfigError``, ``OutputExistsError``, ``StorageError``."""
     if spill_root is None:
         return
-    if spill_root.resolve() == path.parent.resolve() or spill_root.resolve().is_relative_to(path.resolve()):
+    if spill_root == path.parent or spill_root.is_relative_to(path):
         raise ConfigError(
             f"spill_root is where the store {path} itself lies",
             expected="another folder, on another disk",
