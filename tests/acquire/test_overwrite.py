@@ -27,7 +27,7 @@ from shardwright.shard.frame_log import BlockKind, FrameLog
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.manifest import manifest_path, read_manifest
 from shardwright.shard.shard_row_files import LOG_NAME
-from shardwright.storage import failpoints
+from shardwright.storage import beneath, failpoints
 from shardwright.storage.lock import StoreLock
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED
 
@@ -134,7 +134,7 @@ def test_a_filesystem_without_exchange_refuses_and_changes_nothing(old, spec, mo
     def unknown(*_: object) -> None:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
-    monkeypatch.setattr(replaced_store.exchange.__globals__["_libc"], "renameat2", unknown)
+    monkeypatch.setattr(beneath, "rename_with", unknown)
     with pytest.raises(StorageError, match=r"cannot exchange two names.*Delete or move the old store first"):
         sw.create(old, spec, overwrite=True)
     assert names(old.parent) == [old.name]

@@ -24,8 +24,8 @@ METHODS = """
 read_bytes read_text write_text write_bytes stat lstat unlink rmdir iterdir glob rglob mkdir rename exists
 is_file is_dir is_symlink touch chmod readlink symlink_to hardlink_to resolve samefile
 """  # of a path
-# Receivers of such methods that are no paths; ``disk`` is the seam where it is handed in
-OTHERS = {"self._record", "working", "shard", "self._file", "source", "self.journal", "disk"}
+# Receivers of such methods that are no paths; ``lister`` is the seam where it is handed in
+OTHERS = {"self._record", "working", "shard", "self._file", "source", "self.journal", "lister"}
 
 # Modules whose paths are not below a store, and what their paths are.
 ELSEWHERE = {

@@ -18,8 +18,8 @@ OLDER_KEYS = "older keys"  # a chunk_key_encoding that no zarr.json may name: of
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
 
 
-class Disk(Protocol):
-    """What lists folders of a store: ``storage.beneath``, which follows no link. This room has no disk."""
+class Lister(Protocol):
+    """What lists folders of a store: ``storage.beneath``, which follows no link. This room has no lister."""
 
     def is_file(self, path: Path) -> bool: ...
 
@@ -74,7 +74,7 @@ class ChunkKeys:
             return None
         return tuple(map(int, parts))
 
-    def files(self, folder: Path, disk: Disk) -> Iterator[str]:
+    def files(self, folder: Path, lister: Lister) -> Iterator[str]:
         """Yields the path of every file below the array's folder that may be a chunk, in a stable order,
         chunks or not."""
 
@@ -82,13 +82,13 @@ class ChunkKeys:
             return self.coordinates_of(path.relative_to(folder).as_posix()) is not None
 
         if not self.rank:
-            found = iter([folder / self.alone] if disk.is_file(folder / self.alone) else [])
+            found = iter([folder / self.alone] if lister.is_file(folder / self.alone) else [])
         elif self.head == "c/":
-            found = _files(folder / "c", is_key, disk)
+            found = _files(folder / "c", is_key, lister)
         else:
-            tops = (entry for entry in _sorted(folder, disk) if self._may_begin(entry.name))
+            tops = (entry for entry in _sorted(folder, lister) if self._may_begin(entry.name))
             found = itertools.chain.from_iterable(
-                _files(entry, is_key, disk) if disk.is_dir(entry) and not is_key(entry) else [entry]
+                _files(entry, is_key, lister) if lister.is_dir(entry) and not is_key(entry) else [entry]
                 for entry in tops
             )
         yield from (path.relative_to(folder).as_posix() for path in found)
@@ -98,20 +98,20 @@ class ChunkKeys:
         return name.startswith("c") if self.head else name[:1].isdecimal()
 
 
-def _files(folder: Path, is_key: Callable[[Path], bool], disk: Disk) -> Iterator[Path]:
+def _files(folder: Path, is_key: Callable[[Path], bool], lister: Lister) -> Iterator[Path]:
     """Yields everything that is not a folder, and folders in the place of a shard."""
-    for entry in _sorted(folder, disk):
-        if disk.is_dir(entry) and not is_key(entry):
-            yield from _files(entry, is_key, disk)
+    for entry in _sorted(folder, lister):
+        if lister.is_dir(entry) and not is_key(entry):
+            yield from _files(entry, is_key, lister)
         else:
             yield entry
 
 
-def _sorted(folder: Path, disk: Disk) -> list[Path]:
+def _sorted(folder: Path, lister: Lister) -> list[Path]:
     """Returns what is in a folder, numbers in the order of their value; nothing if there is none."""
-    if not disk.is_dir(folder):
+    if not lister.is_dir(folder):
         return []
     return sorted(
-        disk.paths_in(folder),
+        lister.paths_in(folder),
         key=lambda p: (not p.name.isdecimal(), len(p.name) if p.name.isdecimal() else 0, p.name),
     )

@@ -268,7 +268,7 @@ def is_done_by_another(path: Path) -> bool:
 def free_name(path: Path) -> None:
     """Removes what a killed creation has left under this name. Anything else stays as it is. Raises
     ``StorageError``."""
-    if not beneath.is_dir(path / WORKSPACE):
+    if beneath.is_link(path) or not beneath.is_dir(path / WORKSPACE):
         return
     with suppress(LockedError, ShardFormatError):  # another process holds it, or it holds data
         row = row_for(look_at(path))
