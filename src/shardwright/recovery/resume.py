@@ -152,7 +152,7 @@ def _locked(path: Path, *, take_over: bool) -> StoreLock:
     lock.delete()  # made anew in the workspace that is being removed: it would keep that there
     with suppress(OSError):
         reach("workspace.before_remove")
-        workspace.rmdir()
+        beneath.remove_folder(workspace)
     raise _nothing_unfinished(path)
 
 
