@@ -592,7 +592,7 @@ def leave_it(shard: Path) -> None:
     [
         (put_a_folder, "no regular file"),
         (put_a_pipe, "no regular file"),
-        (put_a_link_to_nothing, "No such file"),
+        (put_a_link_to_nothing, "is a symbolic link"),
         (leave_it, "Input/output error"),
     ],
 )

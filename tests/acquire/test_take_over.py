@@ -36,7 +36,7 @@ from shardwright.recovery.take_over import begin_take_over
 from shardwright.recovery.unfinished import Unfinished
 from shardwright.repack.jobs.sealed_shards import _open_shards
 from shardwright.shard import shard_row_files
-from shardwright.storage import failpoints
+from shardwright.storage import beneath, failpoints
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -376,16 +376,16 @@ def test_a_folder_in_which_the_old_writer_just_makes_a_file_is_deleted_all_the_s
     tmp_path, monkeypatch, late_files
 ):
     """Its last check of the fence came before. One that never ends is told."""
-    folder, rmtree, made = tmp_path / "taken-1", shutil.rmtree, []
+    folder, remove_tree, made = tmp_path / "taken-1", beneath.remove_tree, []
     folder.mkdir()
 
     def while_files_come(path):
         if len(made) < late_files:
             made.append(path)
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
-        rmtree(path)
+        remove_tree(path)
 
-    monkeypatch.setattr(shutil, "rmtree", while_files_come)
+    monkeypatch.setattr(beneath, "remove_tree", while_files_come)
     if late_files > 2:
         with pytest.raises(StorageError, match="cannot delete"):
             take_over_module._remove(folder)
