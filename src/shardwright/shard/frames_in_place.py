@@ -73,7 +73,9 @@ class FramesInPlace:
         progress (any more). Nothing says that they are those of a frame. Raises ``StorageError``."""
         layout = self._layout.of(position)
         shard_row = layout.grid.shard_row_of_slab(layout.grid.slab_of_position(position))
-        placement = next((each for each in self._placements if beneath.exists(each.journal(shard_row))), None)
+        journals = {each: each.journal(shard_row) for each in self._placements}
+        with storage_errors("look for", self._placements[0].journal(shard_row)):
+            placement = next((each for each, path in journals.items() if beneath.exists(path)), None)
         if placement is None:
             return None
         opened: tuple[int, IO[bytes] | None] = (-1, None)  # one at a time: an array may have many
