@@ -45,6 +45,7 @@ ELSEWHERE = {
     "kernels/cache.py": "compiled kernels",
     "model/machine.py": "this computer",
     "model/permissions.py": "folders above a store",
+    "repack/runtime/starvation.py": "other processes",
     "repack/runtime/throttle.py": "this process and the daemon's pause file",
     "storage/allocation_reserve.py": "this process",
     "storage/choose_io.py": "files without a name in the output root",

@@ -400,7 +400,7 @@ def read_metadata(folder: Path, *, foreign: bool = False) -> dict[str, Any]:
             f"no zarr.json in {folder}",
             hint="A move has deleted it: the same `shardwright compact STORE --to DEST --move` ends one that "
             "was interrupted, `shardwright recover` removes files of jobs that are left alone"
-            if (folder / WORK_FOLDER).is_dir()
+            if beneath.is_dir(folder / WORK_FOLDER)
             else "Give the path of a Zarr store, array or shard",
         ) from None
     except OSError as error:

@@ -132,7 +132,7 @@ class MoveRecord:
     def destinations_in(folder: Path) -> list[str]:
         """The destinations of all jobs that have a record in a folder, as far as they can be read."""
         found = []
-        for path in sorted(folder.glob(f"{MOVE_PREFIX}*.json")):
+        for path in sorted(beneath.matching(folder, f"{MOVE_PREFIX}*.json")):
             with suppress(StorageError, ValueError, TypeError, KeyError):
                 found.append(str(parse_json(_read(path) or "")["destination"]))
         return found
@@ -197,7 +197,7 @@ class MoveRecord:
 
     def delete(self) -> None:
         """Delete both files, if they are there, the log first: without the other one it means nothing."""
-        if not self.folder.is_dir():
+        if not beneath.is_dir(self.folder):
             return  # it went with the name of the store
         for path in (self._log_path, self._path):
             with storage_errors("delete", path):
