@@ -148,7 +148,9 @@ def command(
             wish = MoveOptions(to, move, order, throttle)
             complete_edits(stores)
             with job_executor("compact --to", "what has arrived is kept", workers, scheduler) as executor:
-                if not send(beneath.user_path(stores[0]), wish, executor, bytes_per_s=bytes_per_s, as_json=as_json):
+                if not send(
+                    beneath.user_path(stores[0]), wish, executor, bytes_per_s=bytes_per_s, as_json=as_json
+                ):
                     raise typer.Exit(1)
         else:
             left = config is not None

@@ -6,17 +6,14 @@ chunks are; it need not exist if there are none.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.array.document import MAX_METADATA_BYTES
 from shardwright.model.errors import ShardFormatError
 from shardwright.model.json_text import parse_json, parse_metadata
-from shardwright.storage.files import read_regular, storage_errors
-from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.storage import beneath
-from shardwright.storage.files import open_regular
+from shardwright.storage.files import read_regular, storage_errors
 
 from .ome_ngff import ome_attributes_of_today
 from .storage_transformer import metadata_suffix, transformer_array

@@ -3,8 +3,6 @@ acquisition what its writer will write once the frames that are stored are seale
 
 from __future__ import annotations
 
-import os
-import json
 import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any

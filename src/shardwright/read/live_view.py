@@ -61,7 +61,6 @@ from shardwright.model.errors import (
     StoreGoneError,
 )
 from shardwright.model.json_text import parse_json
-from shardwright.model.local_path import local_path
 from shardwright.model.names import WORKSPACE
 from shardwright.shard.index import INDEX_ENTRY
 from shardwright.shard.manifest import has_manifest, manifest_path, read_manifest
