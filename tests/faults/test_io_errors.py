@@ -162,7 +162,7 @@ def test_a_system_call_that_fails(small_disk, call):
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["1", "2", "5", "8", "2+", "1+7"])
 @pytest.mark.parametrize(
-    "call", ["pwrite64", "fdatasync", "fsync", "fallocate", "renameat2", "ftruncate", "openat"]
+    "call", ["pwrite64", "fdatasync", "fsync", "fallocate", "renameat2", "ftruncate", "openat2"]
 )
 def test_a_system_call_that_fails_at_other_times(small_disk, call, when):
     need_tools("strace")

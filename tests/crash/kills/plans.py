@@ -39,7 +39,9 @@ SYSCALLS = (
         "munmap",
         "fcntl",
     ),
-    *("rename", "renameat2", "linkat", "unlink", "unlinkat", "mkdir", "rmdir"),
+    # with a folder (storage/beneath.py); the others are of the interpreter and of libraries
+    *("openat2", "renameat", "renameat2", "linkat", "unlinkat", "mkdirat", "symlinkat"),
+    *("rename", "unlink", "mkdir", "rmdir"),
 )
 
 
