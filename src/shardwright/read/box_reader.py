@@ -24,7 +24,7 @@ from shardwright.model.errors import ShardFormatError, ShardwrightError, Storage
 from shardwright.shard.read_back import fits_checksum
 from shardwright.storage import beneath
 from shardwright.storage.failpoints import look
-from shardwright.storage.files import read_all, storage_errors
+from shardwright.storage.files import FileIdentity, read_all, storage_errors
 
 from .store_state import ChangedError
 
@@ -80,8 +80,7 @@ class ReadFile:
         may not be what lies there now. An edit within a shard gives it a new time, and its old bytes become
         zeros."""
         look("look.bytes.after")
-        now = os.fstat(self.descriptor)
-        if (now.st_size, now.st_mtime_ns) != (self.status.st_size, self.status.st_mtime_ns):
+        if FileIdentity.of(os.fstat(self.descriptor)) != FileIdentity.of(self.status):
             raise ChangedError
 
     def ends_early(self, offset: int, nbytes: int) -> ShardFormatError:

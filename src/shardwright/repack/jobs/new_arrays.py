@@ -87,7 +87,7 @@ class _BegunArray:
         return f"{self.new.folder.name}/{self.array.shard_key(shard)}"
 
 
-class _Progress:
+class _BuildProgress:
     """The decoded bytes of the shards that are made. One thread's."""
 
     def __init__(self, begun: Iterable[_BegunArray], on_progress: OnProgress) -> None:
@@ -116,7 +116,7 @@ def make_arrays(
     nothing of the job is left then, since no run can complete it. Raises ``BudgetError`` for too many shards.
     """
     begun = _begin(arrays)
-    progress = _Progress(begun, on_progress)
+    progress = _BuildProgress(begun, on_progress)
     incomplete: set[Path] = set()
     try:
         for one in begun:
@@ -149,7 +149,7 @@ def _make_array(
     throttle: Throttle,
     run: RunTasks,
     report: BuildReport,
-    progress: _Progress,
+    progress: _BuildProgress,
 ) -> bool:
     failed = len(report.failures)
     common = {
