@@ -21,6 +21,7 @@ BEGIN = """
 import os, sys, threading, time
 import numpy as np
 import shardwright as sw
+from shardwright.storage import failpoints
 
 def begin(**more):
     return sw.create(sys.argv[1], shape=(None, 16, 16), dtype="uint16", axes="tyx",
