@@ -91,7 +91,11 @@ def test_a_camera_that_is_too_fast_for_the_codec_loses_nothing(
     for name in ("frames_faster", "frames_uncompressed", "chunks_faster", "chunks_uncompressed"):
         assert ended[name] == totals[name] == getattr(receipt, name)
     assert totals["degrade_level"] == 0
-    told = [(facts["before"], facts["level"]) for event, facts in daemon.events if event == "overload_level"]
+    told = [
+        (facts["before"], facts["degrade_level"])
+        for event, facts in daemon.events
+        if event == "overload_level"
+    ]
     assert told[:2] == [("configured", "faster"), ("faster", "uncompressed")]
     assert told[-1] == ("faster", "configured")
     assert daemon.event("overload_level")["path"].endswith("a.ome.zarr")
