@@ -27,6 +27,7 @@ from shardwright.recovery.recover_store import recover_store
 from shardwright.recovery.resume import restore
 from shardwright.recovery.unfinished import Unfinished
 from shardwright.storage import failpoints
+from shardwright.storage.lock import StoreLock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -277,7 +278,9 @@ def test_a_store_is_intact_until_something_worse_than_a_kill(tmp_path, shared_po
         drive.still()
         copy = tmp_path / "copy.zarr"
         shutil.copytree(drive.path, copy)
+        held = StoreLock.take(copy / ".shardwright" / "lock")  # by the writer that hangs
         restore(copy, partial(Limits.derive, threads=2), SETTINGS, threads=1, take_over=True)[0].close()
+        held.release()
         assert not is_intact(copy / ".shardwright")
     else:
         failpoints.set_hook("shard.before_sync", failpoints.at_time(1, fail))

@@ -202,7 +202,7 @@ def test_an_older_release_is_told_by_the_first_manifest(tmp_path):
         return json.loads(manifest_path(path / WORKSPACE, 1).read_text())["format"]
 
     with sw.create(tmp_path / "a.ome.zarr", spec()) as writer:
-        assert format_of(writer.path) == 4
+        assert format_of(writer.path) == 8
         writer.append(frame(0, 0, 0), index=(0, 0, 0))
 
 

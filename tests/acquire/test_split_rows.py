@@ -188,7 +188,7 @@ def test_rows_that_stay_open_while_other_images_come_have_fewer_shards(tmp_path,
     with sw.create(tmp_path / "a.ome.zarr", alone) as writer:
         assert read_manifest(writer.path / ".shardwright").row_shards == 64
         facts = json.loads((writer.path / ".shardwright/acquisition.1.json").read_text())
-        assert (facts["format"], facts["row_shards"], facts["across_shards"]) == (6, 64, 256)
+        assert (facts["format"], facts["row_shards"], facts["across_shards"]) == (8, 64, 256)
         writer.append(np.ones((4, 6), np.uint16))
 
 

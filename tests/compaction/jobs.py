@@ -7,6 +7,7 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any
 
+from shardwright.acquire.new_store import abandoned, remove_abandoned
 from shardwright.model.errors import OutputExistsError, ShardwrightError
 from shardwright.read.store import open_store
 from shardwright.repack.jobs.compact_store import Options, plan, run
@@ -51,7 +52,9 @@ def _recode(folder: Path) -> dict[str, Any]:
 
 
 def _move(folder: Path) -> dict[str, Any]:
-    if not (folder / STORE).exists():
+    if not (folder / STORE).exists():  # killed after its last deed, and `recover` removes the emptied folder
+        for emptied in abandoned(folder):
+            remove_abandoned(emptied)
         return {"ok": True}
     return move_store(
         folder / STORE,
