@@ -37,7 +37,7 @@ from shardwright.read.verify_store import verify_store
 from shardwright.recovery.recover_store import recover_store
 from shardwright.repack.jobs.compact_store import Options, plan, run
 from shardwright.shard.manifest import manifest_path
-from shardwright.storage import failpoints, slot_file
+from shardwright.storage import beneath, failpoints, slot_file
 
 from .live_judge import SHAPE, Judge, frame, looking_at_every_step
 
@@ -412,7 +412,7 @@ def test_what_cannot_be_opened_for_a_moment_is_an_error_and_nothing_is_missing_l
         for i in range(14):
             writer.append(frame(i))
         writer.flush()
-        opened, left = os.open, [OSError(errno.EMFILE, os.strerror(errno.EMFILE))]
+        opened, left = beneath.open_file, [OSError(errno.EMFILE, os.strerror(errno.EMFILE))]
 
         def open_once(path, flags, *args, **more):
             if left and str(path).endswith(file):
@@ -421,7 +421,7 @@ def test_what_cannot_be_opened_for_a_moment_is_an_error_and_nothing_is_missing_l
 
         view = LiveView(writer.path)
         view._acquiring = None
-        monkeypatch.setattr(os, "open", open_once)
+        monkeypatch.setattr(beneath, "open_file", open_once)
         with pytest.raises(StorageError, match="Raise the limit of open files"):
             view.look()
         assert not left

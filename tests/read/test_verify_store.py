@@ -312,7 +312,7 @@ def test_what_is_no_file_is_found(tmp_path: Path) -> None:
     problems = found(tmp_path / "a")
     assert len(problems) == 2
     assert "not a regular file" in problems[0]
-    assert "No such file" in problems[1]
+    assert "is a symbolic link, which is not followed" in problems[1]
 
 
 def test_bools_are_0_or_1(tmp_path: Path) -> None:

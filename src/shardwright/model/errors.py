@@ -182,6 +182,12 @@ class StorageError(ShardwrightError, OSError):
 
     code = "storage"
 
+    def __init__(
+        self, message: str, *, expected: object = None, got: object = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, expected=expected, got=got, hint=hint)
+        self.strerror = message  # who catches any ``OSError`` tells of it by this
+
 
 class LinkError(StorageError):
     """A symbolic link where a file or folder of a store must be. It is not followed, and stays."""

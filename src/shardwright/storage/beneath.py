@@ -34,6 +34,8 @@ from shardwright.model.errors import LinkError
 from shardwright.model.local_path import local_path
 from shardwright.model.names import WORKSPACE
 
+from .typed_errors import storage_errors
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -164,11 +166,13 @@ def stat(path: Path | str, *, folder: int | None = None) -> os.stat_result:
 
 
 def _mode(path: Path) -> int:
-    """Returns the kind of what has the name, 0 if nothing has."""
-    try:
-        return stat(path).st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        return 0
+    """Returns the kind of what has the name, 0 if nothing has. Raises ``StorageError``: a look takes a
+    descriptor, of which there may be none."""
+    with storage_errors("look at", path):
+        try:
+            return stat(path).st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            return 0
 
 
 def exists(path: Path) -> bool:

@@ -21,14 +21,13 @@ from typing import IO, TYPE_CHECKING, NamedTuple, TypeVar
 from shardwright.model.errors import (
     OutputExistsError,
     ShardFormatError,
-    ShardwrightError,
     StorageError,
-    StorageFullError,
 )
 
 from . import beneath
 from .failpoints import reach
 from .spilled import open_shard, shard_status
+from .typed_errors import storage_errors as storage_errors  # noqa: PLC0414  (most rooms take it from here)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -80,38 +79,6 @@ class FileIdentity(NamedTuple):
 
 
 NO_FILE = FileIdentity(0, 0, 0, 0)
-
-
-def storage_errors(operation: str, path: Path | str) -> _StorageErrors:
-    """A context that turns an ``OSError`` into the typed error with the operation and the path."""
-    return _StorageErrors(operation, path)
-
-
-class _StorageErrors:
-    """No generator: from Python 3.13 on, the frame of one that an error has ended refers to those of its
-    callers. The error, its traceback and these frames would be a cycle: what an acquisition held stayed until
-    the collector came."""
-
-    __slots__ = ("_operation", "_path")
-
-    def __init__(self, operation: str, path: Path | str) -> None:
-        self._operation = operation
-        self._path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        if not isinstance(error, OSError) or isinstance(error, ShardwrightError):
-            return
-        kind = StorageFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
-        hint = {
-            errno.ENOSPC: "Free some space on this filesystem, or choose another output root",
-            errno.EDQUOT: "Free some space on this filesystem, or choose another output root",
-            errno.EMFILE: "Raise the limit of open files of this process: ulimit -n",
-        }.get(error.errno or 0)
-        reason = error.strerror or error
-        raise kind(f"cannot {self._operation} {self._path}: {reason}", hint=hint) from error
 
 
 def raise_errno(number: int) -> None:
