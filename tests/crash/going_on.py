@@ -116,6 +116,8 @@ def go_on(
     if close:
         receipt = writer.close()
     channel.send(Sealed(receipt.to_dict(), tuple(points)))
+    if not close:
+        os._exit(0)  # before the writer is sealed because nothing refers to it any more
 
 
 def send_again(channel: Channel, case: Case, path: Path, first: int) -> None:
