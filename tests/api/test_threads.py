@@ -16,6 +16,7 @@ from functools import partial
 import numpy as np
 import pytest
 import zarr
+from tests.harness.interrupted_call import interruptions
 
 import shardwright as sw
 from shardwright.acquire.limits import MESSAGE_BYTES
@@ -440,6 +441,62 @@ def test_a_wait_for_room_can_be_interrupted(full_ring, monkeypatch):
     writer._ring._free.give_back(free)
     writer.append(frames_of(1)[0])
     assert writer.frames == 1
+
+
+@pytest.mark.parametrize("way", ["append", "claim"])
+def test_after_a_call_that_was_interrupted_anywhere_others_go_on_or_are_told(tmp_path, way):
+    """Nothing waits for a frame of it, whose thread goes on."""
+    writers = [create(tmp_path / "a0.ome.zarr", 4_000)]
+
+    def call():
+        if writers[-1]._driver.lock.broken is not None:
+            with pytest.raises(WorkerError, match="interrupted in the middle of a step"):
+                writers[-1].close()
+            writers.append(create(tmp_path / f"a{len(writers)}.ome.zarr", 4_000))
+        writer = writers[-1]
+        return writer.claim().commit if way == "claim" else partial(writer.append, frames_of(1)[0])
+
+    for _ in interruptions(call):
+        writer = writers[-1]
+        with suppress(WorkerError):
+            in_threads(partial(writer.append_many, frames_of(2)), partial(writer.flush, 60))
+            writer.append(frames_of(1)[0])
+            in_threads(partial(writer.flush, 60))
+            assert writer.watermark.durable == writer.frames
+            assert writer._ring.copying == 0
+    writers[-1].close()
+    assert len(writers) > 1, "no step was interrupted"
+    assert threads_of_ours() == []
+
+
+def test_memory_into_which_a_thread_still_copies_is_no_other_writers(path, monkeypatch):
+    """After a defect has ended the writer, another thread closes it."""
+    copies, closed = threading.Event(), threading.Event()
+
+    writer = create(path, 10)
+    put, kept = writer._ring.put, []
+
+    def slow_put(slot: int, pixels: np.ndarray) -> int:
+        copies.set()
+        assert closed.wait(60)
+        return put(slot, pixels)
+
+    monkeypatch.setattr(writer._ring, "put", slow_put)
+    monkeypatch.setattr("shardwright.storage.spare_memory.spare_memory.give_back", kept.append)
+
+    def append() -> None:
+        with pytest.raises(WorkerError):
+            writer.append(frames_of(1)[0])
+
+    def close() -> None:
+        copies.wait(60)
+        monkeypatch.setattr(writer._acquisition, "poll", lambda: {}["a defect"])
+        with pytest.raises(WorkerError):
+            writer.close()
+        closed.set()
+
+    in_threads(append, close)
+    assert all(block is not writer._ring._memory for block in kept)
 
 
 def test_a_full_ring_of_claims_is_an_error_though_another_thread_copies(full_ring):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.harness.taken_slot import take_slot
 
 from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.array.spec import ArraySpec, Dimension
@@ -106,7 +107,7 @@ def append(link: Link, values: range) -> None:
     ring = link.outbox.ring
     assert ring is not None
     for value in values:
-        begun = link.outbox.take_slot()
+        begun = take_slot(link.outbox)
         if begun.slots is None:
             link.outbox.drop(begun, None, value, (math.nan,) * 5)
         else:
@@ -171,7 +172,7 @@ def test_an_error_ends_the_link_and_a_receipt_may_still_follow():
     tell(link, daemon.control(Kind.RECEIPT, {"receipt": RECEIPT.to_dict()}))
     assert link.outbox.receipt == RECEIPT
     with pytest.raises(StorageError, match="the disk broke"):
-        link.outbox.take_slot()
+        take_slot(link.outbox)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +196,7 @@ def test_a_daemon_that_breaks_the_protocol_is_told_and_the_stream_fails(wrong):
     assert (decode_header(answer[0]).kind, decode_control(answer[1])["code"]) == (Kind.ERROR, "protocol")
     assert link.state is ClientState.FAILED
     with pytest.raises(ProtocolError):
-        link.outbox.take_slot()
+        take_slot(link.outbox)
     assert list(link.outgoing()) == []
 
 
@@ -408,7 +409,7 @@ def test_an_acquisition_that_ended_without_its_client_is_an_error(receipt: Recei
     assert link.state is ClientState.FAILED
     assert link.outbox.receipt == receipt
     with pytest.raises(ResumeError):
-        link.outbox.take_slot()
+        take_slot(link.outbox)
 
 
 @pytest.mark.parametrize(

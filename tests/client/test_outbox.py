@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.harness.taken_slot import take_slot
 
 from shardwright.client.outbox import Outbox
 from shardwright.model.error_text import ErrorText
@@ -45,14 +46,14 @@ def make_outbox(slot_count: int = 8, batch_frames: int = 3, **options: Any) -> t
 
 def add(outbox: Outbox, count: int = 1) -> None:
     for _ in range(count):
-        begun = outbox.take_slot()
+        begun = take_slot(outbox)
         assert begun.slots is not None
         assert outbox.add(None, begun, None, -1, NO_METADATA) is None
 
 
 def test_frames_come_out_in_batches_with_every_field_in_its_place():
     outbox, _ = make_outbox()
-    outbox.add(None, outbox.take_slot(), 42, 7, (0.5, 1.5, 2.5, 3.5, 4.5))
+    outbox.add(None, take_slot(outbox), 42, 7, (0.5, 1.5, 2.5, 3.5, 4.5))
     add(outbox, 3)
     batch = outbox.next_batch()
     assert batch is not None
@@ -72,7 +73,7 @@ def test_frames_come_out_in_batches_with_every_field_in_its_place():
 
 def test_further_fields_stand_behind_the_known_ones():
     outbox, _ = make_outbox(descriptor=descriptor_dtype(2), first_sequence=50)
-    outbox.add(None, outbox.take_slot(), 42, 7, (0.5, 1.5, 2.5, 3.5, 4.5, 8.0, 9.0))
+    outbox.add(None, take_slot(outbox), 42, 7, (0.5, 1.5, 2.5, 3.5, 4.5, 8.0, 9.0))
     outbox.finish()
     batch = outbox.next_batch()
     assert batch is not None
@@ -104,7 +105,7 @@ def test_the_last_slot_taken_sends_what_waits_and_a_release_goes_on():
     outbox, _ = make_outbox(slot_count=2)
     add(outbox, 2)
     taken: list[int] = []
-    waiter = threading.Thread(target=lambda: taken.append(outbox.take_slot().slots))
+    waiter = threading.Thread(target=lambda: taken.append(take_slot(outbox).slots))
     waiter.start()
     while (batch := outbox.next_batch()) is None:
         pass
@@ -123,7 +124,7 @@ def test_whoever_waits_for_a_slot_hears_of_the_end(end: str):
 
     def wait() -> None:
         try:
-            outbox.take_slot()
+            take_slot(outbox)
         except (StorageError, ClosedError) as error:
             heard.append(error)
 
@@ -144,7 +145,7 @@ def test_each_caller_gets_its_own_error():
     caught = []
     for _ in range(2):
         with pytest.raises(StorageError, match="make room") as info:
-            outbox.take_slot()
+            take_slot(outbox)
         caught.append(info.value)
     assert caught[0] is not caught[1]
 
@@ -174,12 +175,12 @@ def test_the_receipt_ends_the_wait_and_a_failure_goes_before_it():
 def test_a_frame_counted_beyond_the_array_uses_up_nothing():
     outbox, _ = make_outbox(slot_count=200, batch_frames=200)
     add(outbox, 100)
-    begun = outbox.take_slot()
+    begun = take_slot(outbox)
     with pytest.raises(FrameIndexError):
-        outbox.take_slot(counted=True)
+        take_slot(outbox, counted=True)
     outbox.give_back(begun)
     assert outbox.frames == 100
-    assert outbox.take_slot().slots == begun.slots
+    assert take_slot(outbox).slots == begun.slots
 
 
 # Overload
@@ -188,7 +189,7 @@ def test_a_frame_counted_beyond_the_array_uses_up_nothing():
 
 def drop(outbox: Outbox, count: int = 1) -> None:
     for i in range(count):
-        begun = outbox.take_slot()
+        begun = take_slot(outbox)
         assert begun.slots is None
         outbox.drop(begun, i % 100, i, NO_METADATA)
 
@@ -240,10 +241,10 @@ def test_who_may_not_wait_fails_and_stays_closable():
     outbox, _ = make_outbox(slot_count=1, overload="fail")
     add(outbox)
     with pytest.raises(OverloadError):
-        outbox.take_slot()
+        take_slot(outbox)
     outbox.release(np.array([0], np.uint32))
     with pytest.raises(OverloadError):  # even when there is room again: a frame is gone
-        outbox.take_slot()
+        take_slot(outbox)
     outbox.finish()
     assert outbox.next_batch() is not None
     assert outbox.total_when_finished() == 1
@@ -286,11 +287,11 @@ def test_frames_move_to_the_new_ring_whatever_their_stage():
     old, new = ArrayRing(), ArrayRing()
     outbox.swap_ring(old)
     for value in range(1, 5):
-        begun = outbox.take_slot()
+        begun = take_slot(outbox)
         old.frames[begun.slots] = value
         assert outbox.add(old, begun, None, -1, NO_METADATA) is None
     outbox.release(np.array([1], np.uint32))  # one of them has come back
-    begun = outbox.take_slot()
+    begun = take_slot(outbox)
     old.frames[begun.slots] = 9
     outbox.swap_ring(new)
     assert outbox.add(old, begun, None, -1, NO_METADATA) is new
@@ -307,7 +308,7 @@ def test_users_that_append_while_rings_are_swapped_lose_nothing():
 
     def append(values: range) -> None:
         for value in values:
-            begun = outbox.take_slot()
+            begun = take_slot(outbox)
             ring = outbox.ring
             while ring is not None:
                 ring.frames[begun.slots] = value

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zmq
+from tests.harness.taken_slot import take_slot
 
 from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.limits import Limits
@@ -350,7 +351,7 @@ class ClientSide:
         )
         self._link.ready()
         for _ in range(10):
-            begun = outbox.take_slot()
+            begun = take_slot(outbox)
             assert begun.slots is not None
             outbox.add(outbox.ring, begun, None, -1, (*(math.nan,) * 7, b""))
         self._sent = list(self._link.outgoing())

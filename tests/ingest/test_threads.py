@@ -11,10 +11,12 @@ import threading
 import time
 import warnings
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.harness.interrupted_call import interruptions
 from tests.harness.stored import stored
 
 import shardwright as sw
@@ -252,6 +254,32 @@ def test_what_is_interrupted_in_the_middle_of_a_step_is_told_and_what_came_befor
                 call()
         assert stream.receipt.frames_stored == 4
     np.testing.assert_array_equal(stored(stream.path)[:4], frames[:4])
+
+
+@pytest.mark.parametrize("way", ["append", "claim"])
+def test_after_a_call_that_was_interrupted_anywhere_others_go_on_or_are_told(start, spec_of, frames_of, way):
+    """Nothing waits for a frame of it, whose thread goes on."""
+    frames = frames_of(3)
+    with sw.connect(start(StreamSettings("cam0", spec_of(), 400)).ipc) as connection:
+        streams = [connection.acquire("a0", stream="cam0")]
+
+        def call():
+            if streams[-1]._outbox._lock.broken is not None:
+                with pytest.raises(WorkerError, match="interrupted in the middle of a step"):
+                    streams[-1].close()
+                streams.append(connection.acquire(f"a{len(streams)}", stream="cam0"))
+            stream = streams[-1]
+            return stream.claim().commit if way == "claim" else partial(stream.append, frames[0])
+
+        for _ in interruptions(call):
+            stream = streams[-1]
+            with suppress(WorkerError):
+                in_threads(partial(stream.append_many, frames[:2]), partial(stream.flush, 60))
+                stream.append(frames[0])
+                in_threads(partial(stream.flush, 60))
+                assert stream.frames_durable == stream.frames_sent
+                assert stream._outbox._copying == 0
+        assert len(streams) > 1, "no step was interrupted"
 
 
 def test_the_death_of_the_io_thread_is_told_at_every_later_call(start, spec_of, frames_of, monkeypatch):

@@ -15,23 +15,27 @@ A call that interrupts another one of its own thread (a signal handler) cannot w
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
 
 class Begun(Generic[T]):
-    """Frames of one call that have their ``slots``, in the form of their owner, or none if they are to be
-    dropped. ``facts``: what their owner needs to submit them, once they are complete. ``is_given_up``: they
-    have no number and get none."""
+    """Frames of one call, which makes this before it begins them: an exception of a signal handler, which may
+    come between any two instructions, then finds what is to be given up.
+
+    ``serial``: their place in the order; 0 before they have begun. ``slots``: in the form of their owner, or
+    none if they are to be dropped. ``facts``: what their owner needs to submit them, once they are complete.
+    ``is_given_up``: they have no number and get none."""
 
     __slots__ = ("facts", "frames", "is_given_up", "serial", "slots", "thread")
 
-    def __init__(self, thread: int, serial: int, slots: Any, frames: int) -> None:
-        self.thread = thread
-        self.serial = serial
-        self.slots = slots
-        self.frames = frames
+    def __init__(self) -> None:
+        self.thread = 0
+        self.serial = 0
+        self.slots: Any = None
+        self.frames = 0
         self.facts: T | None = None
         self.is_given_up = False
 
@@ -40,7 +44,7 @@ class FrameOrder(Generic[T]):
     """The lock of its owner guards all of it."""
 
     def __init__(self) -> None:
-        self._line: deque[int] = deque()  # the thread of each call that waits for slots
+        self._line: deque[Begun[T]] = deque()  # of each call that waits for slots
         self._begun: deque[Begun[T]] = deque()
         self._serial = 0
         self.frames = 0  # that have begun and have no number yet
@@ -50,31 +54,32 @@ class FrameOrder(Generic[T]):
     def is_next(self, thread: int) -> bool:
         """Returns whether a call of a thread may take free slots: nobody but calls of this thread, which it
         may have interrupted, are before it."""
-        return not self._line or self._line[0] == thread
+        return not self._line or self._line[0].thread == thread
 
     @property
     def is_waiting(self) -> bool:
         """True if any call stands in line."""
         return bool(self._line)
 
-    def stand_in_line(self, thread: int) -> None:
-        self._line.append(thread)
+    def stand_in_line(self, begun: Begun[T], thread: int) -> None:
+        """``leave_line`` follows."""
+        begun.thread = thread
+        self._line.append(begun)
 
-    def leave_line(self, thread: int) -> None:
-        """Removes the call of this thread that came last: one that interrupts another ends before it, and one
-        that takes slots several times keeps its first place."""
-        from_end = next(i for i, waiting in enumerate(reversed(self._line)) if waiting == thread)
-        del self._line[-1 - from_end]
+    def leave_line(self, begun: Begun[T]) -> None:
+        """Removes a call, unless it was interrupted before it stood in line."""
+        with suppress(ValueError):
+            self._line.remove(begun)
 
     # ------------------------------------------------------------------ begun
 
-    def begin(self, thread: int, slots: Any, frames: int) -> Begun[T]:
+    def begin(self, begun: Begun[T], thread: int, slots: Any, frames: int) -> None:
         """Enters frames in their order. ``complete`` or ``give_up`` follows."""
-        self._serial += 1
-        begun: Begun[T] = Begun(thread, self._serial, slots, frames)
+        begun.thread, begun.slots, begun.frames = thread, slots, frames
         self._begun.append(begun)
         self.frames += frames
-        return begun
+        self._serial += 1
+        begun.serial = self._serial
 
     def complete(self, begun: Begun[T], facts: T) -> list[Begun[T]]:
         """Returns the frames that get their numbers now, in their order."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from shardwright.array.frame_claim import all_claimed
-from shardwright.array.frame_order import FrameOrder
+from shardwright.array.frame_order import Begun, FrameOrder
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ClosedError, MetadataError, OverloadError, TimedOutError
 from shardwright.model.receipt import Watermark
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from shardwright.array.frame_check import Columns
-    from shardwright.array.frame_order import Begun
     from shardwright.model.receipt import Receipt
     from shardwright.wire.controls import Overload, Updated
 
@@ -155,7 +154,7 @@ class Outbox:
         """As ``StepLock.check_process``."""
         self._lock.check_process()
 
-    def take_slot(self, *, counted: bool = False) -> Begun[Callable[[], None]]:
+    def take_slot(self, begun: Begun[Callable[[], None]], *, counted: bool = False) -> None:
         """Begins the next frame, with a free slot: ``add``, ``drop`` or ``give_back`` follows. Where there is
         no slot the policy decides: it waits (the back-pressure), returns slots None (the frame is to be
         dropped), or raises ``OverloadError``, now and from now on. ``counted``: the frame has no place but
@@ -163,23 +162,23 @@ class Outbox:
         with self._lock.turn(), self._lock:
             self._check_count(1, counted=counted)
             slot = None
-            if self._wait_for_slots():
+            if self._wait_for_slots(begun):
                 slot = self._free.take_one()
                 self._copying += 1
             self._check_count(1, counted=counted)
-            return self._order.begin(get_ident(), slot, 1)
+            self._order.begin(begun, get_ident(), slot, 1)
 
     def claim_slot(self) -> tuple[int, FrameRing] | None:
         """As ``take_slot``, for a frame that is begun by ``end_claim``; with the ring in which the slot is
         filled."""
         with self._lock.turn(), self._lock:
-            if not self._wait_for_slots():
+            if not self._wait_for_slots(Begun()):
                 return None
             assert self._ring is not None, "an open stream has a ring"
             self._claimed += 1
             return self._free.take_one(), self._ring
 
-    def end_claim(self, slot: int | None, *, counted: bool) -> Begun[Callable[[], None]]:
+    def end_claim(self, begun: Begun[Callable[[], None]], slot: int | None, *, counted: bool) -> None:
         """Begins the frame of a claimed slot (None: it is to be dropped), as ``take_slot``. Raises before."""
         with self._lock.turn(), self._lock:
             self._check_open()
@@ -187,61 +186,59 @@ class Outbox:
             if slot is not None:
                 self._claimed -= 1
                 self._copying += 1
-            return self._order.begin(get_ident(), slot, 1)
+            self._order.begin(begun, get_ident(), slot, 1)
 
-    def give_back_claimed(self, slot: int) -> None:
-        """Returns a claimed slot that was not used."""
+    def give_back_claimed(self, slot: int | None) -> None:
+        """Returns a claimed slot that was not used; None: the frame was to be dropped."""
+        if slot is None:
+            return
         with self._lock.turn(also_broken=True), self._lock.anyway:
             self._claimed -= 1
             self._free.give_back_first(np.atleast_1d(slot))
             self._lock.changed.notify_all()
 
-    def take_slots(self, most: int, *, counted: bool = False) -> Begun[Callable[[], None]]:
+    def take_slots(self, begun: Begun[Callable[[], None]], most: int, *, counted: bool = False) -> None:
         """Begins up to ``most`` frames, never more than a batch's, so that one batch is sent while the next
         is copied. As ``take_slot``; with an empty array of slots, for a batch of frames that are to be
         dropped."""
         with self._lock.turn(), self._lock:
             self._check_count(most, counted=counted)
             slots = _NO_SLOTS
-            if self._wait_for_slots():
+            if self._wait_for_slots(begun):
                 slots = self._free.take(min(most, self.batch_frames))
                 self._copying += len(slots)
             self._check_count(most, counted=counted)
-            return self._order.begin(get_ident(), slots, len(slots) or min(most, self.batch_frames))
+            self._order.begin(begun, get_ident(), slots, len(slots) or min(most, self.batch_frames))
 
-    def stand_in_line(self, frames: int) -> None:
-        """Keeps the frames of other threads waiting until ``leave_line``: these, which have no place, come
-        first, though they take slots several times. Raises what ``check_position`` does if there is no room
-        for all."""
+    def stand_in_line(self, stack: Begun[Callable[[], None]], frames: int) -> None:
+        """Keeps the frames of other threads waiting until ``leave_line``, which follows: those of ``stack``,
+        which have no place, come first, though they take slots several times. Raises what ``check_position``
+        does if there is no room for all."""
         thread = get_ident()
         with self._lock.turn(), self._lock:
-            self._order.stand_in_line(thread)
-            try:
-                while not self._order.is_next(thread):
-                    self._check_open()
-                    self._lock.wait(WAIT_S)
-                self._check_count(frames, counted=True)
-            except BaseException:
-                self._order.leave_line(thread)
-                raise
+            self._order.stand_in_line(stack, thread)
+            while not self._order.is_next(thread):
+                self._check_open()
+                self._lock.wait(WAIT_S)
+            self._check_count(frames, counted=True)
 
-    def leave_line(self) -> None:
+    def leave_line(self, stack: Begun[Callable[[], None]]) -> None:
         with self._lock.turn(also_broken=True), self._lock.anyway:
-            self._order.leave_line(get_ident())
+            self._order.leave_line(stack)
             self._lock.changed.notify_all()
 
     def _check_count(self, frames: int, *, counted: bool) -> None:
         if counted:
             self._check_position(self._queue.next_sequence + self._order.frames + frames - 1)
 
-    def _wait_for_slots(self) -> bool:
+    def _wait_for_slots(self, begun: Begun[Callable[[], None]]) -> bool:
         """Waits until at least one slot is free and it is the turn of this call; returns False when the frame
         is to be dropped. Within a step."""
         self._check_open()
         thread = get_ident()
         if self._free and self._order.is_next(thread):
             return True
-        self._order.stand_in_line(thread)
+        self._order.stand_in_line(begun, thread)
         try:
             while True:
                 if self._order.is_next(thread):
@@ -252,7 +249,7 @@ class Outbox:
                 self._lock.wait(WAIT_S)
                 self._check_open()
         finally:
-            self._order.leave_line(thread)
+            self._order.leave_line(begun)
             if self._order.is_waiting:
                 self._lock.changed.notify_all()
 
@@ -276,11 +273,14 @@ class Outbox:
             self._raise_over()
         return False
 
-    def give_back(self, begun: Begun[Callable[[], None]]) -> None:
-        """Ends frames that were begun and are not added; their slots are free again."""
+    def give_back(self, begun: Begun[Callable[[], None]]) -> bool:
+        """Ends frames whose call has failed; their slots are free again. Returns False if they were added
+        before."""
+        if not begun.serial:
+            return True
         with self._lock.turn(also_broken=True), self._lock.anyway:
             if begun.facts is not None:
-                return  # it was complete before the error
+                return False
             slots = _NO_SLOTS if begun.slots is None else np.atleast_1d(begun.slots)
             if begun.is_given_up:
                 self._claimed -= len(slots)
@@ -289,6 +289,7 @@ class Outbox:
                 self._add_complete(self._order.give_up(begun))
             self._free.give_back_first(slots)
             self._lock.changed.notify_all()
+        return True
 
     def add(
         self,

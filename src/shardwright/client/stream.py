@@ -6,7 +6,6 @@ import sys
 import time
 import warnings
 import weakref
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ import numpy as np
 
 from shardwright.array.frame_claim import FrameClaim
 from shardwright.array.frame_intake import FrameIntake, Placed
+from shardwright.array.frame_order import Begun
 from shardwright.array.update import checked_update
 from shardwright.model.errors import (
     ClosedError,
@@ -25,13 +25,12 @@ from shardwright.model.errors import (
 from shardwright.model.step_lock import interrupts_package
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
     import numpy.typing as npt
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
-    from shardwright.array.frame_order import Begun
     from shardwright.array.spec import ArraySpec
     from shardwright.model.receipt import Receipt, Watermark
     from shardwright.wire.controls import Transport
@@ -199,27 +198,22 @@ class Stream:
         self._outbox.check_process()
         pixels = frame if type(frame) is np.ndarray else np.asarray(frame)
         placed = self._intake.one(pixels, image, index, frame_id, metadata)
+        begun: Begun[Callable[[], None]] = Begun()
         try:
-            self._append(pixels, placed, -1 if frame_id is None else frame_id)
-        except BaseException:
-            if not placed.named and placed.position is not None:
-                self._intake.give_back([placed.position])
-            raise
-
-    def _append(self, pixels: npt.NDArray[Any], placed: Placed, frame_id: int) -> None:
-        position, columns, _ = placed
-        begun = self._outbox.take_slot(counted=position is None)
-        try:
-            if begun.slots is None:
-                self._outbox.drop(begun, position, frame_id, columns)
-                return
+            self._outbox.take_slot(begun, counted=placed.position is None)
             ring = self._outbox.ring
-            if ring is not None:  # else the stream has ended, and add will raise
+            # without a ring the stream has ended, and add will raise
+            if ring is not None and begun.slots is not None:
                 ring.put(begun.slots, pixels)
             self._add_one(ring, begun, pixels, placed, frame_id)
         except BaseException:
-            self._outbox.give_back(begun)
+            self._give_up(begun, placed)
             raise
+
+    def _give_up(self, begun: Begun[Callable[[], None]], placed: Placed) -> None:
+        """Gives back the slot and the place of a frame that is not sent."""
+        if self._outbox.give_back(begun) and not placed.named and placed.position is not None:
+            self._intake.give_back([placed.position])
 
     def _add_one(
         self,
@@ -227,10 +221,15 @@ class Stream:
         begun: Begun[Callable[[], None]],
         pixels: npt.NDArray[Any],
         placed: Placed,
-        frame_id: int,
+        frame_id: int | None,
     ) -> None:
-        """Adds the frame that lies in its slot of ``ring``; it is copied to a ring that replaces that one."""
+        """Adds the frame that lies in its slot of ``ring``, or drops one without a slot; it is copied to a
+        ring that replaces that one."""
         position, columns, _ = placed
+        frame_id = -1 if frame_id is None else frame_id
+        if begun.slots is None:
+            self._outbox.drop(begun, position, frame_id, columns)
+            return
         while (newer := self._outbox.add(ring, begun, position, frame_id, columns)) is not None:
             newer.put(begun.slots, pixels)
             ring = newer
@@ -265,13 +264,10 @@ class Stream:
         if self._images.is_single and index is None and frame_id is None:
             self._intake.check_count(self._outbox.next_sequence)
         claimed = self._outbox.claim_slot()
-        place = (image, index, frame_id, metadata)
-        if claimed is None:
-            return FrameClaim(self._scratch_of(form), partial(self._commit_dropped, *place), lambda: None)
-        slot, ring = claimed
+        slot, ring = (None, None) if claimed is None else claimed
         return FrameClaim(
-            ring.pixels(slot, form),
-            partial(self._commit, slot, ring, *place),
+            self._scratch_of(form) if claimed is None else claimed[1].pixels(claimed[0], form),
+            partial(self._commit, slot, ring, image, index, frame_id, metadata),
             partial(self._outbox.give_back_claimed, slot),
         )
 
@@ -283,65 +279,26 @@ class Stream:
 
     def _commit(
         self,
-        slot: int,
-        ring: FrameRing,
+        slot: int | None,
+        ring: FrameRing | None,
         image: str | None,
         index: Sequence[int] | None,
         frame_id: int | None,
         metadata: Mapping[str, Any] | None,
         pixels: npt.NDArray[Any],
     ) -> None:
-        self._outbox.check_process()
+        begun: Begun[Callable[[], None]] = Begun()
+        placed = None
         try:
-            with self._placed(pixels, image, index, frame_id, metadata) as placed:
-                begun = self._outbox.end_claim(slot, counted=placed.position is None)
+            self._outbox.check_process()
+            placed = self._intake.one(pixels, image, index, frame_id, metadata)
+            self._outbox.end_claim(begun, slot, counted=placed.position is None)
+            self._add_one(ring, begun, pixels, placed, frame_id)
         except BaseException:
-            self._outbox.give_back_claimed(slot)
-            raise
-        with self._ending(begun, placed):
-            self._add_one(ring, begun, pixels, placed, -1 if frame_id is None else frame_id)
-
-    def _commit_dropped(
-        self,
-        image: str | None,
-        index: Sequence[int] | None,
-        frame_id: int | None,
-        metadata: Mapping[str, Any] | None,
-        pixels: npt.NDArray[Any],
-    ) -> None:
-        self._outbox.check_process()
-        with self._placed(pixels, image, index, frame_id, metadata) as placed:
-            begun = self._outbox.end_claim(None, counted=placed.position is None)
-        with self._ending(begun, placed):
-            self._outbox.drop(begun, placed.position, -1 if frame_id is None else frame_id, placed.columns)
-
-    @contextmanager
-    def _ending(self, begun: Begun[Callable[[], None]], placed: Placed) -> Iterator[None]:
-        """Gives the slot and the place of a frame back if the block fails."""
-        try:
-            yield
-        except BaseException:
-            self._outbox.give_back(begun)
-            if not placed.named and placed.position is not None:
-                self._intake.give_back([placed.position])
-            raise
-
-    @contextmanager
-    def _placed(
-        self,
-        pixels: npt.NDArray[Any],
-        image: str | None,
-        index: Sequence[int] | None,
-        frame_id: int | None,
-        metadata: Mapping[str, Any] | None,
-    ) -> Iterator[Placed]:
-        """Gives the checked frame; its place is given back if the block fails."""
-        placed = self._intake.one(pixels, image, index, frame_id, metadata)
-        try:
-            yield placed
-        except BaseException:
-            if not placed.named and placed.position is not None:
-                self._intake.give_back([placed.position])
+            if not begun.serial:
+                self._outbox.give_back_claimed(slot)
+            if placed is not None:
+                self._give_up(begun, placed)
             raise
 
     def append_many(
@@ -365,41 +322,38 @@ class Stream:
         self._outbox.check_process()
         pixels, records, counted, named = self._intake.many(frames, image, indices, frame_ids, metadata)
         done = 0
-        if stands := counted and len(pixels) > 0:
-            self._outbox.stand_in_line(len(pixels))
+        stack: Begun[Callable[[], None]] = Begun()
+        stands = counted and len(pixels) > 0
         try:
+            if stands:
+                self._outbox.stand_in_line(stack, len(pixels))
             while done < len(pixels):
-                begun = self._outbox.take_slots(len(pixels) - done, counted=counted)
-                part = slice(done, done + begun.frames)
-                self._add(begun, pixels[part], records[part], counted=counted)
-                done = part.stop
+                done += self._append_part(pixels[done:], records[done:], counted=counted)
         except BaseException:
             if not named:
                 self._intake.give_back(records["position"][done:].tolist())
             raise
         finally:
             if stands:
-                self._outbox.leave_line()
+                self._outbox.leave_line(stack)
 
-    def _add(
-        self,
-        begun: Begun[Callable[[], None]],
-        pixels: npt.NDArray[Any],
-        records: npt.NDArray[np.void],
-        *,
-        counted: bool,
-    ) -> None:
+    def _append_part(self, pixels: npt.NDArray[Any], records: npt.NDArray[np.void], *, counted: bool) -> int:
+        """Sends the first of these frames, as many as a batch holds and there is room for, or drops as many.
+        Returns how many."""
+        begun: Begun[Callable[[], None]] = Begun()
         try:
+            self._outbox.take_slots(begun, len(pixels), counted=counted)
+            pixels, records = pixels[: begun.frames], records[: begun.frames]
             if not len(begun.slots):
                 self._outbox.drop_many(begun, records, counted=counted)
-                return
+                return begun.frames
             ring = self._outbox.ring
             while True:
                 if ring is not None:
                     ring.put(begun.slots, pixels)
                 ring = self._outbox.add_many(ring, begun, records, counted=counted)
                 if ring is None:
-                    return
+                    return begun.frames
         except BaseException:
             self._outbox.give_back(begun)
             raise

@@ -26,7 +26,7 @@ from shardwright.acquire.accounts import SequenceSet
 from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.workers import WorkerPool
 from shardwright.array.frame_claim import all_claimed
-from shardwright.array.frame_order import FrameOrder
+from shardwright.array.frame_order import Begun, FrameOrder
 from shardwright.model.errors import ClosedError, OverloadError, ShardwrightError, StorageError, TimedOutError
 from shardwright.model.step_lock import StepLock, interrupts_package
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from shardwright.acquire.acquisition import Acquisition
-    from shardwright.array.frame_order import Begun
     from shardwright.model.error_text import ErrorText
     from shardwright.model.receipt import Receipt
 
@@ -109,7 +108,9 @@ class Driver:
         if self._end_asked:
             raise ClosedError("this writer is closed", hint="Append inside the with block")
 
-    def begin(self, most: int, *, counted: bool, check_count: Callable[[int], int]) -> Begun[Frames]:
+    def begin(
+        self, begun: Begun[Frames], most: int, *, counted: bool, check_count: Callable[[int], int]
+    ) -> None:
         """Begins the next frames: takes slots for as many as there is room for, at most ``most``; no slots
         when they are all to be dropped. Waits while none is free, if the policy says so. ``counted`` frames
         get their place from ``check_count``, which raises where there is none.
@@ -121,18 +122,18 @@ class Driver:
             stop = self.count + self.order.frames + most
             if counted:
                 check_count(stop - 1)
-            slots = self._slots_for(thread, most)
+            slots = self._slots_for(begun, thread, most)
             if counted and self.count + self.order.frames + most != stop:
                 check_count(self.count + self.order.frames + most - 1)  # others came while it waited
             self.ring.begin(slots)
-            return self.order.begin(thread, slots, slots.size or most)
+            self.order.begin(begun, thread, slots, slots.size or most)
 
-    def _slots_for(self, thread: int, most: int) -> np.ndarray:
+    def _slots_for(self, begun: Begun[Frames], thread: int, most: int) -> np.ndarray:
         """Returns free slots once it is the turn of this thread's call. Within a step."""
         self._check_open()
         if self.order.is_next(thread) and (slots := self.ring.take(most)).size:
             return slots
-        self.order.stand_in_line(thread)
+        self.order.stand_in_line(begun, thread)
         try:
             while True:
                 self._collect()
@@ -143,7 +144,7 @@ class Driver:
                 self.lock.wait(_POLL_S)
                 self._check_open()
         finally:
-            self.order.leave_line(thread)
+            self.order.leave_line(begun)
             self.lock.changed.notify_all()
 
     def _drops(self) -> bool:
@@ -161,25 +162,21 @@ class Driver:
             raise all_claimed(ring.claimed, slots)
         return False
 
-    def stand_in_line(self, frames: int, check_count: Callable[[int], int]) -> None:
-        """Keeps the frames of other threads waiting until ``leave_line``: these, which have no place, come
-        first, though they take slots several times. Raises what ``check_count`` does if there is no room for
-        all."""
+    def stand_in_line(self, stack: Begun[Frames], frames: int, check_count: Callable[[int], int]) -> None:
+        """Keeps the frames of other threads waiting until ``leave_line``, which follows: those of ``stack``,
+        which have no place, come first, though they take slots several times. Raises what ``check_count``
+        does if there is no room for all."""
         thread = threading.get_ident()
         with self.lock.turn(), self.lock:
-            self.order.stand_in_line(thread)
-            try:
-                while not self.order.is_next(thread):
-                    self._check_open()
-                    self.lock.wait(_POLL_S)
-                check_count(self.count + self.order.frames + frames - 1)
-            except BaseException:
-                self.order.leave_line(thread)
-                raise
+            self.order.stand_in_line(stack, thread)
+            while not self.order.is_next(thread):
+                self._check_open()
+                self.lock.wait(_POLL_S)
+            check_count(self.count + self.order.frames + frames - 1)
 
-    def leave_line(self) -> None:
+    def leave_line(self, stack: Begun[Frames]) -> None:
         with self.lock.turn(also_broken=True), self.lock.anyway:
-            self.order.leave_line(threading.get_ident())
+            self.order.leave_line(stack)
             self.lock.changed.notify_all()
 
     def complete(self, begun: Begun[Frames], frames: Frames) -> bool:
@@ -196,33 +193,38 @@ class Driver:
         self.ring.let_go()
         return bool(complete)
 
-    def give_up(self, begun: Begun[Frames]) -> None:
-        """Frees the slots of frames that cannot be completed, after Ctrl-C during a copy."""
+    def give_up(self, begun: Begun[Frames]) -> bool:
+        """Frees the slots of frames whose call has failed, such as by Ctrl-C during a copy. Returns False if
+        they were complete before: they are stored."""
+        if not begun.serial:
+            return True
         with self.lock.turn(also_broken=True), self.lock.anyway:
-            if begun.is_given_up or self.receipt is not None:
-                return  # with the writer they are gone
-            self.ring.give_back(begun.slots)
-            self._submit(self.order.give_up(begun))
-            self.lock.changed.notify_all()
+            if begun.facts is not None:
+                return False
+            if not begun.is_given_up and self.receipt is None:  # else they are gone with the writer
+                self.ring.give_back(begun.slots)
+                self._submit(self.order.give_up(begun))
+                self.lock.changed.notify_all()
+        return True
 
     def claim(self) -> np.ndarray:
         """Takes a slot as ``begin`` does, for a frame that gets its number when it is committed:
         ``begin_claimed`` or ``give_back_claimed`` follows."""
         with self.lock.turn(), self.lock:
-            slots = self._slots_for(threading.get_ident(), 1)
+            slots = self._slots_for(Begun(), threading.get_ident(), 1)
             self.ring.claim(slots)
             return slots
 
     def begin_claimed(
-        self, slots: np.ndarray, *, counted: bool, check_count: Callable[[int], int]
-    ) -> Begun[Frames]:
+        self, begun: Begun[Frames], slots: np.ndarray, *, counted: bool, check_count: Callable[[int], int]
+    ) -> None:
         """As ``begin``, for the slot of a claim."""
         with self.lock.turn(), self.lock:
             self._check_open()
             if counted:
                 check_count(self.count + self.order.frames)
             self.ring.begin_claimed(slots)
-            return self.order.begin(threading.get_ident(), slots, 1)
+            self.order.begin(begun, threading.get_ident(), slots, 1)
 
     def give_back_claimed(self, slots: np.ndarray) -> None:
         """Frees the slots of a claim that is given up. With the writer they are gone."""

@@ -36,15 +36,26 @@ class SlotTable:
 
     def add(self, first: int, slots: npt.NDArray[np.int64]) -> None:
         """Enters frame ``first + i`` as the one in ``slots[i]``; at most as many as there are slots."""
-        if not slots.size:
-            return
+        if slots.size == 1:  # without arrays, which would take as long as all else that an append does here
+            self._add_one(first, slots.item())
+        elif slots.size:
+            self._add_many(first, slots)
+        self.used += slots.size
+
+    def _add_one(self, sequence: int, slot: int) -> None:
+        place = sequence % self._sequence_at.size
+        if self._sequence_at[place] == _NO_FRAME:
+            self._sequence_at[place], self._slot_at[place] = sequence, slot
+        else:
+            self._elsewhere[sequence] = slot
+
+    def _add_many(self, first: int, slots: npt.NDArray[np.int64]) -> None:
         sequences = np.arange(first, first + slots.size)
         places = sequences % self._sequence_at.size
         home = self._sequence_at[places] == _NO_FRAME
         self._sequence_at[places[home]] = sequences[home]
         self._slot_at[places[home]] = slots[home]
         self._elsewhere.update(zip(sequences[~home].tolist(), slots[~home].tolist(), strict=True))
-        self.used += slots.size
 
     def pop(self, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Removes frames that are in flight, in any order, and returns their slots."""
@@ -144,8 +155,8 @@ class FrameBuffers:
     def let_go(self) -> None:
         """Drops the references to memory that was lent and has no reader any more. From any thread, without
         its locks: the last reference may go, which frees gigabytes or calls back into the caller's code."""
-        with suppress(IndexError):
-            while True:
+        while self._to_let_go:
+            with suppress(IndexError):  # another thread was faster
                 self._to_let_go.popleft()
 
     def lend(self, slots: npt.NDArray[np.int64], pixels: np.ndarray) -> npt.NDArray[np.int64]:
@@ -199,10 +210,11 @@ class FrameBuffers:
         return self._table.used + self.copying + self.claimed
 
     def close(self) -> None:
-        """Leaves the memory to the next writer, unless a camera may still write into claimed slots. Only when
-        no thread reads pixels any more."""
+        """Leaves the memory to the next writer, unless a camera may still write into claimed slots, or a
+        thread copies a frame after a defect has ended the writer. Only when no thread reads pixels any
+        more."""
         self._lent[:] = None
-        if self.claimed:
+        if self.claimed or self.copying:
             spare_memory.leave(self._memory)
         else:
             spare_memory.give_back(self._memory)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from shardwright.array.frame_claim import FrameClaim
 from shardwright.array.frame_intake import FrameIntake
+from shardwright.array.frame_order import Begun
 from shardwright.array.update import checked_update
 from shardwright.model.errors import ShardwrightError
 from shardwright.model.receipt import Watermark
@@ -150,20 +151,21 @@ class Writer:
         pixels = np.asarray(frame)
         placed = self._intake.one(pixels, image, index, frame_id, metadata)
         counted = placed.position is None
-        record, address = described = self._described(placed, frame_id)
+        begun: Begun[Frames] = Begun()
         try:
-            begun = self._driver.begin(1, counted=counted, check_count=self._intake.check_count)
-            try:
-                lent = self._put(begun.slots, pixels, record, address, copy=copy)
-            except BaseException:
-                self._driver.give_up(begun)
-                raise
+            record, address = described = self._described(placed, frame_id)
+            self._driver.begin(begun, 1, counted=counted, check_count=self._intake.check_count)
+            lent = self._put(begun.slots, pixels, record, address, copy=copy)
+            if self._driver.complete(begun, Frames(begun.slots, record, address, counted, lent)):
+                self._spare.append(described)
         except BaseException:
-            if not placed.named:
-                self._intake.give_back([int(record["position"][0])])
+            self._give_up(begun, placed)
             raise
-        if self._driver.complete(begun, Frames(begun.slots, record, address, counted, lent)):
-            self._spare.append(described)
+
+    def _give_up(self, begun: Begun[Frames], placed: Placed) -> None:
+        """Gives back the slot and the place of a frame that is not stored."""
+        if self._driver.give_up(begun) and not placed.named and placed.position is not None:
+            self._intake.give_back([placed.position])
 
     def _put(
         self, slots: np.ndarray, pixels: np.ndarray, record: np.ndarray, address: np.ndarray, *, copy: bool
@@ -222,6 +224,8 @@ class Writer:
         metadata: Mapping[str, Any] | None,
         pixels: np.ndarray,
     ) -> None:
+        begun: Begun[Frames] = Begun()
+        placed = None
         try:
             self._driver.check_open()
             placed = self._intake.one(pixels, image, index, frame_id, metadata)
@@ -231,12 +235,16 @@ class Writer:
             else:
                 record["flags"] = FRAME_DROPPED
             counted = placed.position is None
-            begun = self._driver.begin_claimed(slots, counted=counted, check_count=self._intake.check_count)
+            check_count = self._intake.check_count
+            self._driver.begin_claimed(begun, slots, counted=counted, check_count=check_count)
+            if self._driver.complete(begun, Frames(slots, record, address, counted, lent=False)):
+                self._spare.append(described)
         except BaseException:
-            self._driver.give_back_claimed(slots)
+            if not begun.serial:
+                self._driver.give_back_claimed(slots)
+            if placed is not None:
+                self._give_up(begun, placed)
             raise
-        if self._driver.complete(begun, Frames(slots, record, address, counted, lent=False)):
-            self._spare.append(described)
 
     def append_many(
         self,
@@ -261,9 +269,11 @@ class Writer:
         pixels, records, counted, named = self._intake.many(frames, image, indices, frame_ids, metadata)
         lent = not copy and can_be_lent(pixels)
         done = 0
-        if stands := counted and len(pixels) > 0:
-            self._driver.stand_in_line(len(pixels), self._intake.check_count)
+        stack: Begun[Frames] = Begun()
+        stands = counted and len(pixels) > 0
         try:
+            if stands:
+                self._driver.stand_in_line(stack, len(pixels), self._intake.check_count)
             while done < len(pixels):
                 done += self._append_part(
                     pixels[done:], records[done:], counted=counted, copy=copy, lent=lent
@@ -274,7 +284,7 @@ class Writer:
             raise
         finally:
             if stands:
-                self._driver.leave_line()
+                self._driver.leave_line(stack)
 
     def _append_part(
         self, pixels: np.ndarray, records: np.ndarray, *, counted: bool, copy: bool, lent: bool
@@ -283,23 +293,23 @@ class Writer:
         many."""
         # parts, so that workers begin while the rest is copied
         most = max(self.limits.frames_per_slab, BATCH_BYTES // self.limits.frame_bytes)
-        begun = self._driver.begin(
-            min(most, len(records)), counted=counted, check_count=self._intake.check_count
-        )
-        slots, records = begun.slots, records[: begun.frames]
-        dropped = not slots.size
+        most = min(most, len(records))
+        begun: Begun[Frames] = Begun()
         try:
+            self._driver.begin(begun, most, counted=counted, check_count=self._intake.check_count)
+            slots, records = begun.slots, records[: begun.frames]
+            dropped = not slots.size
             addresses = np.zeros(len(records), np.int64)
             if not dropped:
                 put = self._ring.lend if lent else self._ring.put_many
                 addresses = put(slots, pixels[: slots.size])
             records["flags"] = FRAME_DROPPED if dropped else 0
             records["camera_ns"], records["monotonic_ns"] = time.time_ns(), time.monotonic_ns()
+            self._copied += slots.size if not (copy or lent) else 0
+            self._driver.complete(begun, Frames(slots, records, addresses, counted, lent and not dropped))
         except BaseException:
             self._driver.give_up(begun)
             raise
-        self._copied += slots.size if not (copy or lent) else 0
-        self._driver.complete(begun, Frames(slots, records, addresses, counted, lent and not dropped))
         return len(records)
 
     def _described(self, placed: Placed, frame_id: int | None) -> tuple[np.ndarray, np.ndarray]:

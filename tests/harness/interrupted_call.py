@@ -1,0 +1,50 @@
+"""A call that Ctrl-C interrupts at one place after another."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+# where a frame passes on its way into the order; below them a step is whole or its object is broken
+_MODULES = ("writer.writer", "writer.driver", "client.stream", "client.outbox", "array.frame_order")
+
+
+def interruptions(make_call: Callable[[], Callable[[], None]]) -> Iterator[int]:
+    """Makes a call again and again, and raises ``KeyboardInterrupt`` once in each: at the beginning, a line
+    or the end of the functions that handle frames, as a signal's handler may. Yields after each, until one
+    goes through."""
+    at = 0
+    while _interrupted(make_call(), at):
+        yield at
+        at += 1
+    assert at > 20, "nothing was interrupted"
+
+
+def _interrupted(call: Callable[[], None], at: int) -> bool:
+    seen = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal seen
+        if not frame.f_globals.get("__name__", "").endswith(_MODULES):
+            return None
+        # a function that an exception leaves returns, too
+        if event != "exception":
+            seen += 1
+            if seen == at + 1:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
