@@ -260,7 +260,7 @@ def test_what_is_interrupted_in_the_middle_of_a_step_is_told_and_what_came_befor
 def test_after_a_call_that_was_interrupted_anywhere_others_go_on_or_are_told(start, spec_of, frames_of, way):
     """Nothing waits for a frame of it, whose thread goes on."""
     frames = frames_of(3)
-    with sw.connect(start(StreamSettings("cam0", spec_of(), 400)).ipc) as connection:
+    with sw.connect(start(StreamSettings("cam0", spec_of(), 400, WriteSettings())).ipc) as connection:
         streams = [connection.acquire("a0", stream="cam0")]
 
         def call():

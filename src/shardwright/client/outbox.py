@@ -193,9 +193,10 @@ class Outbox:
         if slot is None:
             return
         with self._lock.turn(also_broken=True), self._lock.anyway:
-            self._claimed -= 1
-            self._free.give_back_first(np.atleast_1d(slot))
-            self._lock.changed.notify_all()
+            if self._lock.broken is None:  # else it may have ended in the step that was interrupted
+                self._claimed -= 1
+                self._free.give_back_first(np.atleast_1d(slot))
+                self._lock.changed.notify_all()
 
     def take_slots(self, begun: Begun[Callable[[], None]], most: int, *, counted: bool = False) -> None:
         """Begins up to ``most`` frames, never more than a batch's, so that one batch is sent while the next

@@ -229,7 +229,8 @@ class Driver:
     def give_back_claimed(self, slots: np.ndarray) -> None:
         """Frees the slots of a claim that is given up. With the writer they are gone."""
         with self.lock.turn(also_broken=True), self.lock.anyway:
-            if self.receipt is None:
+            # of a broken one, it may have ended in the step that was interrupted
+            if self.receipt is None and self.lock.broken is None:
                 self.ring.give_back_claimed(slots)
                 self.lock.changed.notify_all()
 
