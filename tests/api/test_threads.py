@@ -64,6 +64,16 @@ def in_threads(*calls) -> None:
         raise errors[0]
 
 
+_before: set[threading.Thread] = set()
+
+
+@pytest.fixture(autouse=True)
+def threads_of_others():
+    """Workers that a fixture of other tests keeps."""
+    _before.clear()
+    _before.update(threading.enumerate())
+
+
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "a.ome.zarr"
@@ -513,4 +523,5 @@ def interrupt(*_: object) -> None:
 
 
 def threads_of_ours() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("shardwright")]
+    threads = [thread.name for thread in threading.enumerate() if thread not in _before]
+    return [name for name in threads if name.startswith("shardwright")]
