@@ -8,7 +8,9 @@ import tracemalloc
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+import zarr
 from tests.read.spellings import BIG, CRC, LITTLE, numcodec, sharded, transpose
 from tests.read.test_spellings import run
 from tests.repack.images import run_here
@@ -163,6 +165,13 @@ def write_v2(folder: Path, changes: dict[str, Any], attributes: str | None = Non
     return folder
 
 
+def looked(root: Path) -> list[dict[str, Any]]:
+    """The page's list of finished stores."""
+    stores = FinishedStores(root)
+    stores._look()
+    return stores._list
+
+
 STORES: dict[str, Callable[[Path], Path]] = {
     **{f"v3 {name}": lambda p, c=changes: write_v3(p, c) for name, changes in (LEGAL | REFUSED).items()},
     **{f"v3 image {name}": lambda p, c=changes: write_image(p, c) for name, changes in LEGAL.items()},
@@ -232,6 +241,37 @@ def test_each_command_ends_in_bounded_memory_and_in_one_line(
     for read in (sw.open, sw.frame_table):
         with suppress(ShardwrightError):
             read(tmp_path / "verify" / "a.zarr")
-    stores = FinishedStores(tmp_path / "verify")
-    stores._look()
-    assert [len(str(facts.get("unreadable", ""))) < 1000 for facts in stores._list] in ([], [True])
+    unreadable = [str(facts.get("unreadable", "")) for facts in looked(tmp_path / "verify")]
+    assert [len(why) < 1000 for why in unreadable] in ([], [True])
+
+
+@pytest.mark.parametrize("count", [None, 2**41])
+def test_one_wrong_frame_index_of_our_own_writer_costs_no_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], count: int | None
+) -> None:
+    store = tmp_path / "a.ome.zarr"
+    last = 2**40
+    writer = sw.create(
+        store, shape=(count, 16, 16), dtype="uint16", axes="tyx", chunks={"t": 4}, shards={"t": 8}, threads=1
+    )
+    for place in (0, 1, 2, last):
+        writer.append(np.full((16, 16), place % 1000 + 1, np.uint16), index=(place,))
+    receipt = writer.close()
+    assert (receipt.frames_stored, receipt.shards) == (4, 2)
+    tracemalloc.start()
+    try:
+        for command, options in COMMANDS.items():
+            places = [tmp_path / "new.ome.zarr" if option == "DEST" else option for option in options]
+            assert run(command.split()[0], store, *places) == 0, command
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < MOST_PEAK_BYTES
+    out, _ = capsys.readouterr()
+    assert len(out) < 8000 * len(COMMANDS)
+    assert sw.frame_table(store)["index_t"].tolist() == [0, 1, 2, last]
+    for made in (store, tmp_path / "new.ome.zarr"):
+        pixels = zarr.open_array(sw.open(made), path="0", mode="r")
+        assert [int(pixels[place].max()) for place in (2, 3, last // 2, last)] == [3, 0, 0, last % 1000 + 1]
+    (told,) = (facts for facts in looked(tmp_path) if facts["store"] == store.name)
+    assert (told["frames"], told["frames_missing"]) == (last + 1, last - 3)

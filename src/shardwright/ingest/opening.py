@@ -705,9 +705,7 @@ class Admission:
     def _recorded_limits(self, ring_frames: int, spec: AcquisitionSpec) -> Limits:
         try:
             return self._limits_of(spec, ring_frames)
-        except (
-            BudgetError
-        ):  # of a smaller budget than it was opened with: its frames count more than its ring
+        except BudgetError:  # it was opened with a larger one, and its frames count more than its ring
             return self._limits_of(spec, None)
 
     def _found_as_stream(self, stream: StreamSettings | None) -> FoundAs:

@@ -137,6 +137,8 @@ class FinishedStores:
         try:
             if beneath.exists(path / WORKSPACE):
                 raise NotShownError("This acquisition is not finished.")
+            if not _is_utf8(store):
+                raise UnreadableError("Its name is not UTF-8, and no address leads to it: rename its folder.")
             return FinishedStore(path, beneath.stat(path).st_mtime_ns, image, image_path)
         except OSError:
             raise NotShownError(NO_IMAGE) from None
@@ -186,6 +188,12 @@ class FinishedStores:
             "unreadable": why[:MOST_REASON],
             "finished_s": changed_ns / 1e9,
         }
+
+
+def _is_utf8(name: str) -> bool:
+    """Returns whether a name of the disk can be in an address: a script that makes one of other bytes fails,
+    and the whole list with it."""
+    return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def _read(root: Path, most_bytes: int, *parts: str) -> bytes:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, TypeVarTuple
 
 import anyio
 import anyio.to_thread
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from shardwright.model.errors import ShardChangedError, ShardwrightError, StoreChangingError, StoreGoneError
@@ -44,7 +45,15 @@ PREFLIGHT_SECONDS = 86_400
 POLICY = "sandbox; default-src 'none'"  # no browser may run a file of a store as a page of ours
 REQUEST_HEADERS = "Range, If-Range, If-Match, If-None-Match"
 ANSWER_HEADERS = "Accept-Ranges, Content-Range, Content-Length, ETag"
+KEY = "{path:store_path}"  # of a route: a store, and a key in it
 _RANGE = re.compile(r"bytes=\s*(?P<first>[0-9]{0,19})-(?P<last>[0-9]{0,19})\s*", re.IGNORECASE)
+
+
+class _StorePath(PathConvertor):
+    regex = "(?s:.*)"  # a name may hold a line's end, at which Starlette's own stops
+
+
+register_url_convertor("store_path", _StorePath())
 
 
 class Served(Protocol):

@@ -36,8 +36,8 @@ from .frame_stream import FrameStreams
 from .guard import METHODS, Guard
 from .live_stores import PREFIX as LIVE
 from .live_stores import LiveStores
+from .stores import KEY, StoreFiles, Stores, is_unchanged
 from .stores import PREFIX as FILES
-from .stores import StoreFiles, Stores, is_unchanged
 from .viewer import viewer_routes
 
 if TYPE_CHECKING:
@@ -80,9 +80,9 @@ def store_routes(settings: WebSettings) -> list[BaseRoute]:
     )
     files, live = StoreFiles(settings), LiveStores(settings)
     return [
-        Route(FILES + "{path:path}", Stores(settings, files.find).respond, methods=METHODS),
+        Route(FILES + KEY, Stores(settings, files.find).respond, methods=METHODS),
         Route(f"{LIVE}{{store}}/{STREAM}", FrameStreams(settings, live).respond, methods=METHODS),
-        Route(LIVE + "{path:path}", Stores(settings, live.find).respond, methods=METHODS),
+        Route(LIVE + KEY, Stores(settings, live.find).respond, methods=METHODS),
         *viewer_routes(FinishedStores(root), live),
     ]
 
