@@ -14,7 +14,7 @@ import textwrap
 import numpy as np
 import pytest
 
-from shardwright.model.errors import OutputExistsError, StorageError, StorageFullError
+from shardwright.model.errors import LinkError, OutputExistsError, StorageError, StorageFullError
 from shardwright.storage import failpoints, files
 from shardwright.storage.files import (
     AtomicFile,
@@ -403,9 +403,10 @@ def test_a_folder_that_another_process_has_made_and_removed_meanwhile_is_made(tm
 def test_what_stands_where_a_folder_is_to_be_is_left(tmp_path):
     (tmp_path / "file").write_bytes(b"x")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    for name in ("file", "link"):
-        with pytest.raises(StorageError, match="File exists"):
-            files.make_folder(tmp_path / name)
+    with pytest.raises(StorageError, match="File exists"):
+        files.make_folder(tmp_path / "file")
+    with pytest.raises(LinkError, match="link is a symbolic link"):
+        files.make_folder(tmp_path / "link")
     with pytest.raises(StorageError, match="No such file"):
         files.make_folder(tmp_path / "nowhere" / "a")
 
