@@ -86,6 +86,16 @@ class FrameOrder(Generic[T]):
         begun.facts = facts
         return self._take_complete()
 
+    def complete_alone(self, begun: Begun[T], facts: T) -> bool:
+        """As ``complete`` where no other frame has begun, at the least cost; else changes nothing and returns
+        False."""
+        if len(self._begun) != 1:
+            return False
+        begun.facts = facts
+        self._begun.clear()
+        self.frames = 0
+        return True
+
     def give_up(self, begun: Begun[T]) -> list[Begun[T]]:
         """Removes frames that were not complete; returns as ``complete`` does."""
         begun.is_given_up = True

@@ -51,6 +51,10 @@ WAIT_S = 1.0  # of one wait; the state is checked again after it
 _NO_SLOTS = np.zeros(0, np.int64)
 
 
+def _was_added() -> None:
+    """How a frame is added that was alone: it is already."""
+
+
 class Outbox:
     """The outbox of one stream. ``check_position`` checks a frame that is placed by its own count; ``wake``
     wakes the I/O thread. ``first_sequence`` is the stream's first. ``keep_ring`` gets the ring when the
@@ -160,12 +164,14 @@ class Outbox:
         dropped), or raises ``OverloadError``, now and from now on. ``counted``: the frame has no place but
         its number; raises what ``check_position`` does."""
         with self._lock.turn(), self._lock:
-            self._check_count(1, counted=counted)
+            if counted:
+                self._check_count(1, counted=True)
             slot = None
             if self._wait_for_slots(begun):
                 slot = self._free.take_one()
                 self._copying += 1
-            self._check_count(1, counted=counted)
+            if counted:
+                self._check_count(1, counted=True)  # others came while it waited
             self._order.begin(begun, get_ident(), slot, 1)
 
     def claim_slot(self) -> tuple[int, FrameRing] | None:
@@ -313,7 +319,10 @@ class Outbox:
             # before it has a number, too: a ring that replaces this one gets a copy
             self._slot_added[slot] = 1
             self._copying -= 1
-            self._complete(begun, partial(self._queue.add, slot, position, frame_id, metadata))
+            if not self._finishing and self._order.complete_alone(begun, _was_added):
+                self._queue.add(slot, position, frame_id, metadata)
+            else:
+                self._complete(begun, partial(self._queue.add, slot, position, frame_id, metadata))
         return None
 
     def add_many(

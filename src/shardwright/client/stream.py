@@ -195,7 +195,6 @@ class Stream:
         ``MetadataError`` for a frame that is not sent (the stream continues), ``ClosedError`` after
         ``close``, ``SessionLostError`` or the daemon's own error when the session has ended.
         """
-        self._outbox.check_process()
         pixels = frame if type(frame) is np.ndarray else np.asarray(frame)
         placed = self._intake.one(pixels, image, index, frame_id, metadata)
         begun: Begun[Callable[[], None]] = Begun()
