@@ -47,7 +47,7 @@ from shardwright.web.connections import VIEW_DESCRIPTORS
 from shardwright.web.live_stores import MOST_VIEWS
 from shardwright.web.stores import Stores
 
-from .test_stores import NAME, OUTSIDE, SECRET, Site
+from .test_stores import NAME, OUTSIDE, REFUSED, SECRET, Site
 from .web_process import WebProcess, settings_for
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -300,11 +300,24 @@ def test_a_finished_store_and_its_spilled_shards_are_served(finished, site):
     assert sorted(group["frames/sequence"][...].tolist()) == list(range(len(site.pixels)))
 
 
-@pytest.mark.parametrize("path", [*OUTSIDE, "/stores/{name}/.frames/secret", "/stores/../.frames"])
-def test_nothing_else_is_served(finished, site, path):
+LIVE_STATUS = {
+    "/stores/linked.ome.zarr/secret": 404,  # no store: nobody has read its metadata
+    "/stores/linked.ome.zarr/zarr.json": 404,
+    "/stores/{name}/0/pipe": 500,
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        *((path, 404) for path in (*OUTSIDE, "/stores/{name}/.frames/secret", "/stores/../.frames")),
+        *((path, LIVE_STATUS.get(path, 409)) for path in REFUSED),
+    ],
+)
+def test_nothing_else_is_served(finished, site, path, status):
     path = path.replace("/stores/", "/live/")
     answer = finished.ask(path.format(name=quote(NAME), private=quote(str(site.private).lstrip("/"))))
-    assert answer.status == 404, answer
+    assert answer.status == status, answer
     assert SECRET not in answer.body
 
 
@@ -325,7 +338,7 @@ def test_links_in_a_running_store_lead_nowhere(tmp_path, web, writing):
     shard.symlink_to(secret)
     for key in ("0/linked/out", "0/linked/c", "0/linked/zarr.json", SHARD):
         answer = get(web, key)
-        assert (answer.status, SECRET in answer.body) == (500 if key == SHARD else 404, False), key
+        assert (answer.status, SECRET in answer.body) == (409, False), key
     shard.unlink()
 
 
@@ -339,10 +352,12 @@ def test_a_linked_workspace_leads_nowhere(tmp_path):
         (tmp_path / "root" / STORE / "zarr.json").write_bytes((writer.path / "zarr.json").read_bytes())
         (tmp_path / "root" / STORE / ".shardwright").symlink_to(writer.path / ".shardwright")
         with WebProcess(settings_for(tmp_path / "root")) as web:
-            for key in ("zarr.json", "0/zarr.json", SHARD, ".frames"):
+            # errors that name the link, not 404, which is fill value to a Zarr reader
+            for key in ("zarr.json", "0/zarr.json", SHARD):
                 answer = get(web, key)
-                # an error that names the link, not 404, which is fill value to a Zarr reader
-                assert (answer.status, b"symbolic link" in answer.body) == (500, True), (key, answer.body)
+                assert (answer.status, b"it is a link" in answer.body) == (409, True), (key, answer.body)
+            answer = get(web, ".frames")
+            assert (answer.status, b"symbolic link" in answer.body) == (500, True), answer.body
 
 
 @pytest.mark.parametrize(
@@ -416,7 +431,7 @@ def test_a_store_with_shards_elsewhere_is_not_served(tmp_path, web):
     with sw.create(path, spec(), spill_root=tmp_path / "elsewhere", on_full="spill", **QUICK) as writer:
         writer.append(frame(0))
         writer.flush()
-        assert get(web, "zarr.json").status == 404
+        assert get(web, "zarr.json").status == 409
         assert get(web, ".frames").status == 404
         assert b"may lie in a second folder, which is not served here" in web.ask(f"/view/{STORE}").body
         with WebProcess(settings_for(tmp_path, spill_root=tmp_path / "elsewhere")) as allowed:

@@ -4,7 +4,10 @@ anything else."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import re
+import shutil
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +24,9 @@ from zarr.storage import FsspecStore, ObjectStore
 import shardwright as sw
 from shardwright.config.model import Http
 from shardwright.simulate.photons import PhotonFrames
+from shardwright.storage import beneath
 from shardwright.web import stores
+from shardwright.web.confined import open_in_store
 from shardwright.web.daemon_link import DaemonLink
 from shardwright.web.finished import FinishedStores
 from shardwright.web.web_app import make_app
@@ -198,8 +203,6 @@ OUTSIDE = [
     "/stores/secret",
     "/stores/notes/secret",
     "/stores/.hidden.ome.zarr/zarr.json",
-    "/stores/linked.ome.zarr/secret",
-    "/stores/linked.ome.zarr/zarr.json",
     "/stores/{name}/.shardwright/secret",
     "/stores/{name}/../secret",
     "/stores/{name}/%2e%2e/secret",
@@ -216,6 +219,16 @@ OUTSIDE = [
     "/stores//{private}/secret",
     "/stores/%2f{private}/secret",
     "/stores/../private/secret",
+    "/../../etc/passwd",
+    "/%2e%2e/%2e%2e/etc/passwd",
+    "/stores/{name}/0/c/../../../../private/secret",
+]
+
+
+# there is a name, and a Zarr reader would take 404 for fill value
+REFUSED = [
+    "/stores/linked.ome.zarr/secret",
+    "/stores/linked.ome.zarr/zarr.json",
     "/stores/{name}/0/out",
     "/stores/{name}/0/up",
     "/stores/{name}/0/folder/secret",
@@ -223,25 +236,59 @@ OUTSIDE = [
     "/stores/{name}/0/like-spill",
     "/stores/{name}/0/two-links",
     "/stores/{name}/0/pipe",
-    "/../../etc/passwd",
-    "/%2e%2e/%2e%2e/etc/passwd",
-    "/stores/{name}/0/c/../../../../private/secret",
 ]
 
 
-@pytest.mark.parametrize("path", OUTSIDE)
+@pytest.mark.parametrize(
+    ("path", "status"), [*((path, 404) for path in OUTSIDE), *((path, 409) for path in REFUSED)]
+)
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_nothing_else_is_served(web: WebProcess, site: Site, path: str, method: str) -> None:
+def test_nothing_else_is_served(web: WebProcess, site: Site, path: str, status: int, method: str) -> None:
     answer = web.ask(path.format(name=quote(NAME), private=quote(str(site.private).lstrip("/"))), method)
-    assert answer.status == 404, answer
+    assert answer.status == status, answer
     assert SECRET not in answer.body
+    assert str(site.private).encode() not in answer.body
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EIO, errno.ENXIO, errno.EMFILE])
+def test_a_file_that_cannot_be_read_is_not_told_as_absent(
+    site: Site, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """To a Zarr reader that would be fill value."""
+    real = beneath.open_file
+
+    def refused(path: Path, flags: int, *args: Any, **more: Any) -> int:
+        if Path(path).name != "zarr.json":
+            raise OSError(number, os.strerror(number), str(path))
+        return real(path, flags, *args, **more)
+
+    monkeypatch.setattr(beneath, "open_file", refused)
+    with pytest.raises(OSError, match=re.escape(os.strerror(number))):
+        open_in_store(str(site.root), None, [NAME, *SHARD.split("/")])
+
+
+def test_chunks_of_a_store_that_is_being_moved_are_gone(tmp_path: Path) -> None:
+    """Its metadata go first. Who has read them would take 404 for fill value."""
+    store = tmp_path / "a.ome.zarr"
+    with sw.create(store, shape=(None, 64, 64), dtype="uint16", axes="tyx") as writer:
+        writer.append(np.zeros((64, 64), np.uint16))
+    with WebProcess(settings_for(tmp_path)) as web:
+        url = "/stores/a.ome.zarr/"
+        assert web.ask(f"{url}0/c/9/0/0").status == 404
+        (store / "0" / "zarr.json").unlink()
+        assert [web.ask(f"{url}{key}").status for key in ("0/c/9/0/0", "0/zarr.json")] == [410, 404]
+        (store / "zarr.json").unlink()
+        assert [web.ask(f"{url}{key}").status for key in ("0/c/0/0/0", "zarr.json")] == [410, 404]
+        shutil.rmtree(store)
+        assert [web.ask(f"{url}{key}").status for key in ("0/c/0/0/0", "zarr.json")] == [410, 404]
+        assert web.errors() == ""
 
 
 def test_a_root_that_is_a_link_itself_is_fine(site: Site, tmp_path: Path) -> None:
     (tmp_path / "root").symlink_to(site.root)
     with WebProcess(settings_for(tmp_path / "root")) as web:
         assert get(web, "zarr.json").status == 200
-        assert get(web, "0/c/1/0/0").status == 404, "without a spill root no link is followed"
+        assert get(web, "0/c/1/0/0").status == 409, "without a spill root no link is followed"
         assert web.errors() == ""
 
 

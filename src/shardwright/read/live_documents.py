@@ -13,7 +13,7 @@ from shardwright.array.levels import array_documents
 from shardwright.array.metadata import array_shape, group_document
 from shardwright.array.ome import collection_documents
 from shardwright.codecs.parameters import codec_metadata
-from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.model.errors import LinkError, ShardFormatError, StorageError
 from shardwright.model.json_text import parse_json
 from shardwright.model.names import WORKSPACE
 from shardwright.shard.metadata_updates import read_updates, updates_path
@@ -53,6 +53,8 @@ class LiveDocuments:
             file = ReadFile(self._path / key, self._open_key(key))
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except LinkError:
+            raise
         except OSError as error:
             raise StorageError(f"cannot read {self._path / key}: {error.strerror}") from error
         if not stat.S_ISREG(file.status.st_mode):

@@ -17,19 +17,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 STORE_MARK = "zarr.json"  # a folder without one is no store, and is not served
-_NOT_THERE = (
-    errno.ENOENT,
-    errno.ENOTDIR,
-    errno.EACCES,
-    errno.EPERM,
-    errno.ENAMETOOLONG,
-    errno.ENXIO,
-    errno.EISDIR,
-)
+# to a Zarr reader these are fill value, so that no name is among them that may stand for a chunk
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EISDIR)
 
 
 class NotServedError(Exception):
-    """There is no such file, or none that may be read."""
+    """There is no such file."""
+
+
+class ElsewhereError(PermissionError):
+    """A running store that reaches into a folder that is not served. The message is for its user."""
 
 
 def is_plain(name: str) -> bool:
@@ -44,7 +41,8 @@ def open_in_store(
     """Returns a descriptor of the file ``parts`` of a store below ``root``; a shard may be a link to one
     below ``spill_root``. ``unfinished``: the store is known to be one, though its mark may not be there yet.
 
-    Raises ``NotServedError``; another ``OSError`` when the disk fails.
+    Raises ``NotServedError`` if there is no such file; ``LinkError``, or another ``OSError``, for one that
+    is there and cannot be read: another link, no regular file, one that the system or the disk refuses.
     """
     if len(parts) < 2 or not all(map(is_plain, parts)):
         raise NotServedError
@@ -57,9 +55,7 @@ def open_in_store(
         except LinkError:
             if spill_root is None or not beneath.is_link(path):
                 raise
-            return _open_below(_spilled(path, spill_root))
-    except LinkError:
-        raise NotServedError from None
+            return _open_spilled(path, spill_root)
     except OSError as error:
         if error.errno in _NOT_THERE:
             raise NotServedError from None
@@ -69,15 +65,21 @@ def open_in_store(
 def _open_below(path: Path) -> int:
     """Opens a file, following no link."""
     descriptor = beneath.open_file(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe must not block us
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
         raise NotServedError
-    return descriptor
+    raise PermissionError(errno.EACCES, "it is no regular file", str(path))
 
 
-def _spilled(link: Path, spill_root: str) -> Path:
-    """Returns the file that the link of a spilled shard leads to, below ``spill_root``."""
+def _open_spilled(link: Path, spill_root: str) -> int:
+    """Opens the file that the link of a spilled shard leads to, below ``spill_root``."""
     file = spilled_file(link)
     if not file.is_relative_to(spill_root):
-        raise NotServedError
-    return file
+        raise LinkError(f"{link} is a symbolic link out of {spill_root}, which is not followed")
+    try:
+        return _open_below(file)
+    except FileNotFoundError as error:  # its disk is not there: a link that leads nowhere is not absent
+        raise LinkError(f"{link} is a symbolic link that leads nowhere") from error

@@ -18,7 +18,7 @@ import anyio
 import anyio.to_thread
 
 from shardwright.array.document import MAX_METADATA_BYTES, decode_document
-from shardwright.model.errors import ShardFormatError
+from shardwright.model.errors import LinkError, ShardFormatError
 from shardwright.model.frame_status import FrameStatus
 from shardwright.model.names import STORE_SUFFIX, WORKSPACE
 from shardwright.storage import beneath
@@ -197,9 +197,13 @@ def _is_utf8(name: str) -> bool:
 
 
 def _read(root: Path, most_bytes: int, *parts: str) -> bytes:
-    """Returns the first bytes of a store's regular file, following no link. Raises ``NotServedError`` or
-    ``OSError``."""
-    with os.fdopen(open_in_store(str(root), None, parts), "rb") as file:
+    """Returns the first bytes of a store's regular file, following no link. Raises ``NotServedError``, also
+    for a link, or ``OSError``."""
+    try:
+        descriptor = open_in_store(str(root), None, parts)
+    except LinkError:
+        raise NotServedError from None
+    with os.fdopen(descriptor, "rb") as file:
         return file.read(most_bytes)
 
 

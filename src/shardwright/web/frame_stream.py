@@ -33,7 +33,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from shardwright.model.errors import ShardwrightError, StoreChangingError
 from shardwright.read.followed import MOST_BEYOND, MOST_RANGES
 
-from .confined import NotServedError
+from .confined import ElsewhereError, NotServedError
 from .stores import origin_refusal, preflight, store_headers
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class FrameStreams:
         self._followers.add(place)  # before anything is awaited
         try:
             follower = await self._in_thread(self._follower, request.path_params["store"], asked)
-        except NotServedError:
+        except (NotServedError, ElsewhereError):
             return PlainTextResponse("There is no such store.\n", 404)
         except StoreChangingError as error:
             return PlainTextResponse(f"{error}\n", 503, {"Retry-After": "1"})

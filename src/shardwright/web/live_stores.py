@@ -26,7 +26,7 @@ from shardwright.model.errors import LinkError, StorageError, StoreChangingError
 from shardwright.read.live_staging import KeptPixels
 from shardwright.storage import beneath
 
-from .confined import NotServedError, is_plain, open_in_store
+from .confined import ElsewhereError, NotServedError, is_plain, open_in_store
 from .stores import PIECE_BYTES
 
 if TYPE_CHECKING:
@@ -41,10 +41,6 @@ PREFIX = "/live/"
 # the same time. Their pixels and chunks share one memory; ``web.connections`` counts their descriptors.
 MOST_VIEWS = 32
 MOST_GONE = 1024
-
-
-class ElsewhereError(NotServedError):
-    """A running store that reaches into a folder that is not served. The message is for its user."""
 
 
 class _LiveKey:
@@ -125,7 +121,7 @@ class LiveStores:
             open_key = partial(self._open_key, store)
             view = LiveView(path, open_key=open_key, kept_pixels=self._kept_pixels)
         except StorageError as error:
-            if isinstance(error, StoreChangingError) or not isinstance(
+            if isinstance(error, StoreChangingError | LinkError) or not isinstance(
                 error.__cause__, FileNotFoundError | NotADirectoryError | None
             ):
                 raise  # it is there, and cannot be opened now

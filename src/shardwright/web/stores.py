@@ -6,8 +6,9 @@ workspace), no links out of the root. Files are opened and read in a few threads
 those; further requests are soon refused, and the page still works.
 
 A Zarr reader takes 404 for fill value, so that it is the answer only for what was never there. Errors to
-every reader are 409, for a chunk that an index has named and nobody has stored, and 410, for a store that is
-gone. After 503, for a store that changes faster than it is read, some try again.
+every reader are 409, for a file that is not served, and for a chunk that an index has named and nobody has
+stored, and 410, for a store that is gone. After 503, for a store that changes faster than it is read, some
+try again.
 """
 
 from __future__ import annotations
@@ -22,9 +23,15 @@ import anyio.to_thread
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
-from shardwright.model.errors import ShardChangedError, ShardwrightError, StoreChangingError, StoreGoneError
+from shardwright.model.errors import (
+    LinkError,
+    ShardChangedError,
+    ShardwrightError,
+    StoreChangingError,
+    StoreGoneError,
+)
 
-from .confined import NotServedError, open_in_store
+from .confined import STORE_MARK, ElsewhereError, NotServedError, open_in_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -37,6 +44,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 A = TypeVarTuple("A")
 PREFIX = "/stores/"
+_NOT_READ = "This file is not served: it is a link, or may not be read here."  # not where it leads
 THREADS = 8
 # well below the limit of connections, so that a stuck disk leaves some for the page
 MOST_WAITING = 64
@@ -110,12 +118,27 @@ class StoreFiles:
         self._settings = settings
 
     def find(self, path: str) -> Served:
-        """Opens the file at ``path``, which begins with the store. Raises ``NotServedError``, ``OSError``."""
-        descriptor = open_in_store(self._settings.output_root, self._settings.spill_root, path.split("/"))
+        """Opens the file at ``path``, which begins with the store. Raises ``NotServedError``, ``OSError``,
+        and ``StoreGoneError`` for a chunk of an array that is not there: who asks has read its metadata,
+        which go before its chunks do, and would take it for fill value."""
+        parts = path.split("/")
+        try:
+            descriptor = open_in_store(self._settings.output_root, self._settings.spill_root, parts)
+        except NotServedError:
+            if "c" in parts[1:-1] and not self._has_array(parts[: parts.index("c", 1)]):
+                raise StoreGoneError(f"{parts[0]} was deleted or moved") from None
+            raise
         facts = os.fstat(descriptor)
         return _OpenFile(
             descriptor, facts.st_size, f'"{facts.st_ino:x}-{facts.st_size:x}-{facts.st_mtime_ns:x}"'
         )
+
+    def _has_array(self, parts: list[str]) -> bool:
+        try:
+            os.close(open_in_store(self._settings.output_root, None, [*parts, STORE_MARK]))
+        except NotServedError:
+            return False
+        return True
 
 
 class Stores:
@@ -147,6 +170,9 @@ class Stores:
             return await self._file_answer(request, file)
         except NotServedError:
             return PlainTextResponse("There is no such file.\n", 404)
+        except (LinkError, PermissionError) as error:
+            why = str(error) if isinstance(error, ElsewhereError) else _NOT_READ
+            return PlainTextResponse(f"{why}\n", 409)
         except StoreGoneError as error:
             return PlainTextResponse(f"{error}\n", 410)
         except ShardChangedError as error:

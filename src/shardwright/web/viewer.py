@@ -33,10 +33,9 @@ from shardwright.model.json_text import parse_json
 from shardwright.model.names import STORE_SUFFIX
 
 from .api import Json
-from .confined import NotServedError
+from .confined import ElsewhereError, NotServedError
 from .finished import NotShownError, find_image
 from .live_stores import PREFIX as LIVE
-from .live_stores import ElsewhereError
 from .stores import PREFIX as FILES
 from .viewer_state import Window, viewer_fragment, viewer_state
 
