@@ -120,7 +120,8 @@ class ChunkPlace(Protocol):
     def open_shard(
         self, array: StoredArray, shard: tuple[int, ...], key: str
     ) -> AbstractContextManager[ReadableShard]:
-        """Raises ``FileNotFoundError`` when there is none, ``ShardFormatError``."""
+        """Raises ``FileNotFoundError`` when there is none, ``ShardFormatError``, ``StoreGoneError`` when the
+        array is not there either, or the store is another one."""
 
     def edit(
         self,
@@ -138,6 +139,9 @@ class ChunkPlace(Protocol):
         """
 
     def close(self) -> None: ...
+
+
+GONE = "Open the store anew, where it is now"
 
 
 def is_visible(key: str) -> bool:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardwright.model.errors import ShardFormatError
+from shardwright.model.errors import ShardFormatError, StoreGoneError
 from shardwright.read.store import parse_array
 
 from .chunk_documents import DOCUMENT, join_key, nodes_named, parse_node, understood_array
-from .chunk_place import is_visible
+from .chunk_place import GONE, is_visible
 from .shard_desk import Look, ShardRef
 
 if TYPE_CHECKING:
@@ -91,12 +91,15 @@ class ChunkTree:
     # ------------------------------------------------------------------ one key
 
     def find(self, key: str) -> ChunkRef | str | None:
-        """Returns the chunk that a key is, or the key of a file; None for a key that can be neither."""
+        """Returns the chunk that a key is, or the key of a file; None for a key that can be neither. Raises
+        ``StoreGoneError`` for a key of an array that somebody else has deleted or moved."""
         if not is_visible(key):
             return None
         if key.rpartition("/")[2] == DOCUMENT:
             return key
         found = self._array_above(key)
+        if found is None:
+            self._check_not_gone(key)
         if found is None or found[1].array is None:
             return key
         folder, array = found[0], found[1].array
@@ -108,6 +111,14 @@ class ChunkTree:
         within = tuple(i % n for i, n in zip(coordinates, counts, strict=True))
         number = int(np.ravel_multi_index(within, counts)) if counts else 0
         return ChunkRef(_shard_ref(folder, array, shard), number)
+
+    def _check_not_gone(self, key: str) -> None:
+        """Whoever moves or deletes a store deletes its documents first. Who has read them would take a shard
+        for a chunk, and no shard for fill value."""
+        with self._lock:
+            for folder, node in self._nodes.items():
+                if node.is_array and key.startswith(f"{folder}/" if folder else ""):
+                    raise StoreGoneError(f"{join_key(folder, DOCUMENT)} was deleted or moved", hint=GONE)
 
     def find_to_write(self, key: str) -> ChunkRef | str | None:
         """As ``find``, but a chunk that is a file is a chunk as well: like a shard it has a lock, and a line
@@ -160,6 +171,8 @@ class ChunkTree:
             is_sharded = array is not None and array.is_sharded
             node = Node(document, array if is_sharded else None, None if is_sharded else array, stamp)
         with self._lock:
+            if node is None and folder in self._nodes and self._nodes[folder].is_array:
+                return data, None  # it is gone, and stays known: see ``_check_not_gone``
             self._nodes.pop(folder, None)
             if node is not None:
                 self._nodes[folder] = node

@@ -7,7 +7,7 @@ import stat
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from shardwright.model.errors import ShardChangedError, ShardFormatError, StorageError
+from shardwright.model.errors import ShardChangedError, ShardFormatError, StorageError, StoreGoneError
 from shardwright.model.names import EDIT_FOLDER
 from shardwright.read.shard_file import ShardFile
 from shardwright.shard.edit_files import (
@@ -19,7 +19,7 @@ from shardwright.shard.edit_files import (
     edit_file,
 )
 from shardwright.storage import beneath
-from shardwright.storage.failpoints import reach
+from shardwright.storage.failpoints import look, reach
 from shardwright.storage.files import (
     NO_FILE,
     FileIdentity,
@@ -33,7 +33,7 @@ from shardwright.storage.lock import is_locked
 from shardwright.storage.spilled import shard_status
 
 from .chunk_documents import DOCUMENT
-from .chunk_place import ReadIndex, ReplacedError, is_visible
+from .chunk_place import GONE, ReadIndex, ReplacedError, is_visible
 from .interrupted import delete_durably, edited_shards, recover_locked
 from .shard_edit import check_at_rest, edit_shard
 from .shard_lock import shard_locked
@@ -63,8 +63,16 @@ class LocalPlace:
         self._max_unused = max_unused
         if not beneath.is_dir(self._root):
             raise StorageError(f"no such folder: {root}", hint="Give the path of a Zarr v3 store")
+        self._identity = self._folder_identity()
         if writable:
             check_at_rest(self._root)
+
+    def _folder_identity(self) -> tuple[int, int] | None:
+        try:
+            status = beneath.stat(self._root)
+        except _NONE:
+            return None
+        return status.st_dev, status.st_ino
 
     @property
     def url(self) -> str:
@@ -179,14 +187,23 @@ class LocalPlace:
         path = self._root / key
         if beneath.exists(edit_file(array.path, array.shard_key(shard), JOURNAL_SUFFIX)):
             self._wait_for_edit(array, array.shard_key(shard))
+        look("look.shard")
         try:
             file = ShardFile(array, path)
         except StorageError as error:
-            if isinstance(error.__cause__, _NONE):
+            if isinstance(error.__cause__, _NONE) and not beneath.is_link(path):  # one that leads nowhere
+                self._check_there(array)
                 raise FileNotFoundError(key) from None
             raise
         with file:
+            self._check_there(array)
             yield LocalShard(file, shard)
+
+    def _check_there(self, array: StoredArray) -> None:
+        """Raises ``StoreGoneError`` if a shard that was not found may have been moved or deleted, after the
+        documents of its store, or one that was found is another store's."""
+        if self._folder_identity() != self._identity or not beneath.exists(array.path / DOCUMENT):
+            raise StoreGoneError(f"{array.path} was deleted, moved or replaced", hint=GONE)
 
     def _wait_for_edit(self, array: StoredArray, key: str) -> None:
         """Waits for an edit that is being written into a shard, and completes it if its process died. Raises
@@ -251,6 +268,7 @@ class LocalShard:
 
     def fetch(self, index: ReadIndex, ranges: list[tuple[int, int]]) -> list[bytes | bytearray]:
         found: list[bytes | bytearray] = []
+        look("look.bytes")
         with self._unchanged():
             for start, stop in ranges:
                 data = bytearray(stop - start)

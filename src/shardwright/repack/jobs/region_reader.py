@@ -4,6 +4,7 @@ each box."""
 from __future__ import annotations
 
 import itertools
+import os
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,18 +12,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.model.errors import ShardChangedError, ShardFormatError, StorageError, StoreGoneError
 from shardwright.read.shard_file import ShardFile, check_entries
+from shardwright.read.store_state import ChangedError, tries
 from shardwright.shard.index import EMPTY
 from shardwright.storage import beneath
+from shardwright.storage.failpoints import look
+from shardwright.storage.files import FileIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from shardwright.read.store import StoredArray
     from shardwright.repack.runtime.throttle import Throttle
 
 MAX_OPEN_SHARDS = 16
+_DOCUMENTS = ("zarr.json", ".zarray")
 
 Coordinates = tuple[int, ...]
 
@@ -32,8 +38,14 @@ class _ReadShard:
     """``faults``: what is wrong with a chunk's entry, by chunk number."""
 
     file: ShardFile
+    identity: FileIdentity
     entries: npt.NDArray[np.void]
     faults: dict[int, str]
+
+    def check_unchanged(self) -> None:
+        """Raises ``ChangedError`` if the file was written since it was opened."""
+        if FileIdentity.of(os.fstat(self.file.fileno())) != self.identity:
+            raise ChangedError
 
 
 class RegionReader:
@@ -42,6 +54,7 @@ class RegionReader:
 
     def __init__(self, array: StoredArray, throttle: Throttle) -> None:
         self.array = array
+        self._folder = _identity_of(array.path)
         self.bytes_read = 0
         self._throttle = throttle
         self._fill = array.fill_element
@@ -88,7 +101,20 @@ class RegionReader:
         """Into ``_values``; False when the chunk is absent."""
         counts = self.array.shard_chunks
         coordinates = tuple(i // n for i, n in zip(chunk, counts, strict=True))
-        shard = self._shard(coordinates)
+        for _ in tries():
+            try:
+                return self._read_once(chunk, coordinates)
+            except ChangedError:
+                self._forget(coordinates)
+        raise ShardChangedError(
+            f"{self.array.path / self.array.shard_key(coordinates)} changes faster than it is read",
+            hint="Run it again when nobody edits the store",
+        )
+
+    def _read_once(self, chunk: Coordinates, coordinates: Coordinates) -> bool:
+        """As ``_read_chunk``. Raises ``ChangedError`` if the shard was written since it was opened: an edit
+        gives bytes of chunks that its index has named to others."""
+        counts, shard = self.array.shard_chunks, self._shard(coordinates)
         if shard is None:
             return False
         number = int(np.ravel_multi_index(tuple(i % n for i, n in zip(chunk, counts, strict=True)), counts))
@@ -99,10 +125,13 @@ class RegionReader:
         if nbytes == EMPTY:
             return False
         self._throttle.take(nbytes)
+        look("look.bytes")
         try:
             shard.file.read_into(offset, self._room(nbytes).data)
+            shard.check_unchanged()
             self._values = self.array.decode(self._room(nbytes).data, self._decoded)
         except ShardFormatError as error:
+            shard.check_unchanged()
             raise ShardFormatError(
                 f"{where}: {error.message}", expected=error.expected, got=error.got
             ) from error
@@ -127,32 +156,59 @@ class RegionReader:
         self._open[coordinates] = shard = self._open_shard(coordinates)
         return shard
 
+    def _forget(self, coordinates: Coordinates) -> None:
+        if (shard := self._open.pop(coordinates, None)) is not None:
+            shard.file.close()
+
+    def _check_there(self) -> None:
+        """Raises ``StoreGoneError`` for an array that was moved or deleted, whose document goes before its
+        shards do, or that is another store's by now."""
+        folder = self.array.path
+        if self._folder != _identity_of(folder) or not any(beneath.exists(folder / n) for n in _DOCUMENTS):
+            raise StoreGoneError(f"{folder} was deleted, moved or replaced while it was read")
+
     def _open_shard(self, coordinates: Coordinates) -> _ReadShard | None:
+        look("look.shard")
         path = self.array.path / self.array.shard_key(coordinates)
         try:
             file = ShardFile(self.array, path)
         except StorageError as error:
             if isinstance(error.__cause__, FileNotFoundError) and not beneath.is_link(path):
-                return None  # an absent shard reads as fill value; a link that leads nowhere does not
+                # an absent shard reads as fill value; a link that leads nowhere does not
+                self._check_there()
+                return None
             raise
+        identity = FileIdentity.of(os.fstat(file.fileno()))
         try:
+            self._check_there()
             entries = file.read_index()
             faults = dict(check_entries(self.array, coordinates, entries, file.data_range).faults)
         except ShardFormatError as error:
+            changed = FileIdentity.of(os.fstat(file.fileno())) != identity
             file.close()
+            if changed:
+                raise ChangedError from None
             raise ShardFormatError(
                 f"{path}: {error.message}", expected=error.expected, got=error.got
             ) from error
         except BaseException:
             file.close()
             raise
-        return _ReadShard(file, entries, faults)
+        return _ReadShard(file, identity, entries, faults)
 
     def close(self) -> None:
         for shard in self._open.values():
             if shard is not None:
                 shard.file.close()
         self._open.clear()
+
+
+def _identity_of(folder: Path) -> tuple[int, int] | None:
+    try:
+        status = beneath.stat(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _boxes(start: Coordinates, stop: Coordinates, size: Coordinates) -> Iterator[Coordinates]:
