@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,6 +102,17 @@ def test_slabs_and_shard_rows_against_brute_force(grid):
         extent = grid.shard_row_extent_chunks(number)
         assert math.prod(extent) == len(shard_rows[grid.shard_row_coordinates(number)])
         assert grid.next_shard_row(number) == (number + 1 if number + 1 < len(shard_rows) else None)
+
+
+@given(grid=grids(), image=st.integers(0, 2))
+def test_slabs_and_places_of_many_positions_are_those_of_each(grid, image):
+    grid = replace(grid, image=image)
+    positions = np.array([grid.position_of(index) for index in in_order(grid)])
+    slabs, places = grid.slabs_and_places(positions)
+    assert slabs.tolist() == [grid.slab_of_position(position) for position in positions.tolist()]
+    assert places.tolist() == [grid.place_in_slab(position) for position in positions.tolist()]
+    outside = np.array([grid.first - 1, grid.last_position + 1, -1, -(2**63), 2**63 - 1])
+    assert all((found == -1).all() for found in grid.slabs_and_places(outside))
 
 
 @given(grid=grids())

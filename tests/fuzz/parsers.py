@@ -9,7 +9,7 @@ from pathlib import Path
 
 import crc32c
 import numpy as np
-from tests.shard.sidecars import IDENTITY, LAYOUT, RECORD, chunk_entry, frame_record, seed_of
+from tests.shard.sidecars import IDENTITY, LAYOUT, POSITION_AT, RECORD, chunk_entry, frame_record, seed_of
 
 from shardwright.model.errors import ShardFormatError
 from shardwright.shard.journal import EMPTY, PACKED, REOPENED, SLOTTED, TORN, VALID, ShardRowJournal
@@ -95,7 +95,9 @@ class JournalParser:
         for number, (layer, i) in enumerate(self._frames()):
             if number % 3:
                 place = LAYOUT.frames_place(layer) + i * RECORD.itemsize
-                image[place : place + RECORD.itemsize] = frame_record(seed, sequence=number, position=number)
+                image[place : place + RECORD.itemsize] = frame_record(
+                    seed, sequence=number, position=POSITION_AT[layer, i]
+                )
         for number, (file, slot) in enumerate(self._slots()):
             if number % 3:
                 place = LAYOUT.chunk_place(file, slot)
@@ -131,7 +133,14 @@ class JournalParser:
             return None
         frames, slots = self._frames(), self._slots()
         pieces = [(row, image[row.place : row.place + row.size]) for row in self.intact.rows[1:]]
-        states = [int(any(data) and checks(data, self.seed)) for _, data in pieces[: len(frames)]]
+        states = [
+            int(
+                any(data)
+                and checks(data, self.seed)
+                and np.frombuffer(data, RECORD)["position"][0] == POSITION_AT[place]
+            )
+            for (_, data), place in zip(pieces[: len(frames)], frames, strict=True)
+        ]
         states += [
             self._state(data, slot, version in packed)
             for (_, data), (_, slot) in zip(pieces[len(frames) :], slots, strict=True)

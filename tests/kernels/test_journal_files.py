@@ -51,7 +51,7 @@ def test_journal(tmp_path, grid):
     tables = JournalLayout.of(layout, 1, RECORD)
     path = tmp_path / "1.journal"
     journal = ShardRowJournal.create(path, tables, IDENTITY, 1, writer_epoch=9, packed=False)
-    records, filled = records_of(FRAMES, first=12), np.array([True, False, True])
+    records, filled = records_of(FRAMES, first=18), np.array([True, False, True])
     files = layout.plane.file
     slots = 2 * layout.plane.layer_slots[files] + layout.plane.slot  # the shard row's third slab
     nbytes = np.arange(len(files), dtype=np.int64) * 30  # the first chunk is all fill

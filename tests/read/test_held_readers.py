@@ -29,7 +29,11 @@ from shardwright.model.errors import (
 from shardwright.read.live_shard import LiveKeys
 from shardwright.read.live_view import LiveView
 from shardwright.read.store_state import TRIES
+from shardwright.recovery.unfinished import Unfinished
+from shardwright.shard.file_header import file_seed
+from shardwright.shard.journal import JournalLayout
 from shardwright.shard.manifest import manifest_path
+from shardwright.shard.row_checksum import seal_rows
 from shardwright.storage import failpoints
 
 from .held_readers import (
@@ -198,6 +202,44 @@ def test_chunks_of_a_shard_row_with_a_damaged_journal_are_an_error(scene, damage
     with pytest.raises(ShardFormatError, match="journal"):
         view.read_frames("0", [(4,)])
     np.testing.assert_array_equal(view.read_frames("0", [(0,)])[0], frame(0))  # of another shard row
+
+
+@pytest.mark.parametrize("damage", [0, 8, 64])
+def test_a_frame_that_may_be_in_a_damaged_staging_area_is_an_error(scene, damage):
+    with (scene.path / ".shardwright" / "staging").open("r+b") as file:
+        file.seek(damage)
+        file.write(b"\xff\xff\xff")
+    view = LiveView(scene.path)
+    with pytest.raises(ShardFormatError, match="staging"):
+        view.read_frames("0", [(scene.stored - 1,)])
+    np.testing.assert_array_equal(view.read_frames("0", [(0,)])[0], frame(0))  # in a shard
+
+
+def test_a_staging_area_that_is_not_written_yet_says_nothing(scene):
+    staging = scene.path / ".shardwright" / "staging"
+    staging.write_bytes(bytes(staging.stat().st_size))
+    np.testing.assert_array_equal(LiveView(scene.path).read_frames("0", [(0,)])[0], frame(0))
+    assert not LiveView(scene.path).read_frames("0", [(scene.stored - 1,)])[0].any()
+
+
+@pytest.mark.parametrize("position", [0, 5, 2**31, 2**62])
+def test_a_frame_of_another_place_is_not_believed(scene, position):
+    """Its position would decide how far the array reaches."""
+    store = Unfinished.read(scene.path)
+    journal, record = scene.path / ".shardwright" / "1.journal", store.record_dtype
+    tables = JournalLayout.of(store.layout.of(1), 1, record)
+    with journal.open("r+b") as file:
+        file.seek(tables.frames_place(0))
+        one = np.frombuffer(file.read(record.itemsize), record).copy()
+        one["position"] = position
+        seal_rows(one, file_seed(store.manifest.identity_bytes, 1))
+        file.seek(tables.frames_place(0))
+        file.write(one.tobytes())
+    view = LiveView(scene.path)
+    assert view.document("0")["shape"][0] <= scene.stored
+    with pytest.raises(ShardFormatError, match="a frame record of a stored slab is damaged"):
+        view.read_frames("0", [(4,)])
+    np.testing.assert_array_equal(view.read_frames("0", [(0,)])[0], frame(0))
 
 
 def test_a_journal_that_is_not_written_yet_says_nothing(scene):

@@ -31,6 +31,14 @@ LAYOUT = JournalLayout.of(ARRAY, 0, RECORD)
 LAST_GROUP = 2  # half as many slabs
 
 
+# position of a frame by its slot layer and its place in the slab
+POSITION_AT = {
+    (ARRAY.layer_of_slab(slab)[1], GRID.place_in_slab(position)): position
+    for position in range(8)
+    if GRID.shard_row_of_slab(slab := GRID.slab_of_position(position)) == 0
+}
+
+
 def seed_of(identity: bytes = IDENTITY, shard_row: int = 0) -> int:
     return crc32c.crc32c(identity + struct.pack("<q", shard_row))
 

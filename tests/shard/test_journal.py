@@ -4,6 +4,7 @@ entry."""
 from __future__ import annotations
 
 import errno
+import math
 import os
 import struct
 import tempfile
@@ -27,6 +28,7 @@ from .sidecars import (
     IDENTITY,
     LAST_GROUP,
     LAYOUT,
+    POSITION_AT,
     RECORD,
     chunk_entry,
     frame_record,
@@ -109,14 +111,15 @@ def test_the_header_is_as_format_md_draws_it(journal, path):
 
 
 def test_what_was_written_is_read_by_another_process_too(journal, path):
-    put(journal, LAYOUT.frames_place(2) + RECORD.itemsize, frame_record(SEED, sequence=7, position=5))
+    position = POSITION_AT[2, 1]
+    put(journal, LAYOUT.frames_place(2) + RECORD.itemsize, frame_record(SEED, sequence=7, position=position))
     put(journal, LAYOUT.chunk_place(1, 3), chunk_entry(3, LAYOUT.slot_bytes, SEED, data_crc=5))
     put(journal, LAYOUT.chunk_place(1, 4), chunk_entry(4, 0, SEED))
     journal.sync()
     again = ShardRowJournal.open(path, LAYOUT, IDENTITY, 0)
     records, valid = again.read_frames()
     assert np.argwhere(valid).tolist() == [[2, 1]]
-    assert (records[2, 1]["sequence"], records[2, 1]["position"]) == (7, 5)
+    assert (records[2, 1]["sequence"], records[2, 1]["position"]) == (7, position)
     entries, states = again.read_chunks(1)
     assert np.flatnonzero(states == VALID).tolist() == [3, 4]
     assert not (states == TORN).any()
@@ -134,7 +137,7 @@ def test_frames_are_found_wherever_they_were_written(places, damaged):
     with tempfile.TemporaryDirectory() as folder:
         journal = ShardRowJournal.create(Path(folder, "0.journal"), layout, IDENTITY, 0, 3, packed=True)
         for number, place in enumerate(sorted(places)):
-            data = bytearray(frame_record(SEED, sequence=place, dtype=record))
+            data = bytearray(frame_record(SEED, sequence=place, position=place, dtype=record))
             data[9] ^= number == damaged
             put(journal, layout.frames_place(0) + place * record.itemsize, bytes(data))
         whole, valid = journal.read_frames()
@@ -248,7 +251,10 @@ def fill_all(journal) -> None:
         put(
             journal,
             layout.frames_place(layer),
-            frame_record(journal.seed, sequence=layer) * layout.frames_per_slab,
+            b"".join(
+                frame_record(journal.seed, sequence=layer, position=position)
+                for position in positions_of(layout, layer)
+            ),
         )
     for file, slots in enumerate(layout.slots):
         put(
@@ -256,6 +262,30 @@ def fill_all(journal) -> None:
             layout.chunk_place(file, 0),
             b"".join(chunk_entry(slot, 9, journal.seed) for slot in range(slots)),
         )
+
+
+def positions_of(layout: JournalLayout, layer: int) -> list[int]:
+    """Of the frames of a slab, in the order of their places."""
+    slabs = {ARRAY.layer_of_slab(slab)[1]: slab for slab in slabs_of_shard_row(GRID, layout.shard_row)}
+    positions = [p for p in range(math.prod(GRID.counts)) if GRID.slab_of_position(p) == slabs[layer]]
+    return sorted(positions, key=GRID.place_in_slab)
+
+
+@pytest.mark.parametrize("position", [POSITION_AT[0, 1], POSITION_AT[1, 0], 9, 2**31, 2**62, -1])
+def test_a_record_of_a_frame_of_another_place_is_not_believed(journal, position):
+    put(journal, LAYOUT.frames_place(0), frame_record(SEED, position=POSITION_AT[0, 0]))
+    assert journal.read_frames()[1][0, 0]
+    put(journal, LAYOUT.frames_place(0), frame_record(SEED, position=position))
+    assert not journal.read_frames()[1].any()
+    assert not journal.written_frames().size
+
+
+def test_a_stored_slab_with_a_damaged_record_is_an_error(journal):
+    fill_all(journal)
+    assert journal.read_stored_slab(1) is None, "its records do not count its frames"
+    put(journal, LAYOUT.frames_place(1), frame_record(SEED, position=2**31))
+    with pytest.raises(ShardFormatError, match="a frame record of a stored slab is damaged"):
+        journal.read_stored_slab(1)
 
 
 def test_clear_slabs_forgets_those_slabs_only(journal):

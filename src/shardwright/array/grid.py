@@ -320,6 +320,22 @@ class Grid:
         index = zip(self.index_of(position), self.chunk, self.slab_strides, strict=True)
         return sum(i % c * stride for i, c, stride in index)
 
+    def slabs_and_places(self, positions: npt.NDArray[np.int64]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns ``slab_of_position`` and ``place_in_slab`` of each position, int64[n] each; of one that is
+        not in the image -1."""
+        rest, slabs, step = positions - self.first, np.full(positions.size, self.first), 1
+        places = np.zeros(positions.size, np.int64)
+        inside = (positions >= self.first) & (positions <= self.last_position)
+        axes = zip(self.counts, self.chunk, self.slab_counts, self.slab_strides, strict=True)
+        for axis, (count, chunk, slab_count, stride) in reversed(list(enumerate(axes))):
+            index = rest
+            if axis:
+                rest, index = np.divmod(rest, count)
+            slabs += index // chunk * step
+            places += index % chunk * stride
+            step *= slab_count
+        return np.where(inside, slabs, -1), np.where(inside, places, -1)
+
     def slab_coordinates(self, slab: int) -> tuple[int, ...]:
         return self._index(slab, self.slab_counts)
 

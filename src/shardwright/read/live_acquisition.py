@@ -12,10 +12,10 @@ from shardwright.array.acquisition_spec import ARRAY_NAME
 from shardwright.array.extents import Extents
 from shardwright.array.grid import image_of
 from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.shard.file_header import is_begun
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_of
 from shardwright.shard.frames_in_place import FramesInPlace
-from shardwright.shard.journal import ShardRowJournal
 from shardwright.shard.layout import slabs_of_shard_row
 from shardwright.shard.shard_row_files import JOURNAL_SUFFIX, LOG_NAME, STAGING_NAME, placements_of
 from shardwright.storage import beneath
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from shardwright.shard.manifest import Manifest
     from shardwright.shard.shard_row_files import Placement
 
-    from .live_staging import KeptPixels, StagedFrame
+    from .live_staging import KeptPixels, LiveStaging, StagedFrame
     from .store_state import Identity
 
 
@@ -86,14 +86,20 @@ class LiveAcquisition:
         self._log: FrameLog | None = None
         self._sealed: list[int] = []  # shard rows, for ``take_sealed``
         self._slabs: dict[int, frozenset[int]] = {}
-        self.staging = open_staging(
-            files / STAGING_NAME,
-            self.spec,
-            self.record,
-            manifest.identity_bytes,
-            kept_pixels,
-            FramesInPlace(self.layout, self._placements) if self.spec.grids.in_place else None,
-        )
+        in_place = FramesInPlace(self.layout, self._placements) if self.spec.grids.in_place else None
+        facts = self.spec, self.record, manifest.identity_bytes, kept_pixels, in_place
+        self.staging: LiveStaging | None = None
+        self._damage: ShardFormatError | None = None  # of the staging area
+        try:
+            self.staging = open_staging(files / STAGING_NAME, *facts)
+        except ShardFormatError as error:
+            self._damage = error
+
+    def check_staging(self) -> None:
+        """Raises ``ShardFormatError`` if the staging area is damaged: a frame that is nowhere else may be
+        there."""
+        if self._damage is not None:
+            raise ShardFormatError(self._damage.message, expected=self._damage.expected, got=self._damage.got)
 
     # ------------------------------------------------------------------ shard rows
 
@@ -145,7 +151,7 @@ class LiveAcquisition:
             look("look.journal.name")
             with storage_errors("look at", path), suppress(FileNotFoundError):
                 identity, row = identity_of(beneath.stat(path)), self.rows.get(number)
-                if (row is not None and row.identity == identity) or ShardRowJournal.is_begun(path):
+                if (row is not None and row.identity == identity) or is_begun(path):
                     return identity
         return None
 

@@ -16,6 +16,7 @@ from weakref import ref
 import numpy as np
 
 from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.shard.file_header import is_begun
 from shardwright.shard.journal import CHUNK_ENTRY, JournalLayout, ShardRowJournal
 from shardwright.shard.layout import slabs_of_shard_row
 from shardwright.storage import beneath
@@ -93,7 +94,8 @@ class LiveRow:
         journal = self._journal() if waiting.size else None
         if journal is not None:
             for layer in waiting[journal.begun(waiting)].tolist():
-                self._read(layer)
+                with suppress(ShardFormatError):  # who reads its chunks is told
+                    self._read(layer)
         found, self._untold = self._untold, []
         return found
 
@@ -104,7 +106,8 @@ class LiveRow:
         return self._slab_of_index_layer.get(index_layer)
 
     def is_stored(self, slab: int) -> bool:
-        """Looks at one slab, whose chunks are then in ``tables``. Raises ``StorageError``."""
+        """Looks at one slab, whose chunks are then in ``tables``. Raises ``StorageError``,
+        ``ShardFormatError``."""
         layer = self.slot_layer[slab]
         if not self.stored[layer]:
             self._read(layer)
@@ -182,6 +185,6 @@ def open_row(
             return None
         raise
     except ShardFormatError:
-        if ShardRowJournal.is_begun(placement.journal(shard_row)):
+        if is_begun(placement.journal(shard_row)):
             raise
         return None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.shard.file_header import is_begun
 from shardwright.shard.staging import StagingArea, slots_in
 from shardwright.storage import beneath
 from shardwright.storage.failpoints import look
@@ -160,11 +161,15 @@ def open_staging(
     kept: KeptPixels,
     in_place: FramesInPlace | None,
 ) -> LiveStaging | None:
-    """As ``LiveStaging.open``; None as well for one that is damaged, which recovery reports, or just going.
-    Raises ``StorageError``: stored frames may be there."""
+    """As ``LiveStaging.open``; None as well for one that is just going, or has no header yet. Raises
+    ``ShardFormatError`` for one that is damaged, ``StorageError``: stored frames may be there."""
     try:
         return LiveStaging.open(path, spec, record, identity, kept, in_place)
-    except (ShardFormatError, StorageError) as error:
-        if isinstance(error, ShardFormatError) or isinstance(error.__cause__, FileNotFoundError):
+    except StorageError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
             return None
         raise
+    except ShardFormatError:
+        if is_begun(path):
+            raise
+        return None

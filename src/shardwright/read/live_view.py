@@ -328,6 +328,8 @@ class LiveView:
                 return ReadFile(key, self._open_key(key))
             except (FileNotFoundError, NotADirectoryError):
                 pass
+            except LinkError:
+                raise
             except OSError as error:
                 raise StorageError(f"cannot open {key}: {error.strerror}") from error
             if shard is not None and self._state(shard[0], None).document != shard[1].version:
@@ -493,6 +495,8 @@ class LiveView:
             if again[1] != journal or not again[0].misses_the_same(found):
                 raise ChangedError
             found = again[0]
+            if not array.level:  # staged frames are shown in images alone
+                acquiring.check_staging()
         state = StoreState(acquiring.version, journal=journal)
         if self._state(path, place[0]) != state:
             raise ChangedError
@@ -669,6 +673,8 @@ def _manifest_version(workspace: Path, known_epoch: int | None) -> tuple[str | i
         if beneath.exists(workspace):
             raise ChangedError from None
         return None
+    except LinkError:
+        raise
     except OSError as error:
         raise StorageError(f"cannot look into {workspace}: {error.strerror}") from error
 

@@ -9,11 +9,13 @@ file.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 import crc32c
 
 from shardwright.model.errors import ShardFormatError
+from shardwright.storage.files import open_regular, storage_errors
 
 from .layout import PAGE_BYTES
 
@@ -40,6 +42,18 @@ def encode_header(form: struct.Struct, values: tuple[int | bytes, ...]) -> bytes
     """Returns the header page with these fields."""
     body = form.pack(*values).ljust(PAGE_BYTES - _CHECKSUM_BYTES, b"\0")
     return body + crc32c.crc32c(body).to_bytes(_CHECKSUM_BYTES, "little")
+
+
+def is_begun(path: Path) -> bool:
+    """Returns whether the first page of such a file is written, without which it says nothing. Raises
+    ``StorageError``."""
+    with (
+        storage_errors("read", path),
+        suppress(FileNotFoundError),
+        open_regular(path, buffering=0) as file,
+    ):
+        return any(file.read(_VERSION_AT))
+    return False
 
 
 def version_of(page: bytes, magic: bytes, seed: int = 0) -> int | None:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 import struct
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -25,12 +24,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from shardwright.storage.files import open_regular, read_range, storage_errors
+from shardwright.model.errors import ShardFormatError
+from shardwright.storage.files import read_range
 from shardwright.storage.table_file import TableFile
 
 from .file_header import decode_header, encode_header, expect_header, file_seed
 from .index import EMPTY as ABSENT
-from .layout import PAGE_BYTES, page_aligned
+from .layout import PAGE_BYTES, page_aligned, slabs_of_shard_row
 from .row_checksum import checked_rows, written_rows
 
 if TYPE_CHECKING:
@@ -84,6 +84,8 @@ class JournalLayout:
     ``slots`` counts the slots of each of its shard files, ``slabs`` the slot layers. ``is_split``: each slab
     has files of its own, as many as any other; else every file has slots of every slab."""
 
+    array: ArrayLayout
+    shard_row: int
     slabs: int
     frames_per_slab: int
     record: np.dtype[np.void]
@@ -98,7 +100,8 @@ class JournalLayout:
         slabs, grid = math.prod(layout.grid.shard_row_extent_chunks(shard_row)), layout.grid
         slots = tuple(shard.slots for shard in shards) * (slabs if grid.is_split else 1)
         start = shards[0].data_start
-        return cls(slabs, grid.frames_per_slab, record, slots, start, layout.slot_bytes, grid.is_split)
+        frames, slot_bytes = grid.frames_per_slab, layout.slot_bytes
+        return cls(layout, shard_row, slabs, frames, record, slots, start, slot_bytes, grid.is_split)
 
     @property
     def files(self) -> int:
@@ -112,6 +115,22 @@ class JournalLayout:
             return [(file, 0, self.slots[file]) for file in range(first, first + files)]
         counts = [slots // self.slabs for slots in self.slots]
         return [(file, slot_layer * count, count) for file, count in enumerate(counts)]
+
+    @cached_property
+    def _slab_numbers(self) -> np.ndarray:
+        """int64[slabs]: the slab of each slot layer."""
+        numbers = np.zeros(self.slabs, np.int64)
+        for slab in slabs_of_shard_row(self.array, self.shard_row):
+            numbers[self.array.layer_of_slab(slab)[1]] = slab
+        return numbers
+
+    def belong(self, records: np.ndarray, first: int) -> np.ndarray:
+        """Returns bool[n]: which of the frame records at the places from ``first`` on are of frames whose
+        places these are. A position decides how far an array reaches."""
+        layers, places = np.divmod(np.arange(first, first + records.size), self.frames_per_slab)
+        slabs, within = self.array.grid.slabs_and_places(records["position"].astype(np.int64))
+        belong: np.ndarray = (slabs == self._slab_numbers[layers]) & (within == places)
+        return belong
 
     @property
     def slab_record_bytes(self) -> int:
@@ -201,18 +220,6 @@ class ShardRowJournal:
         )
         return cls(file, layout, identity, shard_row, writer_epoch, packed=packed, reopened=reopened)
 
-    @staticmethod
-    def is_begun(path: Path) -> bool:
-        """Returns whether the first page of a journal is written, without which nothing is stored by it.
-        Raises ``StorageError``."""
-        with (
-            storage_errors("read", path),
-            suppress(FileNotFoundError),
-            open_regular(path, buffering=0) as file,
-        ):
-            return any(file.read(len(MAGIC)))
-        return False
-
     @classmethod
     def open(
         cls, path: Path, layout: JournalLayout, identity: bytes, shard_row: int, *, read_only: bool = False
@@ -249,8 +256,17 @@ class ShardRowJournal:
         """Returns (frame records [slabs, frames_per_slab], bool of the same shape: written and undamaged).
         Raises ``StorageError``."""
         shape = self.layout.slabs, self.layout.frames_per_slab
-        records = self._file.read_table(PAGE_BYTES, shape[0] * shape[1], self.layout.record)
-        return records.reshape(shape), checked_rows(records, self.seed).reshape(shape)
+        records, valid = self._read_frames(0, shape[0] * shape[1])
+        return records.reshape(shape), valid.reshape(shape)
+
+    def _read_frames(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """As ``read_frames``, of the places from ``first`` on. Records of frames of other places are
+        damaged, whatever their checksum."""
+        record = self.layout.record
+        records = self._file.read_table(PAGE_BYTES + first * record.itemsize, count, record)
+        valid = checked_rows(records, self.seed)
+        valid[valid] = self.layout.belong(records, first)[valid]
+        return records, valid
 
     def written_frames(self) -> np.ndarray:
         """Returns the frame records that are written and undamaged, in the order of their places, without
@@ -261,8 +277,8 @@ class ShardRowJournal:
         for begun, end in self._file.written_ranges(PAGE_BYTES, PAGE_BYTES + stop * record.itemsize):
             first = max(done, (begun - PAGE_BYTES) // record.itemsize)
             done = min(stop, -((PAGE_BYTES - end) // record.itemsize))
-            records = self._file.read_table(PAGE_BYTES + first * record.itemsize, done - first, record)
-            found.append(records[checked_rows(records, self.seed)])
+            records, valid = self._read_frames(first, done - first)
+            found.append(records[valid])
         return np.concatenate(found)
 
     def read_chunks(self, file: int) -> tuple[np.ndarray, np.ndarray]:
@@ -309,7 +325,8 @@ class ShardRowJournal:
     def read_stored_slab(self, slot_layer: int) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]] | None:
         """Returns (frame records [frames_per_slab], bool of the same shape: written; CHUNK_ENTRY of each of
         ``slots_of_slab``) of a slab that is stored, None for any other. The chunks' bytes are not checked.
-        Raises ``StorageError``.
+        Raises ``StorageError``, ``ShardFormatError`` if all its chunks are there and a record is damaged:
+        what it says was stored is not known.
 
         Another process may be writing: the records are read last, since they are written before the last
         entries, and cleared before any.
@@ -320,9 +337,10 @@ class ShardRowJournal:
             if not (states == VALID).all():
                 return None
             tables.append(entries)
-        place, frames = self.layout.frames_place(slot_layer), self.layout.frames_per_slab
-        records = self._file.read_table(place, frames, self.layout.record)
-        valid = checked_rows(records, self.seed)
+        frames = self.layout.frames_per_slab
+        records, valid = self._read_frames(slot_layer * frames, frames)
+        if (written_rows(records) & ~valid).any():
+            raise ShardFormatError(f"{self.path}: a frame record of a stored slab is damaged")
         return (records, valid, tables) if has_all_records(records[valid]) else None
 
     def clear_slabs(self, slot_layers: Iterable[int]) -> None:
