@@ -111,6 +111,7 @@ def test_places_that_are_none_are_refused(spec, indices, frame_ids, message):
         {"delta_t": [1.0, 2.0, 3.0]},
         {"delta_t": "soon"},
         {"stage": [[1.0, 2.0]]},
+        {"delta_t": [10**400, 1.0]},
     ],
 )
 def test_metadata_that_does_not_fit_is_refused(spec, metadata):
@@ -128,3 +129,9 @@ def test_a_stack_is_taken_as_it_is_and_nothing_else_is(spec):
     for dtype in ("int16", "uint8", ">u2"):
         with pytest.raises(FrameDtypeError, match=f"expected uint16; got {dtype}$"):
             check.stack(frames.astype(dtype))
+
+
+@pytest.mark.parametrize("digits", [400, 5000])
+def test_a_field_of_one_frame_that_no_double_holds_is_refused(spec, digits):
+    with pytest.raises(MetadataError, match="'delta_t' is too large"):
+        FrameCheck(spec, Grid.of(spec)).metadata({"delta_t": -(10**digits)})

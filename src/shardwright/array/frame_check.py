@@ -102,6 +102,8 @@ class FrameCheck:
                 raise MetadataError(
                     f"metadata field {name!r} is not a number", expected="a number", got=repr(value)[:80]
                 ) from None
+            except OverflowError:
+                raise _too_large(name) from None
         numbers = tuple(values.get(name, math.nan) for name in self._fields)
         return (*numbers, self._json(others)) if self._json_bytes else numbers
 
@@ -167,6 +169,8 @@ class FrameCheck:
         """Returns one number for all frames, or one for each."""
         try:
             column = np.asarray(values, np.float64)
+        except OverflowError:
+            raise _too_large(name) from None
         except (TypeError, ValueError):
             raise MetadataError(
                 f"metadata field {name!r} is not of numbers", expected="numbers", got=repr(values)[:80]
@@ -246,6 +250,11 @@ def _integers(values: npt.ArrayLike, name: str, shape: tuple[int, ...]) -> npt.N
             got=f"{array.dtype} of shape {array.shape}",
         )
     return array.astype(np.int64)
+
+
+def _too_large(name: str) -> MetadataError:
+    """Names the field and not the integer, which may have more digits than Python prints."""
+    return MetadataError(f"metadata field {name!r} is too large", expected="a number that a double holds")
 
 
 def _checked_mapping(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
