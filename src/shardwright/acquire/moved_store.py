@@ -43,9 +43,9 @@ def is_moved_away(path: Path) -> bool:
     """Returns whether a move from here has left nothing but files of jobs. A place to which a move has just
     begun to send has a work folder, too, but none of these. Raises ``StorageError``."""
     work = path / WORK_FOLDER
-    if beneath.is_link(path) or not beneath.is_dir(work):
-        return False
     with storage_errors("list", work):
+        if beneath.is_link(path) or not beneath.is_dir(work):
+            return False
         is_source = any(entry.name.startswith(MOVE_PREFIX) for entry in beneath.paths_in(work))
     return is_source and next(files_and_links(path), None) is None
 

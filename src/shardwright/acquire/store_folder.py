@@ -194,8 +194,9 @@ class StoreFolder:
         with suppress(LockedError):
             if is_moved_away(path):
                 remove_moved_away(path)
-        replaces = settings.name_taken == "overwrite" and beneath.exists(path)
-        (check_replaceable if replaces else _refuse_taken)(path)
+        with storage_errors("look at", path):
+            replaces = settings.name_taken == "overwrite" and beneath.exists(path)
+            (check_replaceable if replaces else _refuse_taken)(path)
         _check_spill_root(path, settings.spill_root)
         with making_folder(path) as making:
             made = making / path.name

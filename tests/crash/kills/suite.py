@@ -56,6 +56,7 @@ class Summary:
     seconds: float = 0.0
     ways: Counter[str] = field(default_factory=Counter)
     points: Counter[str] = field(default_factory=Counter)
+    syscalls: Counter[str] = field(default_factory=Counter)  # of the runs that nobody killed
     violations: list[dict[str, Any]] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
@@ -68,7 +69,12 @@ class Summary:
             self.violations.append({"trial": str(verdict.trial), "problems": verdict.problems})
 
     def to_dict(self) -> dict[str, Any]:
-        return {**self.__dict__, "ways": dict(self.ways), "points": dict(self.points)}
+        return {
+            **self.__dict__,
+            "ways": dict(self.ways),
+            "points": dict(self.points),
+            "syscalls": dict(self.syscalls),
+        }
 
 
 class SurvivorError(AssertionError):
@@ -173,6 +179,7 @@ def run(
     ]
     for found in surveys:
         summary.points.update(found.points)
+        summary.syscalls.update(found.syscalls)
         if campaign.syscalls:
             for name in found.syscalls.keys() - set(campaign.syscalls):
                 del found.syscalls[name]
