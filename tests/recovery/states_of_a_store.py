@@ -52,11 +52,20 @@ class State:
 
     def lay(self, root: Path) -> None:
         """Puts it where it was made: spilled shards are named by absolute paths."""
-        shutil.rmtree(root, ignore_errors=True)
+        clear(root)
         shutil.copytree(self.saved, root, symlinks=True)
 
     def paths(self) -> list[str]:
         return sorted(path.relative_to(self.saved).as_posix() for path in self.saved.rglob("*"))
+
+
+def clear(root: Path) -> None:
+    """Deletes everything, also while the thread of a writer that has failed is still at its last call."""
+    for _ in range(100):
+        shutil.rmtree(root, ignore_errors=True)
+        if not root.exists():
+            return
+    raise AssertionError(f"{root} is written to")
 
 
 class States:

@@ -34,14 +34,12 @@ SYSCALLS = (
         "ftruncate",
         "fdatasync",
         "fsync",
-        "msync",
         "mmap",
         "munmap",
         "fcntl",
     ),
-    # with a folder (storage/beneath.py); the others are of the interpreter and of libraries
-    *("openat2", "renameat", "renameat2", "linkat", "unlinkat", "mkdirat", "symlinkat"),
-    *("rename", "unlink", "mkdir", "rmdir"),
+    # with a folder (storage/beneath.py)
+    *("openat2", "renameat", "renameat2", "linkat", "unlinkat", "mkdirat"),
 )
 
 
