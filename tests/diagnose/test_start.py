@@ -193,7 +193,7 @@ BROKEN: dict[str, tuple[str, Break]] = {
         lambda rig: (
             rig.replace("create: false", "create: true"),
             (rig.folder / "data").rmdir(),
-            (rig.folder / "data").symlink_to("/proc/no/such"),
+            (rig.folder / "data").symlink_to(rig.config / "such"),  # below a file
         ),
     ),
     "an output root in memory": (
