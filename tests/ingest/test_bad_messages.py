@@ -294,7 +294,7 @@ def _lists_of_lists(depth: int) -> list:
             ]
         },
         {"dtype": "\n"},
-        {"attributes": {"deep": _lists_of_lists(300)}},
+        {"attributes": {"deep": _lists_of_lists(100)}},
         {"codec": {"name": "lzma"}},
         {"surprise": 1},
     ],
