@@ -16,6 +16,7 @@ from functools import partial
 import numpy as np
 import pytest
 import zarr
+from tests.harness.alarm import Alarm
 from tests.harness.interrupted_call import interruptions
 
 import shardwright as sw
@@ -24,7 +25,6 @@ from shardwright.model.errors import (
     ClosedError,
     NestedCallError,
     OverloadError,
-    ShardwrightError,
     WorkerError,
 )
 from shardwright.storage import failpoints
@@ -304,28 +304,6 @@ def test_calls_of_all_kinds_at_once(path, switching, seed):
 # ---------------------------------------------------------------- within a call of the same thread
 
 
-class Alarm:
-    """Calls ``handler`` in the main thread again and again, between any two instructions."""
-
-    def __init__(self, handler) -> None:
-        self.handler, self.answers = handler, []
-
-    def __call__(self, *_: object) -> None:
-        try:
-            self.answers.append(self.handler())
-        except ShardwrightError as error:
-            self.answers.append(type(error))
-
-    def __enter__(self) -> Alarm:
-        self.before = signal.signal(signal.SIGALRM, self)
-        signal.setitimer(signal.ITIMER_REAL, 1e-3, 7e-4)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, self.before)
-
-
 def test_a_signal_handler_appends_and_reads(path):
     """It appends in the middle of any call but of a step, which it is told; nothing waits for ever."""
     pixels = frames_of(3000)
@@ -355,7 +333,7 @@ def test_a_signal_handler_closes(tmp_path):
     """Wherever the main thread is: what it had appended is sealed."""
 
     def close(writer) -> sw.Receipt:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        alarm.is_over = True
         return writer.close()
 
     for n in range(12):

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.harness.alarm import Alarm
 from tests.harness.interrupted_call import interruptions
 from tests.harness.stored import stored
 
@@ -187,34 +188,25 @@ def test_several_threads_that_close(start, spec_of, frames_of):
 
 def test_a_signal_handler_appends_flushes_and_reads(start, spec_of, frames_of):
     frames = frames_of(600)
-    answers: list[object] = []
     with (
         sw.connect(start().ipc) as connection,
         connection.acquire("a", spec_of(count=None)) as stream,
     ):
         places = itertools.count(5000)  # a handler may interrupt another one
 
-        def handle(*_: object) -> None:
-            try:
-                assert stream.watermark.durable <= stream.watermark.stored
-                stream.flush(60)
-                stream.append(frames[0], index=(next(places),))
-                answers.append(None)
-            except NestedCallError:
-                answers.append(NestedCallError)
+        def handle() -> None:
+            assert stream.watermark.durable <= stream.watermark.stored
+            stream.flush(60)
+            stream.append(frames[0], index=(next(places),))
 
-        before = signal.signal(signal.SIGALRM, handle)
-        signal.setitimer(signal.ITIMER_REAL, 1e-3, 3e-3)
-        try:
+        with Alarm(handle) as alarm:
             for i, frame in enumerate(frames):
                 stream.append(frame, index=(i,))
-            while None not in answers:
+            while None not in alarm.answers:
                 time.sleep(1e-3)
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
+    assert set(alarm.answers) <= {None, NestedCallError}
     np.testing.assert_array_equal(stored(stream.path)[:600], frames)
-    assert stream.receipt.frames_stored == 600 + answers.count(None)
+    assert stream.receipt.frames_stored == 600 + alarm.answers.count(None)
 
 
 def test_a_signal_handler_closes(start, spec_of, frames_of):
