@@ -11,6 +11,7 @@ import numpy as np
 from shardwright.array.acquisition_spec import ARRAY_NAME
 from shardwright.array.extents import Extents
 from shardwright.array.grid import image_of
+from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.shard.file_header import is_begun
 from shardwright.shard.frame_log import FrameLog
@@ -89,17 +90,17 @@ class LiveAcquisition:
         in_place = FramesInPlace(self.layout, self._placements) if self.spec.grids.in_place else None
         facts = self.spec, self.record, manifest.identity_bytes, kept_pixels, in_place
         self.staging: LiveStaging | None = None
-        self._damage: ShardFormatError | None = None  # of the staging area
+        self._damage: ErrorText | None = None  # of the staging area
         try:
             self.staging = open_staging(files / STAGING_NAME, *facts)
         except ShardFormatError as error:
-            self._damage = error
+            self._damage = ErrorText.of(error)
 
     def check_staging(self) -> None:
         """Raises ``ShardFormatError`` if the staging area is damaged: a frame that is nowhere else may be
         there."""
         if self._damage is not None:
-            raise ShardFormatError(self._damage.message, expected=self._damage.expected, got=self._damage.got)
+            raise self._damage.to_error()
 
     # ------------------------------------------------------------------ shard rows
 
