@@ -55,6 +55,8 @@ class RegionReader:
     def __init__(self, array: StoredArray, throttle: Throttle) -> None:
         self.array = array
         self._folder = _identity_of(array.path)
+        # None: some older stores keep the documents of all arrays in one folder
+        self._document = next(filter(beneath.exists, (array.path / name for name in _DOCUMENTS)), None)
         self.bytes_read = 0
         self._throttle = throttle
         self._fill = array.fill_element
@@ -164,7 +166,8 @@ class RegionReader:
         """Raises ``StoreGoneError`` for an array that was moved or deleted, whose document goes before its
         shards do, or that is another store's by now."""
         folder = self.array.path
-        if self._folder != _identity_of(folder) or not any(beneath.exists(folder / n) for n in _DOCUMENTS):
+        is_same = self._folder == _identity_of(folder)
+        if not is_same or (self._document is not None and not beneath.exists(self._document)):
             raise StoreGoneError(f"{folder} was deleted, moved or replaced while it was read")
 
     def _open_shard(self, coordinates: Coordinates) -> _ReadShard | None:
