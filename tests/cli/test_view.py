@@ -87,7 +87,7 @@ def test_spilled_shards_are_served_from_the_folder_that_is_named(tmp_path):
     place.parent.mkdir(parents=True)
     moved = shard.rename(place)
     shard.symlink_to(moved)
-    for options, status in (([], 404), (["--spill-root", spill], 200)):
+    for options, status in (([], 409), (["--spill-root", spill], 200)):
         with viewing(store, *options) as url:
             assert ask(url.port, f"/stores/{store.name}/0/c/0/0/0").status == status
 
