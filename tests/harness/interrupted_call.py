@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ def interruptions(make_call: Callable[[], Callable[[], None]]) -> Iterator[int]:
     or the end of the functions that handle frames, as a signal's handler may. Yields after each, until one
     goes through."""
     at = 0
+    gc.collect()  # writers that other tests have forgotten
     while _interrupted(make_call(), at):
         yield at
         at += 1
@@ -40,6 +42,7 @@ def _interrupted(call: Callable[[], None], at: int) -> bool:
         return trace
 
     before = sys.gettrace()
+    gc.disable()  # a finalizer within the call would be interrupted in its place
     sys.settrace(trace)
     try:
         call()
@@ -47,4 +50,5 @@ def _interrupted(call: Callable[[], None], at: int) -> bool:
         return True
     finally:
         sys.settrace(before)
+        gc.enable()
     return False

@@ -166,13 +166,17 @@ def stat(path: Path | str, *, folder: int | None = None) -> os.stat_result:
 
 
 def _mode(path: Path) -> int:
-    """Returns the kind of what has the name, 0 if nothing has. Raises ``StorageError``: a look takes a
-    descriptor, of which there may be none."""
-    with storage_errors("look at", path):
-        try:
-            return stat(path).st_mode
-        except (FileNotFoundError, NotADirectoryError):
-            return 0
+    """Returns the kind of what has the name, 0 if nothing has. Raises ``StorageError`` where the descriptor
+    that a look takes is not to be had: no caller expects that of a look; another ``OSError`` as it is."""
+    try:
+        return stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        with storage_errors("look at", path):
+            raise
 
 
 def exists(path: Path) -> bool:
