@@ -93,8 +93,9 @@ def test_finished_stores_are_listed_newest_first(tmp_path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "broken.ome.zarr").mkdir()
     (tmp_path / "broken.ome.zarr" / "zarr.json").write_text('{"attributes": {"ome": {"multiscales": []}}}')
-    new, old = look(tmp_path)
-    assert (new["name"], old["name"]) == ("new", "old")
+    broken, new, old = look(tmp_path)  # it was written last
+    assert (broken["store"], new["name"], old["name"]) == ("broken.ome.zarr", "new", "old")
+    assert broken["unreadable"]
     assert (new["store"], new["frames"], new["shape"], new["axes"], new["dtype"]) == (
         "new.ome.zarr",
         3,
