@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.storage import failpoints
 
-from .jobs import STORE, run_and_die, run_job
+from .jobs import run_and_die, run_job
 from .judge import finished_shards, judge_end, judge_moment
 from .stores import Ground, shards_in
 
@@ -146,10 +146,9 @@ class Trials:
             return errors_of(report)
 
     def _again(self, folder: Path, finished: dict[tuple[int, int], str]) -> list[str]:
-        if (folder / STORE).exists() or self._ground.job != "move":
-            _, report = run_job(self._ground.job, folder)
-            if not report["ok"]:
-                return [f"run again: {report}"]
+        _, report = run_job(self._ground.job, folder)
+        if not report["ok"]:
+            return [f"run again: {report}"]
         return [f"run again: {problem}" for problem in judge_end(self._ground, folder, finished)]
 
     def _point(self, call: int) -> str:
