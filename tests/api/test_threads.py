@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import zarr
 from tests.harness.alarm import Alarm
+from tests.harness.in_threads import in_threads
 from tests.harness.interrupted_call import interruptions
 
 import shardwright as sw
@@ -42,26 +43,6 @@ def create(path, count, **arguments):
 
 def stored(path) -> np.ndarray:
     return zarr.open_array(path / "0", mode="r")[:]
-
-
-def in_threads(*calls) -> None:
-    """Runs calls at once; raises the first error of any."""
-    errors: list[BaseException] = []
-
-    def guarded(call) -> None:
-        try:
-            call()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(call,)) for call in calls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-        assert not thread.is_alive(), "a call waits for ever"
-    if errors:
-        raise errors[0]
 
 
 _before: set[threading.Thread] = set()

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.harness.alarm import Alarm
+from tests.harness.in_threads import in_threads
 from tests.harness.interrupted_call import interruptions
 from tests.harness.stored import stored
 
@@ -28,26 +29,6 @@ from shardwright.model.errors import ClosedError, NestedCallError, SessionLostEr
 
 WAYS = ["shm", "message"]
 SOURCE = str(Path(sw.__file__).parents[1])
-
-
-def in_threads(*calls) -> None:
-    """Runs calls at once; raises the first error of any."""
-    errors: list[BaseException] = []
-
-    def guarded(call) -> None:
-        try:
-            call()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(call,)) for call in calls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-        assert not thread.is_alive(), "a call waits for ever"
-    if errors:
-        raise errors[0]
 
 
 @pytest.fixture
