@@ -33,13 +33,19 @@ ENDED = (AcquisitionState.SEALED, AcquisitionState.FAILED)
 GIVE_UP_S = 60.0  # only so that a hang becomes a failure
 
 
+def _files(store: Path) -> Path:
+    """Where the files in progress are; a writer that took the store over has its own."""
+    taken = list(store.glob(".shardwright/taken-*"))
+    return taken[0] if taken else store / ".shardwright"
+
+
 def _first_chunk(store: Path, spec: ArraySpec, slab: int) -> tuple[int, int]:
     """(offset in file 0 of shard row 0, place of its journal entry) of the first chunk of a slab."""
     layout = SlabEncoder(spec, Grid.of(spec)).layout
     (manifest,) = store.glob(".shardwright/acquisition.*.json")
     identity = bytes.fromhex(json.loads(manifest.read_text())["identity"])
     tables = JournalLayout.of(layout, 0, record_dtype(len(spec.frame_fields)))
-    journal = ShardRowJournal.open(store / ".shardwright" / "0.journal", tables, identity, 0)
+    journal = ShardRowJournal.open(_files(store) / "0.journal", tables, identity, 0)
     slot = layout.layer_of_slab(slab)[1] * int(layout.plane.layer_slots[0])
     offset = int(journal.read_chunks(0)[0]["offset"][slot])
     journal.close()
@@ -48,7 +54,7 @@ def _first_chunk(store: Path, spec: ArraySpec, slab: int) -> tuple[int, int]:
 
 def _unfinish(store: Path, spec: ArraySpec, slab: int) -> None:
     """As if the worker had died before it journaled the first chunk of a slab of shard row 0."""
-    with (store / ".shardwright" / "0.journal").open("r+b") as file:
+    with (_files(store) / "0.journal").open("r+b") as file:
         file.seek(_first_chunk(store, spec, slab)[1])
         file.write(bytes(CHUNK_ENTRY.itemsize))
 

@@ -267,34 +267,74 @@ def test_frames_that_are_sent_again_take_their_places(left, drive_of, unfinish):
     assert zarr.open_array(store / "0", mode="r")[4:, 0, 0].tolist() == [7, 8]
 
 
-@pytest.mark.parametrize("what", ["sync", "take-over"])
-def test_a_store_is_intact_until_something_worse_than_a_kill(tmp_path, shared_pool, drive_of, spec_of, what):
+def test_a_store_is_intact_until_something_worse_than_a_kill(tmp_path, shared_pool, drive_of, spec_of):
     drive = drive_of(tmp_path / "a.zarr", spec_of(), shared_pool, SETTINGS)
     workspace = drive.path / ".shardwright"
     drive.submit(0, 1)
     drive.until(lambda: drive.acquisition.durable_watermark == 2)
     assert is_intact(workspace)
-    if what == "take-over":
-        drive.still()
-        copy = tmp_path / "copy.zarr"
-        shutil.copytree(drive.path, copy)
-        held = StoreLock.take(copy / ".shardwright" / "lock")  # by the writer that hangs
-        restore(copy, partial(Limits.derive, threads=2), SETTINGS, threads=1, take_over=True)[0].close()
-        held.release()
-        assert not is_intact(copy / ".shardwright")
-    else:
-        failpoints.set_hook("shard.before_sync", failpoints.at_time(1, fail))
-        try:
-            drive.submit(2, 3)
-            drive.until(lambda: drive.acquisition.durable_watermark == 4)
-        finally:
-            failpoints.set_hook("shard.before_sync", None)
-        assert not is_intact(workspace)
+    failpoints.set_hook("shard.before_sync", failpoints.at_time(1, fail))
+    try:
+        drive.submit(2, 3)
+        drive.until(lambda: drive.acquisition.durable_watermark == 4)
+    finally:
+        failpoints.set_hook("shard.before_sync", None)
+    assert not is_intact(workspace)
     drive.finish()
 
 
 class Died(BaseException):
-    """Ends the sealer's thread: it leaves what a kill leaves."""
+    """Ends the thread that it comes to: it leaves what a kill leaves."""
+
+
+def die() -> None:
+    raise Died
+
+
+def take_over(store: Path) -> None:
+    """From a writer that hangs; whoever took the store over is then killed."""
+    held = StoreLock.take(store / ".shardwright" / "lock")
+    restore(store, partial(Limits.derive, threads=2), SETTINGS, threads=1, take_over=True)[0].close()
+    held.release()
+
+
+def test_what_was_on_its_way_when_a_writer_was_taken_over_may_have_been_acknowledged(
+    left, shared_pool, unfinish
+):
+    """That writer may have stored it and said so, in its own files, after they were copied."""
+    store, spec = left()
+    unfinish(store, spec, 2)
+    take_over(store)
+    assert bring_back(store, shared_pool) == (4, 2, 0)
+
+
+def test_what_came_after_a_take_over_was_never_acknowledged(left, shared_pool, unfinish):
+    store, spec = left()
+    take_over(store)
+    unfinish(store, spec, 2)
+    assert bring_back(store, shared_pool) == (4, 0, 2)
+
+
+@pytest.mark.parametrize("point", ["replace.before_rename", "take_over.before_delete"])
+def test_a_take_over_that_dies_before_it_has_told_leaves_all_in_doubt(left, shared_pool, unfinish, point):
+    """At each such call: the mark goes last."""
+    store, spec = left()
+    unfinish(store, spec, 2)
+    deaths = 0
+    for number in range(1, 100):
+        copy = store.with_name(f"{number}.zarr")
+        shutil.copytree(store, copy)
+        failpoints.set_hook(point, failpoints.at_time(number, die))
+        try:
+            take_over(copy)
+        except Died:
+            deaths += 1
+        else:
+            break
+        finally:
+            failpoints.set_hook(point, None)
+        assert bring_back(copy, shared_pool) == (4, 2, 0)
+    assert deaths >= 2
 
 
 EIO, FULL = (OSError(number, os.strerror(number)) for number in (errno.EIO, errno.ENOSPC))

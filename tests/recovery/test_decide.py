@@ -69,6 +69,7 @@ EMPTY = StoreFacts(
     seen_stop=0,
     seen_extents=(),
     intact=True,
+    taking_over=False,
     set_aside=False,
     log_shard_rows=frozenset(),
     log_torn_bytes=0,

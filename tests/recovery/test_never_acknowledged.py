@@ -14,7 +14,7 @@ import pytest
 import shardwright as sw
 from shardwright.acquire.workers import WorkerPool
 from shardwright.cli import recover as recover_command
-from shardwright.model.errors import StorageFullError
+from shardwright.model.errors import FencedError, StorageFullError
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.recovery.recover_store import Recovery, recover_store
 from shardwright.storage import failpoints
@@ -46,9 +46,8 @@ def append_and_close(writer: Writer) -> None:
     writer.close()
 
 
-def fail(path: Path, point: str, durability: str) -> tuple[int, int]:
-    """Writes until the writer fails of a disk that is full from the second frame on. Returns how many frames
-    it had taken in, and how many it had acknowledged."""
+def begun(path: Path, durability: str) -> Writer:
+    """A writer to which one frame was appended."""
     writer = sw.create(
         path,
         shape=(None, 16, 16),
@@ -64,6 +63,12 @@ def fail(path: Path, point: str, durability: str) -> tuple[int, int]:
         sync_interval_ms=20,
     )
     writer.append(np.ones((16, 16), np.uint8))
+    return writer
+
+
+def fail(writer: Writer, point: str, durability: str) -> tuple[int, int]:
+    """Writes until the writer fails of a disk that is full from now on. Returns how many frames it had taken
+    in, and how many it had acknowledged."""
     failpoints.set_hook(point, full)
     try:
         with pytest.raises(StorageFullError):
@@ -83,7 +88,7 @@ def test_a_writer_that_fails_at_its_first_shard_row_loses_none(
     point: str, durability: str, tmp_path: Path, pool: WorkerPool
 ) -> None:
     path = tmp_path / "a.ome.zarr"
-    received, acknowledged = fail(path, point, durability)
+    received, acknowledged = fail(begun(path, durability), point, durability)
     recovery = recover_store(path, pool, threads=1)
     assert acknowledged <= recovery.frames_kept <= received
     assert recovery.frames_lost == 0, "each was acknowledged, or there is a record that it was not"
@@ -92,6 +97,25 @@ def test_a_writer_that_fails_at_its_first_shard_row_loses_none(
     assert (table["fate"] == FrameStatus.STORED.name.lower()).sum() == recovery.frames_kept
     lost = table[table["fate"] == FrameStatus.LOST.name.lower()]
     assert set(lost["reason"]) <= {Reason.NOT_ACKNOWLEDGED.name.lower()}
+
+
+@pytest.mark.parametrize("point", ["shard.before_write", "journal.before_sync"])
+def test_a_successor_that_fails_after_a_take_over_loses_none(
+    point: str, tmp_path: Path, pool: WorkerPool
+) -> None:
+    """What the old writer may have acknowledged is known by then, and is all on disk."""
+    path = tmp_path / "a.ome.zarr"
+    old = begun(path, "stored")
+    old.flush()
+    successor = sw.resume(path, take_over=True, threads=1, store_within_ms=20, sync_interval_ms=20)
+    received, acknowledged = fail(successor, point, "stored")
+    recovery = recover_store(path, pool, threads=1)
+    assert 1 <= acknowledged <= recovery.frames_kept <= received
+    assert recovery.frames_unacknowledged > 0, "there is a trace of frames that were in flight"
+    assert recovery.frames_lost == 0
+    assert not recover_command._bad((path, recovery)), "exit code 0"
+    with pytest.raises(FencedError):
+        old.close()
 
 
 def test_they_are_told_as_such(tmp_path: Path) -> None:

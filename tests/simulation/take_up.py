@@ -35,14 +35,11 @@ def take_up(disk: Disk, plan: Plan, limits: Limits, *, take_over: bool) -> Recov
     manifest = replace(disk.manifest, writer_epoch=disk.manifest.writer_epoch + 1)
     disk.lock = manifest.writer_epoch
     disk.taking_over = take_over = take_over or disk.taking_over
-    if take_over:
-        disk.end_intact()
     disk.call("take up")
     disk.manifest = manifest
     _clear_older(disk, manifest)
     if take_over:
         manifest = _take_files(disk, manifest)
-        disk.taking_over = False
         _clear_older(disk, manifest)
     elif not disk.boot:  # it is not marked as intact
         _write_again(disk, manifest)
@@ -130,6 +127,7 @@ class _Scan:
             seen_stop=disk.manifest.seen_stop,
             seen_extents=disk.manifest.seen_extents,
             intact=disk.intact,
+            taking_over=disk.taking_over,
             set_aside=disk.set_aside,
             log_shard_rows=logged,
             log_torn_bytes=0,
@@ -263,6 +261,7 @@ class _Executor:
             else:
                 restored.shard_rows.append(RecoveredShardRow(self._take_up(shard_row), shard_row.standing))  # type: ignore[arg-type]
         disk.call("take up")
+        disk.taking_over = False
         return restored
 
     def _delete(self, name: Name) -> None:

@@ -19,8 +19,8 @@ never seen without a manifest. The end deletes the manifest first: a workspace w
 or was left by an older release that died while it made the store.
 
 The workspace's file ``boot`` is the intact mark: the kernel's boot id, as long as nothing worse than kills
-has happened to the store. After a power cut or on another machine the id differs; an I/O error, a rewrite and
-a take-over delete the file.
+has happened to the store. After a power cut or on another machine the id differs; an I/O error and a rewrite
+delete the file.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from shardwright.storage.failpoints import reach
 from shardwright.storage.files import storage_errors, sync_directory
 
 from .table import Action
+from .take_over import end_take_over
 from .unfinished import set_aside
 
 if TYPE_CHECKING:
@@ -75,6 +76,9 @@ class _RecoveryExecutor:
                     restored.shard_rows.append(
                         RecoveredShardRow(self._take_up(shard_row), shard_row.standing)
                     )
+            if self._scanned.facts.taking_over:
+                folder.owner.may_rename()  # the mark of another take-over is not ours to remove
+                end_take_over(folder.workspace)
         except BaseException:
             for taken in restored.shard_rows:
                 taken.files.abandon()

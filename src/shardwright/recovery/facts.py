@@ -64,7 +64,8 @@ class StagedFacts:
 @dataclass(frozen=True)
 class StoreFacts:
     """The facts of a store. ``seen_stop``, ``seen_extents``: from the manifest. ``intact``: nothing worse
-    than kills has happened to the store. ``set_aside``: an earlier recovery set a damaged file aside.
+    than kills has happened to the store. ``taking_over``: from a writer that may have acknowledged frames
+    since its files were copied; no recovery has noted yet how far they came. ``set_aside``: an earlier recovery set a damaged file aside.
     ``log_shard_rows``: shard rows that have a block in the frame log; ``log_torn_bytes`` lie behind its last
     whole block. ``strays``: files in progress that belong to none of ``shard_rows``. ``sealed_shards`` files
     of ``sealed_bytes`` have final names."""
@@ -72,6 +73,7 @@ class StoreFacts:
     seen_stop: int
     seen_extents: tuple[int, ...]
     intact: bool
+    taking_over: bool
     set_aside: bool
     log_shard_rows: frozenset[int]
     log_torn_bytes: int
@@ -86,4 +88,4 @@ class StoreFacts:
         """True if acknowledged frames may be missing without a trace."""
         # a kill in the middle of an append leaves at most a header without its records
         torn = self.log_torn_bytes > BLOCK_HEADER_BYTES
-        return not self.intact or self.set_aside or torn
+        return not self.intact or self.taking_over or self.set_aside or torn

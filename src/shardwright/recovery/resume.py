@@ -113,6 +113,7 @@ def restore(
         Unfinished.read(path).check_second_root()  # before its writer loses the lock
         begin_take_over(workspace)
         lock = _locked(path, take_over=True)
+        begin_take_over(workspace)  # an earlier take-over may just have ended, and removed the mark
     # A writer without the lock is dead. It is not taken over: what it had not acknowledged is then known.
     take_over = is_begun(workspace)
     try:
@@ -196,8 +197,6 @@ def _fence_off(path: Path, lock: StoreLock, *, take_over: bool) -> Unfinished:
         if not lock.is_held():
             raise FencedError(f"another writer has taken {path} over", got="a new lock file")
 
-    if take_over:
-        end_intact(path / WORKSPACE)
     store = Unfinished.read(path)
     store.check_second_root()
     store = store.write(replace(store.manifest, writer_epoch=store.manifest.writer_epoch + 1), still_ours)

@@ -21,6 +21,7 @@ from shardwright.storage.files import read_range, storage_errors
 
 from .facts import ShardRowFacts, SlabFacts, StagedFacts, StoreFacts
 from .table import Action, FileFacts, JournalFact, Stray, action_for
+from .take_over import is_begun
 from .unfinished import journals
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class _Scan:
             seen_stop=store.manifest.seen_stop,
             seen_extents=store.manifest.seen_extents,
             intact=is_intact(store.workspace),
+            taking_over=is_begun(store.workspace),
             set_aside=store.was_set_aside,
             log_shard_rows=frozenset(log.shard_rows),
             log_torn_bytes=log.torn_bytes,

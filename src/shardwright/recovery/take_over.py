@@ -55,14 +55,21 @@ _OLD_COPY = ".copy"  # a take-over of 0.2.0 that was killed
 
 
 def begin_take_over(workspace: Path) -> None:
-    """Marks a take-over: until the copies are valid, any later writer of the store must take it over too,
-    since an interrupted take-over has taken the lock from a writer that may be alive. Another take-over may
-    have marked it, or be about to. Raises ``StorageError``."""
+    """Marks a take-over: until ``end_take_over``, any later writer of the store must take it over too, since
+    an interrupted take-over has taken the lock from a writer that may be alive. Another take-over may have
+    marked it, or be about to. Raises ``StorageError``."""
     append_file(workspace / _MARK, b"", "replace")
 
 
 def is_begun(workspace: Path) -> bool:
     return beneath.exists(workspace / _MARK)
+
+
+def end_take_over(workspace: Path) -> None:
+    """Removes the mark. The copies are valid by then, and the manifest says how far the old writer's frames
+    came, so that a frame of the new one that is missing later cannot be taken for one that the old writer
+    had acknowledged. Raises ``StorageError``."""
+    _remove(workspace / _MARK)
 
 
 def take_files(store: Unfinished, still_ours: Callable[[], None]) -> Unfinished:
@@ -74,9 +81,7 @@ def take_files(store: Unfinished, still_ours: Callable[[], None]) -> Unfinished:
         copies = replace(placement, epoch=epoch)
         _copy_files(placement.files, copies.files)
         _keep_final_names(store, copies)
-    taken = store.write(replace(store.manifest, files_epoch=epoch), still_ours)
-    _remove(store.workspace / _MARK)
-    return taken
+    return store.write(replace(store.manifest, files_epoch=epoch), still_ours)
 
 
 def clear_older(store: Unfinished, still_ours: Callable[[], None]) -> None:
