@@ -164,21 +164,17 @@ class Outbox:
         dropped), or raises ``OverloadError``, now and from now on. ``counted``: the frame has no place but
         its number; raises what ``check_position`` does."""
         with self._lock.turn(), self._lock:
-            if counted:
-                self._check_count(1, counted=True)
             slot = None
-            if self._wait_for_slots(begun):
+            if self._wait_for_slots(begun, 1, counted=counted):
                 slot = self._free.take_one()
                 self._copying += 1
-            if counted:
-                self._check_count(1, counted=True)  # others came while it waited
             self._order.begin(begun, get_ident(), slot, 1)
 
     def claim_slot(self) -> tuple[int, FrameRing] | None:
         """As ``take_slot``, for a frame that is begun by ``end_claim``; with the ring in which the slot is
         filled."""
         with self._lock.turn(), self._lock:
-            if not self._wait_for_slots(Begun()):
+            if not self._wait_for_slots(Begun(), 1, counted=False):
                 return None
             assert self._ring is not None, "an open stream has a ring"
             self._claimed += 1
@@ -188,7 +184,8 @@ class Outbox:
         """Begins the frame of a claimed slot (None: it is to be dropped), as ``take_slot``. Raises before."""
         with self._lock.turn(), self._lock:
             self._check_open()
-            self._check_count(1, counted=counted)
+            if counted:
+                self._check_count(1)
             if slot is not None:
                 self._claimed -= 1
                 self._copying += 1
@@ -209,12 +206,10 @@ class Outbox:
         is copied. As ``take_slot``; with an empty array of slots, for a batch of frames that are to be
         dropped."""
         with self._lock.turn(), self._lock:
-            self._check_count(most, counted=counted)
             slots = _NO_SLOTS
-            if self._wait_for_slots(begun):
+            if self._wait_for_slots(begun, most, counted=counted):
                 slots = self._free.take(min(most, self.batch_frames))
                 self._copying += len(slots)
-            self._check_count(most, counted=counted)
             self._order.begin(begun, get_ident(), slots, len(slots) or min(most, self.batch_frames))
 
     def stand_in_line(self, stack: Begun[Callable[[], None]], frames: int) -> None:
@@ -227,38 +222,38 @@ class Outbox:
             while not self._order.is_next(thread):
                 self._check_open()
                 self._lock.wait(WAIT_S)
-            self._check_count(frames, counted=True)
+            self._check_count(frames)
 
     def leave_line(self, stack: Begun[Callable[[], None]]) -> None:
         with self._lock.turn(also_broken=True), self._lock.anyway:
             self._order.leave_line(stack)
             self._lock.changed.notify_all()
 
-    def _check_count(self, frames: int, *, counted: bool) -> None:
-        if counted:
-            self._check_position(self._queue.next_sequence + self._order.frames + frames - 1)
+    def _check_count(self, frames: int) -> None:
+        """Raises what ``check_position`` does if there is no room for so many more that have no place."""
+        self._check_position(self._queue.next_sequence + self._order.frames + frames - 1)
 
-    def _wait_for_slots(self, begun: Begun[Callable[[], None]]) -> bool:
+    def _wait_for_slots(self, begun: Begun[Callable[[], None]], frames: int, *, counted: bool) -> bool:
         """Waits until at least one slot is free and it is the turn of this call; returns False when the frame
-        is to be dropped. Within a step."""
+        is to be dropped. ``counted``: raises as ``_check_count``. Within a step."""
         self._check_open()
+        if counted:
+            self._check_count(frames)
         thread = get_ident()
         if self._free and self._order.is_next(thread):
             return True
         self._order.stand_in_line(begun, thread)
         try:
-            while True:
-                if self._order.is_next(thread):
-                    if self._free:
-                        return True
-                    if self._drops():
-                        return False
+            while not self._order.is_next(thread) or not (self._free or self._drops()):
                 self._lock.wait(WAIT_S)
                 self._check_open()
         finally:
             self._order.leave_line(begun)
             if self._order.is_waiting:
                 self._lock.changed.notify_all()
+        if counted:
+            self._check_count(frames)  # others came meanwhile
+        return bool(self._free)
 
     def _drops(self) -> bool:
         """Returns whether a frame is dropped since no slot is free; False: it waits. Within a step."""
