@@ -65,10 +65,10 @@ class StagedFacts:
 class StoreFacts:
     """The facts of a store. ``seen_stop``, ``seen_extents``: from the manifest. ``intact``: nothing worse
     than kills has happened to the store. ``taking_over``: from a writer that may have acknowledged frames
-    since its files were copied; no recovery has noted yet how far they came. ``set_aside``: an earlier recovery set a damaged file aside.
-    ``log_shard_rows``: shard rows that have a block in the frame log; ``log_torn_bytes`` lie behind its last
-    whole block. ``strays``: files in progress that belong to none of ``shard_rows``. ``sealed_shards`` files
-    of ``sealed_bytes`` have final names."""
+    since its files were copied; no recovery has noted yet how far they came. ``set_aside``: an earlier
+    recovery set a damaged file aside. ``log_shard_rows``: shard rows that have a block in the frame log;
+    ``log_torn_bytes`` lie behind its last whole block. ``strays``: files in progress that belong to none of
+    ``shard_rows``. ``sealed_shards`` files of ``sealed_bytes`` have final names."""
 
     seen_stop: int
     seen_extents: tuple[int, ...]
