@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardwright.model.errors import LinkError, StorageError
-from shardwright.storage import beneath, spilled
+from shardwright.storage import beneath, spilled, system
 from shardwright.storage.files import make_directories, open_regular, read_range
 from shardwright.storage.lock import StoreLock
 
@@ -25,9 +25,9 @@ READ = os.O_RDONLY | os.O_NONBLOCK
 def way(request, monkeypatch):
     """Both ways must do the same; the first is what this machine has."""
     if request.param == "step by step":
-        monkeypatch.setattr(beneath, "has_openat2", lambda: False)
+        monkeypatch.setattr(system, "has_openat2", lambda: False)
     else:
-        assert beneath.has_openat2(), "these tests need Linux 5.6 for one of the two ways"
+        assert system.has_openat2(), "these tests need Linux 5.6 for one of the two ways"
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from shardwright.model.errors import LinkError, OutputExistsError, StorageError, StorageFullError
-from shardwright.storage import failpoints, files
+from shardwright.storage import failpoints, files, system
 from shardwright.storage.files import (
     AtomicFile,
     append_file,
@@ -125,7 +125,7 @@ def test_a_filesystem_without_the_call_is_served_all_the_same(tmp_path, monkeypa
 
     descriptor = os.open(tmp_path / "f", os.O_RDWR | os.O_CREAT)
     try:
-        monkeypatch.setattr(files, "_call", unsupported)
+        monkeypatch.setattr(system, "_call", unsupported)
         if call == "fallocate":
             assert preallocate(descriptor, 8192) is False
             assert os.fstat(descriptor).st_size == 8192
@@ -139,17 +139,17 @@ def test_a_filesystem_without_the_call_is_served_all_the_same(tmp_path, monkeypa
 def test_a_signal_does_not_fail_a_preallocation(tmp_path, monkeypatch):
     """Python retries its own calls after EINTR; the ones through ctypes are ours to retry."""
     answers = [errno.EINTR, errno.EINTR, 0]
-    real = files._libc.fallocate
+    real = system._libc.fallocate
 
     class Interrupted:
         def fallocate(self, *arguments):
             number = answers.pop(0)
             if number:
-                files.ctypes.set_errno(number)
+                system.ctypes.set_errno(number)
                 return -1
             return real(*arguments)
 
-    monkeypatch.setattr(files, "_libc", Interrupted())
+    monkeypatch.setattr(system, "_libc", Interrupted())
     descriptor = os.open(tmp_path / "f", os.O_RDWR | os.O_CREAT)
     try:
         assert preallocate(descriptor, 8192) is True

@@ -1,4 +1,5 @@
-"""Paths below a store are opened and changed by ``storage/beneath.py`` alone. Read from the source."""
+"""Paths below a store are opened and changed by ``storage/beneath.py`` alone, through ``storage/system.py``.
+Read from the source."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 SOURCE = Path(__file__).parents[2] / "src" / "shardwright"
 
-SEAM = "storage/beneath.py"
+SEAM = ("storage/beneath.py", "storage/system.py")
 
 FUNCTIONS = """
 open stat lstat unlink remove rmdir mkdir makedirs rename renames replace link symlink readlink listdir
@@ -87,7 +88,7 @@ def of_descriptor(call: ast.Call) -> bool:
 MODULES = [
     name
     for path in sorted(SOURCE.rglob("*.py"))
-    if (name := path.relative_to(SOURCE).as_posix()) != SEAM
+    if (name := path.relative_to(SOURCE).as_posix()) not in SEAM
     and not any(name == where or name.startswith(f"{where}/") for where in ELSEWHERE)
 ]
 

@@ -88,7 +88,7 @@ class ReadFile:
 
     def __del__(self) -> None:
         if hasattr(self, "descriptor"):
-            os.close(self.descriptor)
+            beneath.close(self.descriptor)
 
 
 class ChunkSearch:

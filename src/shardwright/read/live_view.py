@@ -158,7 +158,7 @@ class LiveView:
 
     def __del__(self) -> None:
         if hasattr(self, "_folder"):
-            os.close(self._folder)
+            beneath.close(self._folder)
 
     # ------------------------------------------------------------------ the state
 

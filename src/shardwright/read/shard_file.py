@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from shardwright.model.errors import LinkError, ShardFormatError, StorageError
 from shardwright.shard.index import EMPTY
+from shardwright.storage import beneath
 from shardwright.storage.spilled import open_shard
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class ShardFile:
         self.close()
 
     def close(self) -> None:
-        os.close(self._fd)
+        beneath.close(self._fd)
 
     def fileno(self) -> int:
         return self._fd

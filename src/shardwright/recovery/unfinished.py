@@ -217,7 +217,7 @@ def _check_file_version(path: Path, magic: bytes, known: int, seed: int = 0) -> 
         try:
             page = os.read(descriptor, PAGE_BYTES)
         finally:
-            os.close(descriptor)
+            beneath.close(descriptor)
     found = version_of(page, magic, seed)
     if found is not None:
         check_version(found, known, path)

@@ -42,6 +42,7 @@ from shardwright.storage.files import (
     storage_errors,
     sync_data,
     sync_directory,
+    truncate,
     write_all,
 )
 
@@ -265,7 +266,7 @@ class FrameLog:
 
     def close(self) -> None:
         if self._descriptor >= 0:
-            os.close(self._descriptor)
+            beneath.close(self._descriptor)
             self._descriptor = -1
 
     def _preallocate(self, nbytes: int) -> None:
@@ -276,7 +277,7 @@ class FrameLog:
                 preallocate(self._descriptor, nbytes)
             except OSError:
                 reach("log.before_cut")
-                os.ftruncate(self._descriptor, size)  # frees what was allocated of the last blocks
+                truncate(self._descriptor, size)  # frees what was allocated of the last blocks
                 raise
         self.preallocated_bytes = nbytes
 

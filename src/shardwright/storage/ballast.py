@@ -45,7 +45,7 @@ class Ballast:
                     return False
                 raise
             finally:
-                os.close(descriptor)
+                beneath.close(descriptor)
         return True
 
     @property

@@ -18,15 +18,11 @@ this way; the last component is not followed by any of these calls. All function
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fnmatch
 import os
-import shutil
 import stat as modes
-import struct
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -34,96 +30,28 @@ from shardwright.model.errors import LinkError
 from shardwright.model.local_path import local_path
 from shardwright.model.names import WORKSPACE
 
+from . import system
+from .system import FOLDER
 from .typed_errors import storage_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_OPENAT2 = 437  # of every machine that Linux numbers together since 5.0
-_RESOLVE_NO_SYMLINKS = 0x04
-_AT_FDCWD = -100
-_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC  # also at a link itself
-_NO_OPENAT2 = (errno.ENOSYS, errno.EPERM)  # an older kernel, or a filter of system calls (containers)
 _DOCUMENT = "zarr.json"
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_openat2 = _libc.syscall
-_openat2.restype = ctypes.c_long
-_openat2.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t)
-_HOW_BYTES = 24  # struct open_how: flags, mode, resolve, each uint64
-_libc.renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
-
-
-@cache
-def _open_how(flags: int, mode: int) -> bytes:
-    makes = flags & os.O_CREAT or flags & os.O_TMPFILE == os.O_TMPFILE
-    return struct.pack("=3Q", flags, mode if makes else 0, _RESOLVE_NO_SYMLINKS)
 
 
 def open_file(path: Path | str, flags: int, mode: int = 0o644, *, folder: int | None = None) -> int:
     """Returns a descriptor of a path, closed on exec; a relative path begins at the descriptor ``folder``,
     if given. Raises ``OSError``, ``LinkError`` where a component is a link."""
-    flags |= os.O_CLOEXEC
     if "\0" in os.fspath(path):  # C would take the part before it
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(path))
     try:
-        opened = _open_at_once if has_openat2() else _open_step_by_step
-        return opened(os.fspath(path), flags, mode, folder)
+        return system.calls.open(os.fspath(path), flags, mode, folder)
     except OSError as error:
         if error.errno == errno.ELOOP:
             _refuse(path, folder)
         raise
-
-
-def _open_at_once(path: str, flags: int, mode: int, folder: int | None) -> int:
-    how, name = _open_how(flags, mode), os.fsencode(path)
-    at = _AT_FDCWD if folder is None else folder
-    while True:
-        descriptor: int = _openat2(_OPENAT2, at, name, how, _HOW_BYTES)
-        if descriptor >= 0:
-            return descriptor
-        if (number := ctypes.get_errno()) != errno.EINTR:
-            raise OSError(number, os.strerror(number), path)
-
-
-def _open_step_by_step(path: str, flags: int, mode: int, folder: int | None) -> int:
-    *above, last = Path(path).parts or (".",)
-    held = os.open(above.pop(0) if path.startswith("/") and above else ".", _FOLDER, dir_fd=folder)
-    try:
-        for part in above:
-            inner = _open_no_link(part, _FOLDER, 0, held)
-            os.close(held)
-            held = inner
-        return _open_no_link(last, flags, mode, held)
-    finally:
-        os.close(held)
-
-
-def _open_no_link(name: str, flags: int, mode: int, folder: int) -> int:
-    try:
-        descriptor = os.open(name, flags | os.O_NOFOLLOW, mode, dir_fd=folder)
-    except NotADirectoryError:  # O_DIRECTORY is judged first: also what a link answers
-        if modes.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name) from None
-        raise
-    # O_PATH with O_NOFOLLOW opens a link itself, as openat2 does when both are asked
-    if flags & os.O_PATH and not flags & os.O_NOFOLLOW and modes.S_ISLNK(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
-    return descriptor
-
-
-@cache
-def has_openat2() -> bool:
-    """Returns whether the kernel resolves a path without links in one call (Linux 5.6)."""
-    try:
-        os.close(_open_at_once("/", _FOLDER, 0, None))
-    except OSError as error:
-        if error.errno not in _NO_OPENAT2:
-            raise
-        return False
-    return True
 
 
 def _refuse(path: Path | str, folder: int | None) -> NoReturn:
@@ -143,14 +71,19 @@ def _refuse(path: Path | str, folder: int | None) -> NoReturn:
     )
 
 
+def close(descriptor: int) -> None:
+    """Closes what ``open_file`` has opened."""
+    system.calls.close(descriptor)
+
+
 @contextmanager
 def parent_of(path: Path) -> Iterator[tuple[int, str]]:
     """A context with a descriptor of the folder of a path, and the last component."""
-    folder = open_file(path.parent, _FOLDER)
+    folder = open_file(path.parent, FOLDER)
     try:
         yield folder, path.name
     finally:
-        os.close(folder)
+        close(folder)
 
 
 # What a name stands for. A link as the last component is itself what they tell of.
@@ -162,7 +95,7 @@ def stat(path: Path | str, *, folder: int | None = None) -> os.stat_result:
     try:
         return os.fstat(descriptor)
     finally:
-        os.close(descriptor)
+        close(descriptor)
 
 
 def _mode(path: Path) -> int:
@@ -215,9 +148,9 @@ def filesystem_of(path: Path) -> os.statvfs_result:
     """Returns the facts of the filesystem of a path."""
     descriptor = open_file(path, os.O_PATH)
     try:
-        return os.fstatvfs(descriptor)
+        return system.calls.room(descriptor)
     finally:
-        os.close(descriptor)
+        close(descriptor)
 
 
 # Names in folders
@@ -227,9 +160,9 @@ def names_in(path: Path) -> list[str]:
     """Returns the names in a folder, in no order."""
     descriptor = open_file(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        return os.listdir(descriptor)  # noqa: PTH208 (of a descriptor)
+        return system.calls.names(descriptor)
     finally:
-        os.close(descriptor)
+        close(descriptor)
 
 
 def paths_in(path: Path) -> list[Path]:
@@ -246,7 +179,7 @@ def entries_in(path: Path, *, folder: int | None = None) -> Iterator[Iterator[os
         with os.scandir(descriptor) as entries:
             yield entries
     finally:
-        os.close(descriptor)
+        close(descriptor)
 
 
 def matching(path: Path, pattern: str) -> list[Path]:
@@ -293,7 +226,7 @@ def unlink(path: Path, *, missing_ok: bool = False) -> None:
     """Deletes a name; of a link the link."""
     try:
         with parent_of(path) as (folder, name):
-            os.unlink(name, dir_fd=folder)
+            system.calls.unlink(folder, name)
     except FileNotFoundError:
         if not missing_ok:
             raise
@@ -303,55 +236,60 @@ def make_folder(path: Path, mode: int = 0o777, *, exist_ok: bool = False) -> Non
     """Makes a folder."""
     try:
         with parent_of(path) as (folder, name):
-            os.mkdir(name, mode, dir_fd=folder)
+            system.calls.make_folder(folder, name, mode)
     except FileExistsError:
         if not exist_ok:
             raise
-        os.close(open_file(path, _FOLDER))  # a link, or a file, is an error
+        close(open_file(path, FOLDER))  # a link, or a file, is an error
 
 
 def remove_folder(path: Path) -> None:
     """Deletes an empty folder."""
     with parent_of(path) as (folder, name):
-        os.rmdir(name, dir_fd=folder)
+        system.calls.remove_folder(folder, name)
 
 
 def remove_tree(path: Path, *, ignore_errors: bool = False) -> None:
     """Deletes a folder with everything in it; of links the links."""
     try:
-        with parent_of(path) as (folder, name):
-            if modes.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-                _refuse(path, None)
-            shutil.rmtree(name, ignore_errors, dir_fd=folder)
+        check_no_link(path)
+        for folder, folders, others in walk(path, top_down=False, failed=_raise):
+            for name in others:
+                unlink(folder / name)
+            for name in folders:
+                remove_folder(folder / name)
+        remove_folder(path)
     except OSError:
         if not ignore_errors:
             raise
 
 
+def _raise(error: OSError) -> NoReturn:
+    raise error
+
+
 def replace(source: Path, target: Path) -> None:
     """Renames, in place of what has the name ``target``; a folder replaces an empty folder alone."""
     with parent_of(source) as (old, old_name), parent_of(target) as (new, new_name):
-        os.replace(old_name, new_name, src_dir_fd=old, dst_dir_fd=new)
+        system.calls.rename(old, old_name, new, new_name)
 
 
 def rename_with(source: Path, target: Path, flags: int) -> None:
     """Renames with flags of renameat2(2)."""
     with parent_of(source) as (old, old_name), parent_of(target) as (new, new_name):
-        while _libc.renameat2(old, os.fsencode(old_name), new, os.fsencode(new_name), flags) != 0:
-            if (number := ctypes.get_errno()) != errno.EINTR:
-                raise OSError(number, os.strerror(number), str(target))
+        system.calls.rename(old, old_name, new, new_name, flags)
 
 
 def add_name(path: Path, name: Path) -> None:
     """Gives a file (or a link) one more name."""
     with parent_of(path) as (old, old_name), parent_of(name) as (new, new_name):
-        os.link(old_name, new_name, src_dir_fd=old, dst_dir_fd=new, follow_symlinks=False)
+        system.calls.add_name(old, old_name, new, new_name)
 
 
 def make_link(path: Path, target: Path) -> None:
     """Makes a symbolic link."""
     with parent_of(path) as (folder, name):
-        os.symlink(target, name, dir_fd=folder)
+        system.calls.make_link(folder, name, target)
 
 
 # The border

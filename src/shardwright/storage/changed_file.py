@@ -19,6 +19,7 @@ from .files import (
     read_all,
     storage_errors,
     sync_data,
+    truncate,
     write_all,
 )
 
@@ -75,7 +76,7 @@ class ChangedFile:
         """Gives it this length, and blocks behind it back."""
         with storage_errors("truncate", self.path):
             reach("edit.before_cut")
-            os.ftruncate(self._descriptor, nbytes)
+            truncate(self._descriptor, nbytes)
 
     def sync(self) -> None:
         """Makes all that was written durable, before anything else is."""

@@ -1,4 +1,4 @@
-"""The seam to the filesystem: preallocate, punch, sync, rename, replace. Linux.
+"""What is done with files and folders: preallocate, punch, sync, rename, replace. Linux.
 
 Everything that can fail raises ``StorageError`` (or ``StorageFullError``) with the operation, the path and
 errno's text. Calls that Python does not offer go to libc by ctypes, which releases the GIL.
@@ -24,7 +24,7 @@ from shardwright.model.errors import (
     StorageError,
 )
 
-from . import beneath
+from . import beneath, system
 from .failpoints import reach
 from .spilled import open_shard, shard_status
 from .typed_errors import storage_errors as storage_errors  # noqa: PLC0414  (most rooms take it from here)
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-_FALLOC_KEEP_SIZE, _FALLOC_PUNCH_HOLE = 0x01, 0x02
 _RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2
 FLOCK = "@hhqqi4x"  # struct flock
 WHOLE_FILE = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # a lock on all of it; its pid must be 0
@@ -48,10 +47,8 @@ _MOST_REMOVED = 1000  # times in a row that others may remove a folder which is 
 T = TypeVar("T")
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; not in Python's mmap
-_libc.syncfs.argtypes = (ctypes.c_int,)
 
 
 class FileIdentity(NamedTuple):
@@ -87,19 +84,11 @@ def raise_errno(number: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
-def _call(function: Callable[..., int], *arguments: int | bytes) -> None:
-    """Calls libc, again after a signal, as Python does with calls of its own. Raises ``OSError``."""
-    while function(*arguments) != 0:
-        number = ctypes.get_errno()
-        if number != errno.EINTR:
-            raise OSError(number, os.strerror(number))
-
-
 def preallocate(descriptor: int, nbytes: int, *, start: int = 0) -> bool:
     """Reserves real blocks for ``nbytes`` of a file from ``start`` on. Returns True if the filesystem
     guarantees them, False if glibc had to write zeros. Raises ``OSError``."""
     try:
-        _call(_libc.fallocate, descriptor, 0, start, nbytes)
+        system.calls.allocate(descriptor, start, nbytes)
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
             raise
@@ -112,7 +101,7 @@ def preallocate_behind(descriptor: int, nbytes: int, *, start: int = 0) -> None:
     """Reserves real blocks for ``nbytes`` of a file from ``start`` on; it keeps its size. Does nothing where
     the filesystem cannot. Raises ``OSError``."""
     try:
-        _call(_libc.fallocate, descriptor, _FALLOC_KEEP_SIZE, start, nbytes)
+        system.calls.allocate(descriptor, start, nbytes, keeps_size=True)
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
             raise
@@ -123,12 +112,17 @@ def punch_hole(descriptor: int, offset: int, nbytes: int) -> bool:
     stays, if the filesystem cannot, or has no room for its bookkeeping. Raises ``OSError`` only for an I/O
     error."""
     try:
-        _call(_libc.fallocate, descriptor, _FALLOC_KEEP_SIZE | _FALLOC_PUNCH_HOLE, offset, nbytes)
+        system.calls.punch(descriptor, offset, nbytes)
     except OSError as error:
         if error.errno == errno.EIO:
             raise
         return False
     return True
+
+
+def truncate(descriptor: int, nbytes: int) -> None:
+    """Sets the length of an open file. Raises ``OSError``."""
+    system.calls.truncate(descriptor, nbytes)
 
 
 def clear_range(descriptor: int, start: int, stop: int) -> None:
@@ -183,7 +177,7 @@ def write_all(descriptor: int, offset: int, data: bytes | memoryview) -> None:
     """Writes all of ``data`` at ``offset``, in as many calls as needed. Raises ``OSError``."""
     view = memoryview(data)
     while view:
-        done = os.pwrite(descriptor, view, offset)
+        done = system.calls.write(descriptor, view, offset)
         view, offset = view[done:], offset + done
 
 
@@ -213,7 +207,7 @@ def renew(path: Path, *, again: bool, failed: Callable[[], None]) -> None:
         reach("files.before_renew")
         descriptor = file.fileno()
         try:
-            os.fsync(descriptor)
+            system.calls.sync(descriptor)
         except OSError as error:
             if error.errno not in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -226,7 +220,8 @@ def renew(path: Path, *, again: bool, failed: Callable[[], None]) -> None:
             except OSError as error:
                 if error.errno != errno.ENOSPC:
                     raise
-                os.fsync(descriptor)  # copy on write: frees the blocks of what was written again so far
+                # copy on write: frees the blocks of what was written again so far
+                system.calls.sync(descriptor)
                 write_all(descriptor, offset, piece)
 
 
@@ -340,9 +335,9 @@ def open_regular(
     descriptor = (open_shard if spilled and not writing else beneath.open_file)(path, flags)
     try:
         _check_regular(descriptor, path)
-        return open(descriptor, "r+b" if writing else "rb", buffering=buffering)  # noqa: PTH123 (of a descriptor; the caller closes it)
+        return system.calls.file(descriptor, "r+b" if writing else "rb", buffering)
     except BaseException:
-        os.close(descriptor)
+        beneath.close(descriptor)
         raise
 
 
@@ -353,7 +348,7 @@ def open_to_write(path: Path, flags: int) -> int:
     try:
         _check_regular(descriptor, path)
     except BaseException:
-        os.close(descriptor)
+        beneath.close(descriptor)
         raise
     return descriptor
 
@@ -386,9 +381,9 @@ def sync_directory(path: Path) -> None:
         reach("directory.before_sync")
         descriptor = beneath.open_file(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            os.fsync(descriptor)
+            system.calls.sync(descriptor)
         finally:
-            os.close(descriptor)
+            beneath.close(descriptor)
 
 
 def sync_filesystem(descriptor: int) -> None:
@@ -396,7 +391,7 @@ def sync_filesystem(descriptor: int) -> None:
     names, by one call (syncfs): where many files are written that costs one commit of its journal instead of
     one for each. What other programs have written there meanwhile is synced with it. Only a descriptor that
     was open before a write is told of its failure. Raises ``OSError``."""
-    _call(_libc.syncfs, descriptor)
+    system.calls.sync_filesystem(descriptor)
 
 
 def make_directories(path: Path, *, synced: bool = True) -> None:
@@ -490,7 +485,7 @@ class AtomicFile:
         disk."""
         with storage_errors("write", self._called):
             reach(f"{self._kind}.before_sync")
-            os.fsync(self.descriptor)
+            system.calls.sync(self.descriptor)
             if forget:
                 os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -522,7 +517,7 @@ class AtomicFile:
         descriptor, self.descriptor = self.descriptor, -1
         self.path = target
         with storage_errors("write", target):
-            os.close(descriptor)
+            beneath.close(descriptor)
 
     def discard(self) -> None:
         """Deletes it, unless it has its name. Never raises: a file that stays is a leftover."""
@@ -530,7 +525,7 @@ class AtomicFile:
         if descriptor < 0:
             return
         with suppress(OSError):
-            os.close(descriptor)
+            beneath.close(descriptor)
         with suppress(OSError):
             reach(f"{self._kind}.before_discard")
             beneath.unlink(self.path)
@@ -621,7 +616,7 @@ def copy_file(source: IO[bytes], target: Path) -> None:
 
 def sync_data(descriptor: int) -> None:
     """Makes the bytes of an open file durable, and its length. Raises ``OSError``."""
-    os.fdatasync(descriptor)
+    system.calls.sync(descriptor, data_only=True)
 
 
 class DataSync:
@@ -674,12 +669,12 @@ def append_file(path: Path, data: bytes, kind: str) -> None:
         descriptor = beneath.open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o644)
         try:
             reach(f"{kind}.before_write")
-            while os.write(descriptor, data) < len(data):
+            while system.calls.append(descriptor, data) < len(data):
                 pass  # the disk is about to be full: the next call fails, or there is room again
             reach(f"{kind}.before_sync")
-            os.fdatasync(descriptor)
+            system.calls.sync(descriptor, data_only=True)
         finally:
-            os.close(descriptor)
+            beneath.close(descriptor)
     if created:
         sync_directory(path.parent)
 
@@ -699,7 +694,7 @@ def file_held(path: Path, kind: str, *, create: bool, timeout_s: float = HELD_TI
             while True:
                 descriptor = beneath.open_file(path, flags, 0o644)
                 attempt = stack.enter_context(ExitStack())
-                attempt.callback(os.close, descriptor)
+                attempt.callback(beneath.close, descriptor)
                 _lock_within(timeout_s, descriptor, path)
                 if _has_name(descriptor, path):
                     break

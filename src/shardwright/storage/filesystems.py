@@ -10,7 +10,7 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from . import beneath
+from . import beneath, system
 from .failpoints import reach
 from .files import open_regular, storage_errors, sync_directory, sync_filesystem
 
@@ -102,14 +102,14 @@ def synced_as_one(folder: Path, kind: str) -> Iterator[None]:
             reach(f"{kind}.before_sync")
             sync_filesystem(descriptor)
     finally:
-        os.close(descriptor)
+        beneath.close(descriptor)
 
 
 def _sync_each(folder: Path, names: list[str]) -> None:
     for name in names:
         with storage_errors("sync", folder / name), open_regular(folder / name) as file:
             reach("files.before_sync")
-            os.fsync(file.fileno())
+            system.calls.sync(file.fileno())
     sync_directory(folder)
 
 
@@ -140,6 +140,6 @@ def _magic(path: Path) -> int:
                 number = ctypes.get_errno()
                 raise OSError(number, os.strerror(number))
         finally:
-            os.close(descriptor)
+            beneath.close(descriptor)
     # f_type is the first member, a long; the numbers have 32 bits
     return ctypes.c_ulong.from_buffer(facts).value & 0xFFFFFFFF

@@ -21,6 +21,7 @@ from .files import (
     preallocate_behind,
     remove_own,
     storage_errors,
+    truncate,
     write_all,
 )
 
@@ -69,7 +70,7 @@ class GrowingFile:
         """Takes a part of a piece away, and reserves the room again that goes with it."""
         if os.fstat(self.descriptor).st_size > self.nbytes:
             reach("growing.before_cut")
-            os.ftruncate(self.descriptor, self.nbytes)
+            truncate(self.descriptor, self.nbytes)
             preallocate_behind(self.descriptor, self._room_bytes)
 
     def clear(self, start: int, stop: int) -> None:
@@ -84,7 +85,7 @@ class GrowingFile:
         has then failed for good."""
         with storage_errors("truncate", self.path):
             reach("growing.before_truncate")
-            os.ftruncate(self.descriptor, self.nbytes)
+            truncate(self.descriptor, self.nbytes)
         self._sync.sync(self.descriptor, self.path)
         with suppress(OSError):  # advice, which a filesystem may not support
             os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -96,7 +97,7 @@ class GrowingFile:
     def close(self) -> None:
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
-            os.close(descriptor)
+            beneath.close(descriptor)
 
     def discard(self) -> None:
         """Closes it and deletes its name, if it is still its own. Raises ``StorageError``."""

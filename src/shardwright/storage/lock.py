@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from shardwright.model.errors import LockedError
 from shardwright.model.json_text import parse_json
 
-from . import beneath
+from . import beneath, system
 from .failpoints import reach
 from .files import FLOCK, WHOLE_FILE, open_to_write, storage_errors, sync_directory
 
@@ -105,7 +105,7 @@ class StoreLock:
     def release(self) -> None:
         """Releases the lock. The file stays: without a holder it has no meaning."""
         if self._descriptor >= 0:
-            os.close(self._descriptor)
+            beneath.close(self._descriptor)
             self._descriptor = -1
 
     def delete(self) -> None:
@@ -136,7 +136,7 @@ def is_locked(path: Path) -> bool:
     except OSError:  # a filesystem without locks
         return False
     finally:
-        os.close(descriptor)
+        beneath.close(descriptor)
 
 
 def _lock_file(path: Path, descriptor: int) -> None:
@@ -157,8 +157,8 @@ def _write_holder(descriptor: int) -> None:
     }
     text = json.dumps(holder).encode()
     reach("lock.before_write")
-    os.pwrite(descriptor, text, 0)
-    os.ftruncate(descriptor, len(text))
+    system.calls.write(descriptor, text, 0)
+    system.calls.truncate(descriptor, len(text))
 
 
 def _holder(descriptor: int) -> str:

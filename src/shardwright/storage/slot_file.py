@@ -31,6 +31,7 @@ from .files import (
     remove_own,
     set_direct,
     storage_errors,
+    truncate,
     write_all,
 )
 
@@ -75,7 +76,7 @@ class SlotFile:
                 elif mode == "direct":  # not before: glibc's emulated preallocation writes single bytes
                     set_direct(self.descriptor, on=True)
             except BaseException:
-                os.close(self.descriptor)
+                beneath.close(self.descriptor)
                 if not existing:
                     beneath.unlink(path)
                 raise
@@ -166,7 +167,7 @@ class SlotFile:
         assert self._mapping is None, "unmapped before truncate"
         with storage_errors("truncate", self.path):
             reach("shard.before_truncate")
-            os.ftruncate(self.descriptor, nbytes)
+            truncate(self.descriptor, nbytes)
 
     def sync(self) -> None:
         """As ``DataSync.sync``."""
@@ -189,7 +190,7 @@ class SlotFile:
     def close(self) -> None:
         self.end_filling()
         if self.descriptor >= 0:
-            os.close(self.descriptor)
+            beneath.close(self.descriptor)
             self.descriptor = -1
 
     def discard(self) -> None:

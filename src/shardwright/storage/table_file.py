@@ -146,7 +146,7 @@ class TableFile:
             self._mapping.close()
             self._mapping = None
         if self.descriptor >= 0:
-            os.close(self.descriptor)
+            beneath.close(self.descriptor)
             self.descriptor = -1
 
     def delete(self) -> None:

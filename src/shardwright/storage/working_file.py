@@ -27,7 +27,7 @@ from shardwright.model.errors import StorageError
 
 from . import beneath
 from .failpoints import reach
-from .files import AtomicFile, set_direct, storage_errors, write_all
+from .files import AtomicFile, set_direct, storage_errors, truncate, write_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -141,7 +141,7 @@ class WorkingFile:
         """Cuts it to its length and makes its bytes durable. To be called once. Raises ``StorageError``."""
         with storage_errors("sync", self.path):
             reach("compact.before_truncate")
-            os.ftruncate(self._file.descriptor, nbytes)
+            truncate(self._file.descriptor, nbytes)
         self._file.sync(forget=True)
 
     def read_pieces(self) -> Iterator[tuple[int, Buffer]]:
@@ -169,7 +169,7 @@ class WorkingFile:
                     if arrived is not None:
                         yield offset - PIECE_BYTES, arrived
         finally:
-            os.close(descriptor)
+            beneath.close(descriptor)
 
     def _read_piece(self, descriptor: int, offset: int, nbytes: int, buffer: Buffer) -> Buffer:
         done = 0

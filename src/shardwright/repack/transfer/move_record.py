@@ -147,7 +147,7 @@ class MoveRecord:
                 reach("compact.before_record")
                 os.write(descriptor, f"{json.dumps(asdict(sent))}\n".encode())
             finally:
-                os.close(descriptor)
+                beneath.close(descriptor)
 
     def save(self) -> None:
         """Write it durably. The list of files is in it only when all has arrived."""
