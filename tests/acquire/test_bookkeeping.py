@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.acquire.accounts import SequenceSet
+from shardwright.acquire.accounts import Accounts, SequenceSet
 from shardwright.acquire.assembly import SlabTable
 from shardwright.acquire.closed_shard_rows import REMEMBERED_HOLES, HoleMemory
 from shardwright.acquire.limits import RUNTIME_BYTES, SLOW_TASK_BYTES, TASK_BYTES, Limits, least_ring_frames
 from shardwright.acquire.workers import WorkerPool
 from shardwright.array.grid import Grid, Grids
 from shardwright.array.spec import ArraySpec, Blosc, Dimension, Gzip, Zstd
-from shardwright.model.errors import BudgetError
+from shardwright.model.errors import BudgetError, ShardFormatError
 from shardwright.shard.frame_record import record_dtype
 
 
@@ -55,6 +55,44 @@ def test_a_sequence_set_waits_for_the_first():
     mark.add(np.zeros(0, np.int64))
     mark.add(np.array([0]))
     assert mark.value == 5000
+
+
+@pytest.mark.parametrize("stop", [2**31, 2**63 - 1, 2**64])
+def test_a_stop_that_no_camera_reaches_is_an_error(stop):
+    mark = SequenceSet()
+    mark.expect_up_to(stop)
+    mark.add(np.arange(10))
+    with pytest.raises(ShardFormatError, match="a sequence that cannot be; expected below 268435466"):
+        mark.check_stop()
+
+
+def test_a_stop_is_judged_by_all_that_was_added():
+    mark = SequenceSet()
+    mark.expect_up_to((1 << 28) + 10)
+    with pytest.raises(ShardFormatError):
+        mark.check_stop()
+    mark.add(np.arange(10))
+    mark.check_stop()
+
+
+SEQUENCES = st.sets(st.integers(0, 40))
+
+
+@given(seen=SEQUENCES, lost=st.lists(SEQUENCES, max_size=3), lost_stop=st.integers(0, 50))
+def test_missing_frames_are_counted_as_they_are_judged(seen, lost, lost_stop):
+    dimensions = [Dimension(name=name, count=None if name == "t" else 4, chunk_size=4) for name in "tyx"]
+    accounts = Accounts(Grids((Grid.of(ArraySpec(dtype="uint8", dimensions=dimensions)),)))
+    accounts.receive(*(np.array(sorted(seen), np.int64),) * 2)
+    for some in lost:
+        records = np.zeros(len(some), record_dtype(0))
+        records["sequence"] = sorted(some)
+        accounts.lose(records)
+    accounts.lost_stop = lost_stop
+    gone = set().union(*lost)
+    missing = [number for number in range(max({-1} | seen | gone) + 1) if number not in seen]
+    judged = [number < lost_stop or number in gone for number in missing]
+    assert accounts.may_be_acknowledged(np.array(missing, np.int64)).tolist() == judged
+    assert accounts.missing_acknowledged() == sum(judged)
 
 
 @st.composite

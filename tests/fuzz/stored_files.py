@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import crc32c
@@ -63,12 +64,13 @@ from shardwright.storage.lock import StoreLock
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.harness.fork_server import Channel
+    from tests.harness.fork_server import Channel, ForkServer
 
 SPARE_ADDRESS_SPACE_BYTES = 2 << 30
 MOST_FILE_BYTES = 64 << 20
 SPARE_DISK_BYTES = 16 << 20
 PATIENCE_SECONDS = 60  # only so that a hang becomes a failure
+PROGRESS_VARIANTS = 100
 LEFT, SOUND = "left.ome.zarr", "sound.ome.zarr"
 SEALED_FRAMES, FRAMES = 8, 11  # two sealed shard rows, a slab in progress and a staged frame
 
@@ -520,9 +522,11 @@ FORMATS: dict[str, StoredFormat] = {
 # ---------------------------------------------------------------------- in a child
 
 
-def try_format(channel: Channel, name: str, folder: Path, most: int | None, seed: int) -> None:
-    """Tries variants of one format, ``most`` of them chosen by ``seed``; sends the name of each before, and
-    at last how many there were of each outcome."""
+def try_format(
+    channel: Channel, name: str, folder: Path, most: int | None, seed: int, first: int = 0
+) -> None:
+    """Tries variants of one format, ``most`` of them chosen by ``seed``, without the ``first`` ones; sends
+    the name of each before, and at last how many there were of each outcome."""
     wanted = FORMATS[name]
     template, root = folder / "template", folder / "root"
     root.mkdir()
@@ -533,7 +537,7 @@ def try_format(channel: Channel, name: str, folder: Path, most: int | None, seed
     [place] = sorted(template.glob(wanted.place))[:1]
     variants = wanted.variants(place)
     count = len(variants) if most is None else min(most, len(variants))
-    chosen = Random(seed).sample(list(variants), count)
+    chosen = Random(seed).sample(list(variants), count)[first:]
     outcomes: dict[str, int] = {}
     for what in chosen:
         channel.send(f"{name}: {what}")
@@ -584,16 +588,44 @@ def _limit() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_FILE_BYTES, resource.RLIM_INFINITY))
 
 
-def main() -> int:
-    """All variants of all formats, or of those that are named."""
-    import tempfile
+# ---------------------------------------------------------------------- all of them
 
+
+def try_whole(server: ForkServer, name: str) -> int:
+    """Tries all variants of a format, behind one that fails in another child. Prints what becomes of them;
+    returns how many failed."""
+    from tests.fuzz import stored_files as by_name  # of ``__main__`` the server knows no function
+
+    tried, failed, code = 0, 0, 1
+    while code != 0:
+        with TemporaryDirectory() as folder:
+            child = server.start(by_name.try_format, name, Path(folder), None, 0, tried)
+            before, what, last = tried, name, None
+            while (message := child.channel.receive()) is not None:
+                last = message
+                if isinstance(message, str):
+                    what, tried = message, tried + 1
+                    if tried % PROGRESS_VARIANTS == 0:
+                        print(f"{name}: {tried} tried, {failed} failed", flush=True)
+            code = child.wait()
+        if code != 0:
+            failed += 1
+            print(f"FAILED {what}: ended with {code}: {getattr(last, 'text', last)}", flush=True)
+        if code != 0 and tried == before:
+            break  # there is no store to try them in
+    print(f"{name}: {tried} tried, {failed} failed: {last}", flush=True)
+    return failed
+
+
+def main() -> int:
+    """All variants of all formats, or of those that are named. Returns 1 if one failed."""
     from tests.harness.fork_server import ForkServer
 
+    failed = 0
     for name in sys.argv[1:] or FORMATS:
-        with ForkServer(prepare="tests.fuzz.stored_files") as server, tempfile.TemporaryDirectory() as folder:
-            print(name, server.call(try_format, name, Path(folder), None, 0), flush=True)
-    return 0
+        with ForkServer(prepare="tests.fuzz.stored_files") as server:
+            failed += try_whole(server, name)
+    return min(1, failed)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import shardwright.recovery
 from shardwright.acquire.limits import Limits
 from shardwright.array.acquisition_spec import AcquisitionSpec
 from shardwright.array.spec import ArraySpec, Dimension
+from shardwright.model.errors import ShardFormatError
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.read.layouts import store_layout
 from shardwright.recovery.decide import decide
@@ -131,6 +133,42 @@ def test_no_loss_is_remembered_where_the_frames_are_staged():
     made = decided(shard_rows=(shard_row(0, slab(0, whole=False), slab(1)),), staged=staged(0, 1))
     assert not made.remember_seen
     assert made.standing.staged["sequence"].tolist() == [0, 1]
+
+
+def test_frames_that_a_manifest_cannot_have_seen_are_an_error():
+    """In a hole of that length every frame would be settled."""
+    sealed = (BlockKind.SHARD_ROW, 0, records(0, 1, 2, 3))
+    for stop in (2**31, 2**63 - 1, 2**64):
+        with pytest.raises(ShardFormatError, match="a sequence that cannot be"):
+            decided(sealed, seen_stop=stop)
+
+
+@pytest.mark.parametrize("intact", [True, False])
+def test_a_slab_cannot_have_frames_that_nobody_sent(intact):
+    for number in (2**31, 2**63 - 1):
+        unfinished = slab(0, whole=False, journaled=intact)
+        unfinished.records["sequence"][1] = number
+        with pytest.raises(ShardFormatError, match="a sequence that cannot be"):
+            decided(shard_rows=(shard_row(0, unfinished),), intact=intact)
+
+
+def test_a_long_hole_is_counted_without_memory_for_its_frames():
+    most = (1 << 28) + 2
+    tracemalloc.start()
+    try:
+        accounts = decided(shard_rows=(shard_row(0, slab(0)),), seen_stop=most).standing.accounts
+        assert accounts.missing_acknowledged() == most - 2
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_loss_is_told_however_many_frames_came_before_it(monkeypatch):
+    """Here more than a sequence may be ahead of the first missing one: in truth 2^28."""
+    monkeypatch.setattr("shardwright.acquire.accounts._MOST_AHEAD", 16)
+    blocks = [(BlockKind.SHARD_ROW, row, records(*range(4 * row, 4 * row + 4))) for row in range(8)]
+    accounts = decided(*blocks, shard_rows=(shard_row(8, slab(16, whole=False)),)).standing.accounts
+    assert accounts.missing_acknowledged() == 2
 
 
 @pytest.mark.parametrize("doubt", [{"intact": False}, {"set_aside": True}, {"log_torn_bytes": 65}], ids=str)

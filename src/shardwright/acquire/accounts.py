@@ -43,11 +43,7 @@ class SequenceSet:
         offsets = sequences.astype(np.int64) - self.value
         newest = int(offsets.max())
         if newest >= _MOST_AHEAD:
-            raise ShardFormatError(
-                "a frame has a sequence that cannot be",
-                expected=f"below {self.value + _MOST_AHEAD}",
-                got=self.value + newest,
-            )
+            raise self._too_far(self.value + newest)
         self.stop = max(self.stop, self.value + newest + 1)
         if newest >= self._held.size:
             grown = np.zeros(max(newest + 1, 2 * self._held.size), np.bool_)
@@ -63,6 +59,25 @@ class SequenceSet:
             held[held.size - run :] = False
             if self._held.size > _LEAST and self.stop - self.value < self._held.size // 4:
                 self._held = self._held[: max(_LEAST, self._held.size // 2)].copy()
+
+    def expect_up_to(self, stop: int) -> None:
+        """Notes that sequences below ``stop`` exist, whether they are held or not. A file may say anything
+        here, too: ``check_stop`` judges it, once all that holds frames has been added."""
+        self.stop = max(self.stop, stop)
+
+    def check_stop(self) -> None:
+        """Raises ``ShardFormatError`` if a sequence is expected that ``add`` would refuse: a hole as long as
+        a file says may be settled frame by frame."""
+        if self.stop - self.value > _MOST_AHEAD:
+            raise self._too_far(self.stop - 1)
+
+    def _too_far(self, sequence: int) -> ShardFormatError:
+        return ShardFormatError(
+            "a frame has a sequence that cannot be",
+            expected=f"below {self.value + _MOST_AHEAD}",
+            got=sequence,
+            hint="The records of the store in .shardwright are damaged or forged; what is sealed can be read",
+        )
 
     def holds(self, sequences: np.ndarray) -> np.ndarray:
         """Returns bool[n]: which of these are in the set."""
@@ -114,8 +129,9 @@ class Accounts:
         self.stored_bytes = 0
         self.shards = 0
         self.seen, self.stored, self.durable = SequenceSet(), SequenceSet(), SequenceSet()
-        # after a crash: not on disk, and perhaps acknowledged
-        self.lost = SequenceSet()
+        # after a crash: not on disk, and perhaps acknowledged; int64, sorted. No SequenceSet: that would take
+        # a byte for each frame of the acquisition, and refuse a loss behind its first 2^28 frames
+        self._lost = np.zeros(0, np.int64)
         self.lost_stop = 0  # likewise all sequences missing below this
         self.frames_unacknowledged = 0  # of the lost ones
         self.frame_json_dropped = 0
@@ -157,7 +173,7 @@ class Accounts:
 
     def expect_up_to(self, stop: int, extents: Sequence[int] = ()) -> None:
         """``extents``: rows of ``extents``, one after the other."""
-        self.seen.stop = max(self.seen.stop, stop)
+        self.seen.expect_up_to(stop)
         if extents:
             np.maximum(self.extents, np.reshape(extents, self.extents.shape), out=self.extents)
 
@@ -177,20 +193,27 @@ class Accounts:
     def lose(self, records: np.ndarray) -> None:
         """Notes frames that a crash or rot destroyed and that may have been acknowledged."""
         self.expect(records)
-        self.lost.add(records["sequence"].astype(np.int64))
+        self._lost = np.union1d(self._lost, records["sequence"].astype(np.int64))
 
     def may_be_acknowledged(self, missing: np.ndarray) -> np.ndarray:
         """Returns bool[n] for sequences that are missing after a crash: True if it may have been
         acknowledged."""
-        acknowledged: np.ndarray = (missing < self.lost_stop) | self.lost.holds(missing)
+        lost = self._lost_before(missing + 1) > self._lost_before(missing)
+        acknowledged: np.ndarray = (missing < self.lost_stop) | lost
         return acknowledged
 
     def missing_acknowledged(self) -> int:
         """Returns how many of the missing sequences may have been acknowledged."""
-        return sum(
-            int(self.may_be_acknowledged(np.arange(first, last + 1)).sum())
-            for first, last in self.seen.missing(self.seen.stop)
-        )
+        count = 0
+        for first, last in self.seen.missing(self.seen.stop):
+            rest = min(max(first, self.lost_stop), last + 1)  # from here on only those known to be lost
+            before, within = self._lost_before(np.array([rest, last + 1])).tolist()
+            count += rest - first + within - before
+        return count
+
+    def _lost_before(self, sequences: np.ndarray) -> np.ndarray:
+        """Returns int64[n]: how many lost sequences are below each."""
+        return np.searchsorted(self._lost, sequences)
 
     def store(self, sequences: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Counts frames as stored. Returns bool[n]: which were not stored before, in the staging area or in

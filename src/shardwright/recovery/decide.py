@@ -66,7 +66,7 @@ def decide(
     limits: Limits,
 ) -> Decisions:
     """Makes the decisions. ``blocks``: of the frame log, in its order, a shard row's records in one or
-    several pieces."""
+    several pieces. Raises ``ShardFormatError`` for sequences that cannot be."""
     return _Judge(facts, layout, limits).run(blocks)
 
 

@@ -61,7 +61,7 @@ class Evidence:
 
     def conclude(self) -> int:
         """Returns the number of frames that are known to have come, with sequences beyond all that count, and
-        are dropped from the account."""
+        are dropped from the account. Raises ``ShardFormatError`` for frames that cannot have come."""
         accounts = self._accounts
         for records in self._reopened:
             gone = records[~accounts.seen.holds(records["sequence"].astype(np.int64))]
@@ -71,6 +71,7 @@ class Evidence:
             for records in self._unfinished:
                 accounts.expect(records)
             accounts.lost_stop = accounts.seen.stop
+        accounts.seen.check_stop()
         sequences = [records["sequence"].astype(np.int64) for records in self._unfinished]
         known = np.unique(np.concatenate(sequences)) if sequences else np.zeros(0, np.int64)
         return int((known >= accounts.seen.stop).sum())
