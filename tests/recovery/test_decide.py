@@ -143,6 +143,13 @@ def test_frames_that_a_manifest_cannot_have_seen_are_an_error():
             decided(sealed, seen_stop=stop)
 
 
+@pytest.mark.parametrize("extents", [(1, 1), (-1,), (1 << 62,)], ids=str)
+def test_extents_are_those_of_the_images(extents):
+    assert decided(seen_stop=3, seen_extents=(3,)).standing.accounts.extents.tolist() == [[3]]
+    with pytest.raises(ShardFormatError, match="seen_extents are not those of its images"):
+        decided(seen_stop=3, seen_extents=extents)
+
+
 @pytest.mark.parametrize("intact", [True, False])
 def test_a_slab_cannot_have_frames_that_nobody_sent(intact):
     for number in (2**31, 2**63 - 1):

@@ -125,6 +125,9 @@ def test_every_flipped_bit_is_found(tmp_path):
         (lambda f: f.update(client_epoch=True), "'client_epoch'"),
         (lambda f: f.update(spill_root=5), "'spill_root'"),
         (lambda f: f.update(more=5), "unknown fields"),
+        (lambda f: f.update(seen_stop=-1), "seen_stop or seen_extents are out of range"),
+        (lambda f: f.update(seen_stop=1 << 63), "seen_stop or seen_extents are out of range"),
+        (lambda f: f.update(seen_extent=-1), "seen_stop or seen_extents are out of range"),
         (lambda f: f.update(identity="0" * 31), "32 hex digits"),
         (lambda f: f.update(identity="G" * 32), "32 hex digits"),
     ],
@@ -133,6 +136,14 @@ def test_what_is_not_ours(tmp_path, change, message):
     write_manifest(tmp_path, MANIFEST)
     rewrite(tmp_path, change)
     with pytest.raises(ShardFormatError, match=message):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("extents", [["x"], [[1]], [True], [1.5], [-1], [1 << 63]], ids=str)
+def test_extents_that_are_no_numbers_of_frames(tmp_path, extents):
+    write_manifest(tmp_path, dataclasses.replace(MANIFEST, live="append"))
+    rewrite(tmp_path, lambda facts: facts.update(seen_extents=extents))
+    with pytest.raises(ShardFormatError, match="seen_stop or seen_extents are out of range"):
         read_manifest(tmp_path)
 
 

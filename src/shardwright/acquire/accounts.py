@@ -172,10 +172,11 @@ class Accounts:
         self.expect_up_to(int(records["sequence"].astype(np.int64).max(initial=-1)) + 1)
 
     def expect_up_to(self, stop: int, extents: Sequence[int] = ()) -> None:
-        """``extents``: rows of ``extents``, one after the other."""
+        """Notes that sequences below ``stop`` have come. ``extents``: rows of ``extents``, one after the
+        other, if they are known. Raises ``ShardFormatError`` for extents that cannot be."""
         self.seen.expect_up_to(stop)
         if extents:
-            np.maximum(self.extents, np.reshape(extents, self.extents.shape), out=self.extents)
+            self._reached.cover(extents)
 
     def newest_position(self, image: int) -> int:
         """Returns the largest position of a frame of this image that came, as far as its position is known;

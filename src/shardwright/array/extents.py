@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardwright.model.errors import ShardFormatError
+
 from .grid import image_of, place_in_image
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .grid import Grids
 
 
@@ -19,6 +23,7 @@ class Extents:
     fewer of them."""
 
     def __init__(self, grids: Grids) -> None:
+        self._grids = grids
         self._frames_per_step = np.array([math.prod(grid.counts[1:]) for grid in grids.grids], np.int64)
         self.newest = np.full(len(grids.grids), -1, np.int64)
         axes = max(1, *(len(grid.growing) for grid in grids.grids))
@@ -31,6 +36,21 @@ class Extents:
             for column, axis in enumerate(grid.growing[1:], 1):
                 self._strides[number, column] = math.prod(grid.counts[axis + 1 :])
                 self._counts[number, column] = grid.counts[axis]
+
+    def cover(self, along: Sequence[int]) -> None:
+        """Lets them cover what a file says of ``along``: its rows, one after the other. Raises
+        ``ShardFormatError`` unless these can be extents of these images."""
+        most = self._counts.copy()
+        last = [place_in_image(grid.last_position) for grid in self._grids.grids]
+        most[:, 0] = np.array(last, np.int64) // self._frames_per_step + 1
+        limits = most.ravel().tolist()
+        if len(along) != len(limits) or not all(0 <= a <= b for a, b in zip(along, limits, strict=True)):
+            raise ShardFormatError(
+                "the manifest's seen_extents are not those of its images",
+                expected=f"{len(limits)} numbers from 0 to {limits[:8]}",
+                got=list(along[:8]),
+            )
+        np.maximum(self.along, np.reshape(along, self.along.shape), out=self.along)
 
     def reach(self, positions: np.ndarray) -> None:
         """Lets them cover frames at ``positions`` (int64[n]; a negative one is not known)."""

@@ -255,15 +255,27 @@ def _parse(path: Path, facts: dict[str, Any]) -> Manifest:
     manifest = Manifest(
         **{**facts, "seen_extents": tuple(facts["seen_extents"]), "opened_as": opened_as},
     )
+    _check_values(path, manifest)
+    return manifest
+
+
+def _check_values(path: Path, manifest: Manifest) -> None:
+    """Raises ``ShardFormatError``."""
     for name, most in (("row_shards", MOST_ROW_SHARDS), ("across_shards", MOST_ROW_FILES)):
         if not 1 <= (value := getattr(manifest, name)) <= most:
             raise ShardFormatError(f"{path}: {name} is out of range", expected=f"1 to {most}", got=value)
+    seen = [manifest.seen_stop, *manifest.seen_extents]
+    if not all(type(number) is int and 0 <= number <= _MOST_FRAMES for number in seen):
+        raise ShardFormatError(
+            f"{path}: seen_stop or seen_extents are out of range",
+            expected=f"0 to {_MOST_FRAMES}",
+            got=repr(seen)[:80],
+        )
     for name, known in (("live", LIVE_MODES), ("partial_chunks", PARTIAL_CHUNKS)):
         if (value := getattr(manifest, name)) not in known:
             raise ShardFormatError(f"{path}: {name} is not known", got=repr(value)[:80])
     if len(manifest.identity) != 32 or set(manifest.identity) - set("0123456789abcdef"):
         raise ShardFormatError(f"{path}: identity is not 32 hex digits", got=repr(manifest.identity)[:80])
-    return manifest
 
 
 def _opened_as(path: Path, facts: dict[str, Any]) -> OpenedAs:
