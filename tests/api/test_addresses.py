@@ -181,6 +181,16 @@ def test_every_public_function_refuses_it(door: tuple[str, str], path: Any, empt
     assert not list(empty.iterdir())
 
 
+@pytest.mark.parametrize("path", ["a\0b", "\ud800", Path("/data/\ud800")], ids=repr)
+@pytest.mark.parametrize("door", FUNCTIONS, ids="-".join)
+def test_a_text_that_no_file_system_takes_is_told_as_such(
+    door: tuple[str, str], path: Any, empty: Path
+) -> None:
+    with pytest.raises(ConfigError, match="no file or folder can have this path"):
+        FUNCTIONS[door](path)
+    assert not list(empty.iterdir())
+
+
 def test_what_is_an_address_elsewhere_is_none_here(empty: Path) -> None:
     """``follow`` and ``ChunkStore`` take http:// as text. A ``Path`` has lost it."""
     for door in (sw.follow, sw.ChunkStore):

@@ -125,6 +125,8 @@ BAD = {
     "fill value no bool": ({"dtype": "bool", "fill_value": 2}, "fill_value: 2 is not a bool"),
     "attributes with an object": ({"attributes": {"a": object()}}, "attributes: must be plain JSON"),
     "attributes with NaN": ({"attributes": {"a": [math.nan]}}, "attributes: must be plain JSON"),
+    "attributes with half of a pair": ({"attributes": {"a": ["\ud800"]}}, "attributes: must be plain JSON"),
+    "attributes with a name of none": ({"attributes": {"\ud800": 1}}, "attributes: must be plain JSON"),
     "attributes too deep": (
         {"attributes": nested(MAX_ATTRIBUTES_DEPTH)},
         "attributes: nested too deep, expected at most 64",

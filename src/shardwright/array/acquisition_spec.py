@@ -437,11 +437,11 @@ def image_count(facts: dict[str, Any]) -> int:
 def parse_acquisition(facts: AcquisitionSpec | ArraySpec | dict[str, Any] | None) -> AcquisitionSpec:
     """Returns the specification of an acquisition, or that of its only image as one. Raises ``SpecError``
     naming the first few wrong fields."""
-    if not isinstance(facts, dict | AcquisitionSpec) or (
-        isinstance(facts, dict) and not facts.keys() & {"images", "plate", "array"}
-    ):
-        return AcquisitionSpec(array=parse_spec(facts))
     try:
+        if not isinstance(facts, dict | AcquisitionSpec) or (
+            isinstance(facts, dict) and not facts.keys() & {"images", "plate", "array"}
+        ):
+            return AcquisitionSpec(array=parse_spec(facts))
         spec = AcquisitionSpec.model_validate(facts)
     except ValidationError as error:
         raise SpecError("the acquisition's specification is wrong", got=problems_of(error)) from None

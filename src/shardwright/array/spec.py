@@ -225,6 +225,8 @@ def json_attributes(value: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"attributes: {error}") from None
     try:
         length = len(json.dumps(value, indent=2, allow_nan=False))
+        # half of a pair of surrogates would be escaped, which few other programs read
+        json.dumps(value, ensure_ascii=False).encode()
     except (TypeError, ValueError) as error:
         raise ValueError(f"attributes: must be plain JSON, since they go into zarr.json: {error}") from None
     if length > MAX_ATTRIBUTES_BYTES:

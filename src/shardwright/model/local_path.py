@@ -26,7 +26,17 @@ def is_address(path: str | os.PathLike[str]) -> bool:
 
 def local_path(path: str | os.PathLike[str]) -> Path:
     """Returns the path of a file or folder of this computer as it was given, relative or absolute. Raises
-    ``ConfigError`` for an address."""
+    ``ConfigError`` for an address, and for a text that no file system takes."""
+    try:
+        is_path = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:  # half of a pair of surrogates
+        is_path = False
+    if not is_path:
+        raise ConfigError(
+            "no file or folder can have this path",
+            expected="text without null characters",
+            got=repr(os.fspath(path))[:80],
+        )
     if is_address(path):
         raise ConfigError(
             f"{os.fspath(path)} is an address",

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.array.acquisition_spec import AcquisitionSpec, parse_acquisition
 from shardwright.array.grid import MOST_ROW_FILES, MOST_ROW_SHARDS
-from shardwright.model.errors import FencedError, ShardFormatError
+from shardwright.model.errors import ConfigError, FencedError, ShardFormatError
 from shardwright.model.json_text import parse_json
 from shardwright.model.live_mode import LIVE_MODES, LiveMode
+from shardwright.model.local_path import local_path
 from shardwright.model.names import NAME_PATTERN
 from shardwright.model.partial_chunks import PARTIAL_CHUNKS, PartialChunks
 from shardwright.model.versions import check_version
@@ -264,6 +265,11 @@ def _check_values(path: Path, manifest: Manifest) -> None:
     for name, most in (("row_shards", MOST_ROW_SHARDS), ("across_shards", MOST_ROW_FILES)):
         if not 1 <= (value := getattr(manifest, name)) <= most:
             raise ShardFormatError(f"{path}: {name} is out of range", expected=f"1 to {most}", got=value)
+    if manifest.spill_root is not None:
+        try:
+            local_path(manifest.spill_root)
+        except ConfigError as error:
+            raise ShardFormatError(f"{path}: spill_root is no path of a folder", got=error.got) from None
     seen = [manifest.seen_stop, *manifest.seen_extents]
     if not all(type(number) is int and 0 <= number <= _MOST_FRAMES for number in seen):
         raise ShardFormatError(

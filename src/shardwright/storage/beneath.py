@@ -299,7 +299,7 @@ def user_path(path: Path | str | os.PathLike[str], *, is_new: bool = False) -> P
     """Returns a path that a user has given as an absolute one, for the other functions: links above the store
     that it lies in, and a link to that store, are resolved; nothing within the store is. ``is_new``:
     something of this name is about to be made, and the name itself is left as it is. Raises
-    ``ConfigError`` for an address."""
+    ``ConfigError`` as ``local_path``."""
     absolute = local_path(path).absolute()
     *parts, last = absolute.parts
     place = Path(absolute.anchor)
