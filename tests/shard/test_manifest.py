@@ -126,6 +126,7 @@ def test_every_flipped_bit_is_found(tmp_path):
         (lambda f: f.update(spill_root=5), "'spill_root'"),
         (lambda f: f.update(spill_root="\ud800"), "spill_root is no path"),
         (lambda f: f.update(spill_root="/data\0"), "spill_root is no path"),
+        (lambda f: f.update(spill_root="9" * 5000), "spill_root is no path"),
         (lambda f: f.update(spill_root="s3://bucket/x"), "spill_root is no path"),
         (lambda f: f.update(more=5), "unknown fields"),
         (lambda f: f.update(seen_stop=-1), "seen_stop or seen_extents are out of range"),

@@ -16,6 +16,7 @@ from .errors import ConfigError
 # Two characters at least: ``C:`` is a drive. A ``./`` before it does not make it a path, since pathlib drops
 # that. A chain (``zip::s3://``) is an address, too; ``a:b`` and ``run:1/x`` are names of folders.
 ADDRESS_PATTERN = r"(\./+)*[A-Za-z][A-Za-z0-9+.:-]+:([/\\]|$)"
+_MOST_BYTES = 4095  # Linux takes no longer path: PATH_MAX, without the null character at its end
 _ADDRESS = re.compile(ADDRESS_PATTERN)
 
 
@@ -28,13 +29,14 @@ def local_path(path: str | os.PathLike[str]) -> Path:
     """Returns the path of a file or folder of this computer as it was given, relative or absolute. Raises
     ``ConfigError`` for an address, and for a text that no file system takes."""
     try:
-        is_path = b"\0" not in os.fsencode(path)
+        text = os.fsencode(path)
+        is_path = b"\0" not in text and len(text) <= _MOST_BYTES
     except UnicodeEncodeError:  # half of a pair of surrogates
         is_path = False
     if not is_path:
         raise ConfigError(
             "no file or folder can have this path",
-            expected="text without null characters",
+            expected=f"at most {_MOST_BYTES} bytes of text without null characters",
             got=repr(os.fspath(path))[:80],
         )
     if is_address(path):
