@@ -21,6 +21,7 @@ from tests.repack.moving import fetched
 from zarr.core.sync import sync
 
 import shardwright as sw
+from shardwright.edit import object_place
 from shardwright.edit.byte_budget import ByteBudget
 from shardwright.edit.object_place import ObjectPlace, ObjectVersion
 from shardwright.model.errors import BudgetError, ShardChangedError, ShardFormatError, StorageError
@@ -231,11 +232,11 @@ def test_a_chunk_that_comes_while_the_last_one_is_erased_is_kept(store, url, cou
 def test_a_server_that_deletes_on_no_condition_keeps_the_object_as_a_shard_without_chunks(
     store, url, monkeypatch
 ):
-    def ignores(self, key, tag):
+    def ignores(_api, _store, _url, key, _tag):
         obstore.delete(connect_bucket(url), key)
         return 204
 
-    monkeypatch.setattr(ObjectPlace, "_signed_delete", ignores)
+    monkeypatch.setattr(object_place, "delete_if_match", ignores)
     store.set_sync(CHUNKS[0], buffer(b"\1" * 6))
     store.delete_sync(CHUNKS[0])
     assert obstore.head(connect_bucket(url), SHARD)["size"] == 4 * 16 + 4

@@ -4,9 +4,11 @@ one real server for all of them, another for those that kill it."""
 from __future__ import annotations
 
 import itertools
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.harness.lossy_proxy import LossyProxy
 
 import shardwright as sw
 from shardwright.read.store import StoredArray, parse_array
@@ -84,6 +86,28 @@ def bucket_url(object_store, monkeypatch, request):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("SHARDWRIGHT_S3_RETRY_S", "5")
     return f"s3://{BUCKET}/{abs(hash(request.node.nodeid)):x}"
+
+
+@pytest.fixture
+def proxy(object_store, bucket_url, monkeypatch):
+    """Between ``bucket_url`` and its server: loses answers."""
+    del bucket_url  # its environment comes first
+    with LossyProxy(object_store.port) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        yield proxy
+
+
+@pytest.fixture
+def beside_proxy(object_store):
+    """``with beside_proxy():`` what is connected loses no answers."""
+
+    @contextmanager
+    def direct():
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv("AWS_ENDPOINT_URL", object_store.endpoint)
+            yield
+
+    return direct
 
 
 @pytest.fixture(params=["folder", "bucket"])

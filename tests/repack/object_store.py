@@ -37,7 +37,11 @@ class ObjectStore:
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self._ports['s3.port']}"
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def port(self) -> int:
+        return self._ports["s3.port"]
 
     @property
     def environment(self) -> dict[str, str]:

@@ -13,6 +13,10 @@ half of the machine's memory; others wait.
 An object whose last chunk is erased is deleted, If-Match too. obstore cannot ask for that, so the request is
 one that it signs. A server that ignores the condition, which is tried once on an object of no meaning, could
 delete what another writer has just put: there the object stays, as a shard of absent chunks.
+
+An answer that was lost, or a 412 to the request that obstore has repeated, says nothing about what was done:
+the object is looked at (``done_if``). Where another writer has replaced our object by then, the edit is made
+again upon its own, as if it had come second.
 """
 
 from __future__ import annotations
@@ -20,18 +24,24 @@ from __future__ import annotations
 import secrets
 import tempfile
 import threading
-import urllib.error
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.acquire.limits import machine_memory_bytes
 from shardwright.model.errors import ConfigError, ShardFormatError, StorageError
-from shardwright.repack.transfer.bucket import connect_bucket, connect_http, object_errors
+from shardwright.repack.transfer.bucket import (
+    CHANGED,
+    GONE,
+    connect_bucket,
+    connect_http,
+    delete_if_match,
+    done_if,
+    object_errors,
+    strong_tag,
+)
 from shardwright.shard.index import empty_index
 from shardwright.shard.shard_sums import MAX_BYTES, SUMS_NAME, ShardSums, sum_lines
 from shardwright.storage.files import AtomicFile, make_directories, read_regular, storage_errors, write_file
@@ -51,11 +61,7 @@ _RANGES_AT_ONCE = 16  # requests for ranges, of all shards together
 _MOST_WHOLE_BYTES = 5 << 30  # no larger object can be put on condition
 _COPIES = 2  # of an object while it is edited
 _PIECE_BYTES = 4 << 20
-_SIGNED_FOR = timedelta(minutes=5)
-_TIMEOUT_S = 60.0
 _RECORD_TRIES = 20
-_GONE, _CHANGED = 404, 412
-_OPENER = urllib.request.build_opener()
 
 
 @dataclass(frozen=True)
@@ -68,17 +74,13 @@ class ObjectVersion:
 
     @classmethod
     def of(cls, meta: Any) -> ObjectVersion:
-        tag = meta["e_tag"]
-        return cls(tag, int(meta["size"]), None if _is_strong(tag) else meta["last_modified"])
+        tag = strong_tag(meta)
+        return cls(meta["e_tag"], int(meta["size"]), meta["last_modified"] if tag is None else None)
 
     @property
     def condition(self) -> str | None:
         """The value of If-Match, None where the server has no ETag that it can be."""
-        return self.e_tag if _is_strong(self.e_tag) else None
-
-
-def _is_strong(tag: str | None) -> bool:
-    return bool(tag) and not str(tag).startswith("W/")
+        return strong_tag({"e_tag": self.e_tag})
 
 
 class ObjectPlace:
@@ -281,11 +283,24 @@ class ObjectPlace:
 
         self._check_size(key, len(data))
         mode: Any = "create" if version == self.absent else {"e_tag": self._condition(version)}
-        with self.errors("write", key):
+        with done_if(lambda: self._holds(key, data)), self.errors("write", key):
             try:
                 self.api.put(self._store, key, data, mode=mode, use_multipart=False)
             except (AlreadyExistsError, PreconditionError):
                 raise ReplacedError from None
+
+    def _holds(self, key: str, data: bytes) -> bool:
+        """Returns whether these are the bytes of an object, of which a piece at a time is in memory."""
+        answer = self._begun(key)
+        if answer is None or answer.meta["size"] != len(data):
+            return False
+        same = 0
+        with self.errors("read", key):
+            for piece in answer.stream(min_chunk_size=_PIECE_BYTES):
+                if memoryview(data)[same : same + len(piece)] != memoryview(piece):
+                    return False
+                same += len(piece)
+        return same == len(data)
 
     def _condition(self, version: ObjectVersion) -> str:
         """Returns the value of If-Match. Raises ``StorageError`` without one: a weak ETag never matches."""
@@ -314,36 +329,24 @@ class ObjectPlace:
             self._deletes_if_match = self._tries_delete_if_match()
         if not self._deletes_if_match:
             self._put_if(key, array.index.encode(empty_index(array.chunks_per_shard)), version)
-        elif self._signed_delete(key, condition) == _CHANGED:
-            raise ReplacedError
+            return
+        with done_if(lambda: self.size(key) is None):
+            status = delete_if_match(self.api, self._store, self._url, key, condition)
+            if status == CHANGED:
+                raise ReplacedError
+            if status >= 400 and status != GONE:
+                raise StorageError(f"cannot delete {self._url}/{key}: status {status}")
 
     def _tries_delete_if_match(self) -> bool:
-        """Returns whether the server keeps an object that is to be deleted on a condition that is not met."""
+        """Returns whether the server keeps an object that is to be deleted on a condition that is not met.
+        Raises ``StorageError`` where no answer comes: nothing is known then."""
         key = f".shardwright-edit/{secrets.token_hex(8)}"
         self.put(key, b"probe")
         try:
-            return self._signed_delete(key, '"no-such-tag"') == _CHANGED and self.size(key) is not None
-        except StorageError:
-            return False
+            status = delete_if_match(self.api, self._store, self._url, key, '"no-such-tag"')
+            return status == CHANGED and self.size(key) is not None
         finally:
             self.delete(key)
-
-    def _signed_delete(self, key: str, tag: str) -> int:
-        """Returns the status of a DELETE with If-Match. Raises ``StorageError``."""
-        from obstore.exceptions import BaseError
-
-        try:
-            url = self.api.sign(self._store, "DELETE", key, _SIGNED_FOR)
-            request = urllib.request.Request(url, method="DELETE", headers={"If-Match": tag})  # noqa: S310
-            with _OPENER.open(request, timeout=_TIMEOUT_S) as answer:
-                return int(answer.status)
-        except urllib.error.HTTPError as error:
-            with error:
-                if error.code in (_GONE, _CHANGED):
-                    return error.code
-            raise StorageError(f"cannot delete {self._url}/{key}: {error.code} {error.reason}") from None
-        except (OSError, ValueError, BaseError) as error:
-            raise StorageError(f"cannot delete {self._url}/{key}: {error}") from error
 
     def _record(self, array: StoredArray, sums: Mapping[str, int | None]) -> None:
         """Adds lines to the record of the array's shards, if it has one: before the shard is changed.

@@ -5,24 +5,33 @@ A small object is put on condition that the key is new (``If-None-Match: *``). A
 under another key, then copied within the store on the same condition, which an upload in parts does not have.
 Some servers check that condition without locking, and a copy is limited to 5 GiB. Two jobs are kept apart by
 the claim in every case: it is a small object, and a server that ignores the condition is refused.
+
+The answer to a request may be lost after the server has done it: the connection ends, or a gateway answers
+500 and obstore sends the same again, which now meets the key that it has put itself. So an error says nothing
+about what was done, and 412 nothing about whose key it is. ``done_if`` looks at what is there: if it is
+what was to be put, the request was done. A claim has its job's token in it, so that no other job puts those
+bytes; for a shard or a file equal bytes are as good as our own.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-from contextlib import contextmanager
+import urllib.error
+import urllib.request
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import ConfigError, OutputExistsError, StorageError
 from shardwright.model.extras import naming_missing_extra
 from shardwright.storage.failpoints import reach
 
-from .destination import CLAIM_KEY, WORK_PREFIX, Destination, check_size, key_exists, part_key
+from .destination import CLAIM_KEY, WORK_PREFIX, Claim, Destination, check_size, key_exists, part_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from obstore.store import HTTPStore, S3Store
@@ -37,6 +46,10 @@ _MAX_COPY_BYTES = 5 << 30
 RETRY_VARIABLE = "SHARDWRIGHT_S3_RETRY_S"
 _DEFAULT_RETRY_S = 60.0
 _REQUEST_TIMEOUT = timedelta(minutes=5)  # of one part on a slow line
+_SIGNED_FOR = timedelta(minutes=5)
+_DELETE_TIMEOUT_S = 60.0
+GONE, CHANGED, SERVER_ERROR, NOT_IMPLEMENTED = 404, 412, 500, 501
+_OPENER = urllib.request.build_opener()
 # Without one of these obstore asks a cloud machine's metadata service, which a rig does not have.
 _CREDENTIALS = (
     "AWS_ACCESS_KEY_ID",
@@ -67,7 +80,7 @@ class Bucket(Destination):
             for part in _Counted(self.url, key, parts, nbytes):
                 data[filled : filled + len(part)] = part
                 filled += len(part)
-            with self._errors("write", key):
+            with done_if(lambda: self._holds(key, data)), self._errors("write", key):
                 reach("compact.before_put_object")
                 self._api.put(self._store, key, data, mode="create", use_multipart=False)
         elif self.size(key) is not None:
@@ -89,6 +102,17 @@ class Bucket(Destination):
     def sizes(self) -> dict[str, int]:
         return {key: nbytes for key, nbytes in self._listed(None) if not key.startswith(f"{WORK_PREFIX}/")}
 
+    def _holds(self, key: str, data: bytearray) -> bool:
+        """Returns whether these are the bytes of a key."""
+        return self.size(key) == len(data) and (not data or self.read(key, 0, len(data)) == data)
+
+    def _holds_same(self, key: str, other: str, nbytes: int) -> bool:
+        """Returns whether two keys hold the same bytes, ``nbytes`` of them."""
+        return self.size(key) == nbytes and all(
+            self.read(key, start, _PART_BYTES) == self.read(other, start, _PART_BYTES)
+            for start in range(0, nbytes, _PART_BYTES)
+        )
+
     def delete(self, key: str) -> None:
         with self._errors("delete", key):
             reach("compact.before_delete_object")
@@ -102,7 +126,8 @@ class Bucket(Destination):
         target = part_key(key, secrets.token_hex(4)) if copied else key
         part_bytes = max(_PART_BYTES, -(-nbytes // _MAX_PARTS))
         counted = _Counted(self.url, key, parts, nbytes)
-        with self._errors("write", key):
+        # the object is there only once all parts were put together, and its key is ours alone
+        with done_if(lambda: self.size(target) == nbytes), self._errors("write", key):
             reach("compact.before_put_parts")
             self._api.put(
                 self._store,
@@ -112,12 +137,14 @@ class Bucket(Destination):
                 chunk_size=part_bytes,
                 max_concurrency=_PARTS_IN_FLIGHT,
             )
-            if copied:
-                try:
-                    reach("compact.before_copy_object")
-                    self._api.copy(self._store, target, key, overwrite=False)
-                finally:
-                    self.delete(target)
+        if not copied:
+            return
+        try:
+            with done_if(lambda: self._holds_same(key, target, nbytes)), self._errors("write", key):
+                reach("compact.before_copy_object")
+                self._api.copy(self._store, target, key, overwrite=False)
+        finally:
+            self.delete(target)
 
     def _claim_bytes(self) -> bytes | None:
         with self._errors("read", CLAIM_KEY):
@@ -130,8 +157,9 @@ class Bucket(Destination):
         return next((key for key, _ in self._listed(None) if not key.startswith(f"{WORK_PREFIX}/")), None)
 
     def _check_claim_holds(self, claim: bytes) -> None:
+        other = claim + b"\n"  # the same claim, but not the same bytes: those would be taken for put
         try:
-            self.put_new(CLAIM_KEY, iter((claim,)), len(claim))
+            self.put_new(CLAIM_KEY, iter((other,)), len(other))
         except OutputExistsError:
             return
         raise StorageError(
@@ -139,6 +167,21 @@ class Bucket(Destination):
             "destroy each other's work",
             hint="Use an object store that honours conditional puts",
         )
+
+    def _delete_claim(self, token: str) -> None:
+        """On condition that it is still the one that was read. obstore repeats a DELETE whose answer was
+        lost: without the condition the second one could delete the claim that another job has put by then."""
+        with self._errors("read", CLAIM_KEY), suppress(FileNotFoundError):
+            found = self._api.get(self._store, CLAIM_KEY)
+            tag = strong_tag(found.meta)
+            if Claim.decode(self.url, bytes(found.bytes())).token != token:
+                return
+            reach("compact.before_delete_object")
+            with suppress(StorageError):  # the answer was lost, or the server knows no such request
+                if tag is not None:
+                    delete_if_match(self._api, self._store, self.url, CLAIM_KEY, tag)
+            if (held := self._read_claim()) is not None and held.token == token:
+                self.delete(CLAIM_KEY)
 
     def _delete_parts(self) -> None:
         for key in [key for key, _ in self._listed(WORK_PREFIX) if key != CLAIM_KEY]:
@@ -159,6 +202,50 @@ class Bucket(Destination):
 
     def _errors(self, operation: str, key: str) -> AbstractContextManager[None]:
         return object_errors(self.url, operation, key)
+
+
+@contextmanager
+def done_if(is_done: Callable[[], bool]) -> Iterator[None]:
+    """A context for one request that changes an object. If it fails, ``is_done`` looks at the object: the
+    request was done where that returns true, and only its answer was lost. Else the error is raised, also if
+    nothing can be looked at."""
+    try:
+        yield
+    except Exception:
+        with suppress(StorageError):
+            if is_done():
+                return
+        raise
+
+
+def strong_tag(meta: Any) -> str | None:
+    """Returns the ETag of an object for If-Match, None where the server has none that it can be."""
+    tag = meta["e_tag"]
+    return str(tag) if tag and not str(tag).startswith("W/") else None
+
+
+def delete_if_match(api: Any, store: S3Store | HTTPStore, url: str, key: str, tag: str) -> int:
+    """Deletes an object that has this ETag, by one request that is not repeated, and that obstore (``api``)
+    only signs: it has none with a condition. Returns the status: 2xx or ``GONE``, ``CHANGED``, or that of a
+    server that does not know such requests. Raises ``StorageError`` where no answer came: it may have been
+    deleted nevertheless."""
+    from obstore.exceptions import BaseError
+
+    try:
+        address = api.sign(store, "DELETE", key, _SIGNED_FOR)
+    except (BaseError, ValueError):  # requests to this server are not signed
+        return NOT_IMPLEMENTED
+    try:
+        request = urllib.request.Request(address, method="DELETE", headers={"If-Match": tag})  # noqa: S310
+        with _OPENER.open(request, timeout=_DELETE_TIMEOUT_S) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            if error.code < SERVER_ERROR or error.code == NOT_IMPLEMENTED:
+                return error.code
+        raise StorageError(f"cannot delete {url}/{key}: {error.code} {error.reason}") from None
+    except (OSError, ValueError, HTTPException) as error:
+        raise StorageError(f"cannot delete {url}/{key}: {error}") from error
 
 
 @contextmanager

@@ -94,8 +94,9 @@ class Destination(ABC):
 
     @abstractmethod
     def put_new(self, key: str, parts: Iterator[Part], nbytes: int) -> None:
-        """Store ``nbytes`` that come in parts. Raises ``OutputExistsError`` when the key exists; on any error
-        the key is as it was."""
+        """Store ``nbytes`` that come in parts. Raises ``OutputExistsError`` when the key exists with other
+        bytes. On any other error the key is as it was, or has all of these bytes: the answer was lost, and so
+        is the connection by which one could look."""
 
     @abstractmethod
     def read(self, key: str, offset: int, nbytes: int) -> bytes:
@@ -132,6 +133,10 @@ class Destination(ABC):
     def _check_claim_holds(self, claim: bytes) -> None:  # noqa: B027  (a folder has nothing to check)
         """Raises ``StorageError`` when the other side would let two jobs make a claim."""
 
+    def _delete_claim(self, token: str) -> None:
+        """Delete the claim, which was this token's a moment ago."""
+        self.delete(CLAIM_KEY)
+
     def _leave(self) -> None:  # noqa: B027  (a bucket has nothing to clear)
         """The claim is gone."""
 
@@ -153,7 +158,7 @@ class Destination(ABC):
         except OutputExistsError:
             if (held := self._read_claim()) is None:  # another job has come and gone
                 raise
-            self._check_ours(held, token)  # the answer to our own put was lost, and it was sent again
+            self._check_ours(held, token)
         try:
             self._check_claim_holds(data)
             self._check_empty()
@@ -170,7 +175,7 @@ class Destination(ABC):
             if held.token != token:
                 return
             self._delete_parts()
-            self.delete(CLAIM_KEY)
+            self._delete_claim(token)
         self._leave()
 
     def _read_claim(self) -> Claim | None:

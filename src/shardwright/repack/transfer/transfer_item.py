@@ -24,7 +24,7 @@ import crc32c
 import numpy as np
 
 from shardwright.kernels.file_io import checksum_ranges
-from shardwright.model.errors import OutputExistsError, ShardFormatError, StorageError
+from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.read.store import parse_array
 from shardwright.repack.source_shard import PackedBytes, SourceShard, parts_between
 from shardwright.repack.unknown_bytes import unknown_bytes
@@ -148,7 +148,8 @@ class SegmentChecksums:
 def _deliver(item: TransferItem, destination: Destination, throttle: Throttle) -> dict[str, Any]:
     """Send it unless it is there, and verify it in either case."""
     key, nbytes = item.key, item.nbytes
-    if destination.size(key) == nbytes:
+    found = destination.size(key)
+    if found == nbytes:
         sent = SegmentChecksums(item.sizes)
         for part in item.parts():
             throttle.take(len(part))
@@ -162,16 +163,11 @@ def _deliver(item: TransferItem, destination: Destination, throttle: Throttle) -
                 "bytes_read": 2 * nbytes,
                 "bytes_written": 0,
             }
-    # the claim is ours, so this is what an earlier run left, of a source that was another then
-    destination.delete(key)
+    if found is not None:
+        # the claim is ours, so this is what an earlier run left, of a source that was another then
+        destination.delete(key)
     sent = SegmentChecksums(item.sizes)
-    try:
-        destination.put_new(key, _watched(item.parts(), sent, throttle), nbytes)
-    # the answer to our own put was lost and it was sent again, or the task was: what is there will be
-    # verified
-    except OutputExistsError:
-        if destination.size(key) != nbytes:
-            raise
+    destination.put_new(key, _watched(item.parts(), sent, throttle), nbytes)
     segment = _first_wrong(item, sent, destination, throttle)
     if segment is not None:
         destination.delete(key)
