@@ -17,7 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwright.array.grid import Grid, Grids
+from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.model.errors import ShardFormatError, StorageError, StorageFullError
+from shardwright.model.frame_status import FrameStatus
 from shardwright.shard import frame_log
 from shardwright.shard.frame_log import (
     BLOCK_HEADER_BYTES,
@@ -42,6 +45,29 @@ def records(count: int, seed: int = 0) -> np.ndarray:
     return made.view(RECORD)
 
 
+GRIDS = Grids(
+    tuple(
+        Grid.of(
+            ArraySpec(
+                dtype="uint8",
+                dimensions=[
+                    Dimension(name="t", count=count, chunk_size=2, shard_size_chunks=2),
+                    *(Dimension(name=name, count=4, chunk_size=4) for name in "yx"),
+                ],
+            ),
+            image,
+        )
+        for image, count in enumerate((None, 6))
+    )
+)
+
+
+def sound(*positions: int) -> np.ndarray:
+    made = np.zeros(len(positions), RECORD)
+    made["position"], made["fate"] = positions, FrameStatus.STORED
+    return made
+
+
 def contents(log: FrameLog) -> list[tuple[BlockKind, int, bytes]]:
     return [(kind, shard_row, piece.tobytes()) for kind, shard_row, piece in log.blocks()]
 
@@ -57,6 +83,56 @@ def reopened(path: Path) -> Iterator[FrameLog]:
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "frames.log"
+
+
+SECOND = GRIDS.grids[1].first
+SOUND_BLOCKS = {
+    "a row of the first image": (SHARD_ROW, 1, sound(4, 5, 7)),
+    "the last row of the second": (SHARD_ROW, SECOND + 1, sound(SECOND + 5, SECOND + 4)),
+    "a row without frames": (SHARD_ROW, 0, sound()),
+    "places in any image, or none known": (EVENTS, -1, sound(0, SECOND + 5, -1, 1 << 40)),
+}
+OTHER_STATUS = sound(0)
+OTHER_STATUS["fate"] = 6
+STRANGE_BLOCKS = {
+    "a place of another row": (SHARD_ROW, 1, sound(4, 8)),
+    "a place of another image": (SHARD_ROW, 1, sound(SECOND + 4)),
+    "no place": (SHARD_ROW, 1, sound(-1)),
+    "a row of no image": (SHARD_ROW, GRIDS.grids[1].first * 2, sound()),
+    "no row": (SHARD_ROW, -1, sound()),
+    "a row behind the last": (SHARD_ROW, SECOND + 2, sound()),
+    "the greatest row": (SHARD_ROW, 2**63 - 1, sound()),
+    "a place behind the last": (EVENTS, -1, sound(SECOND + 6)),
+    "the greatest place": (EVENTS, -1, sound(2**63 - 1)),
+    "a status that is none": (EVENTS, -1, OTHER_STATUS),
+    "a status that is none in a row": (SHARD_ROW, 0, OTHER_STATUS),
+}
+
+
+@pytest.mark.parametrize("block", SOUND_BLOCKS.values(), ids=SOUND_BLOCKS)
+def test_blocks_of_the_acquisition_are_found(path, block):
+    log = FrameLog.create(path, RECORD, IDENTITY)
+    log.append(*block)
+    log.close()
+    log = FrameLog.open(path, RECORD, IDENTITY, grids=GRIDS, read_only=True)
+    assert log.rows == block[2].size
+    log.close()
+
+
+@pytest.mark.parametrize("block", STRANGE_BLOCKS.values(), ids=STRANGE_BLOCKS)
+def test_a_block_that_cannot_be_is_an_error_and_stays(path, block):
+    """Also of one that comes while a reader looks."""
+    log = FrameLog.create(path, RECORD, IDENTITY)
+    reader = FrameLog.open(path, RECORD, IDENTITY, grids=GRIDS, read_only=True)
+    log.append(*block)
+    log.close()
+    there = path.read_bytes()
+    with pytest.raises(ShardFormatError, match="frames that cannot be in this acquisition"):
+        reader.find_more()
+    reader.close()
+    with pytest.raises(ShardFormatError, match="frames that cannot be in this acquisition"):
+        FrameLog.open(path, RECORD, IDENTITY, grids=GRIDS)
+    assert path.read_bytes() == there
 
 
 def make(path: Path, *counts: int) -> list[tuple[BlockKind, int, bytes]]:

@@ -516,6 +516,29 @@ class Grids:
         """Returns the grid of the image to which a position, a slab or a shard row belongs."""
         return self.grids[image_of(number)]
 
+    def are_places(self, positions: npt.NDArray[np.int64]) -> bool:
+        """Returns whether each position is a place of a frame in one of the images, or negative: not
+        known."""
+        known = positions[positions >= 0]
+        images = image_of(known)
+        if (images >= len(self.grids)).any():
+            return False
+        return bool((known <= self._last_positions[images]).all())
+
+    def are_places_of_row(self, shard_row: int, positions: npt.NDArray[np.int64]) -> bool:
+        """Returns whether there is such a shard row, and each position is a place of a frame in it."""
+        if not 0 <= image_of(shard_row) < len(self.grids):
+            return False
+        grid = self.of(shard_row)
+        last = grid.shard_row_of_slab(grid.slab_of_position(grid.last_position))
+        slabs, _ = grid.slabs_and_places(positions)
+        rows = (grid.shard_row_of_slab(slab) if slab >= 0 else -1 for slab in np.unique(slabs).tolist())
+        return shard_row <= last and all(row == shard_row for row in rows)
+
+    @cached_property
+    def _last_positions(self) -> npt.NDArray[np.int64]:
+        return np.array([grid.last_position for grid in self.grids], np.int64)
+
     def slab_of_position(self, position: int) -> int:
         return self.of(position).slab_of_position(position)
 

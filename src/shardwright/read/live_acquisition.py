@@ -250,7 +250,9 @@ class LiveAcquisition:
         look("look.log")
         if self._log is None:
             identity = self.manifest.identity_bytes
-            self._log = FrameLog.open(self._log_path, self.record, identity, read_only=True)
+            self._log = FrameLog.open(
+                self._log_path, self.record, identity, grids=self.spec.grids, read_only=True
+            )
             new = sorted(self._log.shard_rows)
         else:
             new = [row for row, _ in self._log.find_more()]

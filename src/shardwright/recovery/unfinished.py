@@ -136,6 +136,7 @@ class Unfinished:
             self.placements[0].files / LOG_NAME,
             self.record_dtype,
             self.manifest.identity_bytes,
+            grids=self.spec.grids,
             read_only=read_only,
         )
 

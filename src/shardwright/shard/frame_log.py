@@ -34,6 +34,7 @@ import crc32c
 import numpy as np
 
 from shardwright.model.errors import ShardFormatError, StorageError, StorageFullError
+from shardwright.model.frame_status import FrameStatus
 from shardwright.storage import beneath
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
@@ -49,6 +50,8 @@ from shardwright.storage.files import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from shardwright.array.grid import Grids
 
 HEADER_PAGE_BYTES = 4096
 EXTENT_BYTES = 1 << 20
@@ -98,7 +101,14 @@ class FrameLog:
     disk was just full.
     """
 
-    def __init__(self, path: Path, dtype: np.dtype[np.void], identity: bytes, descriptor: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        dtype: np.dtype[np.void],
+        identity: bytes,
+        descriptor: int,
+        grids: Grids | None = None,
+    ) -> None:
         assert len(identity) == 16, "16 bytes"
         self.path = path
         self.rows = 0
@@ -107,6 +117,7 @@ class FrameLog:
         self.preallocated_bytes = 0
         self._dtype = dtype
         self._identity = identity
+        self._grids = grids
         self._seed = crc32c.crc32c(identity)
         self._descriptor = descriptor
         self._end = HEADER_PAGE_BYTES
@@ -139,17 +150,25 @@ class FrameLog:
 
     @classmethod
     def open(
-        cls, path: Path, dtype: np.dtype[np.void], identity: bytes, *, read_only: bool = False
+        cls,
+        path: Path,
+        dtype: np.dtype[np.void],
+        identity: bytes,
+        *,
+        grids: Grids | None = None,
+        read_only: bool = False,
     ) -> FrameLog:
-        """Opens a log, to append behind its last whole block. Writes nothing yet.
+        """Opens a log, to append behind its last whole block. Writes nothing yet. ``grids``: what blocks say
+        must be of these images; None for a log that was just made.
 
         Raises ``ShardFormatError`` when the header is damaged or names another record size or acquisition,
+        and for a whole block of frames that cannot be (cut off, it would take their only trace along),
         ``StorageError``.
         """
         # O_NONBLOCK: opening a named pipe must not wait for a writer
         flags = (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         with storage_errors("open", path):
-            log = cls(path, dtype, identity, beneath.open_file(path, flags))
+            log = cls(path, dtype, identity, beneath.open_file(path, flags), grids)
         try:
             log._scan()
         except BaseException:
@@ -159,7 +178,7 @@ class FrameLog:
 
     def find_more(self) -> list[tuple[int, int]]:
         """Finds the whole blocks that another process has appended since; returns (shard row, place) for each
-        of a shard row. Raises ``StorageError``."""
+        of a shard row. Raises ``ShardFormatError`` as ``open``, ``StorageError``."""
         known = self._end
         self._find_blocks(os.fstat(self._descriptor).st_size)
         return sorted((row, place) for row, place in self._shard_row_places.items() if place >= known)
@@ -351,12 +370,18 @@ class FrameLog:
         """Moves the log's end behind the last whole block."""
         while (header := self._read_header(self._end)) is not None:
             kind, shard_row, count, payload_crc = header
-            payload, end = (
-                self._end + BLOCK_HEADER_BYTES,
-                self._end + BLOCK_HEADER_BYTES + count * self._dtype.itemsize,
-            )
-            if count > MAX_BLOCK_ROWS or end > size or self._checksum(payload, end) != payload_crc:
+            payload = self._end + BLOCK_HEADER_BYTES
+            end = payload + count * self._dtype.itemsize
+            if count > MAX_BLOCK_ROWS or end > size:
                 break
+            checksum, can_be = self._check_records(payload, count, kind, shard_row)
+            if checksum != payload_crc:
+                break
+            if not can_be:
+                raise ShardFormatError(
+                    f"{self.path}: a block has frames that cannot be in this acquisition",
+                    got=f"shard row {shard_row} at {self._end}",
+                )
             self._count(kind, shard_row, count)
             self._end = end
 
@@ -374,11 +399,30 @@ class FrameLog:
                 yield start
             start += EXTENT_BYTES
 
-    def _checksum(self, start: int, stop: int) -> int:
-        checksum = self._seed
-        for place in range(start, stop, EXTENT_BYTES):
-            checksum = crc32c.crc32c(self._read(place, min(EXTENT_BYTES, stop - place)), checksum)
-        return checksum
+    def _check_records(self, place: int, count: int, kind: BlockKind, shard_row: int) -> tuple[int, bool]:
+        """Returns the checksum of ``count`` records from ``place`` on, and whether they can be those of such
+        a block."""
+        checksum, rows = self._seed, max(1, EXTENT_BYTES // self._dtype.itemsize)
+        can_be = self._can_be(kind, shard_row, np.zeros(0, self._dtype))
+        for first in range(0, count, rows):
+            start = place + first * self._dtype.itemsize
+            data = self._read(start, min(rows, count - first) * self._dtype.itemsize)
+            checksum = crc32c.crc32c(data, checksum)
+            whole = len(data) // self._dtype.itemsize  # fewer if the file has become shorter
+            can_be = can_be and self._can_be(kind, shard_row, np.frombuffer(data, self._dtype, whole))
+        return checksum, can_be
+
+    def _can_be(self, kind: BlockKind, shard_row: int, records: np.ndarray) -> bool:
+        """Returns whether a block of this kind may hold these records: positions decide how far an array
+        reaches, and a status that nobody knows counts nowhere."""
+        if self._grids is None:
+            return True
+        positions = records["position"].astype(np.int64)
+        if kind is BlockKind.SHARD_ROW:
+            are_places = self._grids.are_places_of_row(shard_row, positions)
+        else:
+            are_places = self._grids.are_places(positions)
+        return are_places and bool(np.isin(records["fate"], tuple(FrameStatus)).all())
 
     def _clear_torn_tail(self) -> None:
         """Overwrites the torn tail with zeros and syncs, so that after a power cut no block from behind the
