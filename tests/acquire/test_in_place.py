@@ -445,7 +445,7 @@ def test_too_many_open_files_are_no_lost_frames(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
     try:
         with pytest.raises(StorageError, match="Too many open files"):
-            area.read(found.spec.grids, reader)
+            area.read(reader)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         area.close()

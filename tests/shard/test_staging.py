@@ -11,6 +11,8 @@ import crc32c
 import numpy as np
 import pytest
 
+from shardwright.array.grid import Grid, Grids
+from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.model.errors import ShardFormatError, StorageError, StorageFullError
 from shardwright.shard.layout import PAGE_BYTES
 from shardwright.shard.staging import StagingArea
@@ -87,6 +89,21 @@ def test_staged_frames_are_found_again_and_mapped(staging, path):
     assert address == again.map()
     for slot in (1, 4):
         assert ctypes.string_at(address + slot * again.slot_bytes, FRAME_BYTES) == pixels_of(slot)
+    again.close()
+
+
+def test_a_record_of_a_place_that_no_frame_can_have_is_damaged(staging, path):
+    plane = [Dimension(name=name, count=size, chunk_size=size) for name, size in (("y", 50), ("x", 100))]
+    spec = ArraySpec(dtype="uint8", dimensions=[Dimension(name="t", count=8, chunk_size=2), *plane])
+    grids = Grids((Grid.of(spec),))
+    positions = (7, 8, -1, 1 << 62, 0)
+    for slot, position in enumerate(positions):
+        stage(staging, slot, pixels_of(slot), position=position)
+    again = StagingArea.open(path, *SHAPE, grids=grids)
+    records, valid = again.read()
+    assert valid.tolist() == [True, False, False, False, True]
+    assert again.spoiled(records, valid)[1], "nobody knows what they were"
+    assert again.spoiled(records, valid)[0].size == 0
     again.close()
 
 

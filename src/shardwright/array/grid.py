@@ -516,14 +516,12 @@ class Grids:
         """Returns the grid of the image to which a position, a slab or a shard row belongs."""
         return self.grids[image_of(number)]
 
-    def are_places(self, positions: npt.NDArray[np.int64]) -> bool:
-        """Returns whether each position is a place of a frame in one of the images, or negative: not
-        known."""
-        known = positions[positions >= 0]
-        images = image_of(known)
-        if (images >= len(self.grids)).any():
-            return False
-        return bool((known <= self._last_positions[images]).all())
+    def hold(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Returns bool[n]: which positions are places of frames in one of the images."""
+        images = image_of(positions)
+        inside: npt.NDArray[np.bool_] = (images >= 0) & (images < len(self.grids))
+        inside[inside] = positions[inside] <= self._last_positions[images[inside]]
+        return inside
 
     def are_places_of_row(self, shard_row: int, positions: npt.NDArray[np.int64]) -> bool:
         """Returns whether there is such a shard row, and each position is a place of a frame in it."""

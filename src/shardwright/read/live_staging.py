@@ -104,7 +104,7 @@ class LiveStaging:
             nbytes = beneath.stat(path).st_size
         frame_bytes = spec.grids.slot_bytes if in_place is None else 0
         slots = slots_in(nbytes, frame_bytes, record.itemsize)
-        area = StagingArea.open(path, slots, frame_bytes, record, identity, read_only=True)
+        area = StagingArea.open(path, slots, frame_bytes, record, identity, grids=spec.grids, read_only=True)
         return cls(area, spec, identity, kept, in_place)
 
     def look(self) -> dict[int, list[StagedFrame]]:

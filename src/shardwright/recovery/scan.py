@@ -239,7 +239,7 @@ class _Scan:
 
 
 def _staged(staging: StagingArea, store: Unfinished) -> StagedFacts:
-    records, valid = staging.read(store.spec.grids, store.frames_in_place)
+    records, valid = staging.read(store.frames_in_place)
     spoiled, unreadable = staging.spoiled(records, valid)
     slots = np.flatnonzero(valid)
     return StagedFacts(slots, records[slots], spoiled, unreadable)

@@ -151,7 +151,8 @@ class Unfinished:
         if not beneath.exists(path):
             return None
         slots = slots_in(beneath.stat(path).st_size, frame_bytes, record_bytes)
-        return StagingArea.open(path, slots, frame_bytes, self.record_dtype, self.manifest.identity_bytes)
+        identity, grids = self.manifest.identity_bytes, self.spec.grids
+        return StagingArea.open(path, slots, frame_bytes, self.record_dtype, identity, grids=grids)
 
 
 def unfinished_beside(path: Path) -> str | None:

@@ -417,12 +417,12 @@ class FrameLog:
         reaches, and a status that nobody knows counts nowhere."""
         if self._grids is None:
             return True
+        if not np.isin(records["fate"], tuple(FrameStatus)).all():
+            return False
         positions = records["position"].astype(np.int64)
         if kind is BlockKind.SHARD_ROW:
-            are_places = self._grids.are_places_of_row(shard_row, positions)
-        else:
-            are_places = self._grids.are_places(positions)
-        return are_places and bool(np.isin(records["fate"], tuple(FrameStatus)).all())
+            return self._grids.are_places_of_row(shard_row, positions)
+        return bool(self._grids.hold(positions[positions >= 0]).all())  # the others are not known
 
     def _clear_torn_tail(self) -> None:
         """Overwrites the torn tail with zeros and syncs, so that after a power cut no block from behind the

@@ -57,15 +57,23 @@ class StagingHeader(NamedTuple):
 class StagingArea:
     """One open staging area of ``slots`` frames. Workers write into it (``kernels.journal_kernels``), through
     ``descriptor``; each slot has one writer. ``frame_bytes``: of the largest frame, 0 if pixels are
-    elsewhere."""
+    elsewhere. ``grids``: of the images whose frames are staged; None, of an area that is only written: what
+    its records say is not checked, and every frame is as long as a slot."""
 
     def __init__(
-        self, file: TableFile, slots: int, frame_bytes: int, record: np.dtype[np.void], identity: bytes
+        self,
+        file: TableFile,
+        slots: int,
+        frame_bytes: int,
+        record: np.dtype[np.void],
+        identity: bytes,
+        grids: Grids | None = None,
     ) -> None:
         self.slots = slots
         self.frame_bytes = frame_bytes
         self.seed = file_seed(identity, _EVERY_SHARD_ROW)
         self.record = record
+        self._grids = grids
         self._file = file
         self._data_start = _data_start(slots, record)
 
@@ -88,6 +96,7 @@ class StagingArea:
         record: np.dtype[np.void],
         identity: bytes,
         *,
+        grids: Grids | None = None,
         read_only: bool = False,
     ) -> StagingArea:
         """Opens the staging area of this acquisition. Raises ``ShardFormatError`` when its size or header
@@ -103,7 +112,7 @@ class StagingArea:
         except BaseException:
             file.close()
             raise
-        return cls(file, slots, frame_bytes, record, identity)
+        return cls(file, slots, frame_bytes, record, identity, grids)
 
     @property
     def path(self) -> Path:
@@ -130,12 +139,9 @@ class StagingArea:
         """Returns the place of a slot's frame record; one slot or an int64 array of them."""
         return PAGE_BYTES + slot * self.record.itemsize
 
-    def read(
-        self, grids: Grids | None = None, in_place: FramesInPlace | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (frame records [slots], bool[slots]: written, readable, and both checksums fit). Reads
-        every staged frame; ``grids`` say how long each is, None: as long as a slot. ``in_place`` reads those
-        whose pixels are elsewhere. Raises ``StorageError``."""
+    def read(self, in_place: FramesInPlace | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Returns (frame records [slots], bool[slots]: undamaged, and the pixels fit). Reads every staged
+        frame; ``in_place`` reads those whose pixels are elsewhere. Raises ``StorageError``."""
         records = self.read_records()
         valid = self.undamaged(records)
         pixels = np.empty(self.frame_bytes, np.uint8)
@@ -145,7 +151,7 @@ class StagingArea:
                 if in_place is not None:
                     valid[slot] = in_place.read_checked(position, crc) is not None
                     continue
-                frame = pixels if grids is None else pixels[: grids.of(position).frame_bytes]
+                frame = pixels if self._grids is None else pixels[: self._grids.of(position).frame_bytes]
                 self._file.read_into(self.data_place(slot), frame)
                 valid[slot] = crc32c.crc32c(frame.data) == crc
             except StorageError as error:
@@ -159,9 +165,12 @@ class StagingArea:
         return self._file.read_table(PAGE_BYTES, self.slots, self.record)
 
     def undamaged(self, records: np.ndarray) -> np.ndarray:
-        """Returns bool[n]: which of some records of this area are written and undamaged. Pixels are not
-        looked at."""
-        return checked_rows(records, self.seed)
+        """Returns bool[n]: which of some records of this area are written and undamaged, and of a place that
+        a frame can have. Pixels are not looked at."""
+        valid = checked_rows(records, self.seed)
+        if self._grids is not None:
+            valid &= self._grids.hold(records["position"].astype(np.int64))
+        return valid
 
     def read_pixels(self, slot: int, nbytes: int, pixels_crc: int) -> np.ndarray | None:
         """Returns uint8[nbytes]: the pixels of the frame in a slot; None if they are not those of its record,
@@ -174,7 +183,7 @@ class StagingArea:
         """Returns, for the result of ``read``, the records of frames whose pixels do not fit, and whether
         there are records that cannot be read at all. The former include frames that were being overwritten;
         those are no loss, since their slab is stored."""
-        readable = checked_rows(records, self.seed)
+        readable = self.undamaged(records)
         return records[readable & ~valid], bool((written_rows(records) & ~readable).any())
 
     def map(self) -> int:
