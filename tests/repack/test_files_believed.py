@@ -95,7 +95,11 @@ def test_a_claim_that_is_none_is_an_error(text):
         Claim.decode("/there", text)
 
 
-@pytest.mark.parametrize("key", ["../outside", "/outside", "a/../../outside", "", "a//b", "a\0b", 7, None])
+@pytest.mark.parametrize(
+    "key",
+    ["../outside", "/outside", "a/../../outside", "", "a//b", "a\0b", "\ud800", "9" * 5000, 7, None],
+    ids=lambda key: repr(key)[:20],
+)
 def test_a_record_of_a_move_names_files_of_its_store_alone(tmp_path: Path, key):
     """What it names is deleted here when all is there."""
     record = MoveRecord(tmp_path, "/there", "0" * 32, claimed=True, complete=True, deleting=True)

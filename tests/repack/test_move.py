@@ -22,6 +22,7 @@ import zarr
 from shardwright.cli.app import main
 from shardwright.model.errors import (
     ConfigError,
+    LinkError,
     LockedError,
     OutputExistsError,
     ShardwrightError,
@@ -123,6 +124,19 @@ def test_with_move_the_source_is_deleted_once_all_is_there(store, place, tmp_pat
     assert not store.exists()
     assert not (tmp_path / "spill" / store.name).exists()
     assert_arrived(place, before, tmp_path)
+
+
+def test_a_file_that_a_store_only_names_is_neither_sent_nor_deleted(store, place, tmp_path):
+    """Its path ends in the store's name and the key, as that of a spilled shard does."""
+    theirs = tmp_path / "home" / store.name / ".zarr.json.new"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_bytes(b"theirs")
+    (store / ".zarr.json.new").symlink_to(theirs)
+    with pytest.raises(LinkError, match="which is not followed"):
+        move_store.move_store(store, MoveOptions(place, delete_source=True, throttle=POLITE), execute)
+    assert theirs.read_bytes() == b"theirs"
+    assert open_destination(place).size(".zarr.json.new") is None
+    assert (store / "zarr.json").exists()
 
 
 @pytest.mark.parametrize("deaths", [4, pytest.param(1000, marks=pytest.mark.slow)])

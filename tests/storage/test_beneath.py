@@ -305,6 +305,31 @@ def test_a_link_to_a_file_of_another_name_is_not_read(tmp_path: Path, shard: Pat
         spilled_bytes(shard)
 
 
+@pytest.mark.parametrize(
+    "key", [".ssh/id_rsa", ".zarr.json.new", "0/c/notes", "0/shards.crc32c", "0/1", "0/c/1/0.txt", "c"]
+)
+@pytest.mark.parametrize("as_a_store", [True, False], ids=["", "whose documents a move has deleted"])
+def test_a_link_that_is_at_no_shards_key_is_not_followed(tmp_path: Path, key: str, as_a_store: bool) -> None:
+    """However well its file is named: a store may have the name of any folder."""
+    link, theirs = tmp_path / "data/user" / key, tmp_path / "home/user" / key
+    for file in (link, theirs):
+        file.parent.mkdir(parents=True)
+    theirs.write_bytes(b"theirs")
+    if as_a_store:
+        (tmp_path / "data/user/zarr.json").write_text("{}")
+    link.symlink_to(theirs)
+    for look in (spilled_bytes, spilled.shard_status, spilled.spilled_file):
+        with pytest.raises(LinkError, match="is a symbolic link"):
+            look(link)
+
+
+def test_a_spilled_shard_is_found_while_its_store_is_deleted(tmp_path: Path, shard: Path) -> None:
+    """A move deletes the documents first."""
+    for document in ("zarr.json", "0/zarr.json"):
+        (tmp_path / "data/s.zarr" / document).unlink()
+    assert spilled_bytes(shard) == b"spilled"
+
+
 def test_a_shard_of_another_store_is_not_read(tmp_path: Path, shard: Path) -> None:
     """It may have the same name; the folders of a store hold documents, those of spilled shards none."""
     for place in ("spill/s.zarr", "spill/s.zarr/0"):

@@ -25,15 +25,19 @@ def is_address(path: str | os.PathLike[str]) -> bool:
     return _ADDRESS.match(os.fspath(path)) is not None
 
 
+def can_be_path(path: str | os.PathLike[str]) -> bool:
+    """Returns whether a file system takes this text as a path."""
+    try:
+        text = os.fsencode(path)
+    except UnicodeEncodeError:  # half of a pair of surrogates
+        return False
+    return b"\0" not in text and len(text) <= _MOST_BYTES
+
+
 def local_path(path: str | os.PathLike[str]) -> Path:
     """Returns the path of a file or folder of this computer as it was given, relative or absolute. Raises
     ``ConfigError`` for an address, and for a text that no file system takes."""
-    try:
-        text = os.fsencode(path)
-        is_path = b"\0" not in text and len(text) <= _MOST_BYTES
-    except UnicodeEncodeError:  # half of a pair of surrogates
-        is_path = False
-    if not is_path:
+    if not can_be_path(path):
         raise ConfigError(
             "no file or folder can have this path",
             expected=f"at most {_MOST_BYTES} bytes of text without null characters",

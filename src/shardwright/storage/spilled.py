@@ -3,15 +3,17 @@ root.
 
     STORE/0/c/3/0/0 ──▶ SPILL/STORE/0/c/3/0/0
 
-That is the only link below a store that is followed, for reading alone, and only to a regular file whose path
-ends in the store's name and the shard's key, in folders that are no Zarr nodes: a link may not make a reader
-open another file, nor a shard of another store. What changes
-spilled shards names them by the spill root (the manifest's, or a move's), never through the link.
+That is the only link below a store that is followed, for reading alone, only at a shard's key, and only to a
+regular file whose path ends in the store's name and that key, in folders that are no Zarr nodes: a link may
+not make a reader open another file (``user/.ssh/id_rsa`` of a store named ``user``), nor a shard of another
+store. Only a move deletes the file behind such a link, once it has arrived elsewhere. What else changes
+spilled shards names them by the manifest's spill root, never through the link.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from stat import S_ISLNK
 
@@ -20,6 +22,7 @@ from shardwright.model.errors import LinkError
 from . import beneath
 
 _DOCUMENT = "zarr.json"
+_SHARD = re.compile(r"(.+/)?c(/[0-9]+)+")
 
 
 def open_shard(path: Path, flags: int = os.O_RDONLY | os.O_NONBLOCK) -> int:
@@ -40,12 +43,14 @@ def shard_status(path: Path) -> os.stat_result:
 
 
 def spilled_file(link: Path) -> Path:
-    """Returns the path that a spilled shard's link leads to. Raises ``LinkError`` for any other link."""
+    """Returns the path that a spilled shard's link leads to. Raises ``LinkError`` for any other link, also
+    for one that is at no shard's key."""
     # by its text alone: no folder above the link is itself one
     target = Path(os.path.normpath(link.parent / beneath.read_link(link)))
     store = _store_of(link)
     tail = link.parts[len(store.parent.parts) :]
-    if target.parts[-len(tail) :] == tail:
+    is_shard = _SHARD.fullmatch(link.relative_to(store).as_posix())
+    if is_shard and target.parts[-len(tail) :] == tail:
         # links above the spilled store are the user's own
         file = beneath.user_path(Path(*target.parts[: -len(tail)])).joinpath(*tail)
         # no other store's: its folders hold documents, spilled shards stand alone
@@ -60,6 +65,8 @@ def spilled_file(link: Path) -> Path:
 
 
 def _store_of(link: Path) -> Path:
-    """Returns the outermost folder above a shard that is a node of Zarr."""
+    """Returns the outermost folder above a shard that is a node of Zarr; the array's, if a move has deleted
+    all of their documents."""
     nodes = [place for place in link.parents if beneath.exists(place / _DOCUMENT)]
-    return nodes[-1] if nodes else link.parent
+    array = next((place.parent for place in link.parents if place.name == "c"), link.parent)
+    return nodes[-1] if nodes else array

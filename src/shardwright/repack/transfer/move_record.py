@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import FormatVersionError, ShardFormatError, StorageError
 from shardwright.model.json_text import parse_json
+from shardwright.model.local_path import can_be_path
 from shardwright.model.names import MOVE_PREFIX
 from shardwright.model.versions import check_version
 from shardwright.storage import beneath
@@ -67,7 +68,7 @@ class SentFile:
         numbers = [*sent.source, sent.nbytes, sent.crc32c]
         if not all(type(number) is int for number in numbers) or min(sent.nbytes, sent.crc32c) < 0:
             raise ValueError(f"no numbers of a file: {numbers!r:.80}")
-        if not all(part not in ("", ".", "..") and "\0" not in part for part in sent.key.split("/")):
+        if not can_be_path(sent.key) or {"", ".", ".."} & set(sent.key.split("/")):
             raise ValueError(f"no key of a file: {sent.key!r:.80}")
         if not isinstance(sent.order, str | None) or not isinstance(sent.damaged, dict | None):
             raise TypeError(f"no facts of a file: {facts!r:.80}")
