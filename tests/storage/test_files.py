@@ -363,10 +363,12 @@ def test_a_discard_whose_close_fails_deletes_the_file_and_keeps_the_first_error(
 
 
 def test_an_interrupt_right_behind_the_rename_deletes_nothing(tmp_path, monkeypatch):
-    path = tmp_path / "zarr.json"
+    path, close = tmp_path / "zarr.json", os.close
 
     def interrupted(descriptor):
-        raise KeyboardInterrupt
+        close(descriptor)
+        if path.exists():
+            raise KeyboardInterrupt
 
     new = AtomicFile(tmp_path / "new", "replace")
     new.write(0, b"new")

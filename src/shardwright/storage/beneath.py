@@ -22,7 +22,7 @@ import errno
 import fnmatch
 import os
 import stat as modes
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -37,6 +37,7 @@ from .typed_errors import storage_errors
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC  # also at a link itself
 _DOCUMENT = "zarr.json"
 
@@ -221,12 +222,66 @@ def all_below(path: Path) -> Iterator[Path]:
 
 # Changes of names
 
+# The answer to one of them may be lost: the server of a network disk has done it, and its client asks again
+# and is told that the old name is not there (ENOENT), or that the new one is (EEXIST); a failing disk may
+# answer EIO to what it has done. A caller that believed that would take its own file for another writer's, or
+# delete what has its name. So each is settled here, for all callers, by what the names stand for afterwards.
+# Only ``make_folder`` is not: a folder does not tell who has made it.
+
+
+@contextmanager
+def _settled(is_done: Callable[[], bool]) -> Iterator[None]:
+    """A context for one change of names. If it fails, ``is_done`` looks at the names: the change was made
+    where that returns true. Else, and if they cannot be looked at, the error is raised."""
+    try:
+        yield
+    except OSError:
+        with suppress(OSError):
+            if is_done():
+                return
+        raise
+
+
+def _identity(folder: int, name: str) -> tuple[int, int] | None:
+    """Returns what tells the file, folder or link of this name from all others; None if nothing has it."""
+    try:
+        found = stat(name, folder=folder)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _identity_before(folder: int, name: str) -> tuple[int, int] | None:
+    """As ``_identity``; None also where it cannot be looked at: the change then shows what is wrong."""
+    with suppress(OSError):
+        return _identity(folder, name)
+    return None
+
+
+def _deleted(call: Callable[[int, str], None], folder: int, name: str) -> None:
+    before = _identity_before(folder, name)
+    with _settled(lambda: before is not None and _identity(folder, name) is None):
+        call(folder, name)
+
+
+def _renamed(source: Path, target: Path, flags: int) -> None:
+    with parent_of(source) as (old, old_name), parent_of(target) as (new, new_name):
+        moved = _identity_before(old, old_name)
+        left = _identity_before(new, new_name) if flags == RENAME_EXCHANGE else None
+
+        def is_done() -> bool:
+            names = _identity(old, old_name), _identity(new, new_name)
+            return moved is not None and names == (left, moved)
+
+        with _settled(is_done):
+            system.calls.rename(old, old_name, new, new_name, flags)
+
 
 def unlink(path: Path, *, missing_ok: bool = False) -> None:
     """Deletes a name; of a link the link."""
     try:
         with parent_of(path) as (folder, name):
-            system.calls.unlink(folder, name)
+            _deleted(system.calls.unlink, folder, name)
     except FileNotFoundError:
         if not missing_ok:
             raise
@@ -246,7 +301,7 @@ def make_folder(path: Path, mode: int = 0o777, *, exist_ok: bool = False) -> Non
 def remove_folder(path: Path) -> None:
     """Deletes an empty folder."""
     with parent_of(path) as (folder, name):
-        system.calls.remove_folder(folder, name)
+        _deleted(system.calls.remove_folder, folder, name)
 
 
 def remove_tree(path: Path, *, ignore_errors: bool = False) -> None:
@@ -270,25 +325,27 @@ def _raise(error: OSError) -> NoReturn:
 
 def replace(source: Path, target: Path) -> None:
     """Renames, in place of what has the name ``target``; a folder replaces an empty folder alone."""
-    with parent_of(source) as (old, old_name), parent_of(target) as (new, new_name):
-        system.calls.rename(old, old_name, new, new_name)
+    _renamed(source, target, 0)
 
 
 def rename_with(source: Path, target: Path, flags: int) -> None:
     """Renames with flags of renameat2(2)."""
-    with parent_of(source) as (old, old_name), parent_of(target) as (new, new_name):
-        system.calls.rename(old, old_name, new, new_name, flags)
+    _renamed(source, target, flags)
 
 
 def add_name(path: Path, name: Path) -> None:
-    """Gives a file (or a link) one more name."""
-    with parent_of(path) as (old, old_name), parent_of(name) as (new, new_name):
+    """Gives a file (or a link) one more name. Does nothing if that is one of its names."""
+    with (
+        parent_of(path) as (old, old_name),
+        parent_of(name) as (new, new_name),
+        _settled(lambda: _identity(old, old_name) == _identity(new, new_name) is not None),
+    ):
         system.calls.add_name(old, old_name, new, new_name)
 
 
 def make_link(path: Path, target: Path) -> None:
-    """Makes a symbolic link."""
-    with parent_of(path) as (folder, name):
+    """Makes a symbolic link. Does nothing if there is one that leads there."""
+    with parent_of(path) as (folder, name), _settled(lambda: read_link(path) == target):
         system.calls.make_link(folder, name, target)
 
 

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-_RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2
 FLOCK = "@hhqqi4x"  # struct flock
 WHOLE_FILE = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # a lock on all of it; its pid must be 0
 HELD_TIMEOUT_S = 30.0  # under the lock of a file nothing but a rename is done
@@ -253,7 +252,7 @@ def rename_without_replacing(source: Path, target: Path) -> None:
     """
     try:
         try:
-            beneath.rename_with(source, target, _RENAME_NOREPLACE)
+            beneath.rename_with(source, target, beneath.RENAME_NOREPLACE)
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.ENOSYS):
                 raise
@@ -308,7 +307,7 @@ def exchange(one: Path, other: Path) -> None:
     """Exchanges what two names stand for, in one step. Raises ``StorageError``, also on a filesystem that has
     no such call, as those of networks."""
     try:
-        beneath.rename_with(one, other, _RENAME_EXCHANGE)
+        beneath.rename_with(one, other, beneath.RENAME_EXCHANGE)
     except OSError as error:
         if error.errno in (errno.EINVAL, errno.ENOSYS):
             raise StorageError(
@@ -417,10 +416,10 @@ def make_folder(path: Path, *, synced: bool = True) -> None:
                 if beneath.exists(path) and not beneath.is_dir(path):
                     beneath.check_no_link(path)
                     raise
-            else:
-                if synced:
-                    sync_directory(path.parent)
-                return
+            # also if it was there: the answer to our own call may have been lost, and another maker may not
+            # have come to its sync yet
+            if synced:
+                sync_directory(path.parent)
 
 
 def made_in(folder: Path, make: Callable[[], T], make_folder: Callable[[Path], None] = make_folder) -> T:

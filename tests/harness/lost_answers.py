@@ -1,0 +1,88 @@
+"""A disk whose answers get lost: it renames, links or deletes, and says that it could not."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from shardwright.storage import system
+from shardwright.storage.system import OperatingSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+# The client of a network disk asks again, and meets what it has done itself; or the disk is failing.
+MOVED, MADE = (errno.ENOENT, errno.EIO), (errno.EEXIST, errno.EIO)
+ANSWERS = {
+    "rename": (*MOVED, errno.EEXIST),
+    "add_name": MADE,
+    "make_link": MADE,
+    "unlink": MOVED,
+    "remove_folder": MOVED,
+    "make_folder": (errno.EEXIST,),
+}
+
+
+class LosesAnswers(OperatingSystem):
+    """Does everything; to the call of this number among those that change names, counted from 0, it answers
+    with an error. ``choice``: with which of those that its kind has. ``asked``: the names of these calls."""
+
+    def __init__(self, number: int = -1, choice: int = 0) -> None:
+        self.asked: list[str] = []
+        self._number, self._choice = number, choice
+        self._lock = threading.Lock()
+
+    def _answer(self, name: str, call: Callable[..., None], *arguments: object) -> None:
+        call(*arguments)
+        with self._lock:
+            self.asked.append(name)
+            is_lost = len(self.asked) - 1 == self._number
+        if is_lost:
+            answers = ANSWERS[name]
+            number = answers[self._choice % len(answers)]
+            raise OSError(number, os.strerror(number))
+
+    def rename(self, old: int, old_name: str, new: int, new_name: str, flags: int = 0) -> None:
+        self._answer("rename", super().rename, old, old_name, new, new_name, flags)
+
+    def add_name(self, old: int, old_name: str, new: int, new_name: str) -> None:
+        self._answer("add_name", super().add_name, old, old_name, new, new_name)
+
+    def make_link(self, folder: int, name: str, target: Path) -> None:
+        self._answer("make_link", super().make_link, folder, name, target)
+
+    def unlink(self, folder: int, name: str) -> None:
+        self._answer("unlink", super().unlink, folder, name)
+
+    def remove_folder(self, folder: int, name: str) -> None:
+        self._answer("remove_folder", super().remove_folder, folder, name)
+
+    def make_folder(self, folder: int, name: str, mode: int) -> None:
+        self._answer("make_folder", super().make_folder, folder, name, mode)
+
+
+@contextmanager
+def losing(number: int, choice: int = 0) -> Iterator[LosesAnswers]:
+    """A context in which that answer is lost."""
+    disk = LosesAnswers(number, choice)
+    system.use(disk)
+    try:
+        yield disk
+    finally:
+        system.use(None)
+
+
+def each_lost(job: Callable[[int], None]) -> list[str]:
+    """Runs ``job(number)`` while one answer after another is lost, each in one of its ways, until none is.
+    Returns the calls that the last run has made."""
+    for number in itertools.count():
+        with losing(number, number // 2) as disk:
+            job(number)
+        if len(disk.asked) <= number:
+            return disk.asked
+    raise AssertionError("unreachable")
