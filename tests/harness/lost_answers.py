@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import threading
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ ANSWERS = {
     "make_link": MADE,
     "unlink": MOVED,
     "remove_folder": MOVED,
-    "make_folder": (errno.EEXIST,),
+    "make_folder": MADE,
 }
 
 
@@ -69,20 +68,23 @@ class LosesAnswers(OperatingSystem):
 @contextmanager
 def losing(number: int, choice: int = 0) -> Iterator[LosesAnswers]:
     """A context in which that answer is lost."""
-    disk = LosesAnswers(number, choice)
+    before, disk = system.calls, LosesAnswers(number, choice)
     system.use(disk)
     try:
         yield disk
     finally:
-        system.use(None)
+        system.use(before)
 
 
-def each_lost(job: Callable[[int], None]) -> list[str]:
-    """Runs ``job(number)`` while one answer after another is lost, each in one of its ways, until none is.
-    Returns the calls that the last run has made."""
-    for number in itertools.count():
-        with losing(number, number // 2) as disk:
-            job(number)
-        if len(disk.asked) <= number:
-            return disk.asked
-    raise AssertionError("unreachable")
+def each_lost(job: Callable[[str | None], None]) -> None:
+    """Runs ``job(None)`` while nothing is lost, then ``job(kind)`` once for each answer that is lost, in one
+    of its ways: of the calls of one kind in a row the first and the last one."""
+    with losing(-1) as disk:
+        job(None)
+    assert disk.asked, "the job has changed no names"
+    kinds = [None, *disk.asked, None]
+    for number in range(len(disk.asked)):
+        before, kind, after = kinds[number : number + 3]
+        if kind != before or kind != after:
+            with losing(number, number) as disk:
+                job(kind)

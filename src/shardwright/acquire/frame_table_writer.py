@@ -61,7 +61,7 @@ def write_frame_table(
     try:
         with storage_errors("create folder", built):
             reach("table.before_create")
-            beneath.make_folder(built)
+            beneath.make_folder(built, exist_ok=True)  # the answer to a call that made it may have been lost
         with synced_as_one(built, "table"):
             _build(built, spec, log)
     except BaseException:
@@ -83,8 +83,8 @@ def _build(folder: Path, spec: AcquisitionSpec, log: FrameLog) -> None:
     with storage_errors("create folder", folder):
         for name in columns:
             reach("table.before_create")
-            beneath.make_folder(folder / name)
-            beneath.make_folder(folder / name / "c")
+            beneath.make_folder(folder / name, exist_ok=True)
+            beneath.make_folder(folder / name / "c", exist_ok=True)
     rows = 0
     for chunk, records in enumerate(_chunks(log, np.empty(chunk_rows, empty.dtype))):
         for name, values in table_columns(records, spec):

@@ -158,7 +158,7 @@ def _begin(path: Path) -> tuple[Path, StoreLock]:
         folder = path.with_name(new_making_name())
         with storage_errors("create", folder):
             reach("store.before_create")
-            beneath.make_folder(folder)
+            beneath.make_folder(folder, exist_ok=True)  # made by us, if the answer to the first call was lost
         try:
             return folder, StoreLock.take(lock_file(folder, path.name))
         except (LockedError, StorageError) as error:
