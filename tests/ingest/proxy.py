@@ -19,7 +19,8 @@ class Proxy:
         self.endpoint = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
         self._wake_receiver, self._wake_sender = socket.socketpair()
         self._pairs: dict[socket.socket, socket.socket] = {}
-        self._state = "open"  # open, cut, frozen, closed
+        self._near: set[socket.socket] = set()  # the clients' ends
+        self._state = "open"  # open, mute, cut, frozen, closed
         self.connections = 0
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -27,6 +28,10 @@ class Proxy:
     def cut(self) -> None:
         """Closes every connection and takes no more."""
         self._become("cut")
+
+    def mute(self) -> None:
+        """Forwards only what the client says: the daemon's answers are lost once the link is cut."""
+        self._become("mute")
 
     def freeze(self) -> None:
         """Forwards nothing more, as a pulled cable: neither side hears of it."""
@@ -55,6 +60,8 @@ class Proxy:
             readable = [self._wake_receiver]
             if self._state == "open":
                 readable += [self._listener, *self._pairs]
+            elif self._state == "mute":
+                readable += self._near & self._pairs.keys()
             for ready in select.select(readable, [], [])[0]:
                 if ready is self._wake_receiver:
                     self._wake_receiver.recv(1)
@@ -79,6 +86,7 @@ class Proxy:
             return
         self.connections += 1
         self._pairs[near], self._pairs[far] = far, near
+        self._near.add(near)
 
     def _forward(self, source: socket.socket) -> None:
         target = self._pairs[source]
@@ -94,3 +102,4 @@ class Proxy:
         for end in list(self._pairs):
             end.close()
         self._pairs.clear()
+        self._near.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -19,7 +20,9 @@ RECORDS = [
     Hello("test", "rig-pc", 17),
     Welcome(None, None, 1000, 10_000, 1 << 26, 1 << 18, 1024, "daemon", 60_000),
     Welcome("a-boot", "/run/ring", 1000, 10_000, 1 << 26, 1 << 18, 1024, "daemon", 60_000),
+    replace(Welcome(None, None, 1, 1, 1, 1, 1, "daemon", 0), instance="0f" * 16),
     Open(3, "embryo", {"dtype": "uint8"}, None, "shm"),
+    Open(3, "embryo", {"dtype": "uint8"}, None, "shm", opening="0f" * 16),
     Open(4, "embryo", None, "cam0", "message"),
     Open(5, "embryo", None, None, "shm", Resume("0f" * 16, 2, 900, 8)),
     Open(6, "embryo", None, None, "message", None, reopen=True),

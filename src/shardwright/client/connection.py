@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 import weakref
 from pathlib import Path
@@ -153,6 +154,7 @@ class Connection:
             self._transport,
             reopen=reopen,
             frames_expected=frames_expected,
+            opening=secrets.token_hex(16),
         )
         opened = Stream(_answer(self._io.open(request)), self._streams.discard, self, self._patience)
         self._streams.add(opened)

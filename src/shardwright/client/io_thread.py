@@ -6,7 +6,7 @@ sleep.
     broken       every stream is detached and keeps its frames; a new connection is tried until it is made or
                  the time for it is over
     connected    every stream that is open is resumed: a new ring, then the frames that the daemon does not
-                 have, then new ones
+                 have, then new ones. An OPEN without an answer is sent again
 
 Rings are fetched and filled in one helper thread, so that heartbeats continue. An error that ends the thread
 is passed to every stream, so that no thread of the user waits for ever.
@@ -78,6 +78,7 @@ class IoThread:
         self._commands: deque[Open] = deque()
         self._opens: dict[int, tuple[Open, Promise[Link]]] = {}  # requested by the user, not answered
         self._sent: set[int] = set()  # those of them that were sent to a daemon
+        self._sent_to: str | None = None  # its instance, while there is no connection
         self._resumptions: dict[int, Link] = {}  # requested by this thread
         self._links: dict[int, Link] = {}  # attached ones, by session
         self._detached: list[Link] = []
@@ -235,14 +236,15 @@ class IoThread:
     # ------------------------------------------------------------------------------------------------
 
     def _lose(self, why: ErrorText) -> None:
-        """Drops the connection. Every stream keeps what was not released. Requests to open that were sent
-        fail, since the daemon's progress with them is unknown."""
+        """Drops the connection. Every stream keeps what was not released. Requests to open that were sent are
+        sent again to the same daemon, which knows them; else they fail, since its progress is unknown."""
         now_s = time.monotonic()
         if self._welcome is not None:  # else ``connect`` waits for a daemon, and for the next one
             self._check_time_left(why, now_s)
-        for request in self._sent & self._opens.keys():
-            self._opens.pop(request)[1].fail(why)
-        self._sent.clear()
+        self._sent &= self._opens.keys()
+        self._sent_to = None if self._welcome is None else self._welcome.instance
+        if self._sent_to is None:
+            self._fail_sent(why)
         for link in self._links.values():
             link.detach()
         self._detached += [link for link in self._links.values() if not link.over]
@@ -252,6 +254,11 @@ class IoThread:
         self._socket.close(0)
         self._socket = None
         self._next_try_s, self._backoff_s = now_s + self._backoff_s, min(2 * self._backoff_s, MAX_BACKOFF_S)
+
+    def _fail_sent(self, why: ErrorText) -> None:
+        for request in self._sent:
+            self._opens.pop(request)[1].fail(why)
+        self._sent.clear()
 
     def _check_time_left(self, why: ErrorText, now_s: float) -> None:
         """Raises ``_Over`` once the time for a new connection is over."""
@@ -286,7 +293,13 @@ class IoThread:
                 request = link.resumption(self.next_request())
                 self._resumptions[request.request] = link
                 daemon_socket.control(Kind.OPEN, request.to_body())
-        if not self._resumptions:
+        if welcome.instance != self._sent_to:
+            why = "the daemon was replaced while it opened the acquisition"
+            hint = "It may be there, without a frame: acquire(..., reopen=True) goes on with it"
+            self._fail_sent(ErrorText(SessionLostError, why, hint=hint))
+        for number in sorted(self._sent):
+            daemon_socket.control(Kind.OPEN, self._opens[number][0].to_body())
+        if not self._resumptions and not self._sent:
             self._be_whole()
 
     def _be_whole(self) -> None:
@@ -320,11 +333,11 @@ class IoThread:
             link.refused(problem)
             link.outbox.drop_ring()
             self._detached.remove(link)
-            if not self._resumptions:
-                self._be_whole()
         elif request in self._opens:
             _, answer = self._opens.pop(request)
             answer.fail(problem.error)
+        if not self._resumptions:
+            self._be_whole()
 
     def _opened(self, daemon_socket: DaemonSocket, session: int, opened: Opened, welcome: Welcome) -> None:
         link = self._resumptions.pop(opened.request, None)

@@ -196,6 +196,10 @@ class Openings:
             raise SessionLostError("the daemon is stopping")
         if pending.request.resume is not None:
             return self._resume(pending, pending.request.resume)
+        if (session := self._sessions.of_opening(pending.request.opening)) is not None:
+            return self._open_again(pending, session)
+        if self._is_prepared_already(pending):
+            return False
         if pending.request.reopen:
             return self._reopen(pending)
         return self._create(pending)
@@ -217,6 +221,21 @@ class Openings:
         self._expect(pending, admitted.limits.ring_bytes)
         pending.work = self._executor.create(admitted, pending.client, pending.request.transport)
         return False
+
+    def _is_prepared_already(self, pending: Pending) -> bool:
+        """Returns whether the same OPEN came over an earlier connection, and its outcome is not there yet."""
+        opening = pending.request.opening
+        return opening is not None and any(
+            other.work is not None and other.request.opening == opening for other in self._pending
+        )
+
+    def _open_again(self, pending: Pending, session: Session) -> bool:
+        """The same OPEN has come before: its answer was lost with an earlier connection. So the client has
+        sent no frame, and gets what it was given then."""
+        if session.busy or session.state in (DaemonState.FINISHING, DaemonState.DRAINING):
+            return False  # the answer waits until it has ended, and leaves its name
+        session.lose_client(ErrorText(SessionLostError, "its client came back over another connection"))
+        return self._hand_over(pending, session, session.acquisition.limits.ring_frames)
 
     def _sessions_of(self, client: Client) -> int:
         """How many acquisitions a client has open, or is about to have. Those that wait for it to come back
@@ -303,10 +322,11 @@ class Openings:
             return False
         self._expect(pending, ring_slots * acquisition.limits.frame_bytes)
         pending.session, pending.more_bytes = session, more
-        session.busy, session.paused = True, request.reopen
+        is_another = request.reopen and request.opening != session.opening
+        session.busy, session.paused = True, is_another
         expected = request.frames_expected or session.frames_expected
         another = partial(acquisition.new_client, recorded_stream(session.stream), expected)
-        count = another if request.reopen else lambda: None
+        count = another if is_another else lambda: None
         pending.work = self._executor.hand_over(
             acquisition, pending.client, ring_slots, request.transport, count
         )

@@ -74,6 +74,10 @@ class Sessions:
             (session for session in self._by_identity.values() if session.acquisition.path == path), None
         )
 
+    def of_opening(self, opening: str | None) -> Session | None:
+        """The session that an OPEN with this token has got already."""
+        return next((session for session in self if None is not opening == session.opening), None)
+
     def ended(self, identity: str) -> Ended | None:
         return self._ended.get(identity)
 

@@ -86,6 +86,7 @@ class Session:
         self.state = DaemonState.FINISHING if acquisition.is_finishing else DaemonState.DETACHED
         self.lease: ClientLease | None = None
         self.client: Client | None = None  # the client that has it, or had it last
+        self.opening: str | None = None  # the token of the OPEN by which that client got it
         self.begun_s = self.detached_s = time.monotonic()
         self.busy = self.paused = False
         self.stop_asked = False  # set by any thread, never taken back
@@ -217,6 +218,7 @@ class Session:
         again: list[tuple[int, int]] = []
         released: list[tuple[int, int]] = []
         if resume is None:
+            self.opening = request.opening
             self._write_off_missing()
             self.credit.begin(acquisition.next_sequence, limits.ring_frames)
             self._losses.clear()  # of an earlier client's frames

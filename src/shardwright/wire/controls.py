@@ -35,6 +35,13 @@ def _identity(body: dict[str, Any]) -> str:
     return value
 
 
+def _optional_token(body: dict[str, Any], key: str) -> str | None:
+    value = optional_text(body, key, 32)
+    if value is not None and not _HEX_32.fullmatch(value):
+        raise ProtocolError(f"{key} is no token", expected="32 hex digits", got=repr(value))
+    return value
+
+
 @dataclass(frozen=True)
 class Hello(_ControlBody):
     software: str
@@ -48,7 +55,8 @@ class Hello(_ControlBody):
 
 @dataclass(frozen=True)
 class Welcome(_ControlBody):
-    """``boot_id`` and ``ring_socket`` are None if the daemon offers no shared memory."""
+    """``boot_id`` and ``ring_socket`` are None if the daemon offers no shared memory. ``instance`` (32 hex
+    digits) is of this process of the daemon, which knows an OPEN that comes again; None: it does not."""
 
     boot_id: str | None
     ring_socket: str | None
@@ -60,6 +68,7 @@ class Welcome(_ControlBody):
     software: str
     resume_timeout_ms: int  # the time in which a lost client may resume its acquisitions
     updates: bool = False  # whether it takes UPDATE; earlier releases do not
+    instance: str | None = None
 
     @classmethod
     def from_body(cls, body: dict[str, Any]) -> Welcome:
@@ -74,6 +83,7 @@ class Welcome(_ControlBody):
             software=text(body, "software", 128),
             resume_timeout_ms=number(body, "resume_timeout_ms", 0),
             updates=False if body.get("updates") is None else boolean(body, "updates"),
+            instance=_optional_token(body, "instance"),
         )
 
 
@@ -103,7 +113,8 @@ class Open(_ControlBody):
 
     ``resume``: resumes the client's own acquisition after the daemon or the link was lost. ``reopen``: takes
     over what another client left unfinished. ``frames_expected``: how many frames the acquisition is to have
-    in the end, for a progress bar; None: not known.
+    in the end, for a progress bar; None: not known. ``opening`` (32 hex digits): the client's token of this
+    OPEN, by which the daemon knows it when it comes again over another connection.
     """
 
     request: int
@@ -114,6 +125,7 @@ class Open(_ControlBody):
     resume: Resume | None = None
     reopen: bool = False
     frames_expected: int | None = None
+    opening: str | None = None
 
     @classmethod
     def from_body(cls, body: dict[str, Any]) -> Open:
@@ -127,6 +139,7 @@ class Open(_ControlBody):
             resume=None if resume is None else Resume.from_body(resume),
             reopen=False if body.get("reopen") is None else boolean(body, "reopen"),
             frames_expected=optional_number(body, "frames_expected"),
+            opening=_optional_token(body, "opening"),
         )
         if opening.resume is not None and opening.reopen:
             raise ProtocolError("an OPEN that resumes and reopens", expected="at most one of them")

@@ -6,6 +6,7 @@ Part of the ingest loop, in its thread. The loop decides about the acquisitions 
 
 from __future__ import annotations
 
+import secrets
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -80,6 +81,7 @@ class Connections:
         self.by_identity: dict[bytes, Client] = {}
         self.stopping = False
         self._settings = settings
+        self._instance = secrets.token_hex(16)
         self._on_event = on_event
         self._on_gone = on_gone
         self._router: zmq.Socket[bytes] | None = None
@@ -157,6 +159,7 @@ class Connections:
             software=SOFTWARE,
             resume_timeout_ms=settings.resume_timeout_ms,
             updates=True,
+            instance=self._instance,
         )
         self.send(client, client.counter.control(Kind.WELCOME, welcome.to_body()))
         self._on_event("client_connected", {**client.facts, "software": client.hello.software})
