@@ -1,0 +1,101 @@
+"""What the disk does wrong: errors at the calls that a story names, and no room."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from typing import TYPE_CHECKING
+
+from .story import FOREVER
+
+if TYPE_CHECKING:
+    import random
+
+    from .story import Fault
+
+# by kind: the points at which a fault of it is met
+POINTS = {
+    "chunk": r"slots\..*|shard\.before_write|growing\.before_write",
+    "journal": r"journal\.before_(frames|chunks)",
+    "stage": r"staging\.before_write",
+    "sync shard row": r"(shard|journal)\.before_sync",
+    "sync stage": r"staging\.before_sync",
+    "sync log": r"log\.before_sync",
+    "log": r"log\.before_(append|payload|header|preallocate)",
+    "create": r"(shard|journal)\.before_(create|preallocate|reserve)",
+    "seal": r"shard\.before_(rename|index|truncate|link)|sums\..*",
+    "reopen": r"sealed\.before_read|(shard|journal)\.before_(replace|live_replace)",
+    "rewrite": r"(shard|journal)\.before_(read|replace|clear)",
+    "finish": r"(folder|table|workspace|replace|directory)\..*",
+    "sealer": r"sealer\.before_commit",
+    "look": r"directory\.before_look|lock\..*",
+}
+_PATTERNS = {kind: re.compile(pattern) for kind, pattern in POINTS.items()}
+_SYNC = re.compile(r".*\.before_sync")
+_WHOLE_FILES = re.compile(r".*\.before_(preallocate|reserve)|ballast\.before_fill")
+_LITTLE = re.compile(r"(log|replace|sums|directory|folder|table)\.before_(append|payload|header|write|create)")
+_SPARED = 6  # small things for which the ballast's room still suffices
+
+
+class Faults:
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._faults: tuple[Fault, ...] = ()
+        self._calls: dict[str, int] = {}
+        self._spare = 0
+
+    def begin(self, faults: tuple[Fault, ...]) -> None:
+        """Of a life."""
+        self._faults, self._calls, self._spare = faults, {}, 0
+
+    @property
+    def full(self) -> bool:
+        number = self._calls.get("full", 0)
+        return any(
+            fault.kind == "full" and fault.after <= number < fault.after + fault.times
+            for fault in self._faults
+        )
+
+    def make_room(self) -> None:
+        """Somebody frees some space, on a disk that is not full for ever."""
+        self._faults = tuple(
+            fault for fault in self._faults if fault.kind != "full" or fault.times == FOREVER
+        )
+
+    def fails_sync(self, point: str) -> bool:
+        return bool(self._faults) and _SYNC.fullmatch(point) is not None and self._is_met(point)
+
+    def reach(self, point: str) -> None:
+        """Raises ``OSError``."""
+        if not self._faults:
+            return
+        self._calls["full"] = self._calls.get("full", 0) + 1
+        if point == "ballast.before_release":
+            self._spare = _SPARED
+        if not _SYNC.fullmatch(point) and self._is_met(point):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        if self.full and (_WHOLE_FILES.fullmatch(point) or self._takes_little(point)):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _takes_little(self, point: str) -> bool:
+        """Of what a full disk often has room for still: whether it has none."""
+        if not _LITTLE.fullmatch(point) or self._rng.random() >= 0.4:
+            return False
+        if self._spare:
+            self._spare -= 1
+            return False
+        return True
+
+    def _is_met(self, point: str) -> bool:
+        met = False
+        for kind in {fault.kind for fault in self._faults} - {"full"}:
+            if _PATTERNS[kind].fullmatch(point) is None:
+                continue
+            number = self._calls.get(kind, 0)
+            self._calls[kind] = number + 1
+            met = met or any(
+                fault.kind == kind and fault.after <= number < fault.after + fault.times
+                for fault in self._faults
+            )
+        return met

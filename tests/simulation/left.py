@@ -1,0 +1,113 @@
+"""What a finished store holds, as a reader finds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shardwright.model.names import WORKSPACE
+from shardwright.read.frame_table import open_frame_table
+from shardwright.read.shard_file import ShardFile
+from shardwright.read.store import open_store
+from shardwright.shard.index import EMPTY
+
+from .oracle import ViolationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from shardwright.array.acquisition_spec import AcquisitionSpec
+    from shardwright.array.grid import Grids
+    from shardwright.read.frame_table import FrameTable
+    from shardwright.read.store import StoredArray
+
+RECORD = np.dtype([("sequence", "i8"), ("fate", "i8"), ("reason", "i8"), ("position", "i8")])
+
+
+@dataclass(frozen=True)
+class Left:
+    """``records``: RECORD[n], of the frame table. ``arrays``: the pixels of each image that has an array,
+    [frame axes in the order of acquisition ..., rows, columns]."""
+
+    grids: Grids
+    records: np.ndarray
+    arrays: dict[int, np.ndarray]
+    shards: int
+
+    def pixels(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Yields (position, pixels) of every place of every image."""
+        for image, array in self.arrays.items():
+            grid = self.grids.grids[image]
+            axes = len(grid.counts)
+            for index in np.ndindex(*array.shape[:axes]):
+                yield grid.position_of(index), array[index].ravel()
+
+
+def left(path: Path, spec: AcquisitionSpec) -> Left | None:
+    """None: there is no store. Raises what readers raise, and ``ViolationError`` for one that is not
+    finished."""
+    if not path.exists():
+        return None
+    if (path / WORKSPACE).exists():
+        raise ViolationError("the store is not finished, though its acquisition is")
+    store = open_store(path)
+    table = open_frame_table(store)
+    if table is None:
+        raise ViolationError("the store is finished without a frame table")
+    arrays, shards = {}, 0
+    for stored in store.arrays:
+        relative = stored.path.relative_to(path).as_posix()
+        level_of = [i for i, each in enumerate(spec.paths) if each == relative]
+        if not level_of:
+            continue
+        arrays[level_of[0]], count = _pixels(stored)
+        shards += count
+    return Left(spec.grids, _records(table, spec.grids), arrays, shards)
+
+
+def _pixels(stored: StoredArray) -> tuple[np.ndarray, int]:
+    whole = np.full(stored.shape, stored.fill_element, stored.dtype)
+    shards = 0
+    room = np.empty(stored.chunk_bytes, np.uint8)
+    for key, shard in stored.shard_files():
+        if shard is None or not stored.contains_shard(shard):
+            raise ViolationError(f"a shard outside the shape {stored.shape}: {key}")
+        shards += 1
+        with ShardFile(stored, stored.path / key) as file:
+            entries = file.read_index()
+            for chunk in np.flatnonzero(entries["nbytes"] != np.uint64(EMPTY)).tolist():
+                data = file.read_bytes(int(entries["offset"][chunk]), int(entries["nbytes"][chunk]))
+                values = stored.decode(data, room)
+                first = np.multiply(stored.chunk_coordinates(shard, chunk), stored.chunk_shape)
+                place = tuple(
+                    slice(a, min(a + c, n))
+                    for a, c, n in zip(first, stored.chunk_shape, stored.shape, strict=True)
+                )
+                cut = tuple(slice(0, max(0, each.stop - each.start)) for each in place)
+                if (inside := whole[place]).size:
+                    inside[...] = values[cut]
+    return whole, shards
+
+
+def _records(table: FrameTable, grids: Grids) -> np.ndarray:
+    parts = []
+    for chunk in range(table.chunks):
+        found = np.zeros(table.read("fate", chunk).size, RECORD)
+        for name in ("sequence", "fate", "reason"):
+            found[name] = table.read(name, chunk)
+        images = table.read("image", chunk) if "image" in table.columns else np.zeros(found.size, np.int64)
+        found["position"] = [
+            -1 if min(index, default=0) < 0 else _position(grids, image, index)
+            for image, index in zip(images.tolist(), table.read_indices(chunk).tolist(), strict=True)
+        ]
+        parts.append(found)
+    return np.concatenate([np.zeros(0, RECORD), *parts])
+
+
+def _position(grids: Grids, image: int, index: list[int]) -> int:
+    return grids.grids[image].position_of(tuple(index)) if image >= 0 else -1
+
+
