@@ -8,7 +8,7 @@ import os
 import random
 import shutil
 import tempfile
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -25,9 +25,12 @@ import shardwright.shard.manifest as manifest_module
 import shardwright.shard.shard_row_files as files_module
 from shardwright.acquire.core import Now
 from shardwright.acquire.states import AcquisitionState
-from shardwright.model.errors import ShardwrightError
+from shardwright.model.errors import LockedError, ShardwrightError
 from shardwright.model.frame_status import FrameStatus
+from shardwright.model.names import WORKSPACE
+from shardwright.recovery.recover_store import recover_store
 from shardwright.shard.frame_log import BlockKind
+from shardwright.shard.manifest import has_manifest
 from shardwright.storage import failpoints, system
 
 from .camera import Camera
@@ -35,7 +38,7 @@ from .disk import Killed, SimulatedDisk
 from .faults import Faults
 from .left import left
 from .oracle import Oracle, ViolationError
-from .process import DiedError, Process, give_way
+from .process import DiedError, Pool, Process, give_way
 from .story import limits_of, plan_of
 
 if TYPE_CHECKING:
@@ -97,10 +100,10 @@ class World:
         process: Process | None = None
         for number, life in enumerate(self._story.lives):
             self._note(f"life {number}: {life}")
+            if process is not None and not has_manifest(self._path / WORKSPACE):
+                break
             self.lives += 1
-            process, power = self._opened(life, first=process is None, take_over=take_over, power=power)
-            if process is None:
-                continue
+            process, power = self._opened(life, first=not number, take_over=take_over, power=power)
             if number:
                 self.oracle.taken_up(process.acquisition.accounts, self._lost(process), power=power)
             self.faults.begin(life.faults)
@@ -135,8 +138,20 @@ class World:
         if sealed:
             self.oracle.sealed(process.core, process.ring.used)
         receipt = process.acquisition.receipt() if sealed else None
-        process.end()
+        if process.calls.is_dead:
+            self._clear_away()
+        else:
+            process.end()
         self.oracle.judge(left(self._path, self._spec), receipt)
+
+    def _clear_away(self) -> None:
+        """The acquisition had ended, and its writer was killed before it had removed its workspace."""
+        for process, _ in self._zombies:
+            process.kill()
+        self._zombies.clear()
+        if self._path.exists():
+            with suppress(ShardwrightError):  # nothing is left of it
+                recover_store(self._path, Pool(1, None), threads=1)
 
     # ------------------------------------------------------------------ how a process begins
 
@@ -146,8 +161,8 @@ class World:
         """A process that has made the store, or taken it up: killed at that and begun again as often as the
         life says."""
         for calls in () if first else life.deaths:
-            process = self._begun(life, None if first else take_over)
-            if self._opens_within(process, calls):
+            process, is_open = self._begins(life, calls, take_over=None if first else take_over)
+            if is_open:
                 return process, power
             self._note(f"recovery is killed at call {calls}")
             process.kill()
@@ -155,9 +170,18 @@ class World:
             self.crashes += 1
             if self._rng.random() < 0.3:
                 power = self._lose_power()
-        process = self._begun(life, None if first else take_over)
-        assert self._opens_within(process, None)
-        return process, power
+        return self._begins(life, None, take_over=None if first else take_over)[0], power
+
+    def _begins(self, life: Life, calls: int | None, *, take_over: bool | None) -> tuple[Process, bool]:
+        """A process that begins, and whether it has the store before it is to be killed."""
+        process = self._begun(life, take_over)
+        try:
+            return process, self._opens_within(process, calls)
+        except LockedError:
+            process.kill()
+            if not self._zombies or take_over:
+                raise
+            return self._begins(life, calls, take_over=True)  # the old writer has the lock still
 
     def _begun(self, life: Life, take_over: bool | None) -> Process:
         def limits(_: AcquisitionSpec) -> Limits:
