@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
+    from .disk import Disk
     from .process import Process
     from .story import Life, Story
 
@@ -38,9 +39,9 @@ class Camera:
         self._frames = len(story.frames)
         self._again: list[int] = []
 
-    def begin(self, process: Process, life: Life, *, keep_empty: bool) -> None:
+    def begin(self, process: Process, life: Life, disk: Disk) -> None:
         """Another process has the acquisition now."""
-        self._process, self._life, self._keep_empty = process, life, keep_empty
+        self._process, self._life, self._disk = process, life, disk
         self.finished = False
         self._pause_until_ns = 0
         self._pauses = dict(life.pauses_ms)
@@ -87,7 +88,7 @@ class Camera:
         n = self.next
         if life.client == "nobody" or n >= life.frames:
             self._say("finish")
-            process.finish(keep_empty=life.client == "nobody" and self._keep_empty)
+            process.finish(keep_empty=life.client == "nobody" and not self._disk.intact)
             self.finished = True
         elif n in self._pauses:
             self._pause_until_ns = now_ns + 1_000_000 * self._pauses.pop(n)
@@ -100,7 +101,7 @@ class Camera:
         elif n == self._new_client:
             self._new_client = None
             self._say("a new client")
-            process.new_client()
+            process.core.client_epoch += 1
             process.settle_missing()
         else:
             stops = [
@@ -164,7 +165,7 @@ class Camera:
             return
         core = self._process.core
         if core.accounts.durable.value >= self._goal:
-            if self._stuck and not self._oracle.faulty:
+            if self._stuck and not self._disk.faulty:
                 raise ViolationError(
                     f"a flush up to {self._goal} was told that it is stuck, and then everything was durable"
                 )

@@ -1,423 +1,387 @@
-"""A simulated disk: real files in a folder in memory, so that kernels, mappings, locks and links work as they
-do, and beside them what the medium holds. A kill leaves the files as they are; a power cut leaves what was
-synced and a seeded choice of the rest: names one by one, bytes page by page, a page torn between sectors.
-
-What a sync makes durable is a copy of the file's bytes, or of the names in its folder. So nothing has to be
-told when bytes change: a page that differs from its copy was not synced. A sync that fails leaves pages that
-later syncs take for clean (``File.clean``), as the kernel does.
-"""
+"""The simulated disk: files with their contents, names, and for both what was synced. A kill leaves it as it
+is; a power cut keeps what was synced and any part of the rest."""
 
 from __future__ import annotations
 
-import errno
-import os
-import shutil
-import stat
-import weakref
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from shardwright.storage.system import OperatingSystem
+import numpy as np
+
+from shardwright.model.errors import FencedError, StorageError, StorageFullError
+
+from .story import FOREVER
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable
-    from pathlib import Path
 
-PAGE, SECTOR = 4096, 512
+    from .story import Fault
+
+Name = tuple[str, int, int, int]  # kind, shard row, file, epoch of the folder
+TORN = "torn"
+ABSENT = "absent"  # in a journal: a chunk that is all fill value
+WORKING, FINAL, JOURNAL, REWRITE = "working", "final", "journal", ".rewrite"
+NOTHING = object()
 
 
-class Killed(BaseException):  # noqa: N818  (no error: the end of a process)
-    """The process that made this call is dead."""
+def final(shard_row: int, file: int) -> Name:
+    return (FINAL, shard_row, file, 0)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where shard rows in progress lie: in the workspace or (``epoch``) in the folder that a take-over has
+    made."""
+
+    epoch: int = 0
+
+    def working(self, shard_row: int, file: int, suffix: str = "") -> Name:
+        return (WORKING + suffix, shard_row, file, self.epoch)
+
+    def journal(self, shard_row: int, suffix: str = "") -> Name:
+        return (JOURNAL + suffix, shard_row, -1, self.epoch)
+
+    @property
+    def folder(self) -> str:
+        return f"taken-{self.epoch}"
+
+    def has(self, name: Name) -> bool:
+        return name[0] != FINAL and name[3] == self.epoch
+
+
+def folder_of(name: Name) -> str:
+    return FINAL if name[0] == FINAL else Place(name[3]).folder
 
 
 @dataclass(eq=False)
 class File:
-    """A file, a folder or a link, by its inode. ``descriptor`` keeps it alive. ``durable``: its bytes on the
-    medium; of a folder its names there. ``clean``: pages that a failed sync has left in memory alone.
-    ``failures``: how many syncs of it have failed, of which each descriptor hears once."""
+    """``data``: what a reader finds; ``durable``: what is on the medium for sure. ``unsynced`` since the last
+    sync, in order; ``doubtful``: what a sync that failed has left in the page cache, so that no later one
+    writes it. ``bad``: keys that cannot be read any more. ``heard``: how many syncs of any file had failed
+    when it was opened."""
 
-    descriptor: int
-    kind: int
-    durable: bytes = b""
-    names: dict[str, File] = field(default_factory=dict)
-    clean: dict[int, bytes] = field(default_factory=dict)
-    failures: int = 0
-    target: str = ""
+    data: dict[Any, Any] = field(default_factory=dict)
+    durable: dict[Any, Any] = field(default_factory=dict)
+    unsynced: list[tuple[Any, Any]] = field(default_factory=list)
+    doubtful: list[tuple[Any, Any]] = field(default_factory=list)
+    bad: set[Any] = field(default_factory=set)
+    sync_failed: bool = False
+    heard: int = 0
 
-    def bytes(self) -> bytes:
-        return os.pread(self.descriptor, os.fstat(self.descriptor).st_size, 0)
+    def write(self, key: Any, value: Any) -> None:
+        self.bad.discard(key)
+        _put(self.data, key, value)
+        self.unsynced.append((key, value))
+
+    def clear(self, key: Any) -> None:
+        if key in self.data:
+            self.write(key, NOTHING)
+
+    def sync(self) -> None:
+        for key, value in self.unsynced:
+            _put(self.durable, key, value)
+        self.unsynced.clear()
+
+    def sync_fails(self) -> None:
+        self.sync_failed = True
+        self.doubtful += self.unsynced
+        self.unsynced.clear()
+
+    def lose_power(self, rng: random.Random) -> None:
+        left = dict(self.durable)
+        for key, value in self.doubtful + self.unsynced:
+            chance = rng.random()
+            if chance < 0.5:
+                _put(left, key, value)
+            elif chance < 0.6 and value is not NOTHING:
+                _put(left, key, _torn(value, rng))
+        self.data, self.durable = left, dict(left)
+        self.unsynced.clear()
+        self.doubtful.clear()
+
+    def copy(self) -> File:
+        """As a take-over makes it: synced."""
+        return File(dict(self.data), dict(self.data), bad=set(self.bad))
 
 
-# what a call does to the names of folders: (folder, name, file or None), together or not at all
-Change = list[tuple[File, str, "File | None"]]
+def _put(data: dict[Any, Any], key: Any, value: Any) -> None:
+    if value is NOTHING:
+        data.pop(key, None)
+    else:
+        data[key] = value
+
+
+def _torn(value: Any, rng: random.Random) -> Any:
+    """Of a table of frame records some may be there; anything else shows that it is torn."""
+    if isinstance(value, np.ndarray):
+        return value[[i for i in range(value.size) if rng.random() < 0.5]]
+    return TORN
 
 
 @dataclass
-class Opened:
-    inode: int
-    heard: int  # of the failures of the file
-    file: weakref.ref[IO[bytes]] | None = None
+class Block:
+    shard_row: int | None  # None: frames that are not stored
+    records: np.ndarray
 
 
-class Process:
-    """Whose calls these are. ``is_dead``: it was killed."""
+@dataclass(eq=False)
+class Log:
+    """The frame log; of what was not synced a power cut keeps the first blocks."""
 
-    def __init__(self) -> None:
-        self.is_dead = False
-        self.opened: dict[int, Opened] = {}  # by descriptor
+    blocks: list[Block] = field(default_factory=list)
+    synced: int = 0
+
+    def shard_rows(self) -> dict[int, np.ndarray]:
+        """Of each shard row its last block."""
+        return {block.shard_row: block.records for block in self.blocks if block.shard_row is not None}
+
+    def counted(self) -> list[Block]:
+        """All blocks but those that a later one of their shard row supersedes."""
+        last = {block.shard_row: i for i, block in enumerate(self.blocks) if block.shard_row is not None}
+        return [
+            block
+            for i, block in enumerate(self.blocks)
+            if block.shard_row is None or last[block.shard_row] == i
+        ]
 
 
-class SimulatedDisk(OperatingSystem):
-    """``root``: an empty folder in memory. ``pause`` is called within each change of names, before it is
-    made: another process may act between a look at the fence and the change that it allows. ``full``: whether
-    there is no room."""
+@dataclass(frozen=True)
+class Manifest:
+    writer_epoch: int = 1
+    client_epoch: int = 1
+    files_epoch: int = 0
+    seen_stop: int = 0
+    seen_extents: tuple[int, ...] = ()
 
-    def __init__(self, root: Path, rng: random.Random) -> None:
-        self.root = root
-        self._rng = rng
-        self.process = Process()  # that runs now
-        self.failing_sync = False  # the next one fails
-        self.full: Callable[[], bool] = lambda: False
-        self.pause: Callable[[], None] = lambda: None
-        self.lost_answer = False  # the next change of names is made, and then an error
-        self._files: dict[int, File] = {}  # by inode
-        self._unsynced: list[Change] = []
-        self._root = self._known(os.open(root, os.O_RDONLY | os.O_DIRECTORY))
 
-    # ------------------------------------------------------------------ processes
+class Disk:
+    """``manifest`` None: the acquisition is finished, or was removed (``removed``). ``spoiled``: slabs that
+    rot may have taken. ``looked``: writers that were stopped after a look at the fence and before the act
+    that follows it. ``cleared``: documents that writers before this one were about to put in place are
+    gone. ``synced_alone``: the most files of a shard row that are not synced by one call for all of the
+    filesystem; ``sync_failures``: how many syncs of any file have failed."""
 
-    def _live(self) -> None:
-        if self.process.is_dead:
-            raise Killed
+    def __init__(self, rng: random.Random, staging: File | None, synced_alone: int) -> None:
+        self.rng = rng
+        self.synced_alone = synced_alone
+        self.sync_failures = 0
+        self.names: dict[Name, File] = {}
+        self._durable_names: dict[Name, File] = {}
+        # a file moved from one name to another; None: made, deleted
+        self._unsynced: list[tuple[Name | None, Name | None, File]] = []
+        self.staging = staging
+        self.log = Log()
+        self.manifest: Manifest | None = Manifest()
+        self.lock = 1
+        self.looked: set[int] = set()
+        self.cleared = 0
+        self.taking_over = False
+        self.boot = self.booted = 1  # kernel that the store was intact under, and that runs
+        self.table: list[np.ndarray] | None = None
+        self.removed = False
+        self.set_aside = False  # files of a damaged journal
+        self.extents: dict[int, tuple[int, ...]] = {}  # by image
+        self.faulty = False  # it has failed, or may have
+        self.ballast = True
+        self.spoiled: set[int] = set()
+        self.sums: dict[tuple[int, int], list[Any]] = {}  # the record of the shards: what each may hold
+        self.at_step: Callable[[], None] = lambda: None
+        self._faults: tuple[Fault, ...] = ()
+        self._calls: dict[str, int] = {}
+        self._spare = 0  # small things that the ballast's room still takes
 
-    def _before_names(self) -> None:
-        self._live()
-        self.pause()
-        self._live()
+    # ------------------------------------------------------------------ faults
 
-    def kill(self, process: Process) -> None:
-        """Closes what it has open, once nothing of it runs any more."""
-        process.is_dead = True
-        for descriptor, opened in process.opened.items():
-            if opened.file is not None:
-                if (file := opened.file()) is not None:
-                    file.close()
-                continue
-            with suppress(OSError):  # closed by a file that took it
-                if os.fstat(descriptor).st_ino == opened.inode:
-                    os.close(descriptor)
-        process.opened.clear()
+    def begin_life(self, faults: tuple[Fault, ...]) -> None:
+        self._faults, self._calls = faults, {}
+        self.faulty = self.faulty or bool(faults)
 
-    # ------------------------------------------------------------------ descriptors
+    def call(self, kind: str, file: File | None = None) -> None:
+        """Anything that may fail. Raises ``StorageError``."""
+        self.at_step()
+        if not self._faults:
+            return
+        number = self._calls.get(kind, 0)
+        self._calls[kind] = number + 1
+        self._calls["full"] = self._calls.get("full", 0) + 1
+        for fault in self._faults:
+            if fault.kind == kind and fault.after <= number < fault.after + fault.times:
+                if fault.rot and file is not None:
+                    self._rot(file)
+                raise StorageError(f"input/output error: {kind} {number}")
 
-    def open(self, path: str, flags: int, mode: int = 0o644, folder: int | None = None) -> int:
-        self._live()
-        made = None
-        if flags & os.O_CREAT:
-            parent, name = os.path.split(path)
-            with _Folder(super().open(parent, os.O_PATH | os.O_DIRECTORY, 0, folder)) as above:
-                before = _inode(above, name)
-            made = name if before is None else None
-        descriptor = super().open(path, flags, mode, folder)
-        if made is not None:
-            file = self._known(os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR))
-            self._unsynced.append([(self._folder_of(path), made, file)])
-        inode = os.fstat(descriptor).st_ino
-        known = self._files.get(inode)
-        self.process.opened[descriptor] = Opened(inode, 0 if known is None else known.failures)
-        return descriptor
+    def _rot(self, file: File) -> None:
+        for key, value in file.data.items():
+            if isinstance(key, int) and isinstance(value, tuple) and self.rng.random() < 0.5:
+                file.bad.add(key)
+                self.spoiled.add(key)
 
-    def close(self, descriptor: int) -> None:
-        self.process.opened.pop(descriptor, None)
-        super().close(descriptor)
+    @property
+    def full(self) -> bool:
+        number = self._calls.get("full", 0)
+        return any(
+            fault.kind == "full" and fault.after <= number < fault.after + fault.times
+            for fault in self._faults
+        )
 
-    def file(self, descriptor: int, mode: str, buffering: int) -> IO[bytes]:
-        file = super().file(descriptor, mode, buffering)
-        self.process.opened[descriptor].file = weakref.ref(file)
-        return file
+    def make_room(self) -> None:
+        """Somebody frees some space, on a disk that is not full for ever."""
+        self._faults = tuple(
+            fault for fault in self._faults if fault.kind != "full" or fault.times == FOREVER
+        )
 
-    def room(self, descriptor: int) -> os.statvfs_result:
-        facts = super().room(descriptor)
-        return os.statvfs_result((*facts[:3], 0, 0, *facts[5:])) if self.full() else facts
+    def take_room(self, kind: str) -> None:
+        """For whole files. Raises ``StorageFullError``."""
+        self.call(kind)
+        if self.full:
+            raise StorageFullError(f"no room: {kind}")
 
-    def names(self, descriptor: int) -> list[str]:
-        found = sorted(super().names(descriptor))
-        self._rng.shuffle(found)
-        return found
+    def take_little(self, kind: str) -> None:
+        """For what a full disk often has room for still."""
+        self.call(kind)
+        if self.full and self.rng.random() < 0.4:
+            if self._spare > 0:
+                self._spare -= 1
+                return
+            raise StorageFullError(f"no room: {kind}")
 
-    def _known(self, descriptor: int) -> File:
-        """``descriptor`` is the disk's from now on."""
-        status = os.fstat(descriptor)
-        file = File(descriptor, stat.S_IFMT(status.st_mode))
-        self._files[status.st_ino] = file
-        return file
+    def release_ballast(self) -> bool:
+        had, self.ballast = self.ballast, False
+        self._spare = 6 if had else self._spare
+        return had
 
-    def _at(self, descriptor: int) -> File:
-        return self._files[os.fstat(descriptor).st_ino]
-
-    def _folder_of(self, path: str) -> File:
-        return self._files[os.stat(os.path.dirname(path)).st_ino]
+    def fill_ballast(self) -> bool:
+        if not self.full:
+            self.ballast, self._spare = True, 0
+        return self.ballast
 
     # ------------------------------------------------------------------ names
 
-    def unlink(self, folder: int, name: str) -> None:
-        self._before_names()
-        super().unlink(folder, name)
-        self._changed([(self._at(folder), name, None)])
+    def make(self, name: Name) -> File:
+        """A new file; whoever had the name is a stranger's, and deleted."""
+        if name in self.names:
+            self.delete(name)
+        return self.put(name, File(heard=self.sync_failures))
 
-    def make_folder(self, folder: int, name: str, mode: int) -> None:
-        self._before_names()
-        super().make_folder(folder, name, mode)
-        file = self._known(os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=folder))
-        self._changed([(self._at(folder), name, file)])
+    def put(self, name: Name, file: File) -> File:
+        self._move(None, name, file)
+        return file
 
-    def remove_folder(self, folder: int, name: str) -> None:
-        self._before_names()
-        super().remove_folder(folder, name)
-        self._changed([(self._at(folder), name, None)])
+    def delete(self, name: Name) -> None:
+        if name in self.names:
+            self._move(name, None, self.names[name])
 
-    def rename(self, old: int, old_name: str, new: int, new_name: str, flags: int = 0) -> None:
-        self._before_names()
-        source = self._named(old, old_name)
-        target = self._named(new, new_name)
-        super().rename(old, old_name, new, new_name, flags)
-        exchanged = target if flags & 2 else None
-        self._changed([(self._at(old), old_name, exchanged), (self._at(new), new_name, source)])
+    def rename(self, source: Name, target: Name) -> File:
+        """Raises ``StorageError`` when there is no such file."""
+        if source not in self.names:
+            raise StorageError(f"there is no {source}")
+        file = self.names[source]
+        self._move(source, target, file)
+        return file
 
-    def add_name(self, old: int, old_name: str, new: int, new_name: str) -> None:
-        self._before_names()
-        super().add_name(old, old_name, new, new_name)
-        self._changed([(self._at(new), new_name, self._named(old, old_name))])
+    def _move(self, source: Name | None, target: Name | None, file: File) -> None:
+        self._unsynced.append((source, target, file))
+        _carry_out(self.names, source, target, file)
 
-    def make_link(self, folder: int, name: str, target: Path) -> None:
-        self._before_names()
-        super().make_link(folder, name, target)
-        file = self._known(os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder))
-        file.target = os.fspath(target)
-        self._changed([(self._at(folder), name, file)])
-
-    def _named(self, folder: int, name: str) -> File | None:
-        inode = _inode(folder, name)
-        return None if inode is None else self._files[inode]
-
-    def _changed(self, change: Change) -> None:
-        self._unsynced.append(change)
-        if self.lost_answer:
-            self.lost_answer = False
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    # ------------------------------------------------------------------ bytes
-
-    def write(self, descriptor: int, data: bytes | memoryview, offset: int) -> int:
-        self._live()
-        self._no_longer_clean(descriptor, offset, len(data))
-        return super().write(descriptor, data, offset)
-
-    def append(self, descriptor: int, data: bytes) -> int:
-        self._live()
-        return super().append(descriptor, data)
-
-    def allocate(self, descriptor: int, start: int, nbytes: int, *, keeps_size: bool = False) -> None:
-        self._live()
-        super().allocate(descriptor, start, nbytes, keeps_size=keeps_size)
-
-    def punch(self, descriptor: int, offset: int, nbytes: int) -> None:
-        self._live()
-        self._no_longer_clean(descriptor, offset, nbytes)
-        super().punch(descriptor, offset, nbytes)
-
-    def truncate(self, descriptor: int, nbytes: int) -> None:
-        self._live()
-        super().truncate(descriptor, nbytes)
-
-    def _no_longer_clean(self, descriptor: int, offset: int, nbytes: int) -> None:
-        if clean := self._at(descriptor).clean:
-            for page in range(offset // PAGE, -(-(offset + nbytes) // PAGE)):
-                clean.pop(page, None)
-
-    # ------------------------------------------------------------------ syncs
-
-    def sync(self, descriptor: int, *, data_only: bool = False) -> None:
-        self._live()
-        file, opened = self._at(descriptor), self.process.opened.get(descriptor)
-        if self._fails():
-            self._left_in_memory(file)
-        else:
-            self._sync(file)
-        if opened is not None and opened.heard < file.failures:
-            opened.heard = file.failures
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    def sync_filesystem(self, descriptor: int) -> None:
-        self._live()
-        failing = self._fails()
-        for file in self._files.values():
-            if failing and self._rng.random() < 0.5:
-                self._left_in_memory(file)
-            elif not failing:
-                self._sync(file)
-        if failing:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        for change in self._unsynced:
-            _carry_out(change)
-        self._unsynced = []
-
-    def _fails(self) -> bool:
-        failing, self.failing_sync = self.failing_sync, False
-        return failing
-
-    def _sync(self, file: File) -> None:
-        if file.kind == stat.S_IFDIR:
-            self._sync_names(file)
-        elif file.kind == stat.S_IFREG:
-            now = file.bytes()
-            if file.clean:
-                now = b"".join(
-                    _page(file.durable, page, len(now)) if file.clean.get(page) == piece else piece
-                    for page, piece in enumerate(_pages(now))
-                )
-            file.durable = now
-
-    def _sync_names(self, folder: File) -> None:
-        left: list[Change] = []
-        for change in self._unsynced:
-            if any(where is folder for where, _, _ in change):
-                _carry_out(change)
-                moved = {id(file) for _, _, file in change if file is not None}
-                # of these very files: done with
-                left = [
-                    earlier
-                    for earlier in left
-                    if not moved & {id(file) for _, _, file in earlier if file is not None}
-                ]
+    def sync_folder(self, folder: str) -> None:
+        left: list[tuple[Name | None, Name | None, File]] = []
+        for move in self._unsynced:
+            if any(name is not None and folder_of(name) == folder for name in move[:2]):
+                _carry_out(self._durable_names, *move)
+                # of this very file: done with
+                left = [earlier for earlier in left if earlier[2] is not move[2]]
             else:
-                left.append(change)
+                left.append(move)
         self._unsynced = left
 
-    def _left_in_memory(self, file: File) -> None:
-        file.failures += 1
-        if file.kind != stat.S_IFREG:
-            return
-        for page, piece in enumerate(_pages(file.bytes())):
-            if piece != file.durable[page * PAGE : (page + 1) * PAGE]:
-                file.clean[page] = piece
+    def sync_shard_rows_file(self, file: File, kind: str) -> None:
+        """Raises ``StorageError``: what is not durable yet never will be, and this one will not be synced
+        again by whoever has it open."""
+        try:
+            self.call(kind, file)
+            if file.sync_failed:
+                raise StorageError(f"a sync failed before: {kind}")
+        except StorageError:
+            self.sync_failures += not file.sync_failed
+            file.sync_fails()
+            raise
+        file.sync()
 
-    # ------------------------------------------------------------------ power cuts
+    def sync_everything(self, journal: File, kind: str) -> None:
+        """All files and names, by one call through a journal. Raises ``StorageError``: bytes of any of them
+        may be lost, of which each hears when it is synced itself."""
+        if journal.sync_failed:
+            raise StorageError(f"a sync failed before: {kind}")
+        written = {id(file): file for file in self.names.values() if file.unsynced}.values()
+        try:
+            self.call(kind, journal)
+        except StorageError:
+            self.sync_failures += 1
+            journal.sync_failed = True
+            for file in written:
+                if self.rng.random() < 0.5:
+                    file.sync_fails()
+            raise
+        for file in written:
+            file.sync()
+        for move in self._unsynced:
+            _carry_out(self._durable_names, *move)
+        self._unsynced = []
+        if journal.heard < self.sync_failures:
+            journal.sync_failed = True
+            raise StorageError(f"a sync of another file failed before: {kind}")
+
+    # ------------------------------------------------------------------ writers
+
+    def check_writer(self, epoch: int) -> None:
+        """Raises ``FencedError``: another writer has taken over."""
+        if epoch in self.looked:
+            self.looked.discard(epoch)
+        elif self.lock != epoch or self.manifest is None or self.manifest.writer_epoch != epoch:
+            raise FencedError(
+                "another writer has taken over", expected=f"writer epoch {epoch}", got=self.manifest
+            )
+
+    def check_document(self, epoch: int) -> None:
+        """Before a document is put in place. Raises ``StorageError``: it is not there any more."""
+        if epoch < self.cleared:
+            raise StorageError(f"there is no document of writer {epoch}")
+
+    def drop_manifest(self, epoch: int) -> None:
+        """A writer deletes its own, and only that one. Raises ``FencedError``: there is another's."""
+        if self.lock != epoch or self.manifest is None or self.manifest.writer_epoch != epoch:
+            raise FencedError(
+                "another writer has taken over", expected=f"writer epoch {epoch}", got=self.manifest
+            )
+        self.manifest = None
+
+    def end_intact(self) -> None:
+        self.boot = 0
+
+    @property
+    def intact(self) -> bool:
+        return self.boot == self.booted
 
     def lose_power(self) -> None:
-        """Leaves what the medium holds and any part of the rest. Every process is dead by now."""
-        for change in self._unsynced:
-            if self._rng.random() < 0.5:
-                _carry_out(change)
-        self._unsynced = []
-        kept: dict[int, bytes] = {}
-        self._look_at(self._root, kept)
-        old = self._files
-        for name in os.listdir(self.root):
-            path = self.root / name
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-        names = self._root.names
-        self._files = {os.fstat(self._root.descriptor).st_ino: self._root}
-        self._root.names = {}
-        made: dict[int, tuple[Path, File]] = {}
-        self._make_again(self.root, self._root, names, kept, made)
-        for file in old.values():
-            if file is not self._root:
-                os.close(file.descriptor)
-
-    def _look_at(self, folder: File, kept: dict[int, bytes]) -> None:
-        for file in folder.names.values():
-            if file.kind == stat.S_IFDIR:
-                self._look_at(file, kept)
-            elif file.kind == stat.S_IFREG and id(file) not in kept:
-                kept[id(file)] = self._what_is_left(file)
-
-    def _what_is_left(self, file: File) -> bytes:
-        now, rng = file.bytes(), self._rng
-        if now == file.durable:
-            return now
-        nbytes = len(now) if len(now) == len(file.durable) or rng.random() < 0.5 else len(file.durable)
-        pieces = []
-        for page in range(-(-nbytes // PAGE)):
-            size = min(PAGE, nbytes - page * PAGE)
-            new, was = _page(now, page, nbytes), _page(file.durable, page, nbytes)
-            if new != was:
-                chance = rng.random()
-                if chance >= 0.6:
-                    new = was
-                elif chance >= 0.5:
-                    torn = rng.randrange(1, PAGE // SECTOR) * SECTOR
-                    new = new[:torn] + was[torn:]
-            pieces.append(new[:size])
-        return b"".join(pieces)
-
-    def _make_again(
-        self,
-        path: Path,
-        folder: File,
-        names: dict[str, File],
-        kept: dict[int, bytes],
-        made: dict[int, tuple[Path, File]],
-    ) -> None:
-        for name, old in sorted(names.items()):
-            place = path / name
-            if id(old) in made:
-                first, file = made[id(old)]
-                os.link(first, place, follow_symlinks=False)
-            elif old.kind == stat.S_IFDIR:
-                place.mkdir()
-                file = self._known(os.open(place, os.O_RDONLY | os.O_DIRECTORY))
-                self._make_again(place, file, old.names, kept, made)
-            elif old.kind == stat.S_IFLNK:
-                place.symlink_to(old.target)
-                file = self._known(os.open(place, os.O_PATH | os.O_NOFOLLOW))
-                file.target = old.target
-            else:
-                file = self._known(os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644))
-                os.pwrite(file.descriptor, kept[id(old)], 0)
-                file.durable = kept[id(old)]
-            made[id(old)] = place, file
-            folder.names[name] = file
-
-    def end(self) -> None:
-        """Closes everything."""
-        for file in self._files.values():
-            os.close(file.descriptor)
-        self._files.clear()
+        rng = self.rng
+        self.booted += 1
+        left = dict(self._durable_names)
+        for move in self._unsynced:
+            if rng.random() < 0.5:
+                _carry_out(left, *move)
+        self.names, self._durable_names, self._unsynced = left, dict(left), []
+        for file in {id(file): file for file in left.values()}.values():
+            file.lose_power(rng)
+        if self.staging is not None:
+            self.staging.lose_power(rng)
+        log = self.log
+        del log.blocks[rng.randint(log.synced, len(log.blocks)) :]
+        log.synced = len(log.blocks)
 
 
-class _Folder:
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def __enter__(self) -> int:
-        return self._descriptor
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
-
-
-def _inode(folder: int, name: str) -> int | None:
-    try:
-        return os.stat(name, dir_fd=folder, follow_symlinks=False).st_ino
-    except FileNotFoundError:
-        return None
-
-
-def _pages(data: bytes) -> list[bytes]:
-    return [data[start : start + PAGE] for start in range(0, len(data), PAGE)]
-
-
-def _page(data: bytes, page: int, nbytes: int) -> bytes:
-    """One page of a file that is made ``nbytes`` long: behind its end zeros."""
-    return data[page * PAGE : (page + 1) * PAGE].ljust(min(PAGE, nbytes - page * PAGE), b"\0")
-
-
-def _carry_out(change: Change) -> None:
-    for folder, name, file in change:
-        if file is None:
-            folder.names.pop(name, None)
-        else:
-            folder.names[name] = file
+def _carry_out(names: dict[Name, File], source: Name | None, target: Name | None, file: File) -> None:
+    if source is not None and names.get(source) is file:
+        del names[source]
+    if target is not None:
+        names[target] = file

@@ -12,6 +12,8 @@ from shardwright.array.frame_intake import in_order
 from shardwright.array.grid import image_of
 from shardwright.model.frame_status import FrameStatus, Reason
 
+from .disk import FINAL, NOTHING, final
+from .shard_row import NO_RECORDS, files_of_slab, sealed_content
 from .story import FILL, MOST_PLACES
 
 if TYPE_CHECKING:
@@ -20,9 +22,9 @@ if TYPE_CHECKING:
     from shardwright.acquire.accounts import Accounts
     from shardwright.acquire.core import Core
     from shardwright.model.receipt import Receipt
-    from shardwright.array.grid import Grids
+    from shardwright.shard.layout import StoreLayout
 
-    from .left import Left
+    from .disk import Disk
     from .story import Frame
 
 
@@ -32,11 +34,11 @@ class ViolationError(AssertionError):
 
 class Oracle:
     """``stored``, ``durable``: bool[frames], acknowledged to the client. ``sends``: sequences, in the order
-    of time. ``excused``: that were acknowledged, and that a power cut or rot may have taken all the same.
-    ``faulty``: the disk has failed, or may have. ``spoiled``: slabs that rot may have taken."""
+    of time. ``excused``: that were acknowledged, and that a power cut or rot may have taken all the same."""
 
-    def __init__(self, grids: Grids, frames: tuple[Frame, ...]) -> None:
-        self._grids = grids
+    def __init__(self, layout: StoreLayout, frames: tuple[Frame, ...]) -> None:
+        self._layout, self._grids = layout, layout.grids
+        grids = layout.grids
         self._frames = frames
         self._ranks: dict[int, int] | None = None  # of each place, in the order of the acquisition
         if grids.slower_axes is not None:
@@ -55,8 +57,6 @@ class Oracle:
         self.kills = 0
         self.power_cuts = 0
         self.closed_for_good = False  # a row could not be opened again
-        self.faulty = False
-        self.spoiled: set[int] = set()
 
     def token(self, sequence: int) -> int:
         """The pixels of a frame."""
@@ -78,12 +78,15 @@ class Oracle:
             if early.size:
                 raise ViolationError(f"released before they were stored: {early.tolist()}")
 
-    def taken_up(self, accounts: Accounts, lost: Iterable[int], *, power: bool) -> None:
-        """After a kill everything that was acknowledged is there; after a power cut all that was durable.
-        ``lost``: sequences that the frame log has as such."""
+    def taken_up(self, accounts: Accounts, disk: Disk, *, power: bool) -> None:
+        """After a kill everything that was acknowledged is there; after a power cut all that was durable."""
         promised = self.durable if power else self.stored
-        missing = promised & ~accounts.stored.holds(self._all)
-        gone = [n for n in self._list(missing) if not self._is_spoiled(n) and n not in self.excused]
+        lost = promised & ~accounts.stored.holds(self._all)
+        gone = [
+            n
+            for n in np.flatnonzero(lost).tolist()
+            if not self._is_spoiled(disk, n) and n not in self.excused
+        ]
         if gone:
             how = (
                 "durable, but gone after a power cut"
@@ -92,7 +95,12 @@ class Oracle:
             )
             raise ViolationError(f"{how}: {gone}")
         self.excused.update(self._list(self.stored & ~accounts.stored.holds(self._all)))
-        self.written_off.update(n for n in lost if not self.stored[n])
+        losses = [
+            block.records["sequence"][block.records["fate"] == FrameStatus.LOST]
+            for block in disk.log.blocks
+            if block.shard_row is None
+        ]
+        self.written_off.update(n for table in losses for n in table.tolist() if not self.stored[n])
         self.stored &= accounts.stored.holds(self._all)
         self.durable &= self.stored
         self.sent_now = set()
@@ -103,10 +111,10 @@ class Oracle:
         for first, last in accounts.seen.missing(accounts.seen.stop):
             self.written_off.update(range(first, last + 1))
 
-    def hear_losses(self, losses: Iterable[tuple[int, int, object]]) -> None:
+    def hear_losses(self, losses: Iterable[tuple[int, int, object]], disk: Disk) -> None:
         """Of frames that were perhaps acknowledged."""
         for first, last, _ in losses:
-            if not self.faulty:
+            if not disk.faulty:
                 raise ViolationError(f"frames {first} to {last} are told lost, but nothing failed")
             self.written_off.update(range(first, last + 1))
 
@@ -116,26 +124,28 @@ class Oracle:
 
     # ------------------------------------------------------------------ at the end
 
-    def judge(self, left: Left | None, receipt: Receipt | None) -> None:
-        """The store that is left, once it is sealed; None: it was removed."""
-        if left is None:
+    def judge(self, disk: Disk, receipt: Receipt | None) -> None:
+        """The store that is left, once it is sealed."""
+        if disk.removed:
             if self.stored.any() or self.sent_now:
                 raise ViolationError(
                     f"the store was removed, though frames were sent: {sorted(self.sent_now)}"
                 )
             return
-        rows = self._rows(left.records)
+        if disk.table is None:
+            raise ViolationError("the store is finished without a frame table")
+        rows = self._rows(disk)
         stored = {n for n, (status, _) in rows.items() if status is FrameStatus.STORED}
-        self._judge_pixels(left, stored)
+        self._judge_pixels(disk, stored)
         self._judge_places(stored)
         for n, (status, reason) in rows.items():
-            self._judge_status(n, status, reason, rows)
+            self._judge_status(n, status, reason, rows, disk)
         if receipt is not None and (missing := sorted(self.sent_now - rows.keys())):
             raise ViolationError(f"sealed, but sequences {missing} have no status")
         if promised := [n for n in self._list(self.stored) if n not in rows]:
             raise ViolationError(f"acknowledged, but without a status: {promised}")
         if receipt is not None:
-            self._judge_receipt(receipt, rows, left.shards)
+            self._judge_receipt(receipt, rows, disk)
 
     def sealed(self, core: Core, ring_frames: int) -> None:
         """Nothing is kept once everything is sealed."""
@@ -152,7 +162,9 @@ class Oracle:
                 f"sealed, but durable only up to {core.accounts.durable.value} of {core.accounts.seen.stop}"
             )
 
-    def _rows(self, records: np.ndarray) -> dict[int, tuple[FrameStatus, Reason]]:
+    def _rows(self, disk: Disk) -> dict[int, tuple[FrameStatus, Reason]]:
+        assert disk.table is not None
+        records = np.concatenate([NO_RECORDS, *disk.table])
         rows: dict[int, tuple[FrameStatus, Reason]] = {}
         for n, status, reason, position in zip(
             *(records[name].tolist() for name in ("sequence", "fate", "reason", "position")), strict=True
@@ -170,26 +182,50 @@ class Oracle:
             rows[n] = FrameStatus(status), Reason(reason)
         return rows
 
-    def _judge_pixels(self, left: Left, stored: set[int]) -> None:
-        """Every place of every image holds the pixels of the frame that is stored there, and no others."""
-        expected = {self._frames[n].position: self.token(n) for n in stored}
-        for position, pixels in left.pixels():
-            if self._grids.slab_of_position(position) in self.spoiled:
-                expected.pop(position, None)
-                continue
-            token = expected.pop(position, None)
-            found = set(pixels.tolist())
-            if token is None and found != {FILL}:
-                raise ViolationError(f"place {position} has pixels that no status tells of: {found}")
-            if token is not None and found != {token}:
-                raise ViolationError(
-                    f"sequence {token - 1} is reported as stored at {position}, where {found} is"
-                )
-        if gone := [p for p in expected if self._grids.slab_of_position(p) not in self.spoiled]:
-            raise ViolationError(f"frames are reported as stored at {gone}, which is not within the shape")
+    def _judge_pixels(self, disk: Disk, stored: set[int]) -> None:
+        """Every place of every sealed shard holds the pixels of the frame that is stored there, and no
+        others."""
+        expected: dict[tuple[int, int], dict[int, int]] = {}
+        shards = {name: sealed_content(file) for name, file in disk.names.items() if name[0] == FINAL}
+        for n in sorted(stored):
+            slab, place = self._place(self._frames[n].position)
+            shard_row = self._grids.shard_row_of_slab(slab)
+            expected.setdefault((shard_row, slab), {})[place] = self.token(n)
+        for (shard_row, slab), tokens in expected.items():
+            for f in files_of_slab(self._layout.of(slab), slab):
+                shard = shards.get(final(shard_row, f), {})
+                chunk = shard.pop(slab, NOTHING)
+                if slab in disk.spoiled:
+                    continue
+                for place, token in tokens.items():
+                    found = FILL if chunk is NOTHING else chunk[place] if isinstance(chunk, tuple) else chunk
+                    if found != token:
+                        raise ViolationError(
+                            f"sequence {token - 1} is reported as stored in slab {slab}, place "
+                            f"{place}, where file {f} has {found}"
+                        )
+                if isinstance(chunk, tuple):
+                    strange = [
+                        chunk[place]
+                        for place in range(len(chunk))
+                        if place not in tokens and chunk[place] != 0
+                    ]
+                    if strange:
+                        raise ViolationError(f"slab {slab} has pixels that no status tells of: {strange}")
+        for name, shard in shards.items():
+            if shard and any(slab not in disk.spoiled for slab in shard):
+                raise ViolationError(f"shard {name} has slabs that no status tells of: {shard}")
 
-    def _is_spoiled(self, n: int) -> bool:
-        return bool(self.spoiled) and self._grids.slab_of_position(self._frames[n].position) in self.spoiled
+    def _place(self, position: int) -> tuple[int, int]:
+        grid = self._grids.of(position)
+        place = sum(
+            (i % c) * stride
+            for i, c, stride in zip(grid.index_of(position), grid.chunk, grid.slab_strides, strict=True)
+        )
+        return grid.slab_of_position(position), place
+
+    def _is_spoiled(self, disk: Disk, n: int) -> bool:
+        return bool(disk.spoiled) and self._grids.slab_of_position(self._frames[n].position) in disk.spoiled
 
     def _judge_places(self, stored: set[int]) -> None:
         places: dict[int, int] = {}
@@ -204,6 +240,7 @@ class Oracle:
         status: FrameStatus,
         reason: Reason,
         rows: dict[int, tuple[FrameStatus, Reason]],
+        disk: Disk,
     ) -> None:
         position, what = (
             self._frames[n].position,
@@ -230,7 +267,7 @@ class Oracle:
             status is FrameStatus.DUPLICATE
             and not taken
             and not never_kept
-            and not self._may_be_lost(others)
+            and not self._may_be_lost(others, disk)
         ):
             raise ViolationError(f"{what}, but its place is empty")
         if (
@@ -245,7 +282,7 @@ class Oracle:
         if status is FrameStatus.DROPPED and n not in self.told:
             raise ViolationError(f"{what}, but it was sent with its pixels")
         if status is FrameStatus.LOST:
-            self._judge_loss(n, reason, what)
+            self._judge_loss(n, reason, what, disk)
 
     def _is_alone(self, n: int) -> bool:
         """Whether a frame has a shard of its own, in a shard row with others: however late it comes, it would
@@ -253,12 +290,12 @@ class Oracle:
         grid = self._grids.of(self._frames[n].position)
         return grid.is_split and grid.frames_per_slab == 1 and not self.closed_for_good
 
-    def _may_be_lost(self, sequences: list[int]) -> bool:
+    def _may_be_lost(self, sequences: list[int], disk: Disk) -> bool:
         """Whether a frame that once had a place may be gone since."""
         return (
             bool(self.power_cuts)
             or self.failures > 0
-            or any(self._is_spoiled(m) or m in self.excused for m in sequences)
+            or any(self._is_spoiled(disk, m) or m in self.excused for m in sequences)
         )
 
     def _is_in_order(self, n: int) -> bool:
@@ -275,13 +312,13 @@ class Oracle:
             newest[line] = place
         return True
 
-    def _judge_loss(self, n: int, reason: Reason, what: str) -> None:
-        excused = self._is_spoiled(n) or n in self.excused or n in self.told or n in self.written_off
+    def _judge_loss(self, n: int, reason: Reason, what: str, disk: Disk) -> None:
+        excused = self._is_spoiled(disk, n) or n in self.excused or n in self.told or n in self.written_off
         if self.stored[n] and not excused:
             raise ViolationError(f"{what}, but it was acknowledged as stored")
         if reason is Reason.NOT_ACKNOWLEDGED and self.stored[n] and n not in self.written_off:
             raise ViolationError(f"{what}, but it was acknowledged")
-        if reason is Reason.IO_ERROR and not self._is_spoiled(n):
+        if reason is Reason.IO_ERROR and not self._is_spoiled(disk, n):
             raise ViolationError(f"{what}, but the disk can read it")
         if reason is Reason.ACQUISITION_FAILED and not self.failures:
             raise ViolationError(f"{what}, but nothing failed")
@@ -289,7 +326,7 @@ class Oracle:
             raise ViolationError(f"{what}, but nothing happened to it")
 
     def _judge_receipt(
-        self, receipt: Receipt, rows: dict[int, tuple[FrameStatus, Reason]], shards: int
+        self, receipt: Receipt, rows: dict[int, tuple[FrameStatus, Reason]], disk: Disk
     ) -> None:
         count = {status: sum(found is status for found, _ in rows.values()) for status in FrameStatus}
         told = {
@@ -300,7 +337,7 @@ class Oracle:
             "frames_dropped": count[FrameStatus.DROPPED],
             "frames_lost": count[FrameStatus.LOST],
             "frames_received": len(rows),
-            "shards": shards,
+            "shards": sum(name[0] == FINAL for name in disk.names),
         }
         for name, expected in told.items():
             if getattr(receipt, name) != expected:

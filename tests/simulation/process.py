@@ -1,176 +1,41 @@
-"""One process that has the acquisition: the real one, with its sealer and its workers, each a greenlet that
-the world lets go on, one at a time, from one call of the disk to the next.
-
-A greenlet runs the code of a thread as it stands. It gives way in ``failpoints.reach``, before every call
-that changes the disk, and within each that changes names; nobody else runs meanwhile. Where a thread would
-wait for something, it is not let go on before that is there.
-"""
+"""One life of an acquisition: the real core, driven as ``acquire.acquisition`` does, with a simulated ring,
+sealer and workers."""
 
 from __future__ import annotations
 
-from collections import deque
-from contextlib import suppress
-from queue import Empty
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from greenlet import getcurrent, greenlet
 
-from shardwright.acquire.acquisition import Acquisition
-from shardwright.acquire.measures import BusyClock
-from shardwright.acquire.states import AcquisitionState
-from shardwright.acquire.workers import WorkerPool, WorkerState
-from shardwright.model.errors import ShardwrightError
-from shardwright.recovery.resume import resume
+from shardwright.acquire.assembly import IN_PLACE
+from shardwright.acquire.commands import Discard, Encode, Stage
+from shardwright.acquire.core import AcquisitionState, Core, Now
 
-from .disk import Killed
-from .disk import Process as Calls
-from .oracle import ViolationError
+from .oracle import Oracle, ViolationError
+from .sealer import Sealer
+from .workers import NOT_JOINED, STAGING, Workers, tokens_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
-    from shardwright.acquire.core import Core
+    from shardwright.acquire.commands import Report
     from shardwright.acquire.limits import Limits
-    from shardwright.array.acquisition_spec import AcquisitionSpec
+    from shardwright.acquire.recovered_state import RecoveredState
 
-    from .disk import SimulatedDisk
-    from .oracle import Oracle
-    from .story import Life, Story
+    from .disk import Disk
+    from .story import Life, Plan, Story
 
-POISON = 0xFFFF  # where no pixels are any more
+
+POISON = -2  # where no pixels are any more
 ENDED = (AcquisitionState.SEALED, AcquisitionState.FAILED)
-_states: list[WorkerState] = []  # scratch memory of workers, which nothing of one life is left in
-
-
-class DiedError(BaseException):
-    """A worker thread dies."""
-
-
-class Actor:
-    """A thread of a process. ``waits``: whether it waits for what another has to bring."""
-
-    def __init__(self, disk: SimulatedDisk, calls: Calls, run: Callable[[], None]) -> None:
-        self._disk, self._calls = disk, calls
-        self.waits = False
-        self._run = run
-        self._greenlet = greenlet(self._to_its_end)
-
-    def _to_its_end(self) -> None:
-        try:
-            self._run()
-        except (Killed, DiedError):
-            pass
-
-    @property
-    def is_over(self) -> bool:
-        return self._greenlet.dead
-
-    def step(self) -> None:
-        """Goes on to its next call of the disk. Raises what it raises."""
-        self._disk.process, before = self._calls, self._disk.process
-        try:
-            self._greenlet.switch()
-        finally:
-            self._disk.process = before
-
-    def kill(self) -> None:
-        """Its process is dead: ends it where it stands."""
-        self._disk.process, before = self._calls, self._disk.process
-        try:
-            if self._greenlet:
-                self._greenlet.throw(Killed)
-        finally:
-            self._disk.process = before
-
-    def wait(self) -> None:
-        """Called by itself: until it is let go on."""
-        self.waits = True
-        give_way()
-        self.waits = False
-
-
-def give_way() -> None:
-    """Lets the world say who goes on; the caller goes on when it is its turn again."""
-    parent = getcurrent().parent
-    if parent is not None:
-        parent.switch()
-
-
-class _Queue:
-    """The sealer's commands: a get that waits gives way."""
-
-    def __init__(self) -> None:
-        self.items: deque[Any] = deque()
-        self.actor: Actor | None = None
-
-    def put(self, item: Any) -> None:
-        self.items.append(item)
-
-    def get(self, block: bool = True) -> Any:
-        while not self.items:
-            if not block or self.actor is None:
-                raise Empty
-            self.actor.wait()
-            if self.actor._calls.is_dead:
-                raise Killed
-        return self.items.popleft()
-
-
-class Pool(WorkerPool):
-    """The workers of one process. ``dies``: (number of a task, whether it is told of) at which one dies."""
-
-    def __init__(self, threads: int, dies: tuple[int, bool] | None) -> None:
-        super().__init__(threads)
-        self.actors: list[Actor] = []
-        self._dies = dies
-        self._begun = 0
-        self.dying = False  # at its next call of the disk
-
-    @property
-    def queued(self) -> bool:
-        return not self._tokens.empty()
-
-    def ended(self) -> bool:
-        return all(actor.is_over for actor in self.actors)
-
-    def run(self, number: int) -> None:
-        """A worker's life, as ``_work``."""
-        while len(_states) <= number:
-            _states.append(WorkerState())
-        state, busy = _states[number], BusyClock()
-        while True:
-            while self._tokens.empty():
-                self.actors[number].wait()
-            if not self._tokens.get():
-                return
-            self._begun += 1
-            if self._dies is not None and self._begun > self._dies[0] and self.failure is None:
-                self._die(state, busy, told=self._dies[1])
-            self._run_next(state, busy)
-
-    def _die(self, state: WorkerState, busy: BusyClock, *, told: bool) -> None:
-        try:
-            if told:
-                self.dying = True
-                self._run_next(state, busy)
-            else:
-                with self._lock:
-                    self._schedule.take()
-        finally:
-            self.dying = False
-            self.failure = "it was killed"
-            self._end_when_done()
-        raise DiedError
 
 
 class Ring:
-    """Pixels by slot; a slot that comes back is the next one taken."""
+    """Pixels by address, 1 to ``frames``; a slot that comes back is the next one taken."""
 
-    def __init__(self, frames: int, width: int) -> None:
-        self.pixels = np.full((frames, 1, width), POISON, np.uint16)
-        self._address = int(self.pixels.ctypes.data)
+    def __init__(self, frames: int) -> None:
+        self.tokens = [POISON] * frames
         self._free = list(range(frames))
         self._slot_of: dict[int, int] = {}
 
@@ -182,131 +47,126 @@ class Ring:
     def used(self) -> int:
         return len(self._slot_of)
 
-    @property
-    def frames(self) -> int:
-        return len(self.pixels)
-
     def put(self, sequence: int, token: int) -> int:
-        """Returns the address of a frame's pixels."""
         slot = self._free.pop()
-        self.pixels[slot] = token
+        self.tokens[slot] = token
         self._slot_of[sequence] = slot
-        return self._address + slot * self.pixels[0].nbytes
+        return slot + 1
 
     def release(self, sequences: list[int]) -> None:
         for sequence in sequences:
             if sequence not in self._slot_of:
                 raise ViolationError(f"released twice, or never taken: the pixels of sequence {sequence}")
             slot = self._slot_of.pop(sequence)
-            self.pixels[slot] = POISON
+            self.tokens[slot] = POISON
             self._free.append(slot)
 
 
 class Process:
     """``fenced``: another writer has taken over, so that nothing it says counts any more."""
 
-    acquisition: Acquisition
-
     def __init__(
         self,
         story: Story,
+        plan: Plan,
         life: Life,
-        disk: SimulatedDisk,
-        path: Path,
-        spec: AcquisitionSpec,
-        limits_of: Callable[[AcquisitionSpec], Limits],
+        disk: Disk,
         oracle: Oracle,
+        limits: Limits,
+        now: Callable[[], Now],
         trace: Callable[[str], None] | None,
+        restored: RecoveredState | None,
     ) -> None:
-        self._oracle, self._trace = oracle, trace
+        assert disk.manifest is not None, "it has a store"
         self.fenced = False
         self.losses_told = False
-        self.calls = Calls()
-        self._disk = disk
-        self._story, self._path, self._spec, self._limits_of = story, path, spec, limits_of
-        self.ring = Ring(story.ring, story.shape.files)
+        self._disk, self._oracle, self._now, self._trace = disk, oracle, now, trace
+        self._reports: list[Report] = []
+        self._staging = disk.staging
+        self.ring = Ring(story.ring)
         dies = None if life.worker_dies is None else (life.worker_dies, life.told)
-        self.pool = Pool(story.workers, dies)
-        self._queue = _Queue()
-        self.opener = Actor(disk, self.calls, lambda: None)
-        self.sealer = Actor(disk, self.calls, self._seal)
-        self._queue.actor = self.sealer
-        self.pool.actors = [
-            Actor(disk, self.calls, lambda i=i: self.pool.run(i)) for i in range(story.workers)
-        ]
+        self.workers = Workers(story.workers, disk, story.shape.files, story.shape.tasks, self._read, dies)
+        self.sealer = Sealer(
+            disk,
+            plan.layout,
+            disk.manifest.writer_epoch,
+            self.workers.at_files,
+            live=story.settings.live != "none",
+        )
+        self.core = Core(
+            Path("store"),
+            plan.spec,
+            limits,
+            story.settings,
+            plan.layout,
+            plan.levels,
+            threads=story.workers,
+            staging_slots=story.staging,
+            staged_slots=() if restored is None else restored.standing.staged_slots,
+        )
+        self.workers.level = lambda: self.core.encoders.overload.level
+        if restored is None:
+            self.core.begin(self.core.shard_rows.prepare_first(self.sealer.run_now))  # type: ignore[arg-type]
+            return
+        for found in restored.shard_rows:
+            self.sealer.files[found.files.shard_row] = found.files  # type: ignore[assignment]
+        self.core.client_epoch = disk.manifest.client_epoch
+        standing = restored.standing
+        addresses, joined = STAGING + np.array(standing.staged_slots, np.int64), None
+        if plan.spec.grids.in_place:
+            addresses[:] = IN_PLACE
+            positions = standing.staged["position"].tolist() if standing.staged.size else ()
+            joined = dict.fromkeys(map(plan.spec.grids.slab_of_position, positions), NOT_JOINED)
+        self.core.restore(restored, addresses, now(), joined)
+        self._carry_out()
 
-    # ------------------------------------------------------------------ how it begins and ends
-
-    def begin(self, *, take_over: bool | None) -> None:
-        """``opener`` makes the store (None), or takes it up. Until it is over there is no acquisition."""
-
-        def open_it() -> None:
-            settings = self._story.settings
-            if take_over is None:
-                limits = self._limits_of(self._spec)
-                self.acquisition = Acquisition(
-                    self._path, self._spec, limits, self.pool, _nothing, settings
-                )
-            else:
-                self.acquisition = resume(
-                    self._path, self.pool, _nothing, settings, self._limits_of, take_over=take_over
-                )
-            for command in self._taken():
-                self._queue.put(command)
-            self.acquisition._sealer._commands = self._queue  # type: ignore[assignment]
-
-        self.opener = Actor(self._disk, self.calls, open_it)
-
-    def _taken(self) -> list[Any]:
-        """What the constructor has put into the sealer's queue."""
-        commands, found = self.acquisition._sealer._commands, []
-        while not commands.empty():
-            found.append(commands.get())
-        return found
-
-    def _seal(self) -> None:
-        self.acquisition._sealer._work()
+    def _read(self, addresses: np.ndarray, records: np.ndarray) -> list[int]:
+        return tokens_at(addresses, records, self.ring.tokens, self._staging, self._oracle.token)
 
     # ------------------------------------------------------------------ the client's calls
 
-    @property
-    def core(self) -> Core:
-        return self.acquisition.core
-
     def submit(self, descriptors: np.ndarray, addresses: np.ndarray) -> None:
-        self.acquisition.submit(descriptors, addresses)
+        self.core.submit(descriptors, addresses, self._now())
+        self._carry_out()
 
     def settle_missing(self) -> None:
-        self._oracle.write_off(self.acquisition.accounts)
-        self.acquisition.settle_missing()
+        self._oracle.write_off(self.core.accounts)
+        self.core.settle_missing(self._now())
+        self._carry_out()
 
     def flush(self) -> None:
-        self.acquisition.flush()
+        self.core.flush(self._now())
+        self._carry_out()
 
     def finish(self, *, keep_empty: bool) -> None:
-        self.acquisition.finish(keep_empty=keep_empty)
+        self.core.finish(self._now(), keep_empty=keep_empty)
+        self._carry_out()
 
-    def new_client(self) -> None:
-        """In a thread of its own, for which the client waits: a disk that fails refuses it."""
+    # ------------------------------------------------------------------ the rounds of its owner
 
-        def count() -> None:
-            with suppress(ShardwrightError):
-                self.acquisition.new_client(None, None)
-
-        helper = Actor(self._disk, self.calls, count)
-        while not helper.is_over:
-            helper.step()
+    @property
+    def has_reports(self) -> bool:
+        return bool(self._reports) or bool(self.workers.reports)
 
     def poll(self) -> list[int]:
-        """One round of the owner; the sequences whose pixels came back."""
-        acquisition, core = self.acquisition, self.core
-        changed = self.has_reports
-        acquisition.see_ring(self.ring.used, self.ring.frames)
-        released = acquisition.poll()
-        self._look(released, changed=changed)
+        """One round; the sequences whose pixels came back."""
+        core, now = self.core, self._now()
+        alive, ended = self.workers.alive(), self.workers.ended()
+        reports, self._reports = [*self._reports, *self.workers.reports], []
+        self.workers.reports.clear()
+        for report in reports:
+            if self._trace is not None:
+                self._trace(f"  report {told(report)}")
+            core.handle(report, now)
+        if not alive:
+            core.workers_failed("it was killed", now, ended=ended)
+        core.see_ring(self.ring.used, len(self.ring.tokens))
+        core.tick(now)
+        self._carry_out()
+        released = core.take_released()
+        self._look(released, changed=bool(reports))
         sequences: list[int] = released.tolist()
         self.ring.release(sequences)
-        assert core is self.core, "there is one"
         return sequences
 
     def _look(self, released: np.ndarray, *, changed: bool) -> None:
@@ -321,8 +181,10 @@ class Process:
         losses = core.notices.take_losses()
         if self._trace is not None:
             for name, facts in events:
-                short = {key: value for key, value in facts.items() if key not in ("hint", "then")}
-                self._trace(f"  event {name} {short}")
+                self._trace(
+                    f"  event {name} "
+                    f"{ ({key: value for key, value in facts.items() if key not in ('hint', 'then')}) }"
+                )
             if released.size:
                 self._trace(f"  released {released.tolist()}")
         if self.fenced:
@@ -331,11 +193,66 @@ class Process:
             name == "row_reopening_failed" for name, _ in events
         )
         if core.why is None or core.why.code != "fenced":
-            oracle.hear_losses(losses)
+            oracle.hear_losses(losses, self._disk)
         if changed:
             oracle.observe(core.accounts)
         if released.size:
             oracle.released(released, core)
+
+    def _carry_out(self) -> None:
+        for command in self.core.take_commands():
+            if self._trace is not None:
+                self._trace(f"  command {told(command)}")
+            match command:
+                case Encode():
+                    self._check_files(command)
+                    self.workers.encode(command)
+                case Stage():
+                    if command.files is not None:
+                        self._check_files(command)
+                    self.workers.stage(command)
+                case _:
+                    if (
+                        isinstance(command, Discard)
+                        and self.core.why is None
+                        and self.sealer.has_frames(command.shard_row)
+                    ):
+                        raise ViolationError(
+                            f"illegal command: Discard of shard row {command.shard_row}, which has frames"
+                        )
+                    self.sealer.put(command)
+
+    def _check_files(self, command: Encode | Stage) -> None:
+        """Slabs go only to files that are there, and that nobody is sealing or rewriting."""
+        assert command.files is not None
+        shard_row = command.files.shard_row
+        files: object = self.sealer.files.get(shard_row)
+        if files is not command.files:
+            raise ViolationError(
+                f"illegal command: slab {command.slab} to files of shard row {shard_row} that are "
+                f"sealed, rewritten or given up"
+            )
+        for other in (self.sealer.command, *self.sealer.queue):
+            if (
+                other is not None
+                and type(other).__name__ in ("Seal", "Rewrite", "Discard", "Abandon")
+                and other.shard_row == shard_row
+            ):  # type: ignore[union-attr]
+                raise ViolationError(
+                    f"illegal command: slab {command.slab} to files of shard row {shard_row}, "
+                    f"which has a {type(other).__name__}"
+                )
+        if not command.frames.any():
+            raise ViolationError(f"illegal command: slab {command.slab} without a frame")
+
+    def sealer_step(self) -> None:
+        report = self.sealer.step()
+        if report is not None:
+            self._reports.append(report)
+
+    @property
+    def is_over(self) -> bool:
+        return self.core.state in ENDED and not self.sealer.busy
 
     def waits_for(self) -> str:
         """For people: what everybody waits for."""
@@ -348,66 +265,39 @@ class Process:
         return (
             f"core {core.state.value}, why {core.why}, pending "
             f"{[b.positions[b.first :].tolist() for b in core._pending]}, shard rows {shard_rows}, "
-            f"incomplete {core.table.incomplete()}, rows {core.table.rows_used} of {core.limits.rows}, ring "
-            f"{self.ring.used} of {self.ring.frames}, slots free {core.scheduler.free_slots} of "
-            f"{core.scheduler.slots}, committing {core._ledger.committing}, unrecorded "
-            f"{core.unrecorded_frames}, waits for stage {sorted(core._waits_for_stage)}, sealer "
-            f"{list(self._queue.items)}"
+            f"incomplete {core.table.incomplete()}, "
+            f"rows {core.table.rows_used} of {core.limits.rows}, ring {self.ring.used} of "
+            f"{len(self.ring.tokens)}, "
+            f"slots free {core.scheduler.free_slots} of {core.scheduler.slots}, "
+            f"committing {core._ledger.committing}, "
+            f"unrecorded {core.unrecorded_frames}, "
+            f"waits for stage {sorted(core._waits_for_stage)}, sealer {self.sealer.command} "
+            f"{list(self.sealer.queue)}"
         )
 
-    def end(self) -> None:
-        """Ends a process whose acquisition is over."""
-        self.acquisition._sealer.stop()
-        while not self.sealer.is_over:
-            self.sealer.step()
-        closer = Actor(self._disk, self.calls, self._close)
-        while not closer.is_over:
-            closer.step()
-        self.kill()
 
-    def _close(self) -> None:
-        self.acquisition._sealer.join()
-        self.acquisition.folder.close()
-
-    def kill(self) -> None:
-        self.calls.is_dead = True
-        for actor in (self.opener, self.sealer, *self.pool.actors):
-            if not actor.is_over:
-                actor.kill()
-        self._disk.kill(self.calls)
-
-    # ------------------------------------------------------------------ who can go on
-
-    @property
-    def is_open(self) -> bool:
-        return self.opener.is_over
-
-    @property
-    def sealer_goes_on(self) -> bool:
-        return self.is_open and not self.sealer.is_over and (not self.sealer.waits or bool(self._queue.items))
-
-    def workers_that_go_on(self) -> list[int]:
-        if not self.is_open:
-            return []
-        return [
-            number
-            for number, actor in enumerate(self.pool.actors)
-            if not actor.is_over and (self.pool.queued if actor.waits else self.has_begun(number))
-        ]
-
-    def has_begun(self, number: int) -> bool:
-        """Whether a worker is within a task, or has not looked for one yet and there is one."""
-        actor = self.pool.actors[number]
-        return bool(actor._greenlet) or self.pool.queued
-
-    @property
-    def has_reports(self) -> bool:
-        return self.is_open and not self.acquisition._reports.empty()
-
-    @property
-    def is_over(self) -> bool:
-        return self.is_open and self.acquisition.state in ENDED and not self.sealer_goes_on
-
-
-def _nothing() -> None:
-    """Nobody waits to be woken."""
+def told(what: Any) -> str:
+    """A command or a report in short."""
+    facts = []
+    for name, value in (what._asdict() if isinstance(what, tuple) else vars(what)).items():
+        if name in (
+            "records",
+            "tasks",
+            "seal_ns",
+            "open_ns",
+            "commit_ns",
+            "free_bytes",
+            "stored_bytes",
+            "release",
+            "settled",
+        ):
+            if name == "records" and value is not None and value.dtype.names:
+                facts.append(f"sequences {value['sequence'].tolist()}")
+            continue
+        if name in ("files", "made"):
+            facts.append(f"{name} {'-' if value is None else 'there'}")
+        elif isinstance(value, np.ndarray):
+            facts.append(f"{name} {(value['sequence'] if value.dtype.names else value).tolist()}")
+        elif value is not None:
+            facts.append(f"{name} {getattr(value, 'message', value)}")
+    return f"{type(what).__name__} {', '.join(facts)}"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shardwright.codecs.degrade import DegradeLevel
     from shardwright.shard.layout import StoreLayout
 
-FILL = 0  # pixels of a frame that is all fill value
+FILL = -1  # pixels of a frame that is all fill value
 FOREVER = 1 << 30
 MOST_PLACES = 40  # of an acquisition with an order
 BATCH = 3  # frames at most in one call of ``submit``

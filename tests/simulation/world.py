@@ -3,58 +3,33 @@ oracle judge what is left."""
 
 from __future__ import annotations
 
-import errno
-import os
 import random
-import shutil
-import tempfile
-from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
-from unittest import mock
 
-import numpy as np
-from greenlet import getcurrent
-
-import shardwright.acquire.acquisition as acquisition_module
-import shardwright.acquire.ownership as ownership_module
-import shardwright.acquire.sealer as sealer_module
-import shardwright.acquire.store_folder as store_folder_module
-import shardwright.shard.manifest as manifest_module
-import shardwright.shard.shard_row_files as files_module
-from shardwright.acquire.core import Now
-from shardwright.acquire.states import AcquisitionState
-from shardwright.model.errors import LockedError, ShardwrightError
-from shardwright.model.frame_status import FrameStatus
-from shardwright.model.names import WORKSPACE
-from shardwright.recovery.recover_store import recover_store
-from shardwright.shard.frame_log import BlockKind
-from shardwright.shard.manifest import has_manifest
-from shardwright.storage import failpoints, system
+from shardwright.acquire.core import AcquisitionState, Now
 
 from .camera import Camera
-from .disk import Killed, SimulatedDisk
-from .faults import Faults
-from .left import left
+from .disk import Disk, File
 from .oracle import Oracle, ViolationError
-from .process import DiedError, Pool, Process, give_way
+from .process import Process
 from .story import limits_of, plan_of
+from .take_up import take_up
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from shardwright.acquire.limits import Limits
-    from shardwright.array.acquisition_spec import AcquisitionSpec
+    from shardwright.acquire.recovered_state import RecoveredState
 
-    from .process import Actor
     from .story import Life, Story
 
 MOST_STEPS = 12_000  # of one life
 IDLE_STEPS = 80  # without anything but time going on, 0.25 s each: nothing will end this wait
 QUIET_STEPS = 8
 ZOMBIE_STEPS = 80
-MEMORY = Path("/dev/shm")
+
+
+class _DiedError(Exception):
+    """Recovery was killed."""
 
 
 class World:
@@ -62,239 +37,72 @@ class World:
 
     def __init__(self, story: Story, trace: Callable[[str], None] | None = None) -> None:
         self._story = story
-        self._spec: AcquisitionSpec = plan_of(story.shape).spec
+        self._plan = plan_of(story.shape)
         self._rng = rng = random.Random(story.schedule)
         self._tell = trace
         self._trace = None if trace is None else self._note
         self._ns = 1_000_000_000
-        self._boot = 1
-        self._root = Path(tempfile.mkdtemp(prefix="shardwright-world-", dir=MEMORY))
-        self._path = self._root / "run.ome.zarr"
-        self.disk = SimulatedDisk(self._root, rng)
-        self.disk.pause = self._pause
-        self.faults = Faults(rng)
-        self.disk.full = lambda: self.faults.full
-        self.oracle = Oracle(self._spec.grids, story.frames)
+        self.disk = Disk(rng, File() if story.staging else None, story.synced_alone)
+        self.oracle = Oracle(self._plan.layout, story.frames)
         self._camera = Camera(story, self.oracle, rng, self._trace)
-        self._actor: Actor | None = None  # that goes on now
-        self._process: Process | None = None  # whose actor this is
         self._zombies: list[tuple[Process, int]] = []
         self.lives = self.crashes = 0
         self.steps = 0
 
     def play(self) -> None:
         """The whole story. Raises ``ViolationError``."""
-        with self._simulated():
-            try:
-                self._play()
-            finally:
-                for process, _ in self._zombies:
-                    process.kill()
-                if self._process is not None:
-                    self._process.kill()
-        self.disk.end()
-        shutil.rmtree(self._root)
-
-    def _play(self) -> None:
-        take_over = power = False
         process: Process | None = None
+        take_over = power = False
         for number, life in enumerate(self._story.lives):
             self._note(f"life {number}: {life}")
-            if process is not None and not has_manifest(self._path / WORKSPACE):
-                break
             self.lives += 1
-            process, power = self._opened(life, first=not number, take_over=take_over, power=power)
+            restored = None
             if number:
-                self.oracle.taken_up(process.acquisition.accounts, self._lost(process), power=power)
-            self.faults.begin(life.faults)
-            self.oracle.faulty = self.oracle.faulty or bool(life.faults)
-            keep_empty = not store_folder_module.is_intact(self._path / ".shardwright")
-            self._camera.begin(process, life, keep_empty=keep_empty)
+                restored, power = self._recover(life, take_over=take_over, power=power)
+                self.oracle.taken_up(restored.standing.accounts, self.disk, power=power)
+            self.disk.begin_life(())
+            limits = limits_of(self._story) if restored is None else restored.standing.limits
+            process = Process(
+                self._story,
+                self._plan,
+                life,
+                self.disk,
+                self.oracle,
+                limits,
+                self._now,
+                self._trace,
+                restored,
+            )
+            self.disk.begin_life(life.faults)
+            self._camera.begin(process, life, self.disk)
             ended = self._live(process, life)
-            self.faults.begin(())
             take_over, power = False, False
             self.oracle.failures += process.core.why is not None
-            if ended == "finish":
+            if self.disk.manifest is None:
                 break
             if ended == "failed":
                 if life.ends == "finish" and not life.faults and life.worker_dies is None:
                     raise ViolationError(f"the acquisition failed, though nothing did: {process.core.why}")
-                process.end()
                 continue
             self.crashes += 1
             self.oracle.kills += 1
             if ended == "power":
-                process.kill()
                 power = self._lose_power()
             elif ended == "take over":
                 take_over = process.fenced = True
+                if self._rng.random() < 0.5:
+                    self.disk.looked.add(self.disk.lock)
                 # it will fail, and may say so in the log before the other has a copy of that
                 self.oracle.failures += 1
                 self._zombies.append((process, self._rng.randint(1, ZOMBIE_STEPS)))
-            else:
-                process.kill()
         assert process is not None
         sealed = process.core.state is AcquisitionState.SEALED
         if sealed:
             self.oracle.sealed(process.core, process.ring.used)
-        receipt = process.acquisition.receipt() if sealed else None
-        if process.calls.is_dead:
-            self._clear_away()
-        else:
-            process.end()
-        self.oracle.judge(left(self._path, self._spec), receipt)
-
-    def _clear_away(self) -> None:
-        """The acquisition had ended, and its writer was killed before it had removed its workspace."""
-        for process, _ in self._zombies:
-            process.kill()
-        self._zombies.clear()
-        if self._path.exists():
-            with suppress(ShardwrightError):  # nothing is left of it
-                recover_store(self._path, Pool(1, None), threads=1)
-
-    # ------------------------------------------------------------------ how a process begins
-
-    def _opened(
-        self, life: Life, *, first: bool, take_over: bool, power: bool
-    ) -> tuple[Process, bool]:
-        """A process that has made the store, or taken it up: killed at that and begun again as often as the
-        life says."""
-        for calls in () if first else life.deaths:
-            process, is_open = self._begins(life, calls, take_over=None if first else take_over)
-            if is_open:
-                return process, power
-            self._note(f"recovery is killed at call {calls}")
-            process.kill()
-            take_over = take_over and self._rng.random() < 0.5
-            self.crashes += 1
-            if self._rng.random() < 0.3:
-                power = self._lose_power()
-        return self._begins(life, None, take_over=None if first else take_over)[0], power
-
-    def _begins(self, life: Life, calls: int | None, *, take_over: bool | None) -> tuple[Process, bool]:
-        """A process that begins, and whether it has the store before it is to be killed."""
-        process = self._begun(life, take_over)
-        try:
-            return process, self._opens_within(process, calls)
-        except LockedError:
-            process.kill()
-            if not self._zombies or take_over:
-                raise
-            return self._begins(life, calls, take_over=True)  # the old writer has the lock still
-
-    def _begun(self, life: Life, take_over: bool | None) -> Process:
-        def limits(_: AcquisitionSpec) -> Limits:
-            return limits_of(self._story)
-
-        process = Process(
-            self._story, life, self.disk, self._path, self._spec, limits, self.oracle, self._trace
-        )
-        process.begin(take_over=take_over)
-        return process
-
-    def _opens_within(self, process: Process, calls: int | None) -> bool:
-        """Returns whether it has the store before it is to be killed."""
-        while not process.is_open:
-            if calls is not None and calls <= 0:
-                return False
-            self._step_zombies()
-            self._let(process, process.opener)
-            if calls is not None:
-                calls -= 1
-        return True
-
-    def _lost(self, process: Process) -> list[int]:
-        """Sequences that the frame log has as lost."""
-        return [
-            n
-            for kind, _, records in process.acquisition.folder.log.blocks()
-            if kind is BlockKind.EVENTS
-            for n in records["sequence"][records["fate"] == FrameStatus.LOST].tolist()
-        ]
-
-    # ------------------------------------------------------------------ what is simulated
-
-    @contextmanager
-    def _simulated(self) -> Iterator[None]:
-        """Time, threads, random names and the kernel's boot are the world's; the code is as it stands."""
-        names = random.Random(self._story.schedule)
-        alone = self._story.synced_alone
-        with ExitStack() as stack:
-            for module, name, value in (
-                (acquisition_module, "_now", self._now),
-                (sealer_module.Sealer, "start", lambda _: None),
-                (sealer_module, "side_by_side", self._side_by_side),
-                (files_module, "side_by_side", self._side_by_side),
-                (files_module, "MOST_SYNCED_ALONE", alone),
-                (files_module, "syncs_as_one", lambda _: True),
-                (ownership_module, "time", SimpleNamespace(sleep=lambda _: give_way())),
-                (store_folder_module, "boot_id", lambda: f"{self._boot:036}"),
-                (manifest_module.secrets, "token_hex", lambda n: names.randbytes(n).hex()),
-                (manifest_module.secrets, "token_bytes", names.randbytes),
-            ):
-                stack.enter_context(mock.patch.object(module, name, value))
-            system.use(self.disk)
-            stack.callback(system.use, None)
-            failpoints.watch_all(self._reach)
-            stack.callback(failpoints.watch_all, None)
-            yield
-
-    def _side_by_side(self, action: Callable[[int], object], count: int, *, syncs: bool = False) -> None:  # noqa: ARG002
-        """In any order; the first error ends it."""
-        numbers = list(range(count))
-        self._rng.shuffle(numbers)
-        for number in numbers:
-            action(number)
+        self.oracle.judge(self.disk, process.core.receipt() if sealed else None)
 
     def _now(self) -> Now:
         return Now(self._ns, self._ns)
-
-    def _reach(self, point: str) -> None:
-        if self._actor is None:
-            return
-        self._pause()
-        process = self._process
-        assert process is not None, "it goes on"
-        if process.pool.dying and self._actor in process.pool.actors:
-            process.pool.dying = False
-            raise DiedError
-        if self._tell is not None:
-            self._note(f"    {self._who()} {point}")
-        if self.faults.fails_sync(point):
-            self.disk.failing_sync = True
-            return
-        self.faults.reach(point)
-
-    def _who(self) -> str:
-        process = self._process
-        if process is None:
-            return "-"
-        old = "old " if process.fenced else ""
-        if self._actor is process.sealer:
-            return f"{old}sealer"
-        if self._actor is process.opener:
-            return f"{old}opener"
-        return f"{old}worker"
-
-    def _pause(self) -> None:
-        """Within an actor: gives way, unless it is dead."""
-        if self._actor is None or getcurrent().parent is None:
-            return
-        calls = self.disk.process
-        if calls.is_dead:
-            raise Killed
-        give_way()
-        if calls.is_dead:
-            raise Killed
-
-    def _let(self, process: Process, actor: Actor) -> None:
-        before = self._actor, self._process
-        self._actor, self._process = actor, process
-        try:
-            actor.step()
-        finally:
-            self._actor, self._process = before
 
     def _note(self, what: str) -> None:
         if self._tell is not None:
@@ -302,24 +110,59 @@ class World:
 
     def _lose_power(self) -> bool:
         self._note("power cut")
-        for process, _ in self._zombies:
-            process.kill()
-        self._zombies.clear()
-        self._boot += 1
         self.disk.lose_power()
+        self._zombies.clear()
+        self.disk.looked.clear()
         self.oracle.power_cuts += 1
         return True
+
+    # ------------------------------------------------------------------ recovery
+
+    def _recover(self, life: Life, *, take_over: bool, power: bool) -> tuple[RecoveredState, bool]:
+        """Killed and begun again as often as the life says."""
+        limits = limits_of(self._story)
+        for calls in life.deaths:
+            self.disk.at_step = self._death_after(calls)
+            try:
+                restored = take_up(self.disk, self._plan, limits, take_over=take_over)
+            except _DiedError:
+                self._note(f"recovery is killed at call {calls}")
+                take_over = take_over and self._rng.random() < 0.5
+                self.crashes += 1
+                if self._rng.random() < 0.3:
+                    power = self._lose_power()
+            else:
+                return restored, power
+            finally:
+                self.disk.at_step = lambda: None
+        self.disk.at_step = self._step_zombies
+        try:
+            return take_up(self.disk, self._plan, limits, take_over=take_over), power
+        finally:
+            self.disk.at_step = lambda: None
+
+    def _death_after(self, calls: int) -> Callable[[], None]:
+        left = calls
+
+        def step() -> None:
+            nonlocal left
+            self._step_zombies()
+            left -= 1
+            if left < 0:
+                raise _DiedError
+
+        return step
 
     def _step_zombies(self) -> None:
         """Writers that were taken over and do not know it yet."""
         if not self._zombies or self._rng.random() < 0.5:
             return
-        process, still = self._zombies.pop()
-        if still and not process.is_over:
+        at_step, self.disk.at_step = self.disk.at_step, lambda: None
+        process, left = self._zombies.pop()
+        if left and not process.is_over:
             self._act(process, self._actors(process, None, (0, 4, 4, 1)))
-            self._zombies.append((process, still - 1))
-        else:
-            process.kill()
+            self._zombies.append((process, left - 1))
+        self.disk.at_step = at_step
 
     # ------------------------------------------------------------------ one life
 
@@ -331,10 +174,10 @@ class World:
             counted += not life.ending or camera.finished
             if process.is_over:
                 return "failed" if process.core.state is AcquisitionState.FAILED else "finish"
-            if life.ends != "finish" and counted > life.at * STEPS_PER_CALL:
+            if life.ends != "finish" and counted > life.at:
                 self._note(f"{life.ends}")
                 return life.ends
-            if begun > MOST_STEPS and self.faults.full:
+            if begun > MOST_STEPS and self.disk.full:
                 return "kill"
             if begun > MOST_STEPS:
                 raise ViolationError(f"it does not end: {process.waits_for()}")
@@ -346,9 +189,9 @@ class World:
                 idle += 1
                 self._ns += 250_000_000
                 if idle == QUIET_STEPS:
-                    self.faults.make_room()
+                    self.disk.make_room()
                 if idle > IDLE_STEPS:
-                    if self.faults.full:
+                    if self.disk.full:
                         return "kill"
                     raise ViolationError(f"nothing can go on: {process.waits_for()}")
             self._act(process, actors)
@@ -362,9 +205,9 @@ class World:
         actors = [(pace[3], "clock", 0)]
         if camera is not None and camera.can_act(self._ns):
             actors.append((pace[0], "camera", 0))
-        if process.sealer_goes_on:
+        if process.sealer.busy:
             actors.append((pace[1], "sealer", 0))
-        actors += [(pace[2], "worker", number) for number in process.workers_that_go_on()]
+        actors += [(pace[2], "worker", number) for number in process.workers.ready()]
         if process.has_reports:
             actors.append((4, "owner", 0))
         return actors
@@ -376,18 +219,17 @@ class World:
         if who == "camera":
             self._camera.act(self._ns)
         elif who == "sealer":
-            self._let(process, process.sealer)
+            if self._tell is not None and process.sealer.command is None:
+                self._note("  sealer begins")
+            process.sealer_step()
         elif who == "worker":
-            self._let(process, process.pool.actors[number])
+            process.workers.step(number)
         else:
             if who == "clock":
                 self._ns += self._rng.choice((100_000, 1_000_000, 20_000_000, 300_000_000))
             released = process.poll()
             if not process.fenced:
                 self._camera.release(released)
-
-
-STEPS_PER_CALL = 1
 
 
 def play(story: Story, trace: Callable[[str], None] | None = None) -> tuple[World, str | None]:

@@ -34,7 +34,9 @@ POINTS = {
 _PATTERNS = {kind: re.compile(pattern) for kind, pattern in POINTS.items()}
 _SYNC = re.compile(r".*\.before_sync")
 _WHOLE_FILES = re.compile(r".*\.before_(preallocate|reserve)|ballast\.before_fill")
-_LITTLE = re.compile(r"(log|replace|sums|directory|folder|table)\.before_(append|payload|header|write|create)")
+_LITTLE = re.compile(
+    r"(log|replace|sums|directory|folder|table)\.before_(append|payload|header|write|create)"
+)
 _SPARED = 6  # small things for which the ballast's room still suffices
 
 

@@ -109,5 +109,3 @@ def _records(table: FrameTable, grids: Grids) -> np.ndarray:
 
 def _position(grids: Grids, image: int, index: list[int]) -> int:
     return grids.grids[image].position_of(tuple(index)) if image >= 0 else -1
-
-

@@ -1,0 +1,17 @@
+"""The real code in a simulated world: seeded, with a disk of its own, without threads or time.
+
+story     drawn from a seed: array, settings, limits, frames, and the lives of the acquisition with their
+          faults; data, so that it can be shrunk
+world     plays a story: lets camera, workers, sealer and clock act in an order that the seed says, and kills
+          whoever the story kills
+process   one life: the real acquisition with its sealer and its workers, each a greenlet
+camera    the client: in order or not, resends what was not released, flushes, ends
+disk      files in memory, and beside them what the medium holds: what a power cut leaves
+faults    errors of the disk, and no room
+left      what a reader finds in a finished store
+oracle    knows what was sent and what was acknowledged, and judges
+shrink    makes a story that fails smaller
+
+Simulated are time, the order of threads, clients and the disk's memory; everything else is the code of the
+package as it stands. Not simulated: network filesystems, compaction of many shards, direct writes.
+"""

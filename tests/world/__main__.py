@@ -1,0 +1,148 @@
+"""``./tools/prove simulation --seeds 100000``: simulated acquisitions with crashes. Exit code 0 when no
+promise was broken.
+
+``--seed S`` plays one and tells everything that happens; where it fails it is made smaller, and the smaller
+one told as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections import Counter
+from typing import Any
+
+from . import creation
+from .shrink import shrink
+from .story import Story, draw
+from .world import play
+
+PROGRESS_EVERY_S = 20.0
+SEEDS_A_PART = 100
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="tools/prove simulation",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--seeds", type=int, default=10_000, help="stories to play")
+    parser.add_argument("--first", type=int, default=0, help="seed of the first one")
+    parser.add_argument("--seed", type=int, help="play this one alone, and tell what happens")
+    parser.add_argument(
+        "--until-violation", action="store_true", help="stop after the first story that broke a promise"
+    )
+    parser.add_argument(
+        "--mends",
+        action="store_true",
+        help="take each mend of a known defect out, and look for it in so many seeds",
+    )
+    parser.add_argument(
+        "--processes", type=int, default=len(os.sched_getaffinity(0)), help="that play at once"
+    )
+    options = parser.parse_args()
+    if options.seed is not None:
+        return _replay(options.seed)
+    if options.mends:
+        return _prove_itself(options.seeds, options.first)
+    return _run(
+        options.first, options.seeds, processes=options.processes, until_violation=options.until_violation
+    )
+
+
+def _run(first: int, seeds: int, *, processes: int, until_violation: bool) -> int:
+    started = shown = time.monotonic()
+    counts: Counter[str] = Counter(stories=0, lives=0, creations=0, crashes=0, steps=0, cpu_ms=0)
+    violations: list[dict[str, Any]] = []
+    parts = [
+        range(seed, min(seed + SEEDS_A_PART, first + seeds))
+        for seed in range(first, first + seeds, SEEDS_A_PART)
+    ]
+    with multiprocessing.Pool(processes) as pool:
+        for part, found in pool.imap_unordered(_play, parts):
+            counts.update(part)
+            violations += found
+            for each in found:
+                print(f"VIOLATION at seed {each['seed']}: {each['violation']}", file=sys.stderr, flush=True)
+            if found and until_violation:
+                break
+            if time.monotonic() - shown > PROGRESS_EVERY_S:
+                shown = time.monotonic()
+                print(
+                    f"{shown - started:8.1f} s  {counts['stories']} stories, {counts['lives']} lives, "
+                    f"{counts['crashes']} crashes, {len(violations)} violations",
+                    file=sys.stderr,
+                    flush=True,
+                )
+    seconds, cpu_s = time.monotonic() - started, counts.pop("cpu_ms") / 1000
+    summary = {
+        "first": first,
+        **counts,
+        "seconds": round(seconds, 1),
+        "lives_per_s": round(counts["lives"] / seconds, 1),
+        "lives_per_cpu_s": round(counts["lives"] / max(cpu_s, 0.001), 1),
+        "violations": violations,
+    }
+    print(json.dumps(summary, indent=2))
+    return 1 if violations else 0
+
+
+def _play(seeds: range) -> tuple[Counter[str], list[dict[str, Any]]]:
+    """Plays the stories of these seeds, and a creation beside each. Returns what was counted, and the
+    violations."""
+    counts: Counter[str] = Counter()
+    violations = []
+    begun_s = time.process_time()
+    for seed in seeds:
+        world, violation = play(draw(seed))
+        deaths, burned = creation.play(seed)
+        counts.update(
+            stories=1, lives=world.lives, creations=1, crashes=world.crashes + deaths, steps=world.steps
+        )
+        if violation or burned:
+            violations.append({"seed": seed, "violation": violation or burned})
+    counts["cpu_ms"] = round(1000 * (time.process_time() - begun_s))
+    return counts, violations
+
+
+def _replay(seed: int) -> int:
+    story = draw(seed)
+    violation, (_, burned) = _told(story), creation.play(seed)
+    print(f"the creation beside it: {burned or 'every promise was kept'}")
+    if violation is None:
+        return 0 if burned is None else 1
+    smaller = shrink(story, violation)
+    if smaller != story:
+        print("\n--- the same, made smaller ---\n")
+        _told(smaller)
+    return 1
+
+
+def _told(story: Story) -> str | None:
+    print(story)
+    world, violation = play(story, print)
+    print(f"{world.lives} lives, {world.crashes} crashes: {violation or 'every promise was kept'}")
+    return violation
+
+
+def _prove_itself(seeds: int, first: int) -> int:
+    from .mends import MENDS, find
+
+    missed = 0
+    for mend in MENDS.values():
+        found = find(mend, seeds, first)
+        missed += found is None
+        print(
+            f"{mend.name:24} {'NOT FOUND' if found is None else f'seed {found[0]}: {found[1][:110]}'}",
+            flush=True,
+        )
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

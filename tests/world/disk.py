@@ -1,0 +1,422 @@
+"""A simulated disk: real files in a folder in memory, so that kernels, mappings, locks and links work as they
+do, and beside them what the medium holds. A kill leaves the files as they are; a power cut leaves what was
+synced and a seeded choice of the rest: names one by one, bytes page by page, a page torn between sectors.
+
+What a sync makes durable is a copy of the file's bytes, or of the names in its folder. So nothing has to be
+told when bytes change: a page that differs from its copy was not synced. A sync that fails leaves pages that
+later syncs take for clean (``File.clean``), as the kernel does.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+import weakref
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from shardwright.storage.system import OperatingSystem
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+
+PAGE, SECTOR = 4096, 512
+
+
+class Killed(BaseException):
+    """The process that made this call is dead."""
+
+
+@dataclass(eq=False)
+class File:
+    """A file, a folder or a link, by its inode. ``descriptor`` keeps it alive. ``durable``: its bytes on the
+    medium; of a folder its names there. ``clean``: pages that a failed sync has left in memory alone.
+    ``failures``: how many syncs of it have failed, of which each descriptor hears once."""
+
+    descriptor: int
+    kind: int
+    durable: bytes = b""
+    names: dict[str, File] = field(default_factory=dict)
+    clean: dict[int, bytes] = field(default_factory=dict)
+    failures: int = 0
+    target: str = ""
+
+    def bytes(self) -> bytes:
+        return os.pread(self.descriptor, os.fstat(self.descriptor).st_size, 0)
+
+
+# what a call does to the names of folders: (folder, name, file or None), together or not at all
+Change = list[tuple[File, str, "File | None"]]
+
+
+@dataclass
+class Opened:
+    inode: int
+    heard: int  # of the failures of the file
+    file: weakref.ref[IO[bytes]] | None = None
+
+
+class Process:
+    """Whose calls these are. ``is_dead``: it was killed."""
+
+    def __init__(self) -> None:
+        self.is_dead = False
+        self.opened: dict[int, Opened] = {}  # by descriptor
+
+
+class SimulatedDisk(OperatingSystem):
+    """``root``: an empty folder in memory. ``pause`` is called within each change of names, before it is
+    made: another process may act between a look at the fence and the change that it allows. ``full``: whether
+    there is no room."""
+
+    def __init__(self, root: Path, rng: random.Random) -> None:
+        self.root = root
+        self._rng = rng
+        self.process = Process()  # that runs now
+        self.failing_sync = False  # the next one fails
+        self.full: Callable[[], bool] = lambda: False
+        self.pause: Callable[[], None] = lambda: None
+        self.lost_answer = False  # the next change of names is made, and then an error
+        self._files: dict[int, File] = {}  # by inode
+        self._unsynced: list[Change] = []
+        self._root = self._known(os.open(root, os.O_RDONLY | os.O_DIRECTORY))
+
+    # ------------------------------------------------------------------ processes
+
+    def _live(self) -> None:
+        if self.process.is_dead:
+            raise Killed
+
+    def _before_names(self) -> None:
+        self._live()
+        self.pause()
+        self._live()
+
+    def kill(self, process: Process) -> None:
+        """Closes what it has open, once nothing of it runs any more."""
+        process.is_dead = True
+        for descriptor, opened in process.opened.items():
+            if opened.file is not None:
+                if (file := opened.file()) is not None:
+                    file.close()
+                continue
+            with suppress(OSError):  # closed by a file that took it
+                if os.fstat(descriptor).st_ino == opened.inode:
+                    os.close(descriptor)
+        process.opened.clear()
+
+    # ------------------------------------------------------------------ descriptors
+
+    def open(self, path: str, flags: int, mode: int = 0o644, folder: int | None = None) -> int:
+        self._live()
+        made = None
+        if flags & os.O_CREAT:
+            parent, name = os.path.split(path)
+            with _Folder(super().open(parent, os.O_PATH | os.O_DIRECTORY, 0, folder)) as above:
+                before = _inode(above, name)
+            made = name if before is None else None
+        descriptor = super().open(path, flags, mode, folder)
+        if made is not None:
+            file = self._known(os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR))
+            self._unsynced.append([(self._folder_of(path), made, file)])
+        inode = os.fstat(descriptor).st_ino
+        known = self._files.get(inode)
+        self.process.opened[descriptor] = Opened(inode, 0 if known is None else known.failures)
+        return descriptor
+
+    def close(self, descriptor: int) -> None:
+        self.process.opened.pop(descriptor, None)
+        super().close(descriptor)
+
+    def file(self, descriptor: int, mode: str, buffering: int) -> IO[bytes]:
+        file = super().file(descriptor, mode, buffering)
+        self.process.opened[descriptor].file = weakref.ref(file)
+        return file
+
+    def room(self, descriptor: int) -> os.statvfs_result:
+        facts = super().room(descriptor)
+        return os.statvfs_result((*facts[:3], 0, 0, *facts[5:])) if self.full() else facts
+
+    def names(self, descriptor: int) -> list[str]:
+        found = sorted(super().names(descriptor))
+        self._rng.shuffle(found)
+        return found
+
+    def _known(self, descriptor: int) -> File:
+        """``descriptor`` is the disk's from now on."""
+        status = os.fstat(descriptor)
+        file = File(descriptor, stat.S_IFMT(status.st_mode))
+        self._files[status.st_ino] = file
+        return file
+
+    def _at(self, descriptor: int) -> File:
+        return self._files[os.fstat(descriptor).st_ino]
+
+    def _folder_of(self, path: str) -> File:
+        return self._files[Path(path).parent.stat().st_ino]
+
+    # ------------------------------------------------------------------ names
+
+    def unlink(self, folder: int, name: str) -> None:
+        self._before_names()
+        super().unlink(folder, name)
+        self._changed([(self._at(folder), name, None)])
+
+    def make_folder(self, folder: int, name: str, mode: int) -> None:
+        self._before_names()
+        super().make_folder(folder, name, mode)
+        file = self._known(os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=folder))
+        self._changed([(self._at(folder), name, file)])
+
+    def remove_folder(self, folder: int, name: str) -> None:
+        self._before_names()
+        super().remove_folder(folder, name)
+        self._changed([(self._at(folder), name, None)])
+
+    def rename(self, old: int, old_name: str, new: int, new_name: str, flags: int = 0) -> None:
+        self._before_names()
+        source = self._named(old, old_name)
+        target = self._named(new, new_name)
+        super().rename(old, old_name, new, new_name, flags)
+        exchanged = target if flags & 2 else None
+        self._changed([(self._at(old), old_name, exchanged), (self._at(new), new_name, source)])
+
+    def add_name(self, old: int, old_name: str, new: int, new_name: str) -> None:
+        self._before_names()
+        super().add_name(old, old_name, new, new_name)
+        self._changed([(self._at(new), new_name, self._named(old, old_name))])
+
+    def make_link(self, folder: int, name: str, target: Path) -> None:
+        self._before_names()
+        super().make_link(folder, name, target)
+        file = self._known(os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder))
+        file.target = os.fspath(target)
+        self._changed([(self._at(folder), name, file)])
+
+    def _named(self, folder: int, name: str) -> File | None:
+        inode = _inode(folder, name)
+        return None if inode is None else self._files[inode]
+
+    def _changed(self, change: Change) -> None:
+        self._unsynced.append(change)
+        if self.lost_answer:
+            self.lost_answer = False
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    # ------------------------------------------------------------------ bytes
+
+    def write(self, descriptor: int, data: bytes | memoryview, offset: int) -> int:
+        self._live()
+        self._no_longer_clean(descriptor, offset, len(data))
+        return super().write(descriptor, data, offset)
+
+    def append(self, descriptor: int, data: bytes) -> int:
+        self._live()
+        return super().append(descriptor, data)
+
+    def allocate(self, descriptor: int, start: int, nbytes: int, *, keeps_size: bool = False) -> None:
+        self._live()
+        super().allocate(descriptor, start, nbytes, keeps_size=keeps_size)
+
+    def punch(self, descriptor: int, offset: int, nbytes: int) -> None:
+        self._live()
+        self._no_longer_clean(descriptor, offset, nbytes)
+        super().punch(descriptor, offset, nbytes)
+
+    def truncate(self, descriptor: int, nbytes: int) -> None:
+        self._live()
+        super().truncate(descriptor, nbytes)
+
+    def _no_longer_clean(self, descriptor: int, offset: int, nbytes: int) -> None:
+        if clean := self._at(descriptor).clean:
+            for page in range(offset // PAGE, -(-(offset + nbytes) // PAGE)):
+                clean.pop(page, None)
+
+    # ------------------------------------------------------------------ syncs
+
+    def sync(self, descriptor: int, *, data_only: bool = False) -> None:
+        self._live()
+        file, opened = self._at(descriptor), self.process.opened.get(descriptor)
+        if self._fails():
+            self._left_in_memory(file)
+        else:
+            self._sync(file)
+        if opened is not None and opened.heard < file.failures:
+            opened.heard = file.failures
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def sync_filesystem(self, descriptor: int) -> None:
+        self._live()
+        failing = self._fails()
+        for file in self._files.values():
+            if failing and self._rng.random() < 0.5:
+                self._left_in_memory(file)
+            elif not failing:
+                self._sync(file)
+        if failing:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        for change in self._unsynced:
+            _carry_out(change)
+        self._unsynced = []
+
+    def _fails(self) -> bool:
+        failing, self.failing_sync = self.failing_sync, False
+        return failing
+
+    def _sync(self, file: File) -> None:
+        if file.kind == stat.S_IFDIR:
+            self._sync_names(file)
+        elif file.kind == stat.S_IFREG:
+            now = file.bytes()
+            if file.clean:
+                now = b"".join(
+                    _page(file.durable, page, len(now)) if file.clean.get(page) == piece else piece
+                    for page, piece in enumerate(_pages(now))
+                )
+            file.durable = now
+
+    def _sync_names(self, folder: File) -> None:
+        left: list[Change] = []
+        for change in self._unsynced:
+            if any(where is folder for where, _, _ in change):
+                _carry_out(change)
+                moved = {id(file) for _, _, file in change if file is not None}
+                # of these very files: done with
+                left = [
+                    earlier
+                    for earlier in left
+                    if not moved & {id(file) for _, _, file in earlier if file is not None}
+                ]
+            else:
+                left.append(change)
+        self._unsynced = left
+
+    def _left_in_memory(self, file: File) -> None:
+        file.failures += 1
+        if file.kind != stat.S_IFREG:
+            return
+        for page, piece in enumerate(_pages(file.bytes())):
+            if piece != file.durable[page * PAGE : (page + 1) * PAGE]:
+                file.clean[page] = piece
+
+    # ------------------------------------------------------------------ power cuts
+
+    def lose_power(self) -> None:
+        """Leaves what the medium holds and any part of the rest. Every process is dead by now."""
+        for change in self._unsynced:
+            if self._rng.random() < 0.5:
+                _carry_out(change)
+        self._unsynced = []
+        kept: dict[int, bytes] = {}
+        self._look_at(self._root, kept)
+        old = self._files
+        for path in self.root.iterdir():
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        names = self._root.names
+        self._files = {os.fstat(self._root.descriptor).st_ino: self._root}
+        self._root.names = {}
+        made: dict[int, tuple[Path, File]] = {}
+        self._make_again(self.root, self._root, names, kept, made)
+        for file in old.values():
+            if file is not self._root:
+                os.close(file.descriptor)
+
+    def _look_at(self, folder: File, kept: dict[int, bytes]) -> None:
+        for file in folder.names.values():
+            if file.kind == stat.S_IFDIR:
+                self._look_at(file, kept)
+            elif file.kind == stat.S_IFREG and id(file) not in kept:
+                kept[id(file)] = self._what_is_left(file)
+
+    def _what_is_left(self, file: File) -> bytes:
+        now, rng = file.bytes(), self._rng
+        if now == file.durable:
+            return now
+        nbytes = len(now) if len(now) == len(file.durable) or rng.random() < 0.5 else len(file.durable)
+        pieces = []
+        for page in range(-(-nbytes // PAGE)):
+            size = min(PAGE, nbytes - page * PAGE)
+            new, was = _page(now, page, nbytes), _page(file.durable, page, nbytes)
+            if new != was:
+                chance = rng.random()
+                if chance >= 0.6:
+                    new = was
+                elif chance >= 0.5:
+                    torn = rng.randrange(1, PAGE // SECTOR) * SECTOR
+                    new = new[:torn] + was[torn:]
+            pieces.append(new[:size])
+        return b"".join(pieces)
+
+    def _make_again(
+        self,
+        path: Path,
+        folder: File,
+        names: dict[str, File],
+        kept: dict[int, bytes],
+        made: dict[int, tuple[Path, File]],
+    ) -> None:
+        for name, old in sorted(names.items()):
+            place = path / name
+            if id(old) in made:
+                first, file = made[id(old)]
+                os.link(first, place, follow_symlinks=False)
+            elif old.kind == stat.S_IFDIR:
+                place.mkdir()
+                file = self._known(os.open(place, os.O_RDONLY | os.O_DIRECTORY))
+                self._make_again(place, file, old.names, kept, made)
+            elif old.kind == stat.S_IFLNK:
+                place.symlink_to(old.target)
+                file = self._known(os.open(place, os.O_PATH | os.O_NOFOLLOW))
+                file.target = old.target
+            else:
+                file = self._known(os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644))
+                os.pwrite(file.descriptor, kept[id(old)], 0)
+                file.durable = kept[id(old)]
+            made[id(old)] = place, file
+            folder.names[name] = file
+
+    def end(self) -> None:
+        """Closes everything."""
+        for file in self._files.values():
+            os.close(file.descriptor)
+        self._files.clear()
+
+
+class _Folder:
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def __enter__(self) -> int:
+        return self._descriptor
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+
+def _inode(folder: int, name: str) -> int | None:
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False).st_ino
+    except FileNotFoundError:
+        return None
+
+
+def _pages(data: bytes) -> list[bytes]:
+    return [data[start : start + PAGE] for start in range(0, len(data), PAGE)]
+
+
+def _page(data: bytes, page: int, nbytes: int) -> bytes:
+    """One page of a file that is made ``nbytes`` long: behind its end zeros."""
+    return data[page * PAGE : (page + 1) * PAGE].ljust(min(PAGE, nbytes - page * PAGE), b"\0")
+
+
+def _carry_out(change: Change) -> None:
+    for folder, name, file in change:
+        if file is None:
+            folder.names.pop(name, None)
+        else:
+            folder.names[name] = file

@@ -1,0 +1,341 @@
+"""A story: everything that a simulated acquisition will meet, drawn from one seed before it begins. What is
+left to chance while it runs (who acts next, what a power cut keeps) comes from ``Story.schedule``."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import islice
+from typing import TYPE_CHECKING, Literal
+
+import shardwright as sw
+from shardwright.acquire.encoding import SlabEncoder
+from shardwright.acquire.limits import Limits, least_ring_frames
+from shardwright.acquire.settings import WriteSettings
+from shardwright.array.frame_intake import in_order
+from shardwright.read.layouts import store_layout
+
+if TYPE_CHECKING:
+    from shardwright.array.grid import Grid, Grids
+    from shardwright.codecs.degrade import DegradeLevel
+    from shardwright.shard.layout import StoreLayout
+
+FILL = 0  # pixels of a frame that is all fill value
+FOREVER = 1 << 30
+MOST_PLACES = 40  # of an acquisition with an order
+BATCH = 3  # frames at most in one call of ``submit``
+# seeds below are of one image, so that those found before images still tell the same story
+MANY_IMAGES_FROM = 100_000_000
+GROWING_FROM = 300_000_000  # from here on, half of the arrays have two axes without a count
+LIVE_FROM = 400_000_000  # from here on, readers of half of the stores see shards grow
+SPLIT_FROM = 500_000_000  # from here on, shard rows of most stories have several shards along the frame axes
+IN_PLACE_FROM = 600_000_000  # from here on, most stores have frames in their chunks as they come
+FEW_FILES_FROM = 200_000_000  # from here on, not every image that is filled may have a shard row open
+
+Client = Literal["writer", "resends", "nobody"]
+Ending = Literal["finish", "kill", "power", "take over"]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Frame axes as (count or None, chunk, shard in chunks); ``files`` of a shard row; ``tasks`` that a slab
+    is encoded by, 1 or one for each file."""
+
+    axes: tuple[tuple[int | None, int, int], ...]
+    files: int
+    tasks: int
+    images: int = 1
+    order: int | None = None  # how many axes change slower than the images; None: images come as they like
+    row_shards: int = 1  # along the frame axes, where a shard is one slab deep
+    across: int = 1  # likewise, of shard rows that stay open while frames of other images come
+    in_place: bool = False  # frames are put into their chunks as they come
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Sequence n of the acquisition is ``Story.frames[n]``."""
+
+    position: int
+    fill: bool = False
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The disk fails at calls ``after`` to ``after + times`` of this ``kind`` in one life, or is ``full``
+    meanwhile. ``rot``: some of what is in the file can never be read again."""
+
+    kind: str
+    after: int
+    times: int = 1
+    rot: bool = False
+
+
+@dataclass(frozen=True)
+class Life:
+    """One process that has the acquisition. ``ends``: how, ``at`` so many steps after it begins or
+    (``ending``) after it was asked to finish. ``frames``: how many of the story's the client sends, then it
+    finishes. ``flushes``, ``pauses_ms``: before the frame of that number. ``deaths``: recovery is killed at
+    these calls of the disk, and begun again. ``pace``: weights of camera, sealer, workers, clock."""
+
+    client: Client
+    ends: Ending
+    at: int
+    ending: bool
+    frames: int
+    flushes: frozenset[int] = frozenset()
+    pauses_ms: tuple[tuple[int, int], ...] = ()
+    deaths: tuple[int, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    worker_dies: int | None = None  # at its task of that number
+    told: bool = True  # whether the one that dies tells of its task
+    pace: tuple[int, int, int, int] = (4, 4, 4, 1)
+    new_client_at: int | None = None  # before that frame: the client vanishes and connects again
+
+
+@dataclass(frozen=True)
+class Story:
+    shape: Shape
+    settings: WriteSettings
+    ring: int
+    rows: int
+    shard_rows: int
+    staging: int
+    workers: int
+    frames: tuple[Frame, ...]
+    lives: tuple[Life, ...]
+    schedule: int
+    synced_alone: int = FOREVER  # files of a shard row; more are synced by one call for the whole filesystem
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What follows from a shape."""
+
+    spec: sw.AcquisitionSpec
+    layout: StoreLayout
+    levels: tuple[DegradeLevel, ...]
+
+
+@lru_cache(maxsize=4096)
+def plan_of(shape: Shape) -> Plan:
+    names = "tz"
+    dimensions = [
+        sw.Dimension(name=names[i], count=n, chunk_size=c, shard_size_chunks=s)
+        for i, (n, c, s) in enumerate(shape.axes)
+    ]
+    dimensions += [
+        sw.Dimension(name="y", count=1, chunk_size=1),
+        sw.Dimension(name="x", count=shape.files, chunk_size=1),
+    ]
+    codec = None if shape.in_place else sw.Blosc()
+    array = sw.ArraySpec(dtype="uint16", dimensions=tuple(dimensions), codec=codec)
+    images = () if shape.images == 1 else tuple(sw.Image(name=f"image {i}") for i in range(shape.images))
+    order = None
+    if shape.order is not None:
+        axes = names[: len(shape.axes)]
+        order = (*axes[: shape.order], "p", *axes[shape.order :])
+    spec = sw.AcquisitionSpec(array=array, images=images, order=order).in_rows(shape.row_shards, shape.across)
+    spec = spec.in_place() if shape.in_place else spec
+    return Plan(spec, store_layout(spec), SlabEncoder(array, spec.grids.grids[0]).degrade_levels)
+
+
+@lru_cache(maxsize=4096)
+def derived(shape: Shape, ring: int) -> Limits:
+    return Limits.derive(plan_of(shape).spec, threads=1, ring_frames=ring, descriptors=400)
+
+
+def limits_of(story: Story) -> Limits:
+    limits = derived(story.shape, story.ring)
+    return replace(limits, rows=story.rows, open_shard_rows=story.shard_rows, staging_frames=story.staging)
+
+
+def draw(seed: int) -> Story:
+    """The story of a seed."""
+    rng = random.Random(seed)
+    shape = _shape(rng)
+    if seed >= MANY_IMAGES_FROM:
+        shape = replace(shape, images=rng.choice((1, 2, 2, 3)))
+        if shape.images > 1 and rng.random() < 0.5:
+            least = 0 if shape.axes[0][0] else 1  # an unlimited axis ends no image
+            shape = replace(shape, order=rng.randint(least, len(shape.axes)))
+    if seed >= GROWING_FROM and rng.random() < 0.5:
+        depths = (rng.randint(1, 3), rng.randint(1, 3))
+        shape = replace(shape, axes=((None, 1, 1), (None, *depths)), order=None)
+    if seed >= SPLIT_FROM and rng.random() < 0.8:
+        shape = _split(rng, shape)
+    if seed >= IN_PLACE_FROM:
+        shape = replace(shape, in_place=rng.random() < 0.8)
+    grid = plan_of(shape).spec.grids
+    ring = least_ring_frames(grid, 1) + rng.choice((0, 0, 1, 3, 8))
+    filled = grid.open_shard_rows
+    if seed >= FEW_FILES_FROM and grid.slower_axes is None and rng.random() < 0.5:
+        filled = grid.open_shard_rows_of_one
+    settings = _settings(rng)
+    if seed >= LIVE_FROM and rng.random() < 0.5:
+        settings = replace(settings, live="index")
+    if shape.in_place or (shape.row_shards > 1 and rng.random() < 0.7):
+        settings = replace(settings, live="none")  # then shards get their names ahead of their row
+    rows = grid.open_slabs + rng.choice((1, 1, 2, 3, 8))
+    staging = min(ring, rng.choice((grid.held_frames, 2 * grid.held_frames, 4 * grid.held_frames)))
+    if grid.in_place:
+        staging = rows * grid.frames_per_slab + rng.choice((0, 0, 1, 9))
+    story = Story(
+        shape=shape,
+        settings=settings,
+        ring=ring,
+        rows=rows,
+        shard_rows=filled + rng.choice((2, 2, 3, 5)),
+        staging=0 if grid.frames_per_slab == 1 else staging,
+        workers=rng.choice((1, 2, 3)),
+        frames=(frames := _of_all_images(rng, grid)),
+        lives=_lives(rng, len(frames)),
+        schedule=rng.getrandbits(32),
+        synced_alone=rng.choice((1, 4, FOREVER)) if seed >= SPLIT_FROM else FOREVER,
+    )
+    apart = random.Random(-seed)  # so that the other stories stay what they are
+    if shape.row_shards > 1 and apart.random() < 0.05:
+        story = replace(story, lives=_lives_without_a_name(apart, len(frames)))
+    return story
+
+
+def _lives_without_a_name(rng: random.Random, frames: int) -> tuple[Life, ...]:
+    """The disk fails while shards get their names, then a kill, and a power cut soon after it."""
+    failing = Fault("seal", rng.randint(0, 3))
+    killed = Life(
+        "resends", "kill", rng.randint(15, 60), False, frames, faults=(failing,), pace=(4, 16, 16, 1)
+    )
+    cut = Life("resends", "power", rng.randint(1, 30), False, frames)
+    return (killed, cut, Life("resends", "finish", 0, False, frames))
+
+
+def _split(rng: random.Random, shape: Shape) -> Shape:
+    """A shape whose shards are one slab deep, so that several make a shard row."""
+    (count, chunk, _), *faster = shape.axes
+    axes = [(count and 2 * count, min(chunk, rng.choice((1, 2, 4))), 1)]
+    axes += [(count or 3, chunk, 1) for count, chunk, _ in faster]
+    return replace(shape, axes=tuple(axes), row_shards=rng.randint(2, 4), across=rng.randint(1, 3))
+
+
+def _shape(rng: random.Random) -> Shape:
+    axes: list[tuple[int | None, int, int]] = [
+        (None if rng.random() < 0.5 else rng.randint(1, 10), rng.randint(1, 4), rng.randint(1, 4))
+    ]
+    if rng.random() < 0.4:
+        axes[0] = (axes[0][0] and min(axes[0][0], 5), rng.randint(1, 3), rng.randint(1, 2))
+        axes.append((rng.randint(1, 3), rng.randint(1, 2), rng.randint(1, 2)))
+    files = rng.choice((1, 1, 2))
+    return Shape(tuple(axes), files, rng.randint(1, files))
+
+
+def _settings(rng: random.Random) -> WriteSettings:
+    return WriteSettings(
+        durability=rng.choice(("stored", "durable")),
+        overload=rng.choice(("block", "block", "degrade", "drop")),
+        on_full=rng.choice(("block", "fail")),
+        store_within_ms=rng.choice((2, 20, 1000)),
+        sync_interval_ms=rng.choice((1, 50, 1000)),
+        ballast_bytes=1,
+    )
+
+
+def _of_all_images(rng: random.Random, grids: Grids) -> tuple[Frame, ...]:
+    """The frames of each image, one image after the other or mixed, each keeping its own order; or in the
+    order of the acquisition."""
+    if grids.slower_axes is not None:
+        return _frames(rng, list(islice(in_order(grids), MOST_PLACES)), grids.total_frames is None)
+    images = [list(_frames(rng, *_first_places(grid))) for grid in grids.grids]
+    if len(images) == 1:
+        return tuple(images[0])
+    stays = rng.choice((0.0, 0.5, 0.9, 1.0))  # how likely the next frame is of the same image
+    frames, image = [], 0
+    while any(images):
+        if not images[image] or rng.random() > stays:
+            image = rng.choice([i for i, left in enumerate(images) if left])
+        frames.append(images[image].pop(0))
+    return tuple(frames)
+
+
+def _first_places(grid: Grid) -> tuple[list[int], bool]:
+    """Its first positions, and whether there are more; where a further axis has no count, those of a few
+    steps along both."""
+    if grid.is_ragged:
+        return [grid.position_of((t, z)) for t in range(6) for z in range(1 + t % 5)], True
+    frames = 26 if grid.total_frames is None else min(grid.total_frames, 26)
+    return [grid.first + p for p in range(frames)], grid.total_frames is None
+
+
+def _frames(rng: random.Random, places: list[int], endless: bool) -> tuple[Frame, ...]:
+    """In order, or with what cameras do: gaps, frames that swap places, come much later or twice."""
+    most = rng.randint(1, len(places)) if endless else len(places)
+    order = places[: most if endless or rng.random() < 0.6 else rng.randint(1, most)]
+    manner = rng.random()
+    if manner > 0.45:
+        order = [p for p in order if rng.random() > 0.1] or places[:1]
+    if manner > 0.6:
+        for _ in range(rng.randint(0, 4)):
+            place = rng.randrange(len(order))
+            order.insert(min(len(order), place + rng.choice((1, 1, 2, 5, 20))), order.pop(place))
+    if manner > 0.75:
+        for _ in range(rng.randint(0, 3)):
+            order.insert(rng.randint(0, len(order)), rng.choice(order))
+    fill = rng.choice((0.0, 0.0, 0.2, 0.9))
+    return tuple(Frame(p, rng.random() < fill) for p in order)
+
+
+def _lives(rng: random.Random, frames: int) -> tuple[Life, ...]:
+    lives = [_life(rng, frames, last=False) for _ in range(rng.choice((0, 1, 1, 2, 3)))]
+    return (*lives, _life(rng, frames, last=True))
+
+
+def _life(rng: random.Random, frames: int, *, last: bool) -> Life:
+    client: Client = "nobody" if last and rng.random() < 0.2 else rng.choice(("writer", "resends", "resends"))
+    early = not last and rng.random() < 0.5
+    deaths = tuple(int(rng.expovariate(1 / 12)) for _ in range(rng.choice((0, 0, 0, 1, 2))))
+    life = Life(
+        client=client,
+        ends="finish" if last else rng.choice(("kill", "kill", "kill", "power", "power", "take over")),
+        at=int(rng.expovariate(1 / (15 if early else 10 + 6 * frames))),
+        ending=early,
+        frames=rng.randint(0, frames) if early else frames,
+        flushes=frozenset(rng.randrange(frames + 1) for _ in range(rng.choice((0, 0, 1, 2)))),
+        pauses_ms=tuple(
+            (rng.randrange(frames + 1), rng.choice((1, 30, 600, 3000)))
+            for _ in range(rng.choice((0, 0, 1, 3)))
+        ),
+        deaths=deaths,
+        pace=(rng.choice((1, 4, 16)), rng.choice((1, 4, 16)), rng.choice((1, 4, 16)), rng.choice((1, 1, 4))),
+        new_client_at=rng.randrange(frames + 1) if rng.random() < 0.2 else None,
+    )
+    if last or rng.random() < 0.5:
+        return life
+    if rng.random() < 0.15:
+        return replace(life, worker_dies=rng.randint(0, frames), told=rng.random() < 0.5)
+    return replace(life, faults=tuple(_fault(rng, frames) for _ in range(rng.choice((1, 1, 2)))))
+
+
+FAULTS = (
+    "chunk",
+    "journal",
+    "stage",
+    "sync shard row",
+    "sync stage",
+    "sync log",
+    "log",
+    "create",
+    "seal",
+    "reopen",
+    "rewrite",
+    "finish",
+    "sealer",
+    "look",
+)
+
+
+def _fault(rng: random.Random, frames: int) -> Fault:
+    if rng.random() < 0.35:
+        return Fault("full", rng.randint(0, 4 * frames), rng.choice((3, 20, 60, FOREVER)))
+    kind = rng.choice(FAULTS)
+    often = math.ceil(frames / 2) if kind in ("chunk", "journal", "stage") else 4
+    return Fault(kind, rng.randint(0, often), rng.choice((1, 1, 2, FOREVER)), rot=rng.random() < 0.3)
