@@ -16,6 +16,8 @@ from shardwright.acquire.limits import Limits, least_ring_frames
 from shardwright.acquire.settings import WriteSettings
 from shardwright.array.frame_intake import in_order
 from shardwright.read.layouts import store_layout
+from shardwright.shard.frame_record import record_of
+from shardwright.shard.layout import page_aligned
 
 if TYPE_CHECKING:
     from shardwright.array.grid import Grid, Grids
@@ -51,6 +53,7 @@ class Shape:
     row_shards: int = 1  # along the frame axes, where a shard is one slab deep
     across: int = 1  # likewise, of shard rows that stay open while frames of other images come
     in_place: bool = False  # frames are put into their chunks as they come
+    index: Literal["start", "end"] = "end"  # where the index of a shard is
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,9 @@ def plan_of(shape: Shape) -> Plan:
         sw.Dimension(name="x", count=shape.files, chunk_size=1),
     ]
     codec = None if shape.in_place else sw.Blosc()
-    array = sw.ArraySpec(dtype="uint16", dimensions=tuple(dimensions), codec=codec)
+    array = sw.ArraySpec(
+        dtype="uint16", dimensions=tuple(dimensions), codec=codec, index_location=shape.index
+    )
     images = () if shape.images == 1 else tuple(sw.Image(name=f"image {i}") for i in range(shape.images))
     order = None
     if shape.order is not None:
@@ -148,7 +153,11 @@ def derived(shape: Shape, ring: int) -> Limits:
 
 def limits_of(story: Story) -> Limits:
     limits = derived(story.shape, story.ring)
-    return replace(limits, rows=story.rows, open_shard_rows=story.shard_rows, staging_frames=story.staging)
+    staging = story.staging
+    if story.shape.in_place and staging:  # an area without pixels fills its pages
+        record_bytes = record_of(plan_of(story.shape).spec).itemsize
+        staging = page_aligned(staging * record_bytes) // record_bytes
+    return replace(limits, rows=story.rows, open_shard_rows=story.shard_rows, staging_frames=staging)
 
 
 def draw(seed: int) -> Story:
@@ -175,6 +184,8 @@ def draw(seed: int) -> Story:
     settings = _settings(rng)
     if seed >= LIVE_FROM and rng.random() < 0.5:
         settings = replace(settings, live="index")
+    if settings.live != "none":
+        shape = replace(shape, index="start")
     if shape.in_place or (shape.row_shards > 1 and rng.random() < 0.7):
         settings = replace(settings, live="none")  # then shards get their names ahead of their row
     rows = grid.open_slabs + rng.choice((1, 1, 2, 3, 8))

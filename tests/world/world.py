@@ -22,7 +22,7 @@ import shardwright.shard.manifest as manifest_module
 import shardwright.shard.shard_row_files as files_module
 from shardwright.acquire.core import Now
 from shardwright.acquire.states import AcquisitionState
-from shardwright.model.errors import LockedError, ShardwrightError
+from shardwright.model.errors import LockedError, ResumeError, ShardwrightError
 from shardwright.model.frame_status import FrameStatus
 from shardwright.model.names import WORKSPACE
 from shardwright.recovery.recover_store import recover_store
@@ -103,7 +103,12 @@ class World:
             if process is not None and not has_manifest(self._path / WORKSPACE):
                 break
             self.lives += 1
-            process, power = self._opened(life, first=not number, take_over=take_over, power=power)
+            try:
+                process, power = self._opened(life, first=not number, take_over=take_over, power=power)
+            except ResumeError:
+                if has_manifest(self._path / WORKSPACE):
+                    raise
+                break  # the old writer has finished it
             if number:
                 self.oracle.taken_up(process.acquisition.accounts, self._lost(process), power=power)
             self.faults.begin(life.faults)
