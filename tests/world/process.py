@@ -218,7 +218,7 @@ class Process:
     ) -> None:
         self._oracle, self._trace = oracle, trace
         self.fenced = False
-        self.losses_told = False
+        self.has_acquisition = False
         self.calls = Calls()
         self._disk = disk
         self._story, self._path, self._spec, self._limits_of = story, path, spec, limits_of
@@ -242,23 +242,22 @@ class Process:
             settings = self._story.settings
             if take_over is None:
                 limits = self._limits_of(self._spec)
-                self.acquisition = Acquisition(self._path, self._spec, limits, self.pool, _nothing, settings)
+                self.take(Acquisition(self._path, self._spec, limits, self.pool, _nothing, settings))
             else:
-                self.acquisition = resume(
-                    self._path, self.pool, _nothing, settings, self._limits_of, take_over=take_over
-                )
-            for command in self._taken():
-                self._queue.put(command)
-            self.acquisition._sealer._commands = self._queue  # type: ignore[assignment]
+                pool, limits_of = self.pool, self._limits_of
+                self.take(resume(self._path, pool, _nothing, settings, limits_of, take_over=take_over))
 
         self.opener = Actor(self._disk, self.calls, open_it)
 
-    def _taken(self) -> list[Any]:
-        """What the constructor has put into the sealer's queue."""
-        commands, found = self.acquisition._sealer._commands, []
+    def take(self, acquisition: Acquisition) -> None:
+        """Has an acquisition from now on: what its constructor has put into the sealer's queue goes on in
+        one that gives way."""
+        self.acquisition = acquisition
+        commands = acquisition._sealer._commands
         while not commands.empty():
-            found.append(commands.get())
-        return found
+            self._queue.put(commands.get())
+        acquisition._sealer._commands = self._queue  # type: ignore[assignment]
+        self.has_acquisition = True
 
     def _seal(self) -> None:
         self.acquisition._sealer._work()
@@ -353,15 +352,20 @@ class Process:
 
     def end(self) -> None:
         """Ends a process whose acquisition is over."""
-        self.acquisition._sealer.stop()
+        self.stop()
         while not self.sealer.is_over:
             self.sealer.step()
-        closer = Actor(self._disk, self.calls, self._close)
+        closer = Actor(self._disk, self.calls, self.close)
         while not closer.is_over:
             closer.step()
         self.kill()
 
-    def _close(self) -> None:
+    def stop(self) -> None:
+        """Ends the sealer's thread after what it was asked for."""
+        self.acquisition._sealer.stop()
+
+    def close(self) -> None:
+        """The last that the process does."""
         self.acquisition._sealer.join()
         self.acquisition.folder.close()
 

@@ -397,15 +397,18 @@ STEPS_PER_CALL = 1
 def play(story: Story, trace: Callable[[str], None] | None = None) -> tuple[World, str | None]:
     """A story, and what was wrong: None when every promise was kept."""
     world = World(story, trace)
+    return world, told_of(world)
+
+
+def told_of(world: World) -> str | None:
+    """Lets a world play; returns what was wrong."""
     try:
         world.play()
     except ViolationError as violation:
-        return world, str(violation)
+        return str(violation)
     except Exception as error:
         import traceback
 
         last = traceback.extract_tb(error.__traceback__)[-1]
-        return world, (
-            f"a defect: {error!r} at {last.filename.rsplit('/', 1)[-1]}:{last.lineno} in {last.name}"
-        )
-    return world, None
+        return f"a defect: {error!r} at {last.filename.rsplit('/', 1)[-1]}:{last.lineno} in {last.name}"
+    return None

@@ -1,0 +1,306 @@
+"""How a store gets its name: processes that want the same one, one after the other or two at once, each killed,
+failing or without power at some call of the disk. No death may burn the name, take a frame that was
+acknowledged, or leave anything behind once all is recovered; a finished store that is overwritten stays until
+a frame of the new one is durable."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from shardwright.acquire.acquisition import Acquisition
+from shardwright.acquire.states import AcquisitionState
+from shardwright.model.errors import LockedError, OutputExistsError, ResumeError, ShardwrightError
+from shardwright.model.names import WORKSPACE
+from shardwright.recovery.leftovers import free_name, unfinished_stores
+from shardwright.shard.manifest import has_manifest
+from shardwright.wire.descriptor import DESCRIPTOR
+
+from .left import left
+from .oracle import ViolationError
+from .process import Actor, Process
+from .story import Fault, Life, Story, draw, limits_of
+from .world import MOST_STEPS, World, told_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+MOST_ATTEMPTS = 5
+FRAMES = 3
+_LIFE = Life("resends", "finish", 0, False, FRAMES)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A process that wants the name. It is let go on for ``at`` calls; then it ``ends``, or the next one
+    begins ``beside`` it and the two take turns."""
+
+    overwrite: bool
+    ends: Literal["kill", "power", "finish"]
+    at: int
+    beside: bool
+    faults: tuple[Fault, ...] = ()
+
+
+@dataclass(frozen=True)
+class Naming:
+    attempts: tuple[Attempt, ...]
+    schedule: int
+
+
+def draw_naming(seed: int) -> Naming:
+    rng = random.Random(f"naming {seed}")
+    attempts = []
+    for _ in range(rng.randint(1, MOST_ATTEMPTS)):
+        kinds = ("create", "finish", "directory", "create")
+        faults = tuple(
+            Fault(rng.choice(kinds[:2]), rng.randint(0, 12), rng.choice((1, 2)))
+            for _ in range(rng.choice((0, 0, 1)))
+        )
+        attempts.append(
+            Attempt(
+                overwrite=rng.random() < 0.6,
+                ends=rng.choice(("kill", "kill", "power", "finish", "finish")),
+                at=rng.choice((rng.randint(0, 60), rng.randint(0, 250))),
+                beside=rng.random() < 0.25,
+                faults=faults,
+            )
+        )
+    return Naming(tuple(attempts), rng.getrandbits(32))
+
+
+@dataclass(eq=False)
+class _Store:
+    """What one attempt has told its client."""
+
+    process: Process
+    number: int
+    stored: int = 0
+    durable: int = 0
+    sent: int = 0
+
+    def look(self) -> None:
+        if self.process.has_acquisition:
+            self.stored = max(self.stored, self.process.acquisition.stored_watermark)
+            self.durable = max(self.durable, self.process.acquisition.durable_watermark)
+
+    @property
+    def first_token(self) -> int:
+        return 1 + 10 * self.number
+
+
+class _World(World):
+    """``play`` as the other stories."""
+
+    def __init__(self, naming: Naming, trace: Callable[[str], None] | None) -> None:
+        story = draw(0)
+        shape = replace(story.shape, axes=((None, 1, 2),), files=1, tasks=1)
+        settings = replace(story.settings, store_within_ms=1, sync_interval_ms=1, on_full="fail")
+        self._plain = replace(story, shape=shape, settings=settings, ring=8, rows=6, shard_rows=6, staging=0)
+        super().__init__(replace(self._plain, schedule=naming.schedule, workers=1), trace)
+        self._naming = naming
+        self._stores: list[_Store] = []
+        self._cuts = 0
+
+    def _play(self) -> None:
+        waiting: list[tuple[_Store, Attempt]] = []
+        for number, attempt in enumerate(self._naming.attempts):
+            self._note(f"attempt {number}: {attempt}")
+            self.lives += 1
+            self.faults.begin(attempt.faults)
+            store = self._wants_the_name(number, overwrite=attempt.overwrite)
+            waiting.append((store, attempt))
+            if not attempt.beside:
+                self._go_on(waiting)
+                waiting = []
+        self._go_on(waiting)
+        self.faults.begin(())
+        self._recover_all()
+        self._judge()
+
+    # ------------------------------------------------------------------ attempts
+
+    def _wants_the_name(self, number: int, *, overwrite: bool) -> _Store:
+        name_taken: Literal["overwrite", "fail"] = "overwrite" if overwrite else "fail"
+        story = replace(self._story, settings=replace(self._story.settings, name_taken=name_taken))
+        process = self._new_process(story)
+        store = _Store(process, number)
+
+        def make() -> None:
+            free_name(self._path)
+            process.take(
+                Acquisition(
+                    self._path, self._spec, limits_of(story), process.pool, lambda: None, story.settings
+                )
+            )
+
+        process.opener = Actor(self.disk, process.calls, make)
+        self._stores.append(store)
+        return store
+
+    def _new_process(self, story: Story) -> Process:
+        process = Process(
+            story, _LIFE, self.disk, self._path, self._spec, lambda _: limits_of(story), self.oracle, None
+        )
+        process.fenced = True  # the oracle of one acquisition has no say
+        self._alive = [each for each in self._alive if not each.calls.is_dead] + [process]
+        return process
+
+    def _go_on(self, waiting: list[tuple[_Store, Attempt]]) -> None:
+        """All of them, by turns, until each has ended as it should."""
+        left_calls = [attempt.at for _, attempt in waiting]
+        going = list(range(len(waiting)))
+        for _ in range(MOST_STEPS):
+            if not going:
+                return
+            number = self._rng.choice(going)
+            store, attempt = waiting[number]
+            ended = self._step(store)
+            store.look()
+            left_calls[number] -= 1
+            if ended:
+                going.remove(number)
+            elif left_calls[number] <= 0 and attempt.ends != "finish":
+                self.crashes += 1
+                if attempt.ends == "power":
+                    self._cut_power()
+                    return
+                store.process.kill()
+                going.remove(number)
+        raise ViolationError(f"it does not end: {[waiting[i][0].process.waits_for() for i in going]}")
+
+    def _step(self, store: _Store) -> bool:
+        """One call of anybody of it. Returns whether it has ended by itself."""
+        process = store.process
+        if not process.is_open:
+            try:
+                self._let(process, process.opener)
+            except OutputExistsError:
+                self._check_refusal(store)
+                process.kill()
+                return True
+            except ShardwrightError:
+                if not self._is_excused(store):
+                    raise
+                process.kill()
+                return True
+            return False
+        if store.sent < FRAMES:
+            self._send(store)
+        elif process.acquisition.state is AcquisitionState.OPEN and store.stored >= FRAMES:
+            process.finish(keep_empty=False)
+        if process.is_over:
+            store.look()
+            self._end(process)
+            return True
+        self._act(process, self._actors(process, None, (0, 4, 4, 1)))
+        return False
+
+    def _send(self, store: _Store) -> None:
+        descriptors = np.zeros(1, DESCRIPTOR)
+        descriptors["sequence"] = descriptors["frame_id"] = descriptors["position"] = store.sent
+        address = store.process.ring.put(store.sent, store.first_token + store.sent)
+        store.process.submit(descriptors, np.array([address]))
+        store.sent += 1
+
+    def _rivals(self, store: _Store) -> bool:
+        return any(other is not store and not other.process.calls.is_dead for other in self._stores)
+
+    def _is_excused(self, store: _Store) -> bool:
+        """Whether an attempt may fail: the disk does, or another one is at it."""
+        return any(attempt.faults for attempt in self._naming.attempts) or self._rivals(store)
+
+    def _check_refusal(self, store: _Store) -> None:
+        """Somebody else has the name, or a frame may have come under it."""
+        others = [other for other in self._stores if other is not store]
+        if not (self._rivals(store) or self._cuts or any(other.sent for other in others)):
+            raise ViolationError("the name is burned: nothing is there that was sent")
+
+    def _end(self, process: Process) -> None:
+        while not process.sealer.is_over:
+            process.stop()
+            self._let(process, process.sealer)
+        closer = Actor(self.disk, process.calls, process.close)
+        while not closer.is_over:
+            self._let(process, closer)
+        process.kill()
+
+    def _cut_power(self) -> None:
+        for store in self._stores:
+            store.process.kill()
+            store.stored = store.durable
+        self._cuts += 1
+        self._lose_power()
+
+    # ------------------------------------------------------------------ at the end
+
+    def _recover_all(self) -> None:
+        """As ``shardwright recover ROOT``: again where an unfinished store has got its name back."""
+        for _ in range(MOST_ATTEMPTS):
+            for path in (found := unfinished_stores(self._root)):
+                self._recover(path)
+            if not found:
+                return
+        raise ViolationError(f"recovery leaves something to recover: {found}")
+
+    def _recover(self, path: Path) -> None:
+        process = self._new_process(self._story)
+        self._path, before = path, self._path
+        try:
+            if has_manifest(path / WORKSPACE):
+                process = self._new_process(self._story)
+                process.begin(take_over=False)
+                while not process.is_open:
+                    self._let(process, process.opener)
+                process.acquisition.settle_missing()
+                process.finish(keep_empty=False)
+                for _ in range(MOST_STEPS):
+                    if process.is_over:
+                        break
+                    self._act(process, self._actors(process, None, (0, 4, 4, 1)))
+                else:
+                    raise ViolationError(f"recovery does not end: {process.waits_for()}")
+                self._end(process)
+            else:
+                self._clear_away()
+        except (LockedError, ResumeError) as error:
+            self._note(f"{path}: {error}")  # another one that was recovered before has cleared it away
+        finally:
+            self._path = before
+            process.kill()
+
+    def _judge(self) -> None:
+        names = sorted(path.name for path in self._root.iterdir())
+        if leftovers := [name for name in names if name.startswith(".")]:
+            raise ViolationError(f"left behind: {leftovers}")
+        found: dict[int, set[int]] = {}
+        for name in names:
+            for token in self._tokens(self._root / name):
+                found.setdefault((token - 1) // 10, set()).add((token - 1) % 10)
+        overwritten = False  # a later one has taken the name, durably
+        for store in reversed(self._stores):
+            kept = found.get(store.number, set())
+            if not overwritten and not set(range(store.stored)) <= kept:
+                raise ViolationError(
+                    f"attempt {store.number} was told of {store.stored} frames, {sorted(kept)} are there"
+                )
+            # a frame that its recovery has found is durable then, too
+            durable = store.durable or kept
+            overwritten = overwritten or (self._naming.attempts[store.number].overwrite and bool(durable))
+
+    def _tokens(self, path: Path) -> list[int]:
+        found = left(path, self._spec)
+        assert found is not None, "it is listed"
+        return [int(value) for _, pixels in found.pixels() for value in pixels if value]
+
+
+def play_naming(seed: int, trace: Callable[[str], None] | None = None) -> tuple[_World, str | None]:
+    """As ``world.play``."""
+    world = _World(draw_naming(seed), trace)
+    return world, told_of(world)
+
+
