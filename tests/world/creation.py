@@ -1,5 +1,5 @@
-"""How a store gets its name: processes that want the same one, one after the other or two at once, each killed,
-failing or without power at some call of the disk. No death may burn the name, take a frame that was
+"""How a store gets its name: processes that want the same one, one after the other or two at once, each
+killed, failing or without power at some call of the disk. No death may burn the name, take a frame that was
 acknowledged, or leave anything behind once all is recovered; a finished store that is overwritten stays until
 a frame of the new one is durable."""
 
@@ -215,9 +215,11 @@ class _World(World):
         return any(attempt.faults for attempt in self._naming.attempts) or self._rivals(store)
 
     def _check_refusal(self, store: _Store) -> None:
-        """Somebody else has the name, or a frame may have come under it."""
+        """Somebody else has the name, or had it a moment ago; or a frame may have come under it."""
         others = [other for other in self._stores if other is not store]
-        if not (self._rivals(store) or self._cuts or any(other.sent for other in others)):
+        attempts = self._naming.attempts
+        beside = attempts[store.number].beside or (store.number and attempts[store.number - 1].beside)
+        if not (beside or self._cuts or any(other.sent for other in others)):
             raise ViolationError("the name is burned: nothing is there that was sent")
 
     def _end(self, process: Process) -> None:
@@ -302,5 +304,3 @@ def play_naming(seed: int, trace: Callable[[str], None] | None = None) -> tuple[
     """As ``world.play``."""
     world = _World(draw_naming(seed), trace)
     return world, told_of(world)
-
-

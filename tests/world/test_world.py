@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from .creation import play_naming
 from .story import FEW_FILES_FROM, GROWING_FROM, IN_PLACE_FROM, LIVE_FROM, SPLIT_FROM, draw
 from .world import play
 
@@ -22,6 +23,11 @@ KINDS = {
 def test_every_promise_is_kept(first: int) -> None:
     violations = {seed: play(draw(seed))[1] for seed in range(first, first + SEEDS)}
     assert not any(violations.values()), "python -m tests.world --seed N tells what happened"
+
+
+def test_every_promise_is_kept_while_stores_get_their_names() -> None:
+    violations = {seed: play_naming(seed)[1] for seed in range(3 * SEEDS)}
+    assert not any(violations.values()), "python -m tests.world --naming N tells what happened"
 
 
 def _traced(seed: int) -> tuple[list[str], str | None]:
