@@ -315,13 +315,16 @@ class SimulatedDisk(OperatingSystem):
         kept: dict[int, bytes] = {}
         self._look_at(self._root, kept)
         old = self._files
+        aside = self.root.with_name(f"{self.root.name}-aside")
+        self._put_aside(aside, kept)
         for path in self.root.iterdir():
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         names = self._root.names
         self._files = {os.fstat(self._root.descriptor).st_ino: self._root}
         self._root.names = {}
         made: dict[int, tuple[Path, File]] = {}
-        self._make_again(self.root, self._root, names, kept, made)
+        self._make_again(self.root, self._root, names, kept, made, aside)
+        shutil.rmtree(aside)
         for file in old.values():
             if file is not self._root:
                 os.close(file.descriptor)
@@ -332,6 +335,15 @@ class SimulatedDisk(OperatingSystem):
                 self._look_at(file, kept)
             elif file.kind == stat.S_IFREG and id(file) not in kept:
                 kept[id(file)] = self._what_is_left(file)
+
+    def _put_aside(self, aside: Path, kept: dict[int, bytes]) -> None:
+        """Files that have a name now keep their inode: a journal may tell by it that a file is the same."""
+        aside.mkdir(exist_ok=True)
+        for folder, _, names in os.walk(self.root):
+            for path in (Path(folder, name) for name in names):
+                inode = path.lstat().st_ino
+                if id(self._files.get(inode)) in kept:
+                    path.replace(aside / str(inode))
 
     def _what_is_left(self, file: File) -> bytes:
         now, rng = file.bytes(), self._rng
@@ -359,6 +371,7 @@ class SimulatedDisk(OperatingSystem):
         names: dict[str, File],
         kept: dict[int, bytes],
         made: dict[int, tuple[Path, File]],
+        aside: Path,
     ) -> None:
         for name, old in sorted(names.items()):
             place = path / name
@@ -368,14 +381,17 @@ class SimulatedDisk(OperatingSystem):
             elif old.kind == stat.S_IFDIR:
                 place.mkdir()
                 file = self._known(os.open(place, os.O_RDONLY | os.O_DIRECTORY))
-                self._make_again(place, file, old.names, kept, made)
+                self._make_again(place, file, old.names, kept, made, aside)
             elif old.kind == stat.S_IFLNK:
                 place.symlink_to(old.target)
                 file = self._known(os.open(place, os.O_PATH | os.O_NOFOLLOW))
                 file.target = old.target
             else:
-                file = self._known(os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644))
-                os.pwrite(file.descriptor, kept[id(old)], 0)
+                same = aside / str(os.fstat(old.descriptor).st_ino)
+                if same.exists():
+                    same.replace(place)
+                file = self._known(os.open(place, os.O_RDWR | os.O_CREAT, 0o644))
+                _write_anew(file.descriptor, kept[id(old)])
                 file.durable = kept[id(old)]
             made[id(old)] = place, file
             folder.names[name] = file
@@ -403,6 +419,15 @@ def _inode(folder: int, name: str) -> int | None:
         return os.stat(name, dir_fd=folder, follow_symlinks=False).st_ino
     except FileNotFoundError:
         return None
+
+
+def _write_anew(descriptor: int, data: bytes) -> None:
+    """Pages of zeros are holes."""
+    os.ftruncate(descriptor, 0)
+    os.ftruncate(descriptor, len(data))
+    for number, page in enumerate(_pages(data)):
+        if page.strip(b"\0"):
+            os.pwrite(descriptor, page, number * PAGE)
 
 
 def _pages(data: bytes) -> list[bytes]:

@@ -6,11 +6,10 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
-from unittest import mock
 
 from greenlet import getcurrent
 
@@ -18,7 +17,6 @@ import shardwright.acquire.acquisition as acquisition_module
 import shardwright.acquire.ownership as ownership_module
 import shardwright.acquire.sealer as sealer_module
 import shardwright.acquire.store_folder as store_folder_module
-import shardwright.shard.manifest as manifest_module
 import shardwright.shard.shard_row_files as files_module
 from shardwright.acquire.core import Now
 from shardwright.acquire.states import AcquisitionState
@@ -28,7 +26,6 @@ from shardwright.model.names import WORKSPACE
 from shardwright.recovery.recover_store import recover_store
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.manifest import has_manifest
-from shardwright.storage import failpoints, system
 
 from .camera import Camera
 from .disk import Killed, SimulatedDisk
@@ -36,10 +33,12 @@ from .faults import Faults
 from .left import left
 from .oracle import Oracle, ViolationError
 from .process import DiedError, Pool, Process, give_way
+from .simulated import simulated
 from .story import limits_of, plan_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from shardwright.acquire.limits import Limits
     from shardwright.array.acquisition_spec import AcquisitionSpec
@@ -219,30 +218,19 @@ class World:
 
     # ------------------------------------------------------------------ what is simulated
 
-    @contextmanager
-    def _simulated(self) -> Iterator[None]:
-        """Time, threads, random names and the kernel's boot are the world's; the code is as it stands."""
-        names = random.Random(self._story.schedule)
-        alone = self._story.synced_alone
-        with ExitStack() as stack:
-            for module, name, value in (
-                (acquisition_module, "_now", self._now),
-                (sealer_module.Sealer, "start", lambda _: None),
-                (sealer_module, "side_by_side", self._side_by_side),
-                (files_module, "side_by_side", self._side_by_side),
-                (files_module, "MOST_SYNCED_ALONE", alone),
-                (files_module, "syncs_as_one", lambda _: True),
-                (ownership_module, "time", SimpleNamespace(sleep=lambda _: give_way())),
-                (store_folder_module, "boot_id", lambda: f"{self._boot:036}"),
-                (manifest_module.secrets, "token_hex", lambda n: names.randbytes(n).hex()),
-                (manifest_module.secrets, "token_bytes", names.randbytes),
-            ):
-                stack.enter_context(mock.patch.object(module, name, value))
-            system.use(self.disk)
-            stack.callback(system.use, None)
-            failpoints.watch_all(self._reach)
-            stack.callback(failpoints.watch_all, None)
-            yield
+    def _simulated(self) -> AbstractContextManager[None]:
+        """Time, threads and the kernel's boot are the world's too."""
+        instead = (
+            (acquisition_module, "_now", self._now),
+            (sealer_module.Sealer, "start", lambda _: None),
+            (sealer_module, "side_by_side", self._side_by_side),
+            (files_module, "side_by_side", self._side_by_side),
+            (files_module, "MOST_SYNCED_ALONE", self._story.synced_alone),
+            (files_module, "syncs_as_one", lambda _: True),
+            (ownership_module, "time", SimpleNamespace(sleep=lambda _: give_way())),
+            (store_folder_module, "boot_id", lambda: f"{self._boot:036}"),
+        )
+        return simulated(self.disk, self._reach, self._story.schedule, instead)
 
     def _side_by_side(self, action: Callable[[int], object], count: int, *, syncs: bool = False) -> None:
         """In any order; the first error ends it."""

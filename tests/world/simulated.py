@@ -1,0 +1,47 @@
+"""What every world takes from the code's surroundings: the disk, random names, and the moments at which
+somebody else may act."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import shardwright.storage.lock as lock_module
+from shardwright.storage import failpoints, system
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from .disk import SimulatedDisk
+
+_THEN = datetime(2026, 1, 1, tzinfo=UTC)  # the text of a lock is the same each time
+
+
+@contextmanager
+def simulated(
+    disk: SimulatedDisk,
+    reach: Callable[[str], None],
+    seed: int,
+    instead: Iterable[tuple[Any, str, Any]],
+) -> Iterator[None]:
+    """A context in which the code runs on ``disk`` and calls ``reach`` at every failpoint. ``instead``:
+    (module or class, name, what stands there)."""
+    names = random.Random(seed)
+    with ExitStack() as stack:
+        for where, name, value in (
+            (secrets, "token_hex", lambda n: names.randbytes(n).hex()),
+            (secrets, "token_bytes", names.randbytes),
+            (lock_module, "datetime", SimpleNamespace(now=lambda _: _THEN)),
+            *instead,
+        ):
+            stack.enter_context(mock.patch.object(where, name, value))
+        system.use(disk)
+        stack.callback(system.use, None)
+        failpoints.watch_all(reach)
+        stack.callback(failpoints.watch_all, None)
+        yield
