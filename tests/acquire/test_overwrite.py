@@ -326,7 +326,7 @@ def test_of_two_creations_at_once_the_quicker_one_keeps_its_name_and_its_frames(
         writer.append_many(np.stack([NEW] * 5))
         writer.flush()
 
-    at_point("store.before_exchange", be_quicker)
+    at_point("store.before_set_aside", be_quicker)
     with pytest.raises(OutputExistsError, match="unfinished"):
         sw.create(old, spec, overwrite=True)
     (writer,) = quicker
@@ -334,6 +334,40 @@ def test_of_two_creations_at_once_the_quicker_one_keeps_its_name_and_its_frames(
     assert writer.close().frames_stored == 6
     assert names(old.parent) == [old.name]
     assert pixels(old) == [2] * 6
+
+
+def test_a_creation_waits_for_one_that_takes_the_name(old, spec, at_point):
+    """If it exchanged the store that has just got the name, that one's writer would make its next files in
+    the other store, which is then removed: a kill would cost frames that it had acknowledged."""
+    waits, exchanged, refusals = threading.Event(), [], []
+
+    def create() -> None:
+        with pytest.raises(OutputExistsError, match="unfinished") as refused:
+            sw.create(old, spec, overwrite=True)
+        refusals.append(refused.value)
+
+    def watch(point: str) -> None:
+        if point == "store.before_lock" and threading.current_thread() is other:
+            waits.set()
+        if point == "store.before_exchange":
+            exchanged.append(threading.current_thread())
+
+    def begin_the_other() -> None:
+        other.start()
+        assert waits.wait(60), "it waits, or is refused, before it exchanges anything"
+
+    other = threading.Thread(target=create)
+    at_point("store.before_exchange", begin_the_other)
+    failpoints.watch_all(watch)
+    try:
+        with sw.create(old, spec, overwrite=True) as writer:
+            other.join()
+            writer.append_many(np.stack([NEW] * 3))
+    finally:
+        failpoints.watch_all(None)
+    assert exchanged == [threading.current_thread()]
+    assert len(refusals) == 1
+    assert pixels(old) == [2] * 3
 
 
 def test_a_store_that_another_creation_puts_back_goes_on(tmp_path, spec):

@@ -304,7 +304,15 @@ class SimulatedDisk(OperatingSystem):
             if piece != file.durable[page * PAGE : (page + 1) * PAGE]:
                 file.clean[page] = piece
 
-    # ------------------------------------------------------------------ power cuts
+    # ------------------------------------------------------------------ rot and power cuts
+
+    def spoil(self, descriptor: int) -> None:
+        """Every byte of a file becomes another one, in memory and on the medium."""
+        with suppress(OSError):  # it is closed
+            file = self._at(descriptor)
+            spoiled = bytes(byte ^ 0xA5 for byte in file.bytes())
+            os.pwrite(file.descriptor, spoiled, 0)
+            file.durable = spoiled
 
     def lose_power(self) -> None:
         """Leaves what the medium holds and any part of the rest. Every process is dead by now."""

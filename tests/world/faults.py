@@ -30,6 +30,8 @@ POINTS = {
     "finish": r"(folder|table|workspace|replace|directory)\..*",
     "sealer": r"sealer\.before_commit",
     "look": r"directory\.before_look|lock\..*",
+    "stall": r".*",
+    "answer": r".*\.before_(rename|replace|link|exchange|take_name|set_aside|delete|remove|create|name)",
 }
 _PATTERNS = {kind: re.compile(pattern) for kind, pattern in POINTS.items()}
 _SYNC = re.compile(r".*\.before_sync")
@@ -46,6 +48,7 @@ class Faults:
         self._faults: tuple[Fault, ...] = ()
         self._calls: dict[str, int] = {}
         self._spare = 0
+        self._rots = False
 
     def begin(self, faults: tuple[Fault, ...]) -> None:
         """Of a life."""
@@ -66,7 +69,16 @@ class Faults:
         )
 
     def fails_sync(self, point: str) -> bool:
+        """Whether the sync that follows this point fails."""
         return bool(self._faults) and _SYNC.fullmatch(point) is not None and self._is_met(point)
+
+    def loses_answer(self, point: str) -> bool:
+        """Whether the change of names that follows this point is made, and its answer lost."""
+        return bool(self._faults) and self._meets(point, {"answer"})
+
+    def stalls(self, point: str) -> bool:
+        """Whether the call that follows this point gets no answer for long."""
+        return bool(self._faults) and self._meets(point, {"stall"})
 
     def reach(self, point: str) -> None:
         """Raises ``OSError``."""
@@ -89,15 +101,22 @@ class Faults:
             return False
         return True
 
+    @property
+    def rots(self) -> bool:
+        """Whether the fault that was met last takes bytes with it."""
+        return self._rots
+
     def _is_met(self, point: str) -> bool:
-        met = False
-        for kind in {fault.kind for fault in self._faults} - {"full"}:
+        return self._meets(point, {fault.kind for fault in self._faults} - {"full", "stall", "answer"})
+
+    def _meets(self, point: str, kinds: set[str]) -> bool:
+        met = self._rots = False
+        for kind in sorted(kinds & {fault.kind for fault in self._faults}):
             if _PATTERNS[kind].fullmatch(point) is None:
                 continue
             number = self._calls.get(kind, 0)
             self._calls[kind] = number + 1
-            met = met or any(
-                fault.kind == kind and fault.after <= number < fault.after + fault.times
-                for fault in self._faults
-            )
+            for fault in self._faults:
+                if fault.kind == kind and fault.after <= number < fault.after + fault.times:
+                    met, self._rots = True, self._rots or fault.rot
         return met

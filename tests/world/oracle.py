@@ -173,19 +173,20 @@ class Oracle:
     def _judge_pixels(self, left: Left, stored: set[int]) -> None:
         """Every place of every image holds the pixels of the frame that is stored there, and no others."""
         expected = {self._frames[n].position: self.token(n) for n in stored}
+        within: set[int] = set()
         for position, pixels in left.pixels():
+            within.add(position)
             if self._grids.slab_of_position(position) in self.spoiled:
-                expected.pop(position, None)
                 continue
-            token = expected.pop(position, None)
-            found = set(pixels.tolist())
+            token, found = expected.get(position), set(pixels.tolist())
             if token is None and found != {FILL}:
                 raise ViolationError(f"place {position} has pixels that no status tells of: {found}")
             if token is not None and found != {token}:
                 raise ViolationError(
                     f"sequence {token - 1} is reported as stored at {position}, where {found} is"
                 )
-        if gone := [p for p in expected if self._grids.slab_of_position(p) not in self.spoiled]:
+        outside = expected.keys() - within
+        if gone := [p for p in outside if self._grids.slab_of_position(p) not in self.spoiled]:
             raise ViolationError(f"frames are reported as stored at {gone}, which is not within the shape")
 
     def _is_spoiled(self, n: int) -> bool:

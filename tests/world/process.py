@@ -54,6 +54,7 @@ class Actor:
     def __init__(self, disk: SimulatedDisk, calls: Calls, run: Callable[[], None]) -> None:
         self._disk, self._calls = disk, calls
         self.waits = False
+        self.stalled_until_ns = 0  # its call gets no answer before
         self._run = run
         self._greenlet = greenlet(self._to_its_end)
 

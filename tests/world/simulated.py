@@ -11,8 +11,11 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+import shardwright.storage.files as files_module
 import shardwright.storage.lock as lock_module
 from shardwright.storage import failpoints, system
+
+from .process import give_way
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -37,6 +40,8 @@ def simulated(
             (secrets, "token_hex", lambda n: names.randbytes(n).hex()),
             (secrets, "token_bytes", names.randbytes),
             (lock_module, "datetime", SimpleNamespace(now=lambda _: _THEN)),
+            (files_module, "sleep", lambda _: give_way()),
+            (files_module, "monotonic", lambda: 0.0),  # who waits for a lock waits until it is free
             *instead,
         ):
             stack.enter_context(mock.patch.object(where, name, value))

@@ -54,6 +54,7 @@ class Shape:
     across: int = 1  # likewise, of shard rows that stay open while frames of other images come
     in_place: bool = False  # frames are put into their chunks as they come
     index: Literal["start", "end"] = "end"  # where the index of a shard is
+    levels: int = 0  # of lower resolution, written with the image
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ class Frame:
 @dataclass(frozen=True)
 class Fault:
     """The disk fails at calls ``after`` to ``after + times`` of this ``kind`` in one life, or is ``full``
-    meanwhile. ``rot``: some of what is in the file can never be read again."""
+    meanwhile. ``stall``: whoever makes the call gets no answer for long. ``answer``: a change of names is
+    made, and then an error. ``rot``: some of what is in a shard in progress can never be read again."""
 
     kind: str
     after: int
@@ -134,7 +136,11 @@ def plan_of(shape: Shape) -> Plan:
     ]
     codec = None if shape.in_place else sw.Blosc()
     array = sw.ArraySpec(
-        dtype="uint16", dimensions=tuple(dimensions), codec=codec, index_location=shape.index
+        dtype="uint16",
+        dimensions=tuple(dimensions),
+        codec=codec,
+        index_location=shape.index,
+        levels=shape.levels or None,
     )
     images = () if shape.images == 1 else tuple(sw.Image(name=f"image {i}") for i in range(shape.images))
     order = None
@@ -205,10 +211,24 @@ def draw(seed: int) -> Story:
         schedule=rng.getrandbits(32),
         synced_alone=rng.choice((1, 4, FOREVER)) if seed >= SPLIT_FROM else FOREVER,
     )
-    apart = random.Random(-seed)  # so that the other stories stay what they are
-    if shape.row_shards > 1 and apart.random() < 0.05:
-        story = replace(story, lives=_lives_without_a_name(apart, len(frames)))
-    return story
+    return _drawn_apart(random.Random(-seed), story)
+
+
+def _drawn_apart(rng: random.Random, story: Story) -> Story:
+    """What came later, so that the other stories stay what they are."""
+    shape, frames = story.shape, len(story.frames)
+    if shape.row_shards > 1 and rng.random() < 0.05:
+        story = replace(story, lives=_lives_without_a_name(rng, frames))
+    if not shape.in_place and shape.files > 1 and rng.random() < 0.5:
+        story = replace(story, shape=replace(shape, levels=1))
+    return replace(story, lives=tuple(_with_more_faults(rng, life) for life in story.lives))
+
+
+def _with_more_faults(rng: random.Random, life: Life) -> Life:
+    if life.ends == "finish" or rng.random() < 0.8:
+        return life
+    kind = rng.choice(LATER_FAULTS)
+    return replace(life, faults=(*life.faults, Fault(kind, rng.randint(0, 40), rng.choice((1, 1, 4)))))
 
 
 def _lives_without_a_name(rng: random.Random, frames: int) -> tuple[Life, ...]:
@@ -342,6 +362,9 @@ FAULTS = (
     "sealer",
     "look",
 )
+
+
+LATER_FAULTS = ("stall", "answer")
 
 
 def _fault(rng: random.Random, frames: int) -> Fault:

@@ -8,7 +8,7 @@ from .creation import play_naming
 from .story import FEW_FILES_FROM, GROWING_FROM, IN_PLACE_FROM, LIVE_FROM, SPLIT_FROM, draw
 from .world import play
 
-SEEDS = 40
+SEEDS = 12
 KINDS = {
     "plain": 0,
     "few files": FEW_FILES_FROM,

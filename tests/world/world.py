@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ from shardwright.model.frame_status import FrameStatus
 from shardwright.model.names import WORKSPACE
 from shardwright.recovery.recover_store import recover_store
 from shardwright.shard.frame_log import BlockKind
+from shardwright.shard.layout import slabs_of_shard_row
 from shardwright.shard.manifest import has_manifest
 
 from .camera import Camera
@@ -50,7 +52,16 @@ MOST_STEPS = 12_000  # of one life
 IDLE_STEPS = 80  # without anything but time going on, 0.25 s each: nothing will end this wait
 QUIET_STEPS = 8
 ZOMBIE_STEPS = 80
+STALL_NS = 12_000_000_000
 MEMORY = Path("/dev/shm")
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """How the life before has ended."""
+
+    take_over: bool = False
+    power: bool = False
 
 
 class World:
@@ -95,49 +106,57 @@ class World:
             shutil.rmtree(self._root, ignore_errors=True)
 
     def _play(self) -> None:
-        take_over = power = False
         process: Process | None = None
+        took = _Ended()
         for number, life in enumerate(self._story.lives):
             self._note(f"life {number}: {life}")
             if process is not None and not has_manifest(self._path / WORKSPACE):
                 break
             self.lives += 1
             try:
-                process, power = self._opened(life, first=not number, take_over=take_over, power=power)
+                process, power = self._opened(life, took, first=not number)
             except ResumeError:
                 if has_manifest(self._path / WORKSPACE):
                     raise
                 break  # the old writer has finished it
             if number:
                 self.oracle.taken_up(process.acquisition.accounts, self._lost(process), power=power)
-            self.faults.begin(life.faults)
-            self.oracle.faulty = self.oracle.faulty or bool(life.faults)
-            keep_empty = not store_folder_module.is_intact(self._path / ".shardwright")
-            self._camera.begin(process, life, keep_empty=keep_empty)
-            ended = self._live(process, life)
-            self.faults.begin(())
-            take_over, power = False, False
-            self.oracle.failures += process.core.why is not None
+            ended = self._live_through(process, life)
             if ended == "finish":
                 break
-            if ended == "failed":
-                if life.ends == "finish" and not life.faults and life.worker_dies is None:
-                    raise ViolationError(f"the acquisition failed, though nothing did: {process.core.why}")
-                process.end()
-                continue
-            self.crashes += 1
-            self.oracle.kills += 1
-            if ended == "power":
-                process.kill()
-                power = self._lose_power()
-            elif ended == "take over":
-                take_over = process.fenced = True
-                # it will fail, and may say so in the log before the other has a copy of that
-                self.oracle.failures += 1
-                self._zombies.append((process, self._rng.randint(1, ZOMBIE_STEPS)))
-            else:
-                process.kill()
+            took = self._after(process, life, ended)
         assert process is not None
+        self._end(process)
+
+    def _live_through(self, process: Process, life: Life) -> str:
+        self.faults.begin(life.faults)
+        self.oracle.faulty = self.oracle.faulty or bool(life.faults)
+        keep_empty = not store_folder_module.is_intact(self._path / WORKSPACE)
+        self._camera.begin(process, life, keep_empty=keep_empty)
+        ended = self._live(process, life)
+        self.faults.begin(())
+        self.oracle.failures += process.core.why is not None
+        return ended
+
+    def _after(self, process: Process, life: Life, ended: str) -> _Ended:
+        """A process is over in the way that the story says."""
+        if ended == "failed":
+            if life.ends == "finish" and not life.faults and life.worker_dies is None:
+                raise ViolationError(f"the acquisition failed, though nothing did: {process.core.why}")
+            process.end()
+            return _Ended()
+        self.crashes += 1
+        self.oracle.kills += 1
+        if ended == "take over":
+            process.fenced = True
+            # it will fail, and may say so in the log before the other has a copy of that
+            self.oracle.failures += 1
+            self._zombies.append((process, self._rng.randint(1, ZOMBIE_STEPS)))
+            return _Ended(take_over=True)
+        process.kill()
+        return _Ended(power=ended == "power" and self._lose_power())
+
+    def _end(self, process: Process) -> None:
         sealed = process.core.state is AcquisitionState.SEALED
         if sealed:
             self.oracle.sealed(process.core, process.ring.used)
@@ -159,9 +178,10 @@ class World:
 
     # ------------------------------------------------------------------ how a process begins
 
-    def _opened(self, life: Life, *, first: bool, take_over: bool, power: bool) -> tuple[Process, bool]:
+    def _opened(self, life: Life, before: _Ended, *, first: bool) -> tuple[Process, bool]:
         """A process that has made the store, or taken it up: killed at that and begun again as often as the
-        life says."""
+        life says; and whether the power was cut since the last one."""
+        take_over, power = before.take_over, before.power
         for calls in () if first else life.deaths:
             process, is_open = self._begins(life, calls, take_over=None if first else take_over)
             if is_open:
@@ -253,10 +273,40 @@ class World:
             raise DiedError
         if self._tell is not None:
             self._note(f"    {self._who()} {point}")
-        if self.faults.fails_sync(point):
-            self.disk.failing_sync = True
+        if self.faults.stalls(point):
+            self._stall()
+        self.disk.lost_answer = self.faults.loses_answer(point)
+        self.disk.failing_sync = self.faults.fails_sync(point)
+        if self.disk.failing_sync:
+            self._rot()
             return
-        self.faults.reach(point)
+        try:
+            self.faults.reach(point)
+        except OSError:
+            self._rot()
+            raise
+
+    def _stall(self) -> None:
+        """Whoever goes on now does not, for long."""
+        assert self._actor is not None, "it made the call"
+        self._actor.stalled_until_ns = self._ns + STALL_NS
+        while self._actor.stalled_until_ns > self._ns:
+            self._pause()
+
+    def _rot(self) -> None:
+        """If the fault that was just met says so: spoils what is in one shard in progress."""
+        process = self._process
+        if not self.faults.rots or process is None or not process.has_acquisition:
+            return
+        rows = process.acquisition._sealer._files
+        shards = [(row, shard) for row, files in rows.items() for shard in files.shards if shard is not None]
+        if not shards:
+            return
+        row, shard = self._rng.choice(sorted(shards, key=lambda each: str(each[1].final_path)))
+        self._note(f"rot takes {shard.working_path.name} of shard row {row}")
+        self.disk.spoil(shard._file.descriptor)
+        layout = process.acquisition._layout
+        self.oracle.spoiled.update(slabs_of_shard_row(layout.of(row), row))
 
     def _who(self) -> str:
         process = self._process
@@ -323,7 +373,7 @@ class World:
             counted += not life.ending or camera.finished
             if process.is_over:
                 return "failed" if process.core.state is AcquisitionState.FAILED else "finish"
-            if life.ends != "finish" and counted > life.at * STEPS_PER_CALL:
+            if life.ends != "finish" and counted > life.at:
                 self._note(f"{life.ends}")
                 return life.ends
             if begun > MOST_STEPS and self.faults.full:
@@ -354,9 +404,14 @@ class World:
         actors = [(pace[3], "clock", 0)]
         if camera is not None and camera.can_act(self._ns):
             actors.append((pace[0], "camera", 0))
-        if process.sealer_goes_on:
+        if process.sealer_goes_on and process.sealer.stalled_until_ns <= self._ns:
             actors.append((pace[1], "sealer", 0))
-        actors += [(pace[2], "worker", number) for number in process.workers_that_go_on()]
+        workers = process.pool.actors
+        actors += [
+            (pace[2], "worker", number)
+            for number in process.workers_that_go_on()
+            if workers[number].stalled_until_ns <= self._ns
+        ]
         if process.has_reports:
             actors.append((4, "owner", 0))
         return actors
@@ -377,9 +432,6 @@ class World:
             released = process.poll()
             if not process.fenced:
                 self._camera.release(released)
-
-
-STEPS_PER_CALL = 1
 
 
 def play(story: Story, trace: Callable[[str], None] | None = None) -> tuple[World, str | None]:

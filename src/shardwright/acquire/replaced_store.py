@@ -16,6 +16,8 @@ kill leaves one of these:
     the old store    any other                the old store gets a number behind its name
     any other        any                      it gets its name back, or a number behind it
 
+The exchange is made under the lock of the old store's zarr.json, so that no two creations make it at once.
+
 A new store is told by its identity, which begins with HEX, or by its workspace without a manifest when it is
 withdrawn. A finished one has no workspace. Any other was given the name just before the exchange, perhaps by
 another creation: it may hold frames.
@@ -41,6 +43,7 @@ from shardwright.storage import beneath
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
     exchange,
+    file_held,
     rename_without_replacing,
     replace_by_rename,
     storage_errors,
@@ -103,8 +106,13 @@ def replace_store(store: Path, path: Path) -> None:
     # first: after a power cut the old store must not be in a folder that is removed
     sync_directory(path.parent)
     try:
-        change_places(path, aside)
-        # somebody may have begun to work on it, or it is the store of another creation, which writes already
+        # Only one creation at a time takes a name from a store: the next one finds another file to lock. Else
+        # it could exchange the store of a quicker one, and that one's files, which are made by their paths,
+        # would be in the wrong store until the two had changed places again: in one that is then removed.
+        with file_held(path / DOCUMENTS[0], "store", create=False):
+            check_replaceable(path)
+            change_places(path, aside)
+        # somebody may have begun to work on it
         check_replaceable(aside / path.name)
         sync_directory(path.parent)
         sync_directory(aside)
