@@ -22,6 +22,7 @@ from shardwright.shard.layout import page_aligned
 if TYPE_CHECKING:
     from shardwright.array.grid import Grid, Grids
     from shardwright.codecs.degrade import DegradeLevel
+    from shardwright.shard.chunk_order import WriteOrder
     from shardwright.shard.layout import StoreLayout
 
 FILL = 0  # pixels of a frame that is all fill value
@@ -221,7 +222,19 @@ def _drawn_apart(rng: random.Random, story: Story) -> Story:
         story = replace(story, lives=_lives_without_a_name(rng, frames))
     if not shape.in_place and shape.files > 1 and rng.random() < 0.5:
         story = replace(story, shape=replace(shape, levels=1))
+    story = _with_other_files(rng, story)
     return replace(story, lives=tuple(_with_more_faults(rng, life) for life in story.lives))
+
+
+def _with_other_files(rng: random.Random, story: Story) -> Story:
+    """Other ways to fill the same files, and a copy of them that grows for readers."""
+    settings, shape = replace(story.settings, io=rng.choice(("mmap", "pwrite"))), story.shape
+    if settings.live == "index" and rng.random() < 0.4:
+        settings, shape = replace(settings, live="append", io="pwrite"), replace(shape, index="end")
+    elif settings.live == "none" and not shape.in_place:
+        order: WriteOrder = rng.choice(("arrival", "arrival", "row_major", "morton"))
+        settings = replace(settings, chunk_order=order)
+    return replace(story, settings=settings, shape=shape)
 
 
 def _with_more_faults(rng: random.Random, life: Life) -> Life:
