@@ -23,6 +23,7 @@ from shardwright.acquire.ownership import Ownership
 from shardwright.acquire.settings import WriteSettings
 from shardwright.model.errors import (
     FencedError,
+    ResumeError,
     ShardFormatError,
     ShardwrightError,
     StorageError,
@@ -116,6 +117,17 @@ def test_again_and_again(old, shared_pool):
         writer.append(old.pixels(FRAMES))
     expected = np.concatenate([old.expected(range(FRAMES)), old.pixels(FRAMES)[None]])
     assert np.array_equal(zarr.open_array(old.path / "0", mode="r")[...], expected)
+
+
+def test_a_store_that_its_writer_finishes_meanwhile_is_finished(old):
+    """Its manifest is the first file that goes."""
+    (manifest,) = (old.path / ".shardwright").glob("acquisition.*.json")
+    failpoints.set_hook("lock.before_take", failpoints.at_time(1, manifest.unlink))
+    try:
+        with pytest.raises(ResumeError, match="finished"):
+            take_over(old.path)
+    finally:
+        failpoints.set_hook("lock.before_take", None)
 
 
 class Died(BaseException):

@@ -347,8 +347,15 @@ def test_what_came_is_sealed_when_the_interpreter_ends(start, transport, end, co
 def test_a_silent_daemon_keeps_the_interpreter_only_so_long_and_the_loss_is_told(start, double):
     double.hold_seal = True
     daemon = start(doubled=double)
-    done = run("connection._patience.left_s = 0.5", daemon.ipc, "shm")
-    assert done.returncode == 0
+    code = """
+other = sw.connect(sys.argv[1])  # waits for the same daemon, and not as long again
+more = other.acquire("b", stream.spec)
+more.append(np.ones((16, 16), np.uint16))
+connection._patience.left_s = 0.5
+assert other._patience.left_s == 0.5
+"""
+    done = run(code, daemon.ipc, "shm")
+    assert done.returncode == 0, done.stderr
     assert " frames are not known to be stored: the daemon has not ended the acquisition yet" in done.stderr
     double.hold_seal = False  # else the daemon waits for it at its own end
 

@@ -7,7 +7,7 @@ import socket
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.model.error_text import ErrorText
@@ -68,6 +68,10 @@ def connect(
     return Connection(endpoint, timeout_ms, transport, reconnect_timeout_ms, keys_for(endpoint, curve))
 
 
+# by endpoint: a daemon that is silent is silent to all connections of this process
+_patience_with: WeakValueDictionary[str, Patience] = WeakValueDictionary()
+
+
 class Connection:
     """A connection made by ``connect``. A context manager; leaving it closes streams that are still open."""
 
@@ -83,7 +87,7 @@ class Connection:
         self._io = IoThread(endpoint, SOFTWARE, reconnect_timeout_ms, keys)
         # A stream keeps its connection, not the other way: one that is forgotten ends by itself.
         self._streams: WeakSet[Stream] = WeakSet()
-        self._patience = Patience()
+        self._patience = _patience_with.setdefault(endpoint, Patience())
         self._closed = False
         try:
             self._welcome = self._io.start().result(timeout_ms / 1000)

@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from .outbox import Outbox
 
 
-END_S = 10.0  # the longest that the streams of a connection which nobody closed wait for their daemon
+END_S = 10.0  # the longest that streams which nobody closed wait for their daemon
 
 
 class Patience:
-    """The time for which the forgotten streams of one connection wait for its daemon: together, since a
-    daemon that is silent is silent to all of them."""
+    """The time for which forgotten streams wait for one daemon: together, since a daemon that is silent is
+    silent to all of them."""
 
     def __init__(self) -> None:
         self.left_s = END_S

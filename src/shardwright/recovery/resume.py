@@ -110,7 +110,7 @@ def restore(
     except LockedError:
         if not take_over:
             raise
-        Unfinished.read(path).check_second_root()  # before its writer loses the lock
+        _read(path).check_second_root()  # before its writer loses the lock
         begin_take_over(workspace)
         lock = _locked(path, take_over=True)
         begin_take_over(workspace)  # an earlier take-over may just have ended, and removed the mark
@@ -136,6 +136,16 @@ def restore(
         folder.note_disk_error(error)
         folder.close()
         raise
+
+
+def _read(path: Path) -> Unfinished:
+    """Raises as ``restore``: its writer may finish the store at this very moment."""
+    try:
+        return Unfinished.read(path)
+    except StorageError:
+        if has_manifest(path / WORKSPACE):
+            raise
+        raise _nothing_unfinished(path) from None
 
 
 def _locked(path: Path, *, take_over: bool) -> StoreLock:
@@ -197,7 +207,7 @@ def _fence_off(path: Path, lock: StoreLock, *, take_over: bool) -> Unfinished:
         if not lock.is_held():
             raise FencedError(f"another writer has taken {path} over", got="a new lock file")
 
-    store = Unfinished.read(path)
+    store = _read(path)
     store.check_second_root()
     store = store.write(replace(store.manifest, writer_epoch=store.manifest.writer_epoch + 1), still_ours)
     delete_manifests(store.workspace, up_to_epoch=store.manifest.writer_epoch - 1)
