@@ -3,6 +3,8 @@ memory, and what was stored is there after a kill, however little of a chunk cam
 
 from __future__ import annotations
 
+import errno
+import os
 import resource
 import shutil
 from dataclasses import replace
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 import tensorstore
 import zarr
+from tests.harness.json_process import wait_for
 from tests.harness.stored import snapshot
 
 import shardwright as sw
@@ -299,6 +302,30 @@ def test_an_error_ends_it_and_nothing_acknowledged_is_lost(
         assert recover_store(store, shared_pool, threads=2).frames_kept >= kept
     got = zarr.open_array(store / "0", mode="r")[...]
     assert (got[:kept] == values[:kept]).all()
+
+
+def test_a_full_disk_is_over_once_there_are_files_although_no_slab_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_rows, "FULL_DISK_RETRY_S", 0.02)
+    store, values = tmp_path / "a.ome.zarr", frames("t")[:10]  # two of them are in the second shard row
+
+    def full() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with sw.create(store, spec(**SHAPES["t"]), on_full="block", **QUICK) as writer:
+        acquisition = writer._driver.acquisition
+        failpoints.set_hook("shard.before_preallocate", full)
+        try:
+            for frame in values:
+                writer.append(frame)
+            wait_for(lambda: acquisition.waits_for_disk, "the disk to be full")
+        finally:
+            failpoints.set_hook("shard.before_preallocate", None)
+        writer.flush()
+        assert writer.receipt.frames_durable == 10
+        assert not acquisition.waits_for_disk
+    check_values(store, "t", values)
 
 
 @pytest.mark.parametrize("point", ["shard.before_sync", "staging.before_sync", "journal.before_sync"])

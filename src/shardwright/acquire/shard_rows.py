@@ -199,6 +199,8 @@ class ShardRows:
             return None  # discarded meanwhile
         shard_row.files, shard_row.failure = report.files, report.error
         shard_row.go(FilesEvent.PREPARED if report.files is not None else FilesEvent.REFUSED)
+        if report.files is not None:
+            self._full_disk.has_room(shard_row.number)
         return self.by_number.get(report.shard_row)
 
     def restore(self, shard_row: ShardRow) -> None:
@@ -421,7 +423,6 @@ class ShardRows:
         """Returns the files for waiting rows, or None while they must keep waiting."""
         if not shard_row.waiting or not shard_row.ready:
             return None
-        self._full_disk.has_room(shard_row.number)
         return shard_row.files
 
     def cannot_continue(self, shard_row: ShardRow) -> ErrorText | None:
