@@ -35,7 +35,8 @@ def write(store: Path) -> np.ndarray:
 
 def compact(store: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "shardwright.cli", "compact", str(store)],
+        # a job of idle priority waits for as long as the machine is busy
+        [sys.executable, "-m", "shardwright.cli", "compact", str(store), "--no-idle"],
         capture_output=True,
         text=True,
         timeout=120,
