@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+import shardwright.shard.frame_log as log_module
 import shardwright.storage.files as files_module
 import shardwright.storage.lock as lock_module
 from shardwright.storage import failpoints, system
@@ -40,6 +41,7 @@ def simulated(
             (secrets, "token_hex", lambda n: names.randbytes(n).hex()),
             (secrets, "token_bytes", names.randbytes),
             (lock_module, "datetime", SimpleNamespace(now=lambda _: _THEN)),
+            (log_module, "EXTENT_BYTES", 8192),  # the disk copies what is synced
             (files_module, "sleep", lambda _: give_way()),
             (files_module, "monotonic", lambda: 0.0),  # who waits for a lock waits until it is free
             *instead,
