@@ -4,6 +4,7 @@ command, in one line."""
 from __future__ import annotations
 
 import json
+import math
 import tracemalloc
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -243,6 +244,52 @@ def test_each_command_ends_in_bounded_memory_and_in_one_line(
             read(tmp_path / "verify" / "a.zarr")
     unreadable = [str(facts.get("unreadable", "")) for facts in looked(tmp_path / "verify")]
     assert [len(why) < 1000 for why in unreadable] in ([], [True])
+
+
+def scaled(*numbers: Any) -> dict[str, Any]:
+    return {"coordinateTransformations": [{"type": "scale", "scale": [*numbers]}]}
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        scaled(1, 10**400, 1),
+        scaled(1, math.nan, 1),
+        scaled(1, math.inf, 1),
+        scaled(1, "1", 1),
+        scaled(1, None, 1),
+        scaled(1, 1),
+        {"coordinateTransformations": [{"type": ["scale"]}]},
+        {"coordinateTransformations": ["scale"]},
+        {"coordinateTransformations": None},
+        {"path": 0},
+        {"path": "\ud800"},
+        {"path": "a" * 5000},
+    ],
+    ids=lambda dataset: json.dumps(dataset)[:60],
+)
+def test_a_dataset_that_is_none_is_told_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], dataset: dict[str, Any]
+) -> None:
+    store = write_image(tmp_path / "a.zarr", {})
+    group = json.loads((store / "zarr.json").read_text())
+    group["attributes"]["ome"]["multiscales"][0]["datasets"][0] |= dataset
+    (store / "zarr.json").write_text(json.dumps(group))
+    for command, *options in (
+        ("pyramid", store, "--levels", "1"),
+        ("rechunk", store, tmp_path / "new.zarr", "--levels", "1"),
+    ):
+        assert run(command, *options, "--no-idle", "--workers", "1") == 1, command
+        out, err = capsys.readouterr()
+        assert "Traceback" not in out + err, command
+        assert "not supported" in err or "no OME-Zarr image" in err or "dataset path" in err, (command, err)
+        assert len(err) < 1000, command
+    assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"]
+    for command, *options in (("verify",), ("inspect",), ("compact", "--no-idle"), ("recover",)):
+        run(command, store, *options)
+        assert "Traceback" not in "".join(capsys.readouterr()), command
+    told = "".join(str(facts.get("unreadable")) for facts in looked(tmp_path))
+    assert "Error" not in told, "a fault that nobody has thought of"
 
 
 @pytest.mark.parametrize("count", [None, 2**41])

@@ -30,6 +30,7 @@ from tests.read.spellings import (
 from tests.read.test_spellings import ignored_warnings, run, same
 from tests.repack.images import POLITE, run_here, write_image
 
+from shardwright.codecs.zarr_chunks import _equal
 from shardwright.model.errors import ShardFormatError, ValuesChangedError
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
@@ -186,6 +187,35 @@ def test_codecs_that_round_need_the_users_word(tmp_path: Path, capsys: pytest.Ca
     assert made["lossy"] is True
     # values that are rounded already need no word
     rechunk(tmp_path / "b.zarr", tmp_path / "c.zarr", codec=BITROUND, chunks={"dim_0": 3})
+
+
+@pytest.mark.parametrize("lossy", [False, True])
+def test_nan_in_one_part_hides_no_change_of_the_other(tmp_path: Path, lossy: bool) -> None:
+    """Of NaN + 1.4i fixedscaleoffset makes NaN + NaNi."""
+    old, new = tmp_path / "a.zarr", tmp_path / "b.zarr"
+    values = np.ones((4, 6), np.complex64)
+    values[2, 3] = complex(np.nan, 1.4)
+    zarr.create_array(old, data=values, chunks=(2, 6))
+    rounds = numcodec("fixedscaleoffset", offset=0, scale=1, dtype="<c8", astype="<c8")
+    if lossy:
+        rechunk(old, new, codec=[rounds, LITTLE], lossy=True)
+        return
+    with pytest.raises(ValuesChangedError, match=r"nan\+1.4j"), ignored_warnings():
+        rechunk(old, new, codec=[rounds, LITTLE])
+    rechunk(old, new, codec=[LITTLE, GZIP])
+    with ignored_warnings():
+        found = np.asarray(zarr.open_array(new, mode="r")[...])
+    assert np.array_equal(found.view(np.uint32), values.view(np.uint32))
+
+
+def test_nan_in_one_field_hides_no_change_of_another() -> None:
+    of = np.dtype([("a", "<f4"), ("b", "<c8"), ("c", "<i4", (2,))])
+    one = np.array([(np.nan, complex(1, np.nan), (1, 2))], of)
+    assert _equal(one, one.copy()).tolist() == [True]
+    for name, value in (("a", 1), ("b", complex(2, np.nan)), ("c", (1, 3))):
+        other = one.copy()
+        other[name] = value
+        assert _equal(one, other).tolist() == [False], name
 
 
 @pytest.mark.parametrize(

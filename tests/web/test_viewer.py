@@ -359,7 +359,13 @@ def test_grey_levels_come_from_the_metadata_first(tmp_path):
     document = store / "zarr.json"
     facts = json.loads(document.read_text())
     window = facts["attributes"]["ome"]["omero"]["channels"][0]["window"]
-    for start, end, expected in [(20, 50, (20, 50)), (0, 65535, None), (50, 20, None), ("low", 20, None)]:
+    for start, end, expected in [
+        (20, 50, (20, 50)),
+        (0, 65535, None),
+        (50, 20, None),
+        ("low", 20, None),
+        (0, 10**400, None),
+    ]:
         window |= {"start": start, "end": end}
         document.write_text(json.dumps(facts))
         ((low, high),) = windows(open_store(store))

@@ -5,6 +5,7 @@ settings (Zarr v3 core, "Extension definition"). Standard library only.
 from __future__ import annotations
 
 import re
+import sys
 from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import ShardFormatError
@@ -36,6 +37,12 @@ def sizes(field: str, value: Any, *, least: int = 1, rank: int | None = None) ->
             got=repr(value)[:160],
         )
     return value
+
+
+def is_finite(value: Any) -> bool:
+    """Returns whether a value of JSON is a number that a float holds: not NaN, an infinity, or an integer as
+    10^400, of which ``float`` and ``math.isfinite`` raise an error of their own."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
 def extension(field: str, value: Any) -> tuple[str, dict[str, Any]]:

@@ -34,9 +34,9 @@ def multiscale_of(attributes: dict[str, Any] | None) -> dict[str, Any]:
     of group."""
     try:
         (multiscale,) = (attributes or {})["ome"]["multiscales"]
-        sound = len(multiscale["datasets"]) >= 1 and all(
-            isinstance(axis["name"], str) for axis in multiscale["axes"]
-        )
+        names = [axis["name"] for axis in multiscale["axes"]]
+        paths = [dataset["path"] for dataset in multiscale["datasets"]]
+        sound = len(paths) >= 1 and all(isinstance(name, str) for name in names + paths)
     except (KeyError, TypeError, ValueError):
         sound = False
     if not sound:

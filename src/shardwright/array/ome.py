@@ -13,6 +13,7 @@ from shardwright.model.errors import ShardFormatError
 from .acquisition_spec import ARRAY_NAME
 from .default_layout import OME_ORDER, size_warnings
 from .document import encode_document
+from .fields import is_finite
 from .spec import MAX_CHANNELS, Channel
 
 if TYPE_CHECKING:
@@ -134,22 +135,20 @@ def _ome_xml(spec: AcquisitionSpec, shapes: Mapping[int, Sequence[int]]) -> byte
 
 def scale_and_translation(dataset: dict[str, Any], rank: int) -> tuple[list[float], list[float]]:
     """Returns the scale and the translation of a dataset. Raises ``ShardFormatError`` for transformations of
-    other kinds or lengths."""
-    scale, translation = [1.0] * rank, [0.0] * rank
-    for transformation in dataset.get("coordinateTransformations", ()):
-        kind = transformation.get("type")
-        values = transformation.get(kind)
-        if kind not in ("scale", "translation") or not isinstance(values, list) or len(values) != rank:
+    other kinds or lengths, or that are none."""
+    found = {"scale": [1.0] * rank, "translation": [0.0] * rank}
+    given = dataset.get("coordinateTransformations", [])
+    for transformation in given if isinstance(given, list) else [given]:
+        kind: Any = transformation.get("type") if isinstance(transformation, dict) else None
+        values = transformation.get(kind) if kind in tuple(found) else None
+        if not isinstance(values, list) or len(values) != rank or not all(map(is_finite, values)):
             raise ShardFormatError(
                 "coordinateTransformations not supported",
                 expected=f"scale and translation of {rank} numbers",
-                got=transformation,
+                got=repr(transformation)[:160],
             )
-        if kind == "scale":
-            scale = values
-        else:
-            translation = values
-    return scale, translation
+        found[kind] = values
+    return found["scale"], found["translation"]
 
 
 def level_dataset(

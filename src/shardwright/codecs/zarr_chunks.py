@@ -182,7 +182,13 @@ class ZarrChunks:
 
 
 def _equal(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Returns where values are equal, or NaN in both."""
+    """Returns where values are equal, or NaN in both. Part by part: a NaN in one part of a complex number or
+    of a record says nothing of the others."""
+    if one.dtype.kind == "c":
+        return _equal(one.real, other.real) & _equal(one.imag, other.imag)
+    if one.dtype.names is not None:
+        fields = [_equal(one[name], other[name]) for name in one.dtype.names]
+        return np.asarray(np.all([field.reshape(*one.shape, -1).all(-1) for field in fields], axis=0))
     return np.asarray((one == other) | ((one != one) & (other != other)), np.bool_)
 
 

@@ -29,6 +29,7 @@ from shardwright.codecs.parameters import CodecParameters, codec_of, unwritable
 from shardwright.codecs.zarr_chunks import ZarrChunks
 from shardwright.foreign.older_nodes import is_older_node, locate, older_document
 from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.model.local_path import can_be_path
 from shardwright.model.names import WORK_FOLDER, WORKSPACE
 from shardwright.shard.index import LITTLE_ENDIAN_CRC32C, ShardIndex
 from shardwright.storage import beneath
@@ -227,7 +228,7 @@ class Store:
         """Raises ``ShardFormatError`` for a dataset of the group that leads to no readable array. Call it
         before anything is changed."""
         for name, reason in self.broken_references.items():
-            raise ShardFormatError(f"dataset {name!r} leads to no readable array: {reason}")
+            raise ShardFormatError(f"dataset {repr(name)[:160]} leads to no readable array: {reason}")
 
     def check_spelling(self) -> None:
         """Raises ``ShardFormatError`` for an array that is not of Zarr v3. Call it before anything is
@@ -374,9 +375,9 @@ def _dataset_paths(attributes: Any) -> list[str]:
 
 def _inside(folder: Path, name: str) -> Path:
     """Returns the folder of a dataset named by metadata. Raises ``ShardFormatError`` for a name that leads
-    out of the group."""
-    if "\0" in name:
-        raise ShardFormatError("dataset path with a NUL", got=repr(name)[:160])
+    out of the group, or that no folder can have."""
+    if not can_be_path(name):
+        raise ShardFormatError("dataset path that no file system takes", got=repr(name)[:160])
     if name.startswith("/") or ".." in Path(name).parts:
         raise ShardFormatError("dataset path leads out of the group", got=repr(name))
     return folder / name

@@ -237,8 +237,12 @@ def _check_edits(store: Store, report: VerifyReport) -> None:
 
 def _axes_that_differ(image: Store) -> Iterator[str]:
     for scale in image.group["ome"]["multiscales"] if image.group else ():
-        axes = tuple(axis.get("name") if isinstance(axis, dict) else None for axis in scale.get("axes", ()))
-        paths = {image.root / dataset["path"] for dataset in scale["datasets"]}
+        given = scale.get("axes")
+        axes = tuple(
+            axis.get("name") if isinstance(axis, dict) else None
+            for axis in (given if isinstance(given, list) else ())
+        )
+        paths = {image.root / str(dataset["path"]) for dataset in scale["datasets"]}
         for array in image.arrays:
             has_names = array.spelling is None or array.dimension_names is not None
             if array.path in paths and has_names and array.dimension_names != axes:

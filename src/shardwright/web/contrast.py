@@ -44,7 +44,7 @@ def _stated_window(attributes: dict[str, Any] | None, dtype: str, channel: int) 
     try:
         window = (attributes or {})["ome"]["omero"]["channels"][channel]["window"]
         low, high = float(window["start"]), float(window["end"])
-    except (LookupError, TypeError, ValueError):
+    except (LookupError, TypeError, ValueError, OverflowError):
         return None
     whole = display_range(dtype)
     return (low, high) if math.isfinite(high - low) and low < high and (low, high) != whole else None

@@ -17,7 +17,7 @@ from string import hexdigits
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from shardwright.array.fields import sizes
+from shardwright.array.fields import is_finite, sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -80,7 +80,7 @@ class StoredImage:
             raise ValueError("axes, scales and shape differ in length")
         if not all(isinstance(axis, dict) and isinstance(axis.get("unit"), str | None) for axis in axes):
             raise TypeError("an axis has a name and perhaps a unit")
-        if not all(isinstance(scale, int | float) and math.isfinite(scale) for scale in scales):
+        if not all(map(is_finite, scales)):
             raise ValueError("a scale is no number")
         names, units = (tuple(axis.get(key) for axis in axes) for key in ("name", "unit"))
         name = image.get("name")

@@ -339,7 +339,7 @@ def _stated_window(look: dict[str, Any], dtype: str) -> Window | None:
     known."""
     try:
         low, high = float(look["window"]["start"]), float(look["window"]["end"])
-    except (LookupError, TypeError, ValueError):
+    except (LookupError, TypeError, ValueError, OverflowError):
         return None
     usable = math.isfinite(high - low) and low < high and (low, high) != display_range(dtype)
     return (low, high) if usable else None
