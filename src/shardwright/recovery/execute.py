@@ -131,10 +131,8 @@ class _RecoveryExecutor:
     def _settle_files(self, placement: Placement, shard_row: ShardRowDecision) -> None:
         layout = self._layout.of(shard_row.number)
         paths = [layout.shard_path(shard_row.number, file) for file in range(len(shard_row.actions))]
-        sealed = (
-            path for path, action in zip(paths, shard_row.actions, strict=True) if action is Action.SEALED
-        )
-        placement.sync_names(map(placement.final, sealed))  # the renames may not have been durable
+        # the renames may not have been durable, nor the folders that were made for those to come
+        placement.sync_names(map(placement.final, paths))
         for path, action in zip(paths, shard_row.actions, strict=True):
             if action is Action.SET_ASIDE:
                 if shard_row.number not in self._scanned.facts.log_shard_rows:

@@ -95,10 +95,12 @@ class Placement:
 
     def sync_names(self, finals: Iterable[Path]) -> None:
         """Makes the final names of shards durable, and those of the folders above them: where many were made
-        at once, these may not be. Each folder is synced once. Raises ``StorageError``."""
+        at once, or their writer was killed, these may not be. Each folder that is there is synced once.
+        Raises ``StorageError``."""
         folders = (folder for final in finals for folder in final.parents if folder.is_relative_to(self.root))
         for folder in dict.fromkeys(folders):
-            sync_directory(folder)
+            if beneath.is_dir(folder):
+                sync_directory(folder)
 
     def journal(self, shard_row: int) -> Path:
         return self.files / f"{shard_row}{JOURNAL_SUFFIX}"
