@@ -11,7 +11,13 @@ faults    errors of the disk, and no room
 left      what a reader finds in a finished store
 oracle    knows what was sent and what was acknowledged, and judges
 shrink    makes a story that fails smaller
+simulated what every world takes from the code's surroundings
+
+edits     processes that edit and pack the shards of one array, by stories of their own (edit_story), with
+          disks that fail (edit_faults) and without threads (at_once); edited_array is what they change,
+          edited_shard knows what a shard may hold then, edit_mutants what must be found
 
 Simulated are time, the order of threads, clients and the disk's memory; everything else is the code of the
-package as it stands. Not simulated: network filesystems, compaction of many shards, direct writes.
+package as it stands. Not simulated: network filesystems, compaction by many processes,
+direct writes.
 """

@@ -16,13 +16,14 @@ import time
 from collections import Counter
 from typing import Any
 
-from . import creation
+from . import creation, edits
 from .shrink import shrink
 from .story import Story, draw
 from .world import play
 
 PROGRESS_EVERY_S = 20.0
 SEEDS_A_PART = 100
+KINDS = ("acquisitions", "edits")
 
 
 def main() -> int:
@@ -31,6 +32,7 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--kind", choices=KINDS, default="acquisitions", help="of stories")
     parser.add_argument("--seeds", type=int, default=10_000, help="stories to play")
     parser.add_argument("--first", type=int, default=0, help="seed of the first one")
     parser.add_argument("--seed", type=int, help="play this one alone, and tell what happens")
@@ -47,15 +49,19 @@ def main() -> int:
     )
     options = parser.parse_args()
     if options.seed is not None:
-        return _replay(options.seed)
+        return (_replay if options.kind == "acquisitions" else _replay_edits)(options.seed)
     if options.mends:
-        return _prove_itself(options.seeds, options.first)
+        return _prove_itself(options.kind, options.seeds, options.first)
     return _run(
-        options.first, options.seeds, processes=options.processes, until_violation=options.until_violation
+        options.kind,
+        options.first,
+        options.seeds,
+        processes=options.processes,
+        until_violation=options.until_violation,
     )
 
 
-def _run(first: int, seeds: int, *, processes: int, until_violation: bool) -> int:
+def _run(kind: str, first: int, seeds: int, *, processes: int, until_violation: bool) -> int:
     started = shown = time.monotonic()
     counts: Counter[str] = Counter(stories=0, lives=0, creations=0, crashes=0, steps=0, cpu_ms=0)
     violations: list[dict[str, Any]] = []
@@ -64,7 +70,7 @@ def _run(first: int, seeds: int, *, processes: int, until_violation: bool) -> in
         for seed in range(first, first + seeds, SEEDS_A_PART)
     ]
     with multiprocessing.Pool(processes) as pool:
-        for part, found in pool.imap_unordered(_play, parts):
+        for part, found in pool.imap_unordered(_play if kind == "acquisitions" else _play_edits, parts):
             counts.update(part)
             violations += found
             for each in found:
@@ -110,6 +116,21 @@ def _play(seeds: range) -> tuple[Counter[str], list[dict[str, Any]]]:
     return counts, violations
 
 
+def _play_edits(seeds: range) -> tuple[Counter[str], list[dict[str, Any]]]:
+    """As ``_play``, of edits and packing."""
+    counts: Counter[str] = Counter()
+    violations = []
+    begun_s = time.process_time()
+    for seed in seeds:
+        story = edits.draw(seed)
+        violation = edits.play(story)
+        counts.update(stories=1, lives=len(story.lives))
+        if violation:
+            violations.append({"seed": seed, "violation": violation})
+    counts["cpu_ms"] = round(1000 * (time.process_time() - begun_s))
+    return counts, violations
+
+
 def _replay(seed: int) -> int:
     story = draw(seed)
     violation, (_, burned) = _told(story), creation.play(seed)
@@ -130,15 +151,32 @@ def _told(story: Story) -> str | None:
     return violation
 
 
-def _prove_itself(seeds: int, first: int) -> int:
-    from .mends import MENDS, find
+def _replay_edits(seed: int) -> int:
+    story = edits.draw(seed)
+    print(story)
+    violation = edits.play(story, print)
+    print(violation or "every promise was kept")
+    if violation is None:
+        return 0
+    smaller = shrink(story, violation, play_it=edits.play, smaller=edits.smaller)
+    print(f"\n--- the same, made smaller ---\n\n{smaller}")
+    print(edits.play(smaller, print))
+    return 1
+
+
+def _prove_itself(kind: str, seeds: int, first: int) -> int:
+    if kind == "acquisitions":
+        from .mends import MENDS, find
+    else:
+        from .edit_mutants import MUTANTS as MENDS
+        from .edit_mutants import find
 
     missed = 0
     for mend in MENDS.values():
         found = find(mend, seeds, first)
         missed += found is None
         print(
-            f"{mend.name:24} {'NOT FOUND' if found is None else f'seed {found[0]}: {found[1][:110]}'}",
+            f"{mend.name:51} {'NOT FOUND' if found is None else f'seed {found[0]}: {found[1][:110]}'}",
             flush=True,
         )
     return 1 if missed else 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .world import play
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 SCHEDULES = 4  # orders of events that a smaller story gets to fail in
 ROUNDS = 6
+S = TypeVar("S", bound=Any)  # a story, of acquisitions or of edits
 
 
 def kind_of(violation: str) -> str:
@@ -26,14 +27,19 @@ def kind_of(violation: str) -> str:
 
 
 def shrink(
-    story: Story, violation: str, tries: int = 1500, play_it: Callable[[Story], str | None] | None = None
-) -> Story:
+    story: S,
+    violation: str,
+    tries: int = 1500,
+    play_it: Callable[[S], str | None] | None = None,
+    smaller: Callable[[S], Iterator[S]] | None = None,
+) -> S:
     """The smallest that was found in so many tries."""
     fails_as = kind_of(violation)
     run = play_it or (lambda candidate: play(candidate)[1])
+    candidates = smaller or _smaller
     for _ in range(ROUNDS):
-        smaller = False
-        for candidate in _smaller(story):
+        is_smaller = False
+        for candidate in candidates(story):
             if tries <= 0:
                 return story
             for schedule in range(SCHEDULES):
@@ -41,13 +47,13 @@ def shrink(
                 tried = candidate if schedule == 0 else replace(candidate, schedule=schedule)
                 found = run(tried)
                 if found is not None and kind_of(found) == fails_as:
-                    story, smaller = tried, True
+                    story, is_smaller = tried, True
                     break
-            if smaller:
+            if is_smaller:
                 break
-        if not smaller:
+        if not is_smaller:
             return story
-    return story if tries <= 0 else shrink(story, violation, tries, play_it)
+    return story if tries <= 0 else shrink(story, violation, tries, play_it, smaller)
 
 
 def _smaller(story: Story) -> Iterator[Story]:

@@ -27,6 +27,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,7 @@ from shardwright.repack.transfer.bucket import (
     strong_tag,
 )
 from shardwright.shard.index import empty_index
-from shardwright.shard.shard_sums import MAX_BYTES, SUMS_NAME, ShardSums, sum_lines
+from shardwright.shard.shard_sums import MAX_BYTES, SUMS_NAME, ShardSums, changed_lines
 from shardwright.storage.files import AtomicFile, make_directories, read_regular, storage_errors, write_file
 
 from .byte_budget import ByteBudget
@@ -52,7 +53,7 @@ from .chunk_place import ReadIndex, ReplacedError, is_visible
 from .shard_edit import edit_shard
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from shardwright.read.store import StoredArray
@@ -221,7 +222,7 @@ class ObjectPlace:
         local_key = array.shard_key(shard)
         is_whole = len(chunks) == array.chunks_per_shard and expected is None
         if is_whole and not any(chunks.values()):
-            self._record(array, {local_key: None})
+            self._record(array, local_key, None, is_new=False)
             self.delete(key)
             return
         with self._room_for(key, array.index.nbytes + _bytes_of(chunks), is_new=is_whole) as answer:
@@ -241,6 +242,7 @@ class ObjectPlace:
                     )
                     raise
             if changed is not None:
+                self._record(array, local_key, changed.sum, is_new=answer is None)
                 self._put_changed(array, key, changed, version, is_whole=is_whole)
 
     @contextmanager
@@ -269,7 +271,6 @@ class ObjectPlace:
     def _put_changed(
         self, array: StoredArray, key: str, changed: _Changed, version: ObjectVersion, *, is_whole: bool
     ) -> None:
-        self._record(array, changed.sums)
         if changed.data is None:
             self._delete_if(array, key, version)
         elif is_whole:
@@ -348,24 +349,24 @@ class ObjectPlace:
         finally:
             self.delete(key)
 
-    def _record(self, array: StoredArray, sums: Mapping[str, int | None]) -> None:
-        """Adds lines to the record of the array's shards, if it has one: before the shard is changed.
+    def _record(self, array: StoredArray, shard_key: str, value: int | None, *, is_new: bool) -> None:
+        """Adds a line to the record of the array's shards, if it has one: before the shard is changed.
         Raises ``StorageError``."""
         folder = array.path.as_posix()
-        if folder in self._without_record or not sums:
+        if folder in self._without_record:
             return
         key = SUMS_NAME if folder == "." else f"{folder}/{SUMS_NAME}"
         with self._recording:
-            self._record_alone(folder, key, sums)
+            self._record_alone(folder, key, partial(changed_lines, key=shard_key, value=value, is_new=is_new))
 
-    def _record_alone(self, folder: str, key: str, sums: Mapping[str, int | None]) -> None:
+    def _record_alone(self, folder: str, key: str, lines: Callable[[bytes, Path], bytes]) -> None:
         for _ in range(_RECORD_TRIES):
             found = self.whole(key, MAX_BYTES)
             if found is None:
                 self._without_record.add(folder)
                 return
             with suppress(ReplacedError):
-                self._put_if(key, found[0] + sum_lines(sums), found[1])
+                self._put_if(key, found[0] + lines(found[0], Path(key)), found[1])
                 return
         raise StorageError(
             f"{self._url}/{key} was changed by others {_RECORD_TRIES} times while a line was added"
@@ -391,10 +392,10 @@ class ObjectPlace:
 
 @dataclass(frozen=True)
 class _Changed:
-    """A shard after an edit. ``data``: None if no chunk is left. ``sums``: what the record says of it."""
+    """A shard after an edit. ``data``: None if no chunk is left. ``sum``: what the record says of it."""
 
     data: bytes | None
-    sums: dict[str, int | None]
+    sum: int | None
 
     @classmethod
     def of(
@@ -411,9 +412,11 @@ class _Changed:
         report = edit_shard(copy, shard, chunks, strategy="rewrite")
         if not report.bytes_written and not report.removed:
             return None
-        sums = {key: value for key, values in ShardSums(copy.path).read().items() for value in values}
+        if report.removed:
+            return cls(None, None)
+        (total,) = ShardSums(copy.path).of(copy.shard_key(shard)) - {None}
         with storage_errors("read", path):
-            return cls(None if report.removed else read_regular(path, report.file_bytes), sums)
+            return cls(read_regular(path, report.file_bytes), total)
 
 
 def _bytes_of(chunks: Mapping[int, bytes | None]) -> int:

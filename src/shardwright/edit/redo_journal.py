@@ -110,11 +110,12 @@ class RedoJournal:
         chunks are overwritten that would be in vain.
         """
         others = self.writes[self.harmless :]
+        overwrites_chunks = len(others) > 1  # else it is the index at most
         if self.harmless and others:
             file.sync()
         for offset, data in others:
             file.write(offset, data)
-        if self.harmless and self.clears:
+        if self.clears and not overwrites_chunks:
             file.sync()
         for start, stop in self.clears:
             file.clear(start, stop)

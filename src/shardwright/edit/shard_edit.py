@@ -47,6 +47,7 @@ from shardwright.storage.files import (
     make_directories,
     storage_errors,
     sync_directory,
+    sync_folders,
 )
 from shardwright.storage.lock import is_locked
 
@@ -262,7 +263,7 @@ class _Edit:
         """A context with what is to be done, in which the shard is open."""
         erases_all = all(data is None for data in self._chunks.values())
         if self._identity == NO_FILE:
-            yield partial(self._report, "rewrite", 0) if erases_all else self._new(strategy)
+            yield partial(self._unchanged, "rewrite", 0) if erases_all else self._new(strategy)
             return
         try:
             source = SourceShard(self._array, self._shard)
@@ -284,7 +285,7 @@ class _Edit:
         if not chunks:  # what is to be erased is absent
             facts = ShardFacts(self._array.index, source.entries, source.file_bytes)
             used: Strategy = strategy if strategy != "auto" else "in_place"
-            return partial(self._report, used, 0, unused_bytes(facts))
+            return partial(self._unchanged, used, unused_bytes(facts))
         if not live - chunks.keys() and all(data is None for data in chunks.values()):
             if unknown is not None:
                 raise unknown
@@ -332,6 +333,8 @@ class _Edit:
         with storage_errors("look at", like):
             status = beneath.stat(like)
         make_directories(self._path.parent)
+        if self._identity == NO_FILE:
+            sync_folders(self._path.parent, self._array.path)  # whoever made the folders may have been killed
         if source is not None and not self._is_whole:
             self._check_recorded(source)
         plan = replace_shard(
@@ -345,6 +348,17 @@ class _Edit:
             self._held(),
         )
         return self._report("rewrite", plan.file_bytes)
+
+    def _unchanged(self, used: Strategy, unused: int) -> EditReport:
+        """Nothing is to be done, if it stays so."""
+        self._keep_name()
+        return self._report(used, 0, unused)
+
+    def _keep_name(self) -> None:
+        """Makes durable which file has the name of the shard: whoever gave it, or deleted it, may have been
+        killed before, or have failed at that."""
+        if beneath.is_dir(self._path.parent):
+            sync_directory(self._path.parent)
 
     def _remove(self, source: SourceShard | None) -> EditReport:
         """Deletes the shard."""
@@ -363,6 +377,7 @@ class _Edit:
     def _write_within(
         self, source: SourceShard, plan: EditPlan, after: ShardFacts, journal: RedoJournal
     ) -> EditReport:
+        self._keep_name()
         with ChangedFile(self._path) as file:
             self._record_after(source, after)
             path, new = (
@@ -474,7 +489,7 @@ class _Edit:
 
     def _record_sum(self, value: int | None) -> None:
         if self._record.exists():
-            self._record.append({self._key: value})
+            self._record.append_changed(self._key, value, is_new=self._identity == NO_FILE)
 
     # ------------------------------------------------------------------ others
 

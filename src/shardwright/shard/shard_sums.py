@@ -5,9 +5,9 @@ that were altered, swapped or deleted.
 
 ``crc32c`` is over 16 bytes for each present chunk, in the order of their numbers: the number (u32), the
 crc32c of the encoded bytes without an inner crc32c at their end (u32), the bytes in the index (u64),
-little-endian. It does not cover the places of chunks, so that packing and moving keep it. null: the shard was
-all fill value and has no file. ``check``: crc32c of ``KEY CRC32C`` as text; a line that does not fit it is
-ignored.
+little-endian. It does not cover the places of chunks, so that packing and moving keep it. null: the shard has
+no file, since it is all fill value, or an update is about to make it. ``check``: crc32c of ``KEY CRC32C`` as
+text; a line that does not fit it is ignored.
 
 A line is durable before its shard gets its name, and none is ever deleted: a crash may leave a line too many.
 So a key may have several lines, and a shard must fit one of them. A key without a line is of a shard that was
@@ -84,6 +84,14 @@ def sum_lines(sums: Mapping[str, Sum]) -> bytes:
     return f"\n{lines}".encode()
 
 
+def changed_lines(text: bytes, path: Path, key: str, value: Sum, *, is_new: bool) -> bytes:
+    """Returns the lines that the record ``text`` gets for the sum that a shard is about to have. ``is_new``:
+    there is none of this key; then it is on record as absent too, since a crash may leave it so. Raises
+    ``FormatVersionError``."""
+    absent = b"" if not is_new or _sums_in(text, [key], path)[key] else sum_lines({key: None})
+    return absent + sum_lines({key: value})
+
+
 class ShardSums:
     """The record of one array. Every process that makes or changes shards appends to it, also several at
     once."""
@@ -98,6 +106,10 @@ class ShardSums:
         """Appends lines, durably. Raises ``StorageError`` (``StorageFullError``)."""
         if sums:
             append_file(self.path, sum_lines(sums), "sums")
+
+    def append_changed(self, key: str, value: Sum, *, is_new: bool) -> None:
+        """As ``append``, for a shard that is about to change (``changed_lines``). Raises as ``read`` does."""
+        append_file(self.path, changed_lines(self._text(), self.path, key, value, is_new=is_new), "sums")
 
     def held(self, *, create: bool = True) -> AbstractContextManager[None]:
         """A context with the exclusive right to replace or delete a shard that has its final name; the old
@@ -132,13 +144,7 @@ class ShardSums:
 
     def of_each(self, keys: Iterable[str]) -> dict[str, set[Sum]]:
         """Returns the sums of some shards, an empty set for one without a line. Raises as ``read`` does."""
-        known: dict[str, set[Sum]] = {key: set() for key in keys}
-        wanted = {key.encode() for key in known}
-        for line in self._text().splitlines():
-            if not wanted.isdisjoint(line.split(b'"')):
-                for key, value in _parsed(line, self.path):
-                    known.get(key, set()).add(value)
-        return known
+        return _sums_in(self._text(), keys, self.path)
 
     def _text(self) -> bytes:
         with storage_errors("read", self.path):
@@ -146,6 +152,16 @@ class ShardSums:
                 return read_regular(self.path, MAX_BYTES)
             except (FileNotFoundError, NotADirectoryError):
                 return b""
+
+
+def _sums_in(text: bytes, keys: Iterable[str], path: Path) -> dict[str, set[Sum]]:
+    known: dict[str, set[Sum]] = {key: set() for key in keys}
+    wanted = {key.encode() for key in known}
+    for line in text.splitlines():
+        if not wanted.isdisjoint(line.split(b'"')):
+            for key, value in _parsed(line, path):
+                known.get(key, set()).add(value)
+    return known
 
 
 def _check(key: str, value: Sum) -> int:

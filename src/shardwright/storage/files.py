@@ -404,7 +404,9 @@ def make_directories(path: Path, *, synced: bool = True) -> None:
 
 
 def make_folder(path: Path, *, synced: bool = True) -> None:
-    """Makes a folder unless it is there, its name durable, but none above it. Raises ``StorageError``."""
+    """Makes a folder unless it is there, its name durable, but none above it: also that of one which is
+    there, since whoever made it may have been killed, is about to sync it, or did not hear that it was made.
+    Raises ``StorageError``."""
     with storage_errors("create folder", path):
         while not beneath.is_dir(path):
             reach("directory.before_create")
@@ -416,10 +418,16 @@ def make_folder(path: Path, *, synced: bool = True) -> None:
                 if beneath.exists(path) and not beneath.is_dir(path):
                     beneath.check_no_link(path)
                     raise
-            # also if it was there: the answer to our own call may have been lost, and another maker may not
-            # have come to its sync yet
-            if synced:
-                sync_directory(path.parent)
+    if synced:
+        sync_directory(path.parent)
+
+
+def sync_folders(folder: Path, top: Path) -> None:
+    """Makes the names of a folder and of those above it durable, below ``top``. Raises ``StorageError``."""
+    assert folder.is_relative_to(top), "it is top, or lies below it"
+    while folder != top:
+        folder = folder.parent
+        sync_directory(folder)
 
 
 def made_in(folder: Path, make: Callable[[], T], make_folder: Callable[[Path], None] = make_folder) -> T:
