@@ -405,6 +405,7 @@ def test_units_that_the_viewer_may_not_know_leave_the_place_to_it():
         ("uint16", (400, 65000), [0, 65535]),
         ("int8", (-128, 127), [-128, 127]),
         ("float32", (0, 1), [-0.25, 1.5]),
+        ("uint99999999", (0, 2), [-0.5, 3.0]),  # no number of so many bits is made
     ],
 )
 def test_the_slider_stays_within_the_pixel_type(dtype, window, slider):
@@ -412,6 +413,27 @@ def test_the_slider_stays_within_the_pixel_type(dtype, window, slider):
     image = StoredImage(("y", "x"), (None, None), (1.0, 1.0), (4, 4), dtype)
     (layer,) = viewer_state(image, "a", "http://rig/stores/a.ome.zarr/", [window])["layers"]
     assert layer["shaderControls"]["normalized"] == {"range": list(window), "window": slider}
+
+
+@pytest.mark.parametrize("where", ["name", "axis", "dtype", "channel"])
+def test_metadata_of_any_length_have_a_short_entry(tmp_path, where):
+    store, long = write_store(tmp_path / "a.ome.zarr"), "x" * 1_000_000
+    group = json.loads((store / "zarr.json").read_text())
+    ome = group["attributes"]["ome"]
+    if where == "dtype":
+        array = json.loads((store / "0/zarr.json").read_text())
+        (store / "0/zarr.json").write_text(json.dumps({**array, "data_type": long}))
+    elif where == "channel":
+        ome["omero"]["channels"][0]["label"] = long
+    else:
+        (ome["multiscales"][0] if where == "name" else ome["multiscales"][0]["axes"][0])["name"] = long
+    (store / "zarr.json").write_text(json.dumps(group))
+    (facts,) = look(tmp_path)
+    assert facts["frames"] == 3
+    assert len(Json(facts).body) < 2000
+    image = finished.FinishedStores(tmp_path).find("a.ome.zarr").image
+    assert all(len(channel.name) < 1000 for channel in image.channels)
+    assert len(json.dumps(viewer_state(image, "a", "http://rig/", []))) < 4000
 
 
 def test_channels_that_are_not_as_they_should_be_hide_no_store(tmp_path):

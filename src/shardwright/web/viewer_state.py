@@ -17,11 +17,13 @@ from string import hexdigits
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from shardwright.array.document import ITEM_BYTES
 from shardwright.array.fields import is_finite, sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+MOST_TEXT = 200  # characters of a name, or of what stands for one: a zarr.json may hold millions
 MOST_CHANNELS = 8  # that have a layer of their own: the first ones
 VIEW_PIXELS = 800  # the initial size of the image on the screen, about
 # Units of OME-Zarr that neuroglancer knows as a power of ten of an SI unit. For another unit it chooses the
@@ -85,12 +87,12 @@ class StoredImage:
         names, units = (tuple(axis.get(key) for axis in axes) for key in ("name", "unit"))
         name = image.get("name")
         return cls(
-            axes=tuple(map(str, names)),
+            axes=tuple(map(_shown, names)),
             units=units,
             scales=tuple(map(float, scales)),
             shape=shape,
-            dtype=str(array["data_type"]),
-            name=name if isinstance(name, str) else "",
+            dtype=_shown(array["data_type"]),
+            name=_shown(name) if isinstance(name, str) else "",
             channels=tuple(_looks(group["attributes"]["ome"])),
         )
 
@@ -115,7 +117,11 @@ def _looks(ome: Any) -> Iterator[ChannelLook]:
     for number, channel in enumerate(channels[:MOST_CHANNELS]):
         color = str(channel.get("color", ""))
         named = color if len(color) == 6 and not set(color) - set(hexdigits) else "FFFFFF"
-        yield ChannelLook(str(channel.get("label") or f"channel {number}"), named)
+        yield ChannelLook(_shown(channel.get("label") or f"channel {number}"), named)
+
+
+def _shown(value: Any) -> str:
+    return str(value)[:MOST_TEXT]
 
 
 def viewer_state(
@@ -175,10 +181,12 @@ def _of_channel(image: StoredImage, url: str, channel: int, color: str) -> dict[
 
 def _range(dtype: str) -> tuple[float, float]:
     """Returns the ends of an integer dtype; of others there are none."""
-    kind, bits = dtype.rstrip("0123456789"), dtype.lstrip("abcdefghijklmnopqrstuvwxyz")
-    if kind == "uint":
-        return 0, 2 ** int(bits) - 1
-    return (-(2 ** (int(bits) - 1)), 2 ** (int(bits) - 1) - 1) if kind == "int" else (-math.inf, math.inf)
+    values = 2 ** (8 * ITEM_BYTES.get(dtype, 0))  # not of the number in the name, which may be any
+    if values > 1 and dtype.startswith("uint"):
+        return 0, values - 1
+    if values > 1 and dtype.startswith("int"):
+        return -values // 2, values // 2 - 1
+    return -math.inf, math.inf
 
 
 def _dimensions(image: StoredImage) -> dict[str, list[Any]]:
