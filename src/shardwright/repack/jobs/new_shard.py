@@ -25,7 +25,13 @@ import numpy.typing as npt
 
 from shardwright.codecs.parameters import CHECKSUM_BYTES
 from shardwright.kernels.file_io import FILE_ENDED, read_ranges, write_slots
-from shardwright.model.errors import BudgetError, OutputExistsError, ShardFormatError, StorageError
+from shardwright.model.errors import (
+    BudgetError,
+    CodecError,
+    OutputExistsError,
+    ShardFormatError,
+    StorageError,
+)
 from shardwright.read.shard_file import ShardFile
 from shardwright.repack.runtime.work_folder import new_working_path
 from shardwright.shard.index import empty_index
@@ -297,5 +303,8 @@ def make_shard(
                 # another worker was given the same task again and was first: its shard holds the same values
                 return {**result, "skipped": True}
             return {**result, "chunks": new.chunks, "file_bytes": nbytes, "bytes_written": nbytes}
+    except CodecError as error:
+        error.message = f"{array.shard_key(shard)}, {error.message}"  # the array's folder is gone afterwards
+        raise
     finally:
         encoder.close()
