@@ -26,6 +26,7 @@ from shardwright.recovery import execute
 from shardwright.recovery.recover_store import recover_store
 from shardwright.recovery.resume import restore
 from shardwright.recovery.unfinished import Unfinished
+from shardwright.shard.manifest import OpenedAs, read_manifest, write_manifest
 from shardwright.storage import failpoints
 from shardwright.storage.lock import StoreLock
 
@@ -313,6 +314,17 @@ def test_what_came_after_a_take_over_was_never_acknowledged(left, shared_pool, u
     take_over(store)
     unfinish(store, spec, 2)
     assert bring_back(store, shared_pool) == (4, 0, 2)
+
+
+def test_what_a_client_of_two_daemons_sent_to_the_first_one_stays_in_doubt(left, shared_pool, unfinish):
+    """That one may have acknowledged frames after its files were copied, with sequences behind all that were
+    found: nobody but the client knows."""
+    store, spec = left()
+    manifest = read_manifest(store / WORKSPACE)
+    write_manifest(store / WORKSPACE, replace(manifest, opened_as=OpenedAs({}, 8, stream="cam")))
+    take_over(store)
+    unfinish(store, spec, 2)
+    assert bring_back(store, shared_pool) == (4, 2, 0)
 
 
 @pytest.mark.parametrize("point", ["replace.before_rename", "take_over.before_delete"])

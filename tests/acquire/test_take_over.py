@@ -33,11 +33,12 @@ from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.recover_store import recover_store
 from shardwright.recovery.resume import restore
-from shardwright.recovery.take_over import begin_take_over
+from shardwright.recovery.take_over import begin_take_over, end_take_over, marks_in
 from shardwright.recovery.unfinished import Unfinished
 from shardwright.repack.jobs.sealed_shards import _open_shards
 from shardwright.shard import shard_row_files
 from shardwright.storage import beneath, failpoints
+from shardwright.storage.lock import StoreLock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -161,11 +162,54 @@ def test_a_take_over_that_is_cut_short_is_begun_again(old, shared_pool, point, t
     assert_whole(old.path, old)
 
 
-def test_a_mark_that_another_take_over_makes_at_the_same_time_is_no_error(tmp_path, monkeypatch):
-    monkeypatch.setattr("shardwright.recovery.take_over.is_begun", lambda workspace: False)  # both looked
+def test_each_take_over_has_a_mark_of_its_own_beside_that_of_earlier_releases(tmp_path):
     for _ in range(2):
         begin_take_over(tmp_path)
+    marks = marks_in(tmp_path)
+    assert len(marks) == 3
     assert (tmp_path / "taking-over").read_bytes() == b""
+    end_take_over(marks[:2])
+    assert marks_in(tmp_path) == marks[2:]
+
+
+@pytest.mark.parametrize("marked_by", ["this release", "an earlier one"])
+def test_whoever_finds_a_mark_takes_over(old, shared_pool, marked_by):
+    begin_take_over(old.path / ".shardwright")
+    if marked_by == "an earlier one":
+        end_take_over(marks_in(old.path / ".shardwright")[1:])
+    old.acquisition.close()
+    assert recover_store(old.path, shared_pool, threads=1).frames_kept == FRAMES
+    assert_whole(old.path, old)
+
+
+@pytest.mark.parametrize("point", ["replace.before_rename", "lock.before_rename", "take_over.before_delete"])
+def test_of_two_take_overs_at_once_one_has_the_store_and_every_frame(old, shared_pool, point):
+    """The first one stands between a look at the fence and the call that it allows, each in turn, while the
+    second takes over, whole; then the first goes on."""
+    for number in range(1, 40):
+        store = old.path.with_name(f"{number}.ome.zarr")
+        for root in (old.path.parent, old.path.parent / "second"):
+            if (root / old.path.name).exists():
+                shutil.copytree(root / old.path.name, root / store.name, symlinks=True)
+        held, second = StoreLock.take(store / ".shardwright" / "lock"), []
+        hook = failpoints.at_time(number, lambda: second.append(take_over(store)))  # noqa: B023 (at once)
+        failpoints.set_hook(point, hook)
+        try:
+            first = take_over(store)
+        except (FencedError, StorageError):
+            pass  # it has found out
+        else:
+            first.close()
+        finally:
+            failpoints.set_hook(point, None)
+            held.release()
+        for restored in second:
+            restored.close()
+        recovered = recover_store(store, shared_pool, threads=1, take_over=True)
+        assert (recovered.frames_kept, recovered.frames_lost) == (FRAMES, 0), number
+        if not second:
+            return
+    raise AssertionError("there are not as many such calls")
 
 
 def test_a_shard_that_the_old_writer_has_named_is_durable_before_the_copies_count(old, monkeypatch):
@@ -180,7 +224,7 @@ def test_a_shard_that_the_old_writer_has_named_is_durable_before_the_copies_coun
     for module in (take_over_module, shard_row_files):
         monkeypatch.setattr(module, "sync_directory", lambda folder: (steps.append(folder), sync(folder)))
     monkeypatch.setattr(
-        Unfinished, "write", lambda *arguments: (steps.append("manifest"), write(*arguments))[1]
+        Unfinished, "write", lambda *told, **how: (steps.append("manifest"), write(*told, **how))[1]
     )
     with suppress(ShardwrightError):  # the shard is not complete
         take_over(old.path).close()

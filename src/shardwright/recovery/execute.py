@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardwright.acquire.recovered_state import RecoveredShardRow, RecoveredState
+from shardwright.acquire.store_folder import end_intact
 from shardwright.model.errors import StorageFullError
 from shardwright.shard.frame_record import record_of
 from shardwright.shard.journal import JournalLayout, ShardRowJournal
@@ -29,11 +30,13 @@ from .take_over import end_take_over
 from .unfinished import set_aside
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from shardwright.acquire.store_folder import StoreFolder
     from shardwright.shard.chunk_order import WriteOrder
     from shardwright.shard.layout import StoreLayout
+    from shardwright.shard.manifest import Manifest
     from shardwright.shard.read_back import ReadBack
     from shardwright.shard.shard_row_files import Placement
     from shardwright.storage.slot_file import IoMode
@@ -43,12 +46,17 @@ if TYPE_CHECKING:
 
 
 def execute(
-    folder: StoreFolder, layout: StoreLayout, scanned: Scanned, decisions: Decisions, order: WriteOrder
+    folder: StoreFolder,
+    layout: StoreLayout,
+    scanned: Scanned,
+    decisions: Decisions,
+    order: WriteOrder,
+    marks: Sequence[Path] = (),
 ) -> RecoveredState:
     """Returns the state with which an acquisition is resumed. Files in progress go on in ``order`` if that is
-    the one they have. Raises ``StorageError``; the next recovery then
-    finds the same or more."""
-    return _RecoveryExecutor(folder, layout, scanned, order).run(decisions)
+    the one they have. ``marks``: of the take-overs that end with this. Raises ``StorageError``; the next
+    recovery then finds the same or more."""
+    return _RecoveryExecutor(folder, layout, scanned, order).run(decisions, marks)
 
 
 class _RecoveryExecutor:
@@ -59,7 +67,7 @@ class _RecoveryExecutor:
         self._order = order
         self._record = record_of(folder.spec)
 
-    def run(self, decisions: Decisions) -> RecoveredState:
+    def run(self, decisions: Decisions, marks: Sequence[Path]) -> RecoveredState:
         folder = self._folder
         restored, accounts = RecoveredState(folder, decisions.standing), decisions.standing.accounts
         try:
@@ -76,9 +84,11 @@ class _RecoveryExecutor:
                     restored.shard_rows.append(
                         RecoveredShardRow(self._take_up(shard_row), shard_row.standing)
                     )
-            if self._scanned.facts.taking_over:
-                folder.owner.may_rename()  # the mark of another take-over is not ours to remove
-                end_take_over(folder.workspace)
+            if self._scanned.facts.taking_over and not _is_of_one_program(folder.manifest):
+                # Frames that the old writer acknowledges from now on, in files without a name, have sequences
+                # behind those: its client, which comes to this writer next, says what it does not hold.
+                end_intact(folder.workspace)
+            end_take_over(marks)
         except BaseException:
             for taken in restored.shard_rows:
                 taken.files.abandon()
@@ -210,6 +220,12 @@ class _RecoveryExecutor:
             live=live,
             record=record,
         )
+
+
+def _is_of_one_program(manifest: Manifest) -> bool:
+    """Returns whether a store is written by the program whose frames it takes, not for clients of a daemon:
+    then each writer counts its own frames, from where the one before had come."""
+    return manifest.opened_as is not None and manifest.opened_as.stream is None
 
 
 def _note_entries(files: ShardRowFiles, found: ReadBack) -> None:

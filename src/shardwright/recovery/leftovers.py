@@ -26,7 +26,7 @@ from shardwright.storage.failpoints import reach
 from shardwright.storage.files import read_range, storage_errors, sync_directory
 from shardwright.storage.lock import StoreLock, is_locked
 
-from .take_over import is_begun
+from .take_over import marks_in
 from .unfinished import Unfinished, journals
 
 if TYPE_CHECKING:
@@ -280,7 +280,7 @@ def free_name(path: Path) -> None:
 def _is_unbegun(store: Unfinished) -> bool:
     """Returns whether no frame ever came. Known only of an intact store: after a power cut, tables may be
     empty whose frames were acknowledged. While it is taken over, its writer may be writing."""
-    if not is_intact(store.workspace) or is_begun(store.workspace):
+    if not is_intact(store.workspace) or marks_in(store.workspace):
         return False
     log = store.open_log(read_only=True)
     log.close()

@@ -19,6 +19,7 @@ from shardwright.storage.files import storage_errors
 
 from .leftovers import FolderAction, is_done_by_another, is_leftover, look_at, remove, row_for
 from .resume import begin_restored, look, restore
+from .take_over import marks_in
 from .unfinished import Unfinished
 
 if TYPE_CHECKING:
@@ -159,6 +160,7 @@ def _examine(path: Path, pool: WorkerPool, threads: int, progress: Callable[[int
                 Limits.derive(store.spec, threads=pool.threads),
                 threads=threads,
                 progress=progress,
+                taking_over=bool(marks_in(store.workspace)),
             )
         finally:
             if staging is not None:

@@ -17,6 +17,7 @@ from shardwright.acquire.store_folder import StoreFolder, end_intact, is_marked
 from shardwright.model.errors import (
     FencedError,
     LockedError,
+    OutputExistsError,
     ResumeError,
     ShardFormatError,
     StorageError,
@@ -35,7 +36,7 @@ from shardwright.storage.lock import StoreLock
 from .decide import Decisions, decide
 from .execute import execute
 from .scan import Scanned, scan
-from .take_over import begin_take_over, clear_older, is_begun, take_files
+from .take_over import begin_take_over, clear_older, marks_in, take_files
 from .unfinished import Unfinished, set_aside, unfinished_beside
 
 if TYPE_CHECKING:
@@ -105,17 +106,9 @@ def restore(
     workspace = path / WORKSPACE
     if not has_manifest(workspace):
         raise _nothing_unfinished(path)
-    try:
-        lock = _locked(path, take_over=False)
-    except LockedError:
-        if not take_over:
-            raise
-        _read(path).check_second_root()  # before its writer loses the lock
-        begin_take_over(workspace)
-        lock = _locked(path, take_over=True)
-        begin_take_over(workspace)  # an earlier take-over may just have ended, and removed the mark
+    lock, marks, took = _taken(path, take_over=take_over)
     # A writer without the lock is dead. It is not taken over: what it had not acknowledged is then known.
-    take_over = is_begun(workspace)
+    take_over = took or bool(marks_in(workspace))
     try:
         with storage_errors("recover", path):
             store = _fence_off(path, lock, take_over=take_over)
@@ -128,14 +121,36 @@ def restore(
     try:
         with storage_errors("recover", path):
             found = look(
-                store, folder.log, folder.staging, limits_of(store.spec), threads=threads, progress=progress
+                store,
+                folder.log,
+                folder.staging,
+                limits_of(store.spec),
+                threads=threads,
+                progress=progress,
+                taking_over=take_over,
             )
             order = settings.order_for(store.spec)
-            return execute(folder, store.layout, found.scanned, found.decisions, order), found
+            return execute(folder, store.layout, found.scanned, found.decisions, order, marks), found
     except BaseException as error:
         folder.note_disk_error(error)
         folder.close()
         raise
+
+
+def _taken(path: Path, *, take_over: bool) -> tuple[StoreLock, list[Path], bool]:
+    """Returns the lock of an unfinished store, the marks of take-overs that there were before it was taken,
+    and whether it was taken from a writer. Raises as ``restore``."""
+    workspace = path / WORKSPACE
+    marks = marks_in(workspace)
+    try:
+        return _locked(path, take_over=False), marks, False
+    except LockedError:
+        if not take_over:
+            raise
+    _read(path).check_second_root()  # before its writer loses the lock
+    begin_take_over(workspace)
+    marks = marks_in(workspace)
+    return _locked(path, take_over=True), marks, True
 
 
 def _read(path: Path) -> Unfinished:
@@ -175,10 +190,12 @@ def look(
     *,
     threads: int,
     progress: Callable[[int], None] | None,
+    taking_over: bool,
 ) -> Found:
     """Scans a store and makes the decisions; changes nothing. ``progress`` is called with numbers of bytes as
-    they are checked. Raises ``ShardFormatError`` for a damaged log, ``StorageError``."""
-    scanned = scan(store, log, staging, threads=threads, progress=progress)
+    they are checked. ``taking_over``: as in ``StoreFacts``. Raises ``ShardFormatError`` for a damaged log,
+    ``StorageError``."""
+    scanned = scan(store, log, staging, threads=threads, progress=progress, taking_over=taking_over)
     return Found(store, scanned, decide(scanned.facts, log.blocks(), store.layout, limits))
 
 
@@ -207,15 +224,28 @@ def _fence_off(path: Path, lock: StoreLock, *, take_over: bool) -> Unfinished:
         if not lock.is_held():
             raise FencedError(f"another writer has taken {path} over", got="a new lock file")
 
-    store = _read(path)
-    store.check_second_root()
-    store = store.write(replace(store.manifest, writer_epoch=store.manifest.writer_epoch + 1), still_ours)
+    store = _claimed(path, still_ours)
     delete_manifests(store.workspace, up_to_epoch=store.manifest.writer_epoch - 1)
     clear_older(store, still_ours)
     if take_over:
         store = take_files(store, still_ours)
         clear_older(store, still_ours)
     return store
+
+
+def _claimed(path: Path, still_ours: Callable[[], None]) -> Unfinished:
+    """Returns the store with a writer epoch that is this writer's alone, and the files that the manifest
+    before it names. Raises as ``restore``."""
+    while True:
+        store = _read(path)
+        store.check_second_root()
+        next_one = replace(store.manifest, writer_epoch=store.manifest.writer_epoch + 1)
+        try:
+            return store.write(next_one, still_ours, is_first=True)
+        except OutputExistsError:
+            # By one whose lock was replaced after its last look at it, or who has just replaced ours: in its
+            # manifest it may name files of its own. To write over it would lose them.
+            still_ours()
 
 
 def _renew_page_cache(store: Unfinished) -> None:

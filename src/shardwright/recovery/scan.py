@@ -21,7 +21,6 @@ from shardwright.storage.files import read_range, storage_errors
 
 from .facts import ShardRowFacts, SlabFacts, StagedFacts, StoreFacts
 from .table import Action, FileFacts, JournalFact, Stray, action_for
-from .take_over import is_begun
 from .unfinished import journals
 
 if TYPE_CHECKING:
@@ -65,10 +64,11 @@ def scan(
     *,
     threads: int,
     progress: Callable[[int], None] | None = None,
+    taking_over: bool = False,
 ) -> Scanned:
-    """Scans a store. ``progress`` is called with numbers of bytes as they are checked. Raises
-    ``StorageError``."""
-    return _Scan(store, threads, progress).run(log, staging)
+    """Scans a store. ``progress`` is called with numbers of bytes as they are checked. ``taking_over``: as in
+    ``StoreFacts``. Raises ``StorageError``."""
+    return _Scan(store, threads, progress).run(log, staging, taking_over=taking_over)
 
 
 class _Scan:
@@ -83,7 +83,7 @@ class _Scan:
         # of sealed shards below the second root to which the store has no link yet
         self._unlinked_bytes: list[int] = []
 
-    def run(self, log: FrameLog, staging: StagingArea | None) -> Scanned:
+    def run(self, log: FrameLog, staging: StagingArea | None, *, taking_over: bool) -> Scanned:
         store = self._store
         placements = [placement for placement in store.placements if beneath.is_dir(placement.files)]
         shard_rows = tuple(
@@ -94,7 +94,7 @@ class _Scan:
             seen_stop=store.manifest.seen_stop,
             seen_extents=store.manifest.seen_extents,
             intact=is_intact(store.workspace),
-            taking_over=is_begun(store.workspace),
+            taking_over=taking_over,
             set_aside=store.was_set_aside,
             log_shard_rows=frozenset(log.shard_rows),
             log_torn_bytes=log.torn_bytes,

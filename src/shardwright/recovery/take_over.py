@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import re
+import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,7 @@ from shardwright.storage.files import (
 from .unfinished import journals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from shardwright.shard.shard_row_files import Placement
@@ -49,27 +50,31 @@ if TYPE_CHECKING:
 
 _NUMBERED = tuple(re.compile(pattern) for pattern in (rf"{TAKEN_PREFIX}(\d+)", r"frames\.(\d+)\.building"))
 """Names of folders that a killed writer leaves, by its epoch: the files it took over, a frame table."""
-_MARK = "taking-over"
+_MARK = "taking-over"  # of each take-over with a token behind it; alone it is for releases before tokens
 _TRIES = 20  # to delete a folder in which the old writer makes files: a few, and then it is told
 _OLD_COPY = ".copy"  # a take-over of 0.2.0 that was killed
 
 
 def begin_take_over(workspace: Path) -> None:
     """Marks a take-over: until ``end_take_over``, any later writer of the store must take it over too, since
-    an interrupted take-over has taken the lock from a writer that may be alive. Another take-over may have
-    marked it, or be about to. Raises ``StorageError``."""
+    an interrupted take-over has taken the lock from a writer that may be alive. Each has a mark of its own,
+    which no other removes while it is at it. Raises ``StorageError``."""
+    append_file(workspace / f"{_MARK}.{secrets.token_hex(8)}", b"", "replace")
     append_file(workspace / _MARK, b"", "replace")
 
 
-def is_begun(workspace: Path) -> bool:
-    return beneath.exists(workspace / _MARK)
+def marks_in(workspace: Path) -> list[Path]:
+    """Returns the marks of take-overs that have begun and not ended. Raises ``StorageError``."""
+    with storage_errors("look into", workspace):
+        return sorted(beneath.matching(workspace, f"{_MARK}*"))
 
 
-def end_take_over(workspace: Path) -> None:
-    """Removes the mark. The copies are valid by then, and the manifest says how far the old writer's frames
-    came, so that a frame of the new one that is missing later cannot be taken for one that the old writer
-    had acknowledged. Raises ``StorageError``."""
-    _remove(workspace / _MARK)
+def end_take_over(marks: Iterable[Path]) -> None:
+    """Removes marks that there were before the lock was taken: one that was made later is of the next
+    take-over. The copies are valid by then, and the manifest says how far the old writer's frames came.
+    Raises ``StorageError``."""
+    for mark in marks:
+        _remove(mark)
 
 
 def take_files(store: Unfinished, still_ours: Callable[[], None]) -> Unfinished:

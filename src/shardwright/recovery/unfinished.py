@@ -80,11 +80,13 @@ class Unfinished:
                 )
         return store
 
-    def write(self, manifest: Manifest, may_replace: Callable[[], None]) -> Unfinished:
+    def write(
+        self, manifest: Manifest, may_replace: Callable[[], None], *, is_first: bool = False
+    ) -> Unfinished:
         """Writes another manifest, durably; on a full disk in the ballast's room. Returns the store with it.
-        Raises ``StorageError`` or what ``may_replace`` raises."""
+        Raises as ``write_manifest``."""
         Ballast(self.workspace / "ballast", 0).spent_on(
-            lambda: write_manifest(self.workspace, manifest, may_replace)
+            lambda: write_manifest(self.workspace, manifest, may_replace, is_first=is_first)
         )
         return Unfinished(self.path, manifest)
 

@@ -158,10 +158,15 @@ def _epochs(workspace: Path) -> list[int]:
 
 
 def write_manifest(
-    workspace: Path, manifest: Manifest, may_replace: Callable[[], None] = lambda: None
+    workspace: Path,
+    manifest: Manifest,
+    may_replace: Callable[[], None] = lambda: None,
+    *,
+    is_first: bool = False,
 ) -> None:
-    """Writes a manifest. ``may_replace`` is called last. Raises ``StorageError``, or what ``may_replace``
-    raises; the old manifest is then still there."""
+    """Writes a manifest. ``may_replace`` is called last. ``is_first``: of its writer's epoch, which is the
+    writer's from then on; raises ``OutputExistsError`` if it is another's. Raises ``StorageError``, or what
+    ``may_replace`` raises; the old manifest is then still there."""
     # as JSON values: the checksum covers the facts as they will be read
     facts = parse_json(json.dumps({"format": FORMAT, **asdict(manifest)}))
     spec = manifest.spec
@@ -189,9 +194,9 @@ def write_manifest(
         }
         if facts["format"] == 1:
             del facts["files_epoch"]
-    # two take-overs at once write the same epoch: neither deletes what the other is about to rename
+    # two take-overs at once may write the same epoch: neither deletes what the other is about to rename
     path, writer = manifest_path(workspace, manifest.writer_epoch), secrets.token_hex(8)
-    replace_file(path, encode_checked(facts), may_replace, writer=writer)
+    replace_file(path, encode_checked(facts), may_replace, writer=writer, is_new=is_first)
 
 
 def _is_plain(spec: dict[str, Any]) -> bool:

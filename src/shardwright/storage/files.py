@@ -550,9 +550,10 @@ def replace_file(
     may_replace: Callable[[], None] = lambda: None,
     *,
     writer: int | str | None = None,
+    is_new: bool = False,
 ) -> None:
     """Writes a whole file atomically and durably: readers see the old bytes or the new ones. A failure leaves
-    only the old ones.
+    only the old ones. ``is_new``: raises ``OutputExistsError`` if there are any.
 
     ``may_replace`` is called last, right before the new bytes get the name; an error that it raises is a
     failure. Nothing is checked after it: a writer that takes over from ``writer`` deletes its new bytes
@@ -573,7 +574,11 @@ def replace_file(
     with AtomicFile(temporary, "replace", called=path) as new:
         new.write(0, data)
         new.sync()
-        new.replace(path, asked())
+        if is_new:
+            may_replace()
+            new.take_name(path)
+        else:
+            new.replace(path, asked())
 
 
 def delete_new_files(path: Path, *, below: int) -> None:

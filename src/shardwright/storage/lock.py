@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
 import socket
 import struct
 from datetime import UTC, datetime
@@ -64,9 +65,9 @@ class StoreLock:
 
         Of two simultaneous take-overs the later rename wins; the other one detects it by ``is_held``.
         """
-        new = path.with_name(f".{path.name}.{os.getpid()}.new")
+        # of no other process, in whatever container: two may take it over at once
+        new = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
         with storage_errors("take over", path):
-            beneath.unlink(new, missing_ok=True)
             reach("lock.before_create")
             descriptor = open_to_write(new, os.O_CREAT | os.O_EXCL)
             lock = cls(path, descriptor)
