@@ -473,6 +473,7 @@ def test_who_must_end_does_not_wait_for_room_and_leaves_what_is_stored_to_recove
         failpoints.set_hook(point, None)
     receipt = drive.finish()
     assert isinstance(acquisition.error, StorageFullError)
+    assert "disk_has_room" not in event_names(drive), "it never had"
     assert stored == receipt.frames_stored == 11
     recover_store(path, shared_pool, threads=2)
     assert np.array_equal(drive.read(), drive.expected(range(11)))

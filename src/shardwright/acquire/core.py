@@ -1162,7 +1162,8 @@ class Core:
             self._go(LifeEvent.WAIT)
             return
         self._leaves_something = self._leaves_something or report.error is not None
-        self.full_disk.has_room(END)
+        if full is None:
+            self.full_disk.has_room(END)
         if report.error is None and asked:
             # records of frames that were not stored: in the table now
             for key, entry in self._ledger.take_all():
