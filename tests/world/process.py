@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 POISON = 0xFFFF  # where no pixels are any more
 ENDED = (AcquisitionState.SEALED, AcquisitionState.FAILED)
-_states: list[WorkerState] = []  # scratch memory of workers, which nothing of one life is left in
+_spare: list[WorkerState] = []  # scratch memory of workers that are over, which nothing is left in
 
 
 class DiedError(BaseException):
@@ -126,6 +126,12 @@ class Pool(WorkerPool):
         self._dies = dies
         self._begun = 0
         self.dying = False  # at its next call of the disk
+        self._scratch: list[WorkerState] = []
+
+    def give_back_scratch(self) -> None:
+        """Once no worker runs any more: a writer that was taken over may be within a task of its own."""
+        _spare.extend(self._scratch)
+        self._scratch.clear()
 
     @property
     def queued(self) -> bool:
@@ -136,9 +142,8 @@ class Pool(WorkerPool):
 
     def run(self, number: int) -> None:
         """A worker's life, as ``_work``."""
-        while len(_states) <= number:
-            _states.append(WorkerState())
-        state, busy = _states[number], BusyClock()
+        state, busy = _spare.pop() if _spare else WorkerState(), BusyClock()
+        self._scratch.append(state)
         while True:
             while self._tokens.empty():
                 self.actors[number].wait()
@@ -375,6 +380,7 @@ class Process:
         for actor in (self.opener, self.sealer, *self.pool.actors):
             if not actor.is_over:
                 actor.kill()
+        self.pool.give_back_scratch()
         self._disk.kill(self.calls)
 
     # ------------------------------------------------------------------ who can go on
