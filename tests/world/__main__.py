@@ -14,12 +14,17 @@ import os
 import sys
 import time
 from collections import Counter
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from . import creation, edits
+from . import edits
+from .creation import play_naming
 from .shrink import shrink
 from .story import Story, draw
 from .world import play
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PROGRESS_EVERY_S = 20.0
 SEEDS_A_PART = 100
@@ -99,19 +104,23 @@ def _run(kind: str, first: int, seeds: int, *, processes: int, until_violation: 
 
 
 def _play(seeds: range) -> tuple[Counter[str], list[dict[str, Any]]]:
-    """Plays the stories of these seeds, and a creation beside each. Returns what was counted, and the
+    """Plays the stories of these seeds, and the creations of each. Returns what was counted, and the
     violations."""
     counts: Counter[str] = Counter()
     violations = []
     begun_s = time.process_time()
     for seed in seeds:
         world, violation = play(draw(seed))
-        deaths, burned = creation.play(seed)
+        naming, burned = play_naming(seed)
         counts.update(
-            stories=1, lives=world.lives, creations=1, crashes=world.crashes + deaths, steps=world.steps
+            stories=1,
+            lives=world.lives,
+            creations=naming.lives,
+            crashes=world.crashes + naming.crashes,
+            steps=world.steps,
         )
         if violation or burned:
-            violations.append({"seed": seed, "violation": violation or burned})
+            violations.append({"seed": seed, "violation": violation or f"creations: {burned}"})
     counts["cpu_ms"] = round(1000 * (time.process_time() - begun_s))
     return counts, violations
 
@@ -133,8 +142,10 @@ def _play_edits(seeds: range) -> tuple[Counter[str], list[dict[str, Any]]]:
 
 def _replay(seed: int) -> int:
     story = draw(seed)
-    violation, (_, burned) = _told(story), creation.play(seed)
-    print(f"the creation beside it: {burned or 'every promise was kept'}")
+    violation = _told(story)
+    print("\n--- the creations of this seed ---\n")
+    _, burned = play_naming(seed, print)
+    print(burned or "every promise was kept")
     if violation is None:
         return 0 if burned is None else 1
     smaller = shrink(story, violation)
@@ -165,19 +176,24 @@ def _replay_edits(seed: int) -> int:
 
 
 def _prove_itself(kind: str, seeds: int, first: int) -> int:
-    if kind == "acquisitions":
-        from .mends import MENDS, find
-    else:
-        from .edit_mutants import MUTANTS as MENDS
-        from .edit_mutants import find
+    from . import edit_mutants, mends
 
     missed = 0
-    for mend in MENDS.values():
-        found = find(mend, seeds, first)
+    searches: dict[str, Callable[[], tuple[int, str] | None]]
+    if kind == "acquisitions":
+        for mend in mends.MENDS.values():
+            if mend.unseen:
+                print(f"{mend.name:51} not looked for: {mend.unseen}")
+        sought = [mend for mend in mends.MENDS.values() if not mend.unseen]
+        searches = {mend.name: partial(mends.find, mend, seeds, first) for mend in sought}
+    else:
+        mutants = edit_mutants.MUTANTS.values()
+        searches = {mutant.name: partial(edit_mutants.find, mutant, seeds, first) for mutant in mutants}
+    for name, search in searches.items():
+        found = search()
         missed += found is None
         print(
-            f"{mend.name:51} {'NOT FOUND' if found is None else f'seed {found[0]}: {found[1][:110]}'}",
-            flush=True,
+            f"{name:51} {'NOT FOUND' if found is None else f'seed {found[0]}: {found[1][:110]}'}", flush=True
         )
     return 1 if missed else 0
 

@@ -41,3 +41,10 @@ def test_a_seed_is_always_the_same_story(seed: int) -> None:
     first, again = _traced(seed), _traced(seed)
     assert first == again
     assert len(first[0]) > 5, "it tells something"
+
+
+@pytest.mark.parametrize("first", KINDS.values(), ids=KINDS)
+def test_telling_changes_nothing(first: int) -> None:
+    for seed in range(first, first + 3):
+        silent, told = play(draw(seed)), play(draw(seed), lambda _: None)
+        assert (silent[0].steps, silent[1]) == (told[0].steps, told[1])

@@ -1,0 +1,229 @@
+"""Written stories: each shows one mend that is taken out, as small as it was made, and passes with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from shardwright.acquire.limits import least_ring_frames
+from shardwright.acquire.settings import WriteSettings
+
+from .story import FOREVER, Fault, Frame, Life, Shape, Story, plan_of
+
+
+@dataclass(frozen=True)
+class Found:
+    """``mend``: without which the ``story`` fails; ``fails_as``: a part of the violation."""
+
+    name: str
+    mend: str
+    fails_as: str
+    story: Story
+
+
+def _story(shape: Shape, frames: tuple[int, ...], *lives: Life, schedule: int, **others: Any) -> Story:
+    """``frames``: their positions. ``others``: settings, or fields of the story; where one is not named it is
+    the least that the shape needs."""
+    grids = plan_of(shape).spec.grids
+    fields = {name: others.pop(name) for name in list(others) if name in Story.__dataclass_fields__}
+    settings = {
+        "store_within_ms": 20,
+        "sync_interval_ms": 50,
+        "on_full": "block",
+        "ballast_bytes": 1,
+        **others,
+    }
+    ring = least_ring_frames(grids, 1)
+    least = {
+        "ring": ring,
+        "rows": grids.open_slabs + 1,
+        "shard_rows": grids.open_shard_rows + 2,
+        "staging": 0 if grids.frames_per_slab == 1 else min(ring, 2 * grids.held_frames),
+        "workers": 1,
+        "frames": tuple(map(Frame, frames)),
+    }
+    return Story(
+        shape=shape, settings=WriteSettings(**settings), lives=lives, schedule=schedule, **{**least, **fields}
+    )
+
+
+def _life(
+    ends: Any, at: int, frames: int, *, client: Any = "resends", ending: bool = False, **others: Any
+) -> Life:
+    return Life(client, ends, at, ending, frames, **others)
+
+
+def _last(frames: int, client: Any = "resends") -> Life:
+    """It ends well."""
+    return _life("finish", 0, frames, client=client)
+
+
+def _shape(depth: int, chunk: int = 1, **others: Any) -> Shape:
+    """An endless time axis; shards are ``depth`` chunks deep."""
+    return Shape(((None, chunk, depth),), 1, 1, **others)
+
+
+_IMAGE = 1 << 48  # from the positions of one image to those of the next
+
+FOUND = (
+    Found(
+        "frames that come back from a rewrite are durable then",
+        "held-rows-dropped",
+        "sealed, but durable only up to 1 of 2",
+        _story(
+            _shape(4),
+            (0, 1),
+            _life("kill", 496, 2, faults=(Fault("journal", 1),)),
+            _last(2),
+            schedule=234703,
+            durability="durable",
+            ring=8,
+            rows=8,
+        ),
+    ),
+    Found(
+        "a shard row that is closed for another image's passes nothing over",
+        "all-passed-over",
+        "though it came in order",
+        _story(
+            _shape(2, 2, images=3),
+            (0, _IMAGE, 2 * _IMAGE, 1),
+            _last(4),
+            schedule=254764,
+            ring=16,
+            rows=8,
+            shard_rows=2,
+        ),
+    ),
+    Found(
+        "a seal for which there was no room is tried again",
+        "no-retry",
+        "nothing can go on",
+        _story(
+            _shape(1),
+            (0,),
+            _life("kill", 243, 1, faults=(Fault("full", 16, 60),)),
+            _last(1),
+            schedule=584031,
+        ),
+    ),
+    Found(
+        "a shape that is asked for again and again",
+        "asked-again",
+        "it does not end",
+        _story(
+            _shape(1, 2, row_shards=2),
+            (0, 2, 3, 4),
+            _life(
+                "kill",
+                12_994,
+                4,
+                client="writer",
+                flushes=frozenset({3}),
+                faults=(Fault("stage", 0, FOREVER),),
+            ),
+            _last(4),
+            schedule=822494,
+            ring=12,
+            rows=4,
+        ),
+    ),
+    Found(
+        "a flush that comes while files are made",
+        "flush-while-making",
+        "told that it is stuck",
+        _story(
+            _shape(1),
+            (0, 5, 6),
+            _life("finish", 0, 3, client="writer", flushes=frozenset({2}), pauses_ms=((1, 3000),)),
+            schedule=244879,
+            sync_interval_ms=1,
+        ),
+    ),
+    Found(
+        "a slab that is encoded before its first frame is staged",
+        "waits-for-stage",
+        "nothing can go on",
+        _story(
+            _shape(2, 2),
+            (0, 1),
+            _life("kill", 247, 2, faults=(Fault("stall", 0),), pace=(16, 4, 4, 4)),
+            _last(2),
+            schedule=2,
+            workers=2,
+            store_within_ms=2,
+        ),
+    ),
+    Found(
+        "frames that a sealed shard has got later, before it was sealed again",
+        "old-shard-believed",
+        "is reported as stored",
+        _story(
+            _shape(3),
+            (0, 1),
+            _life("kill", 58, 1, ending=True),
+            _life("kill", 68, 2),
+            _last(2),
+            schedule=3,
+            sync_interval_ms=1,
+        ),
+    ),
+    Found(
+        "sealed by the old writer, not synced, and not copied",
+        "final-names-kept",
+        "durable, but gone after a power cut",
+        _story(
+            _shape(2),
+            (0, 1),
+            _life("take over", 1, 0),
+            _life("take over", 65, 2, ending=True, flushes=frozenset({1}), faults=(Fault("stall", 45),)),
+            _life("finish", 0, 2, client="nobody", deaths=(52,)),
+            schedule=14,
+            sync_interval_ms=1,
+        ),
+    ),
+    Found(
+        "rows held while their shard row is rewritten",
+        "held-rows-come-back",
+        "though it came in order",
+        _story(
+            Shape(((None, 2, 1), (2, 1, 1)), 1, 1),
+            (0, 1, 2, 3, 4, 5, 6),
+            _life("kill", 496, 7, faults=(Fault("sync shard row", 5),), pace=(16, 1, 4, 1)),
+            _last(7),
+            schedule=342400,
+            ring=12,
+            rows=2,
+            durability="durable",
+            store_within_ms=1000,
+            sync_interval_ms=1000,
+        ),
+    ),
+    Found(
+        "a page that a failed sync has left in memory alone",
+        "written-once",
+        "durable, but gone after a power cut",
+        _story(
+            _shape(2),
+            (0, 1),
+            _life("kill", 40, 2, faults=(Fault("sync shard row", 0, 2),)),
+            _life("power", 19, 2, client="writer", flushes=frozenset({1})),
+            _last(2, "nobody"),
+            schedule=12446,
+            sync_interval_ms=1,
+        ),
+    ),
+    Found(
+        "a frame in a chunk that is not whole, and a worker that dies",
+        "parts-hold-files",
+        "acknowledged as stored, but gone after a kill",
+        _story(
+            _shape(1, 3, in_place=True),
+            (0,),
+            _life("kill", 40, 1, worker_dies=1, told=False),
+            _last(1),
+            schedule=440051,
+            staging=6,
+        ),
+    ),
+)
