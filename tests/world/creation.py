@@ -19,11 +19,11 @@ from shardwright.recovery.leftovers import free_name, unfinished_stores
 from shardwright.shard.manifest import has_manifest
 from shardwright.wire.descriptor import DESCRIPTOR
 
-from .left import left
+from .finished_store import left
 from .oracle import ViolationError
-from .process import Actor, Process
+from .process import MOST_CALLS, Actor, Process
 from .story import Fault, Life, Story, draw, limits_of
-from .world import MOST_STEPS, World, told_of
+from .world import World, told_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,7 +93,7 @@ class _Store:
         return 1 + 10 * self.number
 
 
-class _World(World):
+class NamingWorld(World):
     """``play`` as the other stories."""
 
     def __init__(self, naming: Naming, trace: Callable[[str], None] | None) -> None:
@@ -144,7 +144,15 @@ class _World(World):
 
     def _new_process(self, story: Story) -> Process:
         process = Process(
-            story, _LIFE, self.disk, self._path, self._spec, lambda _: limits_of(story), self.oracle, None
+            story,
+            _LIFE,
+            self.disk,
+            self._let,
+            self._path,
+            self._spec,
+            lambda _: limits_of(story),
+            self.oracle,
+            None,
         )
         process.fenced = True  # the oracle of one acquisition has no say
         self._alive = [each for each in self._alive if not each.calls.is_dead] + [process]
@@ -154,7 +162,7 @@ class _World(World):
         """All of them, by turns, until each has ended as it should."""
         left_calls = [attempt.at for _, attempt in waiting]
         going = list(range(len(waiting)))
-        for _ in range(MOST_STEPS):
+        for _ in range(MOST_CALLS):
             if not going:
                 return
             number = self._rng.choice(going)
@@ -195,7 +203,7 @@ class _World(World):
             process.finish(keep_empty=False)
         if process.is_over:
             store.look()
-            self._end(process)
+            process.end()
             return True
         self._act(process, self._actors(process, None, (0, 4, 4, 1)))
         return False
@@ -222,15 +230,6 @@ class _World(World):
         if not (beside or self._cuts or any(other.sent for other in others)):
             raise ViolationError("the name is burned: nothing is there that was sent")
 
-    def _end(self, process: Process) -> None:
-        while not process.sealer.is_over:
-            process.stop()
-            self._let(process, process.sealer)
-        closer = Actor(self.disk, process.calls, process.close)
-        while not closer.is_over:
-            self._let(process, closer)
-        process.kill()
-
     def _cut_power(self) -> None:
         for store in self._stores:
             store.process.kill()
@@ -256,17 +255,16 @@ class _World(World):
             if has_manifest(path / WORKSPACE):
                 process = self._new_process(self._story)
                 process.begin(take_over=False)
-                while not process.is_open:
-                    self._let(process, process.opener)
+                process.to_its_end(process.opener)
                 process.acquisition.settle_missing()
                 process.finish(keep_empty=False)
-                for _ in range(MOST_STEPS):
+                for _ in range(MOST_CALLS):
                     if process.is_over:
                         break
                     self._act(process, self._actors(process, None, (0, 4, 4, 1)))
                 else:
                     raise ViolationError(f"recovery does not end: {process.waits_for()}")
-                self._end(process)
+                process.end()
             else:
                 self._clear_away()
         except (LockedError, ResumeError) as error:
@@ -300,7 +298,7 @@ class _World(World):
         return [int(value) for _, pixels in found.pixels() for value in pixels if value]
 
 
-def play_naming(seed: int, trace: Callable[[str], None] | None = None) -> tuple[_World, str | None]:
+def play_naming(seed: int, trace: Callable[[str], None] | None = None) -> tuple[NamingWorld, str | None]:
     """As ``world.play``."""
-    world = _World(draw_naming(seed), trace)
+    world = NamingWorld(draw_naming(seed), trace)
     return world, told_of(world)

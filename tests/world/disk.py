@@ -17,7 +17,7 @@ import weakref
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Protocol
 
 from shardwright.storage.system import OperatingSystem
 
@@ -30,6 +30,30 @@ PAGE, SECTOR = 4096, 512
 
 class Killed(BaseException):
     """The process that made this call is dead."""
+
+
+class DefectError(BaseException):
+    """A mistake of the code, or of the world around it: no handler may take it for an error of the disk."""
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """What an actor's next sync meets, or (``done``) its next change of names, which is made all the same.
+    ``error``: its errno; None: what a call gets that is repeated because its answer was lost."""
+
+    error: int | None = errno.EIO
+    done: bool = False
+
+
+class Caller(Protocol):
+    """Who makes calls."""
+
+    wrong: Wrong | None
+
+
+class _ByInode(dict[int, "File"]):
+    def __missing__(self, inode: int) -> File:
+        raise DefectError(f"a file that the disk does not know: inode {inode}")
 
 
 @dataclass(eq=False)
@@ -61,8 +85,8 @@ class Opened:
     file: weakref.ref[IO[bytes]] | None = None
 
 
-class Process:
-    """Whose calls these are. ``is_dead``: it was killed."""
+class Descriptors:
+    """Of one process: what it has open. ``is_dead``: it was killed."""
 
     def __init__(self) -> None:
         self.is_dead = False
@@ -77,12 +101,11 @@ class SimulatedDisk(OperatingSystem):
     def __init__(self, root: Path, rng: random.Random) -> None:
         self.root = root
         self._rng = rng
-        self.process = Process()  # that runs now
-        self.failing_sync = False  # the next one fails
+        self.process = Descriptors()  # of the one that runs now
+        self.caller: Caller | None = None  # who makes the calls now
         self.full: Callable[[], bool] = lambda: False
         self.pause: Callable[[], None] = lambda: None
-        self.lost_answer = False  # the next change of names is made, and then an error
-        self._files: dict[int, File] = {}  # by inode
+        self._files = _ByInode()
         self._unsynced: list[Change] = []
         self._root = self._known(os.open(root, os.O_RDONLY | os.O_DIRECTORY))
 
@@ -97,7 +120,7 @@ class SimulatedDisk(OperatingSystem):
         self.pause()
         self._live()
 
-    def kill(self, process: Process) -> None:
+    def kill(self, process: Descriptors) -> None:
         """Closes what it has open, once nothing of it runs any more."""
         process.is_dead = True
         for descriptor, opened in process.opened.items():
@@ -114,20 +137,25 @@ class SimulatedDisk(OperatingSystem):
 
     def open(self, path: str, flags: int, mode: int = 0o644, folder: int | None = None) -> int:
         self._live()
-        made = None
-        if flags & os.O_CREAT:
-            parent, name = os.path.split(path)
-            with _Folder(super().open(parent, os.O_PATH | os.O_DIRECTORY, 0, folder)) as above:
-                before = _inode(above, name)
-            made = name if before is None else None
+        made = self._is_made(path, folder) if flags & os.O_CREAT else None
         descriptor = super().open(path, flags, mode, folder)
         if made is not None:
             file = self._known(os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR))
-            self._unsynced.append([(self._folder_of(path), made, file)])
+            try:
+                self._changed([(*made, file)], errno.EEXIST if flags & os.O_EXCL else errno.EIO)
+            except OSError:
+                os.close(descriptor)
+                raise
         inode = os.fstat(descriptor).st_ino
         known = self._files.get(inode)
         self.process.opened[descriptor] = Opened(inode, 0 if known is None else known.failures)
         return descriptor
+
+    def _is_made(self, path: str, folder: int | None) -> tuple[File, str] | None:
+        """The folder and the name of a file that is not there yet."""
+        parent, name = os.path.split(path)
+        with _Folder(super().open(parent, os.O_PATH | os.O_DIRECTORY, 0, folder)) as above:
+            return (self._at(above), name) if _inode(above, name) is None else None
 
     def close(self, descriptor: int) -> None:
         self.process.opened.pop(descriptor, None)
@@ -157,26 +185,23 @@ class SimulatedDisk(OperatingSystem):
     def _at(self, descriptor: int) -> File:
         return self._files[os.fstat(descriptor).st_ino]
 
-    def _folder_of(self, path: str) -> File:
-        return self._files[Path(path).parent.stat().st_ino]
-
     # ------------------------------------------------------------------ names
 
     def unlink(self, folder: int, name: str) -> None:
         self._before_names()
         super().unlink(folder, name)
-        self._changed([(self._at(folder), name, None)])
+        self._changed([(self._at(folder), name, None)], errno.ENOENT)
 
     def make_folder(self, folder: int, name: str, mode: int) -> None:
         self._before_names()
         super().make_folder(folder, name, mode)
         file = self._known(os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=folder))
-        self._changed([(self._at(folder), name, file)])
+        self._changed([(self._at(folder), name, file)], errno.EEXIST)
 
     def remove_folder(self, folder: int, name: str) -> None:
         self._before_names()
         super().remove_folder(folder, name)
-        self._changed([(self._at(folder), name, None)])
+        self._changed([(self._at(folder), name, None)], errno.ENOENT)
 
     def rename(self, old: int, old_name: str, new: int, new_name: str, flags: int = 0) -> None:
         self._before_names()
@@ -184,29 +209,38 @@ class SimulatedDisk(OperatingSystem):
         target = self._named(new, new_name)
         super().rename(old, old_name, new, new_name, flags)
         exchanged = target if flags & 2 else None
-        self._changed([(self._at(old), old_name, exchanged), (self._at(new), new_name, source)])
+        change: Change = [(self._at(old), old_name, exchanged), (self._at(new), new_name, source)]
+        self._changed(change, errno.EIO if exchanged else errno.ENOENT)
 
     def add_name(self, old: int, old_name: str, new: int, new_name: str) -> None:
         self._before_names()
         super().add_name(old, old_name, new, new_name)
-        self._changed([(self._at(new), new_name, self._named(old, old_name))])
+        self._changed([(self._at(new), new_name, self._named(old, old_name))], errno.EEXIST)
 
     def make_link(self, folder: int, name: str, target: Path) -> None:
         self._before_names()
         super().make_link(folder, name, target)
         file = self._known(os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder))
         file.target = os.fspath(target)
-        self._changed([(self._at(folder), name, file)])
+        self._changed([(self._at(folder), name, file)], errno.EEXIST)
 
     def _named(self, folder: int, name: str) -> File | None:
         inode = _inode(folder, name)
         return None if inode is None else self._files[inode]
 
-    def _changed(self, change: Change) -> None:
+    def _changed(self, change: Change, repeated: int) -> None:
+        """A change is made; its answer may be lost. ``repeated``: errno of the call if it comes again."""
         self._unsynced.append(change)
-        if self.lost_answer:
-            self.lost_answer = False
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        if (wrong := self._wrong(done=True)) is not None:
+            raise _error(repeated if wrong.error is None else wrong.error)
+
+    def _wrong(self, *, done: bool) -> Wrong | None:
+        """What this call meets, which is over then."""
+        caller = self.caller
+        if caller is None or caller.wrong is None or caller.wrong.done is not done:
+            return None
+        wrong, caller.wrong = caller.wrong, None
+        return wrong
 
     # ------------------------------------------------------------------ bytes
 
@@ -242,31 +276,30 @@ class SimulatedDisk(OperatingSystem):
     def sync(self, descriptor: int, *, data_only: bool = False) -> None:
         self._live()
         file, opened = self._at(descriptor), self.process.opened.get(descriptor)
-        if self._fails():
+        if opened is None:
+            raise DefectError("a sync of a file that its process has not opened")
+        wrong = self._wrong(done=False)
+        if wrong is not None:
             self._left_in_memory(file)
         else:
             self._sync(file)
-        if opened is not None and opened.heard < file.failures:
+        if opened.heard < file.failures:
             opened.heard = file.failures
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+            raise _error((wrong and wrong.error) or errno.EIO)
 
     def sync_filesystem(self, descriptor: int) -> None:
         self._live()
-        failing = self._fails()
+        failing = self._wrong(done=False)
         for file in self._files.values():
             if failing and self._rng.random() < 0.5:
                 self._left_in_memory(file)
             elif not failing:
                 self._sync(file)
         if failing:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+            raise _error(failing.error or errno.EIO)
         for change in self._unsynced:
             _carry_out(change)
         self._unsynced = []
-
-    def _fails(self) -> bool:
-        failing, self.failing_sync = self.failing_sync, False
-        return failing
 
     def _sync(self, file: File) -> None:
         if file.kind == stat.S_IFDIR:
@@ -328,7 +361,7 @@ class SimulatedDisk(OperatingSystem):
         for path in self.root.iterdir():
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         names = self._root.names
-        self._files = {os.fstat(self._root.descriptor).st_ino: self._root}
+        self._files = _ByInode({os.fstat(self._root.descriptor).st_ino: self._root})
         self._root.names = {}
         made: dict[int, tuple[Path, File]] = {}
         self._make_again(self.root, self._root, names, kept, made, aside)
@@ -420,6 +453,10 @@ class _Folder:
 
     def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
+
+
+def _error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
 
 
 def _inode(folder: int, name: str) -> int | None:

@@ -50,8 +50,7 @@ from shardwright.storage import beneath
 from shardwright.storage.files import make_directories, write_file
 
 from .at_once import AtOnce, InThisProcess, OfThisGreenlet
-from .disk import Killed
-from .disk import Process as Calls
+from .disk import DefectError, Descriptors, Killed, Wrong
 from .edit_faults import Disk, Faults
 from .edit_story import ROWS, EditLife, Step, draw, pixels_of, smaller
 from .edited_array import Held, document_of, laid_out, read
@@ -84,7 +83,7 @@ class Editor:
 
     def __init__(self, world: EditWorld, steps: tuple[Step, ...], name: str) -> None:
         self.name = name
-        self.calls = Calls()
+        self.calls = Descriptors()
         self.pending: list[int] = []  # edits that it has begun and not told of
         self.actor = Actor(world.disk, self.calls, lambda: world.work(self, steps))
 
@@ -170,12 +169,14 @@ class EditWorld:
         if self._editor is None:
             return
         self._pause()
-        assert self._editor is not None, "it goes on"
-        self._point = point
+        if self._editor is None:
+            raise DefectError("an actor goes on past the world")
+        self._point, actor = point, self._editor.actor
+        actor.wrong = None
         if self._trace is not None:
             self._note(f"    {self._editor.name} {point}")
         if self._faults.fails_sync(point):
-            self.disk.failing_sync = True
+            actor.wrong = Wrong()
         elif self._faults.cuts_short(point):
             self.disk.cut_short = True
             for shard in self._shards:
@@ -497,7 +498,7 @@ def play(story: EditStory, trace: Callable[[str], None] | None = None) -> str | 
         world.play()
     except ViolationError as violation:
         return str(violation)
-    except Exception as error:
+    except (Exception, DefectError) as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         return f"a defect: {error!r} at {last.filename.rsplit('/', 1)[-1]}:{last.lineno} in {last.name}"
     return None

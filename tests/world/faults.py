@@ -7,6 +7,9 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from shardwright.model.errors import StorageError
+
+from .disk import Wrong
 from .story import FOREVER
 
 if TYPE_CHECKING:
@@ -28,12 +31,13 @@ POINTS = {
     "reopen": r"sealed\.before_read|(shard|journal)\.before_(replace|live_replace)",
     "rewrite": r"(shard|journal)\.before_(read|replace|clear)",
     "finish": r"(folder|table|workspace|replace|directory)\..*",
-    "sealer": r"sealer\.before_commit",
+    "copy": r"(growing|copy|ballast|files)\..*",
     "look": r"directory\.before_look|lock\..*",
     "stall": r".*",
     "answer": r".*\.before_(rename|replace|link|exchange|take_name|set_aside|delete|remove|create|name)",
 }
 _PATTERNS = {kind: re.compile(pattern) for kind, pattern in POINTS.items()}
+_OF_MEMORY = re.compile(r"slots\.(before_store|after_store|before_part)")  # by no call: through a mapping
 _SYNC = re.compile(r".*\.before_sync")
 _WHOLE_FILES = re.compile(r".*\.before_(preallocate|reserve)|ballast\.before_fill")
 _LITTLE = re.compile(
@@ -68,29 +72,27 @@ class Faults:
             fault for fault in self._faults if fault.kind != "full" or fault.times == FOREVER
         )
 
-    def fails_sync(self, point: str) -> bool:
-        """Whether the sync that follows this point fails."""
-        return bool(self._faults) and _SYNC.fullmatch(point) is not None and self._is_met(point)
-
-    def loses_answer(self, point: str) -> bool:
-        """Whether the change of names that follows this point is made, and its answer lost."""
-        return bool(self._faults) and self._meets(point, {"answer"})
-
     def stalls(self, point: str) -> bool:
         """Whether the call that follows this point gets no answer for long."""
         return bool(self._faults) and self._meets(point, {"stall"})
 
-    def reach(self, point: str) -> None:
-        """Raises ``OSError``."""
+    def reach(self, point: str) -> Wrong | None:
+        """What the next sync or change of names of this actor meets. Raises ``OSError``."""
         if not self._faults:
-            return
+            return None
         self._calls["full"] = self._calls.get("full", 0) + 1
         if point == "ballast.before_release":
             self._spare = _SPARED
-        if not _SYNC.fullmatch(point) and self._is_met(point):
+        wrong = Wrong(self._rng.choice((errno.EIO, None)), True) if self._meets(point, {"answer"}) else None
+        if self._is_met(point):
+            if _SYNC.fullmatch(point):
+                return Wrong(self._rng.choice((errno.EIO, errno.EIO, errno.ENOSPC)))
+            if _OF_MEMORY.fullmatch(point):
+                raise StorageError("cannot write: the world says so")
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         if self.full and (_WHOLE_FILES.fullmatch(point) or self._takes_little(point)):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return wrong
 
     def _takes_little(self, point: str) -> bool:
         """Of what a full disk often has room for still: whether it has none."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shardwright.array.grid import Grids
     from shardwright.model.receipt import Receipt
 
-    from .left import Left
+    from .finished_store import Left
     from .story import Frame
 
 

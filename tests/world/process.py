@@ -23,8 +23,7 @@ from shardwright.acquire.workers import WorkerPool, WorkerState
 from shardwright.model.errors import ShardwrightError
 from shardwright.recovery.resume import resume
 
-from .disk import Killed
-from .disk import Process as Calls
+from .disk import Descriptors, Killed, Wrong
 from .oracle import ViolationError
 
 if TYPE_CHECKING:
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from .oracle import Oracle
     from .story import Life, Story
 
+MOST_CALLS = 12_000  # of one life
 POISON = 0xFFFF  # where no pixels are any more
 ENDED = (AcquisitionState.SEALED, AcquisitionState.FAILED)
 _spare: list[WorkerState] = []  # scratch memory of workers that are over, which nothing is left in
@@ -51,10 +51,11 @@ class DiedError(BaseException):
 class Actor:
     """A thread of a process. ``waits``: whether it waits for what another has to bring."""
 
-    def __init__(self, disk: SimulatedDisk, calls: Calls, run: Callable[[], None]) -> None:
+    def __init__(self, disk: SimulatedDisk, calls: Descriptors, run: Callable[[], None]) -> None:
         self._disk, self._calls = disk, calls
         self.waits = False
         self.stalled_until_ns = 0  # its call gets no answer before
+        self.wrong: Wrong | None = None  # with its next call
         self._run = run
         self._greenlet = greenlet(self._to_its_end)
 
@@ -68,20 +69,21 @@ class Actor:
 
     def step(self) -> None:
         """Goes on to its next call of the disk. Raises what it raises."""
-        self._disk.process, before = self._calls, self._disk.process
-        try:
-            self._greenlet.switch()
-        finally:
-            self._disk.process = before
+        self._on_the_disk(self._greenlet.switch)
 
     def kill(self) -> None:
         """Its process is dead: ends it where it stands."""
-        self._disk.process, before = self._calls, self._disk.process
+        if self._greenlet:
+            self._on_the_disk(lambda: self._greenlet.throw(Killed))
+
+    def _on_the_disk(self, go_on: Callable[[], object]) -> None:
+        disk = self._disk
+        before = disk.process, disk.caller
+        disk.process, disk.caller = self._calls, self
         try:
-            if self._greenlet:
-                self._greenlet.throw(Killed)
+            go_on()
         finally:
-            self._disk.process = before
+            disk.process, disk.caller = before
 
     def wait(self) -> None:
         """Called by itself: until it is let go on."""
@@ -207,7 +209,8 @@ class Ring:
 
 
 class Process:
-    """``fenced``: another writer has taken over, so that nothing it says counts any more."""
+    """``fenced``: another writer has taken over, so that nothing it says counts any more. ``let``: lets an
+    actor of it go on to its next call."""
 
     acquisition: Acquisition
 
@@ -216,6 +219,7 @@ class Process:
         story: Story,
         life: Life,
         disk: SimulatedDisk,
+        let: Callable[[Process, Actor], None],
         path: Path,
         spec: AcquisitionSpec,
         limits_of: Callable[[AcquisitionSpec], Limits],
@@ -225,8 +229,8 @@ class Process:
         self._oracle, self._trace = oracle, trace
         self.fenced = False
         self.has_acquisition = False
-        self.calls = Calls()
-        self._disk = disk
+        self.calls = Descriptors()
+        self._disk, self._let = disk, let
         self._story, self._path, self._spec, self._limits_of = story, path, spec, limits_of
         self.ring = Ring(story.ring, story.shape.files)
         dies = None if life.worker_dies is None else (life.worker_dies, life.told)
@@ -294,9 +298,15 @@ class Process:
             with suppress(ShardwrightError):
                 self.acquisition.new_client(None, None)
 
-        helper = Actor(self._disk, self.calls, count)
-        while not helper.is_over:
-            helper.step()
+        self.to_its_end(Actor(self._disk, self.calls, count))
+
+    def to_its_end(self, actor: Actor) -> None:
+        """Lets nobody else go on meanwhile."""
+        for _ in range(MOST_CALLS):
+            if actor.is_over:
+                return
+            self._let(self, actor)
+        raise ViolationError("it does not end, though nobody else has to do anything")
 
     def poll(self) -> list[int]:
         """One round of the owner; the sequences whose pixels came back."""
@@ -358,22 +368,15 @@ class Process:
 
     def end(self) -> None:
         """Ends a process whose acquisition is over."""
-        self.stop()
-        while not self.sealer.is_over:
-            self.sealer.step()
-        closer = Actor(self._disk, self.calls, self.close)
-        while not closer.is_over:
-            closer.step()
-        self.kill()
 
-    def stop(self) -> None:
-        """Ends the sealer's thread after what it was asked for."""
+        def close() -> None:
+            self.acquisition._sealer.join()
+            self.acquisition.folder.close()
+
         self.acquisition._sealer.stop()
-
-    def close(self) -> None:
-        """The last that the process does."""
-        self.acquisition._sealer.join()
-        self.acquisition.folder.close()
+        self.to_its_end(self.sealer)
+        self.to_its_end(Actor(self._disk, self.calls, close))
+        self.kill()
 
     def kill(self) -> None:
         self.calls.is_dead = True

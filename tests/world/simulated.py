@@ -14,8 +14,11 @@ from unittest import mock
 import shardwright.shard.frame_log as log_module
 import shardwright.storage.files as files_module
 import shardwright.storage.lock as lock_module
+from shardwright.model.error_text import ErrorText
+from shardwright.model.errors import ShardwrightError
 from shardwright.storage import failpoints, system
 
+from .disk import DefectError
 from .process import give_way
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
     from .disk import SimulatedDisk
 
+_text_of = ErrorText.of.__func__  # type: ignore[attr-defined]
 _THEN = datetime(2026, 1, 1, tzinfo=UTC)  # the text of a lock is the same each time
 
 
@@ -44,6 +48,7 @@ def simulated(
             (log_module, "EXTENT_BYTES", 8192),  # the disk copies what is synced
             (files_module, "sleep", lambda _: give_way()),
             (files_module, "monotonic", lambda: 0.0),  # who waits for a lock waits until it is free
+            (ErrorText, "of", classmethod(_of_a_typed_error)),
             *instead,
         ):
             stack.enter_context(mock.patch.object(where, name, value))
@@ -52,3 +57,13 @@ def simulated(
         failpoints.watch_all(reach)
         stack.callback(failpoints.watch_all, None)
         yield
+
+
+def _of_a_typed_error(
+    cls: type[ErrorText], error: BaseException, defect: ShardwrightError | None = None
+) -> ErrorText:
+    """In place of ``ErrorText.of``: an error of any other class is a defect, and never one of the disk."""
+    if not isinstance(error, ShardwrightError):
+        raise DefectError(f"an error that is not typed: {error!r}") from error
+    text: ErrorText = _text_of(cls, error, defect)
+    return text

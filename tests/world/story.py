@@ -372,7 +372,7 @@ FAULTS = (
     "reopen",
     "rewrite",
     "finish",
-    "sealer",
+    "copy",
     "look",
 )
 

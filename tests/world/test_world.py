@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from shardwright.acquire.sealer import Sealer
+
 from .creation import play_naming
 from .story import FEW_FILES_FROM, GROWING_FROM, IN_PLACE_FROM, LIVE_FROM, SPLIT_FROM, draw
 from .world import play
@@ -48,3 +50,12 @@ def test_telling_changes_nothing(first: int) -> None:
     for seed in range(first, first + 3):
         silent, told = play(draw(seed)), play(draw(seed), lambda _: None)
         assert (silent[0].steps, silent[1]) == (told[0].steps, told[1])
+
+
+def test_a_defect_of_the_code_is_no_error_of_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("a defect")
+
+    monkeypatch.setattr(Sealer, "_sync", broken)
+    told = [play(draw(seed))[1] for seed in range(4)]
+    assert any(each and "an error that is not typed: KeyError('a defect')" in each for each in told)

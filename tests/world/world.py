@@ -21,7 +21,13 @@ import shardwright.acquire.store_folder as store_folder_module
 import shardwright.shard.shard_row_files as files_module
 from shardwright.acquire.core import Now
 from shardwright.acquire.states import AcquisitionState
-from shardwright.model.errors import LockedError, ResumeError, ShardwrightError
+from shardwright.model.errors import (
+    LockedError,
+    ResumeError,
+    ShardwrightError,
+    StorageError,
+    WorkerError,
+)
 from shardwright.model.frame_status import FrameStatus
 from shardwright.model.names import WORKSPACE
 from shardwright.recovery.recover_store import recover_store
@@ -30,11 +36,11 @@ from shardwright.shard.layout import slabs_of_shard_row
 from shardwright.shard.manifest import has_manifest
 
 from .camera import Camera
-from .disk import Killed, SimulatedDisk
+from .disk import DefectError, Killed, SimulatedDisk
 from .faults import Faults
-from .left import left
+from .finished_store import left
 from .oracle import Oracle, ViolationError
-from .process import DiedError, Pool, Process, give_way
+from .process import MOST_CALLS, DiedError, Pool, Process, give_way
 from .simulated import simulated
 from .story import limits_of, plan_of
 
@@ -48,7 +54,6 @@ if TYPE_CHECKING:
     from .process import Actor
     from .story import Life, Story
 
-MOST_STEPS = 12_000  # of one life
 IDLE_STEPS = 80  # without anything but time going on, 0.25 s each: nothing will end this wait
 QUIET_STEPS = 8
 ZOMBIE_STEPS = 80
@@ -135,14 +140,24 @@ class World:
         self._camera.begin(process, life, keep_empty=keep_empty)
         ended = self._live(process, life)
         self.faults.begin(())
-        self.oracle.failures += process.core.why is not None
+        self._judge_failure(process, life)
         return ended
+
+    def _judge_failure(self, process: Process, life: Life) -> None:
+        """A life fails by what happened to it, and tells that."""
+        why = process.core.why
+        if why is None:
+            return
+        self.oracle.failures += 1
+        died = life.worker_dies is not None
+        if not life.faults and not died and not self.oracle.spoiled:
+            raise ViolationError(f"the acquisition failed, though nothing did: {why}")
+        if not (why.is_a(StorageError) or (died and why.is_a(WorkerError))):
+            raise ViolationError(f"the acquisition failed of something else: {why}")
 
     def _after(self, process: Process, life: Life, ended: str) -> _Ended:
         """A process is over in the way that the story says."""
         if ended == "failed":
-            if life.ends == "finish" and not life.faults and life.worker_dies is None:
-                raise ViolationError(f"the acquisition failed, though nothing did: {process.core.why}")
             process.end()
             return _Ended()
         self.crashes += 1
@@ -210,7 +225,7 @@ class World:
             return limits_of(self._story)
 
         process = Process(
-            self._story, life, self.disk, self._path, self._spec, limits, self.oracle, self._trace
+            self._story, life, self.disk, self._let, self._path, self._spec, limits, self.oracle, self._trace
         )
         self._alive = [each for each in self._alive if not each.calls.is_dead] + [process]
         process.begin(take_over=take_over)
@@ -218,14 +233,14 @@ class World:
 
     def _opens_within(self, process: Process, calls: int | None) -> bool:
         """Returns whether it has the store before it is to be killed."""
-        while not process.is_open:
-            if calls is not None and calls <= 0:
+        for call in range(MOST_CALLS):
+            if process.is_open:
+                return True
+            if call == calls:
                 return False
             self._step_zombies()
             self._let(process, process.opener)
-            if calls is not None:
-                calls -= 1
-        return True
+        raise ViolationError("it does not open the store, and tells no error")
 
     def _lost(self, process: Process) -> list[int]:
         """Sequences that the frame log has as lost."""
@@ -266,29 +281,29 @@ class World:
         if self._actor is None:
             return
         self._pause()
-        process = self._process
-        assert process is not None, "it goes on"
-        if process.pool.dying and self._actor in process.pool.actors:
+        process, actor = self._process, self._actor
+        if process is None:
+            raise DefectError("an actor goes on past the world")
+        actor.wrong = None
+        if process.pool.dying and actor in process.pool.actors:
             process.pool.dying = False
             raise DiedError
         if self._tell is not None:
             self._note(f"    {self._who()} {point}")
         if self.faults.stalls(point):
             self._stall()
-        self.disk.lost_answer = self.faults.loses_answer(point)
-        self.disk.failing_sync = self.faults.fails_sync(point)
-        if self.disk.failing_sync:
-            self._rot()
-            return
         try:
-            self.faults.reach(point)
+            actor.wrong = self.faults.reach(point)
         except OSError:
             self._rot()
             raise
+        if actor.wrong is not None and not actor.wrong.done:
+            self._rot()
 
     def _stall(self) -> None:
         """Whoever goes on now does not, for long."""
-        assert self._actor is not None, "it made the call"
+        if self._actor is None:
+            raise DefectError("nobody made the call")
         self._actor.stalled_until_ns = self._ns + STALL_NS
         while self._actor.stalled_until_ns > self._ns:
             self._pause()
@@ -333,6 +348,7 @@ class World:
     def _let(self, process: Process, actor: Actor) -> None:
         before = self._actor, self._process
         self._actor, self._process = actor, process
+        self._ns = max(self._ns, actor.stalled_until_ns)  # nobody else is asked
         try:
             actor.step()
         finally:
@@ -376,9 +392,9 @@ class World:
             if life.ends != "finish" and counted > life.at:
                 self._note(f"{life.ends}")
                 return life.ends
-            if begun > MOST_STEPS and self.faults.full:
+            if begun > MOST_CALLS and self.faults.full:
                 return "kill"
-            if begun > MOST_STEPS:
+            if begun > MOST_CALLS:
                 raise ViolationError(f"it does not end: {process.waits_for()}")
             self._step_zombies()
             actors = self._actors(process, camera, life.pace)
@@ -446,7 +462,7 @@ def told_of(world: World) -> str | None:
         world.play()
     except ViolationError as violation:
         return str(violation)
-    except Exception as error:
+    except (Exception, DefectError) as error:
         import traceback
 
         last = traceback.extract_tb(error.__traceback__)[-1]
