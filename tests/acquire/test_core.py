@@ -1,5 +1,5 @@
 """The core by itself: events in, commands out, no thread, file or clock. What chance events may do to it is
-tried in ``tests/simulation``."""
+tried in ``tests/world``."""
 
 from __future__ import annotations
 

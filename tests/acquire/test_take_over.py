@@ -214,7 +214,7 @@ def test_of_two_take_overs_at_once_one_has_the_store_and_every_frame(old, shared
 
 def test_a_shard_that_the_old_writer_has_named_is_durable_before_the_copies_count(old, monkeypatch):
     """It was not copied. If a power cut took the name back, it would be in the old writer's folder again,
-    which is cleared (simulation, seed 16308036)."""
+    which is cleared (the simulation found it)."""
     (working,) = old.path.parent.rglob("c.0.0.0.partial")
     final = working.parents[1] / "0/c/0/0/0"
     final.parent.mkdir(parents=True, exist_ok=True)

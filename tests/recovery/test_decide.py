@@ -1,5 +1,5 @@
 """What is decided about an unfinished store, from facts alone. What chance may leave of one is tried in
-``tests/simulation``."""
+``tests/world``."""
 
 from __future__ import annotations
 

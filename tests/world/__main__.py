@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from . import edits
 from .creation import play_naming
 from .shrink import shrink
-from .story import Story, draw
+from .story import Story, draw, seed_of
 from .world import play
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 PROGRESS_EVERY_S = 20.0
 SEEDS_A_PART = 100
-KINDS = ("acquisitions", "edits")
+KINDS = ("all", "acquisitions", "edits")
 
 
 def main() -> int:
@@ -37,7 +37,12 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--kind", choices=KINDS, default="acquisitions", help="of stories")
+    parser.add_argument(
+        "--kind",
+        choices=KINDS,
+        default="all",
+        help="of stories: acquisitions and how stores get their names, edits and packing, or both",
+    )
     parser.add_argument("--seeds", type=int, default=10_000, help="stories to play")
     parser.add_argument("--first", type=int, default=0, help="seed of the first one")
     parser.add_argument("--seed", type=int, help="play this one alone, and tell what happens")
@@ -54,7 +59,7 @@ def main() -> int:
     )
     options = parser.parse_args()
     if options.seed is not None:
-        return (_replay if options.kind == "acquisitions" else _replay_edits)(options.seed)
+        return (_replay_edits if options.kind == "edits" else _replay)(options.seed)
     if options.mends:
         return _prove_itself(options.kind, options.seeds, options.first)
     return _run(
@@ -75,7 +80,7 @@ def _run(kind: str, first: int, seeds: int, *, processes: int, until_violation: 
         for seed in range(first, first + seeds, SEEDS_A_PART)
     ]
     with multiprocessing.Pool(processes) as pool:
-        for part, found in pool.imap_unordered(_play if kind == "acquisitions" else _play_edits, parts):
+        for part, found in pool.imap_unordered(partial(_play_all, kind), parts):
             counts.update(part)
             violations += found
             for each in found:
@@ -103,13 +108,23 @@ def _run(kind: str, first: int, seeds: int, *, processes: int, until_violation: 
     return 1 if violations else 0
 
 
-def _play(seeds: range) -> tuple[Counter[str], list[dict[str, Any]]]:
-    """Plays the stories of these seeds, and the creations of each. Returns what was counted, and the
-    violations."""
+def _play_all(kind: str, numbers: range) -> tuple[Counter[str], list[dict[str, Any]]]:
+    """Plays the stories of these numbers. Returns what was counted, and the violations."""
+    counts: Counter[str] = Counter()
+    violations = []
+    for each in (*([_play] if kind != "edits" else []), *([_play_edits] if kind != "acquisitions" else [])):
+        part, found = each(numbers)
+        counts.update(part)
+        violations += found
+    return counts, violations
+
+
+def _play(numbers: range) -> tuple[Counter[str], list[dict[str, Any]]]:
+    """Acquisitions, and as many creations."""
     counts: Counter[str] = Counter()
     violations = []
     begun_s = time.process_time()
-    for seed in seeds:
+    for seed in map(seed_of, numbers):
         world, violation = play(draw(seed))
         naming, burned = play_naming(seed)
         counts.update(
@@ -135,7 +150,7 @@ def _play_edits(seeds: range) -> tuple[Counter[str], list[dict[str, Any]]]:
         violation = edits.play(story)
         counts.update(stories=1, lives=len(story.lives))
         if violation:
-            violations.append({"seed": seed, "violation": violation})
+            violations.append({"seed": seed, "violation": f"--kind edits: {violation}"})
     counts["cpu_ms"] = round(1000 * (time.process_time() - begun_s))
     return counts, violations
 
@@ -180,7 +195,7 @@ def _prove_itself(kind: str, seeds: int, first: int) -> int:
 
     missed = 0
     searches: dict[str, Callable[[], tuple[int, str] | None]]
-    if kind == "acquisitions":
+    if kind != "edits":
         for mend in mends.MENDS.values():
             if mend.unseen:
                 print(f"{mend.name:51} not looked for: {mend.unseen}")

@@ -37,6 +37,15 @@ SPLIT_FROM = 500_000_000  # from here on, shard rows of most stories have severa
 IN_PLACE_FROM = 600_000_000  # from here on, most stores have frames in their chunks as they come
 FEW_FILES_FROM = 200_000_000  # from here on, not every image that is filled may have a shard row open
 
+KINDS = (0, FEW_FILES_FROM, GROWING_FROM, LIVE_FROM, SPLIT_FROM, IN_PLACE_FROM)
+
+
+def seed_of(number: int) -> int:
+    """The seed of the story of this number, each kind by turns; a number that is a seed of a later kind
+    already is taken as it is."""
+    return number if number >= MANY_IMAGES_FROM else KINDS[number % len(KINDS)] + number // len(KINDS)
+
+
 Client = Literal["writer", "resends", "nobody"]
 Ending = Literal["finish", "kill", "power", "take over"]
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import sys
+
 import pytest
 
 from shardwright.acquire.sealer import Sealer
 
+from .__main__ import main
 from .creation import play_naming
-from .story import FEW_FILES_FROM, GROWING_FROM, IN_PLACE_FROM, LIVE_FROM, SPLIT_FROM, draw
+from .story import FEW_FILES_FROM, GROWING_FROM, IN_PLACE_FROM, LIVE_FROM, SPLIT_FROM, draw, seed_of
 from .world import play
 
 SEEDS = 12
@@ -24,12 +28,25 @@ KINDS = {
 @pytest.mark.parametrize("first", KINDS.values(), ids=KINDS)
 def test_every_promise_is_kept(first: int) -> None:
     violations = {seed: play(draw(seed))[1] for seed in range(first, first + SEEDS)}
-    assert not any(violations.values()), "python -m tests.world --seed N tells what happened"
+    assert not any(violations.values()), "./tools/prove simulation --seed N tells what happened"
 
 
 def test_every_promise_is_kept_while_stores_get_their_names() -> None:
     violations = {seed: play_naming(seed)[1] for seed in range(3 * SEEDS)}
-    assert not any(violations.values()), "python -m tests.world --naming N tells what happened"
+    assert not any(violations.values()), "./tools/prove simulation --seed N tells what happened"
+
+
+@pytest.mark.parametrize("options", [["--seeds", "6", "--processes", "1"], ["--seed", "3"]], ids=" ".join)
+def test_the_command_plays_every_kind(options: list[str], monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", ["simulation", *options])
+    assert main() == 0
+    told = capsys.readouterr().out
+    assert "every promise was kept" in told or json.loads(told)["violations"] == []
+
+
+def test_numbers_are_stories_of_every_kind_by_turns() -> None:
+    assert [seed_of(number) for number in range(7)] == [*KINDS.values(), 1]
+    assert seed_of(SPLIT_FROM + 5) == SPLIT_FROM + 5
 
 
 def _traced(seed: int) -> tuple[list[str], str | None]:
