@@ -60,7 +60,8 @@ class _ByInode(dict[int, "File"]):
 class File:
     """A file, a folder or a link, by its inode. ``descriptor`` keeps it alive. ``durable``: its bytes on the
     medium; of a folder its names there. ``clean``: pages that a failed sync has left in memory alone.
-    ``failures``: how many syncs of it have failed, of which each descriptor hears once."""
+    ``failures``: how many syncs of it have failed, of which each descriptor hears once. ``stamp``: its time
+    of change, as ``SimulatedDisk.stamp`` has set it."""
 
     descriptor: int
     kind: int
@@ -69,6 +70,7 @@ class File:
     clean: dict[int, bytes] = field(default_factory=dict)
     failures: int = 0
     target: str = ""
+    stamp: int = -1
 
     def bytes(self) -> bytes:
         return os.pread(self.descriptor, os.fstat(self.descriptor).st_size, 0)
@@ -86,10 +88,12 @@ class Opened:
 
 
 class Descriptors:
-    """Of one process: what it has open. ``is_dead``: it was killed."""
+    """Of one process: what it has open. ``is_dead``: it was killed. ``chance``: of its own, what it finds in
+    no order; None: the disk's."""
 
-    def __init__(self) -> None:
+    def __init__(self, chance: random.Random | None = None) -> None:
         self.is_dead = False
+        self.chance = chance
         self.opened: dict[int, Opened] = {}  # by descriptor
 
 
@@ -106,6 +110,8 @@ class SimulatedDisk(OperatingSystem):
         self.full: Callable[[], bool] = lambda: False
         self.pause: Callable[[], None] = lambda: None
         self._files = _ByInode()
+        self._owners: dict[int, Descriptors] = {}  # by descriptor
+        self._stamps = 0
         self._unsynced: list[Change] = []
         self._root = self._known(os.open(root, os.O_RDONLY | os.O_DIRECTORY))
 
@@ -149,6 +155,7 @@ class SimulatedDisk(OperatingSystem):
         inode = os.fstat(descriptor).st_ino
         known = self._files.get(inode)
         self.process.opened[descriptor] = Opened(inode, 0 if known is None else known.failures)
+        self._owners[descriptor] = self.process
         return descriptor
 
     def _is_made(self, path: str, folder: int | None) -> tuple[File, str] | None:
@@ -158,7 +165,9 @@ class SimulatedDisk(OperatingSystem):
             return (self._at(above), name) if _inode(above, name) is None else None
 
     def close(self, descriptor: int) -> None:
-        self.process.opened.pop(descriptor, None)
+        # perhaps of another process than the one that runs: what nobody has any more is closed at any moment
+        if (owner := self._owners.pop(descriptor, None)) is not None:
+            owner.opened.pop(descriptor, None)
         super().close(descriptor)
 
     def file(self, descriptor: int, mode: str, buffering: int) -> IO[bytes]:
@@ -172,7 +181,7 @@ class SimulatedDisk(OperatingSystem):
 
     def names(self, descriptor: int) -> list[str]:
         found = sorted(super().names(descriptor))
-        self._rng.shuffle(found)
+        (self.process.chance or self._rng).shuffle(found)
         return found
 
     def _known(self, descriptor: int) -> File:
@@ -270,6 +279,15 @@ class SimulatedDisk(OperatingSystem):
         if clean := self._at(descriptor).clean:
             for page in range(offset // PAGE, -(-(offset + nbytes) // PAGE)):
                 clean.pop(page, None)
+
+    def stamp(self) -> None:
+        """Gives every file that was written since the last call a time of its own. The kernel's are those of
+        its last tick, which are the same for many writes, and other ones each time that a story is told."""
+        for file in self._files.values():
+            if file.kind == stat.S_IFREG and os.fstat(file.descriptor).st_mtime_ns != file.stamp:
+                self._stamps += 1
+                file.stamp = self._stamps
+                os.utime(file.descriptor, ns=(file.stamp, file.stamp))
 
     # ------------------------------------------------------------------ syncs
 

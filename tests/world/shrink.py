@@ -68,6 +68,8 @@ def _smaller(story: Story) -> Iterator[Story]:
     for i, life in enumerate(story.lives):
         for changed in _simpler(life):
             yield replace(story, lives=(*story.lives[:i], changed, *story.lives[i + 1 :]))
+    for i in range(len(story.readers)):
+        yield replace(story, readers=(*story.readers[:i], *story.readers[i + 1 :]))
     if story.workers > 1:
         yield replace(story, workers=1)
     for i, frame in enumerate(story.frames):

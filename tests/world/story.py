@@ -35,9 +35,12 @@ GROWING_FROM = 300_000_000  # from here on, half of the arrays have two axes wit
 LIVE_FROM = 400_000_000  # from here on, readers of half of the stores see shards grow
 SPLIT_FROM = 500_000_000  # from here on, shard rows of most stories have several shards along the frame axes
 IN_PLACE_FROM = 600_000_000  # from here on, most stores have frames in their chunks as they come
+READERS_FROM = 700_000_000  # from here on, there are readers, and fewer frames in place
 FEW_FILES_FROM = 200_000_000  # from here on, not every image that is filled may have a shard row open
 
-KINDS = (0, FEW_FILES_FROM, GROWING_FROM, LIVE_FROM, SPLIT_FROM, IN_PLACE_FROM)
+ReaderKind = Literal["frames", "boxes", "ranges", "files"]
+READER_KINDS: tuple[ReaderKind, ...] = ("frames", "boxes", "ranges", "files")
+KINDS = (0, FEW_FILES_FROM, GROWING_FROM, LIVE_FROM, SPLIT_FROM, IN_PLACE_FROM, READERS_FROM)
 
 
 def seed_of(number: int) -> int:
@@ -110,6 +113,21 @@ class Life:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """A reader that begins at the moment ``at``, and reads ``times`` times, with a ``pause`` of so many
+    moments in between. ``pace``: looks at each moment, below 1 at one of so many. Before some looks, of which
+    it is so likely, it is ``held`` for up to so many moments. ``seed``: of its choices."""
+
+    kind: ReaderKind
+    at: int
+    times: int
+    pause: int
+    pace: float
+    held: tuple[float, int]
+    seed: int
+
+
+@dataclass(frozen=True)
 class Story:
     shape: Shape
     settings: WriteSettings
@@ -122,6 +140,7 @@ class Story:
     lives: tuple[Life, ...]
     schedule: int
     synced_alone: int = FOREVER  # files of a shard row; more are synced by one call for the whole filesystem
+    readers: tuple[Reading, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -179,19 +198,7 @@ def limits_of(story: Story) -> Limits:
 def draw(seed: int) -> Story:
     """The story of a seed."""
     rng = random.Random(seed)
-    shape = _shape(rng)
-    if seed >= MANY_IMAGES_FROM:
-        shape = replace(shape, images=rng.choice((1, 2, 2, 3)))
-        if shape.images > 1 and rng.random() < 0.5:
-            least = 0 if shape.axes[0][0] else 1  # an unlimited axis ends no image
-            shape = replace(shape, order=rng.randint(least, len(shape.axes)))
-    if seed >= GROWING_FROM and rng.random() < 0.5:
-        depths = (rng.randint(1, 3), rng.randint(1, 3))
-        shape = replace(shape, axes=((None, 1, 1), (None, *depths)), order=None)
-    if seed >= SPLIT_FROM and rng.random() < 0.8:
-        shape = _split(rng, shape)
-    if seed >= IN_PLACE_FROM:
-        shape = replace(shape, in_place=rng.random() < 0.8)
+    shape = _shape_of(rng, seed)
     grid = plan_of(shape).spec.grids
     ring = least_ring_frames(grid, 1) + rng.choice((0, 0, 1, 3, 8))
     filled = grid.open_shard_rows
@@ -221,7 +228,34 @@ def draw(seed: int) -> Story:
         schedule=rng.getrandbits(32),
         synced_alone=rng.choice((1, 4, FOREVER)) if seed >= SPLIT_FROM else FOREVER,
     )
-    return _drawn_apart(random.Random(-seed), story)
+    story = _drawn_apart(random.Random(-seed), story)
+    return _with_readers(random.Random(f"readers {seed}"), story) if seed >= READERS_FROM else story
+
+
+def _shape_of(rng: random.Random, seed: int) -> Shape:
+    shape = _shape(rng)
+    if seed >= MANY_IMAGES_FROM:
+        shape = replace(shape, images=rng.choice((1, 2, 2, 3)))
+        if shape.images > 1 and rng.random() < 0.5:
+            least = 0 if shape.axes[0][0] else 1  # an unlimited axis ends no image
+            shape = replace(shape, order=rng.randint(least, len(shape.axes)))
+    if seed >= GROWING_FROM and rng.random() < 0.5:
+        depths = (rng.randint(1, 3), rng.randint(1, 3))
+        shape = replace(shape, axes=((None, 1, 1), (None, *depths)), order=None)
+    if seed >= SPLIT_FROM and rng.random() < 0.8:
+        shape = _split(rng, shape)
+    if seed >= IN_PLACE_FROM:
+        shape = replace(shape, in_place=rng.random() < 0.8)
+    return shape if seed < READERS_FROM else _shape_for_readers(rng, shape)
+
+
+def _shape_for_readers(rng: random.Random, shape: Shape) -> Shape:
+    """More of the shapes in which frames wait for others of their chunk, and are staged meanwhile."""
+    shape = replace(shape, in_place=shape.in_place and rng.random() < 0.25)
+    (count, chunk, depth), *faster = shape.axes
+    if rng.random() < 0.6 and all(count for count, _, _ in faster):
+        shape = replace(shape, axes=((count, max(chunk, rng.randint(2, 5)), depth), *faster))
+    return shape
 
 
 def _drawn_apart(rng: random.Random, story: Story) -> Story:
@@ -251,6 +285,33 @@ def _with_more_faults(rng: random.Random, life: Life) -> Life:
         return life
     kind = rng.choice(LATER_FAULTS)
     return replace(life, faults=(*life.faults, Fault(kind, rng.randint(0, 40), rng.choice((1, 1, 4)))))
+
+
+def _with_readers(rng: random.Random, story: Story) -> Story:
+    """Readers, and more often lives in which frames are staged before their chunk is full."""
+    if rng.random() < 0.7:
+        story = replace(story, settings=replace(story.settings, store_within_ms=1))
+    slow = [rng.random() < 0.6 for _ in story.lives]
+    lives = tuple(
+        replace(life, pace=(1, *life.pace[1:3], 4)) if is_slow else life
+        for life, is_slow in zip(story.lives, slow, strict=True)
+    )
+    return replace(story, lives=lives, readers=_readers(rng))
+
+
+def _readers(rng: random.Random) -> tuple[Reading, ...]:
+    return tuple(
+        Reading(
+            kind=rng.choice(READER_KINDS),
+            at=int(rng.expovariate(1 / rng.choice((30, 150, 500)))),
+            times=rng.choice((1, 5, 50)),
+            pause=rng.choice((5, 20, 60)),
+            pace=rng.choice((0.3, 1, 5, 40, 40)),
+            held=(rng.choice((0.01, 0.03, 0.1)), rng.choice((10, 50, 200))),
+            seed=rng.getrandbits(32),
+        )
+        for _ in range(rng.randint(2, 8))
+    )
 
 
 def _lives_without_a_name(rng: random.Random, frames: int) -> tuple[Life, ...]:

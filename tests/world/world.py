@@ -41,6 +41,7 @@ from .faults import Faults
 from .finished_store import left
 from .oracle import Oracle, ViolationError
 from .process import MOST_CALLS, DiedError, Pool, Process, give_way
+from .readers import Readers
 from .simulated import simulated
 from .story import limits_of, plan_of
 
@@ -90,6 +91,9 @@ class World:
         self.disk.full = lambda: self.faults.full
         self.oracle = Oracle(self._spec.grids, story.frames)
         self._camera = Camera(story, self.oracle, rng, self._trace)
+        self.readers = Readers(
+            story, self.disk, self._path, self._spec, self.oracle, self._note, lambda: self._ns / 1e9
+        )
         self._actor: Actor | None = None  # that goes on now
         self._process: Process | None = None  # whose actor this is
         self._alive: list[Process] = []  # processes that have not ended
@@ -104,6 +108,7 @@ class World:
                 try:
                     self._play()
                 finally:
+                    self.readers.kill()
                     for process in self._alive:
                         process.kill()
         finally:
@@ -126,6 +131,7 @@ class World:
                 break  # the old writer has finished it
             if number:
                 self.oracle.taken_up(process.acquisition.accounts, self._lost(process), power=power)
+                self.readers.recovered()
             ended = self._live_through(process, life)
             if ended == "finish":
                 break
@@ -180,7 +186,10 @@ class World:
             self._clear_away()
         else:
             process.end()
-        self.oracle.judge(left(self._path, self._spec), receipt)
+        found = left(self._path, self._spec)
+        self.oracle.judge(found, receipt)
+        self.readers.end()
+        self.readers.judge.finish(found)
 
     def _clear_away(self) -> None:
         """The acquisition had ended, and its writer was killed before it had removed its workspace."""
@@ -239,6 +248,7 @@ class World:
             if call == calls:
                 return False
             self._step_zombies()
+            self.readers.moment()
             self._let(process, process.opener)
         raise ViolationError("it does not open the store, and tells no error")
 
@@ -264,6 +274,7 @@ class World:
             (files_module, "syncs_as_one", lambda _: True),
             (ownership_module, "time", SimpleNamespace(sleep=lambda _: give_way())),
             (store_folder_module, "boot_id", lambda: f"{self._boot:036}"),
+            *self.readers.instead(),
         )
         return simulated(self.disk, self._reach, self._story.schedule, instead)
 
@@ -364,6 +375,7 @@ class World:
             process.kill()
         self._zombies.clear()
         self._boot += 1
+        self.readers.lose_power()
         self.disk.lose_power()
         self.oracle.power_cuts += 1
         return True
@@ -397,6 +409,7 @@ class World:
             if begun > MOST_CALLS:
                 raise ViolationError(f"it does not end: {process.waits_for()}")
             self._step_zombies()
+            self.readers.moment()
             actors = self._actors(process, camera, life.pace)
             if len(actors) > 1 or camera.waits_for_time:
                 idle = 0

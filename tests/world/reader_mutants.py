@@ -1,0 +1,94 @@
+"""The readers of the world prove themselves: each of these takes out a look, a proof or an order on which
+readers rely, and must be found within so many seeds from ``READERS_FROM`` on."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from shardwright.acquire.live_scheduler import LiveScheduler
+from shardwright.read.live_acquisition import LiveAcquisition
+
+from .story import READERS_FROM, draw
+from .world import play
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Patch = tuple[type, str, Any]  # class, method, what stands there instead
+
+
+@dataclass(frozen=True)
+class ReaderMutant:
+    """``seeds``: within so many it is found."""
+
+    name: str
+    removes: str
+    patches: Callable[[], list[Patch]]
+    seeds: int
+
+    @contextmanager
+    def put_in(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for where, name, value in self.patches():
+                stack.enter_context(mock.patch.object(where, name, value))
+            yield
+
+    def find(self) -> tuple[int, str] | None:
+        """Returns the first seed that finds it, and the violation."""
+        with self.put_in():
+            for seed in range(READERS_FROM, READERS_FROM + self.seeds):
+                if (violation := play(draw(seed))[1]) is not None:
+                    return seed, violation
+        return None
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
+def _changed(where: type, name: str, *changes: tuple[str, str]) -> Patch:
+    """A method with other text in it: (old, new)."""
+    method = inspect.getattr_static(where, name)
+    source = textwrap.dedent(inspect.getsource(method))
+    for old, new in changes:
+        assert old in source, f"{name} has no {old!r} any more"
+        source = source.replace(old, new)
+    made: dict[str, Any] = {}
+    exec(compile(f"from __future__ import annotations\n{source}", name, "exec"), method.__globals__, made)
+    return where, name, made[name]
+
+
+MUTANTS = {
+    mutant.name: mutant
+    for mutant in (
+        ReaderMutant(
+            "staged-and-sealed",
+            "the frame log is not asked whether a staged frame is in a sealed shard by now",
+            lambda: [(LiveAcquisition, "not_sealed", lambda _, __, staged: staged)],
+            40,
+        ),
+        ReaderMutant(
+            "extents-unread",
+            "the extents of sealed shard rows are not read: frames are past the shape",
+            lambda: [(LiveAcquisition, "_extend_over", _nothing)],
+            40,
+        ),
+        ReaderMutant(
+            "shape-first",
+            "the shape of a live store covers what came, before its shard has its name and lists it",
+            lambda: [
+                _changed(
+                    LiveScheduler,
+                    "_cover",
+                    ("np.minimum(self._covered.along[image], received[image])", "received[image]"),
+                )
+            ],
+            40,
+        ),
+    )
+}

@@ -1,0 +1,42 @@
+"""Readers in the world are shown what was promised, change nothing, and find what would break a promise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from .reader_mutants import MUTANTS
+from .story import READER_KINDS, READERS_FROM, draw
+from .world import play
+
+SEEDS = 40
+
+
+def test_every_promise_to_readers_is_kept() -> None:
+    worlds = {seed: play(draw(seed)) for seed in range(READERS_FROM, READERS_FROM + SEEDS)}
+    violations = {seed: violation for seed, (_, violation) in worlds.items()}
+    assert not any(violations.values()), "python -m tests.world --seed N tells what happened"
+    counts = {
+        kind: sum(world.readers.judge.frames[kind] for world, _ in worlds.values()) for kind in READER_KINDS
+    }
+    assert min(counts.values()) > SEEDS, f"readers of each kind are shown frames: {counts}"
+
+
+@pytest.mark.parametrize("seed", range(READERS_FROM + 100, READERS_FROM + 108))
+def test_readers_change_nothing(seed: int) -> None:
+    """They lock nothing and write nothing: all others do the same without them."""
+    story, traces = draw(seed), []
+    for told in (story, story, replace(story, readers=())):
+        trace: list[str] = []
+        assert play(told, trace.append)[1] is None
+        traces.append(trace)
+    with_readers, again, without = traces
+    assert with_readers == again
+    assert [line for line in with_readers if " reader " not in line] == without
+    assert with_readers != without
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_readers_find_what_breaks_a_promise(name: str) -> None:
+    assert MUTANTS[name].find() is not None, MUTANTS[name].removes
