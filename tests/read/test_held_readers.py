@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import shutil
 import signal
 import struct
 import subprocess
@@ -380,3 +381,23 @@ def test_readers_that_are_stopped_at_random_beside_take_overs_see_no_fill(tmp_pa
         assert wrong == ""
         looks, errors = map(int, out.split())
         assert looks > errors
+
+
+def test_a_staged_frame_that_a_power_cut_took_is_gone_once_its_store_is_resumed(tmp_path):
+    """Its record was on the disk, its pixels were not. While a writer lives, such a record is that of a frame
+    which is in its slab by now, for which a reader looks again."""
+    scene = Scene(tmp_path / "alive.ome.zarr", finished=False, array={}, writer={})
+    lost = scene.stored - 1
+    store = shutil.copytree(scene.path, tmp_path / "run.ome.zarr")
+    scene.close()
+    area = Unfinished.read(store).open_staging()
+    assert area is not None
+    (slot,) = np.flatnonzero(area.read()[1] & (area.read_records()["sequence"] == lost)).tolist()
+    with area.path.open("r+b") as file:
+        file.seek(area.data_place(slot))
+        file.write(bytes(64))
+    area.close()
+    with sw.resume(store, **QUICK):
+        pixels = zarr.open_array(sw.open(store), path="0", mode="r")[lost - 1 :]
+    assert len(pixels) == 1
+    np.testing.assert_array_equal(pixels[0], frame(lost - 1))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 POINTS = {
     "chunk": r"slots\..*|shard\.before_write|growing\.before_write",
     "journal": r"journal\.before_(frames|chunks)",
-    "stage": r"staging\.before_write",
+    "stage": r"staging\.before_(write|clear)",
     "sync shard row": r"(shard|journal)\.before_sync",
     "sync stage": r"staging\.before_sync",
     "sync log": r"log\.before_sync",

@@ -252,6 +252,8 @@ def _shape_of(rng: random.Random, seed: int) -> Shape:
 def _shape_for_readers(rng: random.Random, shape: Shape) -> Shape:
     """More of the shapes in which frames wait for others of their chunk, and are staged meanwhile."""
     shape = replace(shape, in_place=shape.in_place and rng.random() < 0.25)
+    if rng.random() < 0.6:
+        shape = replace(shape, row_shards=1, across=1)  # as a live store has most often
     (count, chunk, depth), *faster = shape.axes
     if rng.random() < 0.6 and all(count for count, _, _ in faster):
         shape = replace(shape, axes=((count, max(chunk, rng.randint(2, 5)), depth), *faster))

@@ -74,6 +74,7 @@ class _RecoveryExecutor:
             self._make_durable()
             if decisions.remember_seen:  # before the only other traces of these frames are deleted
                 folder.remember_seen(accounts.seen.stop, tuple(accounts.extents.ravel().tolist()))
+            self._clear_spoiled()
             for path, action in zip(self._scanned.strays, decisions.strays, strict=True):
                 if action is Action.DELETE:
                     self._delete(path)
@@ -104,6 +105,15 @@ class _RecoveryExecutor:
         self._folder.log.sync()
         if self._folder.staging is not None:
             self._folder.staging.sync()
+
+    def _clear_spoiled(self) -> None:
+        """Clears records of staged frames whose pixels a power cut or rot has taken. Nothing needs them any
+        more, and a reader that finds such a record would look for its frame without end: while a writer
+        lives, pixels that do not fit mean that the frame is in its slab by now."""
+        staging, slots = self._folder.staging, self._scanned.spoiled_slots
+        if staging is not None and slots.size:
+            self._folder.owner.may_rename()
+            staging.clear(slots)
 
     def _delete(self, path: Path) -> None:
         self._folder.owner.may_rename()  # raises if another writer, who then owns it, has taken over

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,13 +39,15 @@ if TYPE_CHECKING:
 @dataclass
 class Scanned:
     """The result of a scan. ``strays``: the paths of the strays of ``facts``, one for one. By shard row:
-    ``placements`` of its files, and what was ``read_back`` of them."""
+    ``placements`` of its files, and what was ``read_back`` of them. ``spoiled_slots``: int64[n], slots of the
+    staging area whose pixels do not fit their records."""
 
     facts: StoreFacts
     strays: list[Path] = field(default_factory=list)
     placements: dict[int, Placement] = field(default_factory=dict)
     read_back: dict[int, ReadBack] = field(default_factory=dict)
     checked_bytes: int = 0
+    spoiled_slots: np.ndarray = field(default_factory=partial(np.zeros, 0, np.int64))
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,7 @@ class _Scan:
             shard_row for placement in placements for shard_row in self._workspace(placement, log.shard_rows)
         )
         sealed = self._sealed_bytes()
+        staged, spoiled = _staged(staging, store)
         facts = StoreFacts(
             seen_stop=store.manifest.seen_stop,
             seen_extents=store.manifest.seen_extents,
@@ -100,13 +104,13 @@ class _Scan:
             log_torn_bytes=log.torn_bytes,
             shard_rows=shard_rows,
             strays=tuple(stray for stray, _ in self._strays),
-            staged=None if staging is None else _staged(staging, store),
+            staged=staged,
             sealed_shards=len(sealed),
             sealed_bytes=sum(sealed),
         )
         checked_bytes = sum(found.checked_bytes for found in self._read_back.values())
         strays = [path for _, path in self._strays]
-        return Scanned(facts, strays, self._found_in, self._read_back, checked_bytes)
+        return Scanned(facts, strays, self._found_in, self._read_back, checked_bytes, spoiled)
 
     # ------------------------------------------------------------------ a workspace
 
@@ -238,11 +242,14 @@ class _Scan:
         return sealed
 
 
-def _staged(staging: StagingArea, store: Unfinished) -> StagedFacts:
+def _staged(staging: StagingArea | None, store: Unfinished) -> tuple[StagedFacts | None, np.ndarray]:
+    """Returns the facts, None without a staging area, and the slots (int64[n]) whose pixels do not fit."""
+    if staging is None:
+        return None, np.zeros(0, np.int64)
     records, valid = staging.read(store.frames_in_place)
     spoiled, unreadable = staging.spoiled(records, valid)
     slots = np.flatnonzero(valid)
-    return StagedFacts(slots, records[slots], spoiled, unreadable)
+    return StagedFacts(slots, records[slots], records[spoiled], unreadable), spoiled
 
 
 def _bytes_on_disk(path: Path) -> int:

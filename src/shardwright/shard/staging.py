@@ -180,11 +180,16 @@ class StagingArea:
         return pixels if crc32c.crc32c(pixels.data) == pixels_crc else None
 
     def spoiled(self, records: np.ndarray, valid: np.ndarray) -> tuple[np.ndarray, bool]:
-        """Returns, for the result of ``read``, the records of frames whose pixels do not fit, and whether
-        there are records that cannot be read at all. The former include frames that were being overwritten;
-        those are no loss, since their slab is stored."""
-        readable = self.undamaged(records)
-        return records[readable & ~valid], bool((written_rows(records) & ~readable).any())
+        """Returns, for the result of ``read``, the slots (int64[n]) of frames whose pixels do not fit, and
+        whether there are records that cannot be read at all. The former include frames that were being
+        overwritten; those are no loss, since their slab is stored."""
+        readable = checked_rows(records, self.seed)
+        return np.flatnonzero(readable & ~valid), bool((written_rows(records) & ~readable).any())
+
+    def clear(self, slots: np.ndarray) -> None:
+        """Writes zeros over the records of ``slots`` (int64[n]). Raises ``StorageError``."""
+        for slot in slots.tolist():
+            self._file.write(self.entry_place(slot), bytes(self.record.itemsize), "clear")
 
     def map(self) -> int:
         """Returns the address of slot 0's pixels in a read-only mapping that lasts until ``close``; slot k's
