@@ -192,6 +192,7 @@ def test_a_staging_area_that_cannot_be_created_leaves_nothing(path, failing, poi
     [
         ("before_sync", StagingArea.sync),
         ("before_read", StagingArea.read),
+        ("before_clear", lambda area: area.clear(np.array([1]))),
     ],
 )
 def test_io_errors_are_typed(staging, failing, point, call):

@@ -12,6 +12,10 @@ from unittest import mock
 
 from shardwright.acquire.live_scheduler import LiveScheduler
 from shardwright.read.live_acquisition import LiveAcquisition
+from shardwright.read.live_staging import LiveStaging
+from shardwright.read.live_view import LiveView
+from shardwright.shard.growing_copy import GrowingCopy
+from shardwright.shard.staging import StagingArea
 
 from .story import READERS_FROM, draw
 from .world import play
@@ -42,7 +46,8 @@ class ReaderMutant:
         """Returns the first seed that finds it, and the violation."""
         with self.put_in():
             for seed in range(READERS_FROM, READERS_FROM + self.seeds):
-                if (violation := play(draw(seed))[1]) is not None:
+                violation = play(draw(seed))[1]
+                if violation is not None and ("reader " in violation or " shown" in violation):
                     return seed, violation
         return None
 
@@ -70,13 +75,13 @@ MUTANTS = {
             "staged-and-sealed",
             "the frame log is not asked whether a staged frame is in a sealed shard by now",
             lambda: [(LiveAcquisition, "not_sealed", lambda _, __, staged: staged)],
-            40,
+            100,
         ),
         ReaderMutant(
             "extents-unread",
             "the extents of sealed shard rows are not read: frames are past the shape",
             lambda: [(LiveAcquisition, "_extend_over", _nothing)],
-            40,
+            20,
         ),
         ReaderMutant(
             "shape-first",
@@ -88,7 +93,53 @@ MUTANTS = {
                     ("np.minimum(self._covered.along[image], received[image])", "received[image]"),
                 )
             ],
+            20,
+        ),
+        ReaderMutant(
+            "named-shards-unread",
+            "a shard that has its name is not looked for while its journal is there",
+            lambda: [(LiveView, "_is_shown", lambda *_: True)],
+            60,
+        ),
+        ReaderMutant(
+            "records-read-once",
+            "the records of staged frames are not read again",
+            lambda: [
+                _changed(
+                    LiveStaging, "look", ('look("look.staging")', "if self._by_slab: return self._by_slab")
+                )
+            ],
+            20,
+        ),
+        ReaderMutant(
+            "log-read-once",
+            "the frame log is not read on",
+            lambda: [
+                _changed(
+                    LiveAcquisition,
+                    "_read_log",
+                    ("new = [row for row, _ in self._log.find_more()]", "new = []"),
+                )
+            ],
             40,
+        ),
+        ReaderMutant(
+            "pixels-unchecked",
+            "pixels of a staged frame are not compared with the checksum in its record",
+            lambda: [
+                _changed(
+                    StagingArea,
+                    "read_pixels",
+                    ("return pixels if crc32c.crc32c(pixels.data) == pixels_crc else None", "return pixels"),
+                )
+            ],
+            2000,
+        ),
+        ReaderMutant(
+            "places-change",
+            "a copy of a live shard that is made again does not begin with the earlier one",
+            lambda: [(GrowingCopy, "_keep_earlier", _nothing)],
+            2000,
         ),
     )
 }

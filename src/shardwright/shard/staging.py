@@ -183,7 +183,7 @@ class StagingArea:
         """Returns, for the result of ``read``, the slots (int64[n]) of frames whose pixels do not fit, and
         whether there are records that cannot be read at all. The former include frames that were being
         overwritten; those are no loss, since their slab is stored."""
-        readable = checked_rows(records, self.seed)
+        readable = self.undamaged(records)
         return np.flatnonzero(readable & ~valid), bool((written_rows(records) & ~readable).any())
 
     def clear(self, slots: np.ndarray) -> None:
