@@ -14,8 +14,6 @@ from shardwright.acquire.live_scheduler import LiveScheduler
 from shardwright.read.live_acquisition import LiveAcquisition
 from shardwright.read.live_staging import LiveStaging
 from shardwright.read.live_view import LiveView
-from shardwright.shard.growing_copy import GrowingCopy
-from shardwright.shard.staging import StagingArea
 
 from .story import READERS_FROM, draw
 from .world import play
@@ -122,24 +120,6 @@ MUTANTS = {
                 )
             ],
             40,
-        ),
-        ReaderMutant(
-            "pixels-unchecked",
-            "pixels of a staged frame are not compared with the checksum in its record",
-            lambda: [
-                _changed(
-                    StagingArea,
-                    "read_pixels",
-                    ("return pixels if crc32c.crc32c(pixels.data) == pixels_crc else None", "return pixels"),
-                )
-            ],
-            2000,
-        ),
-        ReaderMutant(
-            "places-change",
-            "a copy of a live shard that is made again does not begin with the earlier one",
-            lambda: [(GrowingCopy, "_keep_earlier", _nothing)],
-            2000,
         ),
     )
 }

@@ -23,6 +23,7 @@ After a power cut only what is durable is expected until recovery is done, and o
 
 from __future__ import annotations
 
+import math
 import os
 import random
 from collections import Counter
@@ -186,9 +187,12 @@ class Judge:
                 self._missed[n] = f"{who} finds fill value at {position}"
 
     def _judge_last(self, seen: Seen, who: str) -> None:
-        """A shape grows once what it covers can be found."""
+        """A shape grows once what it covers can be found. Where a step has several slabs, it may be that of
+        one which has no frame there."""
         for image, shape in seen.shapes.items():
             grid = self._spec.grids.grids[image]
+            if math.prod(grid.slab_counts[1:]) > 1 or grid.is_ragged:
+                continue
             for axis in range(len(self._spec.arrays[image].growing_axes)) if shape else ():
                 assert shape is not None
                 there = {
