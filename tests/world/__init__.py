@@ -8,7 +8,9 @@ process   one life: the real acquisition with its sealer and its workers, each a
 camera    the client: in order or not, resends what was not released, flushes, ends
 disk      files in memory, and beside them what the medium holds: what a power cut leaves
 faults    errors of the disk, and no room
-finished_store   what a reader finds in a finished store
+readers   the live view and the plain reading of files, held before any of their looks
+finished_store
+          what a reader finds in a finished store
 oracle    knows what was sent and what was acknowledged, and judges
 shrink    makes a story that fails smaller
 simulated what every world takes from the code's surroundings
