@@ -52,7 +52,7 @@ from shardwright.read.zarr_store import FoundKey, _bounds
 from shardwright.shard.index import EMPTY
 from shardwright.storage import beneath, failpoints
 
-from .disk import Process as Calls
+from .disk import Descriptors as Calls
 from .oracle import ViolationError
 from .process import Actor, give_way
 from .story import FILL
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from shardwright.read.store import StoredArray
 
     from .disk import SimulatedDisk
-    from .left import Left
+    from .finished_store import Left
     from .oracle import Oracle
     from .story import ReaderKind, Reading, Story
 

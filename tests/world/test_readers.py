@@ -14,7 +14,7 @@ SEEDS = 40
 
 
 def test_every_promise_to_readers_is_kept() -> None:
-    worlds = {seed: play(draw(seed)) for seed in range(READERS_FROM + 22, READERS_FROM + 22 + SEEDS)}
+    worlds = {seed: play(draw(seed)) for seed in range(READERS_FROM, READERS_FROM + SEEDS)}
     violations = {seed: violation for seed, (_, violation) in worlds.items()}
     assert not any(violations.values()), "python -m tests.world --seed N tells what happened"
     counts = {

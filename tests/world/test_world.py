@@ -11,7 +11,16 @@ from shardwright.acquire.sealer import Sealer
 
 from .__main__ import main
 from .creation import play_naming
-from .story import FEW_FILES_FROM, GROWING_FROM, IN_PLACE_FROM, LIVE_FROM, SPLIT_FROM, draw, seed_of
+from .story import (
+    FEW_FILES_FROM,
+    GROWING_FROM,
+    IN_PLACE_FROM,
+    LIVE_FROM,
+    READERS_FROM,
+    SPLIT_FROM,
+    draw,
+    seed_of,
+)
 from .world import play
 
 SEEDS = 12
@@ -45,7 +54,7 @@ def test_the_command_plays_every_kind(options: list[str], monkeypatch, capsys) -
 
 
 def test_numbers_are_stories_of_every_kind_by_turns() -> None:
-    assert [seed_of(number) for number in range(7)] == [*KINDS.values(), 1]
+    assert [seed_of(number) for number in range(8)] == [*KINDS.values(), READERS_FROM, 1]
     assert seed_of(SPLIT_FROM + 5) == SPLIT_FROM + 5
 
 

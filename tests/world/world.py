@@ -182,10 +182,11 @@ class World:
         if sealed:
             self.oracle.sealed(process.core, process.ring.used)
         receipt = process.acquisition.receipt() if sealed else None
-        if process.calls.is_dead:
-            self._clear_away()
-        else:
+        if not process.calls.is_dead:
             process.end()
+        # of a writer that was killed behind its end, or lost its lock as it removed a store without a frame
+        if (self._path / WORKSPACE).exists() and not has_manifest(self._path / WORKSPACE):
+            self._clear_away()
         found = left(self._path, self._spec)
         self.oracle.judge(found, receipt)
         self.readers.end()
