@@ -182,6 +182,20 @@ def test_whoever_finds_a_mark_takes_over(old, shared_pool, marked_by):
     assert_whole(old.path, old)
 
 
+def test_a_store_whose_writer_removes_it_meanwhile_is_gone(old):
+    """The lock was made in a workspace that goes."""
+    (manifest,) = (old.path / ".shardwright").glob("acquisition.*.json")
+    gone = old.path.with_name("gone")
+    failpoints.set_hook("lock.before_rename", failpoints.at_time(1, manifest.unlink))
+    failpoints.set_hook("lock.before_delete", failpoints.at_time(1, lambda: old.path.rename(gone)))
+    try:
+        with pytest.raises(ResumeError, match="nothing to resume"):
+            take_over(old.path)
+    finally:
+        failpoints.set_hook("lock.before_rename", None)
+        failpoints.set_hook("lock.before_delete", None)
+
+
 @pytest.mark.parametrize("point", ["replace.before_rename", "lock.before_rename", "take_over.before_delete"])
 def test_of_two_take_overs_at_once_one_has_the_store_and_every_frame(old, shared_pool, point):
     """The first one stands between a look at the fence and the call that it allows, each in turn, while the

@@ -191,7 +191,7 @@ def _replay_edits(seed: int) -> int:
 
 
 def _prove_itself(kind: str, seeds: int, first: int) -> int:
-    from . import edit_mutants, mends
+    from . import edit_mutants, found, mends
 
     missed = 0
     searches: dict[str, Callable[[], tuple[int, str] | None]]
@@ -199,17 +199,18 @@ def _prove_itself(kind: str, seeds: int, first: int) -> int:
         for mend in mends.MENDS.values():
             if mend.unseen:
                 print(f"{mend.name:51} not looked for: {mend.unseen}")
-        sought = [mend for mend in mends.MENDS.values() if not mend.unseen]
+        for each in found.FOUND:
+            print(f"{each.mend:51} by a written story: {each.name}")
+        written = {each.mend for each in found.FOUND}
+        sought = [m for m in mends.MENDS.values() if not m.unseen and m.name not in written]
         searches = {mend.name: partial(mends.find, mend, seeds, first) for mend in sought}
     else:
         mutants = edit_mutants.MUTANTS.values()
         searches = {mutant.name: partial(edit_mutants.find, mutant, seeds, first) for mutant in mutants}
     for name, search in searches.items():
-        found = search()
-        missed += found is None
-        print(
-            f"{name:51} {'NOT FOUND' if found is None else f'seed {found[0]}: {found[1][:110]}'}", flush=True
-        )
+        met = search()
+        missed += met is None
+        print(f"{name:51} {'NOT FOUND' if met is None else f'seed {met[0]}: {met[1][:110]}'}", flush=True)
     return 1 if missed else 0
 
 

@@ -175,7 +175,8 @@ def _locked(path: Path, *, take_over: bool) -> StoreLock:
         raise _nothing_unfinished(path) from None
     if has_manifest(workspace):
         return lock
-    lock.delete()  # made anew in the workspace that is being removed: it would keep that there
+    with suppress(StorageError):  # the workspace has gone with it
+        lock.delete()  # made anew in the workspace that is being removed: it would keep that there
     with suppress(OSError):
         reach("workspace.before_remove")
         beneath.remove_folder(workspace)
