@@ -21,8 +21,9 @@ from shardwright.wire.descriptor import DESCRIPTOR
 
 from .finished_store import left
 from .oracle import ViolationError
+from .points import DRAWN
 from .process import MOST_CALLS, Actor, Process
-from .story import Fault, Life, Story, draw, limits_of
+from .story import Fault, Life, Story, draw, fault_at, limits_of
 from .world import World, told_of
 
 if TYPE_CHECKING:
@@ -56,11 +57,7 @@ def draw_naming(seed: int) -> Naming:
     rng = random.Random(f"naming {seed}")
     attempts = []
     for _ in range(rng.randint(1, MOST_ATTEMPTS)):
-        kinds = ("create", "finish", "directory", "create")
-        faults = tuple(
-            Fault(rng.choice(kinds[:2]), rng.randint(0, 12), rng.choice((1, 2)))
-            for _ in range(rng.choice((0, 0, 1)))
-        )
+        faults = tuple(_fault(rng) for _ in range(rng.choice((0, 0, 1))))
         attempts.append(
             Attempt(
                 overwrite=rng.random() < 0.6,
@@ -71,6 +68,13 @@ def draw_naming(seed: int) -> Naming:
             )
         )
     return Naming(tuple(attempts), rng.getrandbits(32))
+
+
+def _fault(rng: random.Random) -> Fault:
+    kind = rng.choice(("point", "create", "finish", "look", "sync log", "answer", "full"))
+    if kind == "point":
+        return fault_at(rng, DRAWN)
+    return Fault(kind, rng.randint(0, 12), rng.choice((1, 2)))
 
 
 @dataclass(eq=False)

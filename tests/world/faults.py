@@ -37,7 +37,9 @@ POINTS = {
     "answer": r".*\.before_(rename|replace|link|exchange|take_name|set_aside|delete|remove|create|name)",
 }
 _PATTERNS = {kind: re.compile(pattern) for kind, pattern in POINTS.items()}
-_OF_MEMORY = re.compile(r"slots\.(before_store|after_store|before_part)")  # by no call: through a mapping
+_OF_MEMORY = re.compile(
+    r"slots\.(before_store|after_store|before_part)|journal\.after_chunks"
+)  # by no call: through a mapping
 _SYNC = re.compile(r".*\.before_sync")
 _WHOLE_FILES = re.compile(r".*\.before_(preallocate|reserve)|ballast\.before_fill")
 _LITTLE = re.compile(
@@ -53,10 +55,12 @@ class Faults:
         self._calls: dict[str, int] = {}
         self._spare = 0
         self._rots = False
+        self.met = False
 
     def begin(self, faults: tuple[Fault, ...]) -> None:
-        """Of a life."""
+        """Of a life. ``met``: there was an error."""
         self._faults, self._calls, self._spare = faults, {}, 0
+        self.met = False
 
     @property
     def full(self) -> bool:
@@ -91,6 +95,7 @@ class Faults:
                 raise StorageError("cannot write: the world says so")
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         if self.full and (_WHOLE_FILES.fullmatch(point) or self._takes_little(point)):
+            self.met = True
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return wrong
 
@@ -113,12 +118,14 @@ class Faults:
 
     def _meets(self, point: str, kinds: set[str]) -> bool:
         met = self._rots = False
-        for kind in sorted(kinds & {fault.kind for fault in self._faults}):
-            if _PATTERNS[kind].fullmatch(point) is None:
+        for kind, at in sorted({(fault.kind, fault.point) for fault in self._faults if fault.kind in kinds}):
+            if (at != point) if at else (_PATTERNS[kind].fullmatch(point) is None):
                 continue
-            number = self._calls.get(kind, 0)
-            self._calls[kind] = number + 1
+            number = self._calls.get(kind + at, 0)
+            self._calls[kind + at] = number + 1
             for fault in self._faults:
-                if fault.kind == kind and fault.after <= number < fault.after + fault.times:
+                same = fault.kind == kind and fault.point == at
+                if same and fault.after <= number < fault.after + fault.times:
                     met, self._rots = True, self._rots or fault.rot
+        self.met = self.met or met
         return met

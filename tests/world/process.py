@@ -21,6 +21,7 @@ from shardwright.acquire.measures import BusyClock
 from shardwright.acquire.states import AcquisitionState
 from shardwright.acquire.workers import WorkerPool, WorkerState
 from shardwright.model.errors import ShardwrightError
+from shardwright.recovery.leftovers import free_name
 from shardwright.recovery.resume import resume
 
 from .disk import Descriptors, Killed, Wrong
@@ -245,12 +246,15 @@ class Process:
 
     # ------------------------------------------------------------------ how it begins and ends
 
-    def begin(self, *, take_over: bool | None) -> None:
-        """``opener`` makes the store (None), or takes it up. Until it is over there is no acquisition."""
+    def begin(self, *, take_over: bool | None, again: bool = False) -> None:
+        """``opener`` makes the store (None; ``again``: one that failed may have left something), or takes it
+        up. Until it is over there is no acquisition."""
 
         def open_it() -> None:
             settings = self._story.settings
             if take_over is None:
+                if again:
+                    free_name(self._path)
                 limits = self._limits_of(self._spec)
                 self.take(Acquisition(self._path, self._spec, limits, self.pool, _nothing, settings))
             else:

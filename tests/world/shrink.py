@@ -93,6 +93,8 @@ def _with_frames(story: Story, count: int) -> Story:
 def _simpler(life: Life) -> Iterator[Life]:
     for i in range(len(life.faults)):
         yield replace(life, faults=(*life.faults[:i], *life.faults[i + 1 :]))
+    for i in range(len(life.opening)):
+        yield replace(life, opening=(*life.opening[:i], *life.opening[i + 1 :]))
     for i in range(len(life.deaths)):
         yield replace(life, deaths=(*life.deaths[:i], *life.deaths[i + 1 :]))
     if life.worker_dies is not None:

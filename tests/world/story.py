@@ -19,6 +19,8 @@ from shardwright.read.layouts import store_layout
 from shardwright.shard.frame_record import record_of
 from shardwright.shard.layout import page_aligned
 
+from .points import DRAWN, OPENING, changes_names
+
 if TYPE_CHECKING:
     from shardwright.array.grid import Grid, Grids
     from shardwright.codecs.degrade import DegradeLevel
@@ -82,12 +84,14 @@ class Frame:
 class Fault:
     """The disk fails at calls ``after`` to ``after + times`` of this ``kind`` in one life, or is ``full``
     meanwhile. ``stall``: whoever makes the call gets no answer for long. ``answer``: a change of names is
-    made, and then an error. ``rot``: some of what is in a shard in progress can never be read again."""
+    made, and then an error. ``point``: the calls are those at this failpoint alone. ``rot``: some of what is
+    in a shard in progress can never be read again."""
 
     kind: str
     after: int
     times: int = 1
     rot: bool = False
+    point: str = ""
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,7 @@ class Life:
     pauses_ms: tuple[tuple[int, int], ...] = ()
     deaths: tuple[int, ...] = ()
     faults: tuple[Fault, ...] = ()
+    opening: tuple[Fault, ...] = ()  # those before it has the acquisition
     worker_dies: int | None = None  # at its task of that number
     told: bool = True  # whether the one that dies tells of its task
     pace: tuple[int, int, int, int] = (4, 4, 4, 1)
@@ -268,7 +273,8 @@ def _drawn_apart(rng: random.Random, story: Story) -> Story:
     if not shape.in_place and shape.files > 1 and rng.random() < 0.5:
         story = replace(story, shape=replace(shape, levels=1))
     story = _with_other_files(rng, story)
-    return replace(story, lives=tuple(_with_more_faults(rng, life) for life in story.lives))
+    story = replace(story, lives=tuple(_with_more_faults(rng, life) for life in story.lives))
+    return replace(story, lives=tuple(_with_faults_at_points(rng, life) for life in story.lives))
 
 
 def _with_other_files(rng: random.Random, story: Story) -> Story:
@@ -314,6 +320,25 @@ def _readers(rng: random.Random) -> tuple[Reading, ...]:
         )
         for _ in range(rng.randint(2, 8))
     )
+
+
+def _with_faults_at_points(rng: random.Random, life: Life) -> Life:
+    """Half of the faults by the name of their call, so that each is met; and such as opening meets."""
+    faults = tuple(
+        fault if fault.kind == "full" or rng.random() < 0.5 else fault_at(rng, DRAWN) for fault in life.faults
+    )
+    opening = tuple(fault_at(rng, OPENING) for _ in range(rng.choice((0, 0, 0, 0, 0, 1, 1, 2))))
+    if opening and rng.random() < 0.1:
+        opening = (*opening, Fault("full", rng.randint(0, 60), rng.choice((3, 20, FOREVER))))
+    return replace(life, faults=faults, opening=opening)
+
+
+def fault_at(rng: random.Random, points: tuple[str, ...]) -> Fault:
+    """At a random one of these failpoints."""
+    point, chance = rng.choice(points), rng.random()
+    kind = "stall" if chance < 0.05 else "answer" if changes_names(point) and chance < 0.5 else "point"
+    after = rng.choice((0, 0, 0, 1, 2, rng.randint(0, 20)))
+    return Fault(kind, after, rng.choice((1, 1, 1, 2, FOREVER)), rot=False, point=point)
 
 
 def _lives_without_a_name(rng: random.Random, frames: int) -> tuple[Life, ...]:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+from pathlib import Path
 
 import pytest
 
+import shardwright
 from shardwright.acquire.sealer import Sealer
 
 from .__main__ import main
 from .creation import play_naming
+from .points import KNOWN
 from .story import (
     FEW_FILES_FROM,
     GROWING_FROM,
@@ -85,3 +89,11 @@ def test_a_defect_of_the_code_is_no_error_of_the_disk(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Sealer, "_sync", broken)
     told = [play(draw(seed))[1] for seed in range(4)]
     assert any(each and "an error that is not typed: KeyError('a defect')" in each for each in told)
+
+
+def test_every_failpoint_is_chosen_by_some_story() -> None:
+    rooms = [Path(shardwright.__file__).parent / room for room in ("storage", "shard", "acquire", "recovery")]
+    source = "\n".join(path.read_text() for room in rooms for path in room.rglob("*.py"))
+    named = set(re.findall(r'\breach\(\s*"([^"]+)"', source))
+    assert named, "they are found"
+    assert named - KNOWN == set()

@@ -40,6 +40,7 @@ from .disk import DefectError, Killed, SimulatedDisk
 from .faults import Faults
 from .finished_store import left
 from .oracle import Oracle, ViolationError
+from .points import KNOWN
 from .process import MOST_CALLS, DiedError, Pool, Process, give_way
 from .readers import Readers
 from .simulated import simulated
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 
 IDLE_STEPS = 80  # without anything but time going on, 0.25 s each: nothing will end this wait
 QUIET_STEPS = 8
+MOST_TRIES = 3  # to open a store on a disk that is not well
 ZOMBIE_STEPS = 80
 STALL_NS = 12_000_000_000
 MEMORY = Path("/dev/shm")
@@ -123,6 +125,8 @@ class World:
             if process is not None and not has_manifest(self._path / WORKSPACE):
                 break
             self.lives += 1
+            self.faults.begin(life.opening)
+            self.oracle.faulty = self.oracle.faulty or bool(life.opening)
             try:
                 process, power = self._opened(life, took, first=not number)
             except ResumeError:
@@ -220,17 +224,27 @@ class World:
         return self._begins(life, None, take_over=None if first else take_over)[0], power
 
     def _begins(self, life: Life, calls: int | None, *, take_over: bool | None) -> tuple[Process, bool]:
-        """A process that begins, and whether it has the store before it is to be killed."""
-        process = self._begun(life, take_over)
-        try:
-            return process, self._opens_within(process, calls)
-        except LockedError:
-            process.kill()
-            if not self._zombies or take_over:
-                raise
-            return self._begins(life, calls, take_over=True)  # the old writer has the lock still
+        """A process that begins, and whether it has the store before it is to be killed. What the disk
+        refuses is tried again; with nothing wrong in the end."""
+        for tries in range(MOST_TRIES + 1):
+            if tries == MOST_TRIES:
+                self.faults.begin(())
+            process = self._begun(life, take_over, again=tries > 0)
+            try:
+                return process, self._opens_within(process, calls)
+            except LockedError:
+                process.kill()
+                if not self._zombies or take_over:
+                    raise
+                take_over = True  # the old writer has the lock still
+            except StorageError as error:
+                process.kill()
+                if not self.faults.met:
+                    raise
+                self._note(f"it cannot be opened: {error}")
+        raise ViolationError("it cannot be opened, though the disk is well")
 
-    def _begun(self, life: Life, take_over: bool | None) -> Process:
+    def _begun(self, life: Life, take_over: bool | None, *, again: bool) -> Process:
         def limits(_: AcquisitionSpec) -> Limits:
             return limits_of(self._story)
 
@@ -238,7 +252,7 @@ class World:
             self._story, life, self.disk, self._let, self._path, self._spec, limits, self.oracle, self._trace
         )
         self._alive = [each for each in self._alive if not each.calls.is_dead] + [process]
-        process.begin(take_over=take_over)
+        process.begin(take_over=take_over, again=again)
         return process
 
     def _opens_within(self, process: Process, calls: int | None) -> bool:
@@ -296,6 +310,8 @@ class World:
         process, actor = self._process, self._actor
         if process is None:
             raise DefectError("an actor goes on past the world")
+        if point not in KNOWN:
+            raise DefectError(f"a failpoint that no story chooses: {point}")
         actor.wrong = None
         if process.pool.dying and actor in process.pool.actors:
             process.pool.dying = False
