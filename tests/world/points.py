@@ -32,7 +32,7 @@ _BY_KIND = {
     "replace reserve sync truncate write",
     "shard_row": "remove",
     "slots": "part store write",
-    "staging": "create header preallocate read sync write",
+    "staging": "clear create header preallocate read sync write",
     "store": "create exchange lock remove rename set_aside sync take_name withdraw",
     "sums": "lock open sync write",
     "table": "create delete sync",
