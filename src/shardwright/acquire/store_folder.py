@@ -67,7 +67,7 @@ from shardwright.storage.ballast import Ballast
 from shardwright.storage.choose_io import resolve_io
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
-    make_directories,
+    DurableFolders,
     read_range,
     replace_file,
     storage_errors,
@@ -123,6 +123,7 @@ class StoreFolder:
         staging: StagingArea | None,
         ballast: Ballast,
         *,
+        folders: DurableFolders | None = None,
         extents: Mapping[int, tuple[int, ...]] | None = None,
         updated: Iterable[int | None] = (),
     ) -> None:
@@ -133,9 +134,15 @@ class StoreFolder:
         self.log = log
         self.staging = staging
         self.ballast = ballast
+        self._folders = folders or DurableFolders()
         self.owner = Ownership(path, manifest, lock)
         self.metadata = StoreMetadata(
-            self.owner, spec, manifest.created_ns // 10**9, extents=extents, updated=updated
+            self.owner,
+            self._folders,
+            spec,
+            manifest.created_ns // 10**9,
+            extents=extents,
+            updated=updated,
         )
         # removes the store whose name this one has taken; None before a frame is durable
         self._removal: Iterator[Path] | None = None
@@ -171,7 +178,8 @@ class StoreFolder:
         store have its place, ``ConfigError`` for a spill root that is no other place, ``LockedError`` when a
         job is at work on what is to be overwritten, ``StorageFullError`` or ``StorageError``; nothing is left
         behind then."""
-        make_directories(checked_new_store(path).parent)
+        folders = DurableFolders()
+        folders.make(checked_new_store(path).parent)
         for folder in abandoned(path.parent):
             with suppress(ShardwrightError):
                 remove_abandoned(folder)
@@ -179,8 +187,8 @@ class StoreFolder:
             for number in range(1, _MOST_OF_A_NAME):
                 candidate = path if number == 1 else numbered(path, number)
                 with suppress(OutputExistsError):
-                    return cls._make(candidate, spec, limits, settings, opened_as)
-        return cls._make(path, spec, limits, settings, opened_as)
+                    return cls._make(candidate, spec, limits, settings, opened_as, folders)
+        return cls._make(path, spec, limits, settings, opened_as, folders)
 
     @classmethod
     def _make(
@@ -190,6 +198,7 @@ class StoreFolder:
         limits: Limits,
         settings: WriteSettings,
         opened_as: OpenedAs,
+        folders: DurableFolders,
     ) -> StoreFolder:
         with suppress(LockedError):
             if is_moved_away(path):
@@ -200,15 +209,15 @@ class StoreFolder:
         _check_spill_root(path, settings.spill_root)
         with making_folder(path) as making:
             made = making / path.name
-            make_directories(made / WORKSPACE)
+            folders.make(made / WORKSPACE)
             # before the store has its name: no other writer can take it over in between
             lock = StoreLock.take(made / WORKSPACE / "lock")
             # not held until the store has its name: a store with this name before is another writer's
             lock.renamed(path / WORKSPACE / "lock")
             try:
-                manifest = _build(made, spec, limits, settings, opened_as)
+                manifest = _build(made, spec, limits, settings, opened_as, folders)
                 (replace_store if replaces else publish)(made, path)
-                return cls._open_new(path, spec, limits, settings, manifest, lock)
+                return cls._open_new(path, spec, limits, settings, manifest, lock, folders)
             except BaseException as error:
                 # a store that stays under its name is recovered as one that never got a frame
                 with suppress(StorageError, FencedError):
@@ -228,6 +237,7 @@ class StoreFolder:
         settings: WriteSettings,
         manifest: Manifest,
         lock: StoreLock,
+        folders: DurableFolders,
     ) -> StoreFolder:
         """Opens a store that has just been made. Raises ``StorageError``; ``lock`` is then still the
         caller's."""
@@ -247,7 +257,14 @@ class StoreFolder:
             log.close()
             raise
         return cls(
-            path, spec, manifest, lock, log, staging, Ballast(workspace / "ballast", settings.ballast_bytes)
+            path,
+            spec,
+            manifest,
+            lock,
+            log,
+            staging,
+            Ballast(workspace / "ballast", settings.ballast_bytes),
+            folders=folders,
         )
 
     def remember_seen(self, stop: int, extents: tuple[int, ...]) -> None:
@@ -276,7 +293,7 @@ class StoreFolder:
 
     def placements(self) -> list[Placement]:
         """Returns all places where files of this store may lie."""
-        return placements_of(self.path, self.manifest)
+        return placements_of(self.path, self.manifest, self._folders)
 
     def note_disk_error(self, error: BaseException, *, in_sync: bool = False) -> None:
         """Ends the intact mark, since acknowledged frames may leave no trace from now on; not if another
@@ -415,13 +432,18 @@ def _check_spill_root(path: Path, spill_root: Path | None) -> None:
 
 
 def _build(
-    store: Path, spec: AcquisitionSpec, limits: Limits, settings: WriteSettings, opened_as: OpenedAs
+    store: Path,
+    spec: AcquisitionSpec,
+    limits: Limits,
+    settings: WriteSettings,
+    opened_as: OpenedAs,
+    folders: DurableFolders,
 ) -> Manifest:
     """Makes everything that a new store begins with in a making folder, durable, with no file open; also the
     folder of its spilled shards. Raises ``StorageError``."""
     workspace, roots = store / WORKSPACE, [store]
     if settings.spill_root is not None:
-        make_directories(settings.spill_root)
+        folders.make(settings.spill_root)
         roots.append(settings.spill_root)
     identity, dtype = new_identity(store.parent), record_of(spec)
     manifest = Manifest(
@@ -455,12 +477,12 @@ def _build(
         start_s = manifest.created_ns // 10**9
         documents = collection_documents(spec, {}, spec.attributes, name=name_of(store), start_s=start_s)
     for path, document in documents.items():
-        make_directories((store / path).parent)
+        folders.make((store / path).parent)
         replace_file(store / path, document)
     _begin_intact(workspace)
     write_manifest(workspace, manifest)
     if settings.spill_root is not None:  # so that a spill root that is missing later is noticed
-        make_directories(settings.spill_root / store.name / WORKSPACE)
+        folders.make(settings.spill_root / store.name / WORKSPACE)
     return manifest
 
 

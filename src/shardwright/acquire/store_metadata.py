@@ -22,7 +22,7 @@ from shardwright.model.names import WORKSPACE
 from shardwright.read.store import read_metadata, read_nodes
 from shardwright.shard.metadata_updates import read_updates, write_updates
 from shardwright.storage import beneath
-from shardwright.storage.files import make_directories, replace_file
+from shardwright.storage.files import replace_file
 
 from .contrast_samples import ContrastSamples
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.array.spec import ArraySpec
+    from shardwright.storage.files import DurableFolders
 
     from .contrast_samples import Windows
     from .ownership import Ownership
@@ -40,13 +41,14 @@ _COLLECT_S = 1.0
 
 
 class StoreMetadata:
-    """``start_s``: when the acquisition began. ``extents``: by image, what zarr.json of its array covers
-    already, of a store that is taken up. ``updated``: the groups whose attributes were updated: images, None
-    for the store's."""
+    """``folders``: those of the store. ``start_s``: when the acquisition began. ``extents``: by image, what
+    zarr.json of its array covers already, of a store that is taken up. ``updated``: the groups whose
+    attributes were updated: images, None for the store's."""
 
     def __init__(
         self,
         owner: Ownership,
+        folders: DurableFolders,
         spec: AcquisitionSpec,
         start_s: int,
         *,
@@ -54,7 +56,7 @@ class StoreMetadata:
         updated: Iterable[int | None] = (),
     ) -> None:
         self.samples = ContrastSamples(spec)
-        self._owner = owner
+        self._owner, self._folders = owner, folders
         self._path, self._workspace = owner.path, owner.path / WORKSPACE
         self._spec = spec
         self._start_s = start_s
@@ -237,7 +239,7 @@ class StoreMetadata:
             self._replace(self._path / path / "zarr.json", document)
 
     def _replace(self, path: Path, document: bytes) -> None:
-        make_directories(path.parent)
+        self._folders.make(path.parent)
         replace_file(path, document, self._owner.may_rename, writer=self._owner.writer_epoch)
 
 

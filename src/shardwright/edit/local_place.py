@@ -22,8 +22,8 @@ from shardwright.storage import beneath
 from shardwright.storage.failpoints import look, reach
 from shardwright.storage.files import (
     NO_FILE,
+    DurableFolders,
     FileIdentity,
-    make_directories,
     open_regular,
     replace_file,
     storage_errors,
@@ -61,6 +61,7 @@ class LocalPlace:
         self.is_writable = writable
         self._strategy: Strategy = strategy
         self._max_unused = max_unused
+        self._folders = DurableFolders()
         if not beneath.is_dir(self._root):
             raise StorageError(f"no such folder: {root}", hint="Give the path of a Zarr v3 store")
         self._identity = self._folder_identity()
@@ -132,7 +133,7 @@ class LocalPlace:
     def put(self, key: str, data: bytes) -> None:
         check_at_rest(self._root)
         path = self._root / key
-        make_directories(path.parent)
+        self._folders.make(path.parent)
         replace_file(path, data)
 
     def delete(self, key: str) -> None:

@@ -42,12 +42,11 @@ from shardwright.storage.changed_file import ChangedFile
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
     NO_FILE,
+    DurableFolders,
     FileIdentity,
     data_ranges,
-    make_directories,
     storage_errors,
     sync_directory,
-    sync_folders,
 )
 from shardwright.storage.lock import is_locked
 
@@ -332,9 +331,9 @@ class _Edit:
         like = self._path if self._identity != NO_FILE else self._array.path / "zarr.json"
         with storage_errors("look at", like):
             status = beneath.stat(like)
-        make_directories(self._path.parent)
-        if self._identity == NO_FILE:
-            sync_folders(self._path.parent, self._array.path)  # whoever made the folders may have been killed
+        # of a shard that is there the names are durable; others may have made the folders of a new one
+        folders = DurableFolders(self._array.path)
+        folders.make(self._path.parent, synced=self._identity == NO_FILE)
         if source is not None and not self._is_whole:
             self._check_recorded(source)
         plan = replace_shard(

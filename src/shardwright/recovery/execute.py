@@ -98,9 +98,11 @@ class _RecoveryExecutor:
 
     def _make_durable(self) -> None:
         """Makes durable what the decisions rely on, against a later power cut: names that a rewrite has
-        given, the frame log (journals of its shard rows are deleted), staged frames."""
+        given, the frame log (journals of its shard rows are deleted), staged frames. A writer that was killed
+        may not have synced the store's own name, nor that of the folder of its files."""
         for placement in self._folder.placements():
             if beneath.is_dir(placement.files):
+                placement.folders.make(placement.files)
                 sync_directory(placement.files)
         self._folder.log.sync()
         if self._folder.staging is not None:
@@ -160,7 +162,7 @@ class _RecoveryExecutor:
                 self._set_aside(placement, placement.working(path))
             elif action is Action.SEALED:
                 if (link := placement.link(path)) is not None:
-                    make_link(link, placement.final(path))
+                    make_link(link, placement.final(path), placement.folders)
                 self._delete(placement.working(path))
 
     def _take_up(self, shard_row: ShardRowDecision) -> ShardRowFiles:
@@ -229,6 +231,7 @@ class _RecoveryExecutor:
             reopened=shard_row.reopened,
             live=live,
             record=record,
+            folders=placement.folders,
         )
 
 

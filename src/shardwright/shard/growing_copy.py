@@ -23,7 +23,6 @@ from shardwright.model.errors import ShardFormatError, ShardwrightError, Storage
 from shardwright.storage import beneath
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
-    make_directories,
     open_regular,
     read_all,
     rename_without_replacing,
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from shardwright.storage.files import DurableFolders
     from shardwright.storage.slot_file import SlotFile
 
     from .layout import ShardLayout
@@ -56,7 +56,10 @@ _MOST_SOUGHT_BYTES = 1 << 30
 class GrowingCopy:
     """The copy of one file in progress. Owner's thread only."""
 
-    def __init__(self, layout: ShardLayout, file: SlotFile, final_path: Path) -> None:
+    def __init__(
+        self, layout: ShardLayout, file: SlotFile, final_path: Path, folders: DurableFolders
+    ) -> None:
+        self._folders = folders
         self._layout = layout
         self._source = file
         self._final_path = final_path
@@ -251,7 +254,7 @@ class GrowingCopy:
     def _take_final_name(self, may_rename: Callable[[], None], replaces: ShardSums | None) -> None:
         assert self._copy is not None
         may_rename()
-        make_directories(self._final_path.parent)
+        self._folders.make(self._final_path.parent)
         with storage_errors("rename to", self._final_path):
             reach("shard.before_live_name")
         if replaces is None:

@@ -19,7 +19,6 @@ from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
     add_name,
     is_name_of,
-    make_directories,
     read_range,
     replace_by_rename,
     storage_errors,
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from shardwright.storage.files import DurableFolders
     from shardwright.storage.slot_file import SlotFile
 
     from .layout import ShardLayout
@@ -50,7 +50,10 @@ class LiveIndex:
     """The index that readers find in the file in progress, and its final name beside the working one. Owner's
     thread only."""
 
-    def __init__(self, layout: ShardLayout, file: SlotFile, final_path: Path) -> None:
+    def __init__(
+        self, layout: ShardLayout, file: SlotFile, final_path: Path, folders: DurableFolders
+    ) -> None:
+        self._folders = folders
         self._layout = layout
         self._file = file
         self._final_path = final_path
@@ -102,7 +105,7 @@ class LiveIndex:
 
     def _take_final_name(self, may_rename: Callable[[], None], replaces: ShardSums | None) -> None:
         may_rename()
-        make_directories(self._final_path.parent)
+        self._folders.make(self._final_path.parent)
         working = self._file.path
         if replaces is None:
             with storage_errors("link", self._final_path):

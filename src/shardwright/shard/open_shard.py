@@ -20,7 +20,7 @@ from shardwright.model.errors import StorageFullError
 from shardwright.storage import beneath
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
-    make_directories,
+    DurableFolders,
     remove_own,
     rename_without_replacing,
     replace_by_rename,
@@ -63,7 +63,7 @@ class OpenShard:
     """``working_path`` is a name that no reader takes for a chunk, ``final_path`` the chunk's own; both on
     one filesystem. ``replaces``: the record of the array, held while this shard takes the final name from an
     older one, all of whose frames it has. ``reopened``: that one was sealed. ``live``: its readers; then
-    ``record`` is that record in any case."""
+    ``record`` is that record in any case. ``folders``: those of the store."""
 
     def __init__(
         self,
@@ -78,8 +78,10 @@ class OpenShard:
         reopened: bool = False,
         live: LiveMode = "none",
         record: ShardSums | None = None,
+        folders: DurableFolders | None = None,
     ) -> None:
         self.layout = layout
+        self._folders = folders or DurableFolders()
         self._replaces = replaces
         self._record = record
         self._reopened = reopened
@@ -90,7 +92,7 @@ class OpenShard:
         self.entries = empty_index(layout.chunks)
         self._file = SlotFile(working_path, layout.file_bytes, io, existing=existing)
         shown = _LIVE[live]
-        self.live = None if shown is None else shown(layout, self._file, final_path)
+        self.live = None if shown is None else shown(layout, self._file, final_path, self._folders)
 
     @property
     def slots_address(self) -> int | None:
@@ -194,7 +196,7 @@ class OpenShard:
             return sealed
         if not self.renamed:
             may_rename()  # if the store was deleted meanwhile, no folder of it may be made again
-            make_directories(self.final_path.parent, synced=synced)
+            self._folders.make(self.final_path.parent, synced=synced)
             if self.live is not None and self.live.seal(may_rename, self._replaces):
                 sync_directory(self.final_path.parent)  # before its other name is gone
                 may_rename()
@@ -213,7 +215,7 @@ class OpenShard:
         """Makes the store's link to a shard below the second root, and closes the file. Once its final name
         is durable. Raises ``StorageError``."""
         if self.link is not None and self.complete().stored_bytes:
-            make_link(self.link, self.final_path)
+            make_link(self.link, self.final_path, self._folders)
         self._file.drop_cache()
         self.abandon()
 
@@ -308,9 +310,9 @@ class OpenShard:
         self._file.close()
 
 
-def make_link(link: Path, target: Path) -> None:
+def make_link(link: Path, target: Path, folders: DurableFolders) -> None:
     """Makes the store's link to a shard that lies below the second root. Raises ``StorageError``."""
-    make_directories(link.parent)
+    folders.make(link.parent)
     with storage_errors("link", link):
         reach("shard.before_link")
         with suppress(FileExistsError):

@@ -14,7 +14,7 @@ under each shard's key in the store.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -25,7 +25,7 @@ from shardwright.model.names import REWRITE_SUFFIX, WORKSPACE
 from shardwright.storage import beneath
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
-    make_directories,
+    DurableFolders,
     storage_errors,
     sync_directory,
 )
@@ -64,11 +64,12 @@ class Placement:
     """The place of shard rows' files: the store itself, or (``spill``) the folder of the same name below the
     second root. ``epoch``: of the writer that took the store over last, 0 if none did. That writer has its
     files in progress in a separate folder: the earlier writer may still rename or delete a file after its
-    last check of the fence, but not these."""
+    last check of the fence, but not these. ``folders``: of all places of the store."""
 
     store: Path
     spill: Path | None = None
     epoch: int = 0
+    folders: DurableFolders = field(default_factory=DurableFolders, compare=False, repr=False)
 
     @property
     def root(self) -> Path:
@@ -126,12 +127,13 @@ def is_in_progress(path: Path) -> bool:
     return path.name in (LOG_NAME, STAGING_NAME) or path.name.endswith((WORKING_SUFFIX, JOURNAL_SUFFIX))
 
 
-def placements_of(store: Path, manifest: Manifest) -> list[Placement]:
+def placements_of(store: Path, manifest: Manifest, folders: DurableFolders | None = None) -> list[Placement]:
     """Returns all places where files of a store may lie: the store itself and, if it has one, its folder
-    below the second root."""
+    below the second root. ``folders``: of whoever writes there."""
+    folders = folders or DurableFolders()
     root = manifest.spill_root
     spills = [] if root is None else [beneath.user_path(root) / store.name]
-    return [Placement(store, spill, manifest.files_epoch) for spill in (None, *spills)]
+    return [Placement(store, spill, manifest.files_epoch, folders) for spill in (None, *spills)]
 
 
 class ShardRowFiles:
@@ -205,7 +207,7 @@ class ShardRowFiles:
         journal a power cut might bring back."""
         if placement.spill is not None:
             # only here: without its own workspace the store was finished by another writer
-            make_directories(placement.files)
+            placement.folders.make(placement.files)
         ranks = None if keep is None else keep.ranks
         if packed is None:
             seen = reopened and live != "none"  # old chunks stay where readers may have found them
@@ -234,6 +236,7 @@ class ShardRowFiles:
                 reopened=reopened,
                 live=live,
                 record=sums,
+                folders=placement.folders,
             )
             opened[file] = _made_by_us(_suffixed(placement.working(path), suffix), make_shard, may_rename)
             step()

@@ -128,6 +128,17 @@ def is_dir(path: Path) -> bool:
     return modes.S_ISDIR(_mode(path))
 
 
+def is_changeable(path: Path) -> bool:
+    """Returns whether this user may have made a folder: it is no mount point, nor in a folder that this user
+    cannot change, or not sync."""
+    if path == path.parent:
+        return False
+    with parent_of(path) as (folder, name):
+        return os.fstat(folder).st_dev == stat(name, folder=folder).st_dev and os.access(
+            ".", os.R_OK | os.W_OK | os.X_OK, dir_fd=folder, effective_ids=True
+        )
+
+
 def is_link(path: Path) -> bool:
     """Returns whether the name is a link's."""
     return modes.S_ISLNK(_mode(path))

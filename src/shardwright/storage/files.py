@@ -42,6 +42,7 @@ _HELD_RETRY_S = 0.01
 _PIECE_BYTES = 1 << 20
 _ZEROS = memoryview(bytes(_PIECE_BYTES))
 _MOST_READ_BYTES = 1 << 30  # by one call
+_MOST_KNOWN_FOLDERS = 1 << 14  # of one owner, some MiB
 _MOST_REMOVED = 1000  # times in a row that others may remove a folder which is to be used
 T = TypeVar("T")
 
@@ -393,14 +394,56 @@ def sync_filesystem(descriptor: int) -> None:
     system.calls.sync_filesystem(descriptor)
 
 
-def make_directories(path: Path, *, synced: bool = True) -> None:
-    """Makes a folder and its missing parents, each new name durable in its parent unless the caller syncs
-    many at once (``synced``). Raises ``StorageError``."""
-    with storage_errors("create folder", path):  # a folder above it may be closed to this user
-        if beneath.is_dir(path):
+class DurableFolders:
+    """Makes folders, and remembers those whose names are durable, for one owner of files.
+
+    That a folder exists does not tell whether a power cut keeps it: an earlier call made it and its answer
+    was lost, or the sync after it failed, or another thread or a process that was killed has made it and not
+    synced its name. Files in it would be acknowledged and go with it. So the first look at each folder
+    syncs the one above it, whoever made it, and a sync that fails is no look. Several threads may call it.
+    ``durable``: folders that the owner knows to be.
+    """
+
+    def __init__(self, *durable: Path) -> None:
+        # whoever makes a folder forgets it before, so that no other trusts an earlier one of that name
+        self._known = dict.fromkeys(durable)
+
+    def make(self, path: Path, *, synced: bool = True) -> None:
+        """Makes a folder and its missing parents. All their names, and those of the folders above that this
+        user may have made, are durable then, unless the caller syncs many at once (``synced``). Raises
+        ``StorageError``."""
+        with storage_errors("create folder", path):  # a folder above it may be closed to this user
+            exists = beneath.is_dir(path)
+        if not exists:
+            self._known.pop(path, None)
+            make = partial(self.make, synced=synced)
+            made_in(path.parent, lambda: make_folder(path, synced=synced), make)
+            if synced:
+                self._note(path)
+        elif synced:
+            self._look_at(path)
+
+    def _look_at(self, path: Path) -> None:
+        if path in self._known:
             return
-    make = partial(make_directories, synced=synced)
-    made_in(path.parent, lambda: make_folder(path, synced=synced), make)
+        is_ours = False
+        # another process may have removed it in between, as all do that leave it empty
+        with storage_errors("look at", path), suppress(FileNotFoundError):
+            is_ours = beneath.is_changeable(path)
+        if is_ours:
+            self._look_at(path.parent)
+            sync_directory(path.parent)
+        self._note(path)
+
+    def _note(self, path: Path) -> None:
+        self._known[path] = None
+        if len(self._known) > _MOST_KNOWN_FOLDERS:  # the next look at one of them syncs once more
+            self._known.clear()
+
+
+def make_directories(path: Path, *, synced: bool = True) -> None:
+    """Makes one folder as ``DurableFolders`` does. Who makes folders again and again has one of these."""
+    DurableFolders().make(path, synced=synced)
 
 
 def make_folder(path: Path, *, synced: bool = True) -> None:

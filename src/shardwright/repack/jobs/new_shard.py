@@ -40,7 +40,7 @@ from shardwright.storage import beneath
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
     AtomicFile,
-    make_directories,
+    DurableFolders,
     raise_errno,
     storage_errors,
 )
@@ -193,7 +193,7 @@ class NewShard:
         self._file.sync(forget=True)
         nbytes = os.fstat(self._file.descriptor).st_size
         self._check()
-        make_directories(self.target.parent)
+        DurableFolders(self.array.path).make(self.target.parent)
         order = np.array(self._order, np.int64)
         ShardSums(self.array.path).append(
             {key: shard_sum(order, self._entries["nbytes"][order], self._crcs[order])}

@@ -40,6 +40,7 @@ from shardwright.repack.runtime.work_folder import remove
 from shardwright.storage import beneath
 from shardwright.storage.files import (
     AtomicFile,
+    DurableFolders,
     make_directories,
     open_regular,
     publish_folder,
@@ -340,21 +341,21 @@ def _publish(plan: RechunkPlan, new: Path, destination: Path) -> None:
         table = plan.store.root / TABLE_PATH
         if beneath.is_dir(table):
             remove(new / TABLE_PATH)
-            _copy_folder(table, new / TABLE_PATH)
+            _copy_folder(table, new / TABLE_PATH, DurableFolders(new))
         publish_group(new, plan.group, source=plan.store.root)
     _check_free(destination)
     publish_folder(new, destination)
 
 
-def _copy_folder(source: Path, target: Path) -> None:
+def _copy_folder(source: Path, target: Path, folders: DurableFolders) -> None:
     """Copy plain files to a folder that does not exist, durably, each one read back and compared. Raises
     ``StorageError``."""
-    make_directories(target)
+    folders.make(target)
     with storage_errors("list", source):
         entries = sorted(beneath.paths_in(source))
     for entry in entries:
         if beneath.is_dir(entry):
-            _copy_folder(entry, target / entry.name)
+            _copy_folder(entry, target / entry.name, folders)
         else:
             _copy_file(entry, target / entry.name)
     sync_directory(target)

@@ -19,7 +19,7 @@ from shardwright.model.names import WORK_FOLDER
 from shardwright.model.versions import check_version
 from shardwright.storage import beneath
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import made_in, read_regular, replace_file, storage_errors
+from shardwright.storage.files import made_in, read_regular, replace_file, storage_errors, sync_directory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,6 +82,7 @@ class QueueEntry:
         """Durably. Raises ``StorageError``, also where the store is gone."""
         entry = json.dumps({"version": VERSION, "failures": failures}).encode()
         made_in(self.folder, lambda: replace_file(self.queued_file, entry))
+        sync_directory(self.folder.parent)  # whoever made the folder may not have come to it
 
     def remove(self) -> None:
         """The compaction is done, or given up. Raises ``StorageError``."""

@@ -40,7 +40,7 @@ def working_path(array: StoredArray, key: str) -> Path:
     """A new name for the working file that is to replace a shard; its folder is made. Raises
     ``StorageError``."""
     folder = array.path / WORK_FOLDER
-    make_directories(folder)
+    make_directories(folder, synced=False)  # the file leaves it
     return new_working_path(folder, key)
 
 

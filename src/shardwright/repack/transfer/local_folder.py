@@ -11,9 +11,9 @@ from shardwright.storage import beneath
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
     AtomicFile,
+    DurableFolders,
     free_bytes,
     made_in,
-    make_directories,
     read_range,
     read_regular,
     storage_errors,
@@ -43,6 +43,7 @@ class LocalFolder(Destination):
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._folders = DurableFolders()
 
     @property
     def url(self) -> str:
@@ -58,7 +59,7 @@ class LocalFolder(Destination):
 
     def put_new(self, key: str, parts: Iterator[Part], nbytes: int) -> None:
         path, part = self.root / key, self.root / part_key(key, secrets.token_hex(4))
-        make_directories(path.parent)
+        self._folders.make(path.parent)
         with storage_errors("write", path):
             if beneath.exists(path):
                 raise key_exists(self.url, key)
