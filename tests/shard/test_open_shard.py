@@ -181,7 +181,8 @@ def test_a_folder_that_cannot_be_synced_fails_the_seal_of_a_complete_shard(paths
     name may not be durable."""
     working, final = paths
     final.parent.mkdir(parents=True)
-    shard = OpenShard(ShardLayout(5, 4, SLOT_BYTES, False), working, final, "mmap")
+    known = DurableFolders(final.parent)
+    shard = OpenShard(ShardLayout(5, 4, SLOT_BYTES, False), working, final, "mmap", folders=known)
     fill(shard, CHUNKS)
     failing("directory.before_sync")
     with pytest.raises(StorageError, match="sync folder"):
