@@ -15,6 +15,7 @@ from shardwright.shard.index import EMPTY, LITTLE_ENDIAN_CRC32C
 from shardwright.shard.layout import PAGE_BYTES, ShardLayout
 from shardwright.shard.open_shard import OpenShard, SealedShard
 from shardwright.storage.choose_io import resolve_io
+from shardwright.storage.files import DurableFolders
 
 # direct is the same but for O_DIRECT, and tmpfs has none: test_seal_direct asks for it
 MODES = ["mmap", "pwrite"]

@@ -465,14 +465,6 @@ def make_folder(path: Path, *, synced: bool = True) -> None:
         sync_directory(path.parent)
 
 
-def sync_folders(folder: Path, top: Path) -> None:
-    """Makes the names of a folder and of those above it durable, below ``top``. Raises ``StorageError``."""
-    assert folder.is_relative_to(top), "it is top, or lies below it"
-    while folder != top:
-        folder = folder.parent
-        sync_directory(folder)
-
-
 def made_in(folder: Path, make: Callable[[], T], make_folder: Callable[[Path], None] = make_folder) -> T:
     """Returns what ``make`` does, which makes a file or folder in ``folder``. That is made before, and again
     when another process has removed it in between, as all do that leave it empty. Raises ``StorageError``."""
