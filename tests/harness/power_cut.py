@@ -6,15 +6,21 @@ import errno
 import os
 import random
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.world.disk import SimulatedDisk
+from tests.world.disk import SimulatedDisk, Wrong
 
 from shardwright.storage import failpoints, system
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+
+@dataclass
+class Caller:
+    wrong: Wrong | None
 
 
 class _Least(random.Random):
@@ -49,7 +55,7 @@ def failing_folder(disk: SimulatedDisk, way: str, number: int) -> Iterator[list[
         reached.append(point)
         if point == "directory.before_create" and reached.count(point) == number + 1:
             if way == "answer lost":
-                disk.lost_answer = True
+                disk.caller = Caller(Wrong(done=True))
             else:
                 failpoints.set_hook("directory.before_sync", fail)
 
