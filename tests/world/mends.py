@@ -29,7 +29,7 @@ from shardwright.shard.shard_row_files import ShardRowFiles
 from shardwright.storage import beneath
 
 from .creation import play_naming
-from .story import FEW_FILES_FROM, IN_PLACE_FROM, LIVE_FROM, READERS_FROM, SPLIT_FROM, draw
+from .story import FEW_FILES_FROM, IN_PLACE_FROM, LIVE_FROM, SPLIT_FROM, draw
 from .world import play
 
 if TYPE_CHECKING:
@@ -598,8 +598,9 @@ MENDS = {
             "hidden-rows",
             "no shape covers a shard row whose slabs could not be shown",
             lambda: [(Sealer, "_hides_rows", lambda self, image: False)],
-            READERS_FROM,
+            SPLIT_FROM,
             shows_in=_is_split,
+            unseen="only who reads while it is recorded meets a shape that covers what has no name yet",
         ),
         Mend(
             "staged-are-covered",

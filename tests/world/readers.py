@@ -152,7 +152,7 @@ class Judge:
         if files and seen.in_doubt:
             return
         for (position, column), value in seen.pixels.items():
-            if value == FILL:
+            if value == FILL or self._rots(position):
                 continue
             n = value - 1
             if n not in self._sent_to.get(position, ()) or n not in self._oracle.sent:
@@ -164,6 +164,10 @@ class Judge:
             self._judge_last(seen, who)
         else:
             self._judge_promised(seen, who)
+
+    def _rots(self, position: int) -> bool:
+        """Whether rot may have changed what is there: without a checksum no reader can tell."""
+        return self._grid(position).slab_of_position(position) in self._oracle.spoiled
 
     def _judge_shown(self, seen: Seen, who: str, *, files: bool) -> None:
         for (position, column), n in seen.shown.items():
@@ -178,7 +182,7 @@ class Judge:
         for n in np.flatnonzero(seen.promised).tolist():
             position = self._frames[n].position
             image = next(i for i, grid in enumerate(self._spec.grids.grids) if grid is self._grid(position))
-            if image not in seen.shapes or n in self._missed:
+            if image not in seen.shapes or n in self._missed or self._rots(position):
                 continue
             shape, index = seen.shapes[image], self._grid(position).index_of(position)
             if shape is None or any(i >= n_of for i, n_of in zip(index, shape, strict=False)):
