@@ -60,8 +60,9 @@ class _ByInode(dict[int, "File"]):
 class File:
     """A file, a folder or a link, by its inode. ``descriptor`` keeps it alive. ``durable``: its bytes on the
     medium; of a folder its names there. ``clean``: pages that a failed sync has left in memory alone.
-    ``failures``: how many syncs of it have failed, of which each descriptor hears once. ``stamp``: its time
-    of change, as ``SimulatedDisk.stamp`` has set it."""
+    ``failures``: how often its bytes could not be written, of which each descriptor hears once, and one that
+    is opened later of what nobody was ``told`` yet. ``stamp``: its time of change, as ``SimulatedDisk.stamp``
+    has set it."""
 
     descriptor: int
     kind: int
@@ -69,6 +70,7 @@ class File:
     names: dict[str, File] = field(default_factory=dict)
     clean: dict[int, bytes] = field(default_factory=dict)
     failures: int = 0
+    told: int = 0
     target: str = ""
     stamp: int = -1
 
@@ -113,6 +115,7 @@ class SimulatedDisk(OperatingSystem):
         self._owners: dict[int, Descriptors] = {}  # by descriptor
         self._stamps = 0
         self._unsynced: list[Change] = []
+        self._survives = 0.5  # how likely the power cut leaves what was not synced
         self._root = self._known(os.open(root, os.O_RDONLY | os.O_DIRECTORY))
 
     # ------------------------------------------------------------------ processes
@@ -154,7 +157,7 @@ class SimulatedDisk(OperatingSystem):
                 raise
         inode = os.fstat(descriptor).st_ino
         known = self._files.get(inode)
-        self.process.opened[descriptor] = Opened(inode, 0 if known is None else known.failures)
+        self.process.opened[descriptor] = Opened(inode, 0 if known is None else known.told)
         self._owners[descriptor] = self.process
         return descriptor
 
@@ -304,19 +307,22 @@ class SimulatedDisk(OperatingSystem):
         else:
             self._sync(file)
         if opened.heard < file.failures:
-            opened.heard = file.failures
+            opened.heard = file.told = file.failures
             raise _error((wrong and wrong.error) or errno.EIO)
 
     def sync_filesystem(self, descriptor: int) -> None:
         self._live()
         failing = self._wrong(done=False)
+        untold = [file for file in self._files.values() if file.told < file.failures]
         for file in self._files.values():
             if failing and self._rng.random() < 0.5:
                 self._left_in_memory(file)
             elif not failing:
                 self._sync(file)
-        if failing:
-            raise _error(failing.error or errno.EIO)
+        for file in untold:  # a descriptor that was open before hears of it as well
+            file.told = file.failures
+        if failing or untold:
+            raise _error((failing and failing.error) or errno.EIO)
         for change in self._unsynced:
             _carry_out(change)
         self._unsynced = []
@@ -334,20 +340,56 @@ class SimulatedDisk(OperatingSystem):
             file.durable = now
 
     def _sync_names(self, folder: File) -> None:
+        """Of a file that came from another folder the old name may stay. It never loses both, as a journal
+        makes a rename durable as one."""
         left: list[Change] = []
         for change in self._unsynced:
-            if any(where is folder for where, _, _ in change):
-                _carry_out(change)
-                moved = {id(file) for _, _, file in change if file is not None}
-                # of these very files: done with
-                left = [
-                    earlier
-                    for earlier in left
-                    if not moved & {id(file) for _, _, file in earlier if file is not None}
-                ]
-            else:
+            here = [name for name in change if name[0] is folder]
+            if not here:
                 left.append(change)
+                continue
+            removed = [name for name in change if name[0] is not folder and name[2] is None]
+            moves_folder = any(file is not None and file.kind == stat.S_IFDIR for _, _, file in here)
+            if (
+                removed
+                and not moves_folder
+                and len(here) + len(removed) == len(change)
+                and self._rng.random() < 0.5
+            ):
+                left = [*_without(left, here), removed]
+                _carry_out(here)
+            else:
+                left = _without(left, change)
+                _carry_out(change)
         self._unsynced = left
+
+    # ------------------------------------------------------------------ between syncs
+
+    def write_back(self, *, fails: bool) -> None:
+        """Some of what was not synced goes to the medium by itself, or cannot (``fails``), which the next
+        sync tells."""
+        rng = self._rng
+        if self._unsynced and rng.random() < 0.3:
+            number = rng.randrange(len(self._unsynced))
+            change = self._unsynced[number]
+            self._unsynced = [*_without(self._unsynced[:number], change), *self._unsynced[number + 1 :]]
+            _carry_out(change)
+        files = [file for file in self._files.values() if file.kind == stat.S_IFREG]
+        if not files:
+            return
+        file = rng.choice(files)
+        if fails:
+            self._left_in_memory(file)
+            return
+        now, was = file.bytes(), file.durable
+        if now != was:
+            sizes = sorted((len(now), len(was)))
+            nbytes = rng.choice((len(now), len(was), rng.randint(*sizes)))
+            pieces = []
+            for page in range(-(-nbytes // PAGE)):
+                stays = rng.random() < 0.5 or file.clean.get(page) == now[page * PAGE : (page + 1) * PAGE]
+                pieces.append(_page(was if stays else now, page, nbytes)[: nbytes - page * PAGE])
+            file.durable = b"".join(pieces)
 
     def _left_in_memory(self, file: File) -> None:
         file.failures += 1
@@ -369,8 +411,9 @@ class SimulatedDisk(OperatingSystem):
 
     def lose_power(self) -> None:
         """Leaves what the medium holds and any part of the rest. Every process is dead by now."""
+        self._survives = self._rng.uniform(0.05, 0.95)
         for change in self._unsynced:
-            if self._rng.random() < 0.5:
+            if self._rng.random() < self._survives:
                 _carry_out(change)
         self._unsynced = []
         kept: dict[int, bytes] = {}
@@ -416,14 +459,19 @@ class SimulatedDisk(OperatingSystem):
             size = min(PAGE, nbytes - page * PAGE)
             new, was = _page(now, page, nbytes), _page(file.durable, page, nbytes)
             if new != was:
-                chance = rng.random()
-                if chance >= 0.6:
+                if rng.random() < 0.1:
+                    new = self._torn(new, was)
+                elif rng.random() >= self._survives:
                     new = was
-                elif chance >= 0.5:
-                    torn = rng.randrange(1, PAGE // SECTOR) * SECTOR
-                    new = new[:torn] + was[torn:]
             pieces.append(new[:size])
         return b"".join(pieces)
+
+    def _torn(self, new: bytes, was: bytes) -> bytes:
+        """Any of its sectors are there."""
+        return b"".join(
+            (new if self._rng.random() < self._survives else was)[at : at + SECTOR]
+            for at in range(0, len(new), SECTOR)
+        )
 
     def _make_again(
         self,
@@ -453,6 +501,8 @@ class SimulatedDisk(OperatingSystem):
                     same.replace(place)
                 file = self._known(os.open(place, os.O_RDWR | os.O_CREAT, 0o644))
                 _write_anew(file.descriptor, kept[id(old)])
+                if kept[id(old)] and self._rng.random() < 0.5:  # what was preallocated may be still
+                    os.posix_fallocate(file.descriptor, 0, len(kept[id(old)]))
                 file.durable = kept[id(old)]
             made[id(old)] = place, file
             folder.names[name] = file
@@ -502,6 +552,21 @@ def _pages(data: bytes) -> list[bytes]:
 def _page(data: bytes, page: int, nbytes: int) -> bytes:
     """One page of a file that is made ``nbytes`` long: behind its end zeros."""
     return data[page * PAGE : (page + 1) * PAGE].ljust(min(PAGE, nbytes - page * PAGE), b"\0")
+
+
+def _without(changes: list[Change], done: Change) -> list[Change]:
+    """Changes before ``done``, less what that makes of the same names. Those of a folder that it moves are
+    carried out before: a folder has one name."""
+    names = {(id(folder), name) for folder, name, _ in done}
+    moved = {id(file) for _, _, file in done if file is not None and file.kind == stat.S_IFDIR}
+    left: list[Change] = []
+    for change in changes:
+        if moved & {id(file) for _, _, file in change}:
+            left = _without(left, change)
+            _carry_out(change)
+        elif kept := [each for each in change if (id(each[0]), each[1]) not in names]:
+            left.append(kept)
+    return left
 
 
 def _carry_out(change: Change) -> None:

@@ -33,6 +33,7 @@ POINTS = {
     "finish": r"(folder|table|workspace|replace|directory)\..*",
     "copy": r"(growing|copy|ballast|files)\..*",
     "look": r"directory\.before_look|lock\..*",
+    "write back": r"write back",
     "stall": r".*",
     "answer": r".*\.before_(rename|replace|link|exchange|take_name|set_aside|delete|remove|create|name)",
 }
@@ -80,6 +81,10 @@ class Faults:
         """Whether the call that follows this point gets no answer for long."""
         return bool(self._faults) and self._meets(point, {"stall"})
 
+    def fails_write_back(self) -> bool:
+        """Whether what the disk writes by itself cannot be written."""
+        return bool(self._faults) and self._meets("write back", {"write back"})
+
     def reach(self, point: str) -> Wrong | None:
         """What the next sync or change of names of this actor meets. Raises ``OSError``."""
         if not self._faults:
@@ -114,7 +119,9 @@ class Faults:
         return self._rots
 
     def _is_met(self, point: str) -> bool:
-        return self._meets(point, {fault.kind for fault in self._faults} - {"full", "stall", "answer"})
+        return self._meets(
+            point, {fault.kind for fault in self._faults} - {"full", "stall", "answer", "write back"}
+        )
 
     def _meets(self, point: str, kinds: set[str]) -> bool:
         met = self._rots = False

@@ -91,7 +91,7 @@ MUTANTS = {
                     ("np.minimum(self._covered.along[image], received[image])", "received[image]"),
                 )
             ],
-            20,
+            100,
         ),
         ReaderMutant(
             "named-shards-unread",

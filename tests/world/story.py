@@ -474,7 +474,7 @@ FAULTS = (
 )
 
 
-LATER_FAULTS = ("stall", "answer")
+LATER_FAULTS = ("stall", "answer", "write back")
 
 
 def _fault(rng: random.Random, frames: int) -> Fault:

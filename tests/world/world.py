@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
 IDLE_STEPS = 80  # without anything but time going on, 0.25 s each: nothing will end this wait
 QUIET_STEPS = 8
+WRITE_BACKS = 0.03  # a step
 MOST_TRIES = 3  # to open a store on a disk that is not well
 ZOMBIE_STEPS = 80
 STALL_NS = 12_000_000_000
@@ -440,6 +441,8 @@ class World:
                         return "kill"
                     raise ViolationError(f"nothing can go on: {process.waits_for()}")
             self._act(process, actors)
+            if self._rng.random() < WRITE_BACKS:
+                self.disk.write_back(fails=self.faults.fails_write_back())
             camera.look(quiet=idle > QUIET_STEPS)
             self.steps += 1
 
