@@ -412,9 +412,13 @@ class SimulatedDisk(OperatingSystem):
     def lose_power(self) -> None:
         """Leaves what the medium holds and any part of the rest. Every process is dead by now."""
         self._survives = self._rng.uniform(0.05, 0.95)
+        left_out: dict[int, Change] = {}  # by folder: what gives it its name
         for change in self._unsynced:
             if self._rng.random() < self._survives:
-                _carry_out(change)
+                _carry_out_within(change, left_out)
+            else:
+                made = (file for _, _, file in change if file is not None and file.kind == stat.S_IFDIR)
+                left_out.update((id(file), change) for file in made)
         self._unsynced = []
         kept: dict[int, bytes] = {}
         self._look_at(self._root, kept)
@@ -575,3 +579,12 @@ def _carry_out(change: Change) -> None:
             folder.names.pop(name, None)
         else:
             folder.names[name] = file
+
+
+def _carry_out_within(change: Change, left_out: dict[int, Change]) -> None:
+    """With the names of the folders that it is made in: no filesystem keeps a file in a folder that it has
+    lost, since it writes its changes down in their order."""
+    for folder, _, file in change:
+        if file is not None and (of_folder := left_out.pop(id(folder), None)) is not None:
+            _carry_out_within(of_folder, left_out)
+    _carry_out(change)
