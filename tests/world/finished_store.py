@@ -48,9 +48,9 @@ class Left:
                 yield grid.position_of(index), array[index].ravel()
 
 
-def left(path: Path, spec: AcquisitionSpec) -> Left | None:
-    """None: there is no store. Raises what readers raise, and ``ViolationError`` for one that is not
-    finished."""
+def left(path: Path, spec: AcquisitionSpec, *, is_spoiled: bool = False) -> Left | None:
+    """None: there is no store. ``is_spoiled``: shards may be broken, which show as fill. Raises what readers
+    raise, and ``ViolationError`` for one that is not finished."""
     if not path.exists():
         return None
     if (path / WORKSPACE).exists():
@@ -63,13 +63,13 @@ def left(path: Path, spec: AcquisitionSpec) -> Left | None:
     images = {name: image for image in range(len(spec.paths)) for name in spec.level_paths(image)}
     for stored in store.arrays:
         image = images[stored.path.relative_to(path).as_posix()]
-        pixels, count = _pixels(stored)
+        pixels, count = _pixels(stored, is_spoiled=is_spoiled)
         arrays.append((image, pixels))
         shards += count
     return Left(spec.grids, _records(table, spec.grids), arrays, shards)
 
 
-def _pixels(stored: StoredArray) -> tuple[np.ndarray, int]:
+def _pixels(stored: StoredArray, *, is_spoiled: bool) -> tuple[np.ndarray, int]:
     whole = np.full(stored.shape, stored.fill_element, stored.dtype)
     shards = 0
     room = np.empty(stored.chunk_bytes, np.uint8)
@@ -77,8 +77,11 @@ def _pixels(stored: StoredArray) -> tuple[np.ndarray, int]:
         if shard is None or not stored.contains_shard(shard):
             raise ViolationError(f"a shard outside the shape {stored.shape}: {key}")
         shards += 1
-        # what cannot be read shows as fill, which the oracle takes from spoiled slabs alone
-        with suppress(ShardFormatError), ShardFile(stored, stored.path / key) as file:
+        # what rot has taken shows as fill, which the oracle takes from spoiled slabs alone
+        with (
+            suppress(*(ShardFormatError,) if is_spoiled else ()),
+            ShardFile(stored, stored.path / key) as file,
+        ):
             entries = file.read_index()
             for chunk in np.flatnonzero(entries["nbytes"] != np.uint64(EMPTY)).tolist():
                 data = file.read_bytes(int(entries["offset"][chunk]), int(entries["nbytes"][chunk]))

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -30,6 +32,7 @@ from shardwright.model.errors import (
 )
 from shardwright.model.frame_status import FrameStatus
 from shardwright.model.names import WORKSPACE
+from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.recovery.recover_store import recover_store
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.layout import slabs_of_shard_row
@@ -85,6 +88,7 @@ class World:
         self._ns = 1_000_000_000
         self._boot = 1
         self._root = MEMORY / f"shardwright-world-{os.getpid()}"  # the same each time: paths are told
+        _sweep()
         shutil.rmtree(self._root, ignore_errors=True)
         self._root.mkdir()
         self._path = self._root / "run.ome.zarr"
@@ -101,6 +105,7 @@ class World:
         self._process: Process | None = None  # whose actor this is
         self._alive: list[Process] = []  # processes that have not ended
         self._zombies: list[tuple[Process, int]] = []
+        self._took_over = False
         self.lives = self.crashes = 0
         self.steps = 0
 
@@ -178,6 +183,7 @@ class World:
             # it will fail, and may say so in the log before the other has a copy of that
             self.oracle.failures += 1
             self._zombies.append((process, self._rng.randint(1, ZOMBIE_STEPS)))
+            self._took_over = True
             return _Ended(take_over=True)
         process.kill()
         return _Ended(power=ended == "power" and self._lose_power())
@@ -192,10 +198,27 @@ class World:
         # of a writer that was killed behind its end, or lost its lock as it removed a store without a frame
         if (self._path / WORKSPACE).exists() and not has_manifest(self._path / WORKSPACE):
             self._clear_away()
-        found = left(self._path, self._spec)
+        self._judge_names()
+        found = left(self._path, self._spec, is_spoiled=bool(self.oracle.spoiled))
         self.oracle.judge(found, receipt)
         self.readers.end()
         self.readers.judge.finish(found)
+
+    def _judge_names(self) -> None:
+        """Nothing is left behind: no working file in the store, and nothing beside it that
+        ``shardwright recover`` does not delete."""
+        for path in unfinished_stores(self._root):
+            recover_store(path, Pool(1, None), threads=1)
+        beside = [path for path in self._root.iterdir() if path != self._path]
+        # a writer that was taken over may die between two calls at any time, and then nobody looks again
+        late = re.compile(r"\..*\.\d+\.new") if self._took_over else None
+        within = [
+            path
+            for path in self._path.rglob("*")
+            if path.name.startswith(".") and not (late and late.fullmatch(path.name))
+        ]
+        if leftovers := sorted(str(path.relative_to(self._root)) for path in (*beside, *within)):
+            raise ViolationError(f"left behind: {leftovers}")
 
     def _clear_away(self) -> None:
         """The acquisition had ended, and its writer was killed before it had removed its workspace."""
@@ -402,7 +425,7 @@ class World:
         """Writers that were taken over and do not know it yet."""
         if not self._zombies or self._rng.random() < 0.5:
             return
-        process, still = self._zombies.pop()
+        process, still = self._zombies.pop(self._rng.randrange(len(self._zombies)))
         if still and not process.is_over:
             self._act(process, self._actors(process, None, (0, 4, 4, 1)))
             self._zombies.append((process, still - 1))
@@ -481,6 +504,15 @@ class World:
             released = process.poll()
             if not process.fenced:
                 self._camera.release(released)
+
+
+@cache
+def _sweep() -> None:
+    """Deletes what worlds of processes that are dead have left in memory."""
+    for folder in MEMORY.glob("shardwright-world-*"):
+        pid = folder.name.removeprefix("shardwright-world-").partition("-")[0]
+        if pid.isdecimal() and not Path("/proc", pid).exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def play(story: Story, trace: Callable[[str], None] | None = None) -> tuple[World, str | None]:
