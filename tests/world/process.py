@@ -255,7 +255,6 @@ class Process:
             if take_over is None:
                 if again:
                     free_name(self._path)
-                free_name(self._path)  # of a creation that failed, as whoever creates does
                 limits = self._limits_of(self._spec)
                 self.take(Acquisition(self._path, self._spec, limits, self.pool, _nothing, settings))
             else:

@@ -261,6 +261,11 @@ class World:
                 if not self._zombies or take_over:
                     raise
                 take_over = True  # the old writer has the lock still
+            except OutputExistsError:
+                process.kill()
+                if take_over is not None or not self.faults.met:
+                    raise
+                take_over = False  # what a creation left that failed twice: nobody knows that no frame came
             except StorageError as error:
                 process.kill()
                 if not self.faults.met:
