@@ -25,6 +25,7 @@ from shardwright.acquire.core import Now
 from shardwright.acquire.states import AcquisitionState
 from shardwright.model.errors import (
     LockedError,
+    OutputExistsError,
     ResumeError,
     ShardwrightError,
     StorageError,
