@@ -100,9 +100,9 @@ class Descriptors:
 
 
 class SimulatedDisk(OperatingSystem):
-    """``root``: an empty folder in memory. ``pause`` is called within each change of names, before it is
-    made: another process may act between a look at the fence and the change that it allows. ``full``: whether
-    there is no room."""
+    """``root``: an empty folder in memory. ``look`` is called before each look at names, ``pause`` within
+    each change of them, before it is made: another process may act between a look at the fence and the
+    change that it allows. ``full``: whether there is no room."""
 
     def __init__(self, root: Path, rng: random.Random) -> None:
         self.root = root
@@ -111,6 +111,7 @@ class SimulatedDisk(OperatingSystem):
         self.caller: Caller | None = None  # who makes the calls now
         self.full: Callable[[], bool] = lambda: False
         self.pause: Callable[[], None] = lambda: None
+        self.look: Callable[[], None] = lambda: None
         self._files = _ByInode()
         self._owners: dict[int, Descriptors] = {}  # by descriptor
         self._stamps = 0
@@ -146,6 +147,7 @@ class SimulatedDisk(OperatingSystem):
 
     def open(self, path: str, flags: int, mode: int = 0o644, folder: int | None = None) -> int:
         self._live()
+        self.look()
         made = self._is_made(path, folder) if flags & os.O_CREAT else None
         descriptor = super().open(path, flags, mode, folder)
         if made is not None:
@@ -183,6 +185,7 @@ class SimulatedDisk(OperatingSystem):
         return os.statvfs_result((*facts[:3], 0, 0, *facts[5:])) if self.full() else facts
 
     def names(self, descriptor: int) -> list[str]:
+        self.look()
         found = sorted(super().names(descriptor))
         (self.process.chance or self._rng).shuffle(found)
         return found

@@ -95,6 +95,9 @@ class World:
         self._path = self._root / "run.ome.zarr"
         self.disk = SimulatedDisk(self._root, rng)
         self.disk.pause = self._pause
+        self.disk.look = self._look
+        # how often others go on between two looks of one
+        self._crossed = random.Random(f"looks {story.schedule}").choice((0.0, 0.0, 0.02, 0.2))
         self.faults = Faults(rng)
         self.disk.full = lambda: self.faults.full
         self.oracle = Oracle(self._spec.grids, story.frames)
@@ -402,6 +405,10 @@ class World:
         give_way()
         if calls.is_dead:
             raise Killed
+
+    def _look(self) -> None:
+        if self._crossed and self._actor is not None and self._rng.random() < self._crossed:
+            self._pause()
 
     def _let(self, process: Process, actor: Actor) -> None:
         before = self._actor, self._process
