@@ -169,20 +169,6 @@ FOUND = (
         ),
     ),
     Found(
-        "sealed by the old writer, not synced, and not copied",
-        "final-names-kept",
-        "durable, but gone after a power cut",
-        _story(
-            _shape(2),
-            (0, 1),
-            _life("take over", 1, 0),
-            _life("take over", 65, 2, ending=True, flushes=frozenset({1}), faults=(Fault("stall", 45),)),
-            _life("finish", 0, 2, client="nobody", deaths=(52,)),
-            schedule=14,
-            sync_interval_ms=1,
-        ),
-    ),
-    Found(
         "rows held while their shard row is rewritten",
         "held-rows-come-back",
         "though it came in order",
