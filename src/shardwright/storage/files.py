@@ -42,7 +42,7 @@ _HELD_RETRY_S = 0.01
 _PIECE_BYTES = 1 << 20
 _ZEROS = memoryview(bytes(_PIECE_BYTES))
 _MOST_READ_BYTES = 1 << 30  # by one call
-_MOST_KNOWN_FOLDERS = 1 << 14  # of one owner, some MiB
+_MOST_KNOWN_FOLDERS = 64  # of one owner, whose memory stays flat over years of shards
 _MOST_REMOVED = 1000  # times in a row that others may remove a folder which is to be used
 T = TypeVar("T")
 
