@@ -87,10 +87,12 @@ def synced(monkeypatch) -> list[Path]:
 
 def test_the_memory_is_bounded(tmp_path, synced, monkeypatch):
     monkeypatch.setattr(files, "_MOST_KNOWN_FOLDERS", 3)
+    monkeypatch.setattr(files, "_MOST_JUST_MADE", 3)
     folders = DurableFolders(tmp_path)
     for number in range(10):
         folders.make(tmp_path / str(number))
         assert len(folders._known) <= 3
+        assert len(folders._just_made) <= 3
     before = len(synced)
     folders.make(tmp_path / "0")
     assert len(synced) > before

@@ -42,7 +42,8 @@ _HELD_RETRY_S = 0.01
 _PIECE_BYTES = 1 << 20
 _ZEROS = memoryview(bytes(_PIECE_BYTES))
 _MOST_READ_BYTES = 1 << 30  # by one call
-_MOST_KNOWN_FOLDERS = 64  # of one owner, whose memory stays flat over years of shards
+_MOST_KNOWN_FOLDERS = 1 << 14  # of one owner, some MiB
+_MOST_JUST_MADE = 64  # of these: each shard has folders of its own, which hardly anything comes back to
 _MOST_REMOVED = 1000  # times in a row that others may remove a folder which is to be used
 T = TypeVar("T")
 
@@ -407,6 +408,7 @@ class DurableFolders:
     def __init__(self, *durable: Path) -> None:
         # whoever makes a folder forgets it before, so that no other trusts an earlier one of that name
         self._known = dict.fromkeys(durable)
+        self._just_made: dict[Path, None] = {}  # likewise known, for the next files in them
 
     def make(self, path: Path, *, synced: bool = True) -> None:
         """Makes a folder and its missing parents. All their names, and those of the folders above that this
@@ -416,15 +418,16 @@ class DurableFolders:
             exists = beneath.is_dir(path)
         if not exists:
             self._known.pop(path, None)
+            self._just_made.pop(path, None)
             make = partial(self.make, synced=synced)
             made_in(path.parent, lambda: make_folder(path, synced=synced), make)
             if synced:
-                self._note(path)
+                _note(self._just_made, path, _MOST_JUST_MADE)
         elif synced:
             self._look_at(path)
 
     def _look_at(self, path: Path) -> None:
-        if path in self._known:
+        if path in self._known or path in self._just_made:
             return
         is_ours = False
         # another process may have removed it in between, as all do that leave it empty
@@ -433,12 +436,13 @@ class DurableFolders:
         if is_ours:
             self._look_at(path.parent)
             sync_directory(path.parent)
-        self._note(path)
+        _note(self._known, path, _MOST_KNOWN_FOLDERS)
 
-    def _note(self, path: Path) -> None:
-        self._known[path] = None
-        if len(self._known) > _MOST_KNOWN_FOLDERS:  # the next look at one of them syncs once more
-            self._known.clear()
+
+def _note(folders: dict[Path, None], path: Path, most: int) -> None:
+    folders[path] = None
+    if len(folders) > most:  # the next look at one of them syncs once more
+        folders.clear()
 
 
 def make_directories(path: Path, *, synced: bool = True) -> None:
