@@ -13,17 +13,15 @@ import numpy as np
 
 from shardwright.acquire.acquisition import Acquisition
 from shardwright.acquire.states import AcquisitionState
-from shardwright.model.errors import LockedError, OutputExistsError, ResumeError, ShardwrightError
-from shardwright.model.names import WORKSPACE
-from shardwright.recovery.leftovers import free_name, unfinished_stores
-from shardwright.shard.manifest import has_manifest
+from shardwright.model.errors import OutputExistsError, ShardwrightError
+from shardwright.recovery.leftovers import free_name
 from shardwright.wire.descriptor import DESCRIPTOR
 
 from .finished_store import left
 from .oracle import ViolationError
 from .points import DRAWN
 from .process import MOST_CALLS, Actor, Process
-from .story import Fault, Life, Story, draw, fault_at, limits_of
+from .story import Fault, draw, fault_at, limits_of
 from .world import World, told_of
 
 if TYPE_CHECKING:
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
 
 MOST_ATTEMPTS = 5
 FRAMES = 3
-_LIFE = Life("resends", "finish", 0, False, FRAMES)
 
 
 @dataclass(frozen=True)
@@ -131,7 +128,7 @@ class NamingWorld(World):
     def _wants_the_name(self, number: int, *, overwrite: bool) -> _Store:
         name_taken: Literal["overwrite", "fail"] = "overwrite" if overwrite else "fail"
         story = replace(self._story, settings=replace(self._story.settings, name_taken=name_taken))
-        process = self._new_process(story)
+        process = self._unjudged(story)
         store = _Store(process, number)
 
         def make() -> None:
@@ -145,22 +142,6 @@ class NamingWorld(World):
         process.opener = Actor(self.disk, process.calls, make)
         self._stores.append(store)
         return store
-
-    def _new_process(self, story: Story) -> Process:
-        process = Process(
-            story,
-            _LIFE,
-            self.disk,
-            self._let,
-            self._path,
-            self._spec,
-            lambda _: limits_of(story),
-            self.oracle,
-            None,
-        )
-        process.fenced = True  # the oracle of one acquisition has no say
-        self._alive = [each for each in self._alive if not each.calls.is_dead] + [process]
-        return process
 
     def _go_on(self, waiting: list[tuple[_Store, Attempt]]) -> None:
         """All of them, by turns, until each has ended as it should."""
@@ -242,40 +223,6 @@ class NamingWorld(World):
         self._lose_power()
 
     # ------------------------------------------------------------------ at the end
-
-    def _recover_all(self) -> None:
-        """As ``shardwright recover ROOT``: again where an unfinished store has got its name back."""
-        for _ in range(MOST_ATTEMPTS):
-            for path in (found := unfinished_stores(self._root)):
-                self._recover(path)
-            if not found:
-                return
-        raise ViolationError(f"recovery leaves something to recover: {found}")
-
-    def _recover(self, path: Path) -> None:
-        process = self._new_process(self._story)
-        self._path, before = path, self._path
-        try:
-            if has_manifest(path / WORKSPACE):
-                process = self._new_process(self._story)
-                process.begin(take_over=False)
-                process.to_its_end(process.opener)
-                process.acquisition.settle_missing()
-                process.finish(keep_empty=False)
-                for _ in range(MOST_CALLS):
-                    if process.is_over:
-                        break
-                    self._act(process, self._actors(process, None, (0, 4, 4, 1)))
-                else:
-                    raise ViolationError(f"recovery does not end: {process.waits_for()}")
-                process.end()
-            else:
-                self._clear_away()
-        except (LockedError, ResumeError) as error:
-            self._note(f"{path}: {error}")  # another one that was recovered before has cleared it away
-        finally:
-            self._path = before
-            process.kill()
 
     def _judge(self) -> None:
         names = sorted(path.name for path in self._root.iterdir())

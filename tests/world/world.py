@@ -48,7 +48,7 @@ from .points import KNOWN
 from .process import MOST_CALLS, DiedError, Pool, Process, give_way
 from .readers import Readers
 from .simulated import simulated
-from .story import limits_of, plan_of
+from .story import Life, limits_of, plan_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,15 +58,19 @@ if TYPE_CHECKING:
     from shardwright.array.acquisition_spec import AcquisitionSpec
 
     from .process import Actor
-    from .story import Life, Story
+    from .story import Story
 
 IDLE_STEPS = 80  # without anything but time going on, 0.25 s each: nothing will end this wait
 QUIET_STEPS = 8
 WRITE_BACKS = 0.03  # a step
 MOST_TRIES = 3  # to open a store on a disk that is not well
+MOST_RECOVERIES = 5
 ZOMBIE_STEPS = 80
 STALL_NS = 12_000_000_000
 MEMORY = Path("/dev/shm")
+
+
+NOBODY = Life("nobody", "finish", 0, False, 0)
 
 
 @dataclass(frozen=True)
@@ -201,9 +205,8 @@ class World:
         receipt = process.acquisition.receipt() if sealed else None
         if not process.calls.is_dead:
             process.end()
-        # of a writer that was killed behind its end, or lost its lock as it removed a store without a frame
-        if (self._path / WORKSPACE).exists() and not has_manifest(self._path / WORKSPACE):
-            self._clear_away()
+        # a writer may have been killed behind its end, or have lost its lock as it removed its store
+        self._recover_all()
         self._judge_names()
         found = left(self._path, self._spec, is_spoiled=bool(self.oracle.spoiled))
         self.oracle.judge(found, receipt)
@@ -211,10 +214,7 @@ class World:
         self.readers.judge.finish(found)
 
     def _judge_names(self) -> None:
-        """Nothing is left behind: no working file in the store, and nothing beside it that
-        ``shardwright recover`` does not delete."""
-        for path in unfinished_stores(self._root):
-            recover_store(path, Pool(1, None), threads=1)
+        """Nothing is left behind: no working file in the store, and nothing beside it."""
         beside = [path for path in self._root.iterdir() if path != self._path]
         # a writer that was taken over may die between two calls at any time, and then nobody looks again
         late = re.compile(r"\..*\.\d+\.new") if self._took_over else None
@@ -226,14 +226,46 @@ class World:
         if leftovers := sorted(str(path.relative_to(self._root)) for path in (*beside, *within)):
             raise ViolationError(f"left behind: {leftovers}")
 
-    def _clear_away(self) -> None:
-        """The acquisition had ended, and its writer was killed before it had removed its workspace."""
+    def _recover_all(self) -> None:
+        """As ``shardwright recover ROOT``: again where an unfinished store has got its name back."""
         for process, _ in self._zombies:
             process.kill()
         self._zombies.clear()
-        if self._path.exists():
-            with suppress(ShardwrightError):  # nothing is left of it
-                recover_store(self._path, Pool(1, None), threads=1)
+        for _ in range(MOST_RECOVERIES):
+            for path in (found := unfinished_stores(self._root)):
+                self._recover(path)
+            if not found:
+                return
+        raise ViolationError(f"recovery leaves something to recover: {found}")
+
+    def _recover(self, path: Path) -> None:
+        self._path, before = path, self._path
+        process = self._unjudged(self._story)
+        try:
+            if has_manifest(path / WORKSPACE):
+                self._seal_by(process)
+            else:
+                with suppress(ShardwrightError):  # nothing is left of it
+                    recover_store(path, Pool(1, None), threads=1)  # which has nothing to seal
+        except (LockedError, ResumeError) as error:
+            self._note(f"{path}: {error}")  # another one that was recovered before has cleared it away
+        finally:
+            self._path = before
+            process.kill()
+
+    def _seal_by(self, process: Process) -> None:
+        """Takes a store up and ends it. The real ``recover_store`` would wait for threads that there are
+        not."""
+        process.begin(take_over=False)
+        process.to_its_end(process.opener)
+        process.settle_missing()
+        process.finish(keep_empty=False)
+        for _ in range(MOST_CALLS):
+            if process.is_over:
+                process.end()
+                return
+            self._act(process, self._actors(process, None, (0, 4, 4, 1)))
+        raise ViolationError(f"recovery does not end: {process.waits_for()}")
 
     # ------------------------------------------------------------------ how a process begins
 
@@ -280,14 +312,24 @@ class World:
         raise ViolationError("it cannot be opened, though the disk is well")
 
     def _begun(self, life: Life, take_over: bool | None, *, again: bool) -> Process:
+        process = self._new_process(self._story, life)
+        process.begin(take_over=take_over, again=again)
+        return process
+
+    def _new_process(self, story: Story, life: Life) -> Process:
         def limits(_: AcquisitionSpec) -> Limits:
-            return limits_of(self._story)
+            return limits_of(story)
 
         process = Process(
-            self._story, life, self.disk, self._let, self._path, self._spec, limits, self.oracle, self._trace
+            story, life, self.disk, self._let, self._path, self._spec, limits, self.oracle, self._trace
         )
         self._alive = [each for each in self._alive if not each.calls.is_dead] + [process]
-        process.begin(take_over=take_over, again=again)
+        return process
+
+    def _unjudged(self, story: Story) -> Process:
+        """A process of which the oracle of one acquisition has no say."""
+        process = self._new_process(story, NOBODY)
+        process.fenced = True
         return process
 
     def _opens_within(self, process: Process, calls: int | None) -> bool:
