@@ -21,7 +21,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from greenlet import getcurrent
 
 import shardwright as sw
 import shardwright.edit.region_changes as region_changes_module
@@ -50,13 +49,13 @@ from shardwright.storage import beneath
 from shardwright.storage.files import make_directories, write_file
 
 from .at_once import AtOnce, InThisProcess, OfThisGreenlet
-from .disk import DefectError, Descriptors, Killed, Wrong
+from .disk import DefectError, Descriptors, Wrong
 from .edit_faults import Disk, Faults
 from .edit_story import ROWS, EditLife, Step, draw, pixels_of, smaller
 from .edited_array import Held, document_of, laid_out, read
 from .edited_shard import EditedShard, Pending
 from .oracle import ViolationError
-from .process import Actor, give_way
+from .process import Actor, let_others_act
 from .simulated import simulated
 from .world import MEMORY
 
@@ -185,15 +184,8 @@ class EditWorld:
             self._faults.reach(point)
 
     def _pause(self) -> None:
-        """Within an actor: gives way, unless it is dead."""
-        if self._editor is None or getcurrent().parent is None:
-            return
-        calls = self.disk.process
-        if calls.is_dead:
-            raise Killed
-        give_way()
-        if calls.is_dead:
-            raise Killed
+        if self._editor is not None:
+            let_others_act(self.disk)
 
     def _note(self, what: str) -> None:
         if self._trace is not None:

@@ -100,6 +100,18 @@ def give_way() -> None:
         parent.switch()
 
 
+def let_others_act(disk: SimulatedDisk) -> None:
+    """Within an actor: gives way, unless its process is dead."""
+    if getcurrent().parent is None:
+        return
+    calls = disk.process
+    if calls.is_dead:
+        raise Killed
+    give_way()
+    if calls.is_dead:
+        raise Killed
+
+
 class _Queue:
     """The sealer's commands: a get that waits gives way."""
 

@@ -14,8 +14,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from greenlet import getcurrent
-
 import shardwright.acquire.acquisition as acquisition_module
 import shardwright.acquire.ownership as ownership_module
 import shardwright.acquire.sealer as sealer_module
@@ -40,12 +38,12 @@ from shardwright.shard.layout import slabs_of_shard_row
 from shardwright.shard.manifest import has_manifest
 
 from .camera import Camera
-from .disk import DefectError, Killed, SimulatedDisk
+from .disk import DefectError, SimulatedDisk
 from .faults import Faults
 from .finished_store import left
 from .oracle import Oracle, ViolationError
 from .points import KNOWN
-from .process import MOST_CALLS, DiedError, Pool, Process, give_way
+from .process import MOST_CALLS, DiedError, Pool, Process, give_way, let_others_act
 from .readers import Readers
 from .simulated import simulated
 from .story import Life, limits_of, plan_of
@@ -440,15 +438,8 @@ class World:
         return f"{old}worker"
 
     def _pause(self) -> None:
-        """Within an actor: gives way, unless it is dead."""
-        if self._actor is None or getcurrent().parent is None:
-            return
-        calls = self.disk.process
-        if calls.is_dead:
-            raise Killed
-        give_way()
-        if calls.is_dead:
-            raise Killed
+        if self._actor is not None:
+            let_others_act(self.disk)
 
     def _look(self) -> None:
         if self._crossed and self._actor is not None and self._rng.random() < self._crossed:

@@ -73,6 +73,15 @@ def check_replaceable(path: Path) -> None:
     """Checks that a new store may take this name from what is there: a finished store of ours that nobody
     works on and that is whole in this folder. Raises ``OutputExistsError``, ``LockedError``,
     ``StorageError``."""
+    _check_finished(path)
+    with storage_errors("look into", path):
+        for folder, folders, files in beneath.walk(path, failed=_raise):
+            for name in (*folders, *files):
+                _check_entry(Path(folder, name))
+
+
+def _check_finished(path: Path) -> None:
+    """Raises ``OutputExistsError`` unless this is a finished store of ours."""
     if not _is_ours(path):
         raise OutputExistsError(
             "the output exists and is no store that was written here",
@@ -88,10 +97,6 @@ def check_replaceable(path: Path) -> None:
             hint="End its writer, or finish it with `shardwright recover`; resume() or acquire(..., "
             "reopen=True) goes on with it",
         )
-    with storage_errors("look into", path):
-        for folder, folders, files in beneath.walk(path, failed=_raise):
-            for name in (*folders, *files):
-                _check_entry(Path(folder, name))
 
 
 def replace_store(store: Path, path: Path) -> None:
@@ -110,7 +115,7 @@ def replace_store(store: Path, path: Path) -> None:
         # it could exchange the store of a quicker one, and that one's files, which are made by their paths,
         # would be in the wrong store until the two had changed places again: in one that is then removed.
         with file_held(path / DOCUMENTS[0], "store", create=False):
-            check_replaceable(path)
+            _check_finished(path)
             change_places(path, aside)
         # somebody may have begun to work on it
         check_replaceable(aside / path.name)
