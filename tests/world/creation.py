@@ -18,11 +18,11 @@ from shardwright.recovery.leftovers import free_name
 from shardwright.wire.descriptor import DESCRIPTOR
 
 from .finished_store import left
-from .oracle import ViolationError
+from .oracle import ViolationError, violation_of
 from .points import DRAWN
 from .process import MOST_CALLS, Actor, Process
 from .story import Fault, draw, fault_at, limits_of
-from .world import World, told_of
+from .world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -252,4 +252,4 @@ class NamingWorld(World):
 def play_naming(seed: int, trace: Callable[[str], None] | None = None) -> tuple[NamingWorld, str | None]:
     """As ``world.play``."""
     world = NamingWorld(draw_naming(seed), trace)
-    return world, told_of(world)
+    return world, violation_of(world.play)

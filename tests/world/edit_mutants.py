@@ -3,7 +3,7 @@ be found."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -21,11 +21,12 @@ from shardwright.storage.files import AtomicFile, FileIdentity
 
 from .edit_story import draw
 from .edits import play
+from .simulated import patched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    Patch = tuple[Any, str, Any]  # module or class, name, what stands there instead
+    from .simulated import Patch
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,7 @@ class Mutant:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for where, name, value in self.patches():
-                stack.enter_context(mock.patch.object(where, name, value))
+        with patched(self.patches()):
             yield
 
 

@@ -14,7 +14,6 @@ import os
 import random
 import re
 import shutil
-import traceback
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -54,7 +53,7 @@ from .edit_faults import Disk, Faults
 from .edit_story import ROWS, EditLife, Step, draw, pixels_of, smaller
 from .edited_array import Held, document_of, laid_out, read
 from .edited_shard import EditedShard, Pending
-from .oracle import ViolationError
+from .oracle import ViolationError, violation_of
 from .process import Actor, let_others_act
 from .simulated import simulated
 from .world import MEMORY
@@ -485,12 +484,4 @@ def last_life(layout: Layout) -> EditLife:
 
 def play(story: EditStory, trace: Callable[[str], None] | None = None) -> str | None:
     """Returns what was wrong: None when every promise was kept."""
-    world = EditWorld(story, trace)
-    try:
-        world.play()
-    except ViolationError as violation:
-        return str(violation)
-    except (Exception, DefectError) as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        return f"a defect: {error!r} at {last.filename.rsplit('/', 1)[-1]}:{last.lineno} in {last.name}"
-    return None
+    return violation_of(EditWorld(story, trace).play)

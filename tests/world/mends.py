@@ -29,6 +29,7 @@ from shardwright.shard.shard_row_files import ShardRowFiles
 from shardwright.storage import beneath
 
 from .creation import play_naming
+from .simulated import patched
 from .story import FEW_FILES_FROM, IN_PLACE_FROM, LIVE_FROM, SPLIT_FROM, draw
 from .world import play
 
@@ -37,9 +38,8 @@ if TYPE_CHECKING:
 
     from shardwright.recovery.unfinished import Unfinished
 
+    from .simulated import Patch
     from .story import Fault, Story
-
-    Patch = tuple[Any, str, Any]  # object, attribute, what stands there instead
 
 
 @dataclass(frozen=True)
@@ -58,18 +58,8 @@ class Mend:
 
     @contextmanager
     def taken_out(self) -> Iterator[None]:
-        patches = self.patches()
-        before = [getattr(where, name, None) for where, name, _ in patches]
-        for where, name, instead in patches:
-            setattr(where, name, instead)
-        try:
+        with patched(self.patches()):
             yield
-        finally:
-            for (where, name, _), old in zip(patches, before, strict=True):
-                if old is None:
-                    delattr(where, name)
-                else:
-                    setattr(where, name, old)
 
 
 def _takes_over(story: Story) -> bool:
@@ -306,20 +296,16 @@ def _taken_files_keep_their_names() -> list[Patch]:
 
 def _cut_short_is_forgotten() -> list[Patch]:
     """Only who has begun a take-over takes over."""
-    begin, takers = take_over.begin_take_over, set[Any]()
+    begin, marks, takers = take_over.begin_take_over, take_over.marks_in, set[Any]()
 
     def begin_take_over(workspace: Any) -> None:
         takers.add(getcurrent())
         begin(workspace)
 
-    def is_begun(_: Any) -> bool:
-        return getcurrent() in takers
+    def marks_in(workspace: Any) -> list[Any]:
+        return marks(workspace) if getcurrent() in takers else []
 
-    return [
-        (resume, "begin_take_over", begin_take_over),
-        (resume, "is_begun", is_begun),
-        (scan, "is_begun", is_begun),
-    ]
+    return [(resume, "begin_take_over", begin_take_over), (resume, "marks_in", marks_in)]
 
 
 def _shown_in_silence() -> list[Patch]:

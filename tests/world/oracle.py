@@ -3,6 +3,7 @@ raised as a ``ViolationError``."""
 
 from __future__ import annotations
 
+import traceback
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -12,10 +13,11 @@ from shardwright.array.frame_intake import in_order
 from shardwright.array.grid import image_of
 from shardwright.model.frame_status import FrameStatus, Reason
 
+from .disk import DefectError
 from .story import FILL, MOST_PLACES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from shardwright.acquire.accounts import Accounts
     from shardwright.acquire.core import Core
@@ -28,6 +30,18 @@ if TYPE_CHECKING:
 
 class ViolationError(AssertionError):
     """A promise is broken, or the core asked for what it must not."""
+
+
+def violation_of(play: Callable[[], None]) -> str | None:
+    """Returns what was wrong with a play: None when every promise was kept."""
+    try:
+        play()
+    except ViolationError as violation:
+        return str(violation)
+    except (Exception, DefectError) as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        return f"a defect: {error!r} at {last.filename.rsplit('/', 1)[-1]}:{last.lineno} in {last.name}"
+    return None
 
 
 class Oracle:

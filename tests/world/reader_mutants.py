@@ -5,23 +5,23 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
 from shardwright.acquire.live_scheduler import LiveScheduler
 from shardwright.read.live_acquisition import LiveAcquisition
 from shardwright.read.live_staging import LiveStaging
 from shardwright.read.live_view import LiveView
 
+from .simulated import patched
 from .story import READERS_FROM, draw
 from .world import play
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    Patch = tuple[type, str, Any]  # class, method, what stands there instead
+    from .simulated import Patch
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,7 @@ class ReaderMutant:
 
     @contextmanager
     def put_in(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for where, name, value in self.patches():
-                stack.enter_context(mock.patch.object(where, name, value))
+        with patched(self.patches()):
             yield
 
     def find(self) -> tuple[int, str] | None:

@@ -30,28 +30,40 @@ _text_of = ErrorText.of.__func__  # type: ignore[attr-defined]
 _THEN = datetime(2026, 1, 1, tzinfo=UTC)  # the text of a lock is the same each time
 
 
+Patch = tuple[Any, str, Any]
+"""(module or class, name, what stands there instead)"""
+
+
+@contextmanager
+def patched(patches: Iterable[Patch]) -> Iterator[None]:
+    """A context in which each name stands for something else. Raises ``AttributeError`` for one that is not
+    there any more."""
+    with ExitStack() as stack:
+        for where, name, instead in patches:
+            stack.enter_context(mock.patch.object(where, name, instead))
+        yield
+
+
 @contextmanager
 def simulated(
     disk: SimulatedDisk,
     reach: Callable[[str], None],
     seed: int,
-    instead: Iterable[tuple[Any, str, Any]],
+    instead: Iterable[Patch],
 ) -> Iterator[None]:
     """A context in which the code runs on ``disk`` and calls ``reach`` at every failpoint. ``instead``:
-    (module or class, name, what stands there)."""
+    what else is patched."""
     names = random.Random(seed)
-    with ExitStack() as stack:
-        for where, name, value in (
-            (secrets, "token_hex", lambda n: names.randbytes(n).hex()),
-            (secrets, "token_bytes", names.randbytes),
-            (lock_module, "datetime", SimpleNamespace(now=lambda _: _THEN)),
-            (log_module, "EXTENT_BYTES", 8192),  # the disk copies what is synced
-            (files_module, "sleep", lambda _: give_way()),
-            (files_module, "monotonic", lambda: 0.0),  # who waits for a lock waits until it is free
-            (ErrorText, "of", classmethod(_of_a_typed_error)),
-            *instead,
-        ):
-            stack.enter_context(mock.patch.object(where, name, value))
+    patches = (
+        (secrets, "token_hex", lambda n: names.randbytes(n).hex()),
+        (secrets, "token_bytes", names.randbytes),
+        (lock_module, "datetime", SimpleNamespace(now=lambda _: _THEN)),
+        (log_module, "EXTENT_BYTES", 8192),  # the disk copies what is synced
+        (files_module, "sleep", lambda _: give_way()),
+        (files_module, "monotonic", lambda: 0.0),  # who waits for a lock waits until it is free
+        (ErrorText, "of", classmethod(_of_a_typed_error)),
+    )
+    with patched((*patches, *instead)), ExitStack() as stack:
         system.use(disk)
         stack.callback(system.use, None)
         failpoints.watch_all(reach)

@@ -41,7 +41,7 @@ from .camera import Camera
 from .disk import DefectError, SimulatedDisk
 from .faults import Faults
 from .finished_store import left
-from .oracle import Oracle, ViolationError
+from .oracle import Oracle, ViolationError, violation_of
 from .points import KNOWN
 from .process import MOST_CALLS, DiedError, Pool, Process, give_way, let_others_act
 from .readers import Readers
@@ -566,18 +566,4 @@ def _sweep() -> None:
 def play(story: Story, trace: Callable[[str], None] | None = None) -> tuple[World, str | None]:
     """A story, and what was wrong: None when every promise was kept."""
     world = World(story, trace)
-    return world, told_of(world)
-
-
-def told_of(world: World) -> str | None:
-    """Lets a world play; returns what was wrong."""
-    try:
-        world.play()
-    except ViolationError as violation:
-        return str(violation)
-    except (Exception, DefectError) as error:
-        import traceback
-
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        return f"a defect: {error!r} at {last.filename.rsplit('/', 1)[-1]}:{last.lineno} in {last.name}"
-    return None
+    return world, violation_of(world.play)
