@@ -44,8 +44,11 @@ DAEMON_CALLS = 60  # the opener's and the sealer's; a victim that is asked for m
 
 @pytest.fixture(scope="module")
 def calls(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
-    """The storage calls of one creation in process, as it is without a kill."""
-    points, sealed = server.start(create, tmp_path_factory.mktemp("whole") / f"{NAME}.ome.zarr", 0).drain()
+    """The storage calls of one creation in process, as it is without a kill. As deep as the victims' stores:
+    each folder above is synced."""
+    store = tmp_path_factory.mktemp("whole") / "0" / f"{NAME}.ome.zarr"
+    store.parent.mkdir()
+    points, sealed = server.start(create, store, 0).drain()
     assert isinstance(sealed, Sealed)
     return tuple(points)
 
@@ -129,7 +132,9 @@ def test_a_store_that_can_be_recovered_can_be_gone_on_with(
 @pytest.fixture(scope="module")
 def overwriting(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     """The storage calls of a store that is made in place of another, and filled, without a kill."""
-    *_, sealed = server.start(overwrite, tmp_path_factory.mktemp("whole") / f"{NAME}.ome.zarr", 0).drain()
+    store = tmp_path_factory.mktemp("whole") / "0" / f"{NAME}.ome.zarr"
+    store.parent.mkdir()
+    *_, sealed = server.start(overwrite, store, 0).drain()
     assert isinstance(sealed, Sealed)
     return sealed.points
 
