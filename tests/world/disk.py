@@ -46,9 +46,11 @@ class Wrong:
 
 
 class Caller(Protocol):
-    """Who makes calls."""
+    """Who makes calls. ``unmarked``: a sync of it has failed, and it makes so many calls until the store
+    tells that."""
 
     wrong: Wrong | None
+    unmarked: int
 
 
 class _ByInode(dict[int, "File"]):
@@ -311,7 +313,13 @@ class SimulatedDisk(OperatingSystem):
             self._sync(file)
         if opened.heard < file.failures:
             opened.heard = file.told = file.failures
+            self._has_failed()
             raise _error((wrong and wrong.error) or errno.EIO)
+
+    def _has_failed(self) -> None:
+        """A sync tells its caller, and nobody else any more, that pages are not on the medium."""
+        if self.caller is not None:
+            self.caller.unmarked = 2
 
     def sync_filesystem(self, descriptor: int) -> None:
         self._live()
@@ -325,6 +333,7 @@ class SimulatedDisk(OperatingSystem):
         for file in untold:  # a descriptor that was open before hears of it as well
             file.told = file.failures
         if failing or untold:
+            self._has_failed()
             raise _error((failing and failing.error) or errno.EIO)
         for change in self._unsynced:
             _carry_out(change)

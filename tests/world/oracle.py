@@ -112,6 +112,10 @@ class Oracle:
         self.sent_now = set()
         self.observe(accounts)
 
+    def excuse(self) -> None:
+        """What the disk does may have taken any frame."""
+        self.excused.update(self._list(self.stored))
+
     def write_off(self, accounts: Accounts) -> None:
         """Nobody sends any more what is missing."""
         for first, last in accounts.seen.missing(accounts.seen.stop):

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .oracle import Oracle
     from .story import Life, Story
 
-MOST_CALLS = 12_000  # of one life
+MOST_CALLS = 40_000  # of one life
 POISON = 0xFFFF  # where no pixels are any more
 ENDED = (AcquisitionState.SEALED, AcquisitionState.FAILED)
 _spare: list[WorkerState] = []  # scratch memory of workers that are over, which nothing is left in
@@ -57,6 +57,7 @@ class Actor:
         self.waits = False
         self.stalled_until_ns = 0  # its call gets no answer before
         self.wrong: Wrong | None = None  # with its next call
+        self.unmarked = 0
         self._run = run
         self._greenlet = greenlet(self._to_its_end)
 
@@ -256,6 +257,10 @@ class Process:
             Actor(disk, self.calls, lambda i=i: self.pool.run(i)) for i in range(story.workers)
         ]
 
+    @property
+    def _actors(self) -> tuple[Actor, ...]:
+        return (self.opener, self.sealer, *self.pool.actors)
+
     # ------------------------------------------------------------------ how it begins and ends
 
     def begin(self, *, take_over: bool | None, again: bool = False) -> None:
@@ -394,9 +399,14 @@ class Process:
         self.to_its_end(Actor(self._disk, self.calls, close))
         self.kill()
 
+    @property
+    def is_unmarked(self) -> bool:
+        """Whether it alone knows of a sync that failed: between that and the end of the intact mark."""
+        return any(actor.unmarked for actor in self._actors)
+
     def kill(self) -> None:
         self.calls.is_dead = True
-        for actor in (self.opener, self.sealer, *self.pool.actors):
+        for actor in self._actors:
             if not actor.is_over:
                 actor.kill()
         self.pool.give_back_scratch()

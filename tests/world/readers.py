@@ -122,6 +122,7 @@ class Judge:
         self._missed: dict[int, str] = {}
         self._none_of: list[tuple[list[int], str]] = []
         self.in_doubt = False  # between a power cut and the end of the recovery that follows
+        self.taken_over = False  # once, by another writer
         self.readings = 0
         self.frames: Counter[str] = Counter()  # that readers of each kind were shown
 
@@ -171,6 +172,8 @@ class Judge:
 
     def _judge_shown(self, seen: Seen, who: str, *, files: bool) -> None:
         for (position, column), n in seen.shown.items():
+            if self.taken_over and (n in self._oracle.written_off or not self._oracle.stored[n]):
+                continue  # its writer stored it behind the other one's copy, and never acknowledged it
             columns = [column] if files else range(self._columns)
             found = {seen.pixels[key] for x in columns if (key := (position, x)) in seen.pixels}
             if found and found != {n + 1}:

@@ -33,6 +33,7 @@ from shardwright.model.frame_status import FrameStatus
 from shardwright.model.names import WORKSPACE
 from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.recovery.recover_store import recover_store
+from shardwright.recovery.unfinished import DAMAGED
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.layout import slabs_of_shard_row
 from shardwright.shard.manifest import has_manifest
@@ -191,10 +192,17 @@ class World:
             # it will fail, and may say so in the log before the other has a copy of that
             self.oracle.failures += 1
             self._zombies.append((process, self._rng.randint(1, ZOMBIE_STEPS)))
-            self._took_over = True
+            self._took_over = self.readers.judge.taken_over = True
             return _Ended(take_over=True)
-        process.kill()
+        self._kill(process)
         return _Ended(power=ended == "power" and self._lose_power())
+
+    def _kill(self, process: Process) -> None:
+        """If only this process has heard that a sync failed, no later one can know it: the pages are in
+        memory, clean, and the next power cut takes them."""
+        if process.is_unmarked:
+            self.oracle.excuse()
+        process.kill()
 
     def _end(self, process: Process) -> None:
         sealed = process.core.state is AcquisitionState.SEALED
@@ -219,7 +227,9 @@ class World:
         within = [
             path
             for path in self._path.rglob("*")
-            if path.name.startswith(".") and not (late and late.fullmatch(path.name))
+            if path.name.startswith(".")
+            and not (late and late.fullmatch(path.name))
+            and not (path.name == DAMAGED and self.oracle.faulty)  # for whoever wants to look
         ]
         if leftovers := sorted(str(path.relative_to(self._root)) for path in (*beside, *within)):
             raise ViolationError(f"left behind: {leftovers}")
@@ -276,7 +286,7 @@ class World:
             if is_open:
                 return process, power
             self._note(f"recovery is killed at call {calls}")
-            process.kill()
+            self._kill(process)
             take_over = take_over and self._rng.random() < 0.5
             self.crashes += 1
             if self._rng.random() < 0.3:
@@ -388,6 +398,7 @@ class World:
         if point not in KNOWN:
             raise DefectError(f"a failpoint that no story chooses: {point}")
         actor.wrong = None
+        actor.unmarked = max(0, actor.unmarked - 1)
         if process.pool.dying and actor in process.pool.actors:
             process.pool.dying = False
             raise DiedError
@@ -399,6 +410,8 @@ class World:
             actor.wrong = self.faults.reach(point)
         except OSError:
             self._rot()
+            if point == "staging.before_read":  # a bad sector: the frame's pixels lie nowhere else
+                self.oracle.excuse()
             raise
         if actor.wrong is not None and not actor.wrong.done:
             self._rot()

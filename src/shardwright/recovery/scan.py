@@ -123,7 +123,7 @@ class _Scan:
         ]
         begun = []
         for number, path in journals(placement):
-            if was_never_begun(path):
+            if was_never_begun(path, self._tables(number).file_bytes):
                 self._strays.append((Stray.JOURNAL, path))
             else:
                 begun.append(number)
@@ -136,12 +136,14 @@ class _Scan:
         self._strays += [(Stray.SHARD, path) for path in working if path not in named]
         return [self._shard_row(placement, number, logged) for number in begun]
 
+    def _tables(self, number: int) -> JournalLayout:
+        return JournalLayout.of(self._layout.of(number), number, self._store.record_dtype)
+
     def _shard_row(self, placement: Placement, number: int, logged: set[int]) -> ShardRowFacts:
         self._found_in[number] = placement
         try:
-            tables = JournalLayout.of(self._layout.of(number), number, self._store.record_dtype)
             journal = ShardRowJournal.open(
-                placement.journal(number), tables, self._store.manifest.identity_bytes, number
+                placement.journal(number), self._tables(number), self._store.manifest.identity_bytes, number
             )
         except ShardFormatError:
             return ShardRowFacts(

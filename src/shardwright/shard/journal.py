@@ -16,6 +16,7 @@ sealed before it was full: its new shards replace those that have the final name
 from __future__ import annotations
 
 import math
+import os
 import struct
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,10 +26,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from shardwright.model.errors import ShardFormatError
-from shardwright.storage.files import read_range
+from shardwright.storage.files import open_regular, pieces_of, read_all, storage_errors
 from shardwright.storage.table_file import TableFile
 
-from .file_header import decode_header, encode_header, expect_header, file_seed
+from .file_header import decode_header, encode_header, expect_header, file_seed, version_of
 from .index import EMPTY as ABSENT
 from .layout import PAGE_BYTES, page_aligned, slabs_of_shard_row
 from .row_checksum import checked_rows, written_rows
@@ -163,10 +164,16 @@ class JournalLayout:
         return places
 
 
-def was_never_begun(path: Path) -> bool:
-    """Returns whether the writer died while it made this journal: without a header nothing was stored. Raises
-    ``StorageError``."""
-    return not read_range(path, 0, PAGE_BYTES).strip(b"\0")
+def was_never_begun(path: Path, file_bytes: int) -> bool:
+    """Returns whether the writer died while it made this journal of ``file_bytes``: before the header and the
+    size were durable nothing was stored. So a power cut may leave the header in part, or the file short, but
+    nothing behind the header. Raises ``StorageError``."""
+    with storage_errors("read", path), open_regular(path, buffering=0) as file:
+        descriptor = file.fileno()
+        header = read_all(descriptor, 0, PAGE_BYTES)
+        if version_of(header, MAGIC) is not None and os.fstat(descriptor).st_size >= file_bytes:
+            return False
+        return not any(piece.strip(b"\0") for _, piece in pieces_of(descriptor, PAGE_BYTES))
 
 
 def has_all_records(records: np.ndarray) -> bool:

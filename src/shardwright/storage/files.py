@@ -154,10 +154,12 @@ def data_ranges(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, i
         start = last
 
 
-def pieces_of(descriptor: int, *, skip_unreadable: bool = False) -> Iterator[tuple[int, bytes]]:
-    """Yields (offset, bytes) of all data of a file, without its holes. ``skip_unreadable``: also without
-    pages that cannot be read. Raises ``OSError``."""
-    for first, stop in data_ranges(descriptor, 0, os.fstat(descriptor).st_size):
+def pieces_of(
+    descriptor: int, begin: int = 0, *, skip_unreadable: bool = False
+) -> Iterator[tuple[int, bytes]]:
+    """Yields (offset, bytes) of all data of a file from ``begin`` on, without its holes.
+    ``skip_unreadable``: also without pages that cannot be read. Raises ``OSError``."""
+    for first, stop in data_ranges(descriptor, begin, os.fstat(descriptor).st_size):
         start = first
         while start < stop:
             try:
