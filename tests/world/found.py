@@ -116,7 +116,7 @@ FOUND = (
             (0, 2, 3, 4),
             _life(
                 "kill",
-                12_994,
+                13_794,
                 4,
                 client="writer",
                 flushes=frozenset({3}),
@@ -192,7 +192,7 @@ FOUND = (
         _story(
             _shape(2),
             (0, 1),
-            _life("kill", 40, 2, faults=(Fault("sync shard row", 0, 2),)),
+            _life("kill", 49, 2, faults=(Fault("sync shard row", 0, 2),)),
             _life("power", 19, 2, client="writer", flushes=frozenset({1})),
             _last(2, "nobody"),
             schedule=12446,

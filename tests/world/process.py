@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .oracle import Oracle
     from .story import Life, Story
 
-MOST_CALLS = 40_000  # of one life
+MOST_CALLS = 12_000  # of one life
 POISON = 0xFFFF  # where no pixels are any more
 ENDED = (AcquisitionState.SEALED, AcquisitionState.FAILED)
 _spare: list[WorkerState] = []  # scratch memory of workers that are over, which nothing is left in

@@ -172,14 +172,19 @@ class Judge:
 
     def _judge_shown(self, seen: Seen, who: str, *, files: bool) -> None:
         for (position, column), n in seen.shown.items():
-            if self.taken_over and (n in self._oracle.written_off or not self._oracle.stored[n]):
-                continue  # its writer stored it behind the other one's copy, and never acknowledged it
+            if self._may_go(n):
+                continue
             columns = [column] if files else range(self._columns)
             found = {seen.pixels[key] for x in columns if (key := (position, x)) in seen.pixels}
             if found and found != {n + 1}:
                 raise ViolationError(
                     f"{who} finds {found} at {position}, where sequence {n} was shown before"
                 )
+
+    def _may_go(self, n: int) -> bool:
+        """Whether a frame may be gone that was shown: a writer stored it behind the copy of the one that has
+        taken over, and never acknowledged it."""
+        return self.taken_over and (n in self._oracle.written_off or not self._oracle.stored[n])
 
     def _judge_promised(self, seen: Seen, who: str) -> None:
         for n in np.flatnonzero(seen.promised).tolist():
@@ -239,7 +244,7 @@ class Judge:
             if found := sorted(kept.intersection(sequences)):
                 raise ViolationError(f"{what}, though sequences {found} were acknowledged before")
         for (position, _), n in {**self._shown_by_views, **self._shown_by_files}.items():
-            if n not in kept:
+            if n not in kept and not self._may_go(n):
                 raise ViolationError(f"sequence {n} was shown at {position}, but it is not in the store")
 
 

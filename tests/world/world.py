@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from .process import Actor
     from .story import Story
 
+CALLS_OF_A_FRAME = 200  # so many more may a life have: where all are slow, and each has its own files
 IDLE_STEPS = 80  # without anything but time going on, 0.25 s each: nothing will end this wait
 QUIET_STEPS = 8
 WRITE_BACKS = 0.03  # a step
@@ -498,6 +499,7 @@ class World:
     def _live(self, process: Process, life: Life) -> str:
         """Until it ends: how it did."""
         camera, idle, begun, counted = self._camera, 0, 0, 0
+        most = MOST_CALLS + CALLS_OF_A_FRAME * len(self._story.frames)
         while True:
             begun += 1
             counted += not life.ending or camera.finished
@@ -506,9 +508,9 @@ class World:
             if life.ends != "finish" and counted > life.at:
                 self._note(f"{life.ends}")
                 return life.ends
-            if begun > MOST_CALLS and self.faults.full:
+            if begun > most and self.faults.full:
                 return "kill"
-            if begun > MOST_CALLS:
+            if begun > most:
                 raise ViolationError(f"it does not end: {process.waits_for()}")
             self._step_zombies()
             self.readers.moment()
