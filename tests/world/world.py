@@ -18,6 +18,7 @@ import shardwright.acquire.acquisition as acquisition_module
 import shardwright.acquire.ownership as ownership_module
 import shardwright.acquire.sealer as sealer_module
 import shardwright.acquire.store_folder as store_folder_module
+import shardwright.acquire.store_metadata as metadata_module
 import shardwright.shard.shard_row_files as files_module
 from shardwright.acquire.core import Now
 from shardwright.acquire.states import AcquisitionState
@@ -107,7 +108,7 @@ class World:
         self.oracle = Oracle(self._spec.grids, story.frames)
         self._camera = Camera(story, self.oracle, rng, self._trace)
         self.readers = Readers(
-            story, self.disk, self._path, self._spec, self.oracle, self._note, lambda: self._ns / 1e9
+            story, self.disk, self._path, self._spec, self.oracle, self._note, self._seconds
         )
         self._actor: Actor | None = None  # that goes on now
         self._process: Process | None = None  # whose actor this is
@@ -374,6 +375,7 @@ class World:
             (files_module, "MOST_SYNCED_ALONE", self._story.synced_alone),
             (files_module, "syncs_as_one", lambda _: True),
             (ownership_module, "time", SimpleNamespace(sleep=lambda _: give_way())),
+            (metadata_module, "time", SimpleNamespace(monotonic=self._seconds, time=self._seconds)),
             (store_folder_module, "boot_id", lambda: f"{self._boot:036}"),
             *self.readers.instead(),
         )
@@ -385,6 +387,9 @@ class World:
         self._rng.shuffle(numbers)
         for number in numbers:
             action(number)
+
+    def _seconds(self) -> float:
+        return self._ns / 1e9
 
     def _now(self) -> Now:
         return Now(self._ns, self._ns)
