@@ -3,6 +3,7 @@ slow."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 from xml.etree.ElementTree import Element, SubElement, tostring
 
@@ -213,6 +214,17 @@ def display_range(dtype: str) -> tuple[float, float]:
         return 0, 1
     info = np.iinfo(dtype)
     return int(info.min), int(info.max)
+
+
+def stated_window(channel: Any, dtype: str) -> tuple[float, float] | None:
+    """Returns (start, end) of a channel's window in ``omero`` metadata, of whatever form; None where there is
+    none, or only the whole range of the dtype, as it is before one is known."""
+    try:
+        low, high = float(channel["window"]["start"]), float(channel["window"]["end"])
+    except (LookupError, TypeError, ValueError, OverflowError):
+        return None
+    usable = math.isfinite(high - low) and low < high and (low, high) != display_range(dtype)
+    return (low, high) if usable else None
 
 
 def acquisition_warnings(spec: AcquisitionSpec) -> list[str]:

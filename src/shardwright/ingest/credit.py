@@ -7,17 +7,17 @@ in the pipeline are waited for, but their release is not acknowledged.
 
 from __future__ import annotations
 
-import json
 from itertools import repeat
 from json import scanner
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from shardwright.array.frame_check import wrong_dtype, wrong_shape
 from shardwright.array.grid import image_of, place_in_image
 from shardwright.model.errors import FrameIndexError, MetadataError, ProtocolError
+from shardwright.model.json_text import STRICT_JSON
 from shardwright.wire.controls import MAX_MISSING_RANGES
 from shardwright.wire.descriptor import (
     FRAME_DROPPED,
@@ -41,12 +41,8 @@ if TYPE_CHECKING:
     Ranges = list[tuple[int, int]]
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
 # (text, place) -> (value, place behind it); in C, unlike ``raw_decode``
-_SCAN: Any = scanner.make_scanner(cast("Any", json.JSONDecoder(parse_constant=_refuse_constant)))
+_SCAN: Any = scanner.make_scanner(cast("Any", STRICT_JSON))
 
 
 class Credit:

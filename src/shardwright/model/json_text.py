@@ -27,7 +27,7 @@ def parse_json(text: bytes | str, *, may_be_nan: bool = False) -> Any:
     programs write them into attributes."""
     text = text if isinstance(text, str) else text.decode()
     try:
-        value = (_LENIENT if may_be_nan else _STRICT).decode(text)
+        value = (_LENIENT if may_be_nan else STRICT_JSON).decode(text)
     except RecursionError:
         raise _too_deep() from None
     for _ in _levels(value):
@@ -70,4 +70,5 @@ def _finite(text: str) -> float:
     return number
 
 
-_STRICT, _LENIENT = json.JSONDecoder(parse_float=_finite, parse_constant=_finite), json.JSONDecoder()
+STRICT_JSON = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
+_LENIENT = json.JSONDecoder()

@@ -11,14 +11,13 @@ for days, and a store that cannot be decoded costs only this program.
 from __future__ import annotations
 
 import json
-import math
 import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from shardwright.array.contrast_window import contrast_window
-from shardwright.array.ome import display_range
+from shardwright.array.ome import stated_window
 from shardwright.model.errors import ShardwrightError
 from shardwright.read.chunk_samples import channel_samples
 from shardwright.read.live_view import LiveView
@@ -42,12 +41,10 @@ def windows(image: Store) -> list[Window | None]:
 
 def _stated_window(attributes: dict[str, Any] | None, dtype: str, channel: int) -> Window | None:
     try:
-        window = (attributes or {})["ome"]["omero"]["channels"][channel]["window"]
-        low, high = float(window["start"]), float(window["end"])
-    except (LookupError, TypeError, ValueError, OverflowError):
+        look = (attributes or {})["ome"]["omero"]["channels"][channel]
+    except (LookupError, TypeError):
         return None
-    whole = display_range(dtype)
-    return (low, high) if math.isfinite(high - low) and low < high and (low, high) != whole else None
+    return stated_window(look, dtype)
 
 
 def _measured_window(array: StoredArray, axis: int | None, channel: int) -> Window | None:

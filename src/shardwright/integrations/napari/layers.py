@@ -19,7 +19,7 @@ import numpy as np
 import zarr
 
 from shardwright.array.contrast_window import contrast_window
-from shardwright.array.ome import display_range, scale_and_translation
+from shardwright.array.ome import display_range, scale_and_translation, stated_window
 from shardwright.model.errors import ShardFormatError, StorageError, UnknownImageError
 from shardwright.read.zarr_store import LiveStore
 
@@ -259,7 +259,7 @@ class ShownStore:
     def _window(self, place: Place, look: dict[str, Any], frames: dask.array.Array) -> Window | None:
         """Returns the window of a channel, which stays as it was found first."""
         if place not in self._windows:
-            window = _stated_window(look, frames.dtype.name) or _window_of_newest(frames)
+            window = stated_window(look, frames.dtype.name) or _window_of_newest(frames)
             if window is None:
                 return None
             self._windows[place] = window
@@ -332,17 +332,6 @@ def _colormap(look: dict[str, Any], *, alone: bool) -> str:
     if len(color) != 6 or set(color) - set(hexdigits) or (alone and color.upper() == "FFFFFF"):
         return "gray"
     return f"#{color.lower()}"
-
-
-def _stated_window(look: dict[str, Any], dtype: str) -> Window | None:
-    """Returns the window in the metadata, unless it is the whole range of the dtype, as it is before one is
-    known."""
-    try:
-        low, high = float(look["window"]["start"]), float(look["window"]["end"])
-    except (LookupError, TypeError, ValueError, OverflowError):
-        return None
-    usable = math.isfinite(high - low) and low < high and (low, high) != display_range(dtype)
-    return (low, high) if usable else None
 
 
 def _window_of_newest(frames: dask.array.Array) -> Window | None:
