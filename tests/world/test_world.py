@@ -11,6 +11,7 @@ import pytest
 
 import shardwright
 from shardwright.acquire.sealer import Sealer
+from shardwright.shard import shard_row_files
 
 from .__main__ import main
 from .creation import play_naming
@@ -89,6 +90,15 @@ def test_a_defect_of_the_code_is_no_error_of_the_disk(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Sealer, "_sync", broken)
     told = [play(draw(seed))[1] for seed in range(4)]
     assert any(each and "an error that is not typed: KeyError('a defect')" in each for each in told)
+
+
+def test_a_finished_store_that_fails_its_verification_breaks_a_promise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its pixels and its frame table are right, and only what is recorded of its shards is not."""
+    monkeypatch.setattr(shard_row_files, "sum_of_journaled", lambda *_: 1)
+    told = [play(draw(seed))[1] for seed in range(4)]
+    assert any(each and "the finished store fails its verification" in each for each in told), told
 
 
 def test_every_failpoint_is_chosen_by_some_story() -> None:

@@ -32,6 +32,7 @@ from shardwright.model.errors import (
 )
 from shardwright.model.frame_status import FrameStatus
 from shardwright.model.names import WORKSPACE
+from shardwright.read.verify_store import verify_store
 from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.recovery.recover_store import recover_store
 from shardwright.recovery.unfinished import DAMAGED
@@ -128,6 +129,7 @@ class World:
                     self.readers.kill()
                     for process in self._alive:
                         process.kill()
+            self._verify()
         finally:
             self.disk.end()
             shutil.rmtree(self._root, ignore_errors=True)
@@ -220,6 +222,15 @@ class World:
         self.oracle.judge(found, receipt)
         self.readers.end()
         self.readers.judge.finish(found)
+
+    def _verify(self) -> None:
+        """As ``shardwright verify``: metadata, shapes, sums and the frame table of the finished store fit each
+        other."""
+        if self.oracle.spoiled or not self._path.exists():
+            return
+        report = verify_store(self._path, threads=1)
+        if not report.ok:
+            raise ViolationError(f"the finished store fails its verification: {report.problems[0]}")
 
     def _judge_names(self) -> None:
         """Nothing is left behind: no working file in the store, and nothing beside it."""
