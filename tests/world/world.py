@@ -224,8 +224,7 @@ class World:
         self.readers.judge.finish(found)
 
     def _verify(self) -> None:
-        """As ``shardwright verify``: metadata, shapes, sums and the frame table of the finished store fit each
-        other."""
+        """As ``shardwright verify``: metadata, shapes, sums and the frame table fit each other."""
         if self.oracle.spoiled or not self._path.exists():
             return
         report = verify_store(self._path, threads=1)
