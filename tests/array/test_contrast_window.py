@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as arrays
 
 from shardwright.array.contrast_window import ContrastWindow, contrast_window, with_windows
 from shardwright.array.metadata import group_document
-from shardwright.array.spec import DTYPES
+from shardwright.model.write_options import DTYPES
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,10 @@ from yaozarrs.v05 import Image
 from shardwright.array.levels import array_documents
 from shardwright.array.metadata import array_metadata, array_shape, fill_value_json, group_document
 from shardwright.array.ome import layout_warnings
-from shardwright.array.spec import DTYPES, ArraySpec, Blosc, Channel, Dimension, Gzip, Zstd, parse_spec
+from shardwright.array.spec import ArraySpec, Blosc, Channel, Dimension, Gzip, Zstd, parse_spec
 from shardwright.codecs.parameters import codec_metadata
 from shardwright.model.errors import SpecError
+from shardwright.model.write_options import DTYPES
 
 YX = (("y", 10, 4, 2), ("x", 9, 3, 2))
 

@@ -13,7 +13,6 @@ from pydantic import ValidationError
 from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.array.grid import Grid, Grids
 from shardwright.array.spec import (
-    DTYPES,
     MAX_ATTRIBUTES_BYTES,
     MAX_ATTRIBUTES_DEPTH,
     MAX_CHUNK_BYTES,
@@ -27,6 +26,7 @@ from shardwright.array.spec import (
 )
 from shardwright.kernels.place import slabs_and_places
 from shardwright.model.errors import SpecError
+from shardwright.model.write_options import DTYPES
 
 T = {"name": "t", "count": None, "chunk_size": 4}
 Y = {"name": "y", "count": 8, "chunk_size": 4}

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.array.level_shapes import MAX_FACTOR, MAX_WINDOW, table_entries
-from shardwright.array.spec import DTYPES, METHODS
+from shardwright.array.spec import METHODS
 from shardwright.kernels import reference
 from shardwright.kernels.downsample import downsample, downsample_frames, shape_above
+from shardwright.model.write_options import DTYPES
 
 FACTORS = st.sampled_from([1, 2, 2, 3, 4, 5, MAX_FACTOR])
 

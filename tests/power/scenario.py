@@ -12,15 +12,13 @@ import numpy as np
 
 import shardwright as sw
 from shardwright.array.acquisition_spec import parse_acquisition
-from shardwright.model.live_mode import index_location_of
+from shardwright.model.write_options import index_location_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
-    from shardwright.model.live_mode import LiveMode
-    from shardwright.model.partial_chunks import PartialChunks
-    from shardwright.shard.chunk_order import WriteOrder
+    from shardwright.model.write_options import LiveMode, PartialChunks, WriteOrder
 
 STORE = "run.ome.zarr"
 FRAMES = 24

@@ -15,8 +15,9 @@ from tests.harness.plain_arrays import without_shards
 
 import shardwright as sw
 from shardwright.array.level_shapes import MAX_FACTOR
-from shardwright.array.spec import DTYPES, METHODS, parse_spec
+from shardwright.array.spec import METHODS, parse_spec
 from shardwright.kernels.downsample import downsample, shape_above
+from shardwright.model.write_options import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

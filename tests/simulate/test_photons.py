@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwright.array.spec import DTYPES
+from shardwright.model.write_options import DTYPES
 from shardwright.simulate.photons import STAMP_PIXELS, PhotonFrames, stamped_index
 
 

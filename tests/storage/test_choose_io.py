@@ -10,9 +10,9 @@ import pytest
 
 import shardwright as sw
 from shardwright.model.errors import StorageError
+from shardwright.model.write_options import IO_MODES
 from shardwright.storage import choose_io
 from shardwright.storage.choose_io import ROUND_BYTES, decide, measure_io, offered_io, resolve_io
-from shardwright.storage.slot_file import IO_MODES
 
 BOTH = ("direct", "pwrite")
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from shardwright.model.errors import StorageError
+from shardwright.model.write_options import IO_MODES
 from shardwright.storage.choose_io import resolve_io
-from shardwright.storage.slot_file import IO_MODES, SlotFile
+from shardwright.storage.slot_file import SlotFile
 
 
 def open_descriptors() -> int:

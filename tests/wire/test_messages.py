@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.array.spec import DTYPES
 from shardwright.model.errors import ProtocolError, VersionError
+from shardwright.model.write_options import DTYPES
 from shardwright.wire import handover, messages
 from shardwright.wire.descriptor import (
     DESCRIPTOR,

@@ -24,7 +24,7 @@ from .points import DRAWN, OPENING, changes_names
 if TYPE_CHECKING:
     from shardwright.array.grid import Grid, Grids
     from shardwright.codecs.degrade import DegradeLevel
-    from shardwright.shard.chunk_order import WriteOrder
+    from shardwright.model.write_options import WriteOrder
     from shardwright.shard.layout import StoreLayout
 
 FILL = 0  # pixels of a frame that is all fill value

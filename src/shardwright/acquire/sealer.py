@@ -75,7 +75,7 @@ from .store_folder import end_intact
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from shardwright.shard.chunk_order import WriteOrder
+    from shardwright.model.write_options import WriteOrder
     from shardwright.shard.layout import SlabPlaces, StoreLayout
     from shardwright.shard.open_shard import SealedShard
 

@@ -4,43 +4,34 @@ disk and overload. Frozen."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import ShardFormatError, SpecError
-from shardwright.model.live_mode import LIVE_MODES
-from shardwright.model.partial_chunks import PARTIAL_CHUNKS
-from shardwright.shard.chunk_order import WRITE_ORDERS
-from shardwright.shard.frames_in_place import SLOT_ORDER
-from shardwright.storage.slot_file import IO_MODES
+from shardwright.model.write_options import OPTIONS, SLOT_ORDER, check_options
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
-    from shardwright.model.live_mode import LiveMode
-    from shardwright.model.partial_chunks import PartialChunks
-    from shardwright.shard.chunk_order import WriteOrder
+    from shardwright.model.write_options import (
+        Durability,
+        IoMode,
+        LiveMode,
+        NameTaken,
+        OnDuplicate,
+        OnFull,
+        Overload,
+        PartialChunks,
+        WriteOrder,
+    )
     from shardwright.shard.manifest import Manifest
-    from shardwright.storage.slot_file import IoMode
 
-Durability = Literal["stored", "durable"]
-Overload = Literal["block", "degrade", "drop", "fail"]
-OnFull = Literal["block", "spill", "fail"]
-OnDuplicate = Literal["count", "fail"]
-NameTaken = Literal["fail", "increment", "overwrite"]
 MAX_INTERVAL_MS = 3_600_000
 CACHED_SLAB_BYTES = 256 << 10  # slabs of up to so many go through the page cache, unless told otherwise
-_CHOICES = {
-    "io": IO_MODES,
-    "chunk_order": WRITE_ORDERS,
-    "partial_chunks": PARTIAL_CHUNKS,
-    "live": LIVE_MODES,
-    "durability": get_args(Durability),
-    "overload": get_args(Overload),
-    "on_full": get_args(OnFull),
-    "on_duplicate": get_args(OnDuplicate),
-    "name_taken": get_args(NameTaken),
-}
+_CHOICES = (
+    *("io", "chunk_order", "partial_chunks", "live", "durability"),
+    *("overload", "on_full", "on_duplicate", "name_taken"),
+)
 # what a writer that resumes an acquisition goes on with. The others were decided when the store was made, and
 # are in its manifest by themselves; or (those in bytes) they are of the process, and not of the acquisition.
 _RECORDED = (
@@ -85,11 +76,10 @@ class WriteSettings:
     @classmethod
     def checked(cls, **values: Any) -> WriteSettings:
         """Makes settings from a user's arguments. Raises ``SpecError`` for invalid ones."""
-        for name, choices in _CHOICES.items():
-            if name in values and values[name] not in choices:
-                raise SpecError(
-                    f"unknown {name}", expected=f"one of {', '.join(choices)}", got=repr(values[name])
-                )
+        for name in _CHOICES:
+            if name in values and values[name] not in OPTIONS[name]:
+                choices = ", ".join(map(str, OPTIONS[name]))
+                raise SpecError(f"unknown {name}", expected=f"one of {choices}", got=repr(values[name]))
         for name in ("store_within_ms", "sync_interval_ms"):
             if name in values and (type(values[name]) is not int or not 1 <= values[name] <= MAX_INTERVAL_MS):
                 raise SpecError(
@@ -97,16 +87,10 @@ class WriteSettings:
                     expected=f"1 to {MAX_INTERVAL_MS} milliseconds",
                     got=repr(values[name])[:80],
                 )
-        if (values.get("on_full") == "spill") != (
-            values.get("spill_root") is not None
-        ) and "spill_root" in values:
-            raise SpecError(
-                "on_full='spill' and spill_root belong together",
-                got=f"on_full={values.get('on_full')!r}, {values.get('spill_root')}",
-            )
+        if "spill_root" in values:
+            check_options(on_full=values.get("on_full"), spill_root=values["spill_root"] is not None)
         settings = cls(**values)
-        if problem := settings.problem():
-            raise SpecError(problem)
+        settings.check()
         return settings
 
     def recorded(self) -> dict[str, Any]:
@@ -137,9 +121,9 @@ class WriteSettings:
                 got=error.got,
             ) from None
 
-    def problem(self) -> str | None:
-        """Returns why settings do not go with each other, and which do; None if all do."""
-        return self._live_problem() or (self._in_place_problem() if self.puts_in_place else None)
+    def check(self) -> None:
+        """Raises ``SpecError`` for settings that do not go with each other."""
+        check_options(**{name: getattr(self, name) for name in _CHOICES})
 
     @property
     def puts_in_place(self) -> bool:
@@ -154,24 +138,6 @@ class WriteSettings:
         """Returns the order of the chunks in shards of an acquisition; it has one only where frames are put
         in place, whatever it is resumed with."""
         return SLOT_ORDER if spec.grids.in_place else self.chunk_order
-
-    def _live_problem(self) -> str | None:
-        if self.live != "none" and self.on_full == "spill":
-            return "shards that readers see grow cannot spill: choose on_full block or fail, or live none"
-        if self.live == "append" and self.io == "mmap":
-            return "a copy that grows is made of files that are written: choose io pwrite, direct or auto"
-        if self.live == "append" and self.chunk_order != "arrival":
-            return "a copy that grows has its chunks as they came: choose chunk_order arrival, or live index"
-        return None
-
-    def _in_place_problem(self) -> str | None:
-        if self.live != "none":
-            return "frames that are put into their chunks are for sw.open to see: choose live none"
-        if self.io == "direct":
-            return "parts of chunks are not whole pages, as direct writes are: choose io pwrite, mmap or auto"
-        if self.chunk_order not in ("arrival", SLOT_ORDER):
-            return f"parts are found where {SLOT_ORDER} slots are: choose no other chunk_order"
-        return None
 
     def wanted_io(self, slab_bytes: int) -> IoMode:
         """Returns ``io``, but where it is left to us through the page cache if chunks are read back at once,

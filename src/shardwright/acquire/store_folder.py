@@ -48,9 +48,9 @@ from shardwright.model.errors import (
     StorageError,
     StorageFullError,
 )
-from shardwright.model.live_mode import index_location_of
 from shardwright.model.machine import boot_id
 from shardwright.model.names import WORKSPACE, checked_new_store, numbered
+from shardwright.model.write_options import check_options, index_location_of
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_of
 from shardwright.shard.manifest import (
@@ -98,8 +98,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
-    from shardwright.model.live_mode import LiveMode
-    from shardwright.storage.slot_file import IoMode
+    from shardwright.model.write_options import IoMode, LiveMode
 
     from .limits import Limits
     from .settings import WriteSettings
@@ -489,6 +488,8 @@ def _build(
 def _check_live(spec: AcquisitionSpec, store: Path, live: LiveMode) -> None:
     """Raises ``SpecError`` or ``StorageError`` if readers cannot see the shards of this store grow."""
     location = index_location_of(live)
+    for array in spec.distinct_arrays:
+        check_options(live=live, index_checksum=array.index_checksum, shards=array.index_place != "none")
     if location is not None and any(array.index_place != location for array in spec.arrays):
         raise SpecError(
             f"live: {live} needs the index at the {location} of each shard",

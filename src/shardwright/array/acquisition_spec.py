@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from shardwright.model.errors import SpecError, UnknownImageError
-from shardwright.model.live_mode import index_location_of
+from shardwright.model.write_options import check_options, index_location_of
 from shardwright.wire.messages import MAX_IMAGES
 
 from .grid import Grid, Grids
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from shardwright.model.live_mode import LiveMode
+    from shardwright.model.write_options import LiveMode
 
 ARRAY_NAME = "0"  # of an image's array, in the folder of the image
 MAX_IMAGE_NAME_CHARACTERS = 128
@@ -347,15 +347,12 @@ class AcquisitionSpec(_Frozen):
         chunk is a single frame, that changes nothing. Raises ``SpecError`` when an array has chunks that no
         frame has bytes of: compressed, with a checksum, or of levels."""
         for array in self.distinct_arrays:
-            if array.codec is not None or array.chunk_checksum or array.levels is not None:
-                raise SpecError(
-                    "partial_chunks: in_place puts the pixels of each frame into chunks that have no codec",
-                    expected="codec none, chunk_checksum false and no levels, of every array",
-                    got=f"codec {'none' if array.codec is None else array.codec.name}, chunk_checksum "
-                    f"{str(array.chunk_checksum).lower()}, {array.level_count} levels",
-                    hint="Choose partial_chunks: collect; `shardwright compact --recompress` and `pyramid` "
-                    "compress, and make levels, later",
-                )
+            check_options(
+                partial_chunks="in_place",
+                codec="none" if array.codec is None else array.codec.name,
+                chunk_checksum=array.chunk_checksum,
+                levels=array.levels is not None,
+            )
         spec = self.model_copy()
         if self.grids.frames_per_slab > 1:
             spec.__dict__["grids"] = replace(self.grids, in_place=True)
@@ -381,26 +378,16 @@ def with_index_for(live: LiveMode, spec: AcquisitionSpec) -> AcquisitionSpec:
     location = index_location_of(live)
 
     def placed(array: ArraySpec | None) -> ArraySpec | None:
-        if array is not None and not array.index_checksum:
-            raise SpecError(
-                f"live: {live} needs a checksum of the index: who meets one that is being written must see "
-                f"that it is none",
-                expected="index_checksum: true",
-            )
-        if array is None or array.index_place == location:
+        if array is None:
+            return None
+        check_options(
+            live=live,
+            index_checksum=array.index_checksum,
+            shards=array.index_place != "none",
+            index_location=array.index_location if "index_location" in array.model_fields_set else None,
+        )
+        if array.index_place == location:
             return array
-        if array.index_place == "none":
-            raise SpecError(
-                f"live: {live} shows shards while they grow, and an array without shards has none",
-                expected="shard_size_chunks of 1 or more along every axis",
-                hint="Choose live: none; sw.open and the web service show what is stored all the same",
-            )
-        if "index_location" in array.model_fields_set:
-            raise SpecError(
-                f"live: {live} needs the index at the {location} of each shard",
-                expected=f"index_location: {location}, or none given",
-                got=array.index_location,
-            )
         return array.model_copy(update={"index_location": location})
 
     if location is None:

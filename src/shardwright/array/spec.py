@@ -28,6 +28,7 @@ from pydantic import (
 )
 
 from shardwright.model.errors import SpecError
+from shardwright.model.write_options import DTYPES, check_options
 from shardwright.wire.descriptor import (
     JSON_FIELD,
     MAX_FRAME_JSON_BYTES,
@@ -43,12 +44,6 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 POSITIONS_AXIS = "p"  # the images of an acquisition, in its ``order``
-DTYPES = (
-    "bool",
-    *("int8", "int16", "int32", "int64"),
-    *("uint8", "uint16", "uint32", "uint64"),
-    *("float16", "float32", "float64"),
-)
 # c-blosc counts a chunk's bytes in an int32 and keeps 16 for its header; gzip and LZ4 are within that bound
 # too.
 MAX_CHUNK_BYTES = 2**31 - 1 - 16
@@ -210,7 +205,6 @@ def _codec_tag(value: Any) -> str:
     return str(value.get("name", "blosc") if isinstance(value, dict) else getattr(value, "name", value))
 
 
-CODEC_NAMES = ("blosc", "zstd", "gzip", "none")
 Codec = Annotated[
     Annotated[Blosc, Tag("blosc")] | Annotated[Zstd, Tag("zstd")] | Annotated[Gzip, Tag("gzip")],
     Discriminator(_codec_tag),
@@ -426,10 +420,9 @@ class ArraySpec(_Frozen):
                 f"dimensions: shard_size_chunks is null along {', '.join(without)} and not along others, "
                 f"expected a number for each axis (1: shards of one chunk), or null for each (no shards)"
             )
-        if without and self.index_location != "end":
-            raise ValueError("index_location: is of shards, and an array of shard_size_chunks null has none")
-        if without and not self.index_checksum:
-            raise ValueError("index_checksum: is of shards, and an array of shard_size_chunks null has none")
+        check_options(
+            shards=not without, index_location=self.index_location, index_checksum=self.index_checksum
+        )
 
     def _check_sizes(self) -> None:
         """Checks every product of the axes' numbers for which an array, a table or a file is made. The limits
@@ -474,10 +467,7 @@ class ArraySpec(_Frozen):
                 raise ValueError(f"dimensions: too many {what}, expected at most {most}, got {size}{better}")
 
     def _check_levels(self) -> None:
-        if self.levels is not None and self.dtype == "float16":
-            raise ValueError(
-                "levels: not of float16 while frames come; `shardwright pyramid` makes them later"
-            )
+        check_options(levels=self.levels is not None, dtype=self.dtype)
         if self.levels is not None and self.dtype == "float64" and isinstance(self.fill_value, int | float):
             window = math.prod(self.levels.factors.values())
             if self.levels.method == "mean" and not math.isfinite(self.fill_value * window):

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from shardwright.array.spec import DTYPES, ArraySpec, Dimension
+from shardwright.array.spec import ArraySpec, Dimension
+from shardwright.model.write_options import DTYPES
 
 from .array_options import parse_codec
 from .progress import show_steps

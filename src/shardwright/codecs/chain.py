@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardwright.array.codec_chain import ARRAY_ARRAY
-from shardwright.array.spec import DTYPES
 from shardwright.model.errors import ShardFormatError
+from shardwright.model.write_options import DTYPES
 from shardwright.shard.index import INDEX_ENTRY, LITTLE_ENDIAN, LITTLE_ENDIAN_CRC32C
 
 from .decode import ChunkCodecs

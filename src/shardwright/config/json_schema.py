@@ -8,7 +8,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from shardwright.array.acquisition_spec import MAX_PLATE_SIDE, WELL_NAME_PATTERN
-from shardwright.array.spec import CODEC_NAMES, DTYPES, MAX_LEVELS, OWN_ATTRIBUTES
+from shardwright.array.spec import MAX_LEVELS, OWN_ATTRIBUTES
+from shardwright.model.write_options import CODEC_NAMES, DTYPES
 from shardwright.wire.messages import MAX_IMAGES
 
 from .model import Config

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from shardwright.array.spec import DTYPES, own_message
+from shardwright.array.spec import own_message
 from shardwright.model.errors import ConfigError
+from shardwright.model.write_options import DTYPES
 from shardwright.wire.key_files import read_secret_key
 
 from .json_schema import field_schema, has, known_keys

@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from shardwright.acquire.limits import MAX_RING_FRAMES, SPARE_DESCRIPTORS, default_threads, most_descriptors
-from shardwright.acquire.settings import Durability, NameTaken, OnDuplicate, OnFull, Overload, WriteSettings
+from shardwright.acquire.settings import WriteSettings
 from shardwright.array.acquisition_spec import (
     AcquisitionSpec,
     Image,
@@ -34,11 +34,19 @@ from shardwright.array.acquisition_spec import (
 )
 from shardwright.array.spec import ArraySpec, group_attributes, problems_of
 from shardwright.model.errors import SpecError
-from shardwright.model.live_mode import LiveMode  # noqa: TC001
 from shardwright.model.names import NAME_PATTERN
-from shardwright.model.partial_chunks import PartialChunks  # noqa: TC001
-from shardwright.shard.chunk_order import Order, WriteOrder  # noqa: TC001
-from shardwright.storage.slot_file import IoMode  # noqa: TC001
+from shardwright.model.write_options import (
+    Durability,  # noqa: TC001
+    IoMode,  # noqa: TC001
+    LiveMode,  # noqa: TC001
+    NameTaken,  # noqa: TC001
+    OnDuplicate,  # noqa: TC001
+    OnFull,  # noqa: TC001
+    Overload,  # noqa: TC001
+    PartialChunks,  # noqa: TC001
+    WriteOrder,  # noqa: TC001
+)
+from shardwright.shard.chunk_order import Order  # noqa: TC001
 from shardwright.wire.messages import MAX_IMAGES
 
 from .quantities import (
@@ -672,8 +680,16 @@ class Config(_Section):
                 self.acquisition_of(stream)
             except SpecError as error:
                 raise ValueError(f"streams[{i}], output: {error}") from None
-            if problem := self._write_settings(self.reliability_of(stream)).problem():
-                raise ValueError(f"output: {problem}")
+            self._check_settings(self.reliability_of(stream))
+
+        if self.ingest.allow_client_specs:
+            self._check_settings(self.reliability)
+
+    def _check_settings(self, reliability: Reliability) -> None:
+        try:
+            self._write_settings(reliability).check()
+        except SpecError as error:
+            raise ValueError(f"output: {error}") from None
 
     def acquisition_of(self, stream: StreamConfig) -> AcquisitionSpec:
         """The specification of a stream's acquisitions, with the index where ``output.live`` needs it, and

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from shardwright.config.load import LoadedConfig
     from shardwright.config.model import Config
     from shardwright.config.plan import Plan, StreamPlan
+    from shardwright.model.write_options import IoMode
     from shardwright.read.store import StoredArray
-    from shardwright.storage.slot_file import IoMode
 
     from .trial_runs import Target
     from .verdict import AcquisitionRun, KernelRate, StageRate

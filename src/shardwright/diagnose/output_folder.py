@@ -24,7 +24,7 @@ from .verdict import duration, hours_to_full
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardwright.storage.slot_file import IoMode
+    from shardwright.model.write_options import IoMode
 
     from .computer import Check, Needs
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.array.spec import ArraySpec
-    from shardwright.storage.slot_file import IoMode
+    from shardwright.model.write_options import IoMode
 
 COPY_BYTES = 64 << 20
 LEAST_FILE_BYTES, MOST_FILE_BYTES = 64 << 20, 512 << 20

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from shardwright.config.model import Config
     from shardwright.config.plan import StreamPlan
     from shardwright.model.receipt import Receipt
-    from shardwright.storage.slot_file import IoMode
+    from shardwright.model.write_options import IoMode
 
     from .verdict import Transport
 

@@ -17,7 +17,7 @@ from shardwright.config.durability import can_degrade
 
 if TYPE_CHECKING:
     from shardwright.config.plan import Plan, StreamPlan
-    from shardwright.storage.slot_file import IoMode
+    from shardwright.model.write_options import IoMode
 
 Transport = Literal["in-process", "shm", "message"]
 

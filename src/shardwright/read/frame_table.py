@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from shardwright.array.document import array_chain
 from shardwright.array.frame_table_format import JSON_CHUNK_BYTES, TABLE_PATH, VERSION
-from shardwright.array.spec import DTYPES
 from shardwright.codecs.decode import ChunkCodecs, decode_chunk
 from shardwright.codecs.strings import decode_strings
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.model.versions import check_version
+from shardwright.model.write_options import DTYPES
 from shardwright.storage import beneath
 from shardwright.storage.files import open_regular
 

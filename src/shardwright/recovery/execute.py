@@ -34,12 +34,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.acquire.store_folder import StoreFolder
-    from shardwright.shard.chunk_order import WriteOrder
+    from shardwright.model.write_options import IoMode, WriteOrder
     from shardwright.shard.layout import StoreLayout
     from shardwright.shard.manifest import Manifest
     from shardwright.shard.read_back import ReadBack
     from shardwright.shard.shard_row_files import Placement
-    from shardwright.storage.slot_file import IoMode
 
     from .decide import Decisions, ShardRowDecision
     from .scan import Scanned

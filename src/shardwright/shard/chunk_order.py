@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwright.model.errors import ConfigError
 
+if TYPE_CHECKING:
+    from shardwright.model.write_options import WriteOrder
+
 Order = Literal["row_major", "column_major", "morton"]
 ORDERS: tuple[Order, ...] = get_args(Order)
-# of an acquisition; arrival: slab by slab as they are stored; fixed: Morton's, unless row-major is asked for
-WriteOrder = Literal["arrival", "fixed", "row_major", "morton"]
-WRITE_ORDERS: tuple[WriteOrder, ...] = get_args(WriteOrder)
 
 
 def fixed_order(order: WriteOrder) -> Order | None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import crc32c
 import numpy as np
 
+from shardwright.model.write_options import SLOT_ORDER
 from shardwright.storage import beneath
 from shardwright.storage.files import open_regular, read_all, storage_errors
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
     from .layout import ArrayLayout, StoreLayout
     from .shard_row_files import Placement
-
-SLOT_ORDER: Final = "row_major"  # of the chunks in such a shard; never another, so that parts are found
 
 
 def part_bytes(layout: ArrayLayout) -> int:

@@ -19,11 +19,10 @@ from shardwright.array.acquisition_spec import AcquisitionSpec, parse_acquisitio
 from shardwright.array.grid import MOST_ROW_FILES, MOST_ROW_SHARDS
 from shardwright.model.errors import ConfigError, FencedError, ShardFormatError
 from shardwright.model.json_text import parse_json
-from shardwright.model.live_mode import LIVE_MODES, LiveMode
 from shardwright.model.local_path import local_path
 from shardwright.model.names import NAME_PATTERN
-from shardwright.model.partial_chunks import PARTIAL_CHUNKS, PartialChunks
 from shardwright.model.versions import check_version
+from shardwright.model.write_options import OPTIONS, LiveMode, PartialChunks
 from shardwright.storage import beneath
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import replace_file, storage_errors, sync_directory
@@ -282,8 +281,8 @@ def _check_values(path: Path, manifest: Manifest) -> None:
             expected=f"0 to {_MOST_FRAMES}",
             got=repr(seen)[:80],
         )
-    for name, known in (("live", LIVE_MODES), ("partial_chunks", PARTIAL_CHUNKS)):
-        if (value := getattr(manifest, name)) not in known:
+    for name in ("live", "partial_chunks"):
+        if (value := getattr(manifest, name)) not in OPTIONS[name]:
             raise ShardFormatError(f"{path}: {name} is not known", got=repr(value)[:80])
     if len(manifest.identity) != 32 or set(manifest.identity) - set("0123456789abcdef"):
         raise ShardFormatError(f"{path}: identity is not 32 hex digits", got=repr(manifest.identity)[:80])

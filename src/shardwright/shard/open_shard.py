@@ -27,7 +27,7 @@ from shardwright.storage.files import (
     storage_errors,
     sync_directory,
 )
-from shardwright.storage.slot_file import IoMode, SlotFile
+from shardwright.storage.slot_file import SlotFile
 
 from .growing_copy import GrowingCopy
 from .index import EMPTY, empty_index
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from shardwright.model.live_mode import LiveMode
+    from shardwright.model.write_options import IoMode, LiveMode
 
     from .shard_sums import ShardSums
 

@@ -43,10 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
     from pathlib import Path
 
-    from shardwright.model.live_mode import LiveMode
-    from shardwright.storage.slot_file import IoMode
+    from shardwright.model.write_options import IoMode, LiveMode, WriteOrder
 
-    from .chunk_order import WriteOrder
     from .layout import ArrayLayout, SlabPlaces
     from .manifest import Manifest
     from .read_back import ReadBack

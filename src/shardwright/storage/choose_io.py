@@ -30,11 +30,12 @@ from typing import IO, TYPE_CHECKING, cast
 import numpy as np
 
 from shardwright.model.errors import StorageError
+from shardwright.model.write_options import IO_MODES, IoMode
 
 from . import beneath
 from .files import populate, preallocate, raise_errno, set_direct, storage_errors, write_all
 from .filesystems import memory_filesystem, unmappable_filesystem
-from .slot_file import DIRECT_ALIGNMENT_BYTES, IO_MODES, IoMode
+from .slot_file import DIRECT_ALIGNMENT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

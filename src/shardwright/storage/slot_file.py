@@ -18,7 +18,7 @@ from __future__ import annotations
 import mmap
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -38,8 +38,8 @@ from .files import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-IoMode = Literal["auto", "mmap", "pwrite", "direct"]
-IO_MODES: tuple[IoMode, ...] = ("auto", "mmap", "pwrite", "direct")
+    from shardwright.model.write_options import IoMode
+
 DIRECT_ALIGNMENT_BYTES = 4096
 
 

@@ -21,6 +21,7 @@ from shardwright.array.default_layout import default_layout
 from shardwright.array.ome import acquisition_warnings
 from shardwright.model.errors import LayoutWarning
 from shardwright.model.extras import naming_missing_extra
+from shardwright.model.write_options import refusal_of
 from shardwright.storage.spare_memory import spare_memory
 
 if TYPE_CHECKING:
@@ -29,13 +30,19 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from shardwright.acquire.settings import Durability, NameTaken, OnDuplicate, OnFull, Overload
     from shardwright.array.acquisition_spec import Image, Plate
     from shardwright.array.spec import ArraySpec, Channel, Codec, Levels
-    from shardwright.model.live_mode import LiveMode
-    from shardwright.model.partial_chunks import PartialChunks
-    from shardwright.shard.chunk_order import WriteOrder
-    from shardwright.storage.slot_file import IoMode
+    from shardwright.model.write_options import (
+        Durability,
+        IoMode,
+        LiveMode,
+        NameTaken,
+        OnDuplicate,
+        OnFull,
+        Overload,
+        PartialChunks,
+        WriteOrder,
+    )
 
     from .writer import Writer
 
@@ -134,8 +141,8 @@ def create(
         from shardwright.storage.beneath import user_path
 
         from .writer import Writer
-    if overwrite and name_taken == "increment":
-        raise TypeError("create() got overwrite, and also name_taken='increment', which keeps the old store")
+    if (row := refusal_of({"overwrite": overwrite, "name_taken": name_taken})) is not None:
+        raise TypeError(row.reason)
     place = user_path(path, is_new=True)
     settings = WriteSettings.checked(
         io=io,

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shardwright.array.grid import Grid
-    from shardwright.model.live_mode import LiveMode
-    from shardwright.model.partial_chunks import PartialChunks
-    from shardwright.shard.chunk_order import WriteOrder
+    from shardwright.model.write_options import LiveMode, PartialChunks, WriteOrder
 
 METADATA = ("delta_t", "position_z")
 

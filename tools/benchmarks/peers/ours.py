@@ -17,7 +17,7 @@ from benchmarks.testbed import Daemon, Sink
 from shardwright.acquire.limits import Limits, default_threads
 from shardwright.client.stream import Stream
 from shardwright.kernels.copy import copy_streaming
-from shardwright.storage.slot_file import IoMode
+from shardwright.model.write_options import IoMode
 from shardwright.writer.writer import Writer
 
 

@@ -33,10 +33,10 @@ from shardwright.array.levels import (
 )
 from shardwright.array.metadata import CREATOR_ATTRIBUTE
 from shardwright.array.ome import level_dataset
-from shardwright.array.spec import DTYPES
 from shardwright.kernels.downsample import downsample, shape_above, work_bytes
 from shardwright.model.errors import OutputExistsError, ShardFormatError, SpecError
 from shardwright.model.json_text import parse_json
+from shardwright.model.write_options import DTYPES
 from shardwright.read.store import open_store, parse_array, read_metadata
 from shardwright.repack.runtime.job_folder import JobFolder
 from shardwright.repack.runtime.job_report import BuildReport, no_progress

@@ -27,11 +27,12 @@ import crc32c
 from shardwright.array.document import check_document, understood
 from shardwright.array.frame_table_format import TABLE_PATH
 from shardwright.array.levels import derived_array, fitting_shards, group_document, multiscale_of
-from shardwright.array.spec import DTYPES, Blosc
+from shardwright.array.spec import Blosc
 from shardwright.codecs.parameters import inner_codecs
 from shardwright.model.errors import OutputExistsError, ShardFormatError, SpecError, StorageError
 from shardwright.model.json_text import parse_json
 from shardwright.model.names import REBUILD_SUFFIX, checked_new_store
+from shardwright.model.write_options import DTYPES
 from shardwright.read.store import parse_array, read_metadata
 from shardwright.repack.runtime.job_folder import JobFolder
 from shardwright.repack.runtime.job_report import BuildReport, no_progress

@@ -1,0 +1,255 @@
+"""The lives of stores: what the table of options (``model.write_options``) and the forms of arrays and deaths
+say, as one row of the covering array."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import warnings
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tests.crash.kills.processes import kill_at
+from tests.harness.frames import WAYS, hand_over
+from tests.harness.json_process import wait_for
+from tests.harness.plain_arrays import without_shards
+from tests.properties.acquisitions import Acquired, Arrival, Expected, expected, pixels, places
+
+import shardwright as sw
+from shardwright.acquire import shard_rows
+from shardwright.array.acquisition_spec import AcquisitionSpec
+from shardwright.model.errors import LayoutWarning, StorageError
+from shardwright.model.write_options import OPTIONS, refusal_of
+from shardwright.storage import failpoints
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.harness.fork_server import Channel
+
+    from .rows import Row
+
+# what follows from another option: a spill root from on_full, overwrite is name_taken by another name
+_FOLLOW = ("spill_root", "overwrite")
+OF_THE_PROGRAM = {name: values for name, values in OPTIONS.items() if name not in _FOLLOW}
+# what else differs between stores, and how their writers die
+OWN: dict[str, tuple[Any, ...]] = {
+    "axes": ("t", "plane", "tcz", "ragged"),
+    "frames_per_chunk": (1, 3),
+    "stored": ("as acquired", "frame axes reversed", "columns first"),
+    "images": ("one", "several", "plate"),
+    "fill_value": (0, 1),
+    "frame_json_bytes": (0, 64),
+    "named": ("index", "nothing"),
+    "arrival": ("in order", "shuffled"),
+    "death": ("flushed", "at a storage call", "as it closes"),
+    "chunk_order_after": ("arrival", "row_major", "morton"),
+    "take_over": (False, True),
+}
+LIFE = {**OF_THE_PROGRAM, **OWN}
+# a frame that names no place has the next one; so these frames name theirs
+_NAMED = ({"axes": "ragged"}, {"arrival": "shuffled"}, {"death": "at a storage call"})
+QUICK: dict[str, Any] = {"store_within_ms": 20, "sync_interval_ms": 20, "threads": 2}
+ROWS, COLUMNS = 12, 20
+_STEPS = {"t": 9, "tcz": 3}  # of the axis that grows
+_BLOSC = [(cname, shuffle) for cname in ("lz4", "zstd", "zlib", "lz4hc") for shuffle in (0, 1, 2)]
+
+
+def is_refused(values: Row) -> bool:
+    """By the program, or since a life would make no sense."""
+    facts = {name: value for name, value in values.items() if name in OPTIONS}
+    if "on_full" in facts:
+        facts["spill_root"] = facts["on_full"] == "spill"
+    without_place = values.get("named") == "nothing" and any(
+        values.get(name) == value for each in _NAMED for name, value in each.items()
+    )
+    return without_place or refusal_of(facts) is not None
+
+
+def write_settings(row: Row) -> dict[str, Any]:
+    """The arguments of ``create`` beside the array."""
+    names = ("io", "chunk_order", "partial_chunks", "live", "durability", "overload", "on_full")
+    return {name: row[name] for name in (*names, "on_duplicate", "name_taken")}
+
+
+def array_of(row: Row, number: int = 0) -> sw.ArraySpec:
+    """``number``: what is left open differs by it, such as the settings of a codec."""
+    depth, two = row["frames_per_chunk"], 2
+    axes: dict[str, list[tuple[str, int | None, int, int]]] = {
+        "plane": [],
+        "t": [("t", None, depth, two)],
+        "tcz": [("t", None, 1, two), ("c", 2, 1, 1), ("z", 3, depth, 1)],
+        "ragged": [("t", None, 1, 1), ("z", None, depth, two)],
+    }
+    before = axes[row["axes"]]
+    dimensions = [
+        sw.Dimension(name=name, count=count, chunk_size=chunk, shard_size_chunks=shard)
+        for name, count, chunk, shard in (*before, ("y", ROWS, 5, two), ("x", COLUMNS, 8, two))
+    ]
+    names = [name for name, *_ in before]
+    orders = {"frame axes reversed": (*names[::-1], "y", "x"), "columns first": (*names, "x", "y")}
+    located = {} if row["index_location"] is None else {"index_location": row["index_location"]}
+    methods = ("mean", "min", "max", "nearest")
+    spec = sw.ArraySpec(
+        dtype=row["dtype"],
+        dimensions=dimensions,
+        codec=_codec(row["codec"], number),
+        index_checksum=row["index_checksum"],
+        chunk_checksum=row["chunk_checksum"],
+        write_empty_chunks=row["write_empty_chunks"],
+        fill_value=row["fill_value"],
+        storage_order=orders.get(row["stored"]),
+        frame_json_bytes=row["frame_json_bytes"],
+        levels={"count": 1, "method": methods[number % 4]} if row["levels"] else None,
+        **located,
+    )
+    return spec if row["shards"] else without_shards(spec)
+
+
+def _codec(name: str, number: int) -> Any:
+    if name == "blosc":
+        cname, shuffle = _BLOSC[number % len(_BLOSC)]
+        return sw.Blosc(cname=cname, shuffle=("noshuffle", "shuffle", "bitshuffle")[shuffle])
+    return {"zstd": sw.Zstd(level=-1), "gzip": sw.Gzip(level=1), "none": None}[name]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """``place``: as ``places`` counts in its image."""
+
+    image: int
+    place: int
+    content: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Life:
+    """One row, and the frames of its acquisition."""
+
+    row: Row
+    number: int
+
+    @cached_property
+    def spec(self) -> AcquisitionSpec:
+        array = array_of(self.row, self.number)
+        if self.row["images"] == "plate":
+            return AcquisitionSpec(array=array, plate=sw.Plate(rows=1, columns=2))
+        return AcquisitionSpec(array=array, images=() if self.row["images"] == "one" else ("left", "right"))
+
+    @cached_property
+    def frames(self) -> list[Frame]:
+        """Images in turn, as they are sent. The first half of each is sent before the other."""
+        numbers = random.Random(self.number)
+        steps = self._visits()
+        if self.row["arrival"] == "shuffled":
+            half = len(steps) // 2
+            steps = [*numbers.sample(steps[:half], half), *numbers.sample(steps[half:], len(steps) - half)]
+        looks = ("noise", "few values", "noise", "fill")
+        return [
+            Frame(image, place, numbers.choice(looks), 100 * self.number + n)
+            for n, (place, image) in enumerate(
+                (place, image) for place in steps for image in range(len(self.spec.names))
+            )
+        ]
+
+    def _visits(self) -> list[int]:
+        counts = places(self.spec.arrays[0])
+        if not counts:
+            return [0]
+        if self.row["axes"] == "ragged":  # stacks of another depth each time
+            return [int(np.ravel_multi_index((t, z), counts)) for t in range(3) for z in range((2, 3, 1)[t])]
+        return list(range(_STEPS[self.row["axes"]] * int(np.prod(counts[1:], dtype=int))))
+
+    @property
+    def before(self) -> int:
+        """So many frames are stored before the writer dies."""
+        return -(-len(self.frames) * 3 // 5)
+
+    def send(self, writer: sw.Writer, frames: list[Frame]) -> None:
+        for frame in frames:
+            facts: dict[str, Any] = {} if self.spec.is_single else {"image": self.spec.names[frame.image]}
+            if self.row["named"] == "index":
+                facts["index"] = self.index(frame)
+            if self.row["frame_json_bytes"]:
+                facts["metadata"] = {"note": frame.seed}
+            hand_over(writer, WAYS[frame.seed % len(WAYS)], self.pixels(frame), **facts)
+
+    def index(self, frame: Frame) -> tuple[int, ...]:
+        counts = places(self.spec.arrays[frame.image])
+        return tuple(int(i) for i in np.unravel_index(frame.place, counts)) if counts else ()
+
+    def pixels(self, frame: Frame) -> np.ndarray:
+        return pixels(self.spec.arrays[frame.image], frame.content, frame.seed)
+
+    def expected(self, frames: list[Frame]) -> dict[int, Expected]:
+        """By image: what must be read when these came."""
+        found = {}
+        for image, array in enumerate(self.spec.arrays):
+            mine = [frame for frame in frames if frame.image == image]
+            arrivals = tuple(Arrival("index", each.place, each.content, each.seed, None) for each in mine)
+            found[image] = expected(
+                Acquired(array, arrivals, 1, "auto"), [self.pixels(each) for each in mine]
+            )
+        return found
+
+
+def write_and_die(channel: Channel, life: Life, folder: Path) -> None:
+    """Says the store's path once all frames that are sent before are stored; then dies."""
+    warnings.simplefilter("ignore", LayoutWarning)
+    shard_rows.FULL_DISK_RETRY_S = 0.01
+    path, row = folder / "a.ome.zarr", life.row
+    if row["name_taken"] != "fail":  # another store is there
+        with sw.create(path, shape=(1, 4, 4), dtype="uint8", axes="tyx", **QUICK) as earlier:
+            earlier.append(np.ones((4, 4), np.uint8))
+    spill = {"spill_root": folder / "second"} if row["on_full"] == "spill" else {}
+    writer = sw.create(path, life.spec, **write_settings(row), **spill, **QUICK)
+    if row["on_full"] != "fail":  # the first row of shards has its room already
+        failpoints.set_hook("shard.before_preallocate", failpoints.at_time(1, _full))
+    life.send(writer, life.frames[: life.before])
+    wait_for(lambda: _flushes(writer), "room on the disk")
+    channel.send(str(writer.path))
+    if row["death"] == "as it closes":
+        kill_at(1, frozenset({"workspace.before_manifest"}))
+        writer.close()
+    elif row["death"] == "at a storage call":
+        kill_at(1 + life.number % 7)
+        life.send(writer, life.frames[life.before :])
+        writer.flush()
+    os._exit(0)
+
+
+def _flushes(writer: sw.Writer) -> bool:
+    """Whether there is room for what came."""
+    with suppress(StorageError):
+        writer.flush()
+        return True
+    return False
+
+
+def _full() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def go_on(life: Life, path: Path) -> sw.Receipt:
+    """What came back of the dead writer's acquisition goes on to its end."""
+    row, is_known = life.row, life.row["death"] != "at a storage call"
+    writer = sw.resume(
+        path,
+        chunk_order=row["chunk_order_after"],
+        durability=row["durability"],
+        overload=row["overload"],
+        on_full=row["on_full"],
+        # whoever does not know what was stored sends it again
+        on_duplicate=row["on_duplicate"] if is_known else "count",
+        take_over=row["take_over"],
+        **QUICK,
+    )
+    with writer:
+        assert writer.frames == life.before if is_known else writer.frames >= life.before
+        life.send(writer, life.frames[life.before :])
+    return writer.receipt

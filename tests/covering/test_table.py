@@ -1,0 +1,181 @@
+"""The table of options and the program refuse the same, in the same words; and what neither refuses is
+tried."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import shardwright as sw
+from shardwright.acquire.acquisition import Acquisition
+from shardwright.acquire.limits import Limits
+from shardwright.acquire.settings import WriteSettings
+from shardwright.array.acquisition_spec import parse_acquisition
+from shardwright.config.load import parse_config
+from shardwright.model.errors import ConfigError, SpecError
+from shardwright.model.write_options import OPTIONS, REFUSALS, Refusal, refusal_of
+from shardwright.writer import writer
+
+from .lives import LIFE, is_refused
+from .rows import combinations
+from .test_lives import PAIRS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardwright.acquire.workers import WorkerPool
+
+pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
+# of an array: they go with whatever else there is, as far as they are right by themselves
+_FREE = (
+    "dimensions",
+    "fill_value",
+    "storage_order",
+    "attributes",
+    "frame_fields",
+    "frame_json_bytes",
+    "channels",
+)
+_NUMBERS = ("store_within_ms", "sync_interval_ms", "ballast_bytes", "low_water_bytes")
+_OF_AN_ARRAY = (
+    *("dtype", "codec", "chunk_checksum", "levels", "shards", "index_location", "index_checksum"),
+    "write_empty_chunks",
+)
+_BY_CREATE = ("overwrite",)  # another name of name_taken
+_NEUTRAL = {name: values[0] for name, values in OPTIONS.items()} | {"codec": "none", "dtype": "uint16"}
+ROWS = [pytest.param(row, id=" and ".join(row.of)) for row in REFUSALS]
+
+
+def completed(values: dict[str, Any]) -> dict[str, Any]:
+    """The values of all options: a spill root is given where shards may spill."""
+    facts = _NEUTRAL | values
+    if "on_full" not in values:
+        facts["on_full"] = "spill" if facts["spill_root"] else "block"
+    elif "spill_root" not in values:
+        facts["spill_root"] = facts["on_full"] == "spill"
+    return facts
+
+
+def array_of(facts: dict[str, Any]) -> dict[str, Any]:
+    shard = {} if facts["shards"] else {"shard_size_chunks": None}
+    array = {name: facts[name] for name in _OF_AN_ARRAY if name not in ("levels", "shards")}
+    if array["index_location"] is None:
+        del array["index_location"]
+    dimensions = [
+        {"name": name, "count": count, "chunk_size": 2, **shard}
+        for name, count in (("t", None), ("y", 8), ("x", 8))
+    ]
+    return array | {"dimensions": dimensions, "levels": 1 if facts["levels"] else None}
+
+
+def settings_of(facts: dict[str, Any], second: Path) -> dict[str, Any]:
+    settings = {name: value for name, value in facts.items() if name not in _OF_AN_ARRAY}
+    return settings | {"spill_root": second if facts["spill_root"] else None}
+
+
+def values_of(row: Refusal) -> list[dict[str, Any]]:
+    """Each pair that it refuses."""
+    return [dict(zip(row.of, values, strict=True)) for values in itertools.product(*row.of.values())]
+
+
+def reasons(facts: dict[str, Any]) -> list[str]:
+    return [row.error(facts).message for row in REFUSALS if row.applies_to(facts)]
+
+
+def test_the_table_has_every_option() -> None:
+    of_settings = {field.name for field in fields(WriteSettings)} - {*_NUMBERS}
+    of_arrays = set(sw.ArraySpec.model_fields) - {*_FREE} | {"shards"}
+    assert set(OPTIONS) == of_settings | of_arrays | {*_BY_CREATE}
+    assert set(_OF_AN_ARRAY) == of_arrays
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_row_is_of_two_options(row: Refusal) -> None:
+    assert len(row.of) == 2
+    for name, values in row.of.items():
+        assert set(values) < set(OPTIONS[name]), "a value that goes with nothing would be none"
+
+
+def test_no_row_hides_another() -> None:
+    for row in REFUSALS:
+        assert all(refusal_of(values) is row for values in values_of(row))
+
+
+def test_the_program_refuses_what_the_table_does_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``create`` with every pair of values, up to the writer that it would make."""
+    monkeypatch.setattr(writer, "Writer", lambda make, threads: None)
+    for pair in combinations(OPTIONS, 2):
+        facts, said = completed(dict(pair)), None
+        try:
+            sw.create(tmp_path / "a.ome.zarr", array_of(facts), **settings_of(facts, tmp_path / "second"))
+        except (SpecError, TypeError) as error:
+            said = str(error)
+        told = reasons(facts)
+        assert (said is None) == (not told), (pair, said, told)
+        assert said is None or any(reason in said for reason in told), (pair, said, told)
+
+
+def test_every_pair_of_values_is_in_a_life_or_refused() -> None:
+    lived = {pair for life in PAIRS for pair in itertools.combinations(life.row.items(), 2)}
+    left = [pair for pair in combinations(LIFE, 2) if pair not in lived and not is_refused(dict(pair))]
+    assert not left
+    assert not [life for life in PAIRS if is_refused(life.row)]
+
+
+YAML = """
+output: {{root: ., spill_root: ./second{output}}}
+reliability: {{{reliability}}}
+streams: {streams}
+"""
+STREAM = """
+  - name: cam
+    array:
+      dtype: uint16
+      codec: none
+      dimensions:
+        - {name: t, chunk_size: 2}
+        - {name: y, count: 20, chunk_size: 20}
+        - {name: x, count: 36, chunk_size: 36}
+"""
+_OUTPUT, _RELIABILITY = ("io", "chunk_order", "partial_chunks", "live"), ("on_full",)
+OF_SETTINGS = [
+    pytest.param(values, id="-".join(values.values()))
+    for row in REFUSALS
+    if set(row.of) <= {*_OUTPUT, *_RELIABILITY}
+    for values in values_of(row)
+]
+
+
+@pytest.mark.parametrize("streams", [STREAM, "[]"], ids=["a stream", "clients bring theirs"])
+@pytest.mark.parametrize("values", OF_SETTINGS)
+def test_a_configuration_refuses_it(values: dict[str, str], streams: str) -> None:
+    """Also for acquisitions of clients that bring their own array."""
+    output = "".join(f", {name}: {value}" for name, value in values.items() if name in _OUTPUT)
+    reliability = ", ".join(f"{name}: {value}" for name, value in values.items() if name in _RELIABILITY)
+    text = YAML.format(output=output, reliability=reliability, streams=streams)
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, file="rig.yaml")
+    assert any(reason in str(caught.value) for reason in reasons(values))
+
+
+@pytest.mark.parametrize("live", ["index", "append"])
+@pytest.mark.parametrize(
+    "values", [{"index_checksum": False}, {"shards": False}], ids=["index_checksum", "shards"]
+)
+def test_an_array_that_a_client_brings_is_refused(
+    tmp_path: Path, shared_pool: WorkerPool, live: Any, values: dict[str, Any]
+) -> None:
+    """It meets ``live`` only where its store is made."""
+    location = {} if "shards" in values else {"index_location": "start" if live == "index" else "end"}
+    facts = completed(values | location)
+    spec = parse_acquisition(array_of(facts))
+    limits, settings = Limits.derive(spec, threads=2), WriteSettings(live=live)
+    with pytest.raises(SpecError) as caught:
+        Acquisition(tmp_path / "a.ome.zarr", spec, limits, shared_pool, lambda: None, settings)
+    assert caught.value.message in reasons(facts | {"live": live})
+    assert not list(tmp_path.iterdir())
