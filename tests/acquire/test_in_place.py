@@ -374,12 +374,14 @@ def test_a_part_that_rots_is_a_frame_lost(tmp_path: Path, shared_pool: WorkerPoo
 
 
 def test_a_lost_shard_or_journal_is_frames_lost(tmp_path: Path, shared_pool: WorkerPool) -> None:
-    for name, kept in (("c.0.0.1.partial", 0), ("0.journal", 0)):
-        store = left_behind(tmp_path / name, "t", 3)
+    """No entry of a journal tells of frames whose chunks are not full: without a header it is no journal that
+    was never begun."""
+    for name, left in (("c.0.0.1.partial", None), ("0.journal", b"\xff" * 4096), ("0.journal", bytes(4096))):
+        store = left_behind(tmp_path / f"{name}{left and left[0]}", "t", 3)
         path = store / ".shardwright" / name
-        path.write_bytes(b"\xff" * 4096) if name == "0.journal" else path.unlink()
+        path.unlink() if left is None else path.write_bytes(left)
         recovery = recover_store(store, shared_pool, threads=2)
-        assert (recovery.frames_kept, recovery.frames_lost) == (kept, 3)
+        assert (recovery.frames_kept, recovery.frames_lost) == (0, 3)
 
 
 def test_the_plan_has_no_chunk_in_memory() -> None:

@@ -83,17 +83,22 @@ class _Scan:
         self._strays: list[tuple[Stray, Path]] = []
         self._found_in: dict[int, Placement] = {}
         self._read_back: dict[int, ReadBack] = {}
+        self._hold_frames: set[int] = set()  # shard rows of which only the staging area names frames in place
         # of sealed shards below the second root to which the store has no link yet
         self._unlinked_bytes: list[int] = []
 
     def run(self, log: FrameLog, staging: StagingArea | None, *, taking_over: bool) -> Scanned:
         store = self._store
         placements = [placement for placement in store.placements if beneath.is_dir(placement.files)]
+        staged, spoiled = _staged(staging, store)
+        if staged is not None and store.frames_in_place is not None:
+            grids = store.spec.grids
+            slabs = set(map(grids.slab_of_position, staged.records["position"].tolist()))
+            self._hold_frames = set(map(grids.shard_row_of_slab, slabs))
         shard_rows = tuple(
             shard_row for placement in placements for shard_row in self._workspace(placement, log.shard_rows)
         )
         sealed = self._sealed_bytes()
-        staged, spoiled = _staged(staging, store)
         facts = StoreFacts(
             seen_stop=store.manifest.seen_stop,
             seen_extents=store.manifest.seen_extents,
@@ -123,7 +128,8 @@ class _Scan:
         ]
         begun = []
         for number, path in journals(placement):
-            if was_never_begun(path, self._tables(number).file_bytes):
+            never_begun = was_never_begun(path, self._tables(number).file_bytes)
+            if never_begun and number not in self._hold_frames:
                 self._strays.append((Stray.JOURNAL, path))
             else:
                 begun.append(number)
