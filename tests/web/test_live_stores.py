@@ -546,7 +546,8 @@ def test_frames_that_came_are_not_sent_again_where_others_were_never_stored(tmp_
         writer.close()
         received = [each.index[0] for each in following.end()]
     assert sorted(received) == list(range(9 if only_new else 0, 12))
-    assert [sent.count(b'{"frame":') for sent in relay.sent] == [1 if only_new else 10, 1, 1]
+    # a connection that a slow machine gave up before any frame came is none
+    assert [n for sent in relay.sent if (n := sent.count(b'{"frame":'))] == [1 if only_new else 10, 1, 1]
 
 
 def test_what_is_said_of_met_sequences_is_bounded():
