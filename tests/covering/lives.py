@@ -4,6 +4,7 @@ say, as one row of the covering array."""
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import random
 import warnings
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 # what follows from another option: a spill root from on_full, overwrite is name_taken by another name
 _FOLLOW = ("spill_root", "overwrite")
 OF_THE_PROGRAM = {name: values for name, values in OPTIONS.items() if name not in _FOLLOW}
-# what else differs between stores, and how their writers die
+# what else differs between stores, how their writers die, and what comes after
 OWN: dict[str, tuple[Any, ...]] = {
     "axes": ("t", "plane", "tcz", "ragged"),
     "frames_per_chunk": (1, 3),
@@ -46,13 +47,35 @@ OWN: dict[str, tuple[Any, ...]] = {
     "frame_json_bytes": (0, 64),
     "named": ("index", "nothing"),
     "arrival": ("in order", "shuffled"),
+    "part_before": (0.6, 0.1, 0.85),
     "death": ("flushed", "at a storage call", "as it closes"),
-    "chunk_order_after": ("arrival", "row_major", "morton"),
+    "ends": ("resumed", "recovered"),
+    "chunk_order_after": ("same", "another"),
     "take_over": (False, True),
 }
 LIFE = {**OF_THE_PROGRAM, **OWN}
-# a frame that names no place has the next one; so these frames name theirs
-_NAMED = ({"axes": "ragged"}, {"arrival": "shuffled"}, {"death": "at a storage call"})
+# what meets only where three do: a dead writer's files are of one form for each of these
+THREES = (
+    *(("chunk_order", "death", after) for after in ("ends", "chunk_order_after")),
+    *(("io", "live", after) for after in ("death", "ends")),
+    *(("io", "partial_chunks", after) for after in ("death", "ends")),
+    *(
+        ("partial_chunks", name, after)
+        for name in ("axes", "frames_per_chunk", "stored", "fill_value", "shards", "part_before")
+        for after in ("death", "ends")
+    ),
+    *(("levels", name, "death") for name in ("frames_per_chunk", "ends", "part_before")),
+    *(("shards", name, "death") for name in ("codec", "frames_per_chunk", "ends", "part_before")),
+)
+# what makes no sense together: a frame without a place has the next one, which is not known there; and who
+# recovers a store says nothing of how it goes on
+_SENSELESS: tuple[Row, ...] = (
+    {"named": "nothing", "axes": "ragged"},
+    {"named": "nothing", "arrival": "shuffled"},
+    {"named": "nothing", "death": "at a storage call"},
+    {"ends": "recovered", "chunk_order_after": "another"},
+    {"ends": "recovered", "take_over": True},
+)
 QUICK: dict[str, Any] = {"store_within_ms": 20, "sync_interval_ms": 20, "threads": 2}
 ROWS, COLUMNS = 12, 20
 _STEPS = {"t": 9, "tcz": 3}  # of the axis that grows
@@ -64,10 +87,14 @@ def is_refused(values: Row) -> bool:
     facts = {name: value for name, value in values.items() if name in OPTIONS}
     if "on_full" in facts:
         facts["spill_root"] = facts["on_full"] == "spill"
-    without_place = values.get("named") == "nothing" and any(
-        values.get(name) == value for each in _NAMED for name, value in each.items()
-    )
-    return without_place or refusal_of(facts) is not None
+    senseless = any(all(values.get(name) == each[name] for name in each) for each in _SENSELESS)
+    return senseless or refusal_of(facts) is not None
+
+
+GROUPS = [
+    *itertools.combinations(LIFE, 2),
+    *dict.fromkeys(tuple(name for name in LIFE if name in three) for three in THREES),
+]
 
 
 def write_settings(row: Row) -> dict[str, Any]:
@@ -82,7 +109,7 @@ def array_of(row: Row, number: int = 0) -> sw.ArraySpec:
     axes: dict[str, list[tuple[str, int | None, int, int]]] = {
         "plane": [],
         "t": [("t", None, depth, two)],
-        "tcz": [("t", None, 1, two), ("c", 2, 1, 1), ("z", 3, depth, 1)],
+        "tcz": [("t", None, 1, two), ("c", 2, 1, 1), ("z", 4, depth, 1)],
         "ragged": [("t", None, 1, 1), ("z", None, depth, two)],
     }
     before = axes[row["axes"]]
@@ -168,7 +195,7 @@ class Life:
     @property
     def before(self) -> int:
         """So many frames are stored before the writer dies."""
-        return -(-len(self.frames) * 3 // 5)
+        return max(1, round(len(self.frames) * self.row["part_before"]))
 
     def send(self, writer: sw.Writer, frames: list[Frame]) -> None:
         for frame in frames:
@@ -183,14 +210,19 @@ class Life:
         counts = places(self.spec.arrays[frame.image])
         return tuple(int(i) for i in np.unravel_index(frame.place, counts)) if counts else ()
 
+    def row_of(self, frame: Frame) -> tuple[Any, ...]:
+        """(image, index, note), as in the frame table."""
+        note = frame.seed if self.row["frame_json_bytes"] else None
+        return self.spec.names[frame.image], self.index(frame), note
+
     def pixels(self, frame: Frame) -> np.ndarray:
         return pixels(self.spec.arrays[frame.image], frame.content, frame.seed)
 
     def expected(self, frames: list[Frame]) -> dict[int, Expected]:
-        """By image: what must be read when these came."""
+        """By image with a frame: what must be read when these came."""
         found = {}
-        for image, array in enumerate(self.spec.arrays):
-            mine = [frame for frame in frames if frame.image == image]
+        for image in sorted({frame.image for frame in frames}):
+            array, mine = self.spec.arrays[image], [frame for frame in frames if frame.image == image]
             arrivals = tuple(Arrival("index", each.place, each.content, each.seed, None) for each in mine)
             found[image] = expected(
                 Acquired(array, arrivals, 1, "auto"), [self.pixels(each) for each in mine]
@@ -235,12 +267,19 @@ def _full() -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+def order_after(row: Row) -> str:
+    """The ``chunk_order`` that it is resumed with."""
+    another = {"arrival": "row_major", "row_major": "morton", "morton": "arrival", "fixed": "row_major"}
+    order: str = row["chunk_order"]
+    return order if row["chunk_order_after"] == "same" else another[order]
+
+
 def go_on(life: Life, path: Path) -> sw.Receipt:
     """What came back of the dead writer's acquisition goes on to its end."""
     row, is_known = life.row, life.row["death"] != "at a storage call"
     writer = sw.resume(
         path,
-        chunk_order=row["chunk_order_after"],
+        chunk_order=order_after(row),
         durability=row["durability"],
         overload=row["overload"],
         on_full=row["on_full"],

@@ -3,38 +3,46 @@ frame. The rows have every pair of values, see ``test_table``."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import zarr
+from tests.harness.chunk_places import check_orders
 from tests.harness.daemon import commands
 from tests.harness.stored import leftovers, listed_images
 from tests.properties.acquisitions import bits
 from tests.properties.readers import with_tensorstore, with_zarr_python
 
 import shardwright as sw
+from shardwright.acquire.workers import WorkerPool
 from shardwright.model.frame_status import FrameStatus
 from shardwright.read.verify_store import verify_store
+from shardwright.recovery.recover_store import recover_store
 
-from .lives import LIFE, Life, go_on, is_refused, write_and_die
+from .lives import GROUPS, LIFE, Frame, Life, go_on, is_refused, write_and_die
 from .rows import covering_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.harness.fork_server import ForkServer
+
+    from shardwright.recovery.recover_store import Recovery
 
 pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
 KILLED = -9
 
 
-def lives(strength: int) -> list[Life]:
-    return [Life(row, number) for number, row in enumerate(covering_rows(LIFE, is_refused, strength))]
+def lives(groups: list[tuple[str, ...]]) -> list[Life]:
+    return [Life(row, number) for number, row in enumerate(covering_rows(LIFE, groups, is_refused))]
 
 
-PAIRS = lives(2)
+LIVES = lives(GROUPS)
 
 
 def with_our_store(array: Path) -> np.ndarray:
@@ -51,7 +59,15 @@ def server() -> ForkServer:
     return commands()
 
 
-def live(life: Life, folder: Path, server: ForkServer) -> None:
+@pytest.fixture(scope="module")
+def pool() -> Iterator[WorkerPool]:
+    made = WorkerPool(2)
+    made.start()
+    yield made
+    made.stop()
+
+
+def live(life: Life, folder: Path, server: ForkServer, pool: WorkerPool) -> None:
     child = server.start(write_and_die, life, folder)
     said, status = child.drain(), child.wait()
     assert status == (KILLED if life.row["death"] == "as it closes" else status), said
@@ -59,8 +75,12 @@ def live(life: Life, folder: Path, server: ForkServer) -> None:
     assert len(said) == 1, said
     path = Path(said[0])
     check_promised(life, path)
-    receipt = go_on(life, path)
-    check_finished(life, path, receipt)
+    if life.row["ends"] == "recovered":
+        check_recovered(life, path, recover_store(path, pool, threads=2))
+    else:
+        check_receipt(life, go_on(life, path))
+        check_store(life, path, life.frames)
+        check_order(life, path)
     spilled = folder / "second"
     assert not leftovers(path)
     assert not spilled.exists() or not leftovers(spilled)
@@ -84,8 +104,26 @@ def in_order_of_acquisition(spec: sw.ArraySpec, array: np.ndarray) -> np.ndarray
     return np.ascontiguousarray(array.transpose([stored.index(d.name) for d in spec.dimensions]))
 
 
-def check_finished(life: Life, path: Path, receipt: sw.Receipt) -> None:
-    for image, model in life.expected(life.frames).items():
+def check_receipt(life: Life, receipt: sw.Receipt) -> None:
+    if life.row["death"] != "at a storage call":  # there, frames were on their way
+        assert (receipt.frames_lost, receipt.frames_late, receipt.frames_duplicate) == (0, 0, 0)
+    assert (receipt.frames_missing, receipt.frames_dropped) == (0, 0)
+
+
+def check_recovered(life: Life, path: Path, recovery: Recovery) -> None:
+    """Every frame that was stored, and none that was not sent."""
+    stored = set(stored_rows(life, path))
+    frames = [frame for frame in life.frames if life.row_of(frame) in stored]
+    assert frames[: life.before] == life.frames[: life.before]
+    assert life.row["death"] == "at a storage call" or len(frames) == life.before
+    assert recovery.frames_kept == len(frames)
+    check_store(life, path, frames)
+
+
+def check_store(life: Life, path: Path, frames: list[Frame]) -> None:
+    """By every reader; and by its own sums and tables."""
+    models = life.expected(frames)
+    for image, model in models.items():
         for level, array in enumerate(model.arrays):
             at = life.spec.level_paths(image)[level]
             for name, read in READERS.items():
@@ -97,48 +135,46 @@ def check_finished(life: Life, path: Path, receipt: sw.Receipt) -> None:
                 ), (name, at)
     report = verify_store(path, threads=1)
     assert report.ok, report.problems
-    if life.row["death"] != "at a storage call":  # there, frames were on their way
-        assert (receipt.frames_lost, receipt.frames_late, receipt.frames_duplicate) == (0, 0, 0)
-    assert (receipt.frames_missing, receipt.frames_dropped) == (0, 0)
     if not life.spec.is_single:
-        assert listed_images(path) == [each.rpartition("/")[0] for each in life.spec.paths]
-    check_table(life, path)
+        listed = [life.spec.paths[image].rpartition("/")[0] for image in models]
+        assert listed_images(path) == listed
+    assert sorted(stored_rows(life, path)) == sorted(map(life.row_of, frames))
 
 
-def check_table(life: Life, path: Path) -> None:
-    """A row for each frame, with its image, its index and its own metadata."""
+def check_order(life: Life, path: Path) -> None:
+    """Chunks that have places of their own lie in the order that was asked for."""
+    row = life.row
+    if row["shards"] and row["chunk_order"] != "arrival" and row["chunk_order_after"] == "same":
+        assert check_orders(path, {"fixed": "morton"}.get(row["chunk_order"], row["chunk_order"]))
+
+
+def stored_rows(life: Life, path: Path) -> list[tuple[Any, ...]]:
+    """(image, index, note) of each stored frame, by the frame table."""
     table, spec = sw.frame_table(path), life.spec
     stored = table[table["fate"] == FrameStatus.STORED.name.lower()]
     axes = [f"index_{d.name}" for d in spec.arrays[0].dimensions[:-2]]
-    found = zip(
-        [spec.names[0]] * len(stored) if spec.is_single else stored["image"],
-        zip(*(stored[name] for name in axes), strict=True) if axes else [()] * len(stored),
-        map(note_of, stored["json"]) if "json" in stored else [None] * len(stored),
-        strict=True,
-    )
-    has_note = life.row["frame_json_bytes"] > 0
-    sent = [(spec.names[f.image], life.index(f), f.seed if has_note else None) for f in life.frames]
-    assert sorted(found) == sorted(sent)
+    images = [spec.names[0]] * len(stored) if spec.is_single else stored["image"]
+    indices = zip(*(stored[name] for name in axes), strict=True) if axes else [()] * len(stored)
+    notes = map(json.loads, stored["json"]) if "json" in stored else [None] * len(stored)
+    return [
+        (image, index, note and note["note"])
+        for image, index, note in zip(images, indices, notes, strict=True)
+    ]
 
 
-def note_of(text: str) -> int:
-    note: int = json.loads(text)["note"]
-    return note
-
-
-@pytest.mark.parametrize("life", PAIRS, ids=lambda life: f"{life.number}")
-def test_a_life(life: Life, tmp_path: Path, server: ForkServer) -> None:
-    live(life, tmp_path, server)
+@pytest.mark.parametrize("life", LIVES, ids=lambda life: f"{life.number}")
+def test_a_life(life: Life, tmp_path: Path, server: ForkServer, pool: WorkerPool) -> None:
+    live(life, tmp_path, server, pool)
 
 
 @pytest.mark.slow
-def test_every_three_values(tmp_path: Path, server: ForkServer) -> None:
+def test_any_three_values(tmp_path: Path, server: ForkServer, pool: WorkerPool) -> None:
     failed = []
-    for life in lives(3):
+    for life in lives(list(itertools.combinations(LIFE, 3))):
         folder = tmp_path / str(life.number)
         folder.mkdir()
         try:
-            live(life, folder, server)
+            live(life, folder, server, pool)
         except Exception as error:
             failed.append((life.row, str(error)[:400]))
         shutil.rmtree(folder)

@@ -19,9 +19,9 @@ from shardwright.model.errors import ConfigError, SpecError
 from shardwright.model.write_options import OPTIONS, REFUSALS, Refusal, refusal_of
 from shardwright.writer import writer
 
-from .lives import LIFE, is_refused
+from .lives import GROUPS, LIFE, is_refused
 from .rows import combinations
-from .test_lives import PAIRS
+from .test_lives import LIVES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,7 +109,7 @@ def test_the_program_refuses_what_the_table_does_and_nothing_else(
 ) -> None:
     """``create`` with every pair of values, up to the writer that it would make."""
     monkeypatch.setattr(writer, "Writer", lambda make, threads: None)
-    for pair in combinations(OPTIONS, 2):
+    for pair in combinations(OPTIONS, itertools.combinations(OPTIONS, 2)):
         facts, said = completed(dict(pair)), None
         try:
             sw.create(tmp_path / "a.ome.zarr", array_of(facts), **settings_of(facts, tmp_path / "second"))
@@ -121,10 +121,16 @@ def test_the_program_refuses_what_the_table_does_and_nothing_else(
 
 
 def test_every_pair_of_values_is_in_a_life_or_refused() -> None:
-    lived = {pair for life in PAIRS for pair in itertools.combinations(life.row.items(), 2)}
-    left = [pair for pair in combinations(LIFE, 2) if pair not in lived and not is_refused(dict(pair))]
-    assert not left
-    assert not [life for life in PAIRS if is_refused(life.row)]
+    lived = {pair for life in LIVES for pair in itertools.combinations(life.row.items(), 2)}
+    pairs = combinations(LIFE, itertools.combinations(LIFE, 2))
+    assert not [pair for pair in pairs if pair not in lived and not is_refused(dict(pair))]
+    assert not [life for life in LIVES if is_refused(life.row)]
+
+
+def test_what_three_options_decide_is_in_a_life_or_refused() -> None:
+    lived = {three for life in LIVES for three in itertools.combinations(life.row.items(), 3)}
+    threes = combinations(LIFE, [group for group in GROUPS if len(group) == 3])
+    assert not [three for three in threes if three not in lived and not is_refused(dict(three))]
 
 
 YAML = """
