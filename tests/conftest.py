@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests.harness import run_folder
+from tests.harness import durations, gears, run_folder
 
 from shardwright.storage import failpoints
 
@@ -54,8 +54,21 @@ def pytest_xdist_auto_num_workers():
     return None if chosen else 2 * len(os.sched_getaffinity(0))
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--record-durations", action="store_true", help="write tests/durations.tsv: ./tools/test --all"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m looks at marks
+def pytest_collection_modifyitems(items):
+    gears.mark(items)
+
+
 def pytest_configure(config):
     """A short name: the path of a socket has 107 bytes at most."""
+    if config.option.record_durations and FOLDERS.is_maker:
+        config.pluginmanager.register(durations.Recorder())
     if FOLDERS.is_maker and config.option.basetemp is None:
         config.option.basetemp = FOLDERS.temporary / "t"
 

@@ -15,8 +15,16 @@ if TYPE_CHECKING:
 
     from tests.harness.fork_server import ForkServer
 
-KILLS = 60
-EVERY = 5  # a run that nobody kills comes before the kills of each; these have every scene, io mode and end
+KILLS, SOME_KILLS = 60, 8
+# of scenes, io modes and ends only each so manieth: a run that nobody kills comes before the kills of each
+EVERY, FEW = 5, 60
+
+
+def test_some_kills_break_no_promise(server: ForkServer, tmp_path: Path) -> None:
+    summary = run(server, tmp_path, Campaign(SOME_KILLS, every=FEW))
+    assert summary.kills >= SOME_KILLS
+    assert summary.frames_promised > 0
+    assert not summary.violations
 
 
 def test_no_kill_breaks_a_promise(server: ForkServer, tmp_path: Path) -> None:

@@ -119,31 +119,56 @@ def test_the_suite_runs_in_the_environment_that_was_set_up(machine, arguments, v
     assert tested.endswith(" tests/wire -k credit")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "gear"),
+    [((), "not slow and not whole"), (("--all",), "not slow"), (("--all", "-x"), "not slow")],
+)
+def test_all_are_more_than_those_of_a_few_minutes(machine, arguments, gear):
+    put(machine.checkout / "tools" / "setup", "")
+    put_python(machine.checkout / ".venv" / "bin" / "python")
+    put_python(machine.checkout / ".venv-3.11" / "bin" / "python")
+    first, *_ = machine.run("tools/test", *arguments).stdout.splitlines()
+    assert first.startswith(f".venv/bin/python -m pytest -m {gear} -n auto")
+
+
 @pytest.mark.parametrize(("first_is_newest", "second"), [(False, "3.13"), (True, "3.11")])
 def test_the_second_python_is_another_than_the_first(machine, first_is_newest, second):
+    put(machine.checkout / "tools" / "setup", "")
     put_python(machine.checkout / ".venv" / "bin" / "python", status=0 if first_is_newest else 1)
-    put(machine.checkout / "tools" / "check", "echo checked")
-    put(machine.checkout / "tools" / "test", 'echo "$*"')
-    done = machine.run(".ci/run")
+    put_python(machine.checkout / f".venv-{second}" / "bin" / "python")
+    done = machine.run("tools/test", "--all")
     assert done.returncode == 0, done.stderr
-    checked, tested = done.stdout.splitlines()
-    option, version, *folders = tested.split()
-    assert (checked, option, version) == ("checked", "--python", second)
-    for folder in folders:
+    _, tested = done.stdout.splitlines()
+    assert tested.startswith(f".venv-{second}/bin/python -m pytest ")
+    for folder in tested.partition(" worksteal ")[2].split():
         assert stat.S_ISDIR((ROOT / folder).stat().st_mode)
+
+
+@pytest.mark.parametrize("arguments", [(), ("--all", "tests/wire"), ("--all", "--python", "3.13")])
+def test_only_all_of_it_runs_on_a_second_python(machine, arguments):
+    put(machine.checkout / "tools" / "setup", "")
+    for venv in (".venv", ".venv-3.13"):
+        put_python(machine.checkout / venv / "bin" / "python", status=1)
+    assert len(machine.run("tools/test", *arguments).stdout.splitlines()) == 1
 
 
 @pytest.mark.parametrize(("status", "result"), [(0, 0), (1, 1), (5, 5), (130, 130), (UNAVAILABLE, 0)])
 def test_only_a_missing_python_lets_the_second_run_be_left_out(machine, status, result):
-    put_python(machine.checkout / ".venv" / "bin" / "python")
-    put(machine.checkout / "tools" / "check", "")
-    put(machine.checkout / "tools" / "test", f"exit {status}")
-    assert machine.run(".ci/run").returncode == result
+    put(machine.checkout / "tools" / "setup", f'[ "$1" != --python ] || exit {status}')
+    put_python(machine.checkout / ".venv" / "bin" / "python", status=1)
+    put_python(machine.checkout / ".venv-3.13" / "bin" / "python")
+    assert machine.run("tools/test", "--all").returncode == result
 
 
 def test_a_failed_first_run_is_the_last(machine):
-    put_python(machine.checkout / ".venv" / "bin" / "python")
-    put(machine.checkout / "tools" / "check", "exit 3")
-    put(machine.checkout / "tools" / "test", "echo tested")
-    done = machine.run(".ci/run")
-    assert (done.returncode, done.stdout) == (3, "")
+    put(machine.checkout / "tools" / "setup", "")
+    put(machine.checkout / ".venv" / "bin" / "python", 'echo "$*"; exit 3')
+    put_python(machine.checkout / ".venv-3.13" / "bin" / "python")
+    done = machine.run("tools/test", "--all")
+    assert (done.returncode, len(done.stdout.splitlines())) == (3, 1)
+
+
+def test_ci_checks_and_then_runs_every_test(machine):
+    put(machine.checkout / "tools" / "check", 'echo "check $*"')
+    put(machine.checkout / "tools" / "test", 'echo "test $*"')
+    assert machine.run(".ci/run").stdout.splitlines() == ["check --static", "test --all"]
