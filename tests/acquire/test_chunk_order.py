@@ -171,6 +171,26 @@ def test_an_acquisition_goes_on_in_another_order(
         check_orders(store, order)  # also in the shards that were in progress
 
 
+def test_chunks_that_lie_elsewhere_are_not_written_over_in_a_new_order(tmp_path: Path) -> None:
+    """The first slab fills the places that Morton's order has for half of it and half of the second one."""
+    store = tmp_path / "a.ome.zarr"
+    axes = (("t", None, 1, 4), ("y", 64, 64, 1), ("x", 128, 32, 4))
+    dimensions = [
+        sw.Dimension(name=name, count=count, chunk_size=chunk, shard_size_chunks=shard)
+        for name, count, chunk, shard in axes
+    ]
+    layout = sw.ArraySpec(dtype="uint16", dimensions=dimensions, codec=None)
+    values = np.random.default_rng(7).integers(1, 900, (4, 64, 128), np.uint16)
+    with sw.create(tmp_path / "b.ome.zarr", layout, io="pwrite", **QUICK) as writer:
+        writer.append(values[0])
+        writer.flush()
+        snapshot(tmp_path / "b.ome.zarr", store)
+    with sw.resume(store, chunk_order="morton", **QUICK) as writer:
+        for frame in values[1:]:
+            writer.append(frame)
+    assert (zarr.open_array(store / "0", mode="r")[...] == values).all()
+
+
 @pytest.mark.parametrize("io", ["mmap", "pwrite"])
 @pytest.mark.parametrize("order", ["fixed", "row_major"])
 def test_an_io_error_changes_no_order(tmp_path: Path, order: Any, io: Any) -> None:

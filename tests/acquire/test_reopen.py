@@ -308,6 +308,25 @@ def test_prepared_shards_without_a_frame_hold_no_places(tmp_path, spec_of, at_po
     assert np.array_equal(read(path), [frame(i) for i in range(10)])
 
 
+def test_frames_go_on_in_the_places_that_they_have(tmp_path, spec_of, at_point):
+    """Frames of a slab that is taken back need not be its first."""
+    path, seen = tmp_path / "a.zarr", (1, 3, 6, 7, 9, 11)
+    writer = sw.create(path, spec_of(chunk=4, shard=4), **QUICK)
+    for i in seen:
+        writer.append(frame(i), index=(i,))
+    writer.flush()
+    end_early(writer, at_point)
+    with sw.resume(path, **QUICK) as writer:
+        for i in (8, 10):
+            writer.append(frame(i), index=(i,))
+        end_early(writer, at_point)
+    with sw.resume(path, **QUICK) as writer:
+        writer.append(frame(12), index=(12,))
+    stored = {i for i in range(13) if (read(path)[i] == frame(i)).all()}
+    assert stored == {*seen, 8, 10, 12}
+    assert verify_store(path, threads=1).problems == []
+
+
 def test_what_newer_frames_had_passed_over_stays_closed(tmp_path, spec_of, shared_pool, drive_of, at_point):
     """The hole of a slab that was closed to relieve the ring: late in the life that closed it, and in every
     life after it."""

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -414,3 +415,26 @@ def test_connections_of_another_process_that_ask_nothing_cost_nobody_its_place(s
             assert line_of(earlier)["echo"] == "after"
             other.communicate()
     assert len(served.server._connections) <= PATIENT.connections
+
+
+@pytest.mark.parametrize(
+    ("do", "fields"),
+    [
+        ("events", {"after": True}),
+        ("events", {"after": -1}),
+        ("events", {"after": 1.0}),
+        ("preview", {}),
+        ("preview", {"stream": "a", "name": "b"}),
+        ("preview", {"name": 7}),
+        ("stop", {}),
+        ("stop", {"name": ["a"]}),
+    ],
+)
+def test_a_field_that_is_none_of_its_request_reaches_no_server(do: str, fields: dict[str, Any]) -> None:
+    def nobody(*_: Any, **__: Any) -> Any:
+        raise AssertionError("it is not asked")
+
+    server: Any = SimpleNamespace(preview=nobody, stop_acquisition=nobody)
+    requests = Requests(server, RecentEvents(), status=nobody, drain=nobody)
+    with pytest.raises(ProtocolError):
+        requests.answers[do](fields)

@@ -126,6 +126,28 @@ def test_the_state_follows_the_life_of_the_daemon(config: Path, events: EventLog
     assert daemon.snapshot()["state"] == "draining"
 
 
+def test_an_acquisition_that_waits_for_room_is_the_state_until_the_daemon_ends(
+    config: Path, events: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon, stop = Daemon(load_config(config), events), threading.Event()
+    daemon._snapshots.serve((), None, stop)
+    server = daemon._snapshots._server
+    ingest, running = server.snapshot(), [{"state": "running"}]
+    monkeypatch.setattr(server, "snapshot", lambda: {**ingest, "acquisitions": running})
+    assert daemon.snapshot()["state"] == "serving"
+    running.append({"state": "disk_full"})
+    assert daemon.snapshot()["state"] == "disk_full"
+    stop.set()
+    assert daemon.snapshot()["state"] == "draining"
+
+
+def test_another_low_water_is_told_after_the_next_look(tmp_path: Path) -> None:
+    disks = DiskSpace([(tmp_path, "root")], 7)
+    disks.set_low_water(9)
+    disks.look()
+    assert [disk["low_water_bytes"] for disk in disks.snapshot()] == [9]
+
+
 def test_disks_tell_their_room_and_a_folder_that_is_gone_tells_none(tmp_path: Path) -> None:
     disks = DiskSpace([(tmp_path, "root"), (tmp_path / "gone", "spill")], 7)
     stop = threading.Event()
@@ -137,6 +159,16 @@ def test_disks_tell_their_room_and_a_folder_that_is_gone_tells_none(tmp_path: Pa
     assert root["total_bytes"] == facts.f_blocks * facts.f_frsize
     assert 0 < root["free_bytes"] <= root["total_bytes"]
     assert (spill["role"], spill["free_bytes"], spill["total_bytes"]) == ("spill", None, None)
+
+
+def test_a_disk_that_goes_has_no_room_any_more(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    disks = DiskSpace([(tmp_path / "disk", "root")], 7)
+    disks.look()
+    assert disks.snapshot()[0]["free_bytes"] > 0
+    (tmp_path / "disk").rmdir()
+    disks.look()
+    assert (disks.snapshot()[0]["free_bytes"], disks.snapshot()[0]["total_bytes"]) == (None, None)
 
 
 def test_of_a_disk_that_does_not_answer_nothing_is_known_any_more(

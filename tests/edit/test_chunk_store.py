@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,7 @@ from zarr.core.sync import sync
 import shardwright as sw
 from shardwright.edit.chunk_place import ReadIndex
 from shardwright.edit.local_place import LocalPlace
+from shardwright.edit.shard_desk import ShardDesk, ShardRef, Write
 from shardwright.model.errors import (
     ConfigError,
     LockedError,
@@ -269,6 +271,21 @@ def test_a_bad_chunk_does_not_take_its_neighbours_with_it(store):
     assert first is None
     assert isinstance(second, ShardFormatError)
     assert get_many(store, ["raw/c/0/0", "raw/c/0/1"]) == [b"x" * 6, None]
+
+
+def test_of_writes_that_are_made_together_the_bad_one_fails_alone():
+    """Which ones meet is chance: here they do."""
+
+    def edit(array, shard, key, chunks, expected):
+        if chunks.get(1) == b"bad":
+            raise ShardFormatError("chunk 1 is not encoded as its array")
+
+    place = SimpleNamespace(edit=edit, absent=None)
+    desk = ShardDesk(place, coalesce_bytes=0, index_cache_bytes=0, concurrency=1)
+    good, bad = Write({0: b"good"}), Write({1: b"bad"})
+    desk._write(ShardRef(None, (0,), "0/c/0"), [good, bad])
+    assert (good.answer.failure(), good.answer.done()) == (None, True)
+    assert bad.answer.failure().is_a(ShardFormatError)
 
 
 def test_bytes_behind_the_end_of_a_chunk_are_refused(store):

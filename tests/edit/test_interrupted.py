@@ -242,21 +242,36 @@ def test_each_combination_of_facts_matches_one_row_of_the_table():
     assert {action for _, _, action in DECISIONS} == set(EditAction)
 
 
-def interrupted(editor, array, what="in_place", at="edit.before_sync"):
+class _Killed(BaseException):
+    """Nobody recovers from it, as from a kill."""
+
+
+def kill_edit(array, shard, chunks, strategy, at):
+    """An edit that ends at the first ``at`` behind its journal, as a kill would end it."""
+    journal = edit_file(array.path, array.shard_key(shard), JOURNAL_SUFFIX)
+
+    def kill():
+        if journal.exists():
+            raise _Killed
+
+    failpoints.set_hook(at, kill)
+    try:
+        with pytest.raises(_Killed):
+            edit_shard(array, shard, chunks, strategy=strategy)
+    finally:
+        failpoints.set_hook(at, None)
+
+
+def interrupted(array, what="in_place", at="edit.before_sync"):
     """The array with an edit that was killed at this point; the new chunks."""
     strategy, chunks, _, new = changes(array, what)
-    fresh = copy_of(array).path
-    for number in itertools.count(1):
-        shutil.rmtree(array.path)
-        shutil.copytree(fresh, array.path)
-        if editor.edit(array.path, SHARD, chunks, strategy=strategy, kill_at=number)["died_at"] == at:
-            break
+    kill_edit(array, SHARD, chunks, strategy, at)
     return new
 
 
-def test_a_copy_of_a_store_with_an_interrupted_edit_is_recovered(editor, array):
+def test_a_copy_of_a_store_with_an_interrupted_edit_is_recovered(array):
     for what, at in (("gap", "edit.before_write"), ("append", "edit.before_clear")):
-        new = interrupted(editor, array, what, at)
+        new = interrupted(array, what, at)
         copied = copy_of(array)
         assert [edit.action for edit in recover_edits(copied.path)] == ["completed"]
         assert_sound(copied, new, *SHARD)
@@ -264,15 +279,15 @@ def test_a_copy_of_a_store_with_an_interrupted_edit_is_recovered(editor, array):
         edit_shard(array, SHARD, {3: None, 5: encoded(array, 6, 10)}, strategy="rewrite")
 
 
-def test_the_next_edit_completes_an_interrupted_one(editor, array):
-    new = interrupted(editor, array)
+def test_the_next_edit_completes_an_interrupted_one(array):
+    new = interrupted(array)
     edit_shard(array, SHARD, {1: None}, strategy="in_place")
     del new[1]
     assert_sound(array, new, *SHARD)
 
 
-def test_a_shard_that_was_replaced_since_is_left_with_the_journal(editor, array):
-    interrupted(editor, array, "append", "edit.before_sync")
+def test_a_shard_that_was_replaced_since_is_left_with_the_journal(array):
+    interrupted(array, "append", "edit.before_sync")
     path = array.path / array.shard_key(SHARD)
     path.unlink()
     path.write_bytes(b"x" * 1000)
@@ -287,7 +302,7 @@ def test_a_shard_that_was_replaced_since_is_left_with_the_journal(editor, array)
 
 
 @pytest.mark.parametrize("in_its_place", [True, False], ids=["in its place", "as another file"])
-def test_a_shard_that_another_program_has_written_anew_is_not_overwritten(tmp_path, editor, in_its_place):
+def test_a_shard_that_another_program_has_written_anew_is_not_overwritten(tmp_path, in_its_place):
     """Without compression all chunks have one length: the index is the same whatever they hold."""
     path = tmp_path / "a"
     made = zarr.create_array(
@@ -296,14 +311,7 @@ def test_a_shard_that_another_program_has_written_anew_is_not_overwritten(tmp_pa
     made[...] = 1
     array, shard = parse_array(path), (0, 0, 0)
     chunks = {2: bytes([7]) * 64}
-    shutil.copytree(path, tmp_path / "fresh")
-    for number in itertools.count(1):
-        died_at = editor.edit(path, shard, chunks, strategy="in_place", kill_at=number)["died_at"]
-        assert died_at is not None
-        if died_at == "edit.before_write":
-            break
-        shutil.rmtree(path)
-        shutil.copytree(tmp_path / "fresh", path)
+    kill_edit(array, shard, chunks, "in_place", "edit.before_write")
     place = path / array.shard_key(shard)
     data = bytearray(place.read_bytes())
     data[: 4 * 64] = bytes([5]) * (4 * 64)
@@ -318,8 +326,8 @@ def test_a_shard_that_another_program_has_written_anew_is_not_overwritten(tmp_pa
     assert (zarr.open_array(path)[...] == 5).all()
 
 
-def test_a_damaged_journal_or_one_of_another_release_is_left(editor, array):
-    interrupted(editor, array)
+def test_a_damaged_journal_or_one_of_another_release_is_left(array):
+    interrupted(array)
     path = edit_file(array.path, array.shard_key(SHARD), JOURNAL_SUFFIX)
     data = path.read_bytes()
     shard = (array.path / array.shard_key(SHARD)).read_bytes()
@@ -347,8 +355,8 @@ def _allowed():
     return nullcontext()
 
 
-def test_a_shard_of_an_interrupted_edit_is_not_packed(editor, array):
-    new = interrupted(editor, array)
+def test_a_shard_of_an_interrupted_edit_is_not_packed(array):
+    new = interrupted(array)
     task = {"array": str(array.path), "shard": list(SHARD), "order": "row_major"}
     with pytest.raises(LockedError, match="is being updated, or its update was interrupted"):
         pack_shard(task, Throttle(idle=False))
@@ -357,25 +365,25 @@ def test_a_shard_of_an_interrupted_edit_is_not_packed(editor, array):
     assert_sound(array, new, *SHARD)
 
 
-def test_no_array_is_made_of_half_an_edit(editor, array):
+def test_no_array_is_made_of_half_an_edit(array):
     """Also if the edit began once the job had, and had been cut short when it ended."""
     before = fingerprint(array)
-    interrupted(editor, array)
+    interrupted(array)
     with pytest.raises(LockedError, match="is being updated, or its update was interrupted"):
         fingerprint(array)
     recover_edits(array.path)
     assert fingerprint(array) != before
 
 
-def test_a_dry_run_only_tells(editor, array):
-    interrupted(editor, array)
+def test_a_dry_run_only_tells(array):
+    interrupted(array)
     assert [edit.action for edit in recover_edits(array.path.parent, dry_run=True)] == ["interrupted"]
     assert interrupted_edits(array.path) == ["c.0.0"]
 
 
-def test_a_journal_that_no_edit_writes_is_damaged_and_the_rest_goes_on(editor, array):
+def test_a_journal_that_no_edit_writes_is_damaged_and_the_rest_goes_on(array):
     """Nothing of it is applied, and the interrupted edits of other shards and arrays are completed."""
-    new = interrupted(editor, array)
+    new = interrupted(array)
     other = array.path.parent / "other"
     shutil.copytree(array.path, other)
     path = array.path / array.shard_key(SHARD)
@@ -400,8 +408,8 @@ def test_a_journal_that_no_edit_writes_is_damaged_and_the_rest_goes_on(editor, a
     assert_sound(array, new, *SHARD)
 
 
-def test_a_journal_of_holes_is_not_read(editor, array):
-    interrupted(editor, array)
+def test_a_journal_of_holes_is_not_read(array):
+    interrupted(array)
     journal = edit_file(array.path, array.shard_key(SHARD), JOURNAL_SUFFIX)
     os.truncate(journal, 1 << 40)
     [refused] = recover_edits(array.path)

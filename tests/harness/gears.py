@@ -94,6 +94,11 @@ WHOLE = {place: reason for reason, places in _BY_REASON.items() for place in pla
 KEPT = frozenset(
     (
         "tests/crash/test_kills.py::test_some_kills_break_no_promise",
+        "tests/daemon/test_control.py",
+        "tests/daemon/test_events.py",
+        "tests/daemon/test_places.py",
+        "tests/daemon/test_repeats.py",
+        "tests/daemon/test_snapshot.py",
         "tests/daemon/test_serve.py::test_cameras_on_both_endpoints_end_up_in_stores",
     )
 )

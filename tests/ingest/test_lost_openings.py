@@ -4,6 +4,7 @@ for it."""
 from __future__ import annotations
 
 import secrets
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -123,3 +124,29 @@ def test_another_opening_of_that_name_is_refused(start, double, raw, spec_of):
     assert (header.kind, decode_control(parts[0])["next_sequence"]) == (Kind.OPENED, 0)
     other.ask_to_open("a", spec_of(), opening="none")
     assert other.receive_error(until=True)[1]["code"] == "protocol"
+
+
+def test_an_opening_that_comes_again_waits_for_what_is_being_made_for_it(
+    start, double, raw, spec_of, monkeypatch
+):
+    begun, may_go_on = threading.Event(), threading.Event()
+    make = double.__init__
+
+    def makes_slowly(*arguments, **options):
+        begun.set()
+        assert may_go_on.wait(60)
+        make(*arguments, **options)
+
+    monkeypatch.setattr(double, "__init__", makes_slowly)
+    daemon = start(doubled=double)
+    client, other = raw(daemon.ipc), raw(daemon.ipc)
+    opening = secrets.token_hex(16)
+    client.ask_to_open("a", spec_of(), opening=opening)
+    assert begun.wait(60)
+    other.ask_to_open("a", spec_of(), opening=opening)
+    other.ask_to_open("a", spec_of(), opening=None)  # which the daemon looks at later
+    assert other.receive_error()[1]["code"] == "output_exists"
+    may_go_on.set()
+    header, parts = other.receive()
+    assert (header.kind, decode_control(parts[0])["next_sequence"]) == (Kind.OPENED, 0)
+    assert len(daemon.acquisitions) == 1

@@ -1,8 +1,9 @@
 """``./tools/prove mutants``: every mutant against the suite that must catch it. Exit code 0 when none
 survived.
 
-First each suite runs on the writer as it is, and must pass. ``--write`` puts the table, with what this run
-found, into MUTANTS.md.
+First each suite runs on the code as it is, and must pass. ``--gear test`` tries the mutants that the quicker
+gear of the tests catches, ``--suite tests`` those of the rooms around the writer, in seconds each: they name
+their tests. ``--write`` puts the table, with what this run found, into MUTANTS.md.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from .mutants import MUTANTS, SUITES, Mutant
+from .mutant import NAMED, SUITES, Gear, Mutant
+from .mutants import MUTANTS
 from .run import Outcome, run_suite, try_mutant
 
 TABLE = Path(__file__).parent / "MUTANTS.md"
+COLUMNS = ("Mutant", "Room", "Taken out", "Caught by", "Gear", "Last run")
 
 
 def main() -> int:
@@ -28,6 +31,10 @@ def main() -> int:
         "--suite", action="append", choices=sorted(SUITES), help="mutants of this suite (may be given again)"
     )
     parser.add_argument(
+        "--room", action="append", choices=sorted({m.room for m in MUTANTS}), help="of this room"
+    )
+    parser.add_argument("--gear", choices=get_args(Gear), help="mutants that this gear is the first to catch")
+    parser.add_argument(
         "--write",
         action="store_true",
         help="write MUTANTS.md; keeps what it says of mutants that were not run",
@@ -36,16 +43,19 @@ def main() -> int:
     chosen = [
         m
         for m in MUTANTS
-        if (not options.only or m.name in options.only) and (not options.suite or m.suite in options.suite)
+        if (not options.only or m.name in options.only)
+        and (not options.suite or m.suite in options.suite)
+        and (not options.room or m.room in options.room)
+        and options.gear in (None, m.gear)
     ]
     summary: dict[str, Any] = {"suites": {}, "mutants": {}, "survivors": []}
     sound = set()
     for suite in sorted({mutant.suite for mutant in chosen}):
-        outcome = run_suite(SUITES[suite])
+        outcome = run_suite(as_it_is(suite, chosen))
         say(
+            outcome,
             f"{suite} as it is",
             "passes" if outcome.code == 0 else f"FAILS WITHOUT ANY MUTANT (exit code {outcome.code})",
-            outcome,
         )
         summary["suites"][suite] = {"passes": outcome.code == 0, "seconds": outcome.seconds}
         if outcome.code == 0:
@@ -62,9 +72,11 @@ def main() -> int:
             if outcome.code == 0
             else (f"NOT TRIED (exit code {outcome.code})")
         )
-        say(mutant.name, verdict, outcome)
+        say(outcome, mutant.name, verdict, mutant.room, mutant.gear)
         summary["mutants"][mutant.name] = {
-            "suite": mutant.suite,
+            "room": mutant.room,
+            "caught_by": mutant.caught_by,
+            "gear": mutant.gear,
             "verdict": verdict,
             "seconds": outcome.seconds,
         }
@@ -76,8 +88,16 @@ def main() -> int:
     return 1 if summary["survivors"] else 0
 
 
-def say(what: str, verdict: str, outcome: Outcome) -> None:
-    print(f"{outcome.seconds:7.1f} s  {what}: {verdict}", file=sys.stderr, flush=True)
+def as_it_is(suite: str, chosen: list[Mutant]) -> tuple[str, ...]:
+    """Returns the command that must pass without a mutant."""
+    if suite != NAMED:
+        return SUITES[suite]
+    tests = {test for mutant in chosen if mutant.suite == suite for test in mutant.options}
+    return (*SUITES[suite], *sorted(tests))
+
+
+def say(outcome: Outcome, what: str, verdict: str, room: str = "", gear: str = "") -> None:
+    print(f"{outcome.seconds:7.1f} s  {gear:<4}  {room:<10}  {what}: {verdict}", file=sys.stderr, flush=True)
     if verdict not in ("caught", "passes"):
         print(outcome.tail, file=sys.stderr, flush=True)
 
@@ -91,21 +111,20 @@ def written_before() -> dict[str, str]:
         for line in TABLE.read_text(encoding="utf-8").splitlines()
         if line.startswith("| `")
     ]
-    return {row[0].strip("`"): row[3] for row in rows if len(row) == 4}
+    return {row[0].strip("`"): row[-1] for row in rows if len(row) == len(COLUMNS)}
 
 
 def table(found: dict[str, Any], before: dict[str, str]) -> str:
     lines = [
         "# Mutants",
         "",
-        (
-            "Written by `./tools/prove mutants --write` from `mutants.py`: what is taken out of the writer, the "  # noqa: E501
-            "suite that must fail then, and what"
-        ),
-        "the last run of each found. `not run` stands where nobody has tried it since it was added.",
+        "Written by `./tools/prove mutants --write` from `mutants.py` and `rooms.py`: what is taken out of",
+        "the code, the suite or tests that must fail then, the gear that has them (`test` is `./tools/test`,",
+        "`all` is `./tools/test --all`), and what the last run of each found. `not run` stands where",
+        "nobody has tried it since it was added.",
         "",
-        "| Mutant | Taken out | Suite | Last run |",
-        "|---|---|---|---|",
+        f"| {' | '.join(COLUMNS)} |",
+        "|---" * len(COLUMNS) + "|",
     ]
     lines += [
         row(mutant, found.get(mutant.name, {}).get("verdict", before.get(mutant.name, "not run")))
@@ -115,7 +134,8 @@ def table(found: dict[str, Any], before: dict[str, str]) -> str:
 
 
 def row(mutant: Mutant, verdict: str) -> str:
-    return f"| `{mutant.name}` | {mutant.removes} | {mutant.suite} | {verdict} |"
+    cells = f"`{mutant.name}`", mutant.room, mutant.removes, mutant.caught_by, mutant.gear, verdict
+    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

@@ -8,104 +8,8 @@ formats.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-SUITES: dict[str, tuple[str, ...]] = {
-    "kills": ("-m", "tests.crash.kills", "--count", "120", "--daemon-count", "0", "--until-violation"),
-    "fencing": (
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        "tests/crash/test_fencing.py",
-        "-m",
-        "not slow",
-    ),
-    "power": ("-m", "tests.power", "--images", "400", "--images-per-round", "200", "--until-violation"),
-    "power-compaction": (
-        "-m",
-        "tests.power",
-        "--compaction",
-        "--images",
-        "300",
-        "--images-per-round",
-        "100",
-        "--until-violation",
-    ),
-    "power-move": (
-        "-m",
-        "tests.power",
-        "--job",
-        "move",
-        "--images",
-        "180",
-        "--images-per-round",
-        "60",
-        "--no-every-prefix",
-        "--until-violation",
-    ),
-    "move": (
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        "tests/repack",
-        "-k",
-        "test_move",
-        "-m",
-        "not slow",
-    ),
-    "compaction": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/compaction"),
-    "faults": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/faults", "-m", "not slow"),
-    "formats": (
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        "tests/shard",
-        "tests/read",
-        "-m",
-        "not slow",
-    ),
-    "take-over": (
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        "tests/acquire/test_resume.py",
-        "-k",
-        "taken_over",
-    ),
-    "recovery": (
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        "tests/acquire/test_resume.py",
-        "-k",
-        "chunk",
-    ),
-}
-
-
-@dataclass(frozen=True)
-class Mutant:
-    name: str
-    removes: str
-    suite: str
-    sabotage: str
-    options: tuple[str, ...] = ()  # that lead the suite to the place sooner
-
+from .mutant import Mutant
+from .rooms import ROOMS
 
 _NOTHING = "nothing = lambda *a, **k: None\n"
 _NO_SYNC_OF_NAMES = """
@@ -589,4 +493,4 @@ MOVES = [
     ),
 ]
 
-MUTANTS: tuple[Mutant, ...] = (*KILLS, *FENCING, *POWER, *FAULTS, *FORMATS, *COMPACTION, *MOVES)
+MUTANTS: tuple[Mutant, ...] = (*KILLS, *FENCING, *POWER, *FAULTS, *FORMATS, *COMPACTION, *MOVES, *ROOMS)

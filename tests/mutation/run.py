@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .mutants import Mutant
+from tests.harness.gears import ROOT
 
-ROOT = Path(__file__).parents[2]
+if TYPE_CHECKING:
+    from .mutant import Mutant
+
 SABOTAGE = Path(__file__).parent / "sabotage"
 TIMEOUT_S = 900
 # the exit code of every suite here, pytest's own included; anything else is a suite that did not run
@@ -53,8 +54,11 @@ def run_suite(command: tuple[str, ...], sabotage: str = "") -> Outcome:
         return Outcome(
             True, process.returncode, time.monotonic() - started, f"hung for {TIMEOUT_S} s\n{output[-2000:]}"
         )
+    ran = "pytest" not in command or any(
+        line.startswith(("FAILED ", "ERROR ")) for line in output.splitlines()
+    )
     return Outcome(
-        process.returncode == BROKEN_PROMISE,
+        process.returncode == BROKEN_PROMISE and ran,
         process.returncode,
         round(time.monotonic() - started, 1),
         output[-2000:],
@@ -62,6 +66,6 @@ def run_suite(command: tuple[str, ...], sabotage: str = "") -> Outcome:
 
 
 def try_mutant(mutant: Mutant) -> Outcome:
-    from .mutants import SUITES
+    from .mutant import SUITES
 
     return run_suite((*SUITES[mutant.suite], *mutant.options), mutant.sabotage)

@@ -5,12 +5,17 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
+from pathlib import Path
 
 import pytest
 
+from shardwright.model.names import WORKSPACE
+
 from .__main__ import TABLE, written_before
-from .mutants import MUTANTS, SUITES, Mutant
-from .run import try_mutant
+from .mutant import NAMED, SUITES, Mutant, changed, is_marked
+from .mutants import MUTANTS
+from .run import run_suite, try_mutant
 
 QUICK = ("no-frame-journal", "no-index", "no-shard-row-block")  # caught within seconds
 
@@ -23,6 +28,29 @@ def test_names_are_unique_and_suites_exist() -> None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_sabotage_is_python(mutant: Mutant) -> None:
     compile(mutant.sabotage, mutant.name, "exec")
+
+
+def test_the_tests_that_are_named_are_there_and_not_slow() -> None:
+    named = [test for mutant in MUTANTS if mutant.suite == NAMED for test in mutant.options]
+    assert len(named) > 100
+    assert not [test for test in named if "::" not in test or is_marked(test, "slow")]
+
+
+def test_a_module_is_changed_for_whoever_imports_a_name_of_it() -> None:
+    show = ("-c", "from shardwright.storage.beneath import WORKSPACE; print(WORKSPACE)")
+    old = f'WORKSPACE = "{WORKSPACE}"'
+    assert run_suite(show, changed("model.names", old, 'WORKSPACE = "changed"')).tail == "changed\n"
+    gone = run_suite(show, changed("model.names", "no such text", "")).tail
+    assert "shardwright.model.names has not once: no such text" in gone
+
+
+def _changes(tree: ast.Module) -> list[list[str]]:
+    """Module, old and new text of each change of a module's text."""
+    return [
+        [ast.literal_eval(argument) for argument in node.args]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "change"
+    ]
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -43,6 +71,14 @@ def test_what_it_replaces_is_there(mutant: Mutant) -> None:
                 for name in names:
                     assert hasattr(found, name), f"{modules[root].__name__} has no {'.'.join(names)}"
                     found = getattr(found, name)
+    for module, old, new in _changes(tree):
+        spec = importlib.util.find_spec(module)
+        assert spec is not None
+        assert spec.origin is not None
+        text = Path(spec.origin).read_text(encoding="utf-8")
+        assert text.count(old) == 1, f"{module} has not once: {old}"
+        assert old != new
+        compile(text.replace(old, new), module, "exec")
 
 
 def test_the_table_lists_every_mutant() -> None:

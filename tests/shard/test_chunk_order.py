@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.model.errors import ConfigError
-from shardwright.shard.chunk_order import ORDERS, chunk_order
+from shardwright.model.write_options import OPTIONS
+from shardwright.shard.chunk_order import ORDERS, chunk_order, fixed_order
 
 shapes = st.lists(st.integers(1, 7), min_size=1, max_size=5).map(tuple)
 
@@ -45,3 +46,8 @@ def test_morton_of_many_axes_and_of_a_long_one():
 def test_an_unknown_order_is_refused():
     with pytest.raises(ConfigError, match="row_major or column_major or morton; got 'hilbert'"):
         chunk_order("hilbert", (2, 2))
+
+
+def test_a_fixed_order_is_mortons_unless_another_is_asked_for():
+    orders = {order: fixed_order(order) for order in OPTIONS["chunk_order"]}
+    assert orders == {"arrival": None, "fixed": "morton", "row_major": "row_major", "morton": "morton"}
