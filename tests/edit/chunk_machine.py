@@ -11,9 +11,9 @@ import numpy as np
 import zarr
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from numcodecs.zstd import Zstd
+from tests.harness.event_loop import sync
 from tests.properties.readers import READERS
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
-from zarr.core.sync import sync
 from zarr.storage import MemoryStore
 
 from .chunked_stores import (
@@ -98,7 +98,8 @@ class ChunkMachine(RuleBasedStateMachine):
     def set_many(self, many: dict[str, bytes]) -> None:
         items = [(key, buffer(encoded(key, value))) for key, value in many.items()]
         sync(self.store.set_many(items))
-        sync(self.memory._set_many(items))
+        for key, value in items:
+            sync(self.memory.set(key, value))
 
     @rule(
         pieces=st.dictionaries(

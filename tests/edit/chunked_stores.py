@@ -9,9 +9,9 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
+from tests.harness.event_loop import collected, sync
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
-from zarr.core.buffer import default_buffer_prototype
-from zarr.core.sync import _collect_aiterator, sync
+from zarr.buffer import default_buffer_prototype
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -93,11 +93,11 @@ def get_many(store: Any, keys: Iterable[Any]) -> list[bytes | None]:
 
 
 def listed(store: Any, prefix: str = "") -> list[str]:
-    return sorted(sync(_collect_aiterator(store.list_prefix(prefix))))
+    return sorted(collected(store.list_prefix(prefix)))
 
 
 def names_in(store: Any, prefix: str) -> list[str]:
-    return sorted(sync(_collect_aiterator(store.list_dir(prefix))))
+    return sorted(collected(store.list_dir(prefix)))
 
 
 class FileServer:

@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import obstore
 import pytest
+from tests.harness.event_loop import sync
 from tests.repack.conftest import beside_proxy, bucket_url, object_store, proxy  # noqa: F401  (fixtures)
-from zarr.core.sync import sync
 
 import shardwright as sw
 from shardwright.model.errors import StorageError

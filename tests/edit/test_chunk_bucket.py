@@ -15,10 +15,10 @@ import pytest
 import zarr
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
+from tests.harness.event_loop import sync
 from tests.properties.readers import READERS
 from tests.repack.conftest import bucket_url, object_store  # noqa: F401  (fixtures)
 from tests.repack.moving import fetched
-from zarr.core.sync import sync
 
 import shardwright as sw
 from shardwright.edit import object_place

@@ -7,9 +7,9 @@ import crc32c
 import numpy as np
 import pytest
 import zarr
+from tests.harness.event_loop import sync
 from zarr.abc.store import RangeByteRequest, SuffixByteRequest
-from zarr.core.buffer import default_buffer_prototype
-from zarr.core.sync import sync
+from zarr.buffer import default_buffer_prototype
 
 import shardwright as sw
 from shardwright.edit.local_place import LocalPlace
@@ -139,7 +139,7 @@ def test_what_is_read_ahead_is_bounded(server, monkeypatch):
 
     async def read(store):
         found = []
-        async for key, data in store._get_many(requests()):
+        async for key, data in store.get_many(requests()):
             found.append((key, data.to_bytes(), len(asked)))
         return found
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import zarr
 from hypothesis import settings
+from tests.harness.event_loop import sync
 from tests.properties.readers import READERS
-from zarr.core.sync import sync
 
 import shardwright as sw
 from shardwright.edit.chunk_place import ReadIndex
@@ -381,7 +381,7 @@ def sync_in_thread(store, place, value):
 def test_an_interrupted_edit_is_completed_before_a_chunk_is_read(path):
     zarr.open_array(path / "raw")[...] = 1
     code = (
-        "import sys, shardwright as sw; from zarr.core.buffer import default_buffer_prototype as p\n"
+        "import sys, shardwright as sw; from zarr.buffer import default_buffer_prototype as p\n"
         "from shardwright.storage.failpoints import load_from_environment; load_from_environment()\n"
         "store = sw.ChunkStore(sys.argv[1], strategy='in_place')\n"
         "store.set_sync('raw/c/0/0', p().buffer.from_bytes(bytes([2] * 6)))"
@@ -593,12 +593,11 @@ def test_chunks_that_are_files_are_on_record_however_they_are_changed(recorded):
 
 
 PATCHER = """
-import sys
-from zarr.core.sync import sync
+import asyncio, sys
 import shardwright as sw
 with sw.ChunkStore(sys.argv[1]) as store:
     for value in range(1, 9):
-        sync(store.set_partial_values([("c/0/0", int(sys.argv[2]), bytes([value]))]))
+        asyncio.run(store.set_partial_values([("c/0/0", int(sys.argv[2]), bytes([value]))]))
 """
 
 

@@ -7,9 +7,9 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.harness.event_loop import sync
 from tests.repack.conftest import bucket_url, object_store  # noqa: F401  (fixtures)
-from zarr.core.buffer import cpu
-from zarr.core.sync import sync
+from zarr.buffer import cpu
 from zarr.testing.store import StoreTests
 
 import shardwright as sw

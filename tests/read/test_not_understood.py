@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import zarr.registry
 from zarr.errors import UnknownCodecError
 
 import shardwright as sw
 from shardwright.cli.app import main
+from shardwright.codecs import zarr_python
 from shardwright.model.errors import ShardFormatError
 from shardwright.read.store import open_store
 from shardwright.web.finished import FinishedStores, NotShownError
@@ -167,7 +167,7 @@ def test_whatever_the_look_at_an_unknown_codec_raises(
     store = tmp_path / "a.ome.zarr"
     shutil.copytree(acquired, store)
     edit_json(store / "0/zarr.json", lambda d: inner(d)["codecs"].append({"name": "cipher"}))
-    monkeypatch.setattr(zarr.registry, "get_codec_class", get_codec_class)
+    monkeypatch.setattr(zarr_python, "get_codec_class", get_codec_class)
     with pytest.raises(ShardFormatError, match=r"codec not supported.* got 'cipher'") as error:
         open_store(store / "0")
     assert str(store / "0/zarr.json") in str(error.value)

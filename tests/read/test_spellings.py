@@ -203,6 +203,7 @@ def test_without_zarr_python_the_extra_is_named(
     for module in [module for module in sys.modules if module.partition(".")[0] == "zarr"]:
         monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.setitem(sys.modules, "zarr", None)
+    monkeypatch.delitem(sys.modules, "shardwright.codecs.zarr_python", raising=False)
     assert run("verify", tmp_path / "a.zarr") == 2
     assert "pip install 'shardwright[zarr]'" in " ".join(capsys.readouterr().err.split())
 

@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 import xarray
 import zarr
+from tests.harness.event_loop import collected, sync
 from tests.harness.plain_arrays import without_shards
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
-from zarr.core.buffer import default_buffer_prototype
-from zarr.core.sync import _collect_aiterator, sync
+from zarr.buffer import default_buffer_prototype
 
 import shardwright as sw
 from shardwright.codecs.chain import written_codecs
@@ -76,7 +76,7 @@ def writing(tmp_path):
 
 
 def keys_of(store: LiveStore, prefix: str = "") -> list[str]:
-    return list(sync(_collect_aiterator(store.list_prefix(prefix))))
+    return list(collected(store.list_prefix(prefix)))
 
 
 def opened(store: LiveStore, path: str = "0") -> zarr.Array:
@@ -347,7 +347,7 @@ def test_the_keys_of_a_running_acquisition_are_listed(writing):
     store = sw.open(path)
     shards = [f"0/c/{t}/{y}/0" for t in (0, 1) for y in (0, 1)]
     assert [key for key in keys_of(store) if "/c/" in key] == shards
-    assert sorted(sync(_collect_aiterator(store.list_dir("0")))) == ["c", "shards.crc32c", "zarr.json"]
+    assert sorted(collected(store.list_dir("0"))) == ["c", "shards.crc32c", "zarr.json"]
     assert not [key for key in keys_of(store) if key.startswith(".") or "/." in key]
     for key in keys_of(store):
         assert sync(store.exists(key)), key

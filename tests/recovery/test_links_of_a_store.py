@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import zarr
 from tests.compaction.jobs import STORE, Here
-from zarr.core.sync import sync
+from tests.harness.event_loop import sync
 
 import shardwright as sw
 from shardwright.cli.app import main

@@ -33,9 +33,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 
 import shardwright as sw
+from shardwright.codecs.zarr_python import RangeByteRequest, SuffixByteRequest, requested_range
 from shardwright.model.errors import (
     ShardFormatError,
     ShardwrightError,
@@ -48,7 +48,7 @@ from shardwright.read import box_reader, store_state
 from shardwright.read.live_shard import LiveKeys
 from shardwright.read.shard_file import ShardFile
 from shardwright.read.store import parse_array
-from shardwright.read.zarr_store import FoundKey, _bounds
+from shardwright.read.zarr_store import FoundKey
 from shardwright.shard.index import EMPTY
 from shardwright.storage import beneath, failpoints
 
@@ -61,10 +61,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from zarr.abc.store import ByteRequest
-
     from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.array.grid import Grid
+    from shardwright.codecs.zarr_python import ByteRequest
     from shardwright.read.live_view import LiveView
     from shardwright.read.store import StoredArray
 
@@ -456,7 +455,7 @@ class _Bytes:
         self._data = data
 
     def read(self, request: ByteRequest) -> bytes | None:
-        return self._data[slice(*_bounds(len(self._data), request))]
+        return self._data[slice(*requested_range(request, len(self._data)))]
 
 
 class _Open:
@@ -466,7 +465,7 @@ class _Open:
         self.file = file
 
     def read(self, request: ByteRequest) -> bytes | None:
-        start, stop = _bounds(os.fstat(self.file.fileno()).st_size, request)
+        start, stop = requested_range(request, os.fstat(self.file.fileno()).st_size)
         return os.pread(self.file.fileno(), max(0, stop - start), start)
 
     def __del__(self) -> None:

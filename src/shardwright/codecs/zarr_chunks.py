@@ -37,9 +37,10 @@ if TYPE_CHECKING:
     from shardwright.array.codec_chain import Codec, CodecChain, Kind, ShardingCodec
     from shardwright.shard.index import IndexCodec
 
+    from .zarr_python import OneNode
+
     Bytes = bytes | bytearray | memoryview
 
-_DOCUMENT = "zarr.json"
 _MOST_TEXT_BYTES = 2**26  # of a chunk whose length its shape does not tell
 _filters = threading.Lock()  # of warnings: they are the process's
 
@@ -159,26 +160,26 @@ class ZarrChunks:
             else "Choose other codecs; if these round, `shardwright rechunk --lossy` takes them",
         )
 
-    def _array(self) -> tuple[_OneChunk, Any]:
+    def _array(self) -> tuple[OneNode, Any]:
         """Returns this thread's array, and the store that it is in."""
         try:
-            found: tuple[_OneChunk, Any] = self._of_thread.array
+            found: tuple[OneNode, Any] = self._of_thread.array
         except AttributeError:
             found = self._of_thread.array = self._opened()
         return found
 
-    def _opened(self) -> tuple[_OneChunk, Any]:
+    def _opened(self) -> tuple[OneNode, Any]:
         with naming_missing_extra("a codec chain or data type that shardwright does not write"):
-            import zarr
-        store = _OneChunk(self._document)
+            from .zarr_python import OneNode, __version__
+        node = OneNode(self._document)
         hint = "A package that registers the codec or data type with zarr-python may be missing"
         facts = parse_json(self._document)
         what = (
-            f"zarr-python {zarr.__version__} does not read data_type {facts['data_type']!r}, fill_value "
+            f"zarr-python {__version__} does not read data_type {facts['data_type']!r}, fill_value "
             f"{facts['fill_value']!r} with codecs {self.chain.names}"
         )
         with _without_warnings(), _raising(ShardFormatError, what, hint=hint):
-            return store, zarr.open_array(store=store.store, mode="r+")
+            return node, node.open()
 
 
 def _equal(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
@@ -194,26 +195,6 @@ def _equal(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> npt.NDArray[np.boo
 
 def _same(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
     return bool(_equal(one, other).all())
-
-
-class _OneChunk:
-    """A store in memory, with a zarr.json and at most one chunk."""
-
-    def __init__(self, document: bytes) -> None:
-        from zarr.storage import MemoryStore
-
-        self._items: dict[str, Any] = {}
-        self.store = MemoryStore(self._items)
-        self.put(_DOCUMENT, document)
-
-    def put(self, key: str, data: bytes) -> None:
-        from zarr.core.buffer import default_buffer_prototype
-
-        self._items[key] = default_buffer_prototype().buffer.from_bytes(data)
-
-    def take(self, key: str) -> bytes | None:
-        found = self._items.pop(key, None)
-        return None if found is None else found.to_bytes()
 
 
 def check_kinds(chain: CodecChain) -> None:
@@ -240,13 +221,13 @@ def _kind(codec: Codec) -> Kind:
     if codec.kind is not None:
         return codec.kind
     with naming_missing_extra(f"the codec {codec.name!r}"):
-        from zarr.abc.codec import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec
+        from .zarr_python import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec
     bases = zip(KINDS, (ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec), strict=True)
     return next(kind for kind, base in bases if issubclass(_class_of(codec), base))
 
 
 def _class_of(codec: Codec) -> Any:
-    from zarr.registry import get_codec_class
+    from .zarr_python import get_codec_class
 
     try:
         with _without_warnings():

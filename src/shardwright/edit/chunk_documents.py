@@ -153,14 +153,12 @@ def _layout(document: dict[str, Any]) -> dict[str, Any]:
 def _normalized(document: dict[str, Any], name: str) -> dict[str, Any]:
     """Returns the layout as zarr-python spells it: it writes settings that a document may leave out. Raises
     ``SpecError``."""
-    from zarr.core.buffer import default_buffer_prototype
-    from zarr.core.metadata.v3 import ArrayV3Metadata
+    from shardwright.codecs.zarr_python import OneNode
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of codecs without a specification
-            metadata = ArrayV3Metadata.from_dict(document)
-            written = metadata.to_buffer_dict(default_buffer_prototype())[DOCUMENT].to_bytes()
+            written = OneNode(json.dumps(document).encode()).written_document()
     except Exception as error:  # noqa: BLE001 (codecs of any library raise here)
         raise SpecError(f"the zarr.json of {name!r} is not understood: {error}") from None
     return _layout(parse_json(written, may_be_nan=True))

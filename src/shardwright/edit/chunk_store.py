@@ -14,10 +14,16 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from zarr.abc.store import OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
-from zarr.core.buffer import default_buffer_prototype
-
 from shardwright.array.document import encode_document
+from shardwright.codecs.zarr_python import (
+    READ_ONLY,
+    OffsetByteRequest,
+    RangeByteRequest,
+    Store,
+    SuffixByteRequest,
+    requested_range,
+    to_buffer,
+)
 from shardwright.model.errors import ConfigError, ShardFormatError, SpecError
 from shardwright.model.local_path import is_address, local_path
 from shardwright.model.promise import Promise
@@ -34,8 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
     from typing import Literal
 
-    from zarr.abc.store import ByteRequest
-    from zarr.core.buffer import Buffer, BufferPrototype
+    from shardwright.codecs.zarr_python import Buffer, BufferPrototype, ByteRequest
 
     from .chunk_place import ChunkPlace
     from .edit_plan import Strategy
@@ -157,7 +162,7 @@ class ChunkStore(Store):
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
         (data,) = await _settled(await asyncio.to_thread(self._ask, key, byte_range))
-        return None if data is None else prototype.buffer.from_bytes(data)
+        return None if data is None else to_buffer(data, prototype)
 
     def get_sync(
         self,
@@ -168,7 +173,7 @@ class ChunkStore(Store):
     ) -> Buffer | None:
         """As ``get``, in this thread."""
         (data,) = self._ask(key, byte_range).result()
-        return None if data is None else (prototype or default_buffer_prototype()).buffer.from_bytes(data)
+        return None if data is None else to_buffer(data, prototype)
 
     async def get_partial_values(
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
@@ -177,17 +182,19 @@ class ChunkStore(Store):
         two rounds of requests: its index, then ranges, side by side; more than ``shard_desk.PART_BYTES`` of
         ranges one more round for each such part."""
         found = await asyncio.to_thread(self._read_many, list(key_ranges))
-        return [None if data is None else prototype.buffer.from_bytes(data) for data in found]
+        return [None if data is None else to_buffer(data, prototype) for data in found]
 
-    async def _get_many(
+    async def get_many(
         self, requests: Iterable[tuple[str, BufferPrototype, ByteRequest | None]]
     ) -> AsyncGenerator[tuple[str, Buffer | None], None]:
+        """Yields many keys, each with its bytes, in the order that they are asked for. At most about
+        BATCH_BYTES are read ahead."""
         asked = iter(requests)
         while batch := await asyncio.to_thread(self._next_batch, asked):
             wanted = [(key, byte_range) for key, _, byte_range in batch]
             found = await asyncio.to_thread(self._read_many, wanted)
             for (key, prototype, _), data in zip(batch, found, strict=True):
-                yield key, None if data is None else prototype.buffer.from_bytes(data)
+                yield key, None if data is None else to_buffer(data, prototype)
 
     def _next_batch(
         self, requests: Iterator[tuple[str, BufferPrototype, ByteRequest | None]]
@@ -204,7 +211,7 @@ class ChunkStore(Store):
 
     def _ask(self, key: str, byte_range: ByteRequest | None) -> Promise[list[bytes | None]]:
         """Begins to read a key."""
-        _check_range(byte_range)
+        requested_range(byte_range, 0)  # raises ``TypeError`` to the caller, not in the thread of the desk
         found = self._tree.find(key)
         if not isinstance(found, ChunkRef):
             return _kept([None if found is None else self._read_file(found, byte_range)])
@@ -216,7 +223,9 @@ class ChunkStore(Store):
         found: list[bytes | None] = [None] * len(key_ranges)
         reads: dict[str, tuple[ShardRef, Read, list[int]]] = {}
         for place, (key, byte_range) in enumerate(key_ranges):
-            _check_range(byte_range)
+            requested_range(
+                byte_range, 0
+            )  # raises ``TypeError`` to the caller, not in the thread of the desk
             what = self._tree.find(key)
             if isinstance(what, ChunkRef):
                 _, read, places = reads.setdefault(what.ref.key, (what.ref, Read([]), []))
@@ -235,7 +244,7 @@ class ChunkStore(Store):
         folder, _, name = key.rpartition("/")
         if name == DOCUMENT:
             data = self._document(folder)
-            return data if data is None or byte_range is None else data[slice(*_cut(byte_range, len(data)))]
+            return None if data is None else data[slice(*requested_range(byte_range, len(data)))]
         match byte_range:
             case RangeByteRequest(start, stop):
                 return self._place.read_range(key, start, stop)
@@ -308,24 +317,25 @@ class ChunkStore(Store):
 
     # ------------------------------------------------------------------ writing
 
+    def _require_writable(self) -> None:
+        if self.read_only:
+            raise ValueError(READ_ONLY)
+
     async def set(self, key: str, value: Buffer) -> None:
-        self._check_writable()
+        self._require_writable()
         await _settled(await asyncio.to_thread(self._write, key, _bytes_of(value)))
 
     def set_sync(self, key: str, value: Buffer) -> None:
         """As ``set``, in this thread."""
-        self._check_writable()
+        self._require_writable()
         self._write(key, _bytes_of(value)).result()
 
     async def set_many(self, values: Iterable[tuple[str, Buffer]]) -> None:
         """Sets many keys: the chunks of one shard by one edit, shards side by side. Of more than BATCH_BYTES,
         those that come first are set before the others are looked at. If some cannot be set, others may be;
         the first error is raised."""
-        self._check_writable()
+        self._require_writable()
         await asyncio.to_thread(self._write_many, ((key, _bytes_of(value)) for key, value in values))
-
-    async def _set_many(self, values: Iterable[tuple[str, Buffer]]) -> None:
-        await self.set_many(values)
 
     async def set_partial_values(
         self, key_start_values: Iterable[tuple[str, int, bytes | bytearray | memoryview]]
@@ -334,17 +344,17 @@ class ChunkStore(Store):
         empty. All that goes into chunks of one shard is one edit (of more than BATCH_BYTES, with the chunks
         that they change, several), made again if another writer changes the shard meanwhile. Raises
         ``ShardFormatError`` for a place behind the end."""
-        self._check_writable()
+        self._require_writable()
         pieces = ((key, [(start, bytes(value))]) for key, start, value in key_start_values)
         await asyncio.to_thread(self._write_many, pieces)
 
     async def delete(self, key: str) -> None:
-        self._check_writable()
+        self._require_writable()
         await _settled(await asyncio.to_thread(self._write, key, None))
 
     def delete_sync(self, key: str) -> None:
         """As ``delete``, in this thread."""
-        self._check_writable()
+        self._require_writable()
         self._write(key, None).result()
 
     async def erase(self, key: str) -> None:
@@ -353,12 +363,12 @@ class ChunkStore(Store):
 
     async def erase_values(self, keys: Iterable[str]) -> None:
         """Erases many keys: the chunks of one shard by one edit."""
-        self._check_writable()
+        self._require_writable()
         await asyncio.to_thread(self._write_many, ((key, None) for key in keys))
 
     async def erase_prefix(self, prefix: str) -> None:
         """Erases all keys that begin with ``prefix``."""
-        self._check_writable()
+        self._require_writable()
         await asyncio.to_thread(self._erase_below, prefix)
 
     async def delete_dir(self, prefix: str) -> None:
@@ -515,25 +525,8 @@ def _bytes_of(value: Buffer) -> bytes:
     return bytes(value.to_bytes())
 
 
-def _check_range(byte_range: Any) -> None:
-    if not isinstance(byte_range, RangeByteRequest | OffsetByteRequest | SuffixByteRequest | None):
-        raise TypeError(f"Unexpected byte_range, got {byte_range!r}")
-
-
 def _cut_of(byte_range: ByteRequest | None) -> Callable[[int], tuple[int, int]] | None:
-    return None if byte_range is None else partial(_cut, byte_range)
-
-
-def _cut(byte_range: ByteRequest, nbytes: int) -> tuple[int, int]:
-    """Returns the range [start, stop) of a key of ``nbytes`` that a request means."""
-    match byte_range:
-        case RangeByteRequest(start, stop):
-            return min(start, nbytes), min(stop, nbytes)
-        case OffsetByteRequest(start):
-            return min(start, nbytes), nbytes
-        case SuffixByteRequest(count):
-            return max(0, nbytes - count), nbytes
-    raise TypeError(f"Unexpected byte_range, got {byte_range!r}")
+    return None if byte_range is None else partial(requested_range, byte_range)
 
 
 def _patched_file(data: bytes | None, pieces: Iterable[tuple[int, bytes]]) -> bytes:

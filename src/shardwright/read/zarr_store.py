@@ -14,13 +14,18 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from zarr.abc.store import OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
-from zarr.codecs.sharding import ShardingCodec
-from zarr.core.buffer import default_buffer_prototype
-from zarr.registry import register_codec
-from zarr.storage import StorePath
 
 from shardwright.array.document import encode_document
+from shardwright.codecs.zarr_python import (
+    READ_ONLY,
+    ShardingCodec,
+    Store,
+    StorePath,
+    register_codec,
+    requested_range,
+    side_by_side,
+    to_buffer,
+)
 from shardwright.model.errors import ShardFormatError
 from shardwright.shard.index import LittleEndian
 
@@ -34,11 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-    from zarr.abc.store import ByteGetter, ByteRequest
-    from zarr.core.array_spec import ArraySpec
-    from zarr.core.buffer import Buffer, BufferPrototype, NDBuffer
-    from zarr.core.common import JSON
-    from zarr.core.indexing import SelectorTuple
+    from shardwright.codecs.zarr_python import Buffer, BufferPrototype, ByteGetter, ByteRequest, NDBuffer
 
     from .live_shard import ComposedShard, KeyBytes, KeyFile
     from .store import StoredArray
@@ -101,14 +102,14 @@ class LiveStore(Store):
         """Returns the bytes of a key, None if it is not there. Raises ``ShardFormatError``, ``StorageError``,
         ``StoreGoneError``."""
         data = self._read(key, byte_range)
-        return None if data is None else (prototype or default_buffer_prototype()).buffer.from_bytes(data)
+        return None if data is None else to_buffer(data, prototype)
 
     def _read(self, key: str, byte_range: ByteRequest | None) -> bytes | None:
         folder, _, name = key.rpartition("/")
         if name == DOCUMENT and self._keys.is_visible(key):
             document = self.view.document(folder)
             data = None if document is None else encode_document(self._with_our_codec(folder, document))
-            return None if data is None else _cut(data, byte_range)
+            return None if data is None else data[slice(*requested_range(byte_range, len(data)))]
         found = self.find(key)
         return None if found is None else found.read(byte_range)
 
@@ -178,10 +179,10 @@ class LiveStore(Store):
     # ------------------------------------------------------------------ what is not possible
 
     async def set(self, key: str, value: Buffer) -> None:
-        self._check_writable()
+        raise ValueError(READ_ONLY)
 
     async def delete(self, key: str) -> None:
-        self._check_writable()
+        raise ValueError(READ_ONLY)
 
 
 class FoundKey:
@@ -194,12 +195,12 @@ class FoundKey:
 
     def read(self, byte_range: ByteRequest | None) -> bytes | None:
         """Returns None if nothing of a shard was ever stored. Raises as ``LiveStore.get_sync``."""
-        start, stop = _bounds(self._found.nbytes, byte_range)
+        start, stop = requested_range(byte_range, self._found.nbytes)
         return self._found.read(start, stop) if self._found.has(start, stop) else None
 
     async def get(self, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         data = await asyncio.to_thread(self.read, byte_range)
-        return None if data is None else prototype.buffer.from_bytes(data)
+        return None if data is None else to_buffer(data, prototype)
 
 
 def _is_our_sharding(array: StoredArray) -> bool:
@@ -211,65 +212,56 @@ def _opened(path: str, identity: tuple[int, int]) -> LiveStore:
     return LiveStore(path, expected=identity)
 
 
-def _bounds(nbytes: int, byte_range: ByteRequest | None) -> tuple[int, int]:
-    """Returns the range [start, stop) of a key of ``nbytes`` that a request means."""
-    match byte_range:
-        case RangeByteRequest(start, stop):
-            return min(start, nbytes), min(stop, nbytes)
-        case OffsetByteRequest(start):
-            return min(start, nbytes), nbytes
-        case SuffixByteRequest(count):
-            return max(0, nbytes - count), nbytes
-        case None:
-            return 0, nbytes
-    raise TypeError(f"not a byte range: {byte_range!r}")
-
-
-def _cut(data: bytes, byte_range: ByteRequest | None) -> bytes:
-    start, stop = _bounds(len(data), byte_range)
-    return data[start:stop]
-
-
 class PinnedShardingCodec(ShardingCodec):
     """``sharding_indexed`` as a live store names it: its index and its chunks come from one state of a
     shard."""
 
     @classmethod
-    def from_dict(cls, data: dict[str, JSON]) -> Self:
+    def from_dict(cls, data: dict[str, Any]) -> Self:
         return super().from_dict({**data, "name": _STANDARD})
 
-    async def _decode_partial_single(
-        self, byte_getter: ByteGetter, selection: SelectorTuple, shard_spec: ArraySpec
+    async def decode_partial(
+        self, batch_info: Iterable[tuple[ByteGetter, Any, Any]]
+    ) -> Iterable[NDBuffer | None]:
+        return await side_by_side(self.read_selection, batch_info)
+
+    async def read_selection(
+        self, byte_getter: ByteGetter, selection: Any, shard_spec: Any
     ) -> NDBuffer | None:
-        if not isinstance(byte_getter, StorePath) or not isinstance(byte_getter.store, LiveStore):
-            return await super()._decode_partial_single(byte_getter, selection, shard_spec)
-        found = await asyncio.to_thread(byte_getter.store.find, byte_getter.path)
-        return None if found is None else await super()._decode_partial_single(found, selection, shard_spec)
+        """Returns what zarr-python selects of one shard, None if nothing of it is there."""
+        found: ByteGetter | None = byte_getter
+        if isinstance(byte_getter, StorePath) and isinstance(byte_getter.store, LiveStore):
+            found = await asyncio.to_thread(byte_getter.store.find, byte_getter.path)
+        if found is None:
+            return None
+        (values,) = await super().decode_partial([(found, selection, shard_spec)])
+        return values
 
 
 class LiveShardingCodec(PinnedShardingCodec):
     """Likewise, of chunks that we decode: reads by ``LiveView.read_box``."""
 
-    async def _decode_partial_single(
-        self, byte_getter: ByteGetter, selection: SelectorTuple, shard_spec: ArraySpec
+    async def read_selection(
+        self, byte_getter: ByteGetter, selection: Any, shard_spec: Any
     ) -> NDBuffer | None:
         if not isinstance(byte_getter, StorePath) or not isinstance(byte_getter.store, LiveStore):
-            return await super()._decode_partial_single(byte_getter, selection, shard_spec)
+            return await super().read_selection(byte_getter, selection, shard_spec)
         view, key = byte_getter.store.view, byte_getter.path
         axes = selection if isinstance(selection, tuple) else (selection,)
         bounds = [_bounds_along(axis, n) for axis, n in zip(axes, shard_spec.shape, strict=True)]
         if _is_sparse(axes, bounds, self.chunk_shape):
-            return await super()._decode_partial_single(byte_getter, selection, shard_spec)
+            return await super().read_selection(byte_getter, selection, shard_spec)
         itemsize = shard_spec.dtype.to_native_dtype().itemsize
         chunks = math.prod(-(-b // c) - a // c for (a, b, _), c in zip(bounds, self.chunk_shape, strict=True))
         if chunks * math.prod(self.chunk_shape) * itemsize <= _MOST_READ_AT_ONCE_BYTES:
             values = self._read(view, key, bounds, shard_spec)
         else:
             values = await asyncio.to_thread(self._read, view, key, bounds, shard_spec)
-        return shard_spec.prototype.nd_buffer.from_numpy_array(values)
+        decoded: NDBuffer = shard_spec.prototype.nd_buffer.from_numpy_array(values)
+        return decoded
 
     def _read(
-        self, view: LiveView, key: str, bounds: list[tuple[int, int, Any]], shard_spec: ArraySpec
+        self, view: LiveView, key: str, bounds: list[tuple[int, int, Any]], shard_spec: Any
     ) -> np.ndarray[Any, Any]:
         folder, coordinates = _shard_of(key, len(shard_spec.shape))
         low, high = tuple(a for a, _, _ in bounds), tuple(b for _, b, _ in bounds)

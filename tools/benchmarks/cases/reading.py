@@ -39,7 +39,7 @@ SELECTIONS: dict[str, Any] = {
 }
 ROUNDS = {"whole": 5}
 OTHER_ROUNDS = 25
-ZARRS, BY_ITSELF = "zarrs.ZarrsCodecPipeline", "zarr.core.codec_pipeline.BatchedCodecPipeline"
+ZARRS, BY_ITSELF = "zarrs.ZarrsCodecPipeline", zarr.config.get("codec_pipeline.path")
 ASKED = (Asked("of_fastest", "reading: at least as fast as the fastest reader", 1.0, at_least=True),)
 COLUMNS = {
     "ours ms": "ms.shardwright",

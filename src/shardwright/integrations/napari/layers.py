@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import dask.array
 import numpy as np
-import zarr
 
 from shardwright.array.contrast_window import contrast_window
 from shardwright.array.ome import display_range, scale_and_translation, stated_window
+from shardwright.codecs.zarr_python import open_array
 from shardwright.model.errors import ShardFormatError, StorageError, UnknownImageError
 from shardwright.read.zarr_store import LiveStore
 
@@ -193,7 +193,7 @@ class ShownStore:
 
     def _levels(self, image: _ImageFacts) -> list[dask.array.Array]:
         """Returns the levels of an image."""
-        arrays = [zarr.open_array(self.store, path=path, mode="r") for path, _, _ in image.levels]
+        arrays = [open_array(self.store, path=path, mode="r") for path, _, _ in image.levels]
         levels = [_as_dask(array, array.shape, array.chunks) for array in arrays]
         return _cut_alike(levels, [scale for _, scale, _ in image.levels])
 
@@ -219,7 +219,7 @@ class ShownStore:
         self, wells: dict[tuple[int, int], _ImageFacts], grid: tuple[int, int], number: int
     ) -> dask.array.Array:
         arrays = {
-            place: zarr.open_array(self.store, path=image.levels[number][0], mode="r")
+            place: open_array(self.store, path=image.levels[number][0], mode="r")
             for place, image in wells.items()
             if number < len(image.levels)
         }

@@ -13,14 +13,14 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import zarr
+    from shardwright.codecs.zarr_python import Array
 
 
 class StitchedLevel:
     """One level of the images of a plate as one array, for dask. ``tiles``: arrays of as many axes, at least
     one, by row and column of the plate; ``grid``: how many rows and columns there are."""
 
-    def __init__(self, tiles: Mapping[tuple[int, int], zarr.Array[Any]], grid: tuple[int, int]) -> None:
+    def __init__(self, tiles: Mapping[tuple[int, int], Array[Any]], grid: tuple[int, int]) -> None:
         self._tiles = tiles
         first = next(iter(tiles.values()))
         self._fill = first.fill_value
