@@ -84,5 +84,8 @@ def _other_locks(path: Path) -> Iterator[Path]:
 
 
 def _raise(error: OSError) -> None:
-    with storage_errors("list", str(error.filename)):
-        raise error
+    try:
+        with storage_errors("list", str(error.filename)):
+            raise error
+    finally:
+        del error  # in its traceback it would hold itself, and every caller's frame

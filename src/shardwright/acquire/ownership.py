@@ -66,7 +66,10 @@ class Ownership:
         with storage_errors("look at", self.path):
             there = self.lock.is_held() and beneath.exists(manifest_path(self._workspace, self.writer_epoch))
         if not there and not self._is_put_back() and (gone := self._gone()) is not None:
-            raise gone
+            try:
+                raise gone
+            finally:
+                del gone  # in its traceback it would hold itself
 
     def _gone(self) -> StoreGoneError | None:
         """Returns the error for a folder that was moved or deleted, None if another writer has it: that one

@@ -75,7 +75,7 @@ def check_replaceable(path: Path) -> None:
     ``StorageError``."""
     _check_finished(path)
     with storage_errors("look into", path):
-        for folder, folders, files in beneath.walk(path, failed=_raise):
+        for folder, folders, files in beneath.walk(path, failed=beneath.raise_failure):
             for name in (*folders, *files):
                 _check_entry(Path(folder, name))
 
@@ -288,7 +288,3 @@ def _check_entry(entry: Path) -> None:
             f"a job is at work on {entry.parent.parent}",
             hint="Wait until `shardwright compact`, or an update, has ended, or choose another name",
         )
-
-
-def _raise(error: OSError) -> None:
-    raise error

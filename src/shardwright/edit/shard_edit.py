@@ -287,7 +287,10 @@ class _Edit:
             return partial(self._unchanged, used, unused_bytes(facts))
         if not live - chunks.keys() and all(data is None for data in chunks.values()):
             if unknown is not None:
-                raise unknown
+                try:
+                    raise unknown
+                finally:
+                    del unknown  # in its traceback it would hold itself, and the open file
             return partial(self._remove, source)
         facts = ShardFacts(
             self._array.index,
@@ -303,7 +306,10 @@ class _Edit:
         plan = plan_edit(facts, sizes, strategy, max_unused)
         if plan.after is None:
             if unknown is not None:
-                raise unknown
+                try:
+                    raise unknown
+                finally:
+                    del unknown  # in its traceback it would hold itself, and the open file
             return partial(self._replace, source)
         journal = self._journal(source, facts, plan, plan.after)
         if not journal.is_too_long:

@@ -495,7 +495,10 @@ class ShardRowFiles:
                 shard.abandon()
                 errors.append(error)
         if errors:
-            raise errors[0]
+            try:
+                raise errors[0]
+            finally:
+                del errors  # in its traceback it would hold itself, and these files
 
     def discard_rewrite(self) -> None:
         """After a failed rewrite, deletes files that still have the suffix, and closes all. Files that have

@@ -319,7 +319,7 @@ def remove_tree(path: Path, *, ignore_errors: bool = False) -> None:
     """Deletes a folder with everything in it; of links the links."""
     try:
         check_no_link(path)
-        for folder, folders, others in walk(path, top_down=False, failed=_raise):
+        for folder, folders, others in walk(path, top_down=False, failed=raise_failure):
             for name in others:
                 unlink(folder / name)
             for name in folders:
@@ -330,8 +330,12 @@ def remove_tree(path: Path, *, ignore_errors: bool = False) -> None:
             raise
 
 
-def _raise(error: OSError) -> NoReturn:
-    raise error
+def raise_failure(error: OSError) -> NoReturn:
+    """Raises the error: as ``failed`` of ``walk``."""
+    try:
+        raise error
+    finally:
+        del error  # in its traceback it would hold itself, and every caller's frame
 
 
 def replace(source: Path, target: Path) -> None:

@@ -88,7 +88,10 @@ def pack_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
         before = after = source.pack_plan(task["order"], trim=trim)
         packed_already, recoded = before.matches(source.file_bytes), 0
         if (unknown := unknown_bytes(source, before, throttle.take)) is not None:
-            raise unknown
+            try:
+                raise unknown
+            finally:
+                del unknown  # in its traceback it would hold itself, and the open file
         if trim and source.is_cropped_whole():
             return _drop(source)
         if codec is not None or not packed_already:

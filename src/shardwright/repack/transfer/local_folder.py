@@ -138,6 +138,9 @@ class LocalFolder(Destination):
 
 
 def _raise(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):
-        with storage_errors("list", str(error.filename)):
-            raise error
+    try:
+        if not isinstance(error, FileNotFoundError):
+            with storage_errors("list", str(error.filename)):
+                raise error
+    finally:
+        del error  # in its traceback it would hold itself, and every caller's frame
