@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests.harness import durations, gears, run_folder
+from tests.harness import document_oracle, durations, gears, run_folder
 
+from shardwright.array import document
 from shardwright.storage import failpoints
 
 # Processes that tests start (daemons, cameras, tools) import this checkout, as the tests themselves do.
-SOURCE = str(Path(__file__).parents[1] / "src")
-os.environ["PYTHONPATH"] = os.pathsep.join([SOURCE, *filter(None, [os.environ.get("PYTHONPATH")])])
+SOURCE, SITE = str(Path(__file__).parents[1] / "src"), str(Path(__file__).parent / "harness/child_site")
+os.environ["PYTHONPATH"] = os.pathsep.join([SOURCE, SITE, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 # Without bytecode each process compiles these tests and rewrites their asserts anew: ten seconds of processor
 # time for each worker of xdist.
@@ -30,6 +31,11 @@ os.environ["SHARDWRIGHT_MEASURE_IO"] = "no"
 # Tests write many small files and sync each: in memory, where that is possible. With TMPDIR=/some/disk all of
 # them are there.
 FOLDERS = run_folder.enter()
+
+# Of this process: a worker of xdist judges what its own tests encode.
+os.environ[document_oracle.VARIABLE] = str(FOLDERS.temporary / f"documents-{os.getpid()}")
+ORACLE = document_oracle.DocumentOracle(Path(os.environ[document_oracle.VARIABLE]))
+document_oracle.watch(document)
 
 # Two cores, often shared: property tests are bounded by their number of examples, never by the clock.
 settings.register_profile(
@@ -96,6 +102,20 @@ def priority_stays():
     before = os.getpriority(os.PRIO_PROCESS, 0)
     yield
     assert os.getpriority(os.PRIO_PROCESS, 0) == before
+
+
+@pytest.fixture(scope="session")
+def oracle():
+    """Judges what shardwright encodes in tests."""
+    return ORACLE
+
+
+@pytest.fixture(autouse=True)
+def legal_documents():
+    """Every zarr.json that a test has shardwright encode is legal; here or in a process that it starts."""
+    yield
+    problems = ORACLE.new_problems()
+    assert not problems, "\n".join(problems[:8])
 
 
 @pytest.fixture(scope="session")
