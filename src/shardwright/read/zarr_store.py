@@ -247,6 +247,8 @@ class LiveShardingCodec(PinnedShardingCodec):
         if not isinstance(byte_getter, StorePath) or not isinstance(byte_getter.store, LiveStore):
             return await super().read_selection(byte_getter, selection, shard_spec)
         view, key = byte_getter.store.view, byte_getter.path
+        if _is_missing_an_error(shard_spec) and not await byte_getter.store.exists(key):
+            return None
         axes = selection if isinstance(selection, tuple) else (selection,)
         bounds = [_bounds_along(axis, n) for axis, n in zip(axes, shard_spec.shape, strict=True)]
         if _is_sparse(axes, bounds, self.chunk_shape):
@@ -278,6 +280,12 @@ class LiveShardingCodec(PinnedShardingCodec):
         values = view.read_box(folder, coordinates, low, high)
         selected: np.ndarray[Any, Any] = values[tuple(within for _, _, within in bounds)]
         return selected
+
+
+def _is_missing_an_error(shard_spec: Any) -> bool:
+    """Returns whether zarr-python is to name a shard that is not there (its setting ``read_missing_chunks``,
+    of version 3.4 on) and not to take it for fill value."""
+    return not getattr(shard_spec.config, "read_missing_chunks", True)
 
 
 def _shard_of(key: str, rank: int) -> tuple[str, tuple[int, ...]]:

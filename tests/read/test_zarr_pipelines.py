@@ -1,0 +1,121 @@
+"""Stores that we write are read by each way that zarr-python has to fetch and decode chunks, and hold every
+chunk that they promise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import zarr
+from tests.harness.plain_arrays import without_shards
+from zarr.registry import get_pipeline_class
+
+import shardwright as sw
+
+from .live_judge import frame
+from .test_live_view import QUICK, spec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+FRAMES = 16  # two rows of shards, whole ones
+SELECTIONS: list[Any] = [np.s_[:], np.s_[3], np.s_[2:11, 5:20, 7:], np.s_[::3, ::2, 1::5], np.s_[5:5]]
+CODECS = {"uncompressed": {"codec": None}, "blosc": {}, "zstd": {"codec": "zstd"}, "plain": {}}
+OPENED = {
+    "a folder": lambda path: path,
+    "a live store": sw.open,
+    "a store of chunks": lambda path: sw.ChunkStore(path, "r"),
+}
+
+
+def of_this_version(setting: str, value: Any) -> dict[str, Any]:
+    """A setting of zarr-python, which not every version has."""
+    if zarr.config.get(setting, None) is None:
+        pytest.skip(f"NOT TESTED: zarr-python {zarr.__version__} has no setting {setting}; 3.4 has")
+    return {setting: value}
+
+
+@pytest.fixture
+def fused() -> Iterator[None]:
+    """Chunks are fetched and decoded in threads, with no event loop, where a store allows."""
+    usual = zarr.config.get("codec_pipeline.path")
+    with zarr.config.set({"codec_pipeline.path": usual.rpartition(".")[0] + ".FusedCodecPipeline"}):
+        try:
+            assert get_pipeline_class().__name__ == "FusedCodecPipeline"
+        except ValueError:  # its error for a class that it does not know
+            pytest.skip(f"NOT TESTED: zarr-python {zarr.__version__} has no FusedCodecPipeline; 3.4 has")
+        yield
+
+
+@pytest.fixture(params=CODECS)
+def finished(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    path = tmp_path / "a.ome.zarr"
+    array = spec(**CODECS[request.param])
+    with sw.create(path, without_shards(array) if request.param == "plain" else array, **QUICK) as writer:
+        for i in range(FRAMES):
+            writer.append(frame(i))
+    return path
+
+
+def written(frames: int = FRAMES) -> np.ndarray:
+    return np.stack([frame(i) for i in range(frames)])
+
+
+@pytest.mark.parametrize("way", OPENED)
+def test_a_finished_store_is_read_by_the_fused_pipeline(finished: Path, way: str, fused: None) -> None:
+    array = zarr.open_array(OPENED[way](finished), path="0", mode="r")
+    for selection in SELECTIONS:
+        assert np.array_equal(array[selection], written()[selection]), selection
+
+
+@pytest.fixture
+def unfinished(tmp_path: Path) -> Iterator[Path]:
+    """Shards that are sealed, slabs in a shard in progress, and staged frames."""
+    with sw.create(tmp_path / "b.ome.zarr", spec(), **QUICK) as writer:
+        for i in range(FRAMES - 1):
+            writer.append(frame(i))
+        writer.flush()
+        yield tmp_path / "b.ome.zarr"
+
+
+def test_a_store_that_is_written_is_read_by_the_fused_pipeline(unfinished: Path, fused: None) -> None:
+    array = zarr.open_array(sw.open(unfinished), path="0", mode="r")
+    for selection in SELECTIONS:
+        assert np.array_equal(array[selection], written(FRAMES - 1)[selection]), selection
+
+
+def test_a_store_that_is_written_has_every_chunk(unfinished: Path) -> None:
+    with zarr.config.set(of_this_version("array.read_missing_chunks", False)):
+        array = zarr.open_array(sw.open(unfinished), path="0", mode="r")
+        assert np.array_equal(array[:], written(FRAMES - 1))
+
+
+def test_chunks_are_written_by_the_fused_pipeline(finished: Path, fused: None) -> None:
+    changed = written()
+    changed[3:12, 4:20] = 9
+    with sw.ChunkStore(finished) as store:
+        zarr.open_array(store, path="0")[3:12, 4:20] = 9
+    assert np.array_equal(zarr.open_array(finished, path="0", mode="r")[:], changed)
+
+
+@pytest.mark.parametrize("way", OPENED)
+def test_a_finished_store_has_every_chunk(finished: Path, way: str) -> None:
+    """``read_missing_chunks: False`` makes a key that is not there an error, not fill value."""
+    with zarr.config.set(of_this_version("array.read_missing_chunks", False)):
+        array = zarr.open_array(OPENED[way](finished), path="0", mode="r")
+        assert np.array_equal(array[:], written())
+
+
+@pytest.mark.parametrize("way", OPENED)
+def test_a_shard_that_is_gone_is_an_error_then(finished: Path, way: str) -> None:
+    """Which shows that the setting asks for them."""
+    for key in ("0/c/1/0/0", "0/c/8/0/0"):
+        (finished / key).unlink(missing_ok=True)
+    with zarr.config.set(of_this_version("array.read_missing_chunks", False)):
+        array = zarr.open_array(OPENED[way](finished), path="0", mode="r")
+        with pytest.raises(
+            (FileNotFoundError, KeyError, zarr.errors.BaseZarrError, sw.errors.ShardwrightError)
+        ):
+            array[:]
