@@ -17,7 +17,8 @@ from shardwright.storage import failpoints
 
 # Processes that tests start (daemons, cameras, tools) import this checkout, as the tests themselves do.
 SOURCE, SITE = str(Path(__file__).parents[1] / "src"), str(Path(__file__).parent / "harness/child_site")
-os.environ["PYTHONPATH"] = os.pathsep.join([SOURCE, SITE, *filter(None, [os.environ.get("PYTHONPATH")])])
+# SITE last: a run of tests against a broken copy has a sitecustomize of its own.
+os.environ["PYTHONPATH"] = os.pathsep.join([SOURCE, *filter(None, [os.environ.get("PYTHONPATH")]), SITE])
 
 # Without bytecode each process compiles these tests and rewrites their asserts anew: ten seconds of processor
 # time for each worker of xdist.
