@@ -48,6 +48,8 @@ def main() -> int:
         and (not options.room or m.room in options.room)
         and options.gear in (None, m.gear)
     ]
+    if options.gear == "test":
+        chosen = [mutant.by_quick_tests() for mutant in chosen]
     summary: dict[str, Any] = {"suites": {}, "mutants": {}, "survivors": []}
     sound = set()
     for suite in sorted({mutant.suite for mutant in chosen}):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
@@ -55,17 +55,21 @@ Gear = Literal["test", "all"]  # ./tools/test, and ./tools/test --all
 @dataclass(frozen=True)
 class Mutant:
     """``sabotage``: text that runs at the start of every process. ``options`` lead the suite to the place
-    sooner; of a suite of named tests they are the tests."""
+    sooner; of a suite of named tests they are the tests. ``quick``: tests of the quicker gear that catch it
+    as well."""
 
     name: str
     removes: str
     suite: str
     sabotage: str
     options: tuple[str, ...] = ()
+    quick: tuple[str, ...] = ()
 
     @property
     def gear(self) -> Gear:
         """The quicker one of the gears that catch it."""
+        if self.quick:
+            return "test"
         places = [word for word in (*SUITES[self.suite], *self.options) if word.startswith("tests/")]
         is_quick = places and not any(is_whole(place) or is_marked(place, "whole") for place in places)
         return "test" if is_quick else "all"
@@ -77,8 +81,17 @@ class Mutant:
         return found[1] if found else ""
 
     @property
+    def is_patch(self) -> bool:
+        """True if it puts other objects in place of those of a module, false if it changes its text."""
+        return not self.sabotage.startswith("change(")
+
+    @property
     def caught_by(self) -> str:
-        return ", ".join(self.options) if self.suite == NAMED else self.suite
+        return ", ".join(self.options if self.suite == NAMED else (self.suite, *self.quick))
+
+    def by_quick_tests(self) -> Mutant:
+        """Returns the mutant as the quicker gear catches it."""
+        return replace(self, suite=NAMED, options=self.quick) if self.quick else self
 
 
 def changed(module: str, old: str, new: str) -> str:

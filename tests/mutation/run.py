@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,9 +26,11 @@ BROKEN_PROMISE = 1
 
 @dataclass(frozen=True)
 class Outcome:
-    """``caught``: the suite ran and found a broken promise. ``tail`` is the end of what it printed."""
+    """``caught``: the suite ran and found a broken promise. ``is_mistaken``: something in it did not fit the
+    code as it is now. ``tail`` is the end of what it printed."""
 
     caught: bool
+    is_mistaken: bool
     code: int
     seconds: float
     tail: str
@@ -52,13 +54,18 @@ def run_suite(command: tuple[str, ...], sabotage: str = "") -> Outcome:
         process.kill()
         output, _ = process.communicate()
         return Outcome(
-            True, process.returncode, time.monotonic() - started, f"hung for {TIMEOUT_S} s\n{output[-2000:]}"
+            True,
+            False,
+            process.returncode,
+            time.monotonic() - started,
+            f"hung for {TIMEOUT_S} s\n{output[-2000:]}",
         )
     ran = "pytest" not in command or any(
         line.startswith(("FAILED ", "ERROR ")) for line in output.splitlines()
     )
     return Outcome(
         process.returncode == BROKEN_PROMISE and ran,
+        any(error in output for error in ("AttributeError", "NameError", "TypeError")),
         process.returncode,
         round(time.monotonic() - started, 1),
         output[-2000:],
@@ -66,6 +73,9 @@ def run_suite(command: tuple[str, ...], sabotage: str = "") -> Outcome:
 
 
 def try_mutant(mutant: Mutant) -> Outcome:
+    """What catches the mistake of a patch, which fits the code as it was once, proves nothing."""
     from .mutant import SUITES
 
-    return run_suite((*SUITES[mutant.suite], *mutant.options), mutant.sabotage)
+    outcome = run_suite((*SUITES[mutant.suite], *mutant.options), mutant.sabotage)
+    fits = not mutant.is_patch or not outcome.is_mistaken
+    return replace(outcome, caught=outcome.caught and fits)

@@ -9,6 +9,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+from tests.harness.gears import is_whole
 
 from shardwright.model.names import WORKSPACE
 
@@ -31,9 +32,11 @@ def test_sabotage_is_python(mutant: Mutant) -> None:
 
 
 def test_the_tests_that_are_named_are_there_and_not_slow() -> None:
-    named = [test for mutant in MUTANTS if mutant.suite == NAMED for test in mutant.options]
+    named = [(test, mutant) for mutant in MUTANTS if mutant.suite == NAMED for test in mutant.options]
+    named += [(test, mutant) for mutant in MUTANTS for test in mutant.quick]
     assert len(named) > 100
-    assert not [test for test in named if "::" not in test or is_marked(test, "slow")]
+    assert not [test for test, _ in named if "::" not in test or is_marked(test, "slow")]
+    assert not [test for test, mutant in named if mutant.gear == "test" and is_whole(test)]
 
 
 def test_a_module_is_changed_for_whoever_imports_a_name_of_it() -> None:
@@ -93,3 +96,11 @@ def test_the_table_lists_every_mutant() -> None:
 def test_a_mutant_is_caught(mutant: Mutant) -> None:
     outcome = try_mutant(mutant)
     assert outcome.caught, f"exit code {outcome.code}\n{outcome.tail}"
+
+
+def test_what_a_patch_does_wrong_catches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SUITES, "broken", ("-c", "from shardwright.model.names import there\nthere()"))
+    patch = Mutant("a", "", "broken", "import shardwright.model.names as m\nm.there = 0")
+    change = Mutant("b", "", "broken", changed("model.names", "WORKSPACE =", "there = WORKSPACE ="))
+    assert [try_mutant(mutant).code for mutant in (patch, change)] == [1, 1]
+    assert [try_mutant(mutant).caught for mutant in (patch, change)] == [False, True]
