@@ -96,8 +96,8 @@ def _is_kept_for_another(folder: Path) -> bool:
 def _make(place: Path) -> Path:
     while True:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
-        folder.chmod(0o711)  # tests go through it as another user
         with contextlib.suppress(FileNotFoundError):  # swept before it was held
+            folder.chmod(0o711)  # tests go through it as another user
             _hold(folder)
             atexit.register(_leave, folder, os.getpid())
             return folder

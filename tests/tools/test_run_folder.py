@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -117,3 +118,16 @@ def test_memory_must_have_room(tmp_path, monkeypatch, free):
 def test_a_machine_may_have_no_such_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(run_folder, "MEMORY", tmp_path / "shm")
     assert run_folder.roomy_memory() is None
+
+
+def test_a_folder_that_another_run_sweeps_before_it_is_held_is_made_again(tmp_path, monkeypatch):
+    made, make = [], tempfile.mkdtemp
+
+    def swept(**named):
+        made.append(Path(make(**named)))
+        if len(made) == 1:
+            made[0].rmdir()
+        return str(made[-1])
+
+    monkeypatch.setattr(tempfile, "mkdtemp", swept)
+    assert run_folder._make(tmp_path) == made[1]
