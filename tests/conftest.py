@@ -54,17 +54,23 @@ signal.signal(signal.SIGTERM, signal.default_int_handler)  # a time limit: what 
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers():
-    """Twice as many as there are cores: most tests wait for a disk or another process. As always,
+def pytest_xdist_auto_num_workers(config):
+    """With --all twice as many as there are cores: most tests wait for a disk or another process. As always,
     ``PYTEST_XDIST_AUTO_NUM_WORKERS`` goes first."""
     chosen = "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ
-    return None if chosen else 2 * len(os.sched_getaffinity(0))
+    one_each = chosen or "not whole" in config.option.markexpr
+    return None if one_each else 2 * len(os.sched_getaffinity(0))
 
 
 def pytest_addoption(parser):
     parser.addoption(
         "--record-durations", action="store_true", help="write tests/durations.tsv: ./tools/test --all"
     )
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Each worker imports what it collects: a third of the time of a short run."""
+    return gears.is_left_out(collection_path, config.option.markexpr) or None
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m looks at marks

@@ -115,6 +115,14 @@ def is_whole(test: str) -> bool:
     return not places.isdisjoint(WHOLE) and places.isdisjoint(KEPT)
 
 
+def is_left_out(path: Path, marks: str) -> bool:
+    """Returns whether nothing of this file or folder is of the gear that ``marks`` (pytest's -m) asks for."""
+    if "not whole" not in marks or not path.is_relative_to(ROOT):
+        return False
+    place = str(path.relative_to(ROOT))
+    return is_whole(place) and not any(kept.startswith((f"{place}/", f"{place}::")) for kept in KEPT)
+
+
 def mark(items: Iterable[pytest.Item]) -> None:
     """Marks the tests that are of ``--all`` alone by their place."""
     for item in items:

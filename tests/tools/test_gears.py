@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 from tests.harness import durations
-from tests.harness.gears import KEPT, LONG, ROOT, WHOLE, is_whole
+from tests.harness.gears import KEPT, LONG, ROOT, WHOLE, is_left_out, is_whole
 
 
 def _tests_of(file: Path) -> set[str]:
     return {node.name for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.FunctionDef)}
 
 
-@pytest.mark.parametrize("place", [*WHOLE, *KEPT, *LONG])
+@pytest.mark.parametrize("place", [*WHOLE, *sorted(KEPT), *LONG])
 def test_a_place_that_is_named_is_there(place: str) -> None:
     file, _, name = place.partition("::")
     assert (ROOT / file).exists()
@@ -35,6 +35,13 @@ def test_a_test_is_of_one_gear_by_its_place() -> None:
     assert is_whole("tests/power/test_power_cuts.py::test_any[a-b]")
     assert not is_whole("tests/wire/test_messages.py::test_any")
     assert all(not is_whole(f"{kept}[a parameter]") for kept in KEPT if "::" in kept)
+
+
+def test_a_file_of_the_other_gear_is_not_even_imported() -> None:
+    assert is_left_out(ROOT / "tests/power", "not slow and not whole")
+    assert not is_left_out(ROOT / "tests/power", "not slow")
+    assert not is_left_out(ROOT / "tests/crash/test_kills.py", "not slow and not whole"), "some of it is kept"
+    assert not is_left_out(ROOT / "tests/crash", "not slow and not whole")
 
 
 def test_the_record_is_read_as_it_was_written(tmp_path: Path) -> None:
