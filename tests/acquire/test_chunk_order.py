@@ -1,5 +1,6 @@
 """The order of chunks in the shards of an acquisition (``chunk_order``): each chunk has a place that is known
-before its frames come, whatever order they come in."""
+before its frames come, whatever order they come in. With other options, and other writers:
+``tests/covering``."""
 
 from __future__ import annotations
 
@@ -11,14 +12,12 @@ import numpy as np
 import pytest
 import tensorstore
 import zarr
+from tests.harness.chunk_places import check_orders
 from tests.harness.stored import snapshot
 
 import shardwright as sw
-from shardwright.model.errors import ShardwrightError, SpecError
-from shardwright.read.shard_file import ShardFile
-from shardwright.read.store import open_store
+from shardwright.model.errors import SpecError
 from shardwright.read.verify_store import verify_store
-from shardwright.shard.chunk_order import chunk_order
 from shardwright.storage import failpoints
 
 if TYPE_CHECKING:
@@ -31,17 +30,8 @@ ORDERS = ("row_major", "morton")
 SHAPES: dict[str, dict[str, Any]] = {
     "t": {"axes": (("t", None, 2, 4),), "frames": 15},
     "tz": {"axes": (("t", None, 1, 4), ("z", 5, 2, 2)), "frames": 35},
-    "tcz": {"axes": (("t", None, 1, 2), ("c", 2, 1, 2), ("z", 3, 1, 2)), "frames": 30},
-    "stored in another order": {
-        "axes": (("t", None, 1, 4), ("z", 5, 1, 4)),
-        "frames": 35,
-        "storage_order": ("z", "t", "y", "x"),
-    },
-    "transposed": {"axes": (("t", None, 2, 4),), "frames": 15, "storage_order": ("t", "x", "y")},
     "levels": {"axes": (("t", None, 2, 4),), "frames": 15, "levels": 1},
-    "index first": {"axes": (("t", None, 2, 4),), "frames": 15, "index_location": "start"},
     "one slab": {"axes": (("t", None, 3, 1),), "frames": 15},
-    "one frame": {"axes": (("t", None, 1, 1),), "frames": 9},
 }
 
 
@@ -60,33 +50,9 @@ def frames(shape: str) -> np.ndarray:
     return np.random.default_rng(7).integers(1, 900, (count, ROWS, COLUMNS), np.uint16)
 
 
-def recover(store: Path) -> None:
-    command = [sys.executable, "-m", "shardwright.cli", "recover", str(store)]
-    subprocess.run(command, check=True, capture_output=True)
-
-
-def check_orders(store: Path, order: str, *, levels: int = 1) -> int:
-    """Returns the number of shards, each of which has its chunks in ``order``."""
-    checked = 0
-    for array in open_store(store).arrays[:levels]:
-        places = np.argsort(chunk_order(order, array.shard_chunks))
-        for _, shard in array.shard_files():
-            assert shard is not None
-            with ShardFile(array, array.path / array.shard_key(shard)) as file:
-                entries = file.read_index()
-            here = entries["offset"] != np.uint64(2**64 - 1)
-            assert (np.diff(entries["offset"][here][np.argsort(places[here])].astype(np.int64)) > 0).all()
-            checked += 1
-    return checked
-
-
 def check_values(store: Path, shape: str, values: np.ndarray) -> None:
-    fields = SHAPES[shape]
-    counts = [count or -1 for _, count, _, _ in fields["axes"]]
-    names = [name for name, *_ in fields["axes"]] + ["y", "x"]
+    counts = [count or -1 for _, count, _, _ in SHAPES[shape]["axes"]]
     expected = values.reshape(*counts, ROWS, COLUMNS)
-    if "storage_order" in fields:
-        expected = expected.transpose([names.index(name) for name in fields["storage_order"]])
     assert (zarr.open_array(store / "0", mode="r")[...] == expected).all()
     opened = tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{store}/0/"}})
     assert (opened.result().read().result() == expected).all()
@@ -95,22 +61,14 @@ def check_values(store: Path, shape: str, values: np.ndarray) -> None:
 
 @pytest.mark.parametrize(
     ("shape", "io", "order"),
-    [
-        ("levels", "direct", "row_major"),
-        *(
-            pytest.param(shape, io, order, marks=[pytest.mark.slow] * ((i + j + k) % 2))
-            for i, shape in enumerate(SHAPES)
-            for j, io in enumerate(("mmap", "pwrite"))
-            for k, order in enumerate(ORDERS)
-        ),
-    ],
+    [("levels", "direct", "row_major"), ("tz", "mmap", "morton"), ("one slab", "pwrite", "row_major")],
 )
 def test_chunks_lie_in_the_order_that_was_asked_for(tmp_path: Path, shape: str, order: Any, io: Any) -> None:
     store, values = tmp_path / "a.ome.zarr", frames(shape)
     with sw.create(store, spec(**SHAPES[shape]), chunk_order=order, io=io, **QUICK) as writer:
         for frame in values:
             writer.append(frame)
-    assert check_orders(store, order, levels=2) >= 4
+    assert check_orders(store, order) >= 4
     check_values(store, shape, values)
 
 
@@ -149,12 +107,7 @@ def left_behind(tmp_path: Path, shape: str, count: int, **settings: Any) -> Path
 
 @pytest.mark.parametrize(
     ("shape", "io", "order", "after"),
-    [
-        pytest.param(shape, io, order, after, marks=[pytest.mark.slow] * ((i + j + k) % 3 > 0))
-        for i, (shape, io) in enumerate([("tz", "mmap"), ("tz", "pwrite"), ("one slab", "pwrite")])
-        for j, order in enumerate(["arrival", *ORDERS])
-        for k, after in enumerate(["arrival", *ORDERS])
-    ],
+    [("tz", "pwrite", "morton", "morton"), ("tz", "mmap", "row_major", "morton")],
 )
 def test_an_acquisition_goes_on_in_another_order(
     tmp_path: Path, shape: str, order: Any, after: Any, io: Any
@@ -214,67 +167,6 @@ def test_an_io_error_changes_no_order(tmp_path: Path, order: Any, io: Any) -> No
     assert not failures
     check_values(store, "tz", values)
     check_orders(store, "row_major" if order == "row_major" else "morton")
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_sealed_shards_that_take_frames_again_keep_their_order(tmp_path: Path, order: Any) -> None:
-    store, values = tmp_path / "a.ome.zarr", frames("tz")
-
-    def die() -> None:
-        raise RuntimeError
-
-    writer = sw.create(store, spec(**SHAPES["tz"]), chunk_order=order, **QUICK)
-    for frame in values[:12]:
-        writer.append(frame)
-    writer.flush()
-    failpoints.set_hook("workspace.before_manifest", die)  # all is sealed, and the workspace is left
-    try:
-        with pytest.raises(ShardwrightError):
-            writer.close()
-    finally:
-        failpoints.set_hook("workspace.before_manifest", None)
-    assert check_orders(store, order) >= 4
-    with sw.resume(store, chunk_order=order, **QUICK) as writer:
-        for frame in values[12:]:
-            writer.append(frame)
-    check_values(store, "tz", values)
-    check_orders(store, order)
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_every_image_has_the_order(tmp_path: Path, order: Any) -> None:
-    store, values = tmp_path / "a.ome.zarr", frames("t")
-    images = ("left", "right")
-    with sw.create(store, spec(**SHAPES["t"]), images=images, chunk_order=order, **QUICK) as writer:
-        for t, frame in enumerate(values):
-            for number, image in enumerate(images):
-                writer.append(frame + number, image=image, index=(t,))
-    assert check_orders(store, order, levels=2) >= 8
-    assert verify_store(store, threads=1).problems == []
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_what_a_dead_writer_left_is_recovered(tmp_path: Path, order: Any) -> None:
-    store, values = tmp_path / "a.ome.zarr", frames("t")
-    with sw.create(tmp_path / "b.ome.zarr", spec(**SHAPES["t"]), chunk_order=order, **QUICK) as writer:
-        for frame in values[:11]:
-            writer.append(frame)
-        writer.flush()
-        snapshot(tmp_path / "b.ome.zarr", store)
-    recover(store)
-    check_values(store, "t", values[:11])
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_a_shard_row_that_is_not_full_is_sealed(tmp_path: Path, order: Any) -> None:
-    store, values = tmp_path / "a.ome.zarr", frames("t")
-    with sw.create(store, spec(**SHAPES["t"]), chunk_order=order, **QUICK) as writer:
-        for frame in values[:3]:
-            writer.append(frame)
-        writer.flush()
-        snapshot(store, tmp_path / "left.ome.zarr")
-    recover(tmp_path / "left.ome.zarr")
-    check_values(tmp_path / "left.ome.zarr", "t", values[:3])
 
 
 @pytest.mark.parametrize("order", ORDERS)

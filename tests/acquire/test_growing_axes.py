@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 import zarr
 from tests.harness.daemon import run_cli
-from tests.harness.fork_server import ForkServer
 
 import shardwright as sw
 from shardwright import errors
@@ -19,13 +17,11 @@ from shardwright.acquire.accounts import Accounts
 from shardwright.array.grid import Grid
 from shardwright.model.names import WORKSPACE
 from shardwright.read.verify_store import verify_store
-from shardwright.recovery.recover_store import recover_store
 from shardwright.shard.manifest import manifest_path
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.harness.fork_server import Channel
 
 DEPTHS = (5, 2, 7, 1)  # planes of each time point
 SHAPE = (12, 16)
@@ -87,34 +83,6 @@ def test_more_steps_than_shard_rows_that_may_be_open(tmp_path):
         for index in indices(depths):
             writer.append(frame(*index), index=index)
     check(path, writer.receipt, depths)
-
-
-def write_and_die(_: Channel, path: Path, count: int) -> None:
-    writer = sw.create(path, spec())
-    for index in indices()[:count]:
-        writer.append(frame(*index), index=index)
-    writer.flush()
-    os._exit(0)
-
-
-@pytest.mark.parametrize("take_up", ["resume", "recover"])
-def test_after_a_kill_the_extents_are_known(tmp_path, take_up, shared_pool):
-    path = tmp_path / "a.ome.zarr"
-    half = len(indices()) // 2
-    with ForkServer() as server:
-        assert server.start(write_and_die, path, half).wait() == 0
-    if take_up == "recover":
-        recover_store(path, shared_pool, threads=2)
-        found = zarr.open_array(path / "0", mode="r")
-        last_t, most_z, _ = np.max(indices()[:half], axis=0) + 1
-        assert found.shape[:3] == (last_t, 2, most_z)
-        for t, z, c in indices()[:half]:
-            np.testing.assert_array_equal(found[t, c, z], frame(t, z, c))
-        return
-    with sw.resume(path) as writer:
-        for index in indices()[half:]:
-            writer.append(frame(*index), index=index)
-    check(path, writer.receipt)
 
 
 def test_frames_without_an_index_are_refused(tmp_path):

@@ -299,7 +299,7 @@ def test_what_a_kill_leaves_is_read_as_it_lies_and_completed(tmp_path, server, p
     assert not path.exists() or verify_store(path).ok
 
 
-@WAYS
+@MODES
 def test_an_acquisition_goes_on_as_it_was_created(tmp_path, live):
     path = tmp_path / "a.ome.zarr"
     writer = sw.create(path, spec(), **live)
@@ -686,7 +686,7 @@ def test_a_rewritten_shard_takes_the_final_name_once_it_has_what_was_seen(tmp_pa
     assert verify_store(path).ok
 
 
-@WAYS
+@MODES
 @pytest.mark.parametrize("first", [5, 6])
 def test_a_shard_row_that_takes_frames_again_is_seen_once_it_is_sealed(
     tmp_path, at_once, at_point, live, first

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,8 +17,6 @@ from shardwright.model.errors import SpecError
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
 from shardwright.repack.jobs.pack_shard import pack_shard
-
-from .test_chunk_order import recover, snapshot
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,11 +68,10 @@ def check(store: Path, form: str, values: np.ndarray) -> None:
     assert verify_store(store, threads=1).problems == []
 
 
-@pytest.mark.parametrize("io", ["mmap", "pwrite"])
 @pytest.mark.parametrize("form", FORMS)
-def test_the_peers_read_it(tmp_path: Path, form: str, io: Any) -> None:
+def test_the_peers_read_it(tmp_path: Path, form: str) -> None:
     store, values = tmp_path / "a.ome.zarr", frames()
-    with sw.create(store, spec(**FORMS[form]), io=io, **QUICK) as writer:
+    with sw.create(store, spec(**FORMS[form]), **QUICK) as writer:
         for frame in values:
             writer.append(frame)
     check(store, form, values)
@@ -106,28 +102,6 @@ def test_it_is_seen_while_it_is_written(tmp_path: Path, form: str) -> None:
     followed = list(sw.follow(store))
     assert len(followed) == FRAMES
     assert all((each.pixels == values[each.index[0]]).all() for each in followed)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_it_goes_on_after_its_writer_died(tmp_path: Path, form: str) -> None:
-    store, values = tmp_path / "a.ome.zarr", frames()
-    with sw.create(tmp_path / "b.ome.zarr", spec(**FORMS[form]), **QUICK) as writer:
-        for frame in values[:7]:
-            writer.append(frame)
-        writer.flush()
-        snapshot(tmp_path / "b.ome.zarr", store)
-    with sw.resume(store, **QUICK) as writer:
-        for frame in values[7:]:
-            writer.append(frame)
-    check(store, form, values)
-    shutil.rmtree(store)
-    with sw.create(store, spec(**FORMS[form]), **QUICK) as writer:
-        for frame in values[:8]:
-            writer.append(frame)
-        writer.flush()
-        snapshot(store, tmp_path / "c.ome.zarr")
-    recover(tmp_path / "c.ome.zarr")
-    check(tmp_path / "c.ome.zarr", form, values[:8])
 
 
 def test_a_file_that_readers_see_grow_needs_a_checksum_of_its_index(tmp_path: Path) -> None:
