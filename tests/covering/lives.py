@@ -57,6 +57,7 @@ LIFE = {**OF_THE_PROGRAM, **OWN}
 # what meets only where three do: a dead writer's files are of one form for each of these
 THREES = (
     *(("chunk_order", "death", after) for after in ("ends", "chunk_order_after")),
+    ("chunk_order", "part_before", "chunk_order_after"),
     *(("io", "live", after) for after in ("death", "ends")),
     *(("io", "partial_chunks", after) for after in ("death", "ends")),
     *(
@@ -77,7 +78,7 @@ _SENSELESS: tuple[Row, ...] = (
     {"ends": "recovered", "take_over": True},
 )
 QUICK: dict[str, Any] = {"store_within_ms": 20, "sync_interval_ms": 20, "threads": 2}
-ROWS, COLUMNS = 12, 20
+ROWS, COLUMNS = 12, 22
 _STEPS = {"t": 9, "tcz": 3}  # of the axis that grows
 _BLOSC = [(cname, shuffle) for cname in ("lz4", "zstd", "zlib", "lz4hc") for shuffle in (0, 1, 2)]
 
@@ -109,13 +110,15 @@ def array_of(row: Row, number: int = 0) -> sw.ArraySpec:
     axes: dict[str, list[tuple[str, int | None, int, int]]] = {
         "plane": [],
         "t": [("t", None, depth, two)],
-        "tcz": [("t", None, 1, two), ("c", 2, 1, 1), ("z", 4, depth, 1)],
+        "tcz": [("t", None, 1, two), ("c", 2, 1, 1), ("z", 4, depth, two)],
         "ragged": [("t", None, 1, 1), ("z", None, depth, two)],
     }
     before = axes[row["axes"]]
+    # as many chunks of a shard along x that Morton's order is not row-major
+    sizes = (*before, ("y", ROWS, 5, two), ("x", COLUMNS, 5, 4))
     dimensions = [
         sw.Dimension(name=name, count=count, chunk_size=chunk, shard_size_chunks=shard)
-        for name, count, chunk, shard in (*before, ("y", ROWS, 5, two), ("x", COLUMNS, 8, two))
+        for name, count, chunk, shard in sizes
     ]
     names = [name for name, *_ in before]
     orders = {"frame axes reversed": (*names[::-1], "y", "x"), "columns first": (*names, "x", "y")}
