@@ -191,7 +191,7 @@ def remove(self):
     self.close()
 m.StoreFolder.remove_workspace = remove
 """,
-        ("--scene", "plain", "--io", "pwrite", "--syscall", "unlink", "--syscall", "unlinkat"),
+        ("--scene", "plain", "--io", "pwrite", "--syscall", "unlinkat"),
     ),
 ]
 
