@@ -50,6 +50,23 @@ def test_a_socket_of_another_server_stays(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_second_close_leaves_what_is_bound_since(tmp_path: Path) -> None:
+    """Also after a bind that failed, which has closed already."""
+    first, other = server(tmp_path), server(tmp_path)
+    first.bind()
+    with pytest.raises(ConfigError, match=r"in\.sock is in use"):
+        other.bind()
+    first.close()
+    second = server(tmp_path)
+    second.bind()
+    try:
+        first.close()
+        other.close()
+        assert {path.name for path in tmp_path.iterdir()} == {"in.sock", "ring.sock"}
+    finally:
+        second.close()
+
+
 def test_a_socket_that_cannot_be_shared(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such group"):
         server(tmp_path, group="no-such-group-here").bind()

@@ -238,8 +238,9 @@ class IngestServer:
             self._close(linger_ms)
 
     def close(self) -> None:
-        """Closes the sockets that were bound, in place of ``run``, and removes their files."""
-        bound, self._bound = self._bound, ()  # a second call removes nobody's files
+        """Closes the sockets that were bound, in place of ``run``, and removes their files. A second call does
+        nothing: by then they may be another server's."""
+        bound, self._bound = self._bound, ()
         remove_socket_files(bound)
         self._close(linger_ms=0)
 
@@ -251,12 +252,14 @@ class IngestServer:
     def _close(self, linger_ms: int) -> None:
         self._executor.close()
         self._rings.release()
-        if self._handover is not None:
-            self._handover.close()
-        if self._guard is not None:
-            self._guard.close()
-        if self._context is not None:
-            self._context.destroy(linger=linger_ms)
+        handover, guard, context = self._handover, self._guard, self._context
+        self._handover = self._guard = self._context = None
+        if handover is not None:
+            handover.close()
+        if guard is not None:
+            guard.close()
+        if context is not None:
+            context.destroy(linger=linger_ms)
 
     def _round(self) -> None:
         ready = dict(self._poller.poll(self._wait_ms()))
