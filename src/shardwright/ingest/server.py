@@ -238,8 +238,8 @@ class IngestServer:
             self._close(linger_ms)
 
     def close(self) -> None:
-        """Closes the sockets that were bound, in place of ``run``, and removes their files. A second call does
-        nothing: by then they may be another server's."""
+        """Closes the sockets that were bound, in place of ``run``, and removes their files. A second call
+        does nothing: by then they may be another server's."""
         bound, self._bound = self._bound, ()
         remove_socket_files(bound)
         self._close(linger_ms=0)
