@@ -123,7 +123,9 @@ def array_of(row: Row, number: int = 0) -> sw.ArraySpec:
     names = [name for name, *_ in before]
     orders = {"frame axes reversed": (*names[::-1], "y", "x"), "columns first": (*names, "x", "y")}
     located = {} if row["index_location"] is None else {"index_location": row["index_location"]}
-    methods = ("mean", "min", "max", "nearest")
+    methods = ["min", "max", "nearest", "mean"]
+    if row["stored"] == "columns first" and "float" in row["dtype"]:
+        methods[3] = "min"  # of rows and columns in turn the sums are rounded otherwise
     spec = sw.ArraySpec(
         dtype=row["dtype"],
         dimensions=dimensions,
@@ -254,7 +256,7 @@ def write_and_die(channel: Channel, life: Life, folder: Path) -> None:
     elif row["death"] == "at a storage call":
         kill_at(1 + life.number % 7)
         life.send(writer, life.frames[life.before :])
-        writer.flush()
+        wait_for(lambda: _flushes(writer), "room on the disk")
     os._exit(0)
 
 
