@@ -40,6 +40,8 @@ from shardwright.repack.jobs.rechunk_store import RechunkOptions, plan_new_store
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.harness.document_oracle import DocumentOracle
+
 
 def rechunk(store: Path, new: Path, **options: Any) -> None:
     made = RechunkOptions(**{"chunks": {}, **options})
@@ -116,13 +118,14 @@ def test_any_chain_is_written(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_a_chain_that_is_illegal_is_refused_before_anything_is_made(
-    tmp_path: Path, options: dict[str, Any], part: str
+    tmp_path: Path, options: dict[str, Any], part: str, oracle: DocumentOracle
 ) -> None:
     shards([LITTLE]).write(tmp_path / "a.zarr")
     made = RechunkOptions(chunks={}, **options)
     with pytest.raises(ShardFormatError, match=part):
         write_new_store(plan_new_store(tmp_path / "a.zarr", made), tmp_path / "b.zarr", made, run_here)
     assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"]
+    oracle.new_problems()  # what was asked for is encoded, read as a reader would, and refused
 
 
 def test_the_command_takes_chains_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
