@@ -34,7 +34,7 @@ from shardwright.repack.runtime.tasks import run_task
 from shardwright.repack.transfer import bucket, local_folder, move_store, transfer_item
 from shardwright.repack.transfer.destination import CLAIM_KEY, open_destination
 from shardwright.repack.transfer.move_plan import MoveOptions, plan_move
-from shardwright.storage import failpoints
+from shardwright.storage import beneath, failpoints
 
 from .images import POLITE
 from .moving import PIXELS, KilledError, assert_arrived, execute, fetched, files
@@ -425,6 +425,24 @@ def test_a_folder_without_room_is_refused_before_anything_is_begun(store, tmp_pa
     assert not (store / ".compact").exists()
     monkeypatch.setattr(local_folder.LocalFolder, "free_bytes", lambda _: needed)
     assert move_store.move_store(store, MoveOptions(str(away), throttle=POLITE), execute).ok
+
+
+def test_a_part_that_another_job_ends_meanwhile_takes_no_room(tmp_path, monkeypatch):
+    """Between the two looks at it. Who is to be refused is told so, and not that a file is missing."""
+    listed = beneath.matching
+    work = tmp_path / ".compact"
+    work.mkdir()
+    (work / "there.part").write_bytes(bytes(1 << 20))
+    (work / "gone.part").touch()
+
+    def then_gone(folder, pattern):
+        found = listed(folder, pattern)
+        (work / "gone.part").unlink()
+        return found
+
+    monkeypatch.setattr(beneath, "matching", then_gone)
+    monkeypatch.setattr(local_folder, "free_bytes", lambda _: 7)
+    assert local_folder.LocalFolder(tmp_path).free_bytes() == 7 + (1 << 20)
 
 
 def copied(store, away):

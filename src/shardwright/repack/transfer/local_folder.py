@@ -54,8 +54,11 @@ class LocalFolder(Destination):
         deletes them. Raises ``StorageError``."""
         folder = next(folder for folder in (self.root, *self.root.parents) if beneath.is_dir(folder))
         with storage_errors("look at", folder):
-            parts = beneath.matching(self.root / WORK_PREFIX, f"*{PART_SUFFIX}")
-            return free_bytes(folder) + sum(beneath.stat(path).st_blocks * 512 for path in parts)
+            total = free_bytes(folder)
+            for part in beneath.matching(self.root / WORK_PREFIX, f"*{PART_SUFFIX}"):
+                with suppress(FileNotFoundError):  # another job, which is to be refused, has just ended it
+                    total += beneath.stat(part).st_blocks * 512
+            return total
 
     def put_new(self, key: str, parts: Iterator[Part], nbytes: int) -> None:
         path, part = self.root / key, self.root / part_key(key, secrets.token_hex(4))
