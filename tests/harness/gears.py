@@ -95,6 +95,7 @@ _BY_REASON = {
         "tests/acquire/test_creation_undone.py::test_a_storage_call_that_fails",
         "tests/acquire/test_degrade.py::test_the_writer_in_process",
         "tests/acquire/test_durability.py::test_more_waiting_frames_than_staging_slots",
+        "tests/acquire/test_reopen.py::test_a_full_disk_while_a_row_is_opened_again_waits_for_room",
         "tests/acquire/test_take_over.py::test_a_shard_row_that_the_old_writer_finishes_making_meanwhile_is_not_missed",
         "tests/api/test_claims.py::test_frames_that_an_earlier_process_staged_hold_no_slot",
         "tests/api/test_threads.py::test_after_a_call_that_was_interrupted_anywhere_others_go_on_or_are_told",
@@ -104,8 +105,10 @@ _BY_REASON = {
         "tests/edit/test_chunk_bucket.py::test_random_operations_do_as_the_memory_store_and_peers_read_the_shards",
         "tests/edit/test_chunk_store.py::test_random_operations_do_as_the_memory_store_and_peers_read_the_shards",
         "tests/edit/test_chunk_store.py::test_two_processes_patch_one_chunk_that_is_a_file_and_lose_nothing",
+        "tests/edit/test_chunk_store.py::test_what_a_killed_edit_left_goes_with_its_array",
         "tests/edit/test_edit_plan.py::test_any_edits_make_the_shard_that_a_dictionary_makes",
         "tests/edit/test_interrupted.py::test_a_kill_at_every_call_leaves_the_old_chunks_or_the_new_ones",
+        "tests/edit/test_region_edit.py::test_an_update_that_is_killed_has_changed_whole_shards_and_the_next_completes_it",
         "tests/edit/test_region_edit.py::test_any_updates_and_erasures_are_as_numpy_does_them",
         "tests/edit/test_region_edit.py::test_processes_that_paint_the_same_chunks_lose_nothing",
         "tests/edit/test_side_by_side.py::test_a_compaction_beside_an_editor_loses_no_update",
@@ -113,8 +116,11 @@ _BY_REASON = {
         "tests/foreign/test_hostile_numbers.py::test_each_command_ends_in_bounded_memory_and_in_one_line",
         "tests/fuzz/test_wire.py::test_a_side_that_lacks_a_check_is_caught",
         "tests/fuzz/test_wire.py::test_damaged_messages_hurt_neither_side",
+        "tests/ingest/test_end_to_end.py::test_a_client_that_sends_but_never_reads_is_given_up",
+        "tests/ingest/test_end_to_end.py::test_more_frames_than_the_ring_holds",
         "tests/ingest/test_images.py::test_a_plate_of_each_of_two_cameras_at_once",
         "tests/ingest/test_images.py::test_a_plate_whose_fields_come_from_two_cameras_at_once",
+        "tests/ingest/test_metadata.py::test_updates_from_very_many_threads_are_all_written",
         "tests/ingest/test_telemetry.py::test_a_running_acquisition_shows_what_it_does",
         "tests/kernels/test_encode.py::test_chunk_sizes_around_a_block",
         "tests/layers/test_kept_errors.py::test_no_exception_is_kept",
@@ -123,11 +129,14 @@ _BY_REASON = {
         "tests/read/test_commands.py::test_a_group_of_very_many_datasets_is_refused_at_once",
         "tests/read/test_live_view.py::test_a_reader_checks_every_pixel_while_a_writer_is_killed_again_and_again",
         "tests/read/test_live_view.py::test_a_reader_opens_nothing_for_writing",
+        "tests/read/test_live_view.py::test_a_shard_row_that_is_opened_again_shows_all_its_frames_all_the_time",
+        "tests/read/test_live_view.py::test_a_view_goes_on_when_another_writer_takes_over",
         "tests/read/test_live_view.py::test_chunks_without_shards_that_were_spilled_are_found",
         "tests/read/test_live_view.py::test_every_step_of_a_writer_shows_each_stored_frame",
         "tests/read/test_live_view.py::test_every_step_without_shards_shows_each_stored_frame",
         "tests/read/test_live_view.py::test_shards_in_a_second_root_are_found",
         "tests/read/test_missing_frames.py::test_memory_is_bounded",
+        "tests/read/test_record.py::test_a_recompression_that_is_killed_at_any_point_leaves_it_true",
         "tests/read/test_zarr_store.py::test_an_array_can_be_sent_to_another_process",
         "tests/read/test_zarr_store.py::test_dask_reads_a_running_acquisition_in_processes",
         "tests/recovery/test_links_of_a_store.py::test_a_folder_that_is_swapped_for_a_link_between_two_calls",
@@ -139,14 +148,22 @@ _BY_REASON = {
         "tests/repack/test_pyramid.py::test_a_run_that_asks_for_something_else_begins_anew",
         "tests/repack/test_pyramid.py::test_killed_at_every_storage_call_it_goes_on_and_readers_never_see_half_a_level",
         "tests/repack/test_rechunk.py::test_killed_at_every_storage_call_it_goes_on_and_the_new_store_appears_whole",
+        "tests/repack/test_rechunk.py::test_too_many_shards_are_refused_before_any_is_made",
         "tests/repack/test_rechunk_chains.py::test_codecs_that_round_need_the_users_word",
         "tests/repack/test_rechunk_chains.py::test_the_command_takes_chains_as_json",
         "tests/repack/test_unknown_bytes.py::test_the_command_names_the_shard_packs_the_others_and_fails",
+        "tests/tools/test_readme.py::test_example_of_a_running_acquisition_over_http",
         "tests/web/test_connections.py::test_a_flood_of_silent_connections_keeps_nobody_out",
+        "tests/web/test_connections.py::test_who_does_not_take_the_answer_is_cut_off",
+        "tests/web/test_stores.py::test_a_root_that_is_a_link_itself_is_fine",
+        "tests/web/test_stores.py::test_chunks_of_a_store_that_is_being_moved_are_gone",
+        "tests/web/test_stores.py::test_pages_elsewhere_may_read_stores_where_the_configuration_lets_them",
         "tests/web/test_viewer.py::test_a_link_leads_to_the_client_with_the_store_in_it",
+        "tests/web/test_viewer.py::test_a_store_whose_pixels_cannot_be_read_is_opened_all_the_same",
         "tests/web/test_viewer.py::test_channels_that_are_not_as_they_should_be_hide_no_store",
         "tests/web/test_viewer.py::test_odd_names_lead_to_their_store",
         "tests/web/test_viewer.py::test_the_list_is_bounded_and_says_so",
+        "tests/web/test_viewer.py::test_the_page_lists_what_cannot_be_read",
     ),
     "many cases of what others show in few": (
         "tests/acquire/test_contrast.py::test_samples_of_many_images_take_the_memory_that_is_planned",
@@ -231,7 +248,39 @@ KEPT = frozenset(
 )
 
 # tests of ./tools/test above MOST_S, and what they are kept for
-LONG: dict[str, str] = {}
+LONG = {
+    place: reason
+    for reason, places in {
+        "the simulation": (
+            "tests/world/test_edits.py::test_every_promise_is_kept",
+            "tests/world/test_folders.py::test_the_folder_of_a_shard_is_durable",
+            "tests/world/test_found.py::test_what_was_found_once_is_found_no_more",
+            "tests/world/test_readers.py::test_every_promise_to_readers_is_kept",
+            "tests/world/test_world.py::test_a_finished_store_that_fails_its_verification_breaks_a_promise",
+            "tests/world/test_world.py::test_every_promise_is_kept",
+            "tests/world/test_world.py::test_every_promise_is_kept_while_stores_get_their_names",
+        ),
+        "some kills, and a daemon's life": (
+            "tests/crash/test_kills.py::test_some_kills_break_no_promise",
+            "tests/daemon/test_serve.py::test_cameras_on_both_endpoints_end_up_in_stores",
+        ),
+        "kernels, formats and parsers": (
+            "tests/codecs/test_bounded.py::test_a_bomb_is_refused",
+            "tests/codecs_decode/test_decode_chunk.py::test_a_bomb_does_not_unfold",
+            "tests/config/test_load.py::test_what_is_no_configuration_at_all",
+            "tests/kernels/test_encode.py::test_blocks_that_differ_from_those_that_were_sampled",
+            "tests/kernels/test_stored.py::test_stored_forms_equal_their_twins_and_decode",
+            "tests/shard/test_frame_log.py::test_every_flipped_bit_is_found",
+            "tests/shard/test_journal.py::test_frames_are_found_wherever_they_were_written",
+        ),
+        "tables and rules": (
+            "tests/covering/test_table.py::test_the_program_refuses_what_the_table_does_and_nothing_else",
+            "tests/diagnose/test_start.py::test_what_serve_refuses_is_found",
+            "tests/layers/test_clocks.py::test_every_use_of_the_wall_clock_is_argued",
+        ),
+    }.items()
+    for place in places
+}
 
 
 def is_whole(test: str) -> bool:
@@ -253,5 +302,5 @@ def is_left_out(path: Path, marks: str) -> bool:
 def mark(items: Iterable[pytest.Item]) -> None:
     """Marks the tests that are of ``--all`` alone by their place."""
     for item in items:
-        if is_whole(f"{item.path.relative_to(ROOT)}::{item.name}"):
+        if item.path.is_relative_to(ROOT) and is_whole(f"{item.path.relative_to(ROOT)}::{item.name}"):
             item.add_marker(pytest.mark.whole)

@@ -44,6 +44,14 @@ def test_a_file_of_the_other_gear_is_not_even_imported() -> None:
     assert not is_left_out(ROOT / "tests/crash", "not slow and not whole")
 
 
+def test_no_recorded_test_of_a_few_minutes_takes_long() -> None:
+    """``./tools/test --all --record-durations`` renews the record."""
+    rows = durations.read()
+    assert all((ROOT / row.file).exists() for row in rows)
+    long = {f"{row.file}::{name}" for row in rows for name in row.long}
+    assert not [test for test in long if not is_whole(test) and test not in LONG]
+
+
 def test_the_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     recorder = durations.Recorder()
     for test, seconds in {"a.py::x": 0.5, "a.py::y[1]": 2.5, "b.py::z": 1.0}.items():
