@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import shutil
 import time
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ import pytest
 import tensorstore
 import yaozarrs
 import zarr
+from tests.harness.stored import snapshot
 
 import shardwright as sw
 from shardwright.acquire.accounts import Accounts
@@ -129,7 +129,7 @@ def test_a_plate_says_which_acquisition_its_fields_are_of_and_when_it_was(tmp_pa
             writer.append(pixels(writer.spec, 0), image=field, index=(0,))
         if ends == "resumed":
             writer.flush()
-            shutil.copytree(path, tmp_path / "left" / path.name)
+            snapshot(path, tmp_path / "left" / path.name)
     if ends == "resumed":
         path = tmp_path / "left" / path.name
         sw.resume(path).close()

@@ -6,12 +6,12 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tests.harness.stored import snapshot
 
 import shardwright as sw
 from shardwright.acquire.new_store import abandoned, making_folder, remove_abandoned
@@ -50,7 +50,7 @@ def begin_and_die(path, spec) -> Path:
     """A copy of a store whose creation has ended, no frame come: what a kill leaves then."""
     living = path.with_name("living.zarr")
     with sw.create(living, spec):
-        shutil.copytree(living, path)
+        snapshot(living, path)
     return path
 
 

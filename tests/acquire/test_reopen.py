@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import zarr
 from tests.harness.json_process import wait_for
+from tests.harness.stored import snapshot
 
 import shardwright as sw
 from shardwright.acquire.acquisition import Acquisition, AcquisitionState
@@ -141,7 +142,7 @@ def test_a_dry_run_says_what_recovery_does_with_a_row_that_was_opened_again(
     writer = sw.resume(path, **QUICK)
     writer.append(frame(6))
     writer.flush()
-    shutil.copytree(path, left)
+    snapshot(path, left)
     writer.close()
     dry = recover_store(left, shared_pool, threads=2, dry_run=True)
     assert set(dry.shard_rows[0].actions.values()) == {"continue"}
@@ -187,7 +188,7 @@ def test_what_is_lost_of_a_row_that_was_opened_again_is_told(
     writer = sw.resume(path, **QUICK)
     writer.append(frame(10))
     writer.flush()
-    shutil.copytree(path, left)
+    snapshot(path, left)
     writer.close()
     if spoiled is None:
         (left / ".shardwright" / file).unlink()

@@ -15,6 +15,7 @@ import crc32c
 import numpy as np
 import pytest
 import zarr
+from tests.harness.stored import snapshot
 
 import shardwright as sw
 from shardwright.acquire.acquisition import AcquisitionState
@@ -546,7 +547,7 @@ def test_a_writer_that_goes_on_spills_to_the_root_of_the_store_and_says_so(tmp_p
     with sw.create(path, spec, on_full="spill", spill_root=second) as writer:
         writer.append(np.ones((8, 8), np.uint16))
         writer.flush()
-        left = shutil.copytree(path, tmp_path / "left.zarr")
+        left = snapshot(path, tmp_path / "left.zarr")
         (second / "left.zarr" / ".shardwright").mkdir(parents=True)
     preallocate = slot_file.preallocate
 

@@ -32,6 +32,7 @@ import crc32c
 import numpy as np
 import zarr
 from tests.edit.journals import hostile_journals
+from tests.harness.stored import snapshot
 from tests.repack.images import POLITE, run_here
 
 import shardwright as sw
@@ -231,7 +232,7 @@ def unfinished(root: Path) -> None:
             time.sleep(0.01)
         writer.update_metadata({"b": {"c": 2}})
         for name in (LEFT, SOUND):
-            shutil.copytree(living, root / name)
+            snapshot(living, root / name)
     shutil.rmtree(living)
 
 

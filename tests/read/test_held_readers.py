@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 import os
 import random
-import shutil
 import signal
 import struct
 import subprocess
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import zarr
+from tests.harness.stored import snapshot
 
 import shardwright as sw
 from shardwright.model.errors import (
@@ -388,7 +388,7 @@ def test_a_staged_frame_that_a_power_cut_took_is_gone_once_its_store_is_resumed(
     which is in its slab by now, for which a reader looks again."""
     scene = Scene(tmp_path / "alive.ome.zarr", finished=False, array={}, writer={})
     lost = scene.stored - 1
-    store = shutil.copytree(scene.path, tmp_path / "run.ome.zarr")
+    store = snapshot(scene.path, tmp_path / "run.ome.zarr")
     scene.close()
     area = Unfinished.read(store).open_staging()
     assert area is not None

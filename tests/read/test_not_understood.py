@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tests.harness.stored import snapshot
 from zarr.errors import UnknownCodecError
 
 import shardwright as sw
@@ -101,7 +102,7 @@ def acquired(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number in range(3):
             writer.append(np.full((16, 16), 5 + number, np.uint16))
         writer.flush()
-        shutil.copytree(path, path.with_suffix(".left"))
+        snapshot(path, path.with_suffix(".left"))
     return path
 
 

@@ -15,6 +15,7 @@ import tensorstore
 import yaml
 import zarr
 from tests.harness.daemon import serving
+from tests.harness.stored import snapshot
 from tests.web.web_process import WebProcess, settings_for
 
 import shardwright as sw
@@ -67,7 +68,7 @@ def test_example_of_going_on_after_a_crash(tmp_path, monkeypatch):
     for frame in frames[:7]:
         living.append(frame)
     living.flush()
-    shutil.copytree("living.ome.zarr", "embryo.ome.zarr")
+    snapshot(tmp_path / "living.ome.zarr", tmp_path / "embryo.ome.zarr")
     living.close()
     exec(compile(PYTHON[1], "README.md", "exec"), {"sw": sw, "more_frames": frames})
     assert (zarr.open_array("embryo.ome.zarr/0", mode="r")[...] == np.stack(frames)).all()
