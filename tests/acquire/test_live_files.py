@@ -431,15 +431,20 @@ def test_a_file_without_any_sound_index_is_made_anew(tmp_path):
     assert verify_store(path).ok
 
 
-def test_a_copy_has_an_index_of_its_own_where_nothing_new_is_to_be_copied(tmp_path):
-    """The index that it copies lists a chunk that a power cut took."""
-    path = tmp_path / "a.ome.zarr"
+def index_before_a_power_cut(path):
+    """Of a copy that has three frames. The writer died, and by its mark the store may have lost power."""
     writer = sw.create(path, spec(chunk=1), io="pwrite", **APPEND)
     send(writer, 0, 3)
     sees(path, 3)
     leave(writer)
     (path / ".shardwright" / "boot").unlink()
-    before = index_of(final(path), APPEND)
+    return index_of(final(path), APPEND)
+
+
+def test_a_copy_has_an_index_of_its_own_where_nothing_new_is_to_be_copied(tmp_path):
+    """The index that it copies lists a chunk that a power cut took."""
+    path = tmp_path / "a.ome.zarr"
+    before = index_before_a_power_cut(path)
     lost, nbytes = (int(before[2][field]) for field in ("offset", "nbytes"))
     start = working(path).read_bytes().index(final(path).read_bytes()[lost : lost + nbytes])
     with working(path).open("r+b") as file:
@@ -455,12 +460,7 @@ def test_a_copy_has_an_index_of_its_own_where_nothing_new_is_to_be_copied(tmp_pa
 def test_chunks_that_a_power_cut_took_are_not_listed_in_the_copy_any_more(tmp_path):
     """The copy had reached the disk, the chunk in the file in progress had not, nor another one's copy."""
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec(chunk=1), io="pwrite", **APPEND)
-    send(writer, 0, 3)
-    sees(path, 3)
-    leave(writer)
-    (path / ".shardwright" / "boot").unlink()
-    before = index_of(final(path), APPEND)
+    before = index_before_a_power_cut(path)
     lost, damaged = int(before[2]["offset"]), int(before[4]["offset"])
     start = working(path).read_bytes().index(final(path).read_bytes()[lost : lost + int(before[2]["nbytes"])])
     for file, place, nbytes in (

@@ -19,6 +19,7 @@ from tests.harness.frames import WAYS, hand_over
 from tests.harness.json_process import wait_for
 from tests.harness.plain_arrays import without_shards
 from tests.properties.acquisitions import Acquired, Arrival, Expected, expected, pixels, places
+from tests.properties.image_acquisitions import Frame
 
 import shardwright as sw
 from shardwright.acquire import shard_rows
@@ -147,16 +148,6 @@ def _codec(name: str, number: int) -> Any:
         cname, shuffle = _BLOSC[number % len(_BLOSC)]
         return sw.Blosc(cname=cname, shuffle=("noshuffle", "shuffle", "bitshuffle")[shuffle])
     return {"zstd": sw.Zstd(level=-1), "gzip": sw.Gzip(level=1), "none": None}[name]
-
-
-@dataclass(frozen=True)
-class Frame:
-    """``place``: as ``places`` counts in its image."""
-
-    image: int
-    place: int
-    content: str
-    seed: int
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from tests.properties.acquisitions import bits
 from tests.properties.readers import with_tensorstore, with_zarr_python
 
 import shardwright as sw
-from shardwright.acquire.workers import WorkerPool
 from shardwright.model.frame_status import FrameStatus
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.recover_store import recover_store
@@ -28,10 +27,9 @@ from .lives import GROUPS, LIFE, Frame, Life, go_on, is_refused, write_and_die
 from .rows import covering_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.harness.fork_server import ForkServer
 
+    from shardwright.acquire.workers import WorkerPool
     from shardwright.recovery.recover_store import Recovery
 
 pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
@@ -57,14 +55,6 @@ READERS = {"sw.open": with_our_store, "zarr-python": with_zarr_python, "tensorst
 @pytest.fixture(scope="module")
 def server() -> ForkServer:
     return commands()
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    made = WorkerPool(2)
-    made.start()
-    yield made
-    made.stop()
 
 
 def live(life: Life, folder: Path, server: ForkServer, pool: WorkerPool) -> None:
@@ -166,18 +156,18 @@ def stored_rows(life: Life, path: Path) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("life", LIVES, ids=lambda life: f"{life.number}")
-def test_a_life(life: Life, tmp_path: Path, server: ForkServer, pool: WorkerPool) -> None:
-    live(life, tmp_path, server, pool)
+def test_a_life(life: Life, tmp_path: Path, server: ForkServer, shared_pool: WorkerPool) -> None:
+    live(life, tmp_path, server, shared_pool)
 
 
 @pytest.mark.slow
-def test_any_three_values(tmp_path: Path, server: ForkServer, pool: WorkerPool) -> None:
+def test_any_three_values(tmp_path: Path, server: ForkServer, shared_pool: WorkerPool) -> None:
     failed = []
     for life in lives(list(itertools.combinations(LIFE, 3))):
         folder = tmp_path / str(life.number)
         folder.mkdir()
         try:
-            live(life, folder, server, pool)
+            live(life, folder, server, shared_pool)
         except Exception as error:
             failed.append((life.row, str(error)[:400]))
         shutil.rmtree(folder)

@@ -71,7 +71,7 @@ class Mutant:
         if self.quick:
             return "test"
         places = [word for word in (*SUITES[self.suite], *self.options) if word.startswith("tests/")]
-        is_quick = places and not any(is_whole(place) or is_marked(place, "whole") for place in places)
+        is_quick = places and not any(map(is_whole, places))
         return "test" if is_quick else "all"
 
     @property

@@ -81,9 +81,8 @@ def config_folder(info: ValidationInfo) -> Path:
 
 
 def _resolved(path: str, info: ValidationInfo) -> str:
-    local_path(
-        path
-    )  # before it is joined: then nothing tells that it was an address, or had a null character
+    # before it is joined: then nothing tells that it was an address, or had a null character
+    local_path(path)
     # Not Path.resolve: a symbolic link may serve to keep a socket's path short.
     resolved = os.path.abspath(config_folder(info) / path)  # noqa: PTH100
     longest = max(len(os.fsencode(name)) for name in resolved.split("/"))

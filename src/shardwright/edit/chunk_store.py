@@ -223,9 +223,7 @@ class ChunkStore(Store):
         found: list[bytes | None] = [None] * len(key_ranges)
         reads: dict[str, tuple[ShardRef, Read, list[int]]] = {}
         for place, (key, byte_range) in enumerate(key_ranges):
-            requested_range(
-                byte_range, 0
-            )  # raises ``TypeError`` to the caller, not in the thread of the desk
+            requested_range(byte_range, 0)  # raises ``TypeError`` here, as in ``_ask``
             what = self._tree.find(key)
             if isinstance(what, ChunkRef):
                 _, read, places = reads.setdefault(what.ref.key, (what.ref, Read([]), []))

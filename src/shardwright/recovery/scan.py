@@ -91,8 +91,8 @@ class _Scan:
         store = self._store
         placements = [placement for placement in store.placements if beneath.is_dir(placement.files)]
         staged, spoiled = _staged(staging, store)
-        if staged is not None and store.frames_in_place is not None:
-            grids = store.spec.grids
+        grids = store.spec.grids
+        if staged is not None and grids.in_place:
             slabs = set(map(grids.slab_of_position, staged.records["position"].tolist()))
             self._hold_frames = set(map(grids.shard_row_of_slab, slabs))
         shard_rows = tuple(
@@ -128,8 +128,8 @@ class _Scan:
         ]
         begun = []
         for number, path in journals(placement):
-            never_begun = was_never_begun(path, self._tables(number).file_bytes)
-            if never_begun and number not in self._hold_frames:
+            file_bytes = self._tables(number).file_bytes
+            if number not in self._hold_frames and was_never_begun(path, file_bytes):
                 self._strays.append((Stray.JOURNAL, path))
             else:
                 begun.append(number)
