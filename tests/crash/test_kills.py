@@ -1,5 +1,5 @@
-"""P1 and P3, the quick part: processes killed at storage calls, system calls and any moment. The
-long part: ``./tools/prove kills``."""
+"""P1 and P3, the quick part: processes killed at storage calls, system calls and any moment, writers and
+daemons, while a store is made, filled, ended and continued. The long part: ``./tools/prove kills``."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from .kills.plans import SYSCALLS, strace_works
-from .kills.suite import Campaign, run
+from .kills.scenes import SCENES
+from .kills.suite import CREATION, EARLY_END, OVERWRITING, Campaign, run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.harness.fork_server import ForkServer
 
-KILLS, SOME_KILLS = 60, 8
-# of scenes, io modes and ends only each so manieth: a run that nobody kills comes before the kills of each
-EVERY, FEW = 5, 60
+KILLS, SOME_KILLS, OF_A_PART, DAEMONS = 60, 8, 24, 16
+# of scenes, io modes and parts only each so manieth: a run that nobody kills comes before the kills of each
+EVERY, FEW = 7, 55
 
 
 def test_some_kills_break_no_promise(server: ForkServer, tmp_path: Path) -> None:
@@ -34,6 +35,27 @@ def test_no_kill_breaks_a_promise(server: ForkServer, tmp_path: Path) -> None:
     assert not summary.violations
     if not summary.left_out:
         assert set(SYSCALLS) - summary.syscalls.keys() <= {"linkat"}, "of live stores; others are always made"
+
+
+@pytest.mark.parametrize("part", [CREATION, OVERWRITING, EARLY_END])
+def test_no_kill_in_this_part_of_a_life_breaks_a_promise(
+    server: ForkServer, tmp_path: Path, part: str
+) -> None:
+    """A name is never burned; one of two stores is whole; an end that was not reached changes nothing."""
+    scenes = tuple(SCENES[name] for name in ("plain", "several files", "slow camera"))
+    summary = run(server, tmp_path, Campaign(OF_A_PART, scenes=scenes, io=("pwrite",), parts=(part,)))
+    assert summary.kills >= OF_A_PART
+    assert not summary.violations
+
+
+def test_no_killed_daemon_breaks_a_promise(server: ForkServer, tmp_path: Path) -> None:
+    """Also while it stops: the client's next frames are neither late nor duplicates."""
+    summary = run(server, tmp_path, Campaign(0, daemons=DAEMONS))
+    assert summary.daemons >= DAEMONS
+    assert summary.looks > summary.trials, "the reader has seen something"
+    assert summary.spilled > 0
+    assert {"daemons", "daemons stopped"} <= summary.ways.keys()
+    assert not summary.violations
 
 
 @pytest.mark.skipif(

@@ -16,7 +16,7 @@ from unittest.mock import patch
 import numpy as np
 import zarr
 from tests.compaction.jobs import Here
-from tests.crash.live_reader import ByRanges
+from tests.crash.kills.live_reader import ByRanges
 
 import shardwright as sw
 from shardwright.model.errors import ShardwrightError

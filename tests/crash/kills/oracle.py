@@ -134,6 +134,10 @@ class Oracle:
             for problem in self._judge_shards_of(store, image, array)
         ]
 
+    def shard_files(self, store: Path) -> set[Path]:
+        """The files with the name of a shard, of every image."""
+        return {file for path in self._arrays(store).values() for file in _files(store / path / "c")}
+
     def _judge_shards_of(self, store: Path, image: int, path: str) -> list[str]:
         array, images, problems = store / path, self.scene.images, []
         working = "" if images.is_single else f"{path.replace('/', '.')}."
@@ -141,7 +145,7 @@ class Oracle:
             view = _with_shape(array, Path(folder), self._stored_order(image, self.scene.counts(image)))
             pixels = zarr.open_array(view, mode="r")
             shards = pixels.shards or pixels.chunks
-            for file in (file for file in (array / "c").rglob("*") if file.is_file()):
+            for file in _files(array / "c"):
                 key = file.relative_to(array / "c").as_posix()
                 where = tuple(
                     slice(int(i) * n, (int(i) + 1) * n) for i, n in zip(key.split("/"), shards, strict=True)
@@ -440,6 +444,10 @@ class Oracle:
                 f"sealed with {count[FrameStatus.STORED]} frames stored of {len(places)} places sent"
             )
         return problems
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (file for file in folder.rglob("*") if file.is_file())
 
 
 def _describe(plane: np.ndarray) -> str:

@@ -34,10 +34,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Created:
-    """``create`` or ``resume`` has returned. ``frames``: the sequence that the next append gets."""
+    """``create`` or ``resume`` has returned, after so many storage ``calls``. ``frames``: the sequence that
+    the next append gets."""
 
     stored: int = 0
     frames: int = 0
+    calls: int = 0
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,9 @@ def fill_now_and_then(root: str, seed: int) -> None:
     slot_file.preallocate = try_to
 
 
-def acquire(channel: Channel, scene: Scene, path: Path, io: str, call: int) -> None:
+def acquire(
+    channel: Channel, scene: Scene, path: Path, io: str, call: int, *, overwrite: bool = False
+) -> None:
     """The whole scene, dying at storage call ``call``. Starts when told to, so that whoever wants to trace it
     can attach."""
     channel.receive()
@@ -130,12 +134,23 @@ def acquire(channel: Channel, scene: Scene, path: Path, io: str, call: int) -> N
     settings["partial_chunks"] = scene.partial_chunks
     live_scheduler.SHOW_INTERVAL_S = 0.0  # each stored slab is shown
     writer = create(
-        path, scene.spec, threads=scene.threads, io=scene.io(io), on_duplicate="count", **settings
+        path,
+        scene.spec,
+        threads=scene.threads,
+        io=scene.io(io),
+        on_duplicate="count",
+        overwrite=overwrite,
+        **settings,
     )
-    channel.send(Created())
+    channel.send(Created(calls=len(points)))
     follow(channel, scene, writer, 0)
     channel.send(Closing(len(points)))
     channel.send(Sealed(writer.close().to_dict(), tuple(points)))
+
+
+def overwrite(channel: Channel, scene: Scene, path: Path, io: str, call: int) -> None:
+    """As ``acquire``, in place of the store that has the name."""
+    acquire(channel, scene, path, io, call, overwrite=True)
 
 
 def resume_and_send(channel: Channel, scene: Scene, path: Path, first: int, call: int) -> None:
@@ -182,13 +197,15 @@ def follow(channel: Channel, scene: Scene, writer: Writer, first: int) -> None:
 
 
 def recover(channel: Channel, path: Path, call: int) -> None:
-    """Brings one store back, if it is unfinished, as ``shardwright recover`` does."""
+    """Brings one store back, if it is unfinished, and clears what killed creations have left beside it, as
+    ``shardwright recover`` does."""
     channel.receive()
     points = kill_at(call)
     facts: dict[str, object] = {}
-    if path in unfinished_stores(path.parent):
+    if left := unfinished_stores(path.parent):
         pool = WorkerPool(1)
         pool.start()
-        facts = recover_store(path, pool, threads=1).to_dict()
+        reports = {each: recover_store(each, pool, threads=1).to_dict() for each in left}
+        facts = reports.get(path, {})
         pool.stop()
     channel.send(Recovered(facts, tuple(points)))

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tests.properties.readers import READERS
 
+from .daemons import DaemonTrial, draw_daemons
 from .oracle import Oracle
 from .plans import AfterMs, AtCall, Plan, carry_out, count_syscalls, spread, strace_works, syscall_plans
-from .processes import Closing, Sealed, acquire
+from .processes import Closing, Created, Sealed, acquire, overwrite
 from .scenes import IO_MODES, SCENES, Scene
-from .trial import ENDINGS, GOING_ON, Trial, TrialRun, Verdict
+from .trial import ENDINGS, GOING_ON, Trial, Verdict, store_of_before
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,18 +29,22 @@ if TYPE_CHECKING:
 SHARES = {"calls": 0.6, "syscalls": 0.2, "timers": 0.2}  # of all trials
 WITHOUT_STRACE = {"calls": 0.75, "syscalls": 0.0, "timers": 0.25}
 ONLY_SYSCALLS = {"calls": 0.0, "syscalls": 1.0, "timers": 0.0}
+# of a writer's life: all of it; until its store is made; all of it in place of a finished store; its end,
+# though more frames come
+WHOLE, CREATION, OVERWRITING, EARLY_END = PARTS = ("whole", "creation", "overwriting", "early end")
 
 
 @dataclass(frozen=True)
 class Survey:
-    """One scene in one io mode, run to its end: where it could have been killed. ``early_end``: the frames
-    after which it was ended, though more were to come; only its end is of interest then, from storage call
-    ``closing`` on."""
+    """A part of one scene in one io mode, run to its end: where it could have been killed, at storage calls
+    ``first`` to ``last``. ``early_end``: the frames after which it was ended."""
 
     scene: Scene
     io: str
+    part: str
     early_end: int | None
-    closing: int
+    first: int
+    last: int
     points: tuple[str, ...]
     ms: float
     syscalls: Counter[str]
@@ -53,6 +58,9 @@ class Summary:
     trials: int = 0
     kills: int = 0
     frames_promised: int = 0
+    daemons: int = 0  # of the kills
+    looks: int = 0
+    spilled: int = 0
     seconds: float = 0.0
     ways: Counter[str] = field(default_factory=Counter)
     points: Counter[str] = field(default_factory=Counter)
@@ -64,9 +72,11 @@ class Summary:
         self.trials += 1
         self.kills += verdict.kills
         self.frames_promised += verdict.promised
-        self.ways[f"{type(verdict.trial.plan).__name__}, {verdict.trial.ending}"] += 1
+        self.looks += verdict.looks
+        self.spilled += verdict.spilled
+        self.ways[verdict.way] += 1
         if verdict.problems:
-            self.violations.append({"trial": str(verdict.trial), "problems": verdict.problems})
+            self.violations.append({"trial": verdict.trial, "problems": verdict.problems})
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -82,20 +92,23 @@ class SurvivorError(AssertionError):
 
 
 def survey(
-    server: ForkServer, whole: Scene, io: str, folder: Path, *, early: bool, with_strace: bool
+    server: ForkServer, whole: Scene, io: str, part: str, folder: Path, *, with_strace: bool
 ) -> Survey:
     """Run to the end, or to an early one, and judge it, once by itself and, with strace, once more."""
-    early_end = whole.early_end if early else None
+    early_end = whole.early_end if part == EARLY_END else None
     scene = whole if early_end is None else whole.until(early_end)
-    folder.mkdir()
+    store = folder / "acquired" / "whole.ome.zarr"  # as deep as those of the trials: folders above are synced
+    store.parent.mkdir(parents=True)
+    if part == OVERWRITING:
+        store_of_before(store)
     started = time.monotonic()
-    child = server.start(acquire, scene, folder / "whole.ome.zarr", io, 0)
+    child = server.start(overwrite if part == OVERWRITING else acquire, scene, store, io, 0)
     carry_out(None, child)
     messages = child.drain()
     ms = 1000 * (time.monotonic() - started)
     oracle = Oracle(scene)
     oracle.listen(messages)
-    problems = oracle.complaints or oracle.judge_store(folder / "whole.ome.zarr", READERS["zarr-python"])
+    problems = oracle.complaints or oracle.judge_store(store, READERS["zarr-python"])
     if problems or not isinstance(messages[-1], Sealed):
         raise SurvivorError(f"{scene.name}, {io}: {problems or messages[-1:]}")
     syscalls = Counter[str]()
@@ -104,8 +117,12 @@ def survey(
             server.start(acquire, scene, folder / "traced.ome.zarr", io, 0), folder / "trace"
         )
     shutil.rmtree(folder)
-    closing = next(message.calls for message in messages if isinstance(message, Closing)) if early else 0
-    return Survey(whole, io, early_end, closing, messages[-1].points, ms, syscalls)
+    points = messages[-1].points
+    said = {type(message): getattr(message, "calls", 0) for message in messages}
+    first, last = {CREATION: (1, said[Created]), EARLY_END: (1 + said[Closing], len(points))}.get(
+        part, (1, len(points))
+    )
+    return Survey(whole, io, part, early_end, first, last, points, ms, syscalls)
 
 
 def schedule(
@@ -117,8 +134,8 @@ def schedule(
     done = 0
     for found in surveys:
         plans: list[Plan] = [
-            AtCall(found.closing + number)
-            for number in spread(each["calls"], len(found.points) - found.closing, rng)
+            AtCall(found.first - 1 + number)
+            for number in spread(each["calls"], 1 + found.last - found.first, rng)
         ]
         plans += syscall_plans(each["syscalls"], found.syscalls, rng)
         plans += [AfterMs(float(ms)) for ms in rng.uniform(0, 1.1 * found.ms, each["timers"])]
@@ -142,21 +159,23 @@ def _trial(found: Survey, plan: Plan, rng: np.random.Generator) -> Trial:
         float(rng.random()),
         reader,
         found.early_end,
+        found.part == OVERWRITING,
     )
 
 
 @dataclass(frozen=True)
 class Campaign:
-    """Trials until ``count`` processes were killed. ``syscalls``: only at these. ``early_ends``: only those
-    that are ended early and go on. ``every``: of scenes, io modes and ends, only each so manieth is tried.
+    """Trials until ``count`` writers and ``daemons`` daemons were killed. ``syscalls``: only at these.
+    ``parts``: of writers' lives. ``every``: of scenes, io modes and parts, only each so manieth is tried.
     ``keep`` the folders of trials that broke a promise."""
 
     count: int
+    daemons: int = 0
     seed: int = 1
     scenes: tuple[Scene, ...] = tuple(SCENES.values())
     io: tuple[str, ...] = IO_MODES
     syscalls: tuple[str, ...] = ()
-    early_ends: bool = False
+    parts: tuple[str, ...] = PARTS
     every: int = 1
     keep: bool = False
     until_violation: bool = False
@@ -166,16 +185,59 @@ def run(
     server: ForkServer, folder: Path, campaign: Campaign, progress: Callable[[Summary], None] | None = None
 ) -> Summary:
     started, summary, rng = time.monotonic(), Summary(campaign.seed), np.random.default_rng(campaign.seed)
+    for trial in _trials(server, folder, campaign, summary, rng):
+        place = folder / f"trial-{summary.trials + 1}"
+        place.mkdir()
+        verdict = trial.run(server, place)
+        summary.add(verdict)
+        if not (campaign.keep and verdict.problems):
+            shutil.rmtree(place)
+        summary.seconds = round(time.monotonic() - started, 1)
+        if progress is not None:
+            progress(summary)
+        if summary.violations and campaign.until_violation:
+            break
+    return summary
+
+
+def _trials(
+    server: ForkServer, folder: Path, campaign: Campaign, summary: Summary, rng: np.random.Generator
+) -> Iterator[Trial | DaemonTrial]:
+    """Until ``summary``, which has the verdict of each before the next one is drawn, counts enough kills."""
+    if campaign.count:
+        surveys, shares = _surveys(server, folder, campaign, summary)
+    while summary.kills < campaign.count:
+        trials = list(schedule(surveys, campaign.count - summary.kills, shares, rng))
+        for number in rng.permutation(len(trials)).tolist():
+            yield trials[number]
+            if summary.kills >= campaign.count:
+                break
+    writers = summary.kills
+    while summary.daemons < campaign.daemons:
+        yield draw_daemons(rng, campaign.daemons - summary.daemons)
+        summary.daemons = summary.kills - writers
+
+
+def _surveys(
+    server: ForkServer, folder: Path, campaign: Campaign, summary: Summary
+) -> tuple[list[Survey], dict[str, float]]:
+    """What may be killed, and the shares of the ways to do so."""
     with_strace = strace_works()
     if not with_strace:
         summary.left_out.append("system calls: strace is missing or may not trace here")
     if campaign.syscalls:
         assert with_strace, "strace is missing, or may not trace here"
-    ends = (True,) if campaign.early_ends else (False,) if campaign.syscalls else (False, True)
-    tried = list(product(campaign.scenes, campaign.io, ends))[:: campaign.every]
+    tried = [
+        (scene, io, part)
+        for scene, io, part in product(
+            campaign.scenes, campaign.io, (WHOLE,) if campaign.syscalls else campaign.parts
+        )
+        # how shards are filled makes no difference before there is one
+        if io == campaign.io[0] or part in (WHOLE, EARLY_END)
+    ]
     surveys = [
-        survey(server, scene, io, folder / "survey", early=early, with_strace=with_strace and not early)
-        for scene, io, early in tried
+        survey(server, scene, io, part, folder / "survey", with_strace=with_strace and part == WHOLE)
+        for scene, io, part in tried[:: campaign.every]
     ]
     for found in surveys:
         summary.points.update(found.points)
@@ -183,20 +245,4 @@ def run(
         if campaign.syscalls:
             for name in found.syscalls.keys() - set(campaign.syscalls):
                 del found.syscalls[name]
-    shares = ONLY_SYSCALLS if campaign.syscalls else SHARES if with_strace else WITHOUT_STRACE
-    while summary.kills < campaign.count:
-        trials = list(schedule(surveys, campaign.count - summary.kills, shares, rng))
-        for number in rng.permutation(len(trials)).tolist():
-            trial = trials[number]
-            place = folder / f"trial-{summary.trials + 1}"
-            place.mkdir()
-            verdict = TrialRun(server, trial, place).run()
-            summary.add(verdict)
-            if not (campaign.keep and verdict.problems):
-                shutil.rmtree(place)
-            summary.seconds = round(time.monotonic() - started, 1)
-            if progress is not None:
-                progress(summary)
-            if summary.kills >= campaign.count or (summary.violations and campaign.until_violation):
-                return summary
-    return summary
+    return surveys, ONLY_SYSCALLS if campaign.syscalls else SHARES if with_strace else WITHOUT_STRACE

@@ -23,7 +23,7 @@ from shardwright.model.errors import StorageError, StoreGoneError
 from shardwright.read.live_shard import LiveKeys
 from shardwright.read.zarr_store import LiveStore
 
-from .kills.oracle import Oracle
+from .oracle import Oracle
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import numpy as np
     from tests.harness.fork_server import Channel
 
-    from .kills.scenes import Scene
+    from .scenes import Scene
 
 NEW_VIEW_EVERY = 5
 MOST_PROBLEMS = 10
