@@ -27,7 +27,7 @@ from tests.harness.fork_server import ForkServer
 from tests.harness.run_folder import roomy_memory
 from tests.power import JOBS as POWER_JOBS
 
-from .jobs import JOBS
+from .jobs import JOBS, WITHOUT_SHARDS
 from .stores import Ground
 from .trials import Tally, Trials, every
 
@@ -67,7 +67,13 @@ def main() -> int:
     summary: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="compaction-") as name:
         folder = Path(name)
-        grounds = [Ground.of(job, folder / job) for job in options.job or JOBS]
+        chosen = options.job or JOBS
+        grounds = [Ground.of(job, folder / job) for job in chosen]
+        grounds += [
+            Ground.of(job, folder / f"{job} without shards", is_sharded=False)
+            for job in WITHOUT_SHARDS
+            if job in chosen
+        ]
         if "killed" in suites:
             summary["killed"] = _tallied(lambda tally: _kill(grounds, folder, tally, options.calls))
         if "failing" in suites:

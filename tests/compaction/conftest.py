@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.harness.fork_server import ForkServer
 
-from .jobs import JOBS
+from .jobs import JOBS, WITHOUT_SHARDS
 from .stores import Ground
 
 if TYPE_CHECKING:
@@ -22,4 +22,9 @@ def server() -> Iterator[ForkServer]:
 
 @pytest.fixture(scope="session")
 def grounds(tmp_path_factory) -> dict[str, Ground]:
-    return {job: Ground.of(job, tmp_path_factory.mktemp(job)) for job in JOBS}
+    """By the job; for an image without shards by the job and that."""
+    sharded = {job: Ground.of(job, tmp_path_factory.mktemp(job)) for job in JOBS}
+    return sharded | {
+        f"{job} without shards": Ground.of(job, tmp_path_factory.mktemp(job), is_sharded=False)
+        for job in WITHOUT_SHARDS
+    }

@@ -68,7 +68,9 @@ def _pyramid(folder: Path) -> dict[str, Any]:
 
 
 def _rechunk(folder: Path) -> dict[str, Any]:
-    options = RechunkOptions({"z": 3, "y": 8, "x": 12}, {"y": 16, "x": 24})
+    is_sharded = open_store(folder / STORE).arrays[0].is_sharded
+    shards = {"y": 16, "x": 24} if is_sharded else None
+    options = RechunkOptions({"z": 3, "y": 8, "x": 12}, shards, pyramid=PyramidOptions(1))
     try:
         report = write_new_store(
             plan_new_store(folder / STORE, options),
@@ -89,6 +91,7 @@ JOBS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "pyramid": _pyramid,
     "rechunk": _rechunk,
 }
+WITHOUT_SHARDS = ("recode", "pyramid", "rechunk")  # also of an image whose chunks are files
 
 
 def run_job(

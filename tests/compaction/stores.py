@@ -32,10 +32,11 @@ def prepare() -> None:
             run_job(job, Path(folder) / "warm")
 
 
-def write_store(folder: Path) -> None:
-    """Two shards along z, of chunks that hardly fill their slots."""
+def write_store(folder: Path, *, is_sharded: bool = True) -> None:
+    """Two shards along z, of chunks that hardly fill their slots; or a file for each chunk."""
     folder.mkdir(parents=True)
-    write_image(folder / STORE, shape=(7, 13, 29), chunks=(2, 8, 16), shard_chunks=(2, 2, 2))
+    shard_chunks = (2, 2, 2) if is_sharded else None
+    write_image(folder / STORE, shape=(7, 13, 29), chunks=(2, 8, 16), shard_chunks=shard_chunks)
     link = folder / STORE / SPILLED
     file = folder / "spill" / STORE / SPILLED
     file.parent.mkdir(parents=True)
@@ -57,9 +58,9 @@ class Ground:
     end: Values
 
     @classmethod
-    def of(cls, job: str, folder: Path) -> Ground:
+    def of(cls, job: str, folder: Path, *, is_sharded: bool = True) -> Ground:
         before, after = folder / "before", folder / "after"
-        write_store(before)
+        write_store(before, is_sharded=is_sharded)
         shutil.copytree(before, after, symlinks=True)
         points, report = run_job(job, after)
         assert report["ok"], report

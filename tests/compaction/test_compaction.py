@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.faults.disks import LoopDisk
 
-from .jobs import JOBS, STORE
+from .jobs import JOBS, STORE, WITHOUT_SHARDS
 from .judge import judge_moment
 from .trials import Tally, Trials, every, last_of_each
 
@@ -24,7 +24,7 @@ def tally():
     assert not kept.violations, "\n".join(kept.violations)
 
 
-@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("job", [*JOBS, *(f"{job} without shards" for job in WITHOUT_SHARDS)])
 def test_a_kill_breaks_nothing_and_the_next_run_goes_on(server, grounds, tmp_path, tally, job) -> None:
     points = grounds[job].points
     assert {"compact.before_sync", "put.before_sync"} & set(points)

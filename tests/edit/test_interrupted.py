@@ -5,10 +5,12 @@ import errno
 import itertools
 import os
 import shutil
+import signal
 from dataclasses import replace
 
 import pytest
 import zarr
+from tests.harness.fork_server import ForkServer
 
 from shardwright.edit import redo_journal
 from shardwright.edit.interrupted import (
@@ -40,7 +42,7 @@ from shardwright.shard.edit_files import INTERRUPTED, JOURNAL_SUFFIX, edit_file,
 from shardwright.storage import failpoints
 
 from .arrays import contents, encoded, make_array
-from .editor import Editor
+from .editor import edit, recover
 from .journals import hostile_journals
 from .test_shard_edit import assert_sound, full
 
@@ -56,9 +58,17 @@ WHAT = {
 
 
 @pytest.fixture(scope="module")
-def editor():
-    with Editor() as process:
-        yield process
+def server():
+    with ForkServer(prepare="tests.edit.editor:load_kernels") as made:
+        yield made
+
+
+def killed(server, function, path, *arguments, call):
+    """Killed at this storage call; 0: lives, and returns which calls there are."""
+    child = server.start(function, path, *arguments, call)
+    said = child.drain()
+    assert child.wait() == (-signal.SIGKILL if call else 0), said
+    return said[0] if said else []
 
 
 @pytest.fixture(params=PLACES.values(), ids=PLACES)
@@ -96,19 +106,16 @@ def as_readers_find_it(array):
 
 
 @pytest.mark.parametrize("what", WHAT)
-def test_a_kill_at_every_call_leaves_the_old_chunks_or_the_new_ones(editor, array, what):
+def test_a_kill_at_every_call_leaves_the_old_chunks_or_the_new_ones(server, array, what):
     strategy, chunks, old, new = changes(array, what)
-    points, states = [], set()
-    for number in itertools.count(1):
+    whole, states = copy_of(array), set()
+    points = killed(server, edit, whole.path, SHARD, chunks, strategy, call=0)
+    assert_sound(whole, new, *SHARD)
+    for call in range(1, len(points) + 1):
         tried = copy_of(array)
-        answer = editor.edit(tried.path, SHARD, chunks, strategy=strategy, kill_at=number)
-        assert answer["error"] is None
-        if answer["died_at"] is None:
-            break
-        points.append(answer["died_at"])
+        killed(server, edit, tried.path, SHARD, chunks, strategy, call=call)
         states.add(assert_whole_after_recovery(tried, what, old, new))
         shutil.rmtree(tried.path)
-    assert_sound(tried, new, *SHARD)
     assert states == {"old", "new"}
     expected = {
         "rewrite": {"compact.before_write", "compact.before_sync", "compact.before_rename"},
@@ -137,26 +144,22 @@ def assert_whole_after_recovery(array, what, old, new):
 
 
 @pytest.mark.parametrize("what", ["in_place", "append"])
-def test_a_kill_at_every_call_of_a_recovery_is_recovered(editor, array, what):
+def test_a_kill_at_every_call_of_a_recovery_is_recovered(server, array, what):
     strategy, chunks, _, new = changes(array, what)
+    points = killed(server, edit, copy_of(array).path, SHARD, chunks, strategy, call=0)
     broken = copy_of(array)
-    for number in itertools.count(1):
-        shutil.rmtree(broken.path)
-        shutil.copytree(array.path, broken.path)
-        if (
-            editor.edit(broken.path, SHARD, chunks, strategy=strategy, kill_at=number)["died_at"]
-            == "edit.before_sync"
-        ):
-            break
+    at = 1 + points.index("edit.before_sync")
+    killed(server, edit, broken.path, SHARD, chunks, strategy, call=at)
     assert interrupted_edits(broken.path)
-    for number in itertools.count(1):
+    whole = copy_of(broken)
+    points = killed(server, recover, whole.path, call=0)
+    assert_sound(whole, new, *SHARD)
+    assert len(points) > 4
+    for call in range(1, len(points) + 1):
         tried = copy_of(broken)
-        if editor.recover(tried.path, kill_at=number)["died_at"] is None:
-            break
+        killed(server, recover, tried.path, call=call)
         recover_edits(tried.path)
         assert_sound(tried, new, *SHARD)
-    assert number > 5
-    assert_sound(tried, new, *SHARD)
 
 
 @pytest.fixture

@@ -153,8 +153,6 @@ WHOLE = _by_place(
             "tests/repack/test_compact_store.py::test_shards_of_another_owner_are_one_error_before_anything_is_begun",
             "tests/repack/test_pack_shard.py::test_any_layout_reads_the_same_and_has_no_gap",
             "tests/repack/test_pyramid.py::test_a_run_that_asks_for_something_else_begins_anew",
-            "tests/repack/test_pyramid.py::test_killed_at_every_storage_call_it_goes_on_and_readers_never_see_half_a_level",
-            "tests/repack/test_rechunk.py::test_killed_at_every_storage_call_it_goes_on_and_the_new_store_appears_whole",
             "tests/repack/test_rechunk.py::test_too_many_shards_are_refused_before_any_is_made",
             "tests/repack/test_rechunk_chains.py::test_codecs_that_round_need_the_users_word",
             "tests/repack/test_rechunk_chains.py::test_the_command_takes_chains_as_json",

@@ -25,7 +25,7 @@ from shardwright.repack.transfer import move_store
 from shardwright.repack.transfer.destination import open_destination
 from shardwright.repack.transfer.move_plan import MoveOptions
 
-from .images import POLITE, die_at_every_point, read_everywhere, run_here, write_image
+from .images import POLITE, read_everywhere, run_here, write_image
 from .moving import KilledError, execute, fetched, files
 from .stores import shard_files, spec, task
 
@@ -136,20 +136,6 @@ def test_recompressed_chunks_are_smaller_files_of_the_same_values(store_of, code
     assert (again["ok"], again["chunks_recoded"], again["gain_bytes"]) == (True, 0, 0)
 
 
-def test_a_recompression_that_is_killed_at_any_call_goes_on(tmp_path) -> None:
-    store = tmp_path / "a.ome.zarr"
-    values = write_image(store, shape=(4, 8, 32), shard_chunks=None)
-    before = chunk_files(store)
-    for _ in die_at_every_point(lambda: compact(store, recompress=DENSER), step=3):
-        np.testing.assert_array_equal(read_everywhere(store / "0"), values)
-        assert verify_store(store).problems == []
-    after = chunk_files(store)
-    assert after.keys() == before.keys()
-    assert sum(map(len, after.values())) < sum(map(len, before.values()))
-    assert not list(store.rglob("*.packed"))
-    assert_sound(store, values)
-
-
 @pytest.mark.parametrize("recompress", [None, DENSER])
 def test_a_damaged_chunk_stays_and_is_named_once_it_is_read(store, recompress) -> None:
     """Without recompression no chunk is read, and the file's length is that of the chunk."""
@@ -258,20 +244,6 @@ def test_with_shard_sizes_it_gets_shards(store, tmp_path) -> None:
     assert zarr.open_array(tmp_path / "b.ome.zarr/0", mode="r").shards == shard
 
 
-def test_a_rechunk_that_is_killed_at_any_call_goes_on(tmp_path) -> None:
-    old, new = tmp_path / "a.ome.zarr", tmp_path / "b.ome.zarr"
-    values = write_image(old, shape=(4, 12, 16), chunks=(1, 12, 16), shard_chunks=None)
-
-    def job() -> None:
-        if not new.exists():
-            rechunk(old, new)
-
-    for _ in die_at_every_point(job, step=13):
-        if new.exists():  # at the last deaths only
-            assert_sound(new, values)
-    assert not assert_sound(new, values).is_sharded
-
-
 def test_levels_are_without_shards_too(store) -> None:
     values = read_everywhere(store / "0")
     report = add_levels(store, PyramidOptions(2, "max"), run_here, throttle=POLITE)
@@ -288,14 +260,3 @@ def test_levels_are_without_shards_too(store) -> None:
         read_everywhere(store / "1")[0, :10, :18], values[0, :20, :36].reshape(10, 2, 18, 2).max((1, 3))
     )
     assert add_levels(store, PyramidOptions(2, "max"), run_here, throttle=POLITE).already == ["1", "2"]
-
-
-def test_levels_that_are_made_by_a_job_that_is_killed_at_any_call_are_whole(tmp_path) -> None:
-    store = tmp_path / "a.ome.zarr"
-    write_image(store, shape=(3, 16, 16), shard_chunks=None)
-    for _ in die_at_every_point(
-        lambda: add_levels(store, PyramidOptions(1), run_here, throttle=POLITE), step=4
-    ):
-        assert verify_store(store).problems == []
-    assert [array.is_sharded for array in open_store(store).arrays] == [False, False]
-    assert read_everywhere(store / "1").shape == (3, 8, 8)

@@ -181,30 +181,6 @@ def test_finished_levels_are_kept_and_more_may_be_added(tmp_path) -> None:
     assert add(store, 3, axes={"z": 1, "y": 2, "x": 2}).made == []
 
 
-@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
-def test_killed_at_every_storage_call_it_goes_on_and_readers_never_see_half_a_level(tmp_path, step) -> None:
-    store = tmp_path / "a.ome.zarr"
-    values = write_image(store, shape=(3, 9, 14), chunks=(1, 4, 4), shard_chunks=(3, 1, 4))
-    expected = levels_of(values, (1, 2, 2), "mean", 2)
-    calls = 0
-    for calls in die_at_every_point(lambda: add(store, 2), step):  # noqa: B007
-        named = [dataset["path"] for dataset in multiscale(store)["datasets"]]
-        assert named in (["0"], ["0", "1", "2"])
-        for name in {"0", *named} | {name for name in "12" if (store / name).exists()}:
-            np.testing.assert_array_equal(read_everywhere(store / name), expected[int(name)])
-        assert {path.name for path in store.iterdir()} <= {
-            "0",
-            "1",
-            "2",
-            "frames",
-            "zarr.json",
-            ".zarr.json.new",
-        }
-    assert calls > 20
-    assert named == ["0", "1", "2"]
-    assert not (store / "0" / ".compact").exists()
-
-
 def test_a_damaged_chunk_is_named_the_rest_is_made_and_nothing_is_published(tmp_path) -> None:
     store = tmp_path / "a.ome.zarr"
     write_image(store)

@@ -38,7 +38,6 @@ from .images import (
     NOT_IDLE,
     POLITE,
     damage_a_chunk,
-    die_at_every_point,
     multiscale,
     read_everywhere,
     run_here,
@@ -119,25 +118,6 @@ def test_new_levels_of_the_rechunked_image(tmp_path) -> None:
         values = reference.downsample(values, (2, 2, 2), "max")
     assert multiscale(new)["type"] == "max"
     assert multiscale(old).get("type") is None
-
-
-@pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.slow)])
-def test_killed_at_every_storage_call_it_goes_on_and_the_new_store_appears_whole(tmp_path, step) -> None:
-    old, new = tmp_path / "a.ome.zarr", tmp_path / "b.ome.zarr"
-    values = write_image(old, shape=(3, 9, 14), chunks=(1, 4, 4), shard_chunks=(3, 1, 4))
-
-    def job() -> None:
-        if not new.exists():
-            rechunk(old, new, chunks={"z": 3, "x": 7}, shards={"y": 8, "x": 7}, pyramid=PyramidOptions(1))
-
-    calls = 0
-    for calls in die_at_every_point(job, step):  # noqa: B007
-        if new.exists():  # at the last deaths only
-            np.testing.assert_array_equal(read_everywhere(new / "0"), values)
-            assert verify_store(new).problems == []
-            assert len(multiscale(new)["datasets"]) == 2
-    assert calls > 20
-    assert new.exists()
 
 
 def test_shards_of_an_earlier_run_are_not_made_again(tmp_path) -> None:
